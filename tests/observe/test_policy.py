@@ -386,7 +386,7 @@ def test_a_policy_of_the_process_holds_in_every_thread_and_gives_way_to_a_block(
         except PolicyError as error:
             raised.append(error)
 
-    before = _policy.everywhere(_policy.rules_in("copies=raise, casts=warn"))
+    before = _policy.set_process_rules(_policy.rules_in("copies=raise, casts=warn"))
     try:
         assert policy.now() == ("raise", "allow", "allow", "warn")
         thread = threading.Thread(target=work)
@@ -395,11 +395,11 @@ def test_a_policy_of_the_process_holds_in_every_thread_and_gives_way_to_a_block(
         assert len(raised) == 1
         with policy(copies="allow"):
             copy_one()
-        _policy.everywhere(_policy.rules_in("casts=allow"))
+        _policy.set_process_rules(_policy.rules_in("casts=allow"))
         assert policy.now() == ("raise", "allow", "allow", "allow")
         assert registry.observers
     finally:
-        _policy.everywhere(before)
+        _policy.set_process_rules(before)
     assert not registry.observers
     copy_one()
 
@@ -416,7 +416,7 @@ def test_the_environment_is_read_when_xbridge_is_imported(monkeypatch: pytest.Mo
         importlib.reload(xbridge)
         assert policy.now().copies == "raise"
     finally:
-        _policy.everywhere(_policy.Rules())
+        _policy.set_process_rules(_policy.Rules())
     assert not registry.observers
 
 

@@ -22,7 +22,7 @@ from xbridge._core.literals import NUMBERS
 from xbridge._derive.treedef import ARRAY
 from xbridge._registry.registry import are_arrays
 from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, with_article
-from xbridge.tree.containers import find
+from xbridge.tree.containers import find_container
 
 if TYPE_CHECKING:
     from xbridge._derive.functions import Form
@@ -103,7 +103,7 @@ def _init_fields(cls: type) -> tuple[str, ...] | None:
 
 @constant
 def _open_container(x: Any) -> Any:
-    container = find(x)
+    container = find_container(x)
     return None if container is None else (container, *container.flatten(x))
 
 

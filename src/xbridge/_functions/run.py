@@ -314,7 +314,7 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
     except DTypeError as error:
         raise missing_dtype_error(error, arrays, library, function.keywords) from error
     restore = Restore(tuple(map(verbs.home, sources)), at)
-    restore.home()
+    restore.array_location()
     if library.name == HOST:
         made = tuple(y if y is x else protect_host(y, x) for x, y in zip(arrays, made, strict=True))
     _cache_call(function, read)

@@ -166,7 +166,7 @@ def align(
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
     sources = [resolve_source(x) for x in batch.arrays]
     target, options, _ = verbs.choose_target(sources, like, backend, **keywords)
-    aligned: tuple[Tree, ...] = _converted(batch, target, {**keywords, "device": options.device})
+    aligned: tuple[Tree, ...] = _convert_leaves(batch, target, {**keywords, "device": options.device})
     return aligned
 
 
@@ -233,12 +233,12 @@ def _convert(
         return made
     batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
-    made = _converted(batch, get(name), keywords, scalars=scalars, writable=writable)
+    made = _convert_leaves(batch, get(name), keywords, scalars=scalars, writable=writable)
     learn_tree(name, given, scalars=scalars)
     return made
 
 
-def _converted(
+def _convert_leaves(
     batch: TreeArrays,
     target: Backend,
     keywords: dict[str, Any],
