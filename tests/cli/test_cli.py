@@ -499,7 +499,7 @@ def test_info_asks_a_library_for_the_memory_of_its_devices(monkeypatch: pytest.M
 
     devices = [{"name": "cpu", "bytes": None}, {"name": "cuda:0", "bytes": 139 << 30}]
     facts = {"name": "x", "available": True, "version": "1", "devices": devices, "switches": {}}
-    assert info._row(facts)[2] == "cpu, cuda:0 (149 GB)"
+    assert info._format_row(facts)[2] == "cpu, cuda:0 (149 GB)"
     monkeypatch.delattr(os, "sysconf_names", raising=False)
     assert info._host_memory() is None
     torch = pytest.importorskip("torch")
@@ -522,5 +522,5 @@ def test_info_asks_jax_for_the_memory_of_its_devices(monkeypatch: pytest.MonkeyP
     gpu = Device("cuda:0")
     for stats, size in (({"bytes_limit": 7}, 7), (None, None)):
         there = SimpleNamespace(memory_stats=lambda stats=stats: stats)
-        monkeypatch.setattr(_devices, "places", lambda there=there: {gpu: there})
+        monkeypatch.setattr(_devices, "devices_by_name", lambda there=there: {gpu: there})
         assert info._jax_memory(gpu) == size

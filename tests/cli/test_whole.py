@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from shell import listing, refused, shell
 
-from xbridge._cli.atomic_write import new_file, replacing
+from xbridge._cli.atomic_write import new_file, replace_files
 from xbridge._cli.formats import npy, npz, sink
 from xbridge._cli.formats.stored import Scratch
 
@@ -261,10 +261,10 @@ def test_a_new_file_has_the_usual_mode_and_a_replaced_one_keeps_its_own(
 def test_what_replaces_a_private_file_is_never_another_users_to_read(tmp_path: Path) -> None:
     target = tmp_path / "a.npy"
     target.touch(0o600)
-    with replacing(target, force=True) as (part,), new_file(part, target):
+    with replace_files(target, force=True) as (part,), new_file(part, target):
         assert stat.S_IMODE(part.stat().st_mode) == 0o600
     target.chmod(0o640)
-    with replacing(target, force=True) as (part,), new_file(part, target):
+    with replace_files(target, force=True) as (part,), new_file(part, target):
         pass
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
 

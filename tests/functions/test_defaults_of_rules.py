@@ -88,10 +88,10 @@ def test_aligned__batch_of_tangents_without_a_signature_is_one_call_for_each() -
 def test_in_checkpoint__call_runs_once_on_the_side_that_knows_its_inputs(unknown: bool) -> None:
     """JAX is told to keep all results of a call that runs now, or all of one that waits for an input."""
     pytest.importorskip("jax")
-    from xbridge.backends.jax._calls import _in_checkpoint
+    from xbridge.backends.jax._calls import _keep_in_checkpoint
 
     eqn = SimpleNamespace(invars=["x"], outvars=["y"])
-    found = _in_checkpoint(None, [unknown], [False], eqn)
+    found = _keep_in_checkpoint(None, [unknown], [False], eqn)
     assert found == ((None, eqn, [True], [True], ["x"]) if unknown else (eqn, None, [False], [False], []))
 
 

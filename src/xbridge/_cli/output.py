@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from xbridge._cli.errors import printable, shortened
+from xbridge._cli.errors import printable, shorten
 from xbridge._core import text
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def print_arrays(content: Content, about: Mapping[str, str], *, as_json: bool, q
 
 def _cell(name: str) -> str:
     """Return a name as it is shown: in one line, and not longer than one screen."""
-    return shortened(printable(name), 200)
+    return shorten(printable(name), 200)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from xbridge._cli.errors import RefusedError, listed, reading, shortened, unreadable
+from xbridge._cli.errors import RefusedError, format_list, reading, shorten, unreadable
 from xbridge.errors import FOREIGN_ERRORS, MissingLibraryError
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def suggest_array(option: str, name: str, names: Sequence[str]) -> RefusedError:
     """Return the error for a name that no array has."""
     near = get_close_matches(name, names, 1, 0)
     hint = f"{option} {shlex.quote(near[0])}" if near else "another file"
-    return RefusedError.build(f"find the array {name!r}", f"the file has {listed(names)}", hint)
+    return RefusedError.build(f"find the array {name!r}", f"the file has {format_list(names)}", hint)
 
 
 def _without(content: Content, skipped: Sequence[str]) -> Content:
@@ -256,6 +256,6 @@ def _module(suffix: str, path: Path) -> Format:
         reason = f"{error.name} is not installed"
         raise MissingLibraryError.build(f"read or write {path}", reason, install) from error
     except FOREIGN_ERRORS as error:
-        reason = f"its library cannot be imported: {shortened(str(error))}"
+        reason = f"its library cannot be imported: {shorten(str(error))}"
         hint = f"{install}, with --force-reinstall"
         raise MissingLibraryError.build(f"read or write {path}", reason, hint) from error

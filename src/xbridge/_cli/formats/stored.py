@@ -92,7 +92,7 @@ class MappedFile:
     @cached_property
     def memory(self) -> HostArray:
         """The bytes of the file."""
-        return _mapped(self.path)
+        return _map_file(self.path)
 
 
 class Scratch:
@@ -127,7 +127,7 @@ class Scratch:
             file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 -- the stack closes it
             self._file = self._files.enter_context(file)
             self._file.truncate(room)
-            self._memory, start = _mapped(self._file), 0
+            self._memory, start = _map_file(self._file), 0
         self._file.seek(start)
         self._file.writelines(blocks)
         self._file.flush()
@@ -135,7 +135,7 @@ class Scratch:
         return self._memory[start : self._end]
 
 
-def _mapped(file: Path | BinaryIO) -> HostArray:
+def _map_file(file: Path | BinaryIO) -> HostArray:
     """Map a file, whatever is written to it later."""
     raw: HostArray = np.memmap(file, np.uint8, "r").view(np.ndarray)
     return raw
@@ -246,7 +246,7 @@ class Cast(Stored):
             yield cast.view(np.uint8).data
 
 
-def numbered(names: Sequence[str]) -> list[Stored]:
+def number_arrays(names: Sequence[str]) -> list[Stored]:
     """Return an array for each name, with its number as its value."""
     dtype = np.dtype(np.int64)
     return [InMemory(name, dtype, (), "C", np.array(i, dtype)) for i, name in enumerate(names)]

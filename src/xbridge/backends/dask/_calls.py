@@ -41,7 +41,12 @@ def apply(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
     specs = rule.shapes(tuple(Spec(core, x.dtype.name) for x, core in zip(xs, cores, strict=True)))
     form = latest.form
     signature.check(call.name, (), sizes, [spec.shape for spec in specs])  # adds the new axes to `sizes`
-    news = {axis: sizes[axis] for core in signature.outputs for axis in core if not _given(axis, signature)}
+    news = {
+        axis: sizes[axis]
+        for core in signature.outputs
+        for axis in core
+        if not _is_input_axis(axis, signature)
+    }
     dtypes = [native_dtype(spec.dtype) for spec in specs]
     made = da.apply_gufunc(
         _run_chunk,
@@ -74,7 +79,7 @@ def _refuse_other_chunks(call: Call, signature: Signature, xs: Sequence[da.Array
                 )
 
 
-def _given(axis: str, signature: Signature) -> bool:
+def _is_input_axis(axis: str, signature: Signature) -> bool:
     return any(axis in core for core in signature.inputs)
 
 

@@ -32,7 +32,14 @@ from xbridge._core.protocol import (
     c_strides,
 )
 from xbridge._host.memory import ALIGNMENT, finite_extremes
-from xbridge.backends.jax._devices import default, host_device, in_rows, named, place_of, places
+from xbridge.backends.jax._devices import (
+    device_of_sharding,
+    devices_by_name,
+    find_default_device,
+    host_device,
+    is_c_order,
+    name_device,
+)
 from xbridge.backends.jax._inside import refuse_inside
 from xbridge.backends.jax._threads import thread_context as thread_context
 from xbridge.backends.jax._threads import threaded as threaded
@@ -96,8 +103,8 @@ def from_numpy(host: HostArray, /) -> Array:
 def array_info(x: Array, /) -> ArrayInfo:
     dtype = _NAMES.get(x.dtype) or str(x.dtype)
     if isinstance(x, _Tracer):
-        return ArrayInfo(dtype, default(), x.shape, requires_grad=is_inexact(dtype))
-    return ArrayInfo(dtype, place_of(x.sharding), x.shape)
+        return ArrayInfo(dtype, find_default_device(), x.shape, requires_grad=is_inexact(dtype))
+    return ArrayInfo(dtype, device_of_sharding(x.sharding), x.shape)
 
 
 def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
@@ -131,7 +138,7 @@ def memory_layout(x: Array, /) -> MemoryLayout:
         raise refused.error.build("look at the memory of a JAX array", refused.reason, refused.hint)
     part, size = x.addressable_data(0), x.dtype.itemsize
     address, strides = part.unsafe_buffer_pointer(), c_strides(part.shape, size)
-    return MemoryLayout(address, part.shape, strides, size, writable=False, materialized=in_rows(part))
+    return MemoryLayout(address, part.shape, strides, size, writable=False, materialized=is_c_order(part))
 
 
 def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
@@ -206,24 +213,24 @@ def check_cast(x: Array, dtype: str, /) -> Array:
 
 
 def devices() -> tuple[Device, ...]:
-    return tuple(places())
+    return tuple(devices_by_name())
 
 
 def to_device(x: Array, device: Device, /) -> Array:
     with _eager(x):
         if isinstance(x, _Array) and x.is_fully_replicated:
             x = x.addressable_data(0)  # otherwise JAX would return the array itself
-        if isinstance(x, _Array) and not in_rows(x):
+        if isinstance(x, _Array) and not is_c_order(x):
             x = materialize(x)  # otherwise JAX would compute with other numbers than the ones that arrived
-        place = host_device() if device == CPU else places()[device]
+        place = host_device() if device == CPU else devices_by_name()[device]
         moved = jax.device_put(x, place, may_alias=False)
         return moved if isinstance(x, _Tracer) else moved.block_until_ready()
 
 
 def device_name(device: object, /) -> Device | None:
     if isinstance(device, Sharding):
-        return place_of(device)
-    return named(device) if isinstance(device, jax.Device) else None
+        return device_of_sharding(device)
+    return name_device(device) if isinstance(device, jax.Device) else None
 
 
 def resolve_device(device: Device, near: Device, /) -> Device:
@@ -232,7 +239,11 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     present = devices()
     if device in present:
         return device
-    alike = [each for each in (near, default(), *present) if each in present and is_of_kind(each, device)]
+    alike = [
+        each
+        for each in (near, find_default_device(), *present)
+        if each in present and is_of_kind(each, device)
+    ]
     if alike:
         return alike[0]
     reason = f"its devices are {', '.join(present)}"

@@ -57,7 +57,7 @@ class JaxRule(TracedFunction):
         try:
             result = self._compiled(*xs)
         except jax.errors.ConcretizationTypeError as error:
-            raise self._by_value() from error
+            raise self._shape_by_value_error() from error
         latest.form = result.form
         return result.arrays  # type: ignore[no-any-return]
 
@@ -93,10 +93,10 @@ class JaxRule(TracedFunction):
             stand_ins = [jax.ShapeDtypeStruct(*spec) for spec in specs]  # type: ignore[no-untyped-call] # theirs
             result = jax.eval_shape(self.fn, *stand_ins)
         except jax.errors.ConcretizationTypeError as error:
-            raise self._by_value() from error
+            raise self._shape_by_value_error() from error
         return tuple(Spec(tuple(y.shape), y.dtype.name) for y in result.arrays), result.form
 
-    def _by_value(self) -> OptionError:
+    def _shape_by_value_error(self) -> OptionError:
         return OptionError.build(
             f"trace {self.call.name}",
             "its control flow depends on the values of its arrays",

@@ -26,7 +26,7 @@ from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch._casts import cast_matches_numpy as cast_matches_numpy
 from xbridge.backends.torch._casts import loses
-from xbridge.backends.torch._devices import accelerators, count, current, named
+from xbridge.backends.torch._devices import accelerators, count_devices, make_current, name_device
 from xbridge.backends.torch._devices import from_dlpack as from_dlpack
 from xbridge.backends.torch._threads import thread_context as thread_context
 from xbridge.backends.torch._threads import threaded as threaded
@@ -151,7 +151,7 @@ def owns(cls: type, /) -> bool:
 
 @_past_the_class
 def array_info(x: torch.Tensor, /) -> ArrayInfo:
-    return ArrayInfo(_name(x.dtype), named(x.device), shape_of(x), may_require_grad(x))
+    return ArrayInfo(_name(x.dtype), name_device(x.device), shape_of(x), may_require_grad(x))
 
 
 def dtype_of(x: torch.Tensor, /) -> str:
@@ -161,7 +161,7 @@ def dtype_of(x: torch.Tensor, /) -> str:
 def device_of(x: torch.Tensor, /) -> Device:
     if type(x) not in fast_types:
         return array_info(x).device
-    return CPU if x.is_cpu else named(x.device)
+    return CPU if x.is_cpu else name_device(x.device)
 
 
 def is_text(x: torch.Tensor, /) -> bool:
@@ -296,17 +296,17 @@ def check_cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
 
 
 def devices() -> tuple[Device, ...]:
-    return (CPU, *(Device(f"{kind}:{i}") for kind in accelerators() for i in range(count(kind))))
+    return (CPU, *(Device(f"{kind}:{i}") for kind in accelerators() for i in range(count_devices(kind))))
 
 
 def device_name(device: object, /) -> Device | None:
-    return named(device) if isinstance(device, torch.device) else None
+    return name_device(device) if isinstance(device, torch.device) else None
 
 
 def resolve_device(device: Device, near: Device, /) -> Device:
     kind, index = device.kind, device.index
     if kind == "gpu":
-        kind = next(filter(count, accelerators()), "")
+        kind = next(filter(count_devices, accelerators()), "")
         if not kind:
             raise DeviceError.build(
                 f"put a torch tensor on {device!r}",
@@ -323,13 +323,13 @@ def resolve_device(device: Device, near: Device, /) -> Device:
             "meta holds no data",
             f"torch.empty_like(x, device={device!r})",
         )
-    if index is None and kind in accelerators() and count(kind):
+    if index is None and kind in accelerators() and count_devices(kind):
         index = 0 if kind == "mps" else getattr(torch, kind).current_device()
     return device_named(kind if index is None else f"{kind}:{index}")
 
 
 def to_dlpack(x: torch.Tensor, /) -> Exporter:
-    return OnDeviceExporter(x, current(x.device))
+    return OnDeviceExporter(x, make_current(x.device))
 
 
 def detach(x: torch.Tensor, /) -> torch.Tensor:

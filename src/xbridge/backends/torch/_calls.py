@@ -18,7 +18,7 @@ from torch.utils import _python_dispatch
 
 from xbridge._derive.functions import DerivableFunction, Spec, latest, replace_chosen, rules, select
 from xbridge._derive.programs import Program
-from xbridge.backends.torch._devices import named
+from xbridge.backends.torch._devices import name_device
 from xbridge.backends.torch._purity import Watch
 from xbridge.errors import OptionError
 
@@ -43,11 +43,11 @@ def apply(rule: DerivableFunction, ts: Tensors) -> Tensors:
                 return _compute_slices(rule, ts)
             return _apply_plain(rule, *ts)  # type: ignore[no-any-return, no-untyped-call] # theirs
         return _compute(rule, ts)
-    return _transformed(rule, *ts)  # type: ignore[no-any-return]
+    return _apply_transformed(rule, *ts)  # type: ignore[no-any-return]
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator] # a compiler would drop the jvp, without an error
-def _transformed(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
+def _apply_transformed(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
     return _Transformed.apply(rule, *ts)  # type: ignore[no-untyped-call] # theirs
 
 
@@ -63,7 +63,7 @@ def _compute_whole(rule: DerivableFunction, ts: Tensors) -> Tensors:
 
 
 def _compute_slices(rule: DerivableFunction, ts: Tensors) -> Tensors:
-    made = _operator_of_slices(len(ts), len(rule.shapes(_specs(ts))))(rule.key, *ts)
+    made = _make_operator_of_slices(len(ts), len(rule.shapes(_specs(ts))))(rule.key, *ts)
     return made if isinstance(made, tuple) else (made,)
 
 
@@ -76,7 +76,7 @@ def _is_dispatched() -> bool:
 
 def _evaluate(rule: DerivableFunction, ts: Tensors) -> Tensors:
     device = ts[0].device if ts else torch.device("cpu")
-    return tuple(rule.call.evaluate(rule, [t.detach() for t in ts], "torch", named(device)))
+    return tuple(rule.call.evaluate(rule, [t.detach() for t in ts], "torch", name_device(device)))
 
 
 def _specs(ts: Tensors) -> tuple[Spec, ...]:
@@ -87,7 +87,7 @@ def _is_inexact(t: torch.Tensor) -> bool:
     return t.is_floating_point() or t.is_complex()
 
 
-def _keep(ctx: Any, rule: DerivableFunction, ts: Tensors, ys: Tensors) -> Tensors:
+def _save_for_derivatives(ctx: Any, rule: DerivableFunction, ts: Tensors, ys: Tensors) -> Tensors:
     """Keep what the derivatives need."""
     ctx.rule, ctx.form = rule, latest.form
     ctx.ins, ctx.outs = tuple(map(_is_inexact, ts)), tuple(map(_is_inexact, ys))
@@ -112,7 +112,7 @@ class _Plain(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rule: DerivableFunction, *ts: torch.Tensor) -> Any:
         ys = tuple(_compute_whole(rule, ts))
-        _keep(ctx, rule, ts, ys)
+        _save_for_derivatives(ctx, rule, ts, ys)
         return ys
 
     backward = staticmethod(_backward)
@@ -132,7 +132,7 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         rule, *ts = inputs
-        ctx.save_for_forward(*_keep(ctx, rule, ts, output))
+        ctx.save_for_forward(*_save_for_derivatives(ctx, rule, ts, output))
 
     backward = staticmethod(_backward)
 
@@ -146,11 +146,11 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, rule: DerivableFunction, *ts: torch.Tensor) -> Any:
-        ys = _batched(rule, ts, in_dims[1:], info.batch_size)
+        ys = _run_batched(rule, ts, in_dims[1:], info.batch_size)
         return tuple(ys), (0,) * len(ys)
 
 
-def _batched(rule: DerivableFunction, ts: Tensors, dims: Sequence[int | None], size: int) -> Tensors:
+def _run_batched(rule: DerivableFunction, ts: Tensors, dims: Sequence[int | None], size: int) -> Tensors:
     """Run a rule on each example of a batch. The batch is the first axis of the results."""
     moved = [t if d is None else t.movedim(d, 0) for t, d in zip(ts, dims, strict=True)]
     if rule.batches:
@@ -191,14 +191,14 @@ def call(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors:
     ints = [n for n in numbers if type(n) in (int, torch.SymInt)]
     floats = [n for n in numbers if type(n) in (float, torch.SymFloat)]
     if _level() is not None:  # a compiler would drop the jvp and the vjp, without an error; so it stops here
-        return _opened(key, ts, ints, floats)  # type: ignore[no-any-return]
+        return _apply_key(key, ts, ints, floats)  # type: ignore[no-any-return]
     # A compiler makes a program for each float, except for those in tensors.
     held = [torch.tensor(1.0, dtype=torch.float64, device="cpu") * n for n in floats]
     return torch.ops.xbridge.call.default(ts, held, key, ints)  # type: ignore[no-any-return]
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator] # theirs
-def _opened(key: str, ts: Tensors, ints: list[int], floats: list[float]) -> Any:
+def _apply_key(key: str, ts: Tensors, ints: list[int], floats: list[float]) -> Any:
     return apply(_rule_of(key).rule(ints, floats), ts)
 
 
@@ -214,17 +214,17 @@ def _rule_of(key: str) -> Any:
     return found
 
 
-def _described(ts: Tensors, floats: Tensors, key: str, ints: list[int]) -> Tensors:
+def _describe_program(ts: Tensors, floats: Tensors, key: str, ints: list[int]) -> Tensors:
     places = [t.device for t in ts] or [torch.device("cpu")]
     device = next((place for place in places if place.type == "meta"), places[0])  # it has no values
     found = _rule_of(key)
     if torch.compiler.is_exporting():
         _exported.add(found)
-    specs = _shapes(found, ts, floats, ints)
+    specs = _describe_outputs(found, ts, floats, ints)
     return [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device) for spec in specs]
 
 
-def _shapes(
+def _describe_outputs(
     found: DerivableFunction | Program, ts: Tensors, floats: Tensors, ints: Sequence[int]
 ) -> Sequence[Spec]:
     """Describe the outputs. Sizes that are symbols stay symbols, if the function's sizes follow from them."""
@@ -236,7 +236,7 @@ def _shapes(
             for t in select(found.gradients, ts[len(ts) - len(found.gradients) :])
         ]
     dtypes, ranks = [str(t.dtype)[6:] for t in ts], [t.ndim for t in ts]
-    values = [_value(t) for t in floats]
+    values = [_known_value(t) for t in floats]
 
     def describe(numbers: Sequence[int]) -> tuple[tuple[Spec, ...], Form]:
         rest = iter(numbers)
@@ -247,7 +247,7 @@ def _shapes(
     sizes: list[Any] = [*ints, *[n for t in ts for n in t.shape]]
     symbols = tuple([n.node.expr if _is_symbol(n) else None for n in sizes])
     if any(symbol is not None for symbol in symbols):
-        plan = found.plan(symbols, [_hint(n) for n in sizes], describe)
+        plan = found.plan(symbols, [_size_hint(n) for n in sizes], describe)
         if plan is not None and all(
             plan.step == 1 or (sizes[i] - n) % plan.step == 0
             for i, n in zip(plan.where, plan.base, strict=True)
@@ -262,14 +262,14 @@ def _is_symbol(n: Any) -> bool:
     return isinstance(n, torch.SymInt) and n.node.maybe_as_int() is None
 
 
-def _hint(n: Any) -> int:
+def _size_hint(n: Any) -> int:
     """Return a number for a size. If its symbol stands for values of a tensor, it may be any."""
     if not _is_symbol(n):
         return int(n)
     return int(n.node.hint) if n.node.has_hint() else 4
 
 
-def _value(t: torch.Tensor) -> float | None:
+def _known_value(t: torch.Tensor) -> float | None:
     """Return the number that a tensor holds, or None while a compiler does not tell it."""
     known = t if type(t) is torch.Tensor else getattr(t, "constant", None)
     with _python_dispatch._disable_current_modes():
@@ -313,21 +313,21 @@ def _compute_checked(
 _SCHEMA = "(Tensor[] ts, Tensor[] floats, str key, SymInt[] ints) -> Tensor[]"
 
 
-def _operator(name: str) -> Any:
+def _make_operator(name: str) -> Any:
     operator = torch.library.custom_op(f"xbridge::{name}", _compute_checked, mutates_args=(), schema=_SCHEMA)
-    operator.register_fake(_described)
+    operator.register_fake(_describe_program)
     return operator
 
 
 _exported: set[DerivableFunction | Program] = set()
 """Rules and programs in exported programs, which hold their keys only and may live as long as the process."""
 
-_operator("bare")
-_graph = _operator("call")
+_make_operator("bare")
+_graph = _make_operator("call")
 
 
 @cache
-def _operator_of_slices(inputs: int, outputs: int) -> Any:
+def _make_operator_of_slices(inputs: int, outputs: int) -> Any:
     """Return the operator for a batch of gradients, as `is_grads_batched` makes it.
 
     Torch repeats an operator for each slice if it has no lists. Such a batch is below autograd, so the graph
@@ -342,7 +342,7 @@ def _operator_of_slices(inputs: int, outputs: int) -> Any:
 
     def setup(ctx: Any, inputs: Any, output: Any) -> None:
         key, *ts = inputs
-        _keep(ctx, rules[key], ts, output if isinstance(output, tuple) else (output,))
+        _save_for_derivatives(ctx, rules[key], ts, output if isinstance(output, tuple) else (output,))
 
     name = f"xbridge::slices_{inputs}_{outputs}"
     operator = torch.library.custom_op(name, run, mutates_args=(), schema=schema)
@@ -350,10 +350,10 @@ def _operator_of_slices(inputs: int, outputs: int) -> Any:
     return operator
 
 
-def _setup(ctx: Any, inputs: Any, output: Any) -> None:
+def _set_up_context(ctx: Any, inputs: Any, output: Any) -> None:
     ts, floats, key, ints = inputs
     found = _rule_of(key)
-    _shapes(found, ts, floats, ints)  # for the form of the result
+    _describe_outputs(found, ts, floats, ints)  # for the form of the result
     ctx.found, ctx.form, ctx.count, ctx.floats, ctx.ints = found, latest.form, len(ts), floats, ints
     ctx.outs = tuple(map(_is_inexact, output))
     ctx.save_for_backward(*(output if found.wants_outputs else ()), *ts)
@@ -375,4 +375,4 @@ def _backward_of_operator(ctx: Any, cotangents: Tensors) -> Any:
     )
 
 
-_graph.register_autograd(_backward_of_operator, setup_context=_setup)
+_graph.register_autograd(_backward_of_operator, setup_context=_set_up_context)

@@ -140,7 +140,7 @@ class TorchRule(TracedFunction):
     def version(self) -> int:
         return self._purity.version()
 
-    def _linked(self, made: DerivableFunction, seeds: int | None) -> TorchRule:
+    def _link_derived(self, made: DerivableFunction, seeds: int | None) -> TorchRule:
         """Let a derived rule share what is known of the function, and find the versions in its inputs."""
         assert isinstance(made, TorchRule)  # noqa: S101 -- a type checker cannot know
         made._purity = self._purity
@@ -151,15 +151,15 @@ class TorchRule(TracedFunction):
         return made
 
     def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> DerivableFunction:
-        made = self._linked(super().vjp(ins, outs, form), sum(outs))
+        made = self._link_derived(super().vjp(ins, outs, form), sum(outs))
         made._gradients = (False,) * (sum(outs) + 1) + ins
         return made
 
     def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> DerivableFunction:
-        return self._linked(super().jvp(ins, outs, form), sum(ins))
+        return self._link_derived(super().jvp(ins, outs, form), sum(ins))
 
     def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
-        return self._linked(super().batched(axes), None)
+        return self._link_derived(super().batched(axes), None)
 
     def vjp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
         fn, count = self.fn, sum(outs)
@@ -171,7 +171,7 @@ class TorchRule(TracedFunction):
 
                 def part(*chosen: torch.Tensor) -> Tensors:
                     def run() -> Tensors:
-                        return restriction(*self._writable(chosen))
+                        return restriction(*self._copy_written(chosen))
 
                     ys = run()
                     if _is_cut(ys, cotangents):
@@ -186,9 +186,9 @@ class TorchRule(TracedFunction):
                 for x, chosen in zip(xs, ins, strict=True)
             )
             with torch.enable_grad():
-                ys = select(outs, fn(*self._writable(xs)))
+                ys = select(outs, fn(*self._copy_written(xs)))
                 if _is_cut(ys, cotangents):
-                    self._refuse_cut(lambda: fn(*self._writable(xs)), _requires_grad)
+                    self._refuse_cut(lambda: fn(*self._copy_written(xs)), _requires_grad)
                 live = [(y, c) for y, c in zip(ys, cotangents, strict=True) if y.requires_grad]
                 if not live:
                     return [torch.zeros_like(x) for x in select(ins, xs)]
@@ -221,7 +221,7 @@ class TorchRule(TracedFunction):
 
         return jvp
 
-    def _writable(self, xs: Tensors) -> Tensors:
+    def _copy_written(self, xs: Tensors) -> Tensors:
         """Return copies of arguments that the function writes to, because leaves of a graph are read-only."""
         return [x.clone() for x in xs] if self._purity.overwrites else xs
 
