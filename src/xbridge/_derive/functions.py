@@ -22,17 +22,15 @@ from xbridge.errors import GradientError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Protocol, TypeAlias, TypeVar
+    from typing import Protocol, TypeVar
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array
     from xbridge._derive.signature import Signature
+    from xbridge._derive.treedef import TreeDef
 
     K = TypeVar("K")
     V = TypeVar("V")
-
-    Form: TypeAlias = Any
-    """The form of a tree: nested tuples with a hash."""
 
     class Call(Protocol):
         """A function with the form and the static arguments of a call, as the core passes it to a backend."""
@@ -41,8 +39,8 @@ if TYPE_CHECKING:
         fn: Callable[..., Any]
         library: str
         caller: str
-        form: Form
-        declared: Form
+        form: TreeDef
+        declared: TreeDef
         """The form that compiled code was made for, in another process."""
         numbers: tuple[Any, ...]
         vjp: UserDerivative | None
@@ -51,9 +49,9 @@ if TYPE_CHECKING:
         result: Callable[..., Any] | None
 
         def rule(self) -> DerivableFunction: ...
-        def detached(self, declared: Form) -> Call: ...
-        def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[Form, list[Array]]: ...
-        def unflatten(self, form: Form, leaves: Iterable[Any]) -> Any: ...
+        def detached(self, declared: TreeDef) -> Call: ...
+        def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]: ...
+        def unflatten(self, form: TreeDef, leaves: Iterable[Any]) -> Any: ...
         def returned(self, tree: Any, xs: Sequence[Array]) -> list[Array]: ...
         def result_dtype(self, dtype: str) -> str: ...
         def state(self) -> object: ...
@@ -85,7 +83,7 @@ class UserDerivative(NamedTuple):
 
 
 class _Latest(local):
-    form: Form = ARRAY
+    form: TreeDef = ARRAY
 
 
 latest = _Latest()
@@ -134,7 +132,7 @@ class DerivableFunction(ABC):
         self.name = name
         self._key = ""
         self._derived: dict[Any, DerivableFunction] = {}
-        self._described: dict[Any, tuple[tuple[Spec, ...], Form]] = {}
+        self._described: dict[Any, tuple[tuple[Spec, ...], TreeDef]] = {}
         """What `shapes` returns, by all that it depends on."""
 
     @abstractmethod
@@ -169,7 +167,7 @@ class DerivableFunction(ABC):
         )
         return found
 
-    def _describe_outputs(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    def _describe_outputs(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         found, form = self.describe(specs)
         if self.narrows:
             found = tuple(spec._replace(dtype=self.call.result_dtype(spec.dtype)) for spec in found)
@@ -188,7 +186,7 @@ class DerivableFunction(ABC):
         """
         return [(size, *spec.shape) for spec in self.shapes(specs)] if self.order else found
 
-    def arrange(self, ys: Sequence[Array], form: Form) -> Sequence[Array]:
+    def arrange(self, ys: Sequence[Array], form: TreeDef) -> Sequence[Array]:
         """Return the results of the last call in the order of a form of the same structure, or raise.
 
         A dict may have its keys in another order than the one that was declared, or than in another example.
@@ -207,15 +205,15 @@ class DerivableFunction(ABC):
         )
 
     @abstractmethod
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> DerivableFunction:
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         """Derive the rule for gradients of the inputs in `ins`."""
 
     @abstractmethod
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> DerivableFunction:
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         """Derive the rule for tangents of the outputs in `outs`."""
 
     @abstractmethod
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         """Return what `shapes` returns, and the form of the result."""
 
     def report(self) -> dict[str, str]:
@@ -248,12 +246,12 @@ class TracedFunction(DerivableFunction):
         super().__init__(call, name)
         self.fn = fn
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> DerivableFunction:
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         made = self._derive_function(f"the vjp of {self.name}", self.vjp_of(ins, outs))
         made.narrows = False
         return made
 
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> DerivableFunction:
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         return self._derive_function(f"the jvp of {self.name}", self.jvp_of(ins, outs))
 
     def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from xbridge._core.protocol import Array, HostArray
-    from xbridge._derive.functions import Call, Form, UserDerivative
+    from xbridge._derive.functions import Call, UserDerivative
     from xbridge._derive.signature import Signature
+    from xbridge._derive.treedef import TreeDef
     from xbridge.errors import GradientError
 
 NUMERIC = ("complex-step", "central")
@@ -60,7 +61,7 @@ class OpaqueRule(DerivableFunction):
         args, kwargs = self.call.unflatten(self.call.form, xs)
         return self.call.returned(self.call.fn(*args, **kwargs), xs)
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> DerivableFunction:
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         reason = f"it is a function of {self.call.library}, for which xbridge has no derivatives"
         raise no_derivative_error(self.name, reason, "x.detach(), or the same function of NumPy with vjp=f")
 
@@ -75,7 +76,7 @@ class OpaqueRule(DerivableFunction):
             "shapes": declared if result is None else "result=",
         }
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         if self.call.result is None:
             raise OptionError.build(
                 f"trace {self.name}",
@@ -113,7 +114,7 @@ class NumpyRule(OpaqueRule):
         call: Call,
         name: str,
         fn: Any,
-        form: Form,
+        form: TreeDef,
         vjp: UserDerivative | None,
         jvp: UserDerivative | None,
         signature: Signature | None = None,
@@ -134,13 +135,13 @@ class NumpyRule(OpaqueRule):
             signature.check(self.name, *found, [y.shape for y in ys])
         return ys
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> DerivableFunction:
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         given = self.functions["vjp"]
         if given is None:
             raise self._no_derivative_error("vjp", "f(g, y, *args) returns the gradient of each argument")
         return _Vjp(self, given, ins, outs, form)
 
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> DerivableFunction:
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         given = self.functions["jvp"]
         if given is None:
             raise self._no_derivative_error("jvp", "f(tangents, y, *args) returns the tangent of the result")
@@ -165,7 +166,7 @@ class NumpyRule(OpaqueRule):
             f"{name}{how}", f"it is a NumPy function without a {kind}", f"{kind}=f, where {hint}"
         )
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         if self.call.result is not None:
             return describe_declared(self.call, specs)
         if self.signature is not None:
@@ -181,7 +182,7 @@ class NumpyRule(OpaqueRule):
         )
 
 
-def describe_declared(call: Call, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+def describe_declared(call: Call, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
     """Return what `result` declares, for arrays with a shape, a dtype and no memory of their own."""
     assert call.result is not None  # noqa: S101 -- the caller checks it
     stand_ins = [np.broadcast_to(np.zeros((), native_dtype(spec.dtype)), spec.shape) for spec in specs]
@@ -202,7 +203,7 @@ class _Derivative(NumpyRule):
         given: UserDerivative,
         ins: tuple[bool, ...],
         outs: tuple[bool, ...],
-        form: Form,
+        form: TreeDef,
     ) -> None:
         self.base, self.ins, self.outs, self.y_form = base, ins, outs, form
         self.order = base.order + 1
@@ -222,7 +223,7 @@ class _Derivative(NumpyRule):
             self.set_cores(base.cores, base.out_cores)
 
     @abstractmethod
-    def seed_form(self) -> Form:
+    def seed_form(self) -> TreeDef:
         """Return the form of the seeds."""
 
     @abstractmethod
@@ -246,7 +247,7 @@ class _Derivative(NumpyRule):
 class _Vjp(_Derivative):
     kind = "vjp"
 
-    def seed_form(self) -> Form:
+    def seed_form(self) -> TreeDef:
         return mask_leaves(self.y_form, iter(self.outs))
 
     def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
@@ -278,7 +279,7 @@ class _Vjp(_Derivative):
             if chosen
         ]
 
-    def _gradient_treedef(self) -> Form:
+    def _gradient_treedef(self) -> TreeDef:
         form = mask_leaves(self.arguments, iter(self.ins))
         return form if len(form) > 2 else form[1]
 
@@ -330,14 +331,14 @@ class _Vjp(_Derivative):
             "returning one gradient of the same form for each argument, and None if it has none",
         )
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         return tuple(select(self.ins, specs[len(specs) - len(self.ins) :])), self._gradient_treedef()
 
 
 class _Jvp(_Derivative):
     kind = "jvp"
 
-    def seed_form(self) -> Form:
+    def seed_form(self) -> TreeDef:
         return mask_leaves(self.arguments, iter(self.ins))
 
     def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
@@ -379,7 +380,7 @@ class _Jvp(_Derivative):
             "returning one tangent for each array of the result",
         )
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         ys = specs[len(specs) - len(self.ins) - len(self.outs) : len(specs) - len(self.ins)]
         return tuple(select(self.outs, ys)), mask_leaves(self.y_form, iter(self.outs))
 

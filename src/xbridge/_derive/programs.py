@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from xbridge._derive.functions import DerivableFunction, Form
+    from xbridge._derive.functions import DerivableFunction
+    from xbridge._derive.treedef import TreeDef
 
     Find: TypeAlias = Callable[[Sequence[int], Sequence[float]], DerivableFunction]
     Shapes: TypeAlias = tuple[tuple[Any, ...], ...]
-    Described: TypeAlias = tuple[tuple[Spec, ...], Form]
+    Described: TypeAlias = tuple[tuple[Spec, ...], TreeDef]
     Terms: TypeAlias = dict[tuple[int, ...], int]
 
 _STAND_IN = 0.5
@@ -110,7 +111,7 @@ class Plan(NamedTuple):
     outputs: list[list[Terms]]
     """For each output and each axis, the factor of each product of symbols."""
     dtypes: list[str]
-    form: Form
+    form: TreeDef
 
     def shapes(self, sizes: Sequence[Any]) -> Shapes:
         """Return the shapes for sizes that are numbers or symbols."""

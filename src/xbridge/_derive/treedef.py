@@ -1,18 +1,24 @@
-"""Trees of a form: build them, replace their arrays by None, and read trees of the same form.
+"""Structure of a tree without its arrays: rebuild trees of it, and read other trees of the same structure.
 
-`_functions/flatten.py` makes forms. A compiler follows `unflatten` line by line.
+A `TreeDef` is a key: nested tuples, with a hash, that hold the constants of the tree. `_functions/flatten.py`
+makes it. A `TreeSpec` of `xbridge.tree` is no key. It is one tree as it was when it was flattened, for which
+plain containers are opened and built many at a time. Both find all other containers in `tree/containers.py`.
+
+A compiler follows `unflatten` line by line.
 """
 
 from __future__ import annotations
 
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xbridge._derive.functions import Form
     from xbridge.errors import OptionError
+
+TreeDef: TypeAlias = Any
+"""The structure of a tree: `ARRAY`, "int", "float", or a tuple of a kind, its data and its children."""
 
 ARRAY = "*"
 """The form of an array."""
@@ -24,7 +30,7 @@ CHILDREN = {"tuple": 1, "list": 1, "named": 2, "node": 2, "dict": 3, "data": 3}
 """Containers, and the position of the first child in their forms."""
 
 
-def unflatten(form: Form, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
+def unflatten(form: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
     """Return the tree of a form."""
     if form == "*":
         return next(arrays)
@@ -47,7 +53,7 @@ def unflatten(form: Form, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
     return tuple(parts) if kind == "tuple" else parts
 
 
-def mask_leaves(form: Form, chosen: Iterator[bool]) -> Form:
+def mask_leaves(form: TreeDef, chosen: Iterator[bool]) -> TreeDef:
     """Return the form with None for all leaves except the chosen arrays."""
     if form == ARRAY:
         return ARRAY if next(chosen) else NONE
@@ -57,7 +63,7 @@ def mask_leaves(form: Form, chosen: Iterator[bool]) -> Form:
     return (*form[:start], *[mask_leaves(child, chosen) for child in form[start:]])
 
 
-def number_slots(form: Form) -> list[str]:
+def number_slots(form: TreeDef) -> list[str]:
     """Return the kinds of the numbers of a form, in order."""
     if isinstance(form, str):
         return [] if form == ARRAY else [form]
@@ -66,7 +72,7 @@ def number_slots(form: Form) -> list[str]:
     return [kind for child in form[CHILDREN[form[0]] :] for kind in number_slots(child)]
 
 
-def leaves_like(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
+def leaves_like(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
     """Return what a tree has in the place of each array of a form. None stands for a whole tree."""
     if form == ARRAY:
         if isinstance(tree, (tuple, list, dict, str)):
@@ -83,7 +89,9 @@ def leaves_like(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list
     ]
 
 
-def reorder_leaves(form: Form, given: Form, xs: Iterator[Any], wrong: Callable[[], OptionError]) -> list[Any]:
+def reorder_leaves(
+    form: TreeDef, given: TreeDef, xs: Iterator[Any], wrong: Callable[[], OptionError]
+) -> list[Any]:
     """Return the arrays of a tree of the form `given`, in the order in which `form` has the keys of dicts."""
     if form == given == ARRAY:
         return [next(xs)]
@@ -100,7 +108,7 @@ def reorder_leaves(form: Form, given: Form, xs: Iterator[Any], wrong: Callable[[
     return [x for at in sorted(parts) for x in parts[at]]
 
 
-def _has_same_children(form: Form, given: Form) -> bool:
+def _has_same_children(form: TreeDef, given: TreeDef) -> bool:
     """Return True for containers of the same kind with the same keys. A list is like a tuple."""
     if len(form) != len(given):
         return False
@@ -110,7 +118,7 @@ def _has_same_children(form: Form, given: Form) -> bool:
     return plain or bool(form[:2] == given[:2] and form[0] in ("named", "node"))
 
 
-def _children(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
+def _children(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
     count = len(form) - CHILDREN[form[0]]
     if form[0] == "dict":
         children = (
@@ -128,19 +136,19 @@ def _children(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[A
     return children
 
 
-def argument_treedefs(form: Form) -> list[Form]:
+def argument_treedefs(form: TreeDef) -> list[TreeDef]:
     """Return the forms of the arguments in the form of (args, kwargs)."""
     return [*form[1][1:], *form[2][3:]]
 
 
-def has_arrays(form: Form) -> bool:
+def has_arrays(form: TreeDef) -> bool:
     """Return True if there is an array in the form."""
     if isinstance(form, str) or form[0] == "=":
         return bool(form == ARRAY)
     return any(map(has_arrays, form[CHILDREN[form[0]] :]))
 
 
-def argument_paths(form: Form) -> list[str]:
+def argument_paths(form: TreeDef) -> list[str]:
     """Return the names of the arrays in the form of (args, kwargs)."""
     keys = [*range(len(form[1]) - 1), *form[2][1]]
     return [
@@ -150,7 +158,7 @@ def argument_paths(form: Form) -> list[str]:
     ]
 
 
-def _leaf_paths(form: Form, name: str) -> list[str]:
+def _leaf_paths(form: TreeDef, name: str) -> list[str]:
     if isinstance(form, str) or form[0] == "=":
         return [name] if form == ARRAY else []
     children = form[CHILDREN[form[0]] :]

@@ -1,6 +1,6 @@
-"""Form of a tree: what is left of the arguments or the result of a call without its arrays.
+"""Flattener of the arguments or the result of a call: its arrays, its numbers, and its structure.
 
-A form consists of nested tuples and has a hash, so that rules are found by it. Python's integers and floats
+The structure consists of nested tuples and has a hash, so that rules are found by it. Integers and floats
 are not part of it, because a compiler may make them variables. Constants are compared by type and value.
 
 A compiler follows `flatten` line by line.
@@ -25,7 +25,7 @@ from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, with_article
 from xbridge.tree.containers import find_container
 
 if TYPE_CHECKING:
-    from xbridge._derive.functions import Form
+    from xbridge._derive.treedef import TreeDef
 
 _STANDARD = ("builtins", "itertools")
 """Modules of iterators. Their items can be read once, so arrays in them cannot be found before the call."""
@@ -34,7 +34,7 @@ LEAVES = (str, bytes, type(None), *NUMBERS)
 """Types of arguments that are never arrays, and have no arrays in them."""
 
 
-def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Form:
+def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
     """Return the form of a tree, and append its arrays and its numbers. With None, numbers are arrays."""
     cls = type(x)
     if cls is tuple:
@@ -69,7 +69,7 @@ def _identify_key(key: Any) -> Any:
     return cls if cls is str else (cls, identify(key))
 
 
-def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Form:
+def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
     """Flatten a registered container or a dataclass that holds an array; anything else is a constant."""
     if numbers is not None and type(x) in dynamo.symbols:
         numbers.append(x)

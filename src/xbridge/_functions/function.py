@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
-    from xbridge._derive.functions import DerivableFunction, Form, UserDerivative
+    from xbridge._derive.functions import DerivableFunction, UserDerivative
     from xbridge._derive.signature import Signature
+    from xbridge._derive.treedef import TreeDef
     from xbridge._functions.named import Named
     from xbridge._functions.run import Shortcut
 
@@ -96,7 +97,7 @@ class Function:
         return kwargs
 
     def rule(
-        self, library: str, caller: str, form: Form, numbers: tuple[Any, ...], device: Device | None
+        self, library: str, caller: str, form: TreeDef, numbers: tuple[Any, ...], device: Device | None
     ) -> DerivableFunction:
         """Return the rule of the function for calls of a form, whose results go to the library `caller`."""
         exact = tuple([(type(n), n.hex() if type(n) is float else n) for n in numbers])
@@ -121,13 +122,13 @@ class Call:
         self,
         function: Function,
         libraries: tuple[str, str],
-        form: Form,
+        form: TreeDef,
         numbers: tuple[Any, ...],
         device: Device | None,
     ) -> None:
         self.name, self.fn, self.narrowing = function.name, function.fn, function.narrowing
         self.library, self.caller = libraries
-        self.declared: Form = None
+        self.declared: TreeDef = None
         self.vjp, self.jvp, self.signature, self.result = function.given
         self.form, self.numbers = form, numbers
         self._rule: DerivableFunction | None = None
@@ -142,13 +143,13 @@ class Call:
             rule = self._rule = (get(self.library).rule or opaque)(self)
         return rule
 
-    def detached(self, declared: Form) -> Call:
+    def detached(self, declared: TreeDef) -> Call:
         """Return a copy without a rule and without derivatives, for another process."""
         other = copy(self)
         vars(other).update(vjp=None, jvp=None, result=None, _rule=None, declared=declared)
         return other
 
-    def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[Form, list[Array]]:
+    def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]:
         """Return the form of a result of the arrays `xs`, and its arrays. Its numbers are arrays too."""
         arrays: list[Array] = []
         refuse_async_result(tree, self.name)
@@ -189,7 +190,7 @@ class Call:
         """Return what the dtypes of results depend on beside the arguments, such as JAX's 64 bits."""
         return tuple([state() for name in (self.library, self.caller) if (state := get(name).plan_state)])
 
-    def unflatten(self, form: Form, leaves: Iterable[Any]) -> Any:
+    def unflatten(self, form: TreeDef, leaves: Iterable[Any]) -> Any:
         """Return the tree of a form. Its numbers are those of the arguments."""
         return unflatten(form, iter(leaves), iter(self.numbers))
 
@@ -283,7 +284,7 @@ def missing_dtype_error(
 
 
 @constant
-def program_key(function: str, form: Form, library: str, caller: str) -> str:
+def program_key(function: str, form: TreeDef, library: str, caller: str) -> str:
     """Return a key for a call in a program that is being compiled."""
     own = functions[function]
     kinds = number_slots(form)
@@ -298,6 +299,6 @@ def program_key(function: str, form: Form, library: str, caller: str) -> str:
 
 
 @constant
-def latest_form() -> Form:
+def latest_form() -> TreeDef:
     """Return the form of the result of the call that was described last."""
     return latest.form

@@ -13,7 +13,7 @@ from xbridge._registry.registry import are_arrays, backend_for
 from xbridge.errors import OptionError, with_article
 
 if TYPE_CHECKING:
-    from xbridge._derive.functions import Form
+    from xbridge._derive.treedef import TreeDef
 
 
 def refuse_async_result(result: object, name: str) -> None:
@@ -30,7 +30,7 @@ def async_result_error(name: str) -> OptionError:
     )
 
 
-def refuse_hidden_arrays(form: Form) -> None:
+def refuse_hidden_arrays(form: TreeDef) -> None:
     """Raise if a constant of a result holds arrays, which would keep their graph or their tracers there."""
     if isinstance(form, str):
         return

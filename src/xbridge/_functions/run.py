@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
-    from xbridge._derive.functions import DerivableFunction, Form
+    from xbridge._derive.functions import DerivableFunction
+    from xbridge._derive.treedef import TreeDef
     from xbridge._functions.function import Function
     from xbridge._plan.steps import Options
 
@@ -117,7 +118,7 @@ class CallInputs(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     """In the order of the form."""
-    form: Form
+    form: TreeDef
     arrays: list[Array]
     numbers: list[Any]
     sources: list[Source]
@@ -258,7 +259,7 @@ def _cast_and_cut(x: Array, caller: Backend, library: Backend, options: Options)
 
 
 def _refuse_cut(
-    rule: DerivableFunction, xs: Sequence[Array], ys: Sequence[Array], form: Form, caller: Backend
+    rule: DerivableFunction, xs: Sequence[Array], ys: Sequence[Array], form: TreeDef, caller: Backend
 ) -> None:
     """Raise if a graph ends here: the function has no gradient for an array that is followed."""
     assert caller.follows is not None  # noqa: S101 -- an array is followed

@@ -25,7 +25,8 @@ from xbridge.backends.jax._inside import inside
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xbridge._derive.functions import DerivableFunction, Form
+    from xbridge._derive.functions import DerivableFunction
+    from xbridge._derive.treedef import TreeDef
 
     Arrays = Sequence[Any]
     Mask = tuple[bool, ...]
@@ -97,7 +98,7 @@ def _run(rule: DerivableFunction, xs: Arrays) -> Arrays:
 
 
 def _run_inside(
-    rule: DerivableFunction, declared: tuple[Spec, ...], form: Form, *hosts: Any
+    rule: DerivableFunction, declared: tuple[Spec, ...], form: TreeDef, *hosts: Any
 ) -> tuple[Any, ...]:
     """Run a rule for compiled code, on arrays of the host: JAX must not be called from here."""
     views = []
@@ -200,13 +201,13 @@ ad.primitive_jvps[call_p] = _jvp
 # tangent_p(*tangents, *kept) is the rule's jvp. `specs` describes its results, so JAX never runs the rule to
 # learn their shapes.
 def _lower_tangent(
-    ctx: Any, *a: Any, rule: DerivableFunction, ins: Mask, outs: Mask, form: Form, specs: Specs
+    ctx: Any, *a: Any, rule: DerivableFunction, ins: Mask, outs: Mask, form: TreeDef, specs: Specs
 ) -> Any:
     return _lower_call(ctx, *a, rule=rule.derive("jvp", ins, outs, form))
 
 
 def _compute_tangent(
-    *a: Any, rule: DerivableFunction, ins: Mask, outs: Mask, form: Form, specs: Specs
+    *a: Any, rule: DerivableFunction, ins: Mask, outs: Mask, form: TreeDef, specs: Specs
 ) -> Arrays:
     return _run(rule.derive("jvp", ins, outs, form), a)
 
@@ -217,7 +218,14 @@ mlir.register_lowering(tangent_p, _lower_tangent)
 
 
 def _jvp_of_tangent(
-    a: Arrays, tangents: Arrays, *, rule: DerivableFunction, ins: Mask, outs: Mask, form: Form, specs: Specs
+    a: Arrays,
+    tangents: Arrays,
+    *,
+    rule: DerivableFunction,
+    ins: Mask,
+    outs: Mask,
+    form: TreeDef,
+    specs: Specs,
 ) -> Any:
     made = _bind(tangent_p, *a, rule=rule, ins=ins, outs=outs, form=form, specs=specs)
     moving = _mask_with_tangent(a, tangents)
@@ -233,7 +241,7 @@ ad.primitive_jvps[tangent_p] = _jvp_of_tangent
 
 
 def _transpose(
-    cotangents: Arrays, *a: Any, rule: DerivableFunction, ins: Mask, outs: Mask, form: Form, specs: Specs
+    cotangents: Arrays, *a: Any, rule: DerivableFunction, ins: Mask, outs: Mask, form: TreeDef, specs: Specs
 ) -> list[Any]:
     kept = a[sum(ins) :]
     seeds = [
@@ -278,7 +286,7 @@ def _batch(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
     return made, [0] * len(made)
 
 
-def _run_one_example(rule: DerivableFunction, forms: list[Form], *xs: Any) -> Arrays:
+def _run_one_example(rule: DerivableFunction, forms: list[TreeDef], *xs: Any) -> Arrays:
     """Run a call for one of several examples, whose results are arranged like the first."""
     ys = _bind(call_p, *xs, rule=rule)
     forms.append(latest.form)
@@ -313,7 +321,7 @@ batching.primitive_batchers[call_p] = _batch
 
 
 def _batch_tangent(
-    a: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mask, outs: Mask, form: Form, specs: Specs
+    a: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mask, outs: Mask, form: TreeDef, specs: Specs
 ) -> Any:
     moved, size = _move_batch_first(a, dims, everything=True)
     what = {"ins": ins, "outs": outs, "form": form}

@@ -14,13 +14,14 @@ from xbridge.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._derive.functions import Call, DerivableFunction, Form
+    from xbridge._derive.functions import Call, DerivableFunction
+    from xbridge._derive.treedef import TreeDef
 
 
 class _Result:
     """The arrays of a result and its form, which JAX keeps with a compiled function."""
 
-    def __init__(self, form: Form, arrays: Any) -> None:
+    def __init__(self, form: TreeDef, arrays: Any) -> None:
         self.form = form
         self.arrays = arrays
 
@@ -88,7 +89,7 @@ class JaxRule(TracedFunction):
     def batch_of(self, axes: tuple[int | None, ...]) -> Callable[..., Any]:
         return jax.vmap(self.fn, in_axes=axes)
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         try:
             stand_ins = [jax.ShapeDtypeStruct(*spec) for spec in specs]  # type: ignore[no-untyped-call] # theirs
             result = jax.eval_shape(self.fn, *stand_ins)

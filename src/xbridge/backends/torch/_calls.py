@@ -25,7 +25,7 @@ from xbridge.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from xbridge._derive.functions import Form
+    from xbridge._derive.treedef import TreeDef
 
     Tensors = Sequence[torch.Tensor]
 
@@ -238,7 +238,7 @@ def _describe_outputs(
     dtypes, ranks = [str(t.dtype)[6:] for t in ts], [t.ndim for t in ts]
     values = [_known_value(t) for t in floats]
 
-    def describe(numbers: Sequence[int]) -> tuple[tuple[Spec, ...], Form]:
+    def describe(numbers: Sequence[int]) -> tuple[tuple[Spec, ...], TreeDef]:
         rest = iter(numbers)
         ints_ = [next(rest) for _ in ints]
         shapes = [tuple([next(rest) for _ in range(rank)]) for rank in ranks]

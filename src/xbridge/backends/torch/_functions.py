@@ -34,7 +34,8 @@ from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge._derive.functions import Call, DerivableFunction, Form
+    from xbridge._derive.functions import Call, DerivableFunction
+    from xbridge._derive.treedef import TreeDef
 
     Tensors = Sequence[torch.Tensor]
 
@@ -150,12 +151,12 @@ class TorchRule(TracedFunction):
         )
         return made
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> DerivableFunction:
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         made = self._link_derived(super().vjp(ins, outs, form), sum(outs))
         made._gradients = (False,) * (sum(outs) + 1) + ins
         return made
 
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> DerivableFunction:
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         return self._link_derived(super().jvp(ins, outs, form), sum(ins))
 
     def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
@@ -240,7 +241,7 @@ class TorchRule(TracedFunction):
     def batch_of(self, axes: tuple[int | None, ...]) -> Callable[..., Any]:
         return torch.func.vmap(self.fn, in_dims=axes, randomness="error")
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         if self._gradients is not None:
             return tuple(select(self._gradients, specs)), ARRAY
         if self.call.result is not None and not self.order:

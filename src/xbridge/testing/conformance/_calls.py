@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from xbridge._core.protocol import Array
-    from xbridge._derive.functions import DerivableFunction, Form
+    from xbridge._derive.functions import DerivableFunction
     from xbridge._derive.signature import Signature
+    from xbridge._derive.treedef import TreeDef
 
 
 class PlainCall:
@@ -32,8 +33,8 @@ class PlainCall:
         signature: Signature | None = None,
     ) -> None:
         self.name, self.fn, self.library, self.caller = "f", fn, library, HOST
-        self.declared: Form = ARRAY
-        self.form: Form = ("tuple", ("tuple", ARRAY), ("dict", (), ()))
+        self.declared: TreeDef = ARRAY
+        self.form: TreeDef = ("tuple", ("tuple", ARRAY), ("dict", (), ()))
         self.numbers: tuple[Any, ...] = ()
         self.vjp, self.jvp = vjp and UserDerivative(vjp), jvp and UserDerivative(jvp)
         self.signature, self.result = signature, None
@@ -45,18 +46,18 @@ class PlainCall:
         made: DerivableFunction = make(self)
         return made
 
-    def detached(self, declared: Form) -> Self:
+    def detached(self, declared: TreeDef) -> Self:
         """Return the call: it has nothing that another process could not have."""
         self.declared = declared
         return self
 
-    def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[Form, list[Array]]:  # noqa: ARG002 -- no numbers
+    def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]:  # noqa: ARG002 -- no numbers
         """Return the form and the arrays of one array, or of a tuple of arrays."""
         if isinstance(tree, tuple):
             return ("tuple", *[ARRAY] * len(tree)), list(tree)
         return ARRAY, [tree]
 
-    def unflatten(self, form: Form, leaves: Iterable[Any]) -> Any:
+    def unflatten(self, form: TreeDef, leaves: Iterable[Any]) -> Any:
         """Return the tree of a form."""
         return unflatten(form, iter(leaves), iter(()))
 
