@@ -85,9 +85,9 @@ def run(asked: Namespace) -> int:
 
 def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
     """Write the file. Return its content, and the name of the index if there is one."""
-    from xbridge._cli.atomic_write import new_file, removable, replace_files, resolve  # noqa: PLC0415 -- likewise
-    from xbridge._cli.compatibility import Allowed, fit_content  # noqa: PLC0415 -- likewise
-    from xbridge._cli.formats.shards import index_name, index_of, read_size  # noqa: PLC0415 -- likewise
+    from xbridge._cli.atomic_write import new_file, removable, replace_files, resolve  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge._cli.compatibility import Allowed, fit_content  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge._cli.formats.shards import index_name, index_of, read_size  # noqa: PLC0415 -- `--help` does not need it
     from xbridge._cli.formats.sink import Sink  # noqa: PLC0415 -- NumPy, which `--help` does not need
 
     source: Path = asked.source
@@ -145,7 +145,7 @@ def _place_arrays(
     content: Content, name: Path, target: Path, most: int | None
 ) -> Mapping[Path, Sequence[Stored] | None]:
     """Return the arrays of each file to write; None for an index, which is the last of several."""
-    from xbridge._cli.formats.shards import name_shards, split  # noqa: PLC0415 -- NumPy, as above
+    from xbridge._cli.formats.shards import name_shards, split  # noqa: PLC0415 -- it imports NumPy
 
     shards = list(split(content.arrays, most)) if most else [content.arrays]
     if len(shards) == 1:

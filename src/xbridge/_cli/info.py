@@ -99,22 +99,22 @@ def _torch_switches() -> dict[str, object]:
 
 
 def _torch_memory(device: Device) -> int | None:
-    import torch  # noqa: PLC0415 -- likewise
+    import torch  # noqa: PLC0415 -- only where it is installed
 
     ask = getattr(getattr(torch, device.kind), "mem_get_info", None)
     return ask(device.index)[1] if ask else None
 
 
 def _jax_switches() -> dict[str, object]:
-    import jax  # noqa: PLC0415 -- likewise
+    import jax  # noqa: PLC0415 -- only where it is installed
 
-    from xbridge.backends.jax._devices import find_default_device  # noqa: PLC0415 -- likewise
+    from xbridge.backends.jax._devices import find_default_device  # noqa: PLC0415 -- only where it is installed
 
     return {"x64": jax.dtypes.canonicalize_dtype("int64") == "int64", "default device": find_default_device()}
 
 
 def _jax_memory(device: Device) -> int | None:
-    from xbridge.backends.jax._devices import devices_by_name  # noqa: PLC0415 -- likewise
+    from xbridge.backends.jax._devices import devices_by_name  # noqa: PLC0415 -- only where it is installed
 
     return (devices_by_name()[device].memory_stats() or {}).get("bytes_limit")
 

@@ -39,7 +39,7 @@ def html_table(rows: Sequence[Sequence[str]], right: Collection[int] = (), color
 def rich_table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Any:
     """Return the rows as a table of rich, which folds the cells to the width of the terminal."""
     from rich.table import Table  # noqa: PLC0415 -- rich calls this
-    from rich.text import Text  # noqa: PLC0415 -- likewise; text is not read as markup
+    from rich.text import Text  # noqa: PLC0415 -- rich calls this; a text is not read as markup
 
     table = Table(box=None, show_header=False, pad_edge=False)
     for column in range(len(rows[0])):

@@ -20,13 +20,13 @@ from xbridge.errors import DTypeError, MissingLibraryError, ValueLossError
 _T = TypeVar("_T")
 
 ALIGNMENT = 64
-"""Memory that another library is to share begins at a multiple of so many bytes."""
+"""Memory that another library is to share begins at a multiple of this number of bytes."""
 
 ALIGNED = 1 << 16
-"""Memory of at least so many bytes is aligned. Measured: below it, another copy costs less."""
+"""The size in bytes from which memory is aligned. Measured: below it, another copy costs less."""
 
 LARGE = 1 << 26
-"""A copy of at least so many bytes uses threads. Measured: below it, they cost more than they save."""
+"""The size in bytes from which a copy uses threads. Measured: below it, they cost more than they save."""
 
 WORKERS = min(4, os.cpu_count() or 1)
 
@@ -111,7 +111,7 @@ def cast_silently(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"
     if host.dtype.kind in "biufc":
         return _SILENT.copy().run(host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
     host = check_castable(host, dtype)
-    return _call_silently(host, host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- as above
+    return _call_silently(host, host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
 
 
 def check_castable(host: HostArray, dtype: np.dtype[Any]) -> HostArray:

@@ -65,7 +65,7 @@ def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
         return steps
     one, other = change.copy_reason, move.copy_reason
     assert one is not None  # noqa: S101 -- it is a copy
-    assert other is not None  # noqa: S101 -- likewise
+    assert other is not None  # noqa: S101 -- it is a move
     why = CopyReason(other.kind, f"{one.message}, and {other.message}", one.advice + other.advice)
     fused = Step(conversion.target, "stream_to_device", (*move.args, *dtypes), why)
     return [*steps[: at - 1], fused, *steps[at + 2 :]]

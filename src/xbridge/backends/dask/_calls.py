@@ -92,7 +92,7 @@ def _run_chunk(*chunks: HostArray, call: Call, specs: tuple[Spec, ...]) -> Any:
         views.append(view)
     rule = call.rule()
     ys = rule.arrange(rule.call.evaluate(rule, views, "numpy"), call.declared)
-    assert call.signature is not None  # noqa: S101 -- as above
+    assert call.signature is not None  # noqa: S101 -- only functions with a signature get here
     loop, _ = call.signature.loops(call.name, [view.shape for view in views])
     found = tuple(Spec(y.shape, y.dtype.name) for y in ys)
     rule.check(found, tuple(spec._replace(shape=(*loop, *spec.shape)) for spec in specs))

@@ -187,7 +187,7 @@ def default_dtype(category: str, device: Device, /) -> str:
 
 def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
     # Arrays keep 64 bits when x64 is turned off, but JAX promotes as if they had 32 then.
-    wide = nullcontext() if _WIDE.keys().isdisjoint(dtypes) else jax.enable_x64(True)  # noqa: FBT003 -- theirs
+    wide = nullcontext() if _WIDE.keys().isdisjoint(dtypes) else jax.enable_x64(True)  # noqa: FBT003 -- JAX takes it by position
     try:
         with wide:
             return _NAMES.get(jnp.result_type(*(_NATIVE[word] for word in dtypes), *numbers))
@@ -319,7 +319,7 @@ def follows(x: Array, /) -> bool:
 
 
 def run(rule: DerivableFunction, xs: list[Array], /) -> Sequence[Array]:
-    from xbridge.backends.jax._calls import apply  # noqa: PLC0415 -- as above
+    from xbridge.backends.jax._calls import apply  # noqa: PLC0415 -- only a call of a function needs it
 
     return apply(rule, xs)
 
@@ -363,7 +363,7 @@ def _eager(*arrays: Array | HostArray) -> Iterator[bool]:
     with ExitStack() as context:
         context.enter_context(jax.core.eval_context())
         if any(x.dtype not in _NARROW for x in arrays):
-            context.enter_context(jax.enable_x64(True))  # noqa: FBT003 -- theirs
+            context.enter_context(jax.enable_x64(True))  # noqa: FBT003 -- JAX takes it by position
         free = [x for x in arrays if isinstance(x, _Array) and not x.committed]
         for x in free[:1]:
             context.enter_context(jax.default_device(next(iter(x.devices()))))

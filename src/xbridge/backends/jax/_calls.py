@@ -66,7 +66,7 @@ def _result_avals(specs: Sequence[Spec], inputs: Sequence[Any]) -> list[Any]:
             shape=spec.shape,
             dtype=jnp.dtype(spec.dtype),
             weak_type=False,
-            sharding=like.sharding.update(spec=PartitionSpec(*[None] * len(spec.shape))),  # type: ignore[no-untyped-call] # theirs
+            sharding=like.sharding.update(spec=PartitionSpec(*[None] * len(spec.shape))),  # type: ignore[no-untyped-call] # JAX leaves it untyped
         )
         for spec in specs
     ]
@@ -87,7 +87,7 @@ def _bind(primitive: Primitive, *xs: Any, **what: Any) -> Any:
         xs = tuple(
             jax.lax.pcast(x, tuple(axes - kind), to="varying") for x, kind in zip(xs, kinds, strict=True)
         )
-    return primitive.bind(*xs, **what)  # type: ignore[no-untyped-call] # theirs
+    return primitive.bind(*xs, **what)  # type: ignore[no-untyped-call] # JAX leaves it untyped
 
 
 def _run(rule: DerivableFunction, xs: Arrays) -> Arrays:

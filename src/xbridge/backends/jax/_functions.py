@@ -91,7 +91,7 @@ class JaxRule(TracedFunction):
 
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         try:
-            stand_ins = [jax.ShapeDtypeStruct(*spec) for spec in specs]  # type: ignore[no-untyped-call] # theirs
+            stand_ins = [jax.ShapeDtypeStruct(*spec) for spec in specs]  # type: ignore[no-untyped-call] # JAX leaves it untyped
             result = jax.eval_shape(self.fn, *stand_ins)
         except jax.errors.ConcretizationTypeError as error:
             raise self._shape_by_value_error() from error

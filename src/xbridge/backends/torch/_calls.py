@@ -41,14 +41,14 @@ def apply(rule: DerivableFunction, ts: Tensors) -> Tensors:
         if torch.is_grad_enabled() and any(t.requires_grad for t in ts):
             if any(map(_is_gradient_batch, ts)):
                 return _compute_slices(rule, ts)
-            return _apply_plain(rule, *ts)  # type: ignore[no-any-return, no-untyped-call] # theirs
+            return _apply_plain(rule, *ts)  # type: ignore[no-any-return, no-untyped-call] # torch leaves it untyped
         return _compute(rule, ts)
     return _apply_transformed(rule, *ts)  # type: ignore[no-any-return]
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator] # a compiler would drop the jvp, without an error
 def _apply_transformed(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
-    return _Transformed.apply(rule, *ts)  # type: ignore[no-untyped-call] # theirs
+    return _Transformed.apply(rule, *ts)  # type: ignore[no-untyped-call] # torch leaves it untyped
 
 
 def _compute(rule: DerivableFunction, ts: Tensors) -> Tensors:
@@ -197,7 +197,7 @@ def call(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors:
     return torch.ops.xbridge.call.default(ts, held, key, ints)  # type: ignore[no-any-return]
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator] # theirs
+@torch.compiler.disable  # type: ignore[untyped-decorator] # torch leaves it untyped
 def _apply_key(key: str, ts: Tensors, ints: list[int], floats: list[float]) -> Any:
     return apply(_rule_of(key).rule(ints, floats), ts)
 

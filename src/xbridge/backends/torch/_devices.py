@@ -62,5 +62,5 @@ def _wrap_interface(interface: dict[str, Any], owner: object) -> torch.Tensor:
     if stream in (1, 2):  # the two default streams, of which torch has no handle
         torch.cuda.synchronize(tensor.device)
     elif stream is not None:
-        torch.cuda.ExternalStream(stream, tensor.device).synchronize()  # type: ignore[no-untyped-call] # theirs
+        torch.cuda.ExternalStream(stream, tensor.device).synchronize()  # type: ignore[no-untyped-call] # torch leaves it untyped
     return tensor

@@ -66,7 +66,7 @@ def _requires_grad(x: torch.Tensor) -> bool:
 
 
 def _has_tangent(x: torch.Tensor) -> bool:
-    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # theirs
+    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # torch leaves it untyped
 
 
 def _may_have_tangent(x: torch.Tensor) -> bool:
