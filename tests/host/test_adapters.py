@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -36,15 +35,15 @@ def test_adapter_for__type_comes_from_a_library(library: str) -> None:
     """An object, or one of a class derived from its class, has the adapter of its library."""
     module = pytest.importorskip(library)
     for x in (FRAMES[library](module), COLUMNS[library](module)):
-        assert adapter_for(x) is sys.modules[f"xbridge._host.exporters.{library}"]
+        assert type(adapter_for(x)).__module__ == f"xbridge._host.exporters.{library}"
     if library == "pandas":
         assert adapter_for(type("Mine", (module.DataFrame,), {})()) is adapter_for(FRAMES[library](module))
 
 
 def test_adapter_for__type_of_another_library() -> None:
     """Any other object has the generic adapter."""
-    assert adapter_for(np.ones(2)) is generic
-    assert adapter_for(SimpleNamespace()) is generic
+    assert type(adapter_for(np.ones(2))) is generic.Adapter
+    assert type(adapter_for(SimpleNamespace())) is generic.Adapter
 
 
 def test_adapter_for__imports_a_library_only_for_an_object_of_it() -> None:
@@ -158,12 +157,12 @@ def test_cast_hint__values_without_a_cast(library: str, make: Callable[[Any], An
 
 
 def test_cast_hint__arrow_tensor() -> None:
-    """A tensor of Arrow has no cast, and a buffer no dtype."""
+    """A tensor of Arrow has no cast, and a buffer no type."""
     pa = pytest.importorskip("pyarrow")
     tensor = pa.Tensor.from_numpy(np.ones((2, 2)))
     assert adapter_for(tensor).cast_hint(tensor, "float64") is None
     assert adapter_for(tensor).count_missing(tensor) == 0
-    assert dtype_of(pa.py_buffer(b"ab")) is None
+    assert xbridge.to_list(pa.py_buffer(b"ab")) == [97, 98]
 
 
 TEXT: list[tuple[str, Callable[[Any], Any], str | None]] = [
@@ -187,4 +186,3 @@ def test_cast_table__one_column() -> None:
     pandas = pytest.importorskip("pandas")
     x = pandas.Series([1, 2])
     assert adapter_for(x).cast_table(x, "float64") is None
-    assert generic.cast_table(x, "float64") is None

@@ -1,51 +1,25 @@
 """Adapters of libraries whose tables and columns export memory and are not arrays.
 
-An adapter is a module with the functions of `Adapter`. It says what an object of its library announces about
-its values, and which call casts them. `INDEX` names the adapters by the package that types come from, so that
-a library is imported only if an object of it turns up, when it is imported already.
+An adapter says what an object announces about its values, and which call casts them. `generic` is for any
+library, and those that need an adapter of their own have a module here. `INDEX` names them by the package
+that types come from, so that a library is imported only if an object of it turns up, when it is there already.
 """
-
-# pyright: reportReturnType=false
-# The methods of a protocol consist of their docstrings.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
-from typing import Any, Protocol
 
 from xbridge._core.dtypes import DTYPES, of_python
-from xbridge._host.exporters import generic
+from xbridge._host.exporters.generic import Adapter
 
 INDEX = ("pandas", "polars", "pyarrow")
-"""The packages that have an adapter, which is the module of that name here."""
+"""The packages that have an adapter, in the module of that name here."""
+
+_GENERIC = Adapter()
 
 _ALIASES = {"boolean": "bool", "halffloat": "float16", "float": "float32", "double": "float64"}
 """Names of dtypes that differ from NumPy's. The narrower meaning of `float` is the safe one to promise."""
-
-
-class Adapter(Protocol):
-    """What `xbridge` asks of a library; `generic` answers for objects of any other library."""
-
-    def columns(self, x: Any) -> list[tuple[object, object]] | None:
-        """Return the labels and the dtypes of the columns of a table; None if `x` is not a table."""
-
-    def dtype(self, x: Any) -> object:
-        """Return the dtype of an object that is not a table; None if it has none."""
-
-    def value_dtypes(self, dtype: Any) -> list[object]:
-        """Return the dtypes of the values in a nested or encoded dtype; nothing for any other dtype."""
-
-    def count_missing(self, x: Any) -> int:
-        """Return how many values are missing, if an export has numbers for them."""
-
-    def cast_hint(self, x: Any, dtype: str) -> str | None:
-        """Return the call that casts all values to `dtype`, or to a float at least as wide."""
-
-    def numbers_hint(self, x: Any) -> str | None:
-        """Return the call that reads the numbers of an object whose values are not all numbers."""
-
-    def cast_table(self, x: Any, dtype: str) -> object:
-        """Return a table that exports objects with all columns in one dtype; None if that has no use."""
 
 
 def adapter_for(x: object) -> Adapter:
@@ -53,9 +27,14 @@ def adapter_for(x: object) -> Adapter:
     for base in type(x).__mro__:
         root = str(base.__module__).partition(".")[0]
         if root in INDEX:
-            adapter: Any = import_module(f"{__name__}.{root}")
-            return adapter  # type: ignore[no-any-return] # a module has the functions of a protocol
-    return generic
+            return _adapter_of(root)
+    return _GENERIC
+
+
+@cache
+def _adapter_of(library: str) -> Adapter:
+    made: Adapter = import_module(f"{__name__}.{library}").Adapter()
+    return made
 
 
 def columns_of(x: object) -> list[tuple[str, str]] | None:
