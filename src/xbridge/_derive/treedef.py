@@ -30,6 +30,14 @@ CHILDREN = {"tuple": 1, "list": 1, "named": 2, "node": 2, "dict": 3, "data": 3}
 """Containers, and the position of the first child in their forms."""
 
 
+def children_of(form: TreeDef) -> tuple[TreeDef, ...]:
+    """Return the structures of the children of a container; nothing for a leaf."""
+    if isinstance(form, str) or form[0] == "=":
+        return ()
+    children: tuple[TreeDef, ...] = form[CHILDREN[form[0]] :]
+    return children
+
+
 def unflatten(form: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
     """Return the tree of a form."""
     if form == "*":
@@ -65,11 +73,9 @@ def mask_leaves(form: TreeDef, chosen: Iterator[bool]) -> TreeDef:
 
 def number_slots(form: TreeDef) -> list[str]:
     """Return the kinds of the numbers of a form, in order."""
-    if isinstance(form, str):
-        return [] if form == ARRAY else [form]
-    if form[0] == "=":
-        return []
-    return [kind for child in form[CHILDREN[form[0]] :] for kind in number_slots(child)]
+    if isinstance(form, str) and form != ARRAY:
+        return [form]
+    return [kind for child in children_of(form) for kind in number_slots(child)]
 
 
 def leaves_like(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
@@ -80,11 +86,10 @@ def leaves_like(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> l
         return [tree]
     if isinstance(form, str) or form[0] == "=":
         return []
-    start = CHILDREN[form[0]]
-    children = repeat(None) if tree is None else _children(form, tree, wrong)
+    parts = repeat(None) if tree is None else _children(form, tree, wrong)
     return [
         leaf
-        for child, part in zip(form[start:], children, strict=False)
+        for child, part in zip(children_of(form), parts, strict=False)
         for leaf in leaves_like(child, part, wrong)
     ]
 
@@ -143,9 +148,7 @@ def argument_treedefs(form: TreeDef) -> list[TreeDef]:
 
 def has_arrays(form: TreeDef) -> bool:
     """Return True if there is an array in the form."""
-    if isinstance(form, str) or form[0] == "=":
-        return bool(form == ARRAY)
-    return any(map(has_arrays, form[CHILDREN[form[0]] :]))
+    return bool(form == ARRAY) or any(map(has_arrays, children_of(form)))
 
 
 def argument_paths(form: TreeDef) -> list[str]:
@@ -159,9 +162,9 @@ def argument_paths(form: TreeDef) -> list[str]:
 
 
 def _leaf_paths(form: TreeDef, name: str) -> list[str]:
-    if isinstance(form, str) or form[0] == "=":
-        return [name] if form == ARRAY else []
-    children = form[CHILDREN[form[0]] :]
+    if form == ARRAY:
+        return [name]
+    children = children_of(form)
     if form[0] == "dict":
         labels = [f"[{key!r}]" for key in form[1]]
     elif form[0] == "named":

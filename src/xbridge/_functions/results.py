@@ -7,7 +7,7 @@ from gc import get_referents
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
-from xbridge._derive.treedef import CHILDREN
+from xbridge._derive.treedef import children_of
 from xbridge._functions.flatten import LEAVES, hidden_arrays_error
 from xbridge._registry.registry import are_arrays, backend_for
 from xbridge.errors import OptionError, with_article
@@ -32,12 +32,9 @@ def async_result_error(name: str) -> OptionError:
 
 def refuse_hidden_arrays(form: TreeDef) -> None:
     """Raise if a constant of a result holds arrays, which would keep their graph or their tracers there."""
-    if isinstance(form, str):
-        return
-    if form[0] != "=":
-        for child in form[CHILDREN[form[0]] :]:
-            refuse_hidden_arrays(child)
-    elif form[1] not in LEAVES and _holds_arrays(form[3]):
+    for child in children_of(form):
+        refuse_hidden_arrays(child)
+    if form[0] == "=" and form[1] not in LEAVES and _holds_arrays(form[3]):
         raise hidden_arrays_error(with_article(form[1].__name__), "a tuple or a dict of them")
 
 

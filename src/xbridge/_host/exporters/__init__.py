@@ -2,7 +2,7 @@
 
 An adapter says what an object announces about its values, and which call casts them. `generic` is for any
 library, and those that need an adapter of their own have a module here. `INDEX` names them by the package
-that types come from, so that a library is imported only if an object of it turns up, when it is there already.
+that types come from. So a library is imported only for an object of it, when it is there already.
 """
 
 from __future__ import annotations
