@@ -36,6 +36,8 @@ LEAVES = (str, bytes, type(None), *NUMBERS)
 
 def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
     """Return the form of a tree, and append its arrays and its numbers. With None, numbers are arrays."""
+    # Exact types first, the most common ones at the top: this runs for each argument of each call that is not
+    # repeated by its types. Lists are unpacked into tuples, because a compiler does not follow generators.
     cls = type(x)
     if cls is tuple:
         return ("tuple", *[flatten(child, arrays, numbers) for child in x])

@@ -397,8 +397,8 @@ class _InputConverter(NamedTuple):
 class Shortcut:
     """A call whose arguments are ordinary arrays, numbers, text and None.
 
-    In any doubt the call is examined: if an array is followed that cannot be embedded, or is on another
-    device than the others, or on several.
+    The call is examined again if its types do not decide it: if an array is followed that cannot be embedded,
+    or is on another device than the others, or on several.
     """
 
     __slots__ = (
@@ -457,6 +457,8 @@ class Shortcut:
         library = self._library
         xs = (*args, *kwargs.values()) if kwargs else args
         on_host, device, given = library.name == HOST, None, []
+        # This loop is most of what a repeated call costs, so it asks each array only what can differ between
+        # arrays of one type: whether it is followed, its device, and whether its converter takes it.
         for x, step in zip(xs, self._steps):  # noqa: B905 -- as many as there are types
             if step is None:
                 given.append(x)
@@ -464,11 +466,13 @@ class Shortcut:
             convert, follows, device_of, guard = step
             if follows is not None and follows(x):
                 return self._run_embedded(xs)
+            # Only arrays of the function's own library may be elsewhere: other converters take host memory.
             if device_of is not None:
                 here = device_of(x)
                 if here == SHARDED or here != (device or (CPU if self._only_host else here)):
                     return _CACHE_MISS
                 device = here
+            # The library copies a read-only view, so the function cannot write to the caller's memory.
             y = convert(protect_host(x, x) if guard else x)
             if y is None:
                 return _CACHE_MISS

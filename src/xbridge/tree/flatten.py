@@ -97,6 +97,9 @@ class TreeSpec:
 
     def _open(self, x: Any) -> None:
         """Append the leaves and the containers in a container."""
+        # Types are collected by `map` and compared as sets, because a test of each child in Python would take
+        # longer than the conversion of a small array. The fast cases come first: leaves alone, then rows of
+        # leaves, such as a list of samples. Any other child is opened by itself.
         container = self._containers[type(x)]
         children, form = container.flatten(x) if container.cls in PLAIN else _flatten(container, x)
         kinds = self._look_up_types(children)
