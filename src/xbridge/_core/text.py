@@ -54,13 +54,13 @@ def format_bytes(nbytes: int) -> str:
     amount, units = float(nbytes), ["B", "kB", "MB", "GB", "TB"]
     while amount >= 999.5 and len(units) > 1:
         amount, units = amount / 1000, units[1:]
-    return f"{_rounded(amount)} {units[0]}"
+    return f"{_round(amount)} {units[0]}"
 
 
 def format_seconds(seconds: float) -> str:
     """Return a duration with a unit, rounded to three digits."""
-    return f"{_rounded(seconds * 1e3)} ms" if seconds < 0.9995 else f"{_rounded(seconds)} s"
+    return f"{_round(seconds * 1e3)} ms" if seconds < 0.9995 else f"{_round(seconds)} s"
 
 
-def _rounded(amount: float) -> str:
+def _round(amount: float) -> str:
     return f"{amount:,.0f}" if amount >= 99.5 else f"{amount:.3g}"

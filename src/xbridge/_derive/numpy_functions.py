@@ -59,7 +59,7 @@ class OpaqueRule(DerivableFunction):
 
     def __call__(self, *xs: Array) -> list[Array]:
         args, kwargs = self.call.unflatten(self.call.form, xs)
-        return self.call.returned(self.call.fn(*args, **kwargs), xs)
+        return self.call.read_result(self.call.fn(*args, **kwargs), xs)
 
     def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         reason = f"it is a function of {self.call.library}, for which xbridge has no derivatives"
@@ -130,7 +130,7 @@ class NumpyRule(OpaqueRule):
         signature = self.signature
         found = None if signature is None else signature.loops(self.name, [x.shape for x in xs])
         args, kwargs = self.call.unflatten(self.form, xs)
-        ys = [np.asarray(y) for y in self.call.returned(self.fn(*args, **kwargs), xs)]
+        ys = [np.asarray(y) for y in self.call.read_result(self.fn(*args, **kwargs), xs)]
         if signature is not None and found is not None:
             signature.check(self.name, *found, [y.shape for y in ys])
         return ys

@@ -143,7 +143,7 @@ class Call:
             rule = self._rule = (get(self.library).rule or opaque)(self)
         return rule
 
-    def detached(self, declared: TreeDef) -> Call:
+    def without_rules(self, declared: TreeDef) -> Call:
         """Return a copy without a rule and without derivatives, for another process."""
         other = copy(self)
         vars(other).update(vjp=None, jvp=None, result=None, _rule=None, declared=declared)
@@ -194,7 +194,7 @@ class Call:
         """Return the tree of a form. Its numbers are those of the arguments."""
         return unflatten(form, iter(leaves), iter(self.numbers))
 
-    def returned(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
+    def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
         """Return the arrays in the result of the function, and keep its form for this thread."""
         try:
             latest.form, arrays = self.flatten(tree, xs)

@@ -76,12 +76,12 @@ def find_container(x: object) -> Container | None:
     cls: Any = type(x)
     if cls in PLAIN:
         return PLAIN[cls]
-    if cls in (NoneType, _loaded("torch", "Size"), *NUMBERS) or backend_for(cls) is not None:
+    if cls in (NoneType, _get_loaded("torch", "Size"), *NUMBERS) or backend_for(cls) is not None:
         return None
     return _find_registered(cls, x) or _find_unregistered(cls)
 
 
-def _loaded(module: str, name: str) -> Any:
+def _get_loaded(module: str, name: str) -> Any:
     """Return an attribute of a module, or an empty tuple if the program has not imported it."""
     return getattr(sys.modules.get(module), name, ())
 
@@ -97,7 +97,7 @@ def _find_registered(cls: type, x: object) -> Container | None:
 
 
 def _find_in_optree(cls: type) -> Container | None:
-    registry: Any = _loaded("optree", "register_pytree_node")
+    registry: Any = _get_loaded("optree", "register_pytree_node")
     found = registry.get(cls) if registry else None
     if found is None or found.type is not cls:  # optree returns an entry for every named tuple
         return None
@@ -107,13 +107,13 @@ def _find_in_optree(cls: type) -> Container | None:
         children, _, *names = flatten(x)
         given: Any = names[0] if names else None
         entries = range(len(list(children))) if given is None else given
-        return [entry(name, cls, _loaded("optree", "PyTreeKind").CUSTOM).codify("") for name in entries]
+        return [entry(name, cls, _get_loaded("optree", "PyTreeKind").CUSTOM).codify("") for name in entries]
 
     return Container(cls, lambda x: flatten(x)[:2], found.unflatten_func, paths)
 
 
 def _find_in_torch(cls: type) -> Container | None:
-    found = (_loaded("torch.utils._pytree", "SUPPORTED_NODES") or {}).get(cls)
+    found = (_get_loaded("torch.utils._pytree", "SUPPORTED_NODES") or {}).get(cls)
     if found is None:
         return None
     paths = _make_paths(sys.modules["torch.utils._pytree"])
@@ -186,7 +186,7 @@ def _read_class(cls: type) -> Container | None:
     # Instances of a class of C code, in which `__new__` is a builtin, hold more than attributes.
     bases = (of for of in cls.__mro__ if of in _BASES or type(vars(of).get("__new__")) is BuiltinFunctionType)
     base = tuple if _is_struct_sequence(cls) else next(bases)
-    if base not in _BASES or issubclass(cls, (Enum, _loaded("torch.nn", "Module"))):
+    if base not in _BASES or issubclass(cls, (Enum, _get_loaded("torch.nn", "Module"))):
         return None
     if cls.__dictoffset__ and _dict_of(cls) is None:  # a class attribute named `__dict__` hides it
         return None
@@ -197,7 +197,8 @@ def _read_class(cls: type) -> Container | None:
     names += ["data"] if issubclass(cls, (UserDict, UserList)) else []
     if base is object and not names:
         return None
-    kind = _PackedSequence if cls is _loaded("torch.nn.utils.rnn", "PackedSequence") else _StructuralContainer
+    is_packed = cls is _get_loaded("torch.nn.utils.rnn", "PackedSequence")
+    kind = _PackedSequence if is_packed else _StructuralContainer
     return kind(cls, base, names).node
 
 

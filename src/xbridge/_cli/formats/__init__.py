@@ -167,7 +167,7 @@ def format_of(path: Path) -> Format:
 
 def format_in(path: Path, asked: str | None) -> Format:
     """Return the format that was asked for, else that of the content. The name of a file must agree."""
-    suffix, found = path.suffix.lower(), _recognized(path) if asked is None else f".{asked}"
+    suffix, found = path.suffix.lower(), _recognize(path) if asked is None else f".{asked}"
     if found is None and suffix not in SUFFIXES:
         what = OUT_OF_SCOPE.get(suffix)
         reason = (
@@ -225,7 +225,7 @@ def read_file(path: Path, asked: str | None, how: Reading, sources: Sources) -> 
     return _without(form.read(path, sources, how), how.skip)
 
 
-def _recognized(path: Path) -> str | None:
+def _recognize(path: Path) -> str | None:
     """Return the suffix for the first bytes of a file; None if no format begins so."""
     with path.open("rb") as file:
         first = file.read(9)

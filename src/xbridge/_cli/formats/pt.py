@@ -93,10 +93,10 @@ class _InRecord(InMemory):
             yield block
         self.sums.compare(self.label, self.nbytes, found)
 
-    def mapped(self, scratch: Scratch) -> HostArray:
+    def map_values(self, scratch: Scratch) -> HostArray:
         """Return the memory itself, after a check of its checksum."""
         self._compare()
-        return super().mapped(scratch)
+        return super().map_values(scratch)
 
     def _compare(self) -> None:
         """Read the whole storage, of which the tensor may be a part, and check its checksum."""
@@ -133,7 +133,7 @@ def read(path: Path, sources: Sources, how: Reading) -> Content:
 
 def write(file: Sink, content: Content, scratch: Path) -> None:
     with Scratch(scratch) as files:
-        tensors = {x.name: to_backend(x.mapped(files), "torch") for x in content.arrays}
+        tensors = {x.name: to_backend(x.map_values(files), "torch") for x in content.arrays}
         torch.save(tensors.get(None, tensors), cast("IO[bytes]", file))
 
 

@@ -52,7 +52,7 @@ def apply(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
         _run_chunk,
         signature.text,
         *xs,
-        call=dask.delayed(call.detached(form), pure=False, traverse=False),
+        call=dask.delayed(call.without_rules(form), pure=False, traverse=False),
         specs=specs,
         output_dtypes=dtypes if len(dtypes) > 1 else dtypes[0],
         output_sizes=news or None,

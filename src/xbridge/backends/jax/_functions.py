@@ -35,7 +35,7 @@ def rule_of(call: Call) -> DerivableFunction:
 
     def flat(*xs: jax.Array) -> _Result:
         args, kwargs = call.unflatten(call.form, xs)
-        ys = call.returned(call.fn(*args, **kwargs), xs)
+        ys = call.read_result(call.fn(*args, **kwargs), xs)
         return _Result(latest.form, tuple(map(jnp.asarray, ys)))
 
     return JaxRule(call, call.name, flat)

@@ -52,7 +52,7 @@ def rule_of(call: Call) -> DerivableFunction:
         args, kwargs = call.unflatten(call.form, xs)
         with inside():
             result = call.fn(*args, **kwargs)
-        return tuple(map(torch.as_tensor, call.returned(result, xs)))
+        return tuple(map(torch.as_tensor, call.read_result(result, xs)))
 
     return TorchRule(call, call.name, flat)
 

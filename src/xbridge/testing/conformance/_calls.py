@@ -46,7 +46,7 @@ class PlainCall:
         made: DerivableFunction = make(self)
         return made
 
-    def detached(self, declared: TreeDef) -> Self:
+    def without_rules(self, declared: TreeDef) -> Self:
         """Return the call: it has nothing that another process could not have."""
         self.declared = declared
         return self
@@ -61,7 +61,7 @@ class PlainCall:
         """Return the tree of a form."""
         return unflatten(form, iter(leaves), iter(()))
 
-    def returned(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
+    def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
         """Return the arrays of a result, and keep its form."""
         latest.form, arrays = self.flatten(tree, xs)
         return arrays
