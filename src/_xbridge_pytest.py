@@ -98,7 +98,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             rules = _policy.rules_in(str(config.getoption("xbridge_policy")))
         except OptionError as error:
             raise pytest.UsageError(f"--xbridge-policy: {error}") from error
-        config.stash[_RULES] = _policy.everywhere(rules)
+        config.stash[_RULES] = _policy.set_process_rules(rules)
     if config.getoption("xbridge_record"):
         from xbridge import record
 
@@ -116,7 +116,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if _RULES in stash:
         from xbridge._observe import policy as _policy
 
-        _policy.everywhere(stash[_RULES])
+        _policy.set_process_rules(stash[_RULES])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -101,4 +101,4 @@ def __dir__() -> list[str]:
 
 if environ.get("XBRIDGE_POLICY"):
     _policy = import_module("xbridge._observe.policy")
-    _policy.everywhere(_policy.rules_in(environ["XBRIDGE_POLICY"]))
+    _policy.set_process_rules(_policy.rules_in(environ["XBRIDGE_POLICY"]))

@@ -58,9 +58,10 @@ ODD: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.filterwarnings("ignore:(Sparse invariant checks|ComplexHalf support):UserWarning")
 @pytest.mark.parametrize("what", ODD)
-def test_a_tensor_that_cannot_be_converted_is_listed_and_the_others_are_converted(
+def test_convert__tensor_that_cannot_be_converted_is_listed_and_the_others_are_converted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
+    """A tensor that cannot be converted is listed and the others are converted."""
     make, listed = ODD[what]
     path, there = saved(tmp_path / "c.pt", {"odd": make(), "a": A}), tmp_path / "x.npz"
     lines = shell(capsys, "show", path).splitlines()
@@ -86,9 +87,10 @@ def found(path: Path) -> dict[str, Any]:
         return {name: x.tolist() for name, x in arrays.items()}
 
 
-def test_a_dict_of_a_checkpoint_is_taken_by_its_keys(
+def test_convert__dict_of_a_checkpoint_is_taken_by_its_keys(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A dict of a checkpoint is taken by its keys."""
     there = checkpoint.with_name("x.npz")
     shell(capsys, "convert", checkpoint, there, "--at", "model")
     assert found(there) == {"layer.weight": A.tolist(), "layer.bias": B.tolist()}
@@ -121,17 +123,19 @@ def test_a_dict_of_a_checkpoint_is_taken_by_its_keys(
         ("--at schedule --array x", "cannot find the array 'x': the file has no arrays; try another file"),
     ],
 )
-def test_a_part_that_is_not_arrays_is_refused_with_the_option_that_takes_some(
+def test_convert__part_that_is_not_arrays_is_refused_with_the_option_that_takes_some(
     checkpoint: Path, capsys: pytest.CaptureFixture[str], options: str, said: str
 ) -> None:
+    """A part that is not arrays is refused with the option that takes some."""
     words = ("convert", checkpoint, checkpoint.with_name("x.npz"), *options.split())
     assert said in refused(capsys, *words)
     assert listing(checkpoint.parent) == {"c.pt"}
 
 
-def test_all_arrays_are_taken_under_their_keys_and_what_is_left_out_is_listed(
+def test_convert__all_arrays_are_taken_under_their_keys_and_what_is_left_out_is_listed(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """All arrays are taken under their keys and what is left out is listed."""
     there = checkpoint.with_name("x.npz")
     words = ("convert", checkpoint, there, "--flatten", "--skip-other")
     assert json.loads(shell(capsys, *words, "--json"))["others"] == [
@@ -147,9 +151,10 @@ def test_all_arrays_are_taken_under_their_keys_and_what_is_left_out_is_listed(
     assert [line.split(maxsplit=1) for line in said[1:]] == [[*pair] for pair in OTHERS.items()]
 
 
-def test_show_and_explain_see_all_of_a_checkpoint_or_a_part(
+def test_show__and_explain_see_all_of_a_checkpoint_or_a_part(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """`show` and `explain` see all of a checkpoint or a part."""
     shown = json.loads(shell(capsys, "show", checkpoint, "--json"))
     names = ["model.layer.weight", "model.layer.bias", "optimizer.state.0.step"]
     assert [x["name"] for x in shown["arrays"]] == names
@@ -160,7 +165,10 @@ def test_show_and_explain_see_all_of_a_checkpoint_or_a_part(
     assert [line for line in plans.splitlines() if line.startswith("layer")] == ["layer.weight", "layer.bias"]
 
 
-def test_one_array_is_taken_by_its_whole_name(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__one_array_is_taken_by_its_whole_name(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One array is taken by its whole name."""
     there = checkpoint.with_name("x.npy")
     said = refused(capsys, "convert", checkpoint, there, "--array", "weight")
     assert said.endswith("; try --array model.layer.weight\n")
@@ -169,9 +177,10 @@ def test_one_array_is_taken_by_its_whole_name(checkpoint: Path, capsys: pytest.C
     assert "not an array" not in said
 
 
-def test_values_beside_the_arrays_are_left_out_only_if_that_is_allowed(
+def test_convert__values_beside_the_arrays_are_left_out_only_if_that_is_allowed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Values beside the arrays are left out only if that is allowed."""
     path, there = saved(tmp_path / "a.pt", {"w": A, "epoch": 3}), tmp_path / "x.npz"
     said = refused(capsys, "convert", path, there)
     assert said.endswith("'epoch' is int 3, not a tensor; try --skip-other, which leaves it out\n")
@@ -179,14 +188,20 @@ def test_values_beside_the_arrays_are_left_out_only_if_that_is_allowed(
     assert found(there) == {"w": A.tolist()}
 
 
-def test_a_list_is_flattened_by_its_positions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__list_is_flattened_by_its_positions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A list is flattened by its positions."""
     path, there = saved(tmp_path / "a.pt", [A, (B,)]), tmp_path / "x.npz"
     assert "its content is a list; try --flatten" in refused(capsys, "convert", path, there)
     shell(capsys, "convert", path, there, "--flatten")
     assert found(there) == {"0": A.tolist(), "1.0": B.tolist()}
 
 
-def test_names_that_clash_are_refused_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__names_that_clash_are_refused_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names that clash are refused and shown."""
     path, there = saved(tmp_path / "a.pt", {"a": {"b": A}, "a.b": B, "c": C}), tmp_path / "x.npz"
     said = refused(capsys, "convert", path, there, "--flatten")
     assert "two arrays have the name 'a.b', which is their keys joined by dots; try --at KEY, " in said
@@ -200,7 +215,10 @@ def test_names_that_clash_are_refused_and_shown(tmp_path: Path, capsys: pytest.C
     assert found(there) == {"c": 7}
 
 
-def test_numbers_are_keys_where_levels_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__numbers_are_keys_where_levels_are_joined(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers are keys where levels are joined."""
     path, there = saved(tmp_path / "a.pt", {0: A, 7: B}), tmp_path / "x.npz"
     assert "the name 0 is not a string; try --flatten, which makes it '0'" in refused(
         capsys, "convert", path, there
@@ -229,9 +247,10 @@ def _cycle() -> object:
 
 
 @pytest.mark.parametrize("make", [_laughs, _cycle])
-def test_containers_that_repeat_without_end_are_refused(
+def test_show__containers_that_repeat_without_end_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, make: Any
 ) -> None:
+    """Containers that repeat without end are refused."""
     from xbridge._cli.formats import nested
 
     monkeypatch.setattr(nested, "_MOST", 1000)
@@ -241,9 +260,10 @@ def test_containers_that_repeat_without_end_are_refused(
 
 
 @pytest.mark.parametrize("options", [("--flatten",), ("--at", "model")])
-def test_tied_weights_are_written_as_arrays_of_their_own_only_if_that_is_allowed(
+def test_convert__tied_weights_are_written_as_arrays_of_their_own_only_if_that_is_allowed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
 ) -> None:
+    """Tied weights are written as arrays of their own only if that is allowed."""
     path = saved(tmp_path / "a.pt", {"model": {"embed": A, "head": A, "tail": A[1:]}})
     prefix = "model." if options == ("--flatten",) else ""
     for target in ("x.safetensors", "x.npz", "x.pt"):
@@ -261,9 +281,10 @@ def test_tied_weights_are_written_as_arrays_of_their_own_only_if_that_is_allowed
 
 
 @pytest.mark.parametrize("content", [{}, [], {"a": {}}])
-def test_a_checkpoint_without_arrays_is_converted_and_shown(
+def test_convert__checkpoint_without_arrays_is_converted_and_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: object
 ) -> None:
+    """A checkpoint without arrays is converted and shown."""
     path, there = saved(tmp_path / "a.pt", content), tmp_path / "x.npz"
     shell(capsys, "convert", path, there, "--flatten", "--skip-other")
     assert found(there) == {}
@@ -273,7 +294,8 @@ def test_a_checkpoint_without_arrays_is_converted_and_shown(
     )
 
 
-def test_a_part_of_a_flat_file_is_an_array(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show__part_of_a_flat_file_is_an_array(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A part of a flat file is an array."""
     np.savez(tmp_path / "a.npz", w=np.ones(2))
     said = refused(capsys, "show", tmp_path / "a.npz", "--at", "w")
     assert said.endswith(

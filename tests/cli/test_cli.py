@@ -30,7 +30,8 @@ def call(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*MODULE, *words], env=environment, capture_output=True, text=True, check=False)
 
 
-def test_help_names_every_command_and_loads_no_array_library() -> None:
+def test_main__help_names_every_command_and_loads_no_array_library() -> None:
+    """Help names every command and loads no array library."""
     status, lines = run(
         """
         import sys
@@ -48,7 +49,8 @@ def test_help_names_every_command_and_loads_no_array_library() -> None:
     assert {"numpy", "torch", "rich", "safetensors"}.isdisjoint(lines[-1].split())
 
 
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main__version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The version is printed."""
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
     assert caught.value.code == 0
@@ -56,9 +58,10 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_a_page_of_help_and_speaks_json(
+def test_main__every_command_has_a_page_of_help_and_speaks_json(
     capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
+    """Every command has a page of help and speaks JSON."""
     with pytest.raises(SystemExit) as left:
         main([name, "--help"])
     out = capsys.readouterr().out
@@ -87,7 +90,8 @@ def test_main__names_the_words_that_were_meant(
     assert refused(capsys, *words).endswith(f"; try {hint}\n")
 
 
-def test_python_m_xbridge_is_the_command_line(tmp_path: Path) -> None:
+def test_convert__python_m_xbridge_is_the_command_line(tmp_path: Path) -> None:
+    """`python -m xbridge` is the command line."""
     done = call("convert", str(tmp_path / "no.npy"), "b.npz")
     assert (done.returncode, done.stdout) == (2, "")
     reason = f"cannot read {tmp_path / 'no.npy'}: it does not exist"
@@ -98,9 +102,10 @@ def test_python_m_xbridge_is_the_command_line(tmp_path: Path) -> None:
     ("error", "status"),
     [(MemoryError(), 2), (KeyboardInterrupt(), 130), (OSError(5, "Input/output error", "x"), 2)],
 )
-def test_an_error_is_one_line_and_the_status_2_or_130_after_an_interrupt(
+def test_info__error_is_one_line_and_the_status_2_or_130_after_an_interrupt(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int
 ) -> None:
+    """An error is one line and the status 2 or 130 after an interrupt."""
     from xbridge._cli import info
 
     def fail(_: object) -> int:
@@ -114,7 +119,8 @@ def test_an_error_is_one_line_and_the_status_2_or_130_after_an_interrupt(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
-def test_a_pipe_that_its_reader_closes_is_not_an_error() -> None:
+def test_main__pipe_that_its_reader_closes_is_not_an_error() -> None:
+    """A pipe that its reader closes is not an error."""
     code = (
         "import sys; from xbridge._cli import info, main\n"
         "info.run = lambda _: [print('line') for _ in range(100_000)] and 0\n"
@@ -136,7 +142,10 @@ def test_a_pipe_that_its_reader_closes_is_not_an_error() -> None:
     assert run.returncode == 0
 
 
-def test_what_is_left_to_print_then_goes_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_info__what_is_left_to_print_then_goes_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left to print then goes nowhere."""
     from xbridge._cli import info
 
     def closed(_: object) -> int:
@@ -190,12 +199,14 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 ROWS = [["[bold]:star:", "1"], ["b", "22"]]
 
 
-def test_a_table_in_a_pipe_is_aligned_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main__table_in_a_pipe_is_aligned_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """A table in a pipe is aligned text."""
     output.print_table(["name", "n"], ROWS)
     assert capsys.readouterr().out == "name          n\n[bold]:star:  1\nb             22\n"
 
 
-def test_a_table_on_a_terminal_is_drawn_by_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main__table_on_a_terminal_is_drawn_by_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table on a terminal is drawn by rich."""
     pytest.importorskip("rich")
     terminal = watched(monkeypatch)
     output.print_table(["name", "n"], ROWS)
@@ -204,7 +215,8 @@ def test_a_table_on_a_terminal_is_drawn_by_rich(monkeypatch: pytest.MonkeyPatch)
     assert "[bold]:star:" in drawn  # a name is no markup
 
 
-def test_without_rich_a_table_on_a_terminal_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main__without_rich_a_table_on_a_terminal_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without rich a table on a terminal is text."""
     terminal = watched(monkeypatch)
     monkeypatch.setattr(output, "find_spec", lambda _: None)
     output.print_table(["name", "n"], ROWS)
@@ -212,9 +224,10 @@ def test_without_rich_a_table_on_a_terminal_is_text(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("size", "shown"), [(output.BIG, True), (output.BIG - 1, False)])
-def test_a_bar_moves_for_big_files_on_a_terminal(
+def test_main__bar_moves_for_big_files_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, size: int, *, shown: bool
 ) -> None:
+    """A bar moves for big files on a terminal."""
     pytest.importorskip("rich")
     terminal = watched(monkeypatch)
     with output.progress("a[b]", size) as advance:
@@ -223,7 +236,8 @@ def test_a_bar_moves_for_big_files_on_a_terminal(
     assert ("a[b]" in terminal.getvalue()) == shown
 
 
-def test_no_bar_moves_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main__no_bar_moves_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    """No bar moves in a pipe."""
     with output.progress("a", 1 << 40) as advance:
         advance(1)
     assert capsys.readouterr() == ("", "")
@@ -236,7 +250,7 @@ def test_no_bar_moves_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
         ("a.pt", "torch", "pip install 'xbridge-array[torch]'"),
     ],
 )
-def test_a_format_whose_library_is_missing_says_what_to_type(
+def test_convert__format_whose_library_is_missing_says_what_to_type(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -244,6 +258,7 @@ def test_a_format_whose_library_is_missing_says_what_to_type(
     library: str,
     install: str,
 ) -> None:
+    """A format whose library is missing says what to type."""
     path = tmp_path / file
     path.write_text("something")
     monkeypatch.setitem(sys.modules, library, None)
@@ -266,9 +281,10 @@ def test_show__says_that_a_library_cannot_be_imported(
     assert "its library cannot be imported: libx.so: cannot open shared object file; try pip install" in said
 
 
-def test_the_script_and_the_module_are_one_and_take_a_request_to_end_as_an_interrupt(
+def test_info__script_and_the_module_are_one_and_take_a_request_to_end_as_an_interrupt(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The script and the module are one and take a request to end as an interrupt."""
     handlers: dict[int, object] = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
     monkeypatch.setattr(sys, "argv", ["xbridge-array", "info", "numpy"])
@@ -389,7 +405,10 @@ def test_show__cuts_a_long_name(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.skipif(os.name == "nt", reason="the signals and closed files of a POSIX shell")
 @pytest.mark.parametrize("before", ["trap '' HUP;", "exec >&-;", "export PYTHONIOENCODING=ascii;"])
-def test_streams_as_the_shell_has_set_them_up_do_not_fail_a_command(tmp_path: Path, before: str) -> None:
+def test_convert__streams_as_the_shell_has_set_them_up_do_not_fail_a_command(
+    tmp_path: Path, before: str
+) -> None:
+    """Streams as the shell has set them up do not fail a command."""
     np.savez(tmp_path / "a.npz", é=np.ones(2))
     hang_up = "signal.raise_signal(signal.SIGHUP)" if "HUP" in before else "None"
     code = f"""
@@ -415,13 +434,14 @@ script()
 @pytest.mark.parametrize(
     ("name", "words", "status"), [("stdout", ["info", "numpy"], 0), ("stderr", ["info", "x"], 2)]
 )
-def test_output_to_a_closed_stream_is_dropped(
+def test_info__output_to_a_closed_stream_is_dropped(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     words: list[str],
     status: int,
 ) -> None:
+    """Output to a closed stream is dropped."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(sys, "argv", ["xbridge-array", *words])
     monkeypatch.setattr(sys, name, None)
@@ -432,7 +452,8 @@ def test_output_to_a_closed_stream_is_dropped(
     assert capsys.readouterr() == ("", "")
 
 
-def test_info_shows_every_backend(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info__shows_every_backend(capsys: pytest.CaptureFixture[str]) -> None:
+    """`info` shows every backend."""
     told = json.loads(shell(capsys, "info", "--json"))
     assert told["python"] == ".".join(map(str, sys.version_info[:3]))
     found = {backend["name"]: backend for backend in told["backends"]}
@@ -445,16 +466,18 @@ def test_info_shows_every_backend(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["numpy"]["devices"][0]["bytes"] > 1 << 28
 
 
-def test_info_as_text_has_a_line_for_each_backend(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info__as_text_has_a_line_for_each_backend(capsys: pytest.CaptureFixture[str]) -> None:
+    """`info` as text has a line for each backend."""
     lines = shell(capsys, "info", "numpy").splitlines()
     assert lines[0].startswith("xbridge ")
     assert lines[1].split() == ["backend", "version", "devices", "switches"]
     assert re.fullmatch(rf"numpy +{re.escape(np.__version__)} +cpu \([\d.]+ [GT]B\)", lines[2])
 
 
-def test_info_says_what_to_type_for_a_missing_backend(
+def test_info__says_what_to_type_for_a_missing_backend(
     capsys: pytest.CaptureFixture[str], own_registry: None
 ) -> None:
+    """`info` says what to type for a missing backend."""
     xbridge.register_backend("elsewhere", "no_such_package_xb", roots=("no_such_package_xb",))
     told = json.loads(shell(capsys, "info", "elsewhere", "--json"))["backends"]
     assert told == [
@@ -470,7 +493,8 @@ def test_info_says_what_to_type_for_a_missing_backend(
     assert "cannot find backend 'nobody': " in refused(capsys, "info", "nobody")
 
 
-def test_info_shows_the_switches_of_torch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info__shows_the_switches_of_torch(capsys: pytest.CaptureFixture[str]) -> None:
+    """`info` shows the switches of torch."""
     torch = pytest.importorskip("torch")
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -483,7 +507,8 @@ def test_info_shows_the_switches_of_torch(capsys: pytest.CaptureFixture[str]) ->
     assert "default dtype float32, default device cpu" in shell(capsys, "info", "torch")
 
 
-def test_info_shows_the_switches_of_jax(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info__shows_the_switches_of_jax(capsys: pytest.CaptureFixture[str]) -> None:
+    """`info` shows the switches of JAX."""
     jax = pytest.importorskip("jax")
     told = json.loads(shell(capsys, "info", "jax", "--json"))["backends"][0]
     assert told["switches"] == {"x64": False, "default device": "cpu"}
@@ -491,7 +516,8 @@ def test_info_shows_the_switches_of_jax(capsys: pytest.CaptureFixture[str]) -> N
         assert "x64 True" in shell(capsys, "info", "jax")
 
 
-def test_info_asks_a_library_for_the_memory_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main__info_asks_a_library_for_the_memory_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Info asks a library for the memory of its devices."""
     from types import SimpleNamespace
 
     from xbridge import Device
@@ -499,7 +525,7 @@ def test_info_asks_a_library_for_the_memory_of_its_devices(monkeypatch: pytest.M
 
     devices = [{"name": "cpu", "bytes": None}, {"name": "cuda:0", "bytes": 139 << 30}]
     facts = {"name": "x", "available": True, "version": "1", "devices": devices, "switches": {}}
-    assert info._row(facts)[2] == "cpu, cuda:0 (149 GB)"
+    assert info._format_row(facts)[2] == "cpu, cuda:0 (149 GB)"
     monkeypatch.delattr(os, "sysconf_names", raising=False)
     assert info._host_memory() is None
     torch = pytest.importorskip("torch")
@@ -511,7 +537,8 @@ def test_info_asks_a_library_for_the_memory_of_its_devices(monkeypatch: pytest.M
     assert info._torch_memory(Device("xla:3")) is None
 
 
-def test_info_asks_jax_for_the_memory_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main__info_asks_jax_for_the_memory_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Info asks JAX for the memory of its devices."""
     pytest.importorskip("jax")
     from types import SimpleNamespace
 
@@ -522,5 +549,5 @@ def test_info_asks_jax_for_the_memory_of_its_devices(monkeypatch: pytest.MonkeyP
     gpu = Device("cuda:0")
     for stats, size in (({"bytes_limit": 7}, 7), (None, None)):
         there = SimpleNamespace(memory_stats=lambda stats=stats: stats)
-        monkeypatch.setattr(_devices, "places", lambda there=there: {gpu: there})
+        monkeypatch.setattr(_devices, "devices_by_name", lambda there=there: {gpu: there})
         assert info._jax_memory(gpu) == size

@@ -62,9 +62,10 @@ def read(path: Path) -> dict[str, HostArray]:
 
 @pytest.mark.parametrize("target", CAN_HOLD)
 @pytest.mark.parametrize("source", CAN_HOLD)
-def test_every_array_arrives_bit_for_bit_under_its_name(
+def test_convert__every_array_arrives_bit_for_bit_under_its_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, target: str
 ) -> None:
+    """Every array arrives bit for bit under its name."""
     pytest.importorskip("torch")
     arrays = {name: x for name, x in CAN_HOLD[source].items() if name in CAN_HOLD[target]}
     write(tmp_path / source, arrays)
@@ -76,9 +77,10 @@ def test_every_array_arrives_bit_for_bit_under_its_name(
 
 
 @pytest.mark.parametrize("name", NUMPYS)
-def test_what_numpy_would_write_as_raw_bytes_is_refused_by_name(
+def test_convert__what_numpy_would_write_as_raw_bytes_is_refused_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
+    """What NumPy would write as raw bytes is refused by name."""
     save_safetensors({"w": every_dtype()[name], "x": np.ones(2)}, tmp_path / "a.safetensors")
     for target in ("a.npz", "a.npy"):
         one = ["--array", "w"] if target == "a.npy" else []
@@ -88,9 +90,10 @@ def test_what_numpy_would_write_as_raw_bytes_is_refused_by_name(
     assert listing(tmp_path) == {"a.safetensors"}
 
 
-def test_the_cast_that_a_refusal_names_changes_no_value(
+def test_convert__cast_that_a_refusal_names_changes_no_value(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The cast that a refusal names changes no value."""
     small = {name: x for name, x in every_dtype().items() if name in NUMPYS}
     save_safetensors({**small, "n": np.arange(3)}, tmp_path / "a.safetensors")
     casts = [word for name in NUMPYS for word in ("--cast", f"{name}=float32")]
@@ -124,9 +127,10 @@ def test_the_cast_that_a_refusal_names_changes_no_value(
         (np.array([complex(np.nan, 1e300)]), "complex128=complex64", "the value (nan+1e+300j) would become "),
     ],
 )
-def test_a_cast_in_which_a_value_changes_is_refused_and_nothing_is_written(
+def test_convert__cast_in_which_a_value_changes_is_refused_and_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], values: HostArray, cast: str, lost: str
 ) -> None:
+    """A cast in which a value changes is refused and nothing is written."""
     np.savez(tmp_path / "a.npz", x=values)
     said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz", "--cast", cast)
     assert f"cannot cast 'x' from {values.dtype} to" in said
@@ -134,7 +138,8 @@ def test_a_cast_in_which_a_value_changes_is_refused_and_nothing_is_written(
     assert listing(tmp_path) == {"a.npz"}
 
 
-def test_a_nan_stays_a_nan_in_a_cast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__nan_stays_a_nan_in_a_cast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A nan stays a nan in a cast."""
     values = np.array([np.nan, -0.0, np.inf, 1.5])
     values[:1].view(np.uint64)[:] += 1  # bits that float16 has no place for
     np.save(tmp_path / "a.npy", values)
@@ -153,9 +158,10 @@ def test_a_nan_stays_a_nan_in_a_cast(tmp_path: Path, capsys: pytest.CaptureFixtu
         ("flaot32=i8", "float32=int8"),
     ],
 )
-def test_a_cast_is_two_dtypes(
+def test_convert__cast_is_two_dtypes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cast: str, near: str
 ) -> None:
+    """A cast is two dtypes."""
     np.save(tmp_path / "a.npy", np.ones(2))
     said = refused(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", cast)
     assert f"cannot cast {cast!r}: the dtypes are bool, " in said
@@ -171,9 +177,10 @@ def test_convert__refuses_two_casts_of_one_dtype(tmp_path: Path, capsys: pytest.
     shell(capsys, *words, "float64=float32")
 
 
-def test_a_cast_that_drops_an_imaginary_part_is_refused(
+def test_convert__cast_that_drops_an_imaginary_part_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A cast that drops an imaginary part is refused."""
     np.savez(tmp_path / "a.npz", z=np.ones(2, "complex64"))
     said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz", "--cast", "complex64=float32")
     assert "cannot cast 'z': float32 has no imaginary part" in said
@@ -188,9 +195,10 @@ def test_a_cast_that_drops_an_imaginary_part_is_refused(
         (np.asfortranarray(np.arange(6, dtype=">i2").reshape(2, 3)), "its axes in another order than C"),
     ],
 )
-def test_a_layout_that_the_target_has_not_changes_only_where_it_may(
+def test_convert__layout_that_the_target_has_not_changes_only_where_it_may(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], array: HostArray, has: str
 ) -> None:
+    """A layout that the target lacks changes only where it may."""
     np.savez_compressed(tmp_path / "a.npz", x=array)
     there = tmp_path / "a.safetensors"
     said = refused(capsys, "convert", tmp_path / "a.npz", there)
@@ -202,9 +210,10 @@ def test_a_layout_that_the_target_has_not_changes_only_where_it_may(
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["<f4", ">f4", "<M8[s]", "S3", "<U2", "V5", "<f2", "i4,f8"])
-def test_what_npy_can_spell_goes_between_npy_and_npz_as_it_is(
+def test_convert__what_npy_can_spell_goes_between_npy_and_npz_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str, order: Any
 ) -> None:
+    """What npy can spell goes between npy and npz as it is."""
     raw = np.random.default_rng(1).integers(0, 100, (2, 3, np.dtype(dtype).itemsize), np.uint8)
     array = np.asarray(raw.view(dtype)[..., 0] if dtype != "<U2" else np.full((2, 3), "ab"), order=order)
     np.save(tmp_path / "a.npy", array)
@@ -214,17 +223,19 @@ def test_what_npy_can_spell_goes_between_npy_and_npz_as_it_is(
 
 
 @pytest.mark.parametrize("dtype", ["<M8[s]", "i4,f8", "V2", "S3", "complex128"])
-def test_safetensors_refuses_a_dtype_that_it_has_not(
+def test_convert__safetensors_refuses_a_dtype_that_it_has_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str
 ) -> None:
+    """safetensors refuses a dtype that it lacks."""
     np.savez(tmp_path / "a.npz", x=np.zeros(2, dtype), y=np.ones(2))
     said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "a.safetensors")
     assert f"'x' is {np.dtype(dtype)}, and the format has no such dtype; try a .npz file" in said
 
 
-def test_an_array_without_a_name_gets_numpys_and_loses_it_again(
+def test_convert__array_without_a_name_gets_numpys_and_loses_it_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """An array without a name gets NumPy's and loses it again."""
     np.save(tmp_path / "a.npy", np.arange(3))
     for target in ("a.npz", "a.safetensors"):
         shell(capsys, "convert", tmp_path / "a.npy", tmp_path / target)
@@ -233,15 +244,17 @@ def test_an_array_without_a_name_gets_numpys_and_loses_it_again(
         assert (tmp_path / "back.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
 
 
-def test_an_empty_name_is_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__empty_name_is_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty name is a name."""
     np.savez(tmp_path / "a.npz", **{"": np.ones(2)})  # type: ignore[arg-type] # any name
     assert "there are ''" in refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "a.npy")
 
 
 @pytest.mark.parametrize("names", [["w"], ["a", "b"], ["a", "b", "c", "d", "e", "f", "g"], []])
-def test_names_are_lost_only_where_one_array_was_picked(
+def test_convert__names_are_lost_only_where_one_array_was_picked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str]
 ) -> None:
+    """Names are lost only where one array was picked."""
     np.savez(tmp_path / "a.npz", **{name: np.full(2, at) for at, name in enumerate(names)})  # type: ignore[arg-type] # any name
     said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "a.npy")
     assert "it holds one array without a name, and there are " in said
@@ -254,9 +267,10 @@ def test_names_are_lost_only_where_one_array_was_picked(
         assert np.load(tmp_path / "a.npy").tolist() == [len(names) - 1] * 2
 
 
-def test_text_beside_the_arrays_is_kept_or_dropped_by_name(
+def test_convert__text_beside_the_arrays_is_kept_or_dropped_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Text beside the arrays is kept or dropped by name."""
     from safetensors import safe_open
 
     a, b, c = (tmp_path / name for name in ("a.safetensors", "b.safetensors", "c.npz"))
@@ -279,9 +293,10 @@ def test_text_beside_the_arrays_is_kept_or_dropped_by_name(
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 70_000, "lone \ud800"])
-def test_a_name_that_would_not_come_back_is_refused_before_the_file_has_its_name(
+def test_convert__name_that_would_not_come_back_is_refused_before_the_file_has_its_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
+    """A name that would not come back is refused before the file has its name."""
     torch = pytest.importorskip("torch")
     torch.save({name: torch.ones(2)}, tmp_path / "a.pt")
     said = refused(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npz")
@@ -296,9 +311,10 @@ ODD_NAMES = (
 
 
 @pytest.mark.parametrize("target", ["there.npz", "there.safetensors", "there.pt"])
-def test_any_name_is_given_back_by_the_library_of_the_format(
+def test_convert__any_name_is_given_back_by_the_library_of_the_format(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
 ) -> None:
+    """Any name is given back by the library of the format."""
     torch = pytest.importorskip("torch")
     names = [name for name in ODD_NAMES if (name, target) != (".npy", "there.npz")]  # which reads as ""
     torch.save({name: torch.tensor([number]) for number, name in enumerate(names)}, tmp_path / "a.pt")
@@ -308,9 +324,10 @@ def test_any_name_is_given_back_by_the_library_of_the_format(
 
 
 @pytest.mark.parametrize(("first", "second"), [("a", "a.npy"), ("a.npy", "a"), ("", ".npy")])
-def test_a_name_under_which_numpy_would_give_another_array_is_refused(
+def test_convert__name_under_which_numpy_would_give_another_array_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str, second: str
 ) -> None:
+    """A name under which NumPy would give another array is refused."""
     torch = pytest.importorskip("torch")
     arrays = {first: torch.tensor([1]), second: torch.tensor([2])}
     torch.save(arrays, tmp_path / "a.pt")
@@ -324,9 +341,10 @@ def test_a_name_under_which_numpy_would_give_another_array_is_refused(
     }
 
 
-def test_a_file_in_which_numpy_confuses_two_names_is_read_as_it_is(
+def test_convert__file_in_which_numpy_confuses_two_names_is_read_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A file in which NumPy confuses two names is read as it is."""
     np.savez(tmp_path / "a.npz", **{"a": np.array([1]), "a.npy": np.array([2])})  # type: ignore[arg-type] # any name
     shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.safetensors")
     assert {name: x.tolist() for name, x in read(tmp_path / "b.safetensors").items()} == {
@@ -336,18 +354,20 @@ def test_a_file_in_which_numpy_confuses_two_names_is_read_as_it_is(
     refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz")
 
 
-def test_a_name_that_is_lost_is_refused_before_anything_is_written(
+def test_convert__name_that_is_lost_is_refused_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A name that is lost is refused before anything is written."""
     torch = pytest.importorskip("torch")
     torch.save({"a\0b": torch.ones(2)}, tmp_path / "a.pt")
     said = refused(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npz")
     assert "for the name 'a\\x00b' its own library gives nothing" in said
 
 
-def test_every_array_of_a_safetensors_file_is_aligned(
+def test_convert__every_array_of_a_safetensors_file_is_aligned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Every array of a safetensors file is aligned."""
     arrays: dict[str, HostArray] = {
         "a": np.ones(3, np.int8),
         "b": np.ones(3),
@@ -365,18 +385,20 @@ def test_every_array_of_a_safetensors_file_is_aligned(
         assert all(header[name]["data_offsets"][0] % x.itemsize == 0 for name, x in some.items())
 
 
-def test_a_name_that_safetensors_keeps_for_itself_is_refused(
+def test_convert__name_that_safetensors_keeps_for_itself_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A name that safetensors keeps for itself is refused."""
     np.savez(tmp_path / "a.npz", __metadata__=np.ones(2))
     said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.safetensors")
     assert "the new file cannot be read back: " in said
     assert listing(tmp_path) == {"a.npz"}
 
 
-def test_records_whose_names_no_header_can_spell_are_refused(
+def test_convert__records_whose_names_no_header_can_spell_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Records whose names no header can spell are refused."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         np.save(tmp_path / "a.npy", np.zeros(2, [("\u6587", "i4")]))
@@ -384,9 +406,11 @@ def test_records_whose_names_no_header_can_spell_are_refused(
     assert "its header has the unknown version (3, 0); try numpy.load" in said
 
 
-def test_a_record_too_long_for_a_header_is_refused(
+def test_convert__record_too_long_for_a_header_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A record too long for a header is refused."""
+
     def no_header(file: object, header: object) -> None:
         raise ValueError("header does not fit inside 65535 bytes")
 
@@ -397,7 +421,10 @@ def test_a_record_too_long_for_a_header_is_refused(
     assert listing(tmp_path) == {"a.npy"}
 
 
-def test_it_prints_the_arrays_that_it_has_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__prints_the_arrays_that_it_has_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`convert` prints the arrays that it has written."""
     np.savez(tmp_path / "a.npz", weight=np.ones((256, 3), "float32"), n=np.array(3))
     out = shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.safetensors")
     assert out.splitlines() == [
@@ -412,16 +439,20 @@ def test_it_prints_the_arrays_that_it_has_written(tmp_path: Path, capsys: pytest
     assert (told["source"], told["target"]) == (str(tmp_path / "b.safetensors"), str(tmp_path / "c.npz"))
 
 
-def test_a_name_that_a_terminal_would_obey_is_shown_and_not_sent(
+def test_convert__name_that_a_terminal_would_obey_is_shown_and_not_sent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A name that a terminal would obey is shown and not sent."""
     save_safetensors({"\x1b[31mred\n": np.ones(2)}, tmp_path / "a.safetensors")
     assert "\\x1b[31mred\\n" in shell(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.npz")
     said = refused(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.npy")
     assert "\x1b" not in said
 
 
-def test_the_compression_of_each_array_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__compression_of_each_array_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The compression of each array is kept."""
     kinds = {"a": zipfile.ZIP_DEFLATED, "b": zipfile.ZIP_STORED, "c": zipfile.ZIP_BZIP2}
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         for name, kind in kinds.items():
@@ -449,13 +480,14 @@ def test_the_compression_of_each_array_is_kept(tmp_path: Path, capsys: pytest.Ca
         (("convert", "a.npy", "-"), "cannot find the format of -: a pipe is not written, because the new "),
     ],
 )
-def test_files_that_are_out_of_scope_are_named(
+def test_convert__files_that_are_out_of_scope_are_named(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     words: tuple[str, ...],
     said: str,
 ) -> None:
+    """Files that are out of scope are named."""
     monkeypatch.chdir(tmp_path)
     np.save("a.npy", np.ones(2))
     Path("x.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))

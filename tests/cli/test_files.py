@@ -55,9 +55,10 @@ def good(path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".pt"])
-def test_a_truncated_file_is_refused_wherever_it_ends(
+def test_convert__truncated_file_is_refused_wherever_it_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
 ) -> None:
+    """A truncated file is refused wherever it ends."""
     whole, cut = tmp_path / f"whole{suffix}", tmp_path / f"cut{suffix}"
     good(whole)
     there = tmp_path / "there.npz"
@@ -72,9 +73,10 @@ def test_a_truncated_file_is_refused_wherever_it_ends(
     assert listing(tmp_path) == {whole.name, cut.name}
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_refused(
+def test_convert__file_that_shrinks_while_it_is_read_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A file that shrinks while it is read is refused."""
     from xbridge._cli.formats import npz
 
     good(tmp_path / "a.npy")
@@ -91,9 +93,10 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(
 
 
 @pytest.mark.parametrize("size", [100, 1_000_000])  # with the header it is read, and after it
-def test_a_damaged_archive_is_seen_by_its_checksum(
+def test_convert__damaged_archive_is_seen_by_its_checksum(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], size: int
 ) -> None:
+    """A damaged archive is seen by its checksum."""
     np.savez(tmp_path / "a.npz", a=np.arange(float(size)))
     content = bytearray((tmp_path / "a.npz").read_bytes())
     content[content.index(np.float64(7.0).tobytes())] ^= 1
@@ -156,9 +159,10 @@ PARTS = ("w", "turned", "part", "steps")
 
 @pytest.mark.parametrize("target", ["there.npz", "there.safetensors", "there.pt", "there.npy"])
 @pytest.mark.parametrize("part", PARTS)
-def test_a_torch_file_with_one_wrong_bit_in_a_tensor_is_refused_by_the_name_of_the_tensor(
+def test_convert__torch_file_with_one_wrong_bit_in_a_tensor_is_refused_by_the_name_of_the_tensor(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str, target: str
 ) -> None:
+    """A torch file with one wrong bit in a tensor is refused by the name of the tensor."""
     torch = pytest.importorskip("torch")
     save_pt(tensors(), tmp_path / "a.pt")
     record = {"w": tensors()["w"], "turned": torch.arange(6)}.get(part, torch.arange(40.0))
@@ -188,9 +192,10 @@ ZIP_PARTS = (
 
 @pytest.mark.parametrize("what", ZIP_PARTS)
 @pytest.mark.parametrize(("suffix", "member"), [(".pt", "data/0"), (".pt", "data.pkl"), (".npz", "a.npy")])
-def test_an_archive_with_one_wrong_bit_is_refused_and_nothing_is_written(
+def test_convert__archive_with_one_wrong_bit_is_refused_and_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str, member: str, what: str
 ) -> None:
+    """An archive with one wrong bit is refused and nothing is written."""
     whole = tmp_path / f"whole{suffix}"
     good(whole)
     damaged = flipped(whole, places(whole, member)[what])
@@ -200,9 +205,10 @@ def test_an_archive_with_one_wrong_bit_is_refused_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".npz", " compressed.npz"])
-def test_whichever_bit_of_an_archive_is_wrong_the_values_are_right_or_the_file_is_refused(
+def test_convert__whichever_bit_of_an_archive_is_wrong_the_values_are_right_or_the_file_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
 ) -> None:
+    """Whichever bit of an archive is wrong, the values are right or the file is refused."""
     pytest.importorskip("torch")
     whole, there = tmp_path / f"a{suffix}", tmp_path / "there.npz"
     if suffix == ".pt":
@@ -226,9 +232,10 @@ def test_whichever_bit_of_an_archive_is_wrong_the_values_are_right_or_the_file_i
             assert said.startswith("xbridge-array: cannot read ")
 
 
-def test_a_checksum_is_compared_in_the_pass_that_writes_the_values(
+def test_convert__checksum_is_compared_in_the_pass_that_writes_the_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A checksum is compared in the pass that writes the values."""
     torch = pytest.importorskip("torch")
     from xbridge._cli.formats import pt, stored
 
@@ -258,9 +265,10 @@ def without_checksums(path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["torch", "hand"])
-def test_a_torch_file_without_checksums_is_read_only_if_that_is_allowed(
+def test_convert__torch_file_without_checksums_is_read_only_if_that_is_allowed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], by: str
 ) -> None:
+    """A torch file without checksums is read only if that is allowed."""
     torch = pytest.importorskip("torch")
     path, there = tmp_path / "a.pt", tmp_path / "b.npz"
     if by == "torch" and not hasattr(torch.serialization, "set_crc32_options"):
@@ -286,9 +294,10 @@ def test_a_torch_file_without_checksums_is_read_only_if_that_is_allowed(
         }
 
 
-def test_checksums_that_a_file_has_are_compared_whatever_is_allowed(
+def test_convert__checksums_that_a_file_has_are_compared_whatever_is_allowed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Checksums that a file has are compared whatever is allowed."""
     pytest.importorskip("torch")
     good(tmp_path / "a.pt")
     damaged = flipped(tmp_path / "a.pt", places(tmp_path / "a.pt", "data/1")["values"])
@@ -307,9 +316,10 @@ def repacked(path: Path, compression: int, changed: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("how", ["compressed", "of another machine"])
-def test_what_torch_changes_in_memory_is_compared_as_it_is_in_the_file(
+def test_convert__what_torch_changes_in_memory_is_compared_as_it_is_in_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
 ) -> None:
+    """What torch changes in memory is compared as it is in the file."""
     torch = pytest.importorskip("torch")
     # Random bytes do not compress. A bit flipped in a compressed run can leave every value as it is.
     path, values = tmp_path / "a.pt", np.frombuffer(np.random.default_rng(0).bytes(800), np.int64)
@@ -325,9 +335,10 @@ def test_what_torch_changes_in_memory_is_compared_as_it_is_in_the_file(
     assert listing(tmp_path) == {"a.pt", "b.npy", "damaged.pt"}
 
 
-def test_explain_reads_no_value_and_no_damaged_pickle(
+def test_explain__reads_no_value_and_no_damaged_pickle(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """`explain` reads no value and no damaged pickle."""
     pytest.importorskip("torch")
     good(tmp_path / "a.pt")
     values = flipped(tmp_path / "a.pt", places(tmp_path / "a.pt", "data/0")["values"])
@@ -337,9 +348,10 @@ def test_explain_reads_no_value_and_no_damaged_pickle(
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
-def test_objects_are_refused_because_they_are_a_pickle(
+def test_convert__objects_are_refused_because_they_are_a_pickle(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
+    """Objects are refused because they are a pickle."""
     monkeypatch.chdir(tmp_path)
     array = np.array([Evil(), None])
     (np.save if suffix == ".npy" else np.savez)(f"a{suffix}", array)
@@ -349,9 +361,10 @@ def test_objects_are_refused_because_they_are_a_pickle(
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_a_hostile_pickle_is_named_and_not_run(
+def test_convert__hostile_pickle_is_named_and_not_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, old: bool
 ) -> None:
+    """A hostile pickle is named and not run."""
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     save_pt({"a": Evil()}, Path("a.pt"), _use_new_zipfile_serialization=not old)
@@ -397,9 +410,10 @@ PT: dict[str, tuple[Callable[[Any], object], str]] = {
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 @pytest.mark.parametrize("what", PT)
-def test_a_file_that_is_not_a_flat_dict_of_plain_tensors_is_refused_by_name(
+def test_convert__file_that_is_not_a_flat_dict_of_plain_tensors_is_refused_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
+    """A file that is not a flat dict of plain tensors is refused by name."""
     torch = pytest.importorskip("torch")
     make, said = PT[what]
     save_pt(make(torch), tmp_path / "a.pt")
@@ -407,9 +421,10 @@ def test_a_file_that_is_not_a_flat_dict_of_plain_tensors_is_refused_by_name(
     assert listing(tmp_path) == {"a.pt"}
 
 
-def test_parts_of_one_memory_that_do_not_overlap_are_arrays_of_their_own(
+def test_convert__parts_of_one_memory_that_do_not_overlap_are_arrays_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Parts of one memory that do not overlap are arrays of their own."""
     torch = pytest.importorskip("torch")
     whole = torch.arange(6.0)
     turns = torch.arange(6.0)
@@ -428,7 +443,10 @@ def test_parts_of_one_memory_that_do_not_overlap_are_arrays_of_their_own(
 
 
 @pytest.mark.parametrize("how", ["old", "deflated"])
-def test_what_torch_cannot_map_it_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str) -> None:
+def test_convert__what_torch_cannot_map_it_loads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """torch loads what it cannot map."""
     torch = pytest.importorskip("torch")
     save_pt({"a": torch.arange(1000.0)}, tmp_path / "a.pt", _use_new_zipfile_serialization=how != "old")
     if how == "deflated":
@@ -442,9 +460,10 @@ def test_what_torch_cannot_map_it_loads(tmp_path: Path, capsys: pytest.CaptureFi
         assert found["a"].tolist() == list(range(1000))
 
 
-def test_a_tensor_alone_has_no_name_and_may_be_in_any_order(
+def test_convert__tensor_alone_has_no_name_and_may_be_in_any_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A tensor alone has no name and may be in any order."""
     torch = pytest.importorskip("torch")
     tensor = torch.arange(120.0).reshape(2, 3, 4, 5).to(memory_format=torch.channels_last)
     save_pt(tensor.requires_grad_(), tmp_path / "a.pt")
@@ -459,9 +478,10 @@ def test_a_tensor_alone_has_no_name_and_may_be_in_any_order(
     assert torch.load(tmp_path / "half.pt", weights_only=True).tolist() == tensor.tolist()
 
 
-def test_a_transposed_tensor_is_in_fortran_order_where_that_can_be_said(
+def test_convert__transposed_tensor_is_in_fortran_order_where_that_can_be_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A transposed tensor is in Fortran order where that can be said."""
     torch = pytest.importorskip("torch")
     save_pt(torch.arange(6.0).reshape(2, 3).T, tmp_path / "a.pt")
     shell(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npy")
@@ -469,7 +489,10 @@ def test_a_transposed_tensor_is_in_fortran_order_where_that_can_be_said(
     assert (found.tolist(), found.flags.f_contiguous) == ([[0, 3], [1, 4], [2, 5]], True)
 
 
-def test_torch_refuses_dtypes_that_it_has_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__torch_refuses_dtypes_that_it_has_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """torch refuses dtypes that it lacks."""
     pytest.importorskip("torch")
     np.savez(tmp_path / "a.npz", when=np.zeros(2, "M8[s]"))
     said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "a.pt")
@@ -501,9 +524,10 @@ def npy(descr: str, shape: tuple[int, ...], values: bytes, version: int = 1) -> 
         (b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "its header has 4294967295 bytes, and NumPy reads 10000"),
     ],
 )
-def test_a_header_that_cannot_be_is_refused(
+def test_convert__header_that_cannot_be_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, reason: str
 ) -> None:
+    """A header that cannot be is refused."""
     (tmp_path / "a.npy").write_bytes(content)
     assert reason in refused(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npz")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
@@ -512,7 +536,10 @@ def test_a_header_that_cannot_be_is_refused(
     assert listing(tmp_path) == {"a.npy", "a.npz"}
 
 
-def test_a_header_that_is_a_bomb_is_not_unpacked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__header_that_is_a_bomb_is_not_unpacked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A header that is a bomb is not unpacked."""
     path = tmp_path / "a.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", b"\x93NUMPY\x02\x00" + struct.pack("<I", 32 << 20) + bytes(32 << 20))
@@ -524,7 +551,10 @@ def test_a_header_that_is_a_bomb_is_not_unpacked(tmp_path: Path, capsys: pytest.
     assert most < 4 << 20
 
 
-def test_a_header_of_the_second_version_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__header_of_the_second_version_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A header of the second version is read."""
     with (tmp_path / "a.npy").open("wb") as file:
         np.lib.format.write_array(file, np.arange(3.0), version=(2, 0))
     shell(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npy")
@@ -532,7 +562,10 @@ def test_a_header_of_the_second_version_is_read(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name:UserWarning")
-def test_an_archive_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__archive_of_something_else_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An archive of something else is refused."""
     path = tmp_path / "a.npz"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "no array")
@@ -577,9 +610,10 @@ def safetensors(header: bytes, values: bytes) -> bytes:
         (struct.pack("<Q", 1 << 60), "Error while deserializing header"),
     ],
 )
-def test_a_safetensors_file_that_the_library_refuses_is_refused(
+def test_convert__safetensors_file_that_the_library_refuses_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, reason: str
 ) -> None:
+    """A safetensors file that the library refuses is refused."""
     (tmp_path / "a.safetensors").write_bytes(content)
     assert reason in refused(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.npz")
 

@@ -27,7 +27,8 @@ def rows(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict[str,
     return {row: {column: cell["memory"] for column, cell in line.items()} for row, line in told.items()}
 
 
-def test_every_pair_of_backends_that_are_here_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_matrix__every_pair_of_backends_that_are_here_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every pair of backends that are here is measured."""
     found = rows(capsys, "--to", "numpy", "torch")
     assert found == {
         "numpy": {"numpy": "itself", "torch": "shared"},
@@ -35,9 +36,10 @@ def test_every_pair_of_backends_that_are_here_is_measured(capsys: pytest.Capture
     }
 
 
-def test_all_that_is_here_is_measured_if_nothing_is_named(
+def test_matrix__all_that_is_here_is_measured_if_nothing_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """All backends are measured if none is named."""
     monkeypatch.setattr(matrix, "is_available", lambda name: name in ("numpy", "torch"))
     assert shell(capsys, "matrix").splitlines() == [
         "from   to numpy  to torch",
@@ -46,13 +48,15 @@ def test_all_that_is_here_is_measured_if_nothing_is_named(
     ]
 
 
-def test_a_row_for_each_dtype(capsys: pytest.CaptureFixture[str]) -> None:
+def test_matrix__row_for_each_dtype(capsys: pytest.CaptureFixture[str]) -> None:
+    """There is a row for each dtype."""
     assert rows(capsys, "dtypes", "--to", "torch") == {name: {"torch": "shared"} for name in DTYPES}
     lines = shell(capsys, "matrix", "dtypes", "--to", "numpy", "torch").splitlines()
     assert lines[0].split() == ["from", "numpy", "to", "torch"]  # to itself is no crossing
 
 
-def test_a_dtype_that_a_library_has_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_matrix__dtype_that_a_library_has_not(capsys: pytest.CaptureFixture[str]) -> None:
+    """A dtype that a library lacks has no row."""
     pytest.importorskip("array_api_strict")
     told = json.loads(shell(capsys, "matrix", "dtypes", "--to", "array_api_strict", "--json"))
     cell = told["rows"]["bfloat16"]["array_api_strict"]
@@ -63,9 +67,10 @@ def test_a_dtype_that_a_library_has_not(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("source", ["numpy", "torch"])
-def test_a_row_for_each_layout_that_says_what_addresses_say(
+def test_matrix__row_for_each_layout_that_says_what_addresses_say(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
+    """There is a row for each layout, which says what addresses say."""
     target = {"numpy": "torch", "torch": "numpy"}[source]
     made: list[tuple[Array, Array]] = []
 
@@ -85,14 +90,16 @@ def test_a_row_for_each_layout_that_says_what_addresses_say(
             assert ("read-only" in cell[target]) != host.flags.writeable
 
 
-def test_with_one_backend_there_is_nothing_to_measure(
+def test_matrix__with_one_backend_there_is_nothing_to_measure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With one backend there is nothing to measure."""
     monkeypatch.setattr(matrix, "is_available", lambda name: name == "numpy")
     assert "numpy is the only backend that is installed; try " in refused(capsys, "matrix", "dtypes")
     assert shell(capsys, "matrix", "pairs").splitlines()[1] == "numpy  itself"
 
 
-def test_an_unknown_backend_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_matrix__unknown_backend_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown backend is refused."""
     assert "cannot find backend 'nobody'" in refused(capsys, "matrix", "dtypes", "--from", "nobody")
     assert "cannot find backend 'nobody'" in refused(capsys, "matrix", "--to", "nobody")

@@ -52,7 +52,8 @@ def big(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("target", ["npz", "safetensors", "npy --cast float64=float32"])
-def test_a_file_is_converted_in_memory_that_does_not_grow_with_it(big: Path, target: str) -> None:
+def test_convert__file_is_converted_in_memory_that_does_not_grow_with_it(big: Path, target: str) -> None:
+    """A file is converted in memory that does not grow with it."""
     suffix, *options = target.split()
 
     def call(name: str) -> str:
@@ -64,12 +65,14 @@ def test_a_file_is_converted_in_memory_that_does_not_grow_with_it(big: Path, tar
     assert (big / f"big-there.{suffix}").stat().st_size > SIZE // 3
 
 
-def test_the_measure_can_fail(big: Path) -> None:
+def test_convert__measure_can_fail(big: Path) -> None:
+    """The measurement of memory can fail."""
     use = f"import numpy as np; before = status('VmHWM'); x = np.load({str(big / 'big.npy')!r})"
     assert growth(use, "after = status('VmHWM')") > BOUND
 
 
-def test_torch_reads_and_writes_maps_of_files_and_loads_none(big: Path) -> None:
+def test_convert__torch_reads_and_writes_maps_of_files_and_loads_none(big: Path) -> None:
+    """torch reads and writes maps of files and loads none."""
     pytest.importorskip("torch")
     # Pages of a file are the system's to keep or to drop, so memory of the process's own is what counts.
     watched = """

@@ -36,9 +36,10 @@ KINDS = {"npy": "npy", "npz": "npz", "safetensors": "safetensors", "pt": "pt", "
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["data", "data.bin"])
-def test_a_file_whose_name_says_nothing_is_read_by_its_content(
+def test_format_of__file_whose_name_says_nothing_is_read_by_its_content(
     kind: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A file whose name says nothing is read by its content."""
     write(tmp_path / name, kind)
     shell(capsys, "convert", tmp_path / name, tmp_path / "x.npz")
     with np.load(tmp_path / "x.npz") as arrays:
@@ -46,9 +47,10 @@ def test_a_file_whose_name_says_nothing_is_read_by_its_content(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_wrong_name_is_named_as_such_and_the_format_can_be_given(
+def test_format_of__wrong_name_is_named_as_such_and_the_format_can_be_given(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A wrong name is named as such and the format can be given."""
     name = "x.npy" if kind != "npy" else "x.pth"
     write(tmp_path / name, kind)
     for call in (["convert", tmp_path / name, tmp_path / "y.npz"], ["show", tmp_path / name]):
@@ -61,9 +63,10 @@ def test_a_wrong_name_is_named_as_such_and_the_format_can_be_given(
 
 
 @pytest.mark.parametrize("content", [b"PK\3\4 and no archive", b"\x93NUMPX", b"", b"12345678["])
-def test_a_file_that_no_format_begins_like_is_read_by_its_name(
+def test_format_of__file_that_no_format_begins_like_is_read_by_its_name(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A file that no format begins like is read by its name."""
     for name in ("x.npz", "x.npy", "x.safetensors"):
         (tmp_path / name).write_bytes(content)
         assert f"cannot read {tmp_path / name}" in refused(capsys, "show", tmp_path / name)
@@ -71,7 +74,10 @@ def test_a_file_that_no_format_begins_like_is_read_by_its_name(
     assert "it does not begin like a file of a known format" in refused(capsys, "show", tmp_path / "x")
 
 
-def test_show_lists_the_arrays_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_format_of__show_lists_the_arrays_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`show` lists the arrays of a file."""
     np.savez(tmp_path / "x.npz", image=np.zeros((2, 3), "u1"), gain=np.float64(1.5))
     lines = shell(capsys, "show", tmp_path / "x.npz").splitlines()
     assert [line.split() for line in lines] == [
@@ -84,9 +90,10 @@ def test_show_lists_the_arrays_of_a_file(tmp_path: Path, capsys: pytest.CaptureF
     assert shown["arrays"][0] == {"name": "image", "dtype": "uint8", "shape": [2, 3], "bytes": 6}
 
 
-def test_a_cast_of_a_dtype_that_no_array_has_is_refused(
+def test_format_of__cast_of_a_dtype_that_no_array_has_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A cast of a dtype that no array has is refused."""
     np.savez(tmp_path / "x.npz", a=A, b=np.ones(2, "i4"))
     call = ["convert", tmp_path / "x.npz", tmp_path / "y.npz", "--cast", "float32=float64"]
     assert "cannot cast float32: no array has that dtype, only float64, int32" in refused(capsys, *call)

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
         (np.array([3]), "int64=int8", [3]),
     ],
 )
-def test_a_cast_rounds_if_that_is_allowed(
+def test_convert__cast_rounds_if_that_is_allowed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], values: HostArray, cast: str, rounds_to: list[float]
 ) -> None:
+    """A cast rounds if that is allowed."""
     np.save(tmp_path / "a.npy", values)
     shell(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", cast, "--round")
     found = np.load(tmp_path / "b.npy")
@@ -52,9 +53,10 @@ def test_a_cast_rounds_if_that_is_allowed(
         (np.array([1e5]), "float64=float16", "the value 100000.0 would become inf"),
     ],
 )
-def test_a_value_that_a_dtype_has_no_neighbour_for_is_refused(
+def test_convert__value_that_a_dtype_has_no_neighbour_for_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], values: HostArray, cast: str, lost: str
 ) -> None:
+    """A value that a dtype has no neighbour for is refused."""
     np.save(tmp_path / "a.npy", values)
     said = refused(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", cast, "--round")
     assert lost in said
@@ -62,7 +64,10 @@ def test_a_value_that_a_dtype_has_no_neighbour_for_is_refused(
     assert listing(tmp_path) == {"a.npy"}
 
 
-def test_rounding_is_named_where_it_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__rounding_is_named_where_it_helps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rounding is named where it helps."""
     np.save(tmp_path / "a.npy", np.array([0.1, 1e300]))
     words = ("convert", tmp_path / "a.npy", tmp_path / "b.npy")
     assert refused(capsys, *words, "--cast", "float64=float32").endswith(", or --round\n")

@@ -58,7 +58,10 @@ def values(arrays: dict[str, Any]) -> dict[str, tuple[str, bytes]]:
     return {name: (str(x.dtype), x.tobytes()) for name, x in arrays.items()}
 
 
-def test_shards_are_read_by_their_index(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_shard__shards_are_read_by_their_index(
+    index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shards are read by their index."""
     there = index.with_name("x.safetensors")
     shell(capsys, "convert", index, there)
     assert values(safetensors_numpy.load_file(there)) == values(ARRAYS)
@@ -68,7 +71,10 @@ def test_shards_are_read_by_their_index(index: Path, capsys: pytest.CaptureFixtu
     shell(capsys, "convert", index.with_name("nothing"), there, "--force")
 
 
-def test_text_of_the_shards_and_of_the_index_is_kept(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_shard__text_of_the_shards_and_of_the_index_is_kept(
+    index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Text of the shards and of the index is kept."""
     write_index(index, metadata={"total_size": 44, "total_parameters": 9, "title": "t", "step": 3})
     there = index.with_name("x.safetensors")
     shell(capsys, "convert", index, there)
@@ -97,9 +103,10 @@ def test_text_of_the_shards_and_of_the_index_is_kept(index: Path, capsys: pytest
         ({"metadata": [1]}, "its metadata is not an object"),
     ],
 )
-def test_an_index_that_its_shards_contradict_is_refused(
+def test_convert_shard__index_that_its_shards_contradict_is_refused(
     index: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], said: str
 ) -> None:
+    """An index that its shards contradict is refused."""
     before = listing(index.parent)
     write_index(index, **changes)
     error = refused(capsys, "convert", index, index.with_name("x.safetensors"))
@@ -108,9 +115,10 @@ def test_an_index_that_its_shards_contradict_is_refused(
     assert listing(index.parent) == before
 
 
-def test_text_that_is_not_an_index_is_refused(
+def test_convert_shard__text_that_is_not_an_index_is_refused(
     index: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Text that is not an index is refused."""
     from xbridge._cli.formats import shards
 
     index.write_text('{"weight_map": {"a": "m-1.safetensors", "a": "m-2.safetensors"}}')
@@ -134,9 +142,10 @@ def test_text_that_is_not_an_index_is_refused(
         ("40 b", [["a", "b", "d"], ["c"]]),
     ],
 )
-def test_shards_have_at_most_the_size_and_an_index_as_other_tools_write_them(
+def test_convert_shard__shards_have_at_most_the_size_and_an_index_as_other_tools_write_them(
     whole: Path, capsys: pytest.CaptureFixture[str], size: str, split: list[list[str]]
 ) -> None:
+    """Shards have at most the size and an index as other tools write them."""
     there, index = whole.with_name("s.safetensors"), whole.with_name("s.safetensors.index.json")
     said = shell(capsys, "convert", whole, there, "--shard", size)
     assert said.endswith(f"\nthe index of the shards is {index}\n")
@@ -154,7 +163,10 @@ def test_shards_have_at_most_the_size_and_an_index_as_other_tools_write_them(
     assert again == values(ARRAYS)
 
 
-def test_arrays_that_fit_in_one_file_have_no_index(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_shard__arrays_that_fit_in_one_file_have_no_index(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Arrays that fit in one file have no index."""
     shell(capsys, "convert", whole, whole.with_name("s.safetensors"), "--shard", "5GB")
     assert listing(whole.parent) == {"w.safetensors", "s.safetensors"}
     told = json.loads(
@@ -175,9 +187,10 @@ def test_arrays_that_fit_in_one_file_have_no_index(whole: Path, capsys: pytest.C
         ("x.safetensors.index.json", "5GB", "an index is written with its shards; try x.safetensors --"),
     ],
 )  # fmt: skip
-def test_a_size_or_a_target_that_cannot_be_is_refused(
+def test_convert_shard__size_or_a_target_that_cannot_be_is_refused(
     whole: Path, capsys: pytest.CaptureFixture[str], target: str, size: str, said: str
 ) -> None:
+    """A size or a target that cannot be is refused."""
     assert said in refused(capsys, "convert", whole, whole.with_name(target), "--shard", size)
     assert listing(whole.parent) == {whole.name}
 
@@ -190,9 +203,10 @@ def old(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_shards_replace_what_is_there_only_with_force(
+def test_convert_shard__shards_replace_what_is_there_only_with_force(
     whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Shards replace what is there only with force."""
     there = whole.with_name("s.safetensors")
     before = old(whole.parent)
     assert "it exists; try --force" in refused(capsys, "convert", whole, there, "--shard", "20")
@@ -213,9 +227,10 @@ def test_shards_replace_what_is_there_only_with_force(
 
 
 @pytest.mark.parametrize("options", [(), ("--array", "d"), ("--shard", "20")])
-def test_a_shard_of_the_source_is_not_replaced_even_with_force(
+def test_convert_shard__shard_of_the_source_is_not_replaced_even_with_force(
     index: Path, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A shard of the source is not replaced even with force."""
     before = {path.name: path.read_bytes() for path in index.parent.iterdir()}
     said = refused(capsys, "convert", index, index.with_name("m-1.safetensors"), "--force", *options)
     assert "it is the same file as " in said
@@ -237,13 +252,14 @@ def fail(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> None
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 @pytest.mark.parametrize("at", range(1, 7))  # three old files are set aside, three are renamed
-def test_a_run_that_fails_at_any_step_leaves_every_file_as_it_was(
+def test_convert_shard__run_that_fails_at_any_step_leaves_every_file_as_it_was(
     whole: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     at: int,
     error: BaseException,
 ) -> None:
+    """A run that fails at any step leaves every file as it was."""
     before = old(whole.parent)
     fail(monkeypatch, at, error)
     there = whole.with_name("s.safetensors")
@@ -253,9 +269,10 @@ def test_a_run_that_fails_at_any_step_leaves_every_file_as_it_was(
     assert {path.name: path.read_bytes() for path in whole.parent.iterdir()} == before
 
 
-def test_a_shard_that_cannot_be_read_back_leaves_nothing(
+def test_convert_shard__shard_that_cannot_be_read_back_leaves_nothing(
     whole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A shard that cannot be read back leaves nothing."""
     reread = own.reread
     monkeypatch.setattr(own, "reread", lambda path: [x for x in reread(path) if x[0] != "c"])
     said = refused(capsys, "convert", whole, whole.with_name("s.safetensors"), "--shard", "20")
@@ -285,7 +302,9 @@ def test_convert__refuses_a_shard_that_is_replaced_while_it_is_read(
     assert not whole.with_name("new.npz").exists()
 
 
-def test_the_index_is_gone_while_shards_are_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convert_shard__index_is_gone_while_shards_are_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run that is killed then leaves no index that names a missing or another shard."""
     parts, targets = [], []
     for name in ("shard", "index"):
@@ -326,9 +345,10 @@ def test_convert__removes_old_files_after_an_interrupt(
     assert listing(whole.parent) == before
 
 
-def test_an_index_beside_a_new_single_file_is_removed_with_force_and_refused_without(
+def test_convert_shard__index_beside_a_new_single_file_is_removed_with_force_and_refused_without(
     whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """An index beside a new single file is removed with force and refused without."""
     there, index = whole.with_name("s.safetensors"), whole.with_name("s.safetensors.index.json")
     shell(capsys, "convert", whole, there, "--shard", "20")
     before = {path.name: path.read_bytes() for path in whole.parent.iterdir()}
@@ -346,9 +366,10 @@ def test_an_index_beside_a_new_single_file_is_removed_with_force_and_refused_wit
     assert values(safetensors_numpy.load_file(there)) == values(ARRAYS)
 
 
-def test_other_formats_have_no_index_that_would_be_removed(
+def test_convert_shard__other_formats_have_no_index_that_would_be_removed(
     whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Other formats have no index that would be removed."""
     index = whole.with_name("s.npz.index.json")
     index.write_text("of another program")
     shell(capsys, "convert", whole, whole.with_name("s.npz"), "--drop-metadata", "--cast", "bfloat16=float32")
@@ -356,9 +377,10 @@ def test_other_formats_have_no_index_that_would_be_removed(
 
 
 @pytest.mark.parametrize("at", range(1, 4))  # two old files are set aside, one is renamed
-def test_a_run_that_fails_leaves_the_single_file_and_the_index_as_they_were(
+def test_convert_shard__run_that_fails_leaves_the_single_file_and_the_index_as_they_were(
     whole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
+    """A run that fails leaves the single file and the index as they were."""
     before = old(whole.parent)
     fail(monkeypatch, at, OSError(28, "No space left on device"))
     said = refused(capsys, "convert", whole, whole.with_name("s.safetensors"), "--force")
@@ -367,9 +389,10 @@ def test_a_run_that_fails_leaves_the_single_file_and_the_index_as_they_were(
 
 
 @pytest.mark.parametrize("name", ["s.safetensors", "s.safetensors.index.json"])
-def test_a_link_is_not_removed_by_files_of_other_names(
+def test_convert_shard__link_is_not_removed_by_files_of_other_names(
     whole: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
+    """A link is not removed by files of other names."""
     (whole.parent / "far").mkdir()
     real, link = whole.parent / "far" / "real", whole.with_name(name)
     real.write_text("old")
@@ -382,7 +405,8 @@ def test_a_link_is_not_removed_by_files_of_other_names(
     assert listing(whole.parent) == {whole.name, "far", name}
 
 
-def test_a_link_to_a_shard_stays_a_link(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_shard__link_to_a_shard_stays_a_link(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A link to a shard stays a link."""
     (whole.parent / "far").mkdir()
     real, link = whole.parent / "far" / "real", whole.with_name("s-00001-of-00002.safetensors")
     real.write_text("old")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from shell import listing, refused, shell
 
-from xbridge._cli.atomic_write import new_file, replacing
+from xbridge._cli.atomic_write import new_file, replace_files
 from xbridge._cli.formats import npy, npz, sink
 from xbridge._cli.formats.stored import Scratch
 
@@ -48,9 +48,10 @@ def needs(target: str) -> None:
 @pytest.mark.parametrize(
     ("target", "after"), [*((t, 50_000) for t in TARGETS), ("b.npz", 0), ("b.npz", 800_000)]
 )
-def test_a_full_disk_leaves_the_target_as_it_was(
+def test_convert__full_disk_leaves_the_target_as_it_was(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, target: str, after: int
 ) -> None:
+    """A full disk leaves the target as it was."""
     needs(target)
 
     class Full(sink.Sink):
@@ -89,7 +90,8 @@ def test_convert__says_that_the_disk_is_full_for_values_that_it_maps(
 
 @posix
 @pytest.mark.parametrize("target", ["b.npz", "b.safetensors"])
-def test_a_limit_of_the_system_leaves_the_target_as_it_was(source: Path, target: str) -> None:
+def test_convert__limit_of_the_system_leaves_the_target_as_it_was(source: Path, target: str) -> None:
+    """A limit of the system leaves the target as it was."""
     needs(target)
     code = (
         "import resource, sys; from xbridge._cli import main;"
@@ -110,9 +112,10 @@ def test_a_limit_of_the_system_leaves_the_target_as_it_was(source: Path, target:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_an_interrupt_leaves_the_target_as_it_was(
+def test_convert__interrupt_leaves_the_target_as_it_was(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
+    """An interrupt leaves the target as it was."""
     needs(target)
 
     class Stopped(sink.Sink):
@@ -132,7 +135,8 @@ def test_an_interrupt_leaves_the_target_as_it_was(
 
 @posix
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_leaves_the_target_as_it_was(source: Path, kill: signal.Signals) -> None:
+def test_convert__signal_leaves_the_target_as_it_was(source: Path, kill: signal.Signals) -> None:
+    """A signal leaves the target as it was."""
     # The values are fetched through a pipe that never ends, so the signal comes while they are written.
     # What a shell has a background job ignore, the program would ignore too, and rightly.
     code = (
@@ -170,9 +174,10 @@ def test_a_signal_leaves_the_target_as_it_was(source: Path, kill: signal.Signals
     assert as_before(source.parent)
 
 
-def test_a_target_that_is_there_is_replaced_only_with_force(
+def test_convert__target_that_is_there_is_replaced_only_with_force(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A target that is there is replaced only with force."""
     there = source.with_name("b.npz")
     assert f"cannot write {there}: it exists; try --force to replace it" in refused(
         capsys, "convert", source, there
@@ -183,9 +188,10 @@ def test_a_target_that_is_there_is_replaced_only_with_force(
         assert found["arr_0"].tolist() == list(range(100_000))
 
 
-def test_a_target_that_appears_meanwhile_is_kept(
+def test_convert__target_that_appears_meanwhile_is_kept(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A target that appears meanwhile is kept."""
     there = source.with_name("new.npz")
     written = npz.write
 
@@ -200,9 +206,11 @@ def test_a_target_that_appears_meanwhile_is_kept(
     assert as_before(source.parent)
 
 
-def test_a_failed_run_leaves_nothing_where_nothing_was(
+def test_convert__failed_run_leaves_nothing_where_nothing_was(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A failed run leaves nothing where nothing was."""
+
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -212,7 +220,8 @@ def test_a_failed_run_leaves_nothing_where_nothing_was(
     assert as_before(source.parent)
 
 
-def test_the_source_is_never_the_target(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__source_is_never_the_target(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The source is never the target."""
     before = source.read_bytes()
     again = source.parent / ".." / source.parent.name / source.name
     for target in (source, again):
@@ -229,7 +238,8 @@ def test_the_source_is_never_the_target(source: Path, capsys: pytest.CaptureFixt
     assert as_before(source.parent)
 
 
-def test_a_link_stays_a_link_to_the_new_file(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert__link_stays_a_link_to_the_new_file(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A link stays a link to the new file."""
     (source.parent / "elsewhere").mkdir()
     real, link = source.parent / "elsewhere" / "real.npz", source.with_name("link.npz")
     link.symlink_to(real)
@@ -243,9 +253,10 @@ def test_a_link_stays_a_link_to_the_new_file(source: Path, capsys: pytest.Captur
 
 
 @posix
-def test_a_new_file_has_the_usual_mode_and_a_replaced_one_keeps_its_own(
+def test_convert__new_file_has_the_usual_mode_and_a_replaced_one_keeps_its_own(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A new file has the usual mode and a replaced one keeps its own."""
     old = os.umask(0o027)
     try:
         shell(capsys, "convert", source, source.with_name("new.npz"))
@@ -258,21 +269,23 @@ def test_a_new_file_has_the_usual_mode_and_a_replaced_one_keeps_its_own(
 
 
 @posix
-def test_what_replaces_a_private_file_is_never_another_users_to_read(tmp_path: Path) -> None:
+def test_convert__what_replaces_a_private_file_is_never_another_users_to_read(tmp_path: Path) -> None:
+    """What replaces a private file is never readable by another user."""
     target = tmp_path / "a.npy"
     target.touch(0o600)
-    with replacing(target, force=True) as (part,), new_file(part, target):
+    with replace_files(target, force=True) as (part,), new_file(part, target):
         assert stat.S_IMODE(part.stat().st_mode) == 0o600
     target.chmod(0o640)
-    with replacing(target, force=True) as (part,), new_file(part, target):
+    with replace_files(target, force=True) as (part,), new_file(part, target):
         pass
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
 
 
 @posix
-def test_a_folder_that_may_not_be_written_is_said(
+def test_convert__folder_that_may_not_be_written_is_said(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The error names a folder that may not be written."""
     real = os.open
 
     def forbidden(path: str, flags: int, mode: int = 0o777) -> int:
@@ -315,9 +328,10 @@ def test_a_folder_that_may_not_be_written_is_said(
         (("pipe.npz", "new.npz"), "cannot read pipe.npz: it is not a regular file"),
     ],
 )
-def test_a_name_that_is_not_a_file_is_refused(
+def test_convert__name_that_is_not_a_file_is_refused(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: Any, reason: str
 ) -> None:
+    """A name that is not a file is refused."""
     monkeypatch.chdir(source.parent)
     Path("folder.npz").mkdir()
     os.mkfifo("pipe.npz")
@@ -328,9 +342,10 @@ def test_a_name_that_is_not_a_file_is_refused(
     assert listing(source.parent) == before
 
 
-def test_a_source_that_may_not_be_read_is_said(
+def test_convert__source_that_may_not_be_read_is_said(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The error names a source that may not be read."""
     real = Path.open
 
     def forbidden(path: Path, *options: Any) -> Any:
@@ -344,9 +359,10 @@ def test_a_source_that_may_not_be_read_is_said(
         assert f"cannot read {source}: Permission denied; try the name of an array file" in said
 
 
-def test_a_source_that_cannot_be_read_on_is_said_of_the_source(
+def test_convert__source_that_cannot_be_read_on_is_said_of_the_source(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An error while the source is read names the source."""
     from xbridge._cli.formats import stored
 
     def broken(*_: object) -> None:
@@ -358,9 +374,11 @@ def test_a_source_that_cannot_be_read_on_is_said_of_the_source(
     assert as_before(source.parent)
 
 
-def test_what_was_written_is_read_back_before_it_is_the_target(
+def test_convert__what_was_written_is_read_back_before_it_is_the_target(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What was written is read back before it is the target."""
+
     def another(file: Any, *_: object) -> None:
         np.save(file, np.arange(5))
 

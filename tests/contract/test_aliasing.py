@@ -270,7 +270,7 @@ def views_of_one_memory(draw: st.DrawFn) -> tuple[Any, Any]:
 
 
 @given(views_of_one_memory())
-def test_shares_memory_agrees_with_the_bytes_and_with_numpy(views: tuple[Any, Any]) -> None:
+def test_copy__shares_memory_agrees_with_the_bytes_and_with_numpy(views: tuple[Any, Any]) -> None:
     one, other = views
     event(f"shared: {overlaps(one, other)}")
     assert xbridge.shares_memory(one, other) == overlaps(one, other)

@@ -63,11 +63,13 @@ def locks_made(code: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_no_other_module_makes_a_lock(path: Path) -> None:
+def test_lock__no_other_module_makes_a_lock(path: Path) -> None:
+    """No other module makes a lock."""
     assert locks_made(path.read_text(encoding="utf-8")) == []
 
 
-def test_the_check_for_locks_can_fail() -> None:
+def test_lock__check_for_locks_can_fail() -> None:
+    """The check for locks can fail."""
     for line in (
         "from threading import Lock",
         "from _thread import RLock, get_ident",
@@ -145,12 +147,14 @@ print(os.waitstatus_to_exitcode(status))
 
 @needs_fork
 @pytest.mark.filterwarnings("ignore")
-def test_every_lock_that_a_thread_holds_is_free_in_the_child_of_a_fork() -> None:
+def test_lock__every_lock_that_a_thread_holds_is_free_in_the_child_of_a_fork() -> None:
+    """Every lock that a thread holds is free in the child of a fork."""
     assert forked(f"import warnings\nwarnings.simplefilter('ignore')\n{EVERY_LOCK}", EMULATOR) == (0, ["0"])
 
 
 @needs_fork
-def test_children_that_are_forked_while_a_thread_converts_record_what_they_convert() -> None:
+def test_lock__children_that_are_forked_while_a_thread_converts_record_what_they_convert() -> None:
+    """Children that are forked while a thread converts record what they convert."""
     code = """
     import os, signal, threading, warnings
     import numpy as np, xbridge
@@ -184,7 +188,8 @@ def test_children_that_are_forked_while_a_thread_converts_record_what_they_conve
 
 
 @needs_fork
-def test_tables_that_a_thread_was_changing_are_laid_out_anew_in_the_child() -> None:
+def test_lock__tables_that_a_thread_was_changing_are_laid_out_anew_in_the_child() -> None:
+    """Tables that a thread was changing are laid out anew in the child."""
     code = """
     import os, signal, threading, warnings
     import numpy as np, xbridge
@@ -216,7 +221,8 @@ def test_tables_that_a_thread_was_changing_are_laid_out_anew_in_the_child() -> N
 
 
 @needs_fork
-def test_a_thread_that_forks_with_a_lock_holds_it_in_the_child_and_can_release_it() -> None:
+def test_lock__thread_that_forks_with_a_lock_holds_it_in_the_child_and_can_release_it() -> None:
+    """A thread that forks with a lock holds it in the child and can release it."""
     code = """
     import os, signal, threading
     from xbridge._core import locks
@@ -238,7 +244,7 @@ def test_a_thread_that_forks_with_a_lock_holds_it_in_the_child_and_can_release_i
     assert run(code, limit=LIMIT) == (0, ["0 [False]"])
 
 
-def test_locks_are_made_free_by_one_function_and_forgotten_with_their_owner() -> None:
+def test_lock__locks_are_made_free_by_one_function_and_forgotten_with_their_owner() -> None:
     """In this process, where a child can be looked into."""
     before = len(locks._known)
     held, mine, over = locks.lock(), locks.lock(), locks.freed(threading.Event())
@@ -260,7 +266,9 @@ def test_locks_are_made_free_by_one_function_and_forgotten_with_their_owner() ->
 # -- what threads of the parent were doing ---------------------------------------------------------
 
 
-def test_locks_are_freed_though_a_garbage_collection_takes_some_away_meanwhile() -> None:
+def test_lock__locks_are_freed_though_a_garbage_collection_takes_some_away_meanwhile() -> None:
+    """Locks are freed though a garbage collection takes some away meanwhile."""
+
     class Held:
         """It is garbage, with a lock, as soon as it is made."""
 
@@ -282,7 +290,8 @@ def test_locks_are_freed_though_a_garbage_collection_takes_some_away_meanwhile()
 
 
 @needs_fork
-def test_a_child_does_not_wait_for_a_transfer_of_its_parent() -> None:
+def test_lock__child_does_not_wait_for_a_transfer_of_its_parent() -> None:
+    """A child does not wait for a transfer of its parent."""
     code = """
     import os, signal, warnings
     import numpy as np, xbridge
@@ -325,7 +334,8 @@ def test_a_child_does_not_wait_for_a_transfer_of_its_parent() -> None:
     )
 
 
-def test_a_process_that_began_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock__process_that_began_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child is refused a transfer and a batch that its parent began."""
     slow = Gate()
     under_way = xbridge.transfer(slow, "numpy")
     batches = iter(xbridge.prefetch(iter([np.ones(2)] * 3), "numpy"))
@@ -344,7 +354,8 @@ def test_a_process_that_began_neither_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 @needs_fork
-def test_a_child_has_buffers_of_its_own_for_what_it_moves() -> None:
+def test_lock__child_has_buffers_of_its_own_for_what_it_moves() -> None:
+    """A child has buffers of its own for what it moves."""
     registration = pytest.importorskip("torch.utils.backend_registration")
     if not hasattr(registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("this torch has no backends in Python, which the emulated accelerator is")

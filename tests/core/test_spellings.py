@@ -55,14 +55,16 @@ def modules(name: str) -> list[ModuleType]:
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("name", HERE)
-def test_every_verb_takes_a_backend_by_its_name_or_its_module_and_by_keyword(name: str, verb: str) -> None:
+def test_to_backend__backend_is_a_name_or_a_module_in_every_verb(name: str, verb: str) -> None:
+    """Every verb takes a backend by its name or its module and by keyword."""
     expected = type(xbridge.to_backend(A, name))
     for spelling in (name, *modules(name)):
         assert type(VERBS[verb](A, backend=spelling)) is expected
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_what_is_asked_and_not_converted_takes_a_module_too(name: str) -> None:
+def test_explain__what_is_asked_and_not_converted_takes_a_module_too(name: str) -> None:
+    """What is asked and not converted takes a module too."""
     for spelling in modules(name):
         plan = xbridge.explain(A, backend=spelling)
         assert plan.target is not None
@@ -71,13 +73,15 @@ def test_what_is_asked_and_not_converted_takes_a_module_too(name: str) -> None:
     assert xbridge.unsafe_share(A, backend=np) is A
 
 
-def test_every_result_of_array_namespace_names_its_backend() -> None:
+def test_to_backend__every_result_of_array_namespace_names_its_backend() -> None:
+    """Every result of `array_namespace` names its backend."""
     for name in HERE:
         x = xbridge.to_backend(A, name)
         assert xbridge.to_backend(x, xbridge.array_namespace(x)) is x
 
 
-def test_a_copy_of_array_api_compat_in_another_package_names_the_same_backend() -> None:
+def test_to_backend__copy_of_array_api_compat_in_another_package_names_the_same_backend() -> None:
+    """A copy of array-api-compat in another package names the same backend."""
     compat = pytest.importorskip("array_api_compat.numpy")
     copied = types.ModuleType("mylib.vendored.array_api_compat.numpy")
     vars(copied).update(vars(compat))
@@ -87,7 +91,8 @@ def test_a_copy_of_array_api_compat_in_another_package_names_the_same_backend() 
 @pytest.mark.parametrize(
     "name", ["json", "tensorflow.experimental.numpy", "mylib.numpy", "array_api_compat", ""]
 )
-def test_a_module_of_no_known_library_is_refused_whatever_it_is_called(name: str) -> None:
+def test_to_backend__module_of_no_known_library_is_refused_whatever_it_is_called(name: str) -> None:
+    """A module of no known library is refused whatever it is called."""
     module = types.ModuleType(name)
     with pytest.raises(xbridge.UnknownBackendError, match=f"by the module {name}: .*; try one of these$"):
         xbridge.to_backend(A, module)
@@ -95,7 +100,8 @@ def test_a_module_of_no_known_library_is_refused_whatever_it_is_called(name: str
 
 
 @pytest.mark.usefixtures("own_registry")
-def test_a_plugin_is_named_by_the_module_of_a_root_that_it_declares() -> None:
+def test_to_backend__plugin_is_named_by_the_module_of_a_root_that_it_declares() -> None:
+    """A plugin is named by the module of a root that it declares."""
     xbridge.register_backend("toylib", make_backend(), roots=("toyroot",))
     for name in ("toyroot", "toyroot.core.api"):
         assert isinstance(xbridge.to_backend(A, types.ModuleType(name)), Toy)
@@ -127,7 +133,8 @@ def test_a_plugin_is_named_by_the_module_of_a_root_that_it_declares() -> None:
         ),
     ],
 )
-def test_a_name_that_is_near_to_none_gets_the_list_and_no_guess(name: str) -> None:
+def test_to_backend__name_that_is_near_to_none_gets_the_list_and_no_guess(name: str) -> None:
+    """A name that resembles none gets the list, and no guess."""
     ends = r"known names are numpy, torch, .*; try one of these, or register_backend for another library$"
     with pytest.raises(xbridge.UnknownBackendError, match=ends):
         xbridge.to_backend(A, name)
@@ -141,7 +148,8 @@ def test_a_name_that_is_near_to_none_gets_the_list_and_no_guess(name: str) -> No
         *(("jnp", "jax"), ("cp", "cupy"), ("da", "dask"), ("jnp.linalg", "jax")),
     ],
 )
-def test_a_name_that_is_near_to_one_gets_that_one(name: str, meant: str) -> None:
+def test_to_backend__name_that_is_near_to_one_gets_that_one(name: str, meant: str) -> None:
+    """A name that is near to one gets that one."""
     with pytest.raises(xbridge.UnknownBackendError, match=f"; try '{meant}'$"):
         xbridge.to_backend(A, name)
 
@@ -164,12 +172,14 @@ def test_a_name_that_is_near_to_one_gets_that_one(name: str, meant: str) -> None
         np.dtype("l").char,
     ],
 )
-def test_a_code_of_numpys_means_what_it_means_to_numpy(code: str) -> None:
+def test_to_numpy__code_of_numpys_means_what_it_means_to_numpy(code: str) -> None:
+    """A code of NumPy's means what it means to NumPy."""
     assert xbridge.to_numpy(A, dtype=code).dtype == np.dtype(code)
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_a_dtype_of_a_known_library_may_be_written_as_str_writes_it(name: str) -> None:
+def test_array_namespace__dtype_of_a_known_library_may_be_written_as_str_writes_it(name: str) -> None:
+    """A dtype of a known library may be written as `str` writes it."""
     xp = xbridge.array_namespace(xbridge.to_backend(A, name))
     for word in ("int8", "float32", "bool"):
         native = getattr(xp, word)
@@ -177,7 +187,8 @@ def test_a_dtype_of_a_known_library_may_be_written_as_str_writes_it(name: str) -
             assert xbridge.to_numpy(A, dtype=given).dtype == word
 
 
-def test_the_words_of_str_are_those_of_torch_and_jax() -> None:
+def test_to_numpy__words_of_str_are_those_of_torch_and_jax() -> None:
+    """The words of `str` are those of torch and JAX."""
     for given in (
         "torch.float64",
         "<class 'jax.numpy.float64'>",
@@ -196,14 +207,16 @@ class Words(str, Enum):  # noqa: UP042 -- `StrEnum` is written as its value
     DEVICE = "cpu"
 
 
-def test_an_option_may_be_a_member_of_an_enumeration_of_strings() -> None:
+def test_to_backend__option_may_be_a_member_of_an_enumeration_of_strings() -> None:
+    """An option may be a member of an enumeration of strings."""
     assert xbridge.to_backend(A, Words.LIBRARY, dtype=Words.DTYPE, device=Words.DEVICE).dtype == "float32"
     assert xbridge.to_backend(A, Words.LIBRARY, dtype=Words.NEAREST) is A
     with pytest.raises(xbridge.DeviceError, match="try device='cpu'"):
         xbridge.to_backend(A, "numpy", device=Words.DTYPE)
 
 
-def test_a_module_without_a_name_is_refused() -> None:
+def test_to_backend__module_without_a_name_is_refused() -> None:
+    """A module without a name is refused."""
     module = types.ModuleType("torch")
     del module.__name__
     with pytest.raises(xbridge.UnknownBackendError, match=r"try one of these$"):
@@ -211,7 +224,8 @@ def test_a_module_without_a_name_is_refused() -> None:
     assert not xbridge.is_available(module)
 
 
-def test_what_str_makes_of_a_dtype_without_a_canonical_name_means_that_dtype() -> None:
+def test_to_numpy__what_str_makes_of_a_dtype_without_a_canonical_name_means_that_dtype() -> None:
+    """What `str` makes of a dtype without a canonical name means that dtype."""
     torch = pytest.importorskip("torch")
     wide = np.ones(2, np.longdouble)
     assert xbridge.to_numpy(wide, dtype=str(np.longdouble)) is wide
@@ -222,13 +236,15 @@ def test_what_str_makes_of_a_dtype_without_a_canonical_name_means_that_dtype() -
 @pytest.mark.parametrize(
     "word", ["<class 'numpy.float32", "numpy.float32'>", ".float32", "numpy.", "<class ''>"]
 )
-def test_a_part_of_what_str_makes_of_a_dtype_is_refused(word: str) -> None:
+def test_to_numpy__part_of_what_str_makes_of_a_dtype_is_refused(word: str) -> None:
+    """A part of what `str` makes of a dtype is refused."""
     with pytest.raises(xbridge.DTypeError, match="not a canonical name"):
         xbridge.to_numpy(A, dtype=word)
 
 
 @pytest.mark.parametrize("code", [">f4", ">i8", ">c16"])
-def test_a_dtype_in_foreign_byte_order_is_answered_with_its_name(code: Any) -> None:
+def test_to_numpy__dtype_in_foreign_byte_order_is_answered_with_its_name(code: Any) -> None:
+    """A dtype in foreign byte order is answered with its name."""
     named = np.dtype(code).name
     with pytest.raises(xbridge.DTypeError, match=f"byte order of this machine; try dtype='{named}'$"):
         xbridge.to_numpy(A, dtype=code)
@@ -257,7 +273,8 @@ def test_dtype__of_an_array_in_the_other_byte_order(code: str, backend: str) -> 
     "word",
     ["f16", "c32", "g", "O", "S5", "i4,i4", "int128", "float128", "float8", "int4", "tensorflow.float32x"],
 )
-def test_no_dtype_of_another_width_is_suggested(word: str) -> None:
+def test_to_numpy__no_dtype_of_another_width_is_suggested(word: str) -> None:
+    """No dtype of another width is suggested."""
     with pytest.raises(xbridge.DTypeError, match=r"; try one of bool, .*, complex128$"):
         xbridge.to_numpy(A, dtype=word)
 
@@ -274,7 +291,8 @@ def test_no_dtype_of_another_width_is_suggested(word: str) -> None:
         ("Nearest", "nearest"),
     ],
 )
-def test_a_dtype_that_is_near_to_one_gets_that_one(word: str, meant: str) -> None:
+def test_to_numpy__dtype_that_is_near_to_one_gets_that_one(word: str, meant: str) -> None:
+    """A dtype that is near to one gets that one."""
     with pytest.raises(xbridge.DTypeError, match=f"; try dtype='{meant}'$"):
         xbridge.to_numpy(A, dtype=word)
 
@@ -283,7 +301,8 @@ def test_a_dtype_that_is_near_to_one_gets_that_one(word: str, meant: str) -> Non
 
 
 @pytest.mark.usefixtures("own_registry")
-def test_a_number_is_the_accelerator_of_that_index() -> None:
+def test_to_backend__number_is_the_accelerator_of_that_index() -> None:
+    """A number is the accelerator of that index."""
     asked: list[str] = []
 
     def resolve(device: Any, near: Any) -> Any:
@@ -306,7 +325,8 @@ def test_a_number_is_the_accelerator_of_that_index() -> None:
         xbridge.to_backend(A, "toylib", device=0)
 
 
-def test_an_accelerator_whose_name_has_no_index_is_counted() -> None:
+def test_to_backend__accelerator_whose_name_has_no_index_is_counted() -> None:
+    """An accelerator whose name has no index is counted."""
     name = "array_api_strict"
     if name not in HERE:
         pytest.skip("array-api-strict plays the accelerators")
@@ -320,7 +340,8 @@ def test_an_accelerator_whose_name_has_no_index_is_counted() -> None:
 @pytest.mark.parametrize(
     "device", [True, False, np.True_, -1, 1 << 31, 10**5000, -(10**5000), 0.0], ids=range(8)
 )
-def test_an_object_that_is_not_an_index_is_refused(device: Any) -> None:
+def test_to_backend__object_that_is_not_an_index_is_refused(device: Any) -> None:
+    """An object that is not an index is refused."""
     for name in HERE:
         with pytest.raises(xbridge.DeviceError, match=r"^cannot read device .*; try device='cpu'$"):
             xbridge.to_backend(A, name, device=device)
@@ -372,14 +393,16 @@ STRANGE = [
 
 @pytest.mark.parametrize("value", STRANGE, ids=range(len(STRANGE)))
 @pytest.mark.parametrize("option", ["backend", "device", "dtype", "copy", "grad", "requires_grad"])
-def test_a_value_that_cannot_be_written_or_hashed_is_refused_as_any_other(option: str, value: Any) -> None:
+def test_asarray__option_that_cannot_be_written_or_hashed_is_refused(option: str, value: Any) -> None:
+    """A value that cannot be written or hashed is refused as any other."""
     with pytest.raises(xbridge.XBridgeError, match=r"(?s)^cannot .*; try ") as caught:
         xbridge.asarray(A, **{option: value})
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("value", [10**5000, -(10**5000), Unwritten(), A], ids=range(4))
-def test_so_is_a_value_of_any_other_option(value: Any) -> None:
+def test_align_back__so_is_a_value_of_any_other_option(value: Any) -> None:
+    """A value of any other option is refused as well."""
     _, restore = xbridge.align_back(A)
     calls: list[Call] = [
         lambda: xbridge.register_backend(value, "module"),
@@ -399,7 +422,8 @@ def test_so_is_a_value_of_any_other_option(value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["cuda:" + "1" * 5000, "cuda:1111111111", "cu\0da", "cu\ud800da", "\n"])
-def test_a_device_of_endless_digits_or_unprintable_letters_is_refused(name: str) -> None:
+def test_to_backend__device_of_endless_digits_or_unprintable_letters_is_refused(name: str) -> None:
+    """A device of endless digits or unprintable letters is refused."""
     with pytest.raises(xbridge.DeviceError, match=r"^cannot read device .*; try device='cpu'$") as caught:
         xbridge.to_backend(A, "numpy", device=name)
     assert str(caught.value).isprintable()
@@ -407,7 +431,10 @@ def test_a_device_of_endless_digits_or_unprintable_letters_is_refused(name: str)
 
 @pytest.mark.usefixtures("own_registry")
 @pytest.mark.parametrize("option", ["device", "dtype"])
-def test_an_object_of_a_library_that_is_not_installed_is_answered_with_what_installs_it(option: str) -> None:
+def test_to_backend__option_of_a_missing_library_names_what_installs_it(
+    option: str,
+) -> None:
+    """An object of a library that is not installed is answered with what installs it."""
     xbridge.register_backend("nolib", "nolib_xbridge")
     thing = type("Thing", (), {"__module__": "nolib"})()
     with pytest.raises(xbridge.MissingLibraryError, match=r"not installed; try pip install nolib$"):

@@ -385,7 +385,7 @@ def test_torch_imports_and_exports_with_the_device_of_the_memory_current(
         backend.from_dlpack(Exporter(__dlpack__=None, __dlpack_device__=lambda kind=kind: (kind, 3)))
     assert seen == [3, 3, 3, 0]
     for place, number in (("cuda:2", 2), ("cpu", 0), ("meta", 0)):
-        with _devices.current(torch.device(place)):
+        with _devices.make_current(torch.device(place)):
             assert current[-1] == number
         assert current == [0]
     t = torch.ones(2)

@@ -12,7 +12,7 @@ import pytest
 import xbridge
 from xbridge import OptionError
 from xbridge._core import dynamo
-from xbridge._derive.treedef import arrange
+from xbridge._derive.treedef import reorder_leaves
 from xbridge._functions.flatten import flatten
 
 X = np.array([0.25, 0.5, 1.0])
@@ -57,9 +57,9 @@ def test_arrange__orders_arrays_by_key_and_compares_constants() -> None:
         return flatten(result, [], None)
 
     declared = form({"unit": "m", "a": X, "b": X})
-    assert arrange(declared, form({"b": X, "a": X, "unit": "m"}), iter([1, 2]), wrong) == [2, 1]
+    assert reorder_leaves(declared, form({"b": X, "a": X, "unit": "m"}), iter([1, 2]), wrong) == [2, 1]
     with pytest.raises(OptionError):
-        arrange(declared, form({"b": X, "a": X, "unit": "s"}), iter([1, 2]), wrong)
+        reorder_leaves(declared, form({"b": X, "a": X, "unit": "s"}), iter([1, 2]), wrong)
 
 
 def test_rule__numpy_function_reads_nothing_besides_its_arguments() -> None:
@@ -88,10 +88,10 @@ def test_aligned__batch_of_tangents_without_a_signature_is_one_call_for_each() -
 def test_in_checkpoint__call_runs_once_on_the_side_that_knows_its_inputs(unknown: bool) -> None:
     """JAX is told to keep all results of a call that runs now, or all of one that waits for an input."""
     pytest.importorskip("jax")
-    from xbridge.backends.jax._calls import _in_checkpoint
+    from xbridge.backends.jax._calls import _keep_in_checkpoint
 
     eqn = SimpleNamespace(invars=["x"], outvars=["y"])
-    found = _in_checkpoint(None, [unknown], [False], eqn)
+    found = _keep_in_checkpoint(None, [unknown], [False], eqn)
     assert found == ((None, eqn, [True], [True], ["x"]) if unknown else (eqn, None, [False], [False], []))
 
 

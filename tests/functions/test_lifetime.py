@@ -76,7 +76,8 @@ USES: dict[str, dict[str, Callable[[Any], Any]]] = {
     ("name", "caller", "use"),
     [(name, caller, use) for caller, uses in USES.items() for use in uses for name in MAKE if name != caller],
 )
-def test_a_function_is_dropped_with_its_rules(name: str, caller: str, use: str) -> None:
+def test_aligned__function_is_dropped_with_its_rules(name: str, caller: str, use: str) -> None:
+    """A function is dropped with its rules."""
     fn = MAKE[name]()
     gone = weakref.ref(fn)
     f = aligned(backend=name, **(GIVEN if name == "numpy" else {}))(fn)
@@ -86,7 +87,9 @@ def test_a_function_is_dropped_with_its_rules(name: str, caller: str, use: str) 
     assert gone() is None
 
 
-def test_what_jax_compiled_is_dropped_with_what_jax_holds() -> None:
+def test_aligned__what_jax_compiled_is_dropped_with_what_jax_holds() -> None:
+    """What JAX compiled is dropped with what JAX holds."""
+
     def made() -> weakref.ref[Any]:
         fn = MAKE["numpy"]()
         f = aligned(backend="numpy", **GIVEN)(fn)
@@ -99,7 +102,8 @@ def test_what_jax_compiled_is_dropped_with_what_jax_holds() -> None:
     assert [ref() for ref in refs] == [None] * 5
 
 
-def test_a_thousand_functions_leave_nothing_behind() -> None:
+def test_aligned__thousand_functions_leave_nothing_behind() -> None:
+    """A thousand functions leave nothing behind."""
     x = torch.from_numpy(X.copy()).requires_grad_()
     gc.collect()
     before = len(functions), len(xbridge._derive.functions.rules)
@@ -109,7 +113,8 @@ def test_a_thousand_functions_leave_nothing_behind() -> None:
     assert (len(functions), len(xbridge._derive.functions.rules)) == before
 
 
-def test_the_rules_of_one_function_are_bounded() -> None:
+def test_aligned__rules_of_one_function_are_bounded() -> None:
+    """The rules of one function are bounded."""
     f = aligned(backend="numpy", vjp=lambda g, y, x, k: (g * k, None))(lambda x, k: x * k)
     function = vars(f)["__xbridge__"]
     x = torch.from_numpy(X.copy()).requires_grad_()
@@ -136,7 +141,8 @@ assert not f(x).requires_grad
 """
 
 
-def test_a_call_of_a_backend_that_was_replaced_is_examined_again() -> None:
+def test_aligned__call_of_a_backend_that_was_replaced_is_examined_again() -> None:
+    """A call of a backend that was replaced is examined again."""
     assert run(REPLACED) == (0, [])
 
 
@@ -151,7 +157,8 @@ def test_aligned__function_that_was_called_again_is_collected() -> None:
     assert kept() is None
 
 
-def test_threads_call_one_function_at_a_time_and_each_its_own_graph() -> None:
+def test_aligned__threads_call_one_function_at_a_time_and_each_its_own_graph() -> None:
+    """Threads call one function at a time and each its own graph."""
     f, g = in_library("numpy"), in_library("jax")
     h = jax.jit(jax.grad(lambda x: in_library("torch")(x).sum()))
     failed: list[BaseException] = []
@@ -176,7 +183,8 @@ def test_threads_call_one_function_at_a_time_and_each_its_own_graph() -> None:
     assert failed == []
 
 
-def test_a_child_process_calls_functions_of_its_parent() -> None:
+def test_aligned__child_process_calls_functions_of_its_parent() -> None:
+    """A child process calls functions of its parent."""
     code = """
     import os, threading, numpy as np, torch
     from xbridge import aligned
@@ -193,7 +201,8 @@ def test_a_child_process_calls_functions_of_its_parent() -> None:
     assert forked(code) == (0, ["True", "True"])
 
 
-def test_a_process_ends_after_calls_of_every_kind() -> None:
+def test_aligned__process_ends_after_calls_of_every_kind() -> None:
+    """A process ends after calls of every kind."""
     code = """
     import warnings
     warnings.simplefilter("ignore")
@@ -208,7 +217,8 @@ def test_a_process_ends_after_calls_of_every_kind() -> None:
     assert run(code, limit=120) == (0, ["done"])
 
 
-def test_torch_is_not_imported_for_jax_nor_jax_for_torch_nor_rules_for_a_plain_call() -> None:
+def test_aligned__torch_is_not_imported_for_jax_nor_jax_for_torch_nor_rules_for_a_plain_call() -> None:
+    """torch is not imported for JAX nor JAX for torch, nor rules for a plain call."""
     code = """
     import sys, numpy as np, torch, xbridge
     f = xbridge.aligned(backend="numpy")(lambda x: x + 1)
@@ -218,6 +228,7 @@ def test_torch_is_not_imported_for_jax_nor_jax_for_torch_nor_rules_for_a_plain_c
     assert forked(code) == (0, ["False False"])
 
 
-def test_compiled_functions_of_one_name_in_two_processes_are_two_functions() -> None:
+def test_aligned__compiled_functions_of_one_name_in_two_processes_are_two_functions() -> None:
+    """Compiled functions of one name in two processes are two functions."""
     keys = {vars(aligned(backend="numpy")(np.sin))["__xbridge__"].key for _ in range(2)}
     assert len(keys) == 2

@@ -37,7 +37,8 @@ def gradient(f: Callable[[Any], Any], x: Any) -> Any:
     return torch.autograd.grad(f(x).sum(), x)[0]
 
 
-def test_a_function_calls_functions_of_other_libraries_three_deep() -> None:
+def test_aligned__function_calls_functions_of_other_libraries_three_deep() -> None:
+    """A function calls functions of other libraries three deep."""
     inner = aligned(backend="torch")(lambda x: by_hand()(x) * 2)
     outer = aligned(backend="jax")(lambda x: inner(x) * 3)
     same(gradient(outer, leaf()), 6 * slope(X))
@@ -48,7 +49,8 @@ def test_a_function_calls_functions_of_other_libraries_three_deep() -> None:
     same(jax.jit(jax.grad(lambda x: inner(x).sum()))(jnp.asarray(X)), 2 * slope(X))
 
 
-def test_jax_in_torch_in_jax_has_derivatives_and_is_refused_in_compiled_code() -> None:
+def test_aligned__jax_in_torch_in_jax_has_derivatives_and_is_refused_in_compiled_code() -> None:
+    """JAX in torch in JAX has derivatives and is refused in compiled code."""
     f = aligned(backend="torch")(lambda x: OF_JAX(x) * 2)
     same(jax.grad(lambda x: f(x).sum())(jnp.asarray(X)), 2 * slope(X))
     same(jax.vmap(f)(jnp.stack([jnp.asarray(X)] * 2)), 2 * value(np.stack([X, X])))
@@ -56,7 +58,8 @@ def test_jax_in_torch_in_jax_has_derivatives_and_is_refused_in_compiled_code() -
         jax.block_until_ready(jax.jit(f)(jnp.asarray(X)))
 
 
-def test_a_function_of_torch_that_cannot_be_traced_has_a_gradient_outside_of_compiled_code() -> None:
+def test_aligned__function_of_torch_that_cannot_be_traced_has_a_gradient_outside_of_compiled_code() -> None:
+    """A function of torch that cannot be traced has a gradient outside of compiled code."""
     with_numpy = aligned(backend="torch")(lambda x: {"y": x * 2, "n": x.detach().numpy() * 3})
     by_value = aligned(backend="torch")(lambda x: {"y": x * 2 if x.sum() > 0 else -x})
     x = jnp.asarray(X)
@@ -71,7 +74,8 @@ def test_a_function_of_torch_that_cannot_be_traced_has_a_gradient_outside_of_com
 
 
 @IN_TORCH
-def test_torch_keeps_what_a_call_needs_wherever_it_is_asked_to(f: Any, tmp_path: Any) -> None:
+def test_aligned__torch_keeps_what_a_call_needs_wherever_it_is_asked_to(f: Any, tmp_path: Any) -> None:
+    """torch keeps what a call needs wherever it is asked to."""
     from torch.utils.checkpoint import checkpoint
 
     same(gradient(lambda x: checkpoint(f, x, use_reentrant=False), leaf()), slope(X))
@@ -86,7 +90,8 @@ def test_torch_keeps_what_a_call_needs_wherever_it_is_asked_to(f: Any, tmp_path:
 
 
 @IN_TORCH
-def test_hooks_see_the_gradient_and_a_graph_is_used_twice(f: Any) -> None:
+def test_aligned__hooks_see_the_gradient_and_a_graph_is_used_twice(f: Any) -> None:
+    """Hooks see the gradient and a graph is used twice."""
     x = leaf()
     y = f(x)
     y.retain_grad()
@@ -98,7 +103,8 @@ def test_hooks_see_the_gradient_and_a_graph_is_used_twice(f: Any) -> None:
 
 
 @IN_TORCH
-def test_torch_differentiates_a_call_in_each_of_its_ways(f: Any) -> None:
+def test_aligned__torch_differentiates_a_call_in_each_of_its_ways(f: Any) -> None:
+    """torch differentiates a call in each of its ways."""
     x = torch.from_numpy(X)
     right = np.diag(slope(X))
     same(torch.autograd.functional.jacobian(f, x), right)
@@ -111,7 +117,9 @@ def test_torch_differentiates_a_call_in_each_of_its_ways(f: Any) -> None:
     same(jvp, wide.numpy() * slope(wide.numpy()))
 
 
-def test_samples_of_a_module_have_gradients_of_their_own() -> None:
+def test_aligned__samples_of_a_module_have_gradients_of_their_own() -> None:
+    """Samples of a module have gradients of their own."""
+
     class Scaled(torch.nn.Module):  # type: ignore[misc,name-defined] # torch is Any
         def __init__(self) -> None:
             super().__init__()
@@ -132,7 +140,9 @@ def test_samples_of_a_module_have_gradients_of_their_own() -> None:
 
 
 @IN_JAX
-def test_a_call_is_part_of_rules_that_the_user_gives_to_jax(f: Any) -> None:
+def test_aligned__call_is_part_of_rules_that_the_user_gives_to_jax(f: Any) -> None:
+    """A call is part of rules that the user gives to JAX."""
+
     @jax.custom_vjp  # type: ignore[untyped-decorator] # theirs
     def twice(x: Any) -> Any:
         return f(x) * 2
@@ -152,7 +162,8 @@ def test_a_call_is_part_of_rules_that_the_user_gives_to_jax(f: Any) -> None:
 
 @IN_JAX
 @pytest.mark.parametrize("policy", [None, "dots_saveable", "everything_saveable"])
-def test_a_checkpoint_of_jax_runs_a_call_again(f: Any, policy: str | None) -> None:
+def test_aligned__checkpoint_of_jax_runs_a_call_again(f: Any, policy: str | None) -> None:
+    """A checkpoint of JAX runs a call again."""
     chosen = None if policy is None else getattr(jax.checkpoint_policies, policy)
     again = jax.grad(lambda x: jax.checkpoint(lambda v: f(v) * f(v), policy=chosen)(x).sum())
     for run in (again, jax.jit(again)):
@@ -160,7 +171,8 @@ def test_a_checkpoint_of_jax_runs_a_call_again(f: Any, policy: str | None) -> No
 
 
 @IN_JAX
-def test_a_call_is_part_of_the_control_flow_of_jax(f: Any) -> None:
+def test_aligned__call_is_part_of_the_control_flow_of_jax(f: Any) -> None:
+    """A call is part of the control flow of JAX."""
     x = jnp.asarray(X)
     right = value(value(X))
 
@@ -181,7 +193,8 @@ def test_a_call_is_part_of_the_control_flow_of_jax(f: Any) -> None:
 
 
 @IN_JAX
-def test_jax_transposes_and_compiles_a_call_ahead_of_time(f: Any) -> None:
+def test_aligned__jax_transposes_and_compiles_a_call_ahead_of_time(f: Any) -> None:
+    """JAX transposes and compiles a call ahead of time."""
     x = jnp.asarray(X)
     same(jax.linear_transpose(lambda t: jax.jvp(f, (x,), (t,))[1], x)(x)[0], X * slope(X))
     same(jax.jit(f).lower(x).compile()(x), value(X))
@@ -192,7 +205,8 @@ def test_jax_transposes_and_compiles_a_call_ahead_of_time(f: Any) -> None:
         same(jax.jit(jax.grad(lambda x: f(x).sum()))(x), slope(X))
 
 
-def test_threads_differentiate_calls_of_several_forms_at_once() -> None:
+def test_aligned__threads_differentiate_calls_of_several_forms_at_once() -> None:
+    """Threads differentiate calls of several forms at once."""
     double = aligned(backend="jax")(lambda tree: {key: 2 * x for key, x in tree.items()})
 
     def work(i: int) -> bool:
@@ -211,7 +225,9 @@ def test_threads_differentiate_calls_of_several_forms_at_once() -> None:
         assert all(threads.map(work, range(24)))
 
 
-def test_derivatives_of_the_users_own_are_used() -> None:
+def test_aligned__derivatives_of_the_users_own_are_used() -> None:
+    """Derivatives that the user gives are used."""
+
     class Cube(torch.autograd.Function):  # type: ignore[misc,name-defined] # torch is Any
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
@@ -232,7 +248,8 @@ def test_derivatives_of_the_users_own_are_used() -> None:
 
 
 @pytest.mark.parametrize("function", ["numpy", "torch", "jax"])
-def test_an_error_of_a_function_is_the_callers_and_the_next_call_works(function: str) -> None:
+def test_aligned__error_of_a_function_is_the_callers_and_the_next_call_works(function: str) -> None:
+    """An error of a function reaches the caller, and the next call works."""
     fail = [True]
 
     def f(x: Any) -> Any:

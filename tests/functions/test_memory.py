@@ -44,9 +44,10 @@ WRITES = {
 
 @pytest.mark.parametrize("again", [False, True], ids=["first call", "second call"])
 @pytest.mark.parametrize("name", WRITES)
-def test_a_function_that_writes_to_its_argument_does_not_write_to_the_callers(
+def test_aligned__function_that_writes_to_its_argument_does_not_write_to_the_callers(
     name: str, *, again: bool
 ) -> None:
+    """A function that writes to its argument does not write to the caller's."""
     f = aligned(backend=name, result=np.empty_like)(WRITES[name])
     for x in arrays():
         if xbridge.backend_of(x) == name:
@@ -137,7 +138,8 @@ def test_explain__shows_the_copy_that_isolates_an_argument() -> None:
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
-def test_no_result_shares_memory_with_an_argument(name: str) -> None:
+def test_aligned__no_result_shares_memory_with_an_argument(name: str) -> None:
+    """No result shares memory with an argument."""
     for f in (lambda a: a, lambda a: a[1:], lambda a: (a, a)):
         call = aligned(backend=name)(f)
         for x in arrays():
@@ -150,21 +152,24 @@ def test_no_result_shares_memory_with_an_argument(name: str) -> None:
                     assert not np.shares_memory(host(made), host(x))
 
 
-def test_no_result_shares_memory_with_a_constant_of_jax() -> None:
+def test_aligned__no_result_shares_memory_with_a_constant_of_jax() -> None:
+    """No result shares memory with a constant of JAX."""
     constant = jax.numpy.ones(3)
     for x in (torch.ones(3), torch.ones(3, requires_grad=True)):
         aligned(backend="jax")(lambda a: constant)(x).detach().mul_(5)
         assert constant.tolist() == [1, 1, 1]
 
 
-def test_arrays_that_change_after_the_call_change_nothing() -> None:
+def test_aligned__arrays_that_change_after_the_call_change_nothing() -> None:
+    """Arrays that change after the call change nothing."""
     x = torch.ones(1 << 16, dtype=torch.float64)
     y = aligned(backend="jax")(lambda a: (a @ a) + 0 * a)(x)
     x.fill_(7)
     assert y[:2].tolist() == [float(1 << 16)] * 2
 
 
-def test_a_write_between_forward_and_backward_is_noticed_by_torch() -> None:
+def test_aligned__write_between_forward_and_backward_is_noticed_by_torch() -> None:
+    """A write between forward and backward is noticed by torch."""
     a = leaf() * 1
     y = aligned(backend="jax")(jax.numpy.sin)(a)
     a.mul_(2)
@@ -172,7 +177,8 @@ def test_a_write_between_forward_and_backward_is_noticed_by_torch() -> None:
         y.sum().backward()
 
 
-def test_copy_false_shares_what_torch_may_write_to() -> None:
+def test_aligned__copy_false_shares_what_torch_may_write_to() -> None:
+    """`copy=False` shares what torch may write to."""
     a = X.copy()
     aligned(backend="torch", copy=False)(lambda t: t.mul_(2))(a)
     same(a, 2 * X)
@@ -180,7 +186,10 @@ def test_copy_false_shares_what_torch_may_write_to() -> None:
 
 @pytest.mark.parametrize("layout", ["transposed", "stepped", "expanded", "flipped"])
 @pytest.mark.parametrize("name", ["numpy", "jax"])
-def test_any_layout_of_arguments_and_cotangents_gives_the_same_numbers(name: str, layout: str) -> None:
+def test_aligned__any_layout_of_arguments_and_cotangents_gives_the_same_numbers(
+    name: str, layout: str
+) -> None:
+    """Any layout of arguments and cotangents gives the same numbers."""
     views = {
         "transposed": lambda t: t.T,
         "stepped": lambda t: t[::2, 1:],
@@ -201,7 +210,8 @@ def test_any_layout_of_arguments_and_cotangents_gives_the_same_numbers(name: str
 
 
 @pytest.mark.parametrize("name", ["numpy", "jax"])
-def test_pending_conjugates_are_computed(name: str) -> None:
+def test_aligned__pending_conjugates_are_computed(name: str) -> None:
+    """Pending conjugates are computed."""
     sine = {
         "numpy": aligned(backend="numpy", vjp=lambda g, y, x: g * np.conj(np.cos(x)))(np.sin),
         "jax": aligned(backend="jax")(jax.numpy.sin),
@@ -215,7 +225,8 @@ def test_pending_conjugates_are_computed(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_gradient_has_the_dtype_of_its_argument(dtype: str) -> None:
+def test_aligned__gradient_has_the_dtype_of_its_argument(dtype: str) -> None:
+    """A gradient has the dtype of its argument."""
     x = torch.linspace(0.5, 2, 4).to(getattr(torch, dtype)).requires_grad_()
     y = aligned(backend="jax")(lambda t: t * t)(x)
     assert y.dtype == x.dtype
@@ -224,14 +235,16 @@ def test_a_gradient_has_the_dtype_of_its_argument(dtype: str) -> None:
     assert jax.jit(jax.grad(lambda t: aligned(backend="torch")(lambda t: t * t)(t).sum()))(v).dtype == dtype
 
 
-def test_a_wide_gradient_is_cast_to_its_argument() -> None:
+def test_aligned__wide_gradient_is_cast_to_its_argument() -> None:
+    """A wide gradient is cast to its argument."""
     wide = aligned(backend="numpy", vjp=lambda g, y, x: np.float64(g) * np.cos(x.astype("f8")))(np.sin)
     x = torch.ones(3, requires_grad=True)
     assert torch.autograd.grad(wide(x).sum(), x)[0].dtype == torch.float32
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3)], ids=str)
-def test_arrays_of_any_size_have_gradients(shape: tuple[int, ...]) -> None:
+def test_aligned__arrays_of_any_size_have_gradients(shape: tuple[int, ...]) -> None:
+    """Arrays of any size have gradients."""
     for f in (
         aligned(backend="numpy", vjp=lambda g, y, x: g * np.cos(x))(np.sin),
         aligned(backend="jax")(jax.numpy.sin),
@@ -241,7 +254,8 @@ def test_arrays_of_any_size_have_gradients(shape: tuple[int, ...]) -> None:
         assert x.grad.shape == shape
 
 
-def test_results_of_other_libraries_come_back_too() -> None:
+def test_aligned__results_of_other_libraries_come_back_too() -> None:
+    """Results of other libraries come back too."""
     x = leaf()
     same(aligned(backend="numpy")(lambda a: torch.from_numpy(np.array(a)))(x), X)
     v = jax.numpy.asarray(X)

@@ -28,18 +28,22 @@ def kinds(*xs: Any, **named: Any) -> str:
     return ", ".join(f"{type(x).__name__} {getattr(x, 'dtype', '')}".strip() for x in each)
 
 
-def test_lists_and_numbers_become_arrays_of_the_names_alone() -> None:
+def test_aligned_arrays__lists_and_numbers_become_arrays_of_the_names_alone() -> None:
+    """Lists and numbers become arrays of the names alone."""
     f = aligned(backend="torch", arrays=("x", "y"))(lambda x, names, y=None, *, k=2: kinds(x, names, y, k))
     assert f([1, 2], ["a"]) == "Tensor torch.int64, list, NoneType, int"
     assert f(1.5, [1], (2, 3), k=[1]) == "Tensor torch.float32, list, Tensor torch.int64, list"
     assert f(y=X, x=range(3), names=[1]) == "Tensor torch.int64, list, Tensor torch.float64, int"
 
 
-def test_arrays_of_one_name_may_be_given_as_a_string() -> None:
+def test_aligned_arrays__arrays_of_one_name_may_be_given_as_a_string() -> None:
+    """Arrays of one name may be given as a string."""
     assert aligned(arrays="xs")(kinds)([1.0], 2, k=[2]) == "ndarray float64, ndarray int64, list"
 
 
-def test_each_kind_of_parameter_can_be_named() -> None:
+def test_aligned_arrays__each_kind_of_parameter_can_be_named() -> None:
+    """Each kind of parameter can be named."""
+
     def f(a: Any, /, b: Any, *rest: Any, c: Any, **more: Any) -> str:
         return kinds(a, b, *rest, c, **more)
 
@@ -49,7 +53,8 @@ def test_each_kind_of_parameter_can_be_named() -> None:
         assert [i for i, kind in enumerate(found) if kind == "ndarray int64"] == places
 
 
-def test_series_and_frames_become_arrays() -> None:
+def test_aligned_arrays__series_and_frames_become_arrays() -> None:
+    """Series and frames become arrays."""
     pandas = pytest.importorskip("pandas")
     f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: (x * y).sum())
     series, frame = pandas.Series([1.0, 2.0]), pandas.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
@@ -58,7 +63,8 @@ def test_series_and_frames_become_arrays() -> None:
     assert type(f(torch.ones(2), series)) is torch.Tensor
 
 
-def test_numbers_and_lists_do_not_decide_and_have_the_default_dtype_of_what_does() -> None:
+def test_aligned_arrays__numbers_and_lists_do_not_decide_and_have_the_default_dtype_of_what_does() -> None:
+    """Numbers and lists do not decide and have the default dtype of what does."""
     seen: list[str] = []
 
     @aligned(backend="numpy", arrays=("x", "y"))  # type: ignore[untyped-decorator] # Any, as above
@@ -81,7 +87,8 @@ def test_numbers_and_lists_do_not_decide_and_have_the_default_dtype_of_what_does
     assert rounded(0.1, torch.zeros(())).dtype == torch.float32
 
 
-def test_a_list_is_an_array_in_calls_that_are_followed_too() -> None:
+def test_aligned_arrays__list_is_an_array_in_calls_that_are_followed_too() -> None:
+    """A list is an array in calls that are followed too."""
     f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: x * y)
     w = torch.from_numpy(X.copy()).requires_grad_()
     same(torch.autograd.grad(f(w, X.tolist()).sum(), w)[0], X)
@@ -91,7 +98,8 @@ def test_a_list_is_an_array_in_calls_that_are_followed_too() -> None:
     same(jax.jit(jax.grad(lambda v: g(v, X.tolist()).sum()))(q), X)
 
 
-def test_a_list_of_followed_arrays_keeps_its_graph() -> None:
+def test_aligned_arrays__list_of_followed_arrays_keeps_its_graph() -> None:
+    """A list of followed arrays keeps its graph."""
     f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: x * y)
     w = torch.from_numpy(X.copy()).requires_grad_()
     same(torch.autograd.grad(f([w, w * w], 2).sum(), w)[0], 2 + 4 * X)
@@ -102,7 +110,8 @@ def test_a_list_of_followed_arrays_keeps_its_graph() -> None:
     )
 
 
-def test_numbers_fit_a_caller_with_narrow_dtypes() -> None:
+def test_aligned_arrays__numbers_fit_a_caller_with_narrow_dtypes() -> None:
+    """Numbers fit a caller with narrow dtypes."""
     f = aligned(backend="torch", arrays=("x", "y"))(lambda x, y: x * y)
     with jax.enable_x64(False):
         q = jax.numpy.ones(2)
@@ -110,14 +119,16 @@ def test_numbers_fit_a_caller_with_narrow_dtypes() -> None:
         assert f(q, 0.5).dtype == "float32"
 
 
-def test_a_compiled_program_with_a_list_is_right() -> None:
+def test_aligned_arrays__compiled_program_with_a_list_is_right() -> None:
+    """A compiled program with a list is right."""
     f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: x * y)
     x = torch.from_numpy(X)
     same(torch.compile(lambda v: f(v, v) + 1, fullgraph=True, backend="eager")(x), X * X + 1)
     same(torch.compile(lambda v: f(v, 2.0) + 1, backend="eager")(x), X * 2 + 1)
 
 
-def test_arrays_made_of_lists_have_places_in_errors_and_in_plans() -> None:
+def test_aligned_arrays__arrays_made_of_lists_have_places_in_errors_and_in_plans() -> None:
+    """Arrays made of lists have places in errors and in plans."""
     f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: x * y)
     with pytest.raises(UnsupportedArrayError, match=r"^at argument 0 of .*: cannot convert a dict: "):
         f({"x": X}, 1)
@@ -132,14 +143,17 @@ def test_arrays_made_of_lists_have_places_in_errors_and_in_plans() -> None:
 
 
 @pytest.mark.parametrize("arrays", [3, ("x", 3), {"x": 1}, b"x"], ids=str)
-def test_names_are_strings(arrays: Any) -> None:
+def test_aligned_arrays__names_are_strings(arrays: Any) -> None:
+    """Names are strings."""
     with pytest.raises(
         OptionError, match=r"^cannot take arrays=.*: it is not a tuple of names .*; try arrays=\('x',\)$"
     ):
         aligned(arrays=arrays)(lambda x: x)
 
 
-def test_a_wrong_name_is_an_error_at_the_decorator() -> None:
+def test_aligned_arrays__wrong_name_is_an_error_at_the_decorator() -> None:
+    """A wrong name is an error at the decorator."""
+
     def f(x: Any, y: Any) -> Any: ...
 
     with pytest.raises(OptionError, match=r"f has no parameter 'z'; try arrays=\('x', 'y'\)$"):
@@ -171,7 +185,10 @@ HIDING = [
 
 @pytest.mark.parametrize("hiding", HIDING, ids=lambda x: type(x).__name__)
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"k": [x]}], ids=["alone", "in a dict"])
-def test_arrays_are_never_passed_over_in_a_container_that_is_not_one(hiding: Any, wrap: Any) -> None:
+def test_aligned_arrays__arrays_are_never_passed_over_in_a_container_that_is_not_one(
+    hiding: Any, wrap: Any
+) -> None:
+    """Arrays are never passed over in a container that is not one."""
     f = aligned(backend="torch")(lambda x, y=None: x)
     for args in ((wrap(hiding),), (wrap(hiding), X), (wrap(hiding), torch.ones(2, requires_grad=True))):
         with pytest.raises(
@@ -185,7 +202,8 @@ def test_arrays_are_never_passed_over_in_a_container_that_is_not_one(hiding: Any
             aligned(backend="jax")(lambda _: wrap(hiding))(x)
 
 
-def test_objects_without_arrays_are_passed_unchanged() -> None:
+def test_aligned_arrays__objects_without_arrays_are_passed_unchanged() -> None:
+    """Objects without arrays are passed unchanged."""
     with Path(__file__).open(encoding="utf-8") as file:
         for thing in (
             {1, 2},
@@ -199,7 +217,8 @@ def test_objects_without_arrays_are_passed_unchanged() -> None:
             assert aligned(backend="torch")(lambda y: y)(thing) is thing
 
 
-def test_a_call_without_arrays_returns_numpys() -> None:
+def test_aligned_arrays__call_without_arrays_returns_numpys() -> None:
+    """A call without arrays returns NumPy's."""
     zeros = aligned(backend="torch")(lambda n: {"zeros": torch.zeros(n), "n": n})
     made = zeros(3)
     assert (type(made["zeros"]), made["n"]) == (np.ndarray, 3)
@@ -210,12 +229,15 @@ def test_a_call_without_arrays_returns_numpys() -> None:
     assert aligned(backend="torch")(lambda *, flags: flags)(flags=flags) is flags
 
 
-def test_a_call_without_arrays_stays_in_the_program_that_its_library_traces() -> None:
+def test_aligned_arrays__call_without_arrays_stays_in_the_program_that_its_library_traces() -> None:
+    """A call without arrays stays in the program that its library traces."""
     zeros = aligned(backend="jax")(jax.numpy.zeros)
     same(jax.jit(lambda x: x + zeros(3))(jax.numpy.ones(3)), np.ones(3))
 
 
-def test_a_class_is_not_a_function() -> None:
+def test_aligned_arrays__class_is_not_a_function() -> None:
+    """A class is not a function."""
+
     class Layer:
         pass
 

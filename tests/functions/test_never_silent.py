@@ -36,7 +36,8 @@ def sine(**more: Any) -> Callable[..., Any]:
 GIVEN: dict[str, Callable[..., Any]] = {"vjp": lambda g, y, x: g * np.cos(x)}
 
 
-def test_a_function_without_a_vjp_has_a_graph_and_no_gradient() -> None:
+def test_aligned__function_without_a_vjp_has_a_graph_and_no_gradient() -> None:
+    """A function without a vjp has a graph and no gradient."""
     y = sine()(leaf())
     assert y.requires_grad
     same(y, np.sin(X))
@@ -46,7 +47,8 @@ def test_a_function_without_a_vjp_has_a_graph_and_no_gradient() -> None:
     refused(GradientError, lambda: jax.jit(jax.grad(lambda v: sine()(v).sum()))(x), "vjp=f")
 
 
-def test_a_function_without_a_jvp_has_no_forward_mode() -> None:
+def test_aligned__function_without_a_jvp_has_no_forward_mode() -> None:
+    """A function without a jvp has no forward mode."""
     t, x, f = torch.from_numpy(X), jax.numpy.asarray(X), sine(**GIVEN)
     refused(GradientError, lambda: torch.func.jvp(f, (t,), (t,)), "jvp=f")
     refused(GradientError, lambda: torch.func.jacfwd(f)(t), "jvp=f")
@@ -54,7 +56,8 @@ def test_a_function_without_a_jvp_has_no_forward_mode() -> None:
     refused(GradientError, lambda: jax.jit(lambda v: jax.jvp(f, (v,), (v,))[1])(x), "jvp=f")
 
 
-def test_a_vjp_without_a_vjp_has_no_second_order() -> None:
+def test_aligned__vjp_without_a_vjp_has_no_second_order() -> None:
+    """A vjp without a vjp has no second order."""
     x = leaf()
     (first,) = torch.autograd.grad(sine(**GIVEN)(x).sum(), x, create_graph=True)
     refused(GradientError, first.sum().backward, "twice", "vjp=aligned")
@@ -67,7 +70,8 @@ def test_a_vjp_without_a_vjp_has_no_second_order() -> None:
     refused(GradientError, second.sum().backward, "three times")
 
 
-def test_none_of_a_vjp_is_not_a_zero() -> None:
+def test_aligned__none_of_a_vjp_is_not_a_zero() -> None:
+    """A vjp that returns None does not give zeros."""
     product = aligned(backend="numpy", vjp=lambda g, y, a, b: (None, g * a))(lambda a, b: a * b)
     a, b = leaf(), leaf()
     same(torch.autograd.grad(product(a.detach(), b).sum(), b)[0], X)
@@ -78,7 +82,8 @@ def test_none_of_a_vjp_is_not_a_zero() -> None:
     refused(GradientError, lambda: torch.autograd.grad(single(a).sum(), a), "None")
 
 
-def test_none_of_a_jvp_is_not_a_zero() -> None:
+def test_aligned__none_of_a_jvp_is_not_a_zero() -> None:
+    """A jvp that returns None does not give zeros."""
     t = torch.from_numpy(X)
     f = sine(jvp=lambda tangents, y, x: None)
     refused(GradientError, lambda: torch.func.jvp(f, (t,), (t,)), "None")
@@ -98,7 +103,8 @@ def test_none_of_a_jvp_is_not_a_zero() -> None:
     ],
     ids=["two", "a list", "a part", "a sum", "one axis more", "text", "a dict", "complex"],
 )
-def test_a_vjp_of_the_wrong_form_is_refused(vjp: Callable[..., Any], kind: type[Exception]) -> None:
+def test_aligned__vjp_of_the_wrong_form_is_refused(vjp: Callable[..., Any], kind: type[Exception]) -> None:
+    """A vjp of the wrong form is refused."""
     x = leaf()
     refused(kind, lambda: torch.autograd.grad(sine(vjp=vjp)(x).sum(), x), "take the gradients of")
     v = jax.numpy.asarray(X)
@@ -108,7 +114,8 @@ def test_a_vjp_of_the_wrong_form_is_refused(vjp: Callable[..., Any], kind: type[
 @pytest.mark.parametrize(
     "found", [None, 3, lambda g: (g,), lambda g: (g, g, g)], ids=["none", "three", "one", "more"]
 )
-def test_a_vjp_returns_one_gradient_for_each_argument(found: Any) -> None:
+def test_aligned__vjp_returns_one_gradient_for_each_argument(found: Any) -> None:
+    """A vjp returns one gradient for each argument."""
     vjp = lambda g, y, a, b: found(g) if callable(found) else found  # noqa: E731
     product = aligned(backend="numpy", vjp=vjp)(lambda a, b: a * b)
     x = leaf()
@@ -121,19 +128,22 @@ def test_a_vjp_returns_one_gradient_for_each_argument(found: Any) -> None:
     [lambda t, y, x: t[0][:2], lambda t, y, x: (t[0], t[0]), lambda t, y, x: t[0] * 1j],
     ids=["a part", "two", "complex"],
 )
-def test_a_jvp_of_the_wrong_form_is_refused(jvp: Callable[..., Any]) -> None:
+def test_aligned__jvp_of_the_wrong_form_is_refused(jvp: Callable[..., Any]) -> None:
+    """A jvp of the wrong form is refused."""
     t = torch.from_numpy(X)
     refused(OptionError, lambda: torch.func.jvp(sine(jvp=jvp), (t,), (t,)), "take the tangent of")
 
 
 @pytest.mark.parametrize("name", ["torch", "jax"])
-def test_a_library_that_differentiates_takes_no_vjp(name: str) -> None:
+def test_aligned__library_that_differentiates_takes_no_vjp(name: str) -> None:
+    """A library that differentiates takes no vjp."""
     f = aligned(backend=name, **GIVEN)(lambda x: x)
     caller = {"torch": lambda: jax.grad(lambda v: f(v).sum())(jax.numpy.asarray(X)), "jax": lambda: f(leaf())}
     refused(OptionError, caller[name], "derivatives of its own")
 
 
-def test_a_function_of_a_library_without_rules_has_no_gradient() -> None:
+def test_aligned__function_of_a_library_without_rules_has_no_gradient() -> None:
+    """A function of a library without rules has no gradient."""
     pytest.importorskip("array_api_strict")
     f = aligned(backend="array_api_strict")(lambda x: x + x)
     y = f(leaf())
@@ -148,7 +158,8 @@ def test_a_function_of_a_library_without_rules_has_no_gradient() -> None:
     refused(OptionError, lambda: with_vjp(leaf()), "derivatives of its own")
 
 
-def test_keep_raises_at_the_call_and_detach_cuts() -> None:
+def test_aligned__keep_raises_at_the_call_and_detach_cuts() -> None:
+    """`grad="keep"` raises at the call, and `grad="detach"` cuts the graph."""
     refused(GradientError, lambda: sine(grad="keep")(leaf()), "vjp=f")
     y = sine(grad="keep", **GIVEN)(leaf())
     assert y.requires_grad
@@ -160,7 +171,8 @@ def test_keep_raises_at_the_call_and_detach_cuts() -> None:
     assert torch.vmap(whole)(torch.arange(3)).tolist() == [1, 2, 3]
 
 
-def test_dropout_is_not_differentiated_with_another_mask() -> None:
+def test_aligned__dropout_is_not_differentiated_with_another_mask() -> None:
+    """Dropout is not differentiated with another mask."""
     drop = aligned(backend="torch")(lambda t: torch.nn.functional.dropout(t, 0.5))
     ones = jax.numpy.ones(64)
     for f in (
@@ -177,7 +189,8 @@ def test_dropout_is_not_differentiated_with_another_mask() -> None:
     refused(GradientError, lambda: jax.jvp(by_value, (ones,), (ones,)), "random")
 
 
-def test_complex_gradients_are_right_in_both_conventions() -> None:
+def test_aligned__complex_gradients_are_right_in_both_conventions() -> None:
+    """Complex gradients are right in both conventions."""
     import jax.numpy as jnp
 
     z = np.array([1 + 1j, 2 - 1j])
@@ -202,7 +215,8 @@ def test_complex_gradients_are_right_in_both_conventions() -> None:
 
 @pytest.mark.parametrize("how", ["central", "complex-step"])
 @pytest.mark.parametrize("as_", ["vjp", "jvp"])
-def test_numerical_derivatives_are_computed_on_request(how: str, as_: str) -> None:
+def test_aligned__numerical_derivatives_are_computed_on_request(how: str, as_: str) -> None:
+    """Numerical derivatives are computed on request."""
     f = aligned(backend="numpy", **{as_: how})(lambda a, b: (a * np.sin(b), a.sum()))
     a, b = leaf(), leaf()
     made, expected = f(a, b), (a * torch.sin(b), a.sum())
@@ -243,7 +257,8 @@ def test_central_differences__tangent_of_zeros() -> None:
         same(torch.func.jvp(f, (x,), (0 * x,))[1], 0 * x)
 
 
-def test_a_complex_step_needs_complex_results_of_real_arguments() -> None:
+def test_aligned__complex_step_needs_complex_results_of_real_arguments() -> None:
+    """A complex step needs complex results of real arguments."""
     x, z = leaf(), torch.ones(2, dtype=torch.complex128, requires_grad=True)
     size = aligned(backend="numpy", vjp="complex-step")(np.abs)
     refused(GradientError, lambda: torch.autograd.grad(size(x).sum(), x), "'central'")
@@ -254,7 +269,8 @@ def test_a_complex_step_needs_complex_results_of_real_arguments() -> None:
     same(found, torch.autograd.grad((z * z.conj() * z).real.sum(), z)[0], 1e-6)
 
 
-def test_integers_have_no_gradients_and_results_of_floats_beside_them_do() -> None:
+def test_aligned__integers_have_no_gradients_and_results_of_floats_beside_them_do() -> None:
+    """Integers have no gradients and results of floats beside them do."""
     f = aligned(backend="jax")(lambda a, i, m: (jax.numpy.where(m, a, 0)[i] * 2, a.argmax(), m))
     i, m, a = torch.tensor([3, 1]), torch.tensor([True, True, False, True]), leaf()
     y, k, n = f(a, i, m)
@@ -273,12 +289,14 @@ def test_integers_have_no_gradients_and_results_of_floats_beside_them_do() -> No
     assert jax.jvp(ordered, (v,), (v,))[1].dtype == jax.dtypes.float0
 
 
-def test_a_result_that_does_not_depend_on_an_argument_has_zeros_for_it() -> None:
+def test_aligned__result_that_does_not_depend_on_an_argument_has_zeros_for_it() -> None:
+    """A result that does not depend on an argument has zeros for it."""
     f = aligned(backend="torch")(lambda a: torch.ones(3, dtype=torch.float64))
     same(jax.grad(lambda a: f(a).sum())(jax.numpy.asarray(X)), 0 * X)
 
 
-def test_control_flow_on_values_is_refused_in_words() -> None:
+def test_aligned__control_flow_on_values_is_refused_in_words() -> None:
+    """Control flow on values is refused in words."""
     x = leaf()
     refused(
         OptionError, lambda: aligned(backend="jax")(lambda x: x if x.sum() > 0 else -x)(x), "jax.lax.cond"
@@ -290,7 +308,8 @@ def test_control_flow_on_values_is_refused_in_words() -> None:
     refused(OptionError, lambda: jax.jit(g)(jax.numpy.asarray(X)), "jax.lax.cond")
 
 
-def test_shapes_are_declared_for_compiled_code() -> None:
+def test_aligned__shapes_are_declared_for_compiled_code() -> None:
+    """Shapes are declared for compiled code."""
     f = aligned(backend="numpy")(lambda x: x + 1)
     v, t = jax.numpy.asarray(X), torch.from_numpy(X)
     refused(OptionError, lambda: jax.jit(f)(v), "result=")
@@ -309,7 +328,8 @@ def test_shapes_are_declared_for_compiled_code() -> None:
     refused(OptionError, lambda: jax.jit(lost)(v), "result=")
 
 
-def test_a_signature_is_read_and_compared_with_the_arrays() -> None:
+def test_aligned__signature_is_read_and_compared_with_the_arrays() -> None:
+    """A signature is parsed and compared with the arrays."""
     for text in ("n->n", "(n)", "(n)->", "(n)->(n)->(n)", "(n),->(n)", 3):
         with pytest.raises(OptionError, match="read signature="):
             aligned(backend="numpy", signature=text)(np.sin)
@@ -323,13 +343,15 @@ def test_a_signature_is_read_and_compared_with_the_arrays() -> None:
     refused(OptionError, lambda: jax.jit(add)(v, v[:3]), "broadcast")
 
 
-def test_options_are_checked_when_a_function_is_decorated() -> None:
+def test_aligned__options_are_checked_when_a_function_is_decorated() -> None:
+    """Options are checked when a function is decorated."""
     for given in ({"vjp": 3}, {"jvp": "forward"}, {"result": 3}):
         with pytest.raises(OptionError):
             aligned(backend="numpy", **given)
 
 
-def test_gradients_of_arguments_that_are_broadcast_are_summed() -> None:
+def test_aligned__gradients_of_arguments_that_are_broadcast_are_summed() -> None:
+    """Gradients of arguments that are broadcast are summed."""
     f = aligned(backend="numpy", signature="(),()->()", vjp=lambda g, y, a, b: (g * b, g * a))(
         lambda a, b: a * b
     )
@@ -342,7 +364,8 @@ def test_gradients_of_arguments_that_are_broadcast_are_summed() -> None:
     refused(OptionError, lambda: torch.autograd.grad(bare(a, b).sum(), (a, b)), "shape")
 
 
-def test_a_result_without_the_axes_of_the_signature_is_refused() -> None:
+def test_aligned__result_without_the_axes_of_the_signature_is_refused() -> None:
+    """A result without the axes of the signature is refused."""
     t = torch.from_numpy(X)
     for fn in (np.sum, lambda x: (x, x), lambda x: x[None]):
         f = aligned(backend="numpy", signature="()->()")(fn)
@@ -351,7 +374,8 @@ def test_a_result_without_the_axes_of_the_signature_is_refused() -> None:
     assert torch.vmap(padded)(t[None]).shape == (1, 8)
 
 
-def test_jax_in_the_callback_of_jax_is_refused_and_does_not_hang() -> None:
+def test_aligned__jax_in_the_callback_of_jax_is_refused_and_does_not_hang() -> None:
+    """JAX in the callback of JAX is refused and does not hang."""
     inner = aligned(backend="jax")(lambda x: x + 1)
     outer = aligned(backend="torch")(lambda x: inner(x) * 2)
     v = jax.numpy.asarray(X)
@@ -362,7 +386,8 @@ def test_jax_in_the_callback_of_jax_is_refused_and_does_not_hang() -> None:
         refused(OptionError, lambda: jax.jit(f)(v), "jax_cpu_enable_async_dispatch")
 
 
-def test_a_missing_dtype_names_both_ways_out() -> None:
+def test_aligned__missing_dtype_names_both_ways_out() -> None:
+    """A missing dtype names both ways out."""
     with jax.enable_x64(False):
         for x in (leaf(), leaf().detach(), X):
             text = refused(DTypeError, lambda: aligned(backend="jax")(lambda x: x)(x))

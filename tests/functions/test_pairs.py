@@ -120,9 +120,10 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("function", "caller", "way"), WAYS)
-def test_a_transform_of_a_function_of_another_library_gives_numpys_numbers(
+def test_aligned__transform_of_a_function_of_another_library_gives_numpys_numbers(
     function: str, caller: str, way: str
 ) -> None:
+    """A transform of a function of another library gives NumPy's numbers."""
     do, expected = TRANSFORMS[caller]()[way]
     result = do(in_library(function))
     assert xbridge.backend_of(result) in (caller, "numpy")
@@ -130,7 +131,8 @@ def test_a_transform_of_a_function_of_another_library_gives_numpys_numbers(
 
 
 @pytest.mark.parametrize(("function", "caller"), PAIRS)
-def test_a_function_without_a_signature_is_called_for_each_example(function: str, caller: str) -> None:
+def test_aligned__function_without_a_signature_is_called_for_each_example(function: str, caller: str) -> None:
+    """A function without a signature is called for each example."""
     result = None if function != "numpy" else np.empty_like
     f = in_library(function, **({"signature": None, "result": result} if function == "numpy" else {}))
     for way in ("vmap", "grad of vmap", "vmap of vmap"):
@@ -140,7 +142,8 @@ def test_a_function_without_a_signature_is_called_for_each_example(function: str
 
 @pytest.mark.parametrize("caller", [name for name in ("numpy", "dask") if xbridge.is_available(name)])
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_library_without_transforms_calls_a_function_of_another(function: str, caller: str) -> None:
+def test_aligned__library_without_transforms_calls_a_function_of_another(function: str, caller: str) -> None:
+    """A library without transforms calls a function of another."""
     x = xbridge.asarray(X, backend=caller)
     for f in (in_library(function), in_library(function, signature="()->()")):
         made = f(x)
@@ -150,7 +153,8 @@ def test_a_library_without_transforms_calls_a_function_of_another(function: str,
 
 @pytest.mark.parametrize("mode", ["eager", "aot_eager"])
 @pytest.mark.parametrize("function", [function for function, caller in PAIRS if caller == "torch"])
-def test_torch_compiles_a_call_into_one_graph(function: str, mode: str) -> None:
+def test_aligned__torch_compiles_a_call_into_one_graph(function: str, mode: str) -> None:
+    """torch compiles a call into one graph."""
     torch = pytest.importorskip("torch")
     torch._dynamo.reset()
     f = in_library(function)
@@ -163,7 +167,8 @@ def test_torch_compiles_a_call_into_one_graph(function: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("function", [function for function, caller in PAIRS if caller == "torch"])
-def test_a_transform_in_a_compiled_program_is_right(function: str) -> None:
+def test_aligned__transform_in_a_compiled_program_is_right(function: str) -> None:
+    """A transform in a compiled program is right."""
     torch = pytest.importorskip("torch")
     torch._dynamo.reset()
     f, x = in_library(function), torch.from_numpy(X)
@@ -174,7 +179,8 @@ def test_a_transform_in_a_compiled_program_is_right(function: str) -> None:
 
 
 @pytest.mark.parametrize("function", [function for function, caller in PAIRS if caller == "torch"])
-def test_torch_checks_the_gradients(function: str) -> None:
+def test_aligned__torch_checks_the_gradients(function: str) -> None:
+    """torch checks the gradients."""
     torch = pytest.importorskip("torch")
     x = torch.from_numpy(X).requires_grad_()
     f = in_library(function)
@@ -183,7 +189,8 @@ def test_torch_checks_the_gradients(function: str) -> None:
 
 
 @pytest.mark.parametrize("function", [function for function, caller in PAIRS if caller == "jax"])
-def test_jax_checks_the_gradients(function: str) -> None:
+def test_aligned__jax_checks_the_gradients(function: str) -> None:
+    """JAX checks the gradients."""
     jax = pytest.importorskip("jax")
     util = pytest.importorskip("jax.test_util")
     order = 2 if function == "numpy" else 3
@@ -191,5 +198,6 @@ def test_jax_checks_the_gradients(function: str) -> None:
         util.check_grads(f, (jax.numpy.asarray(X),), order=order)
 
 
-def test_there_is_a_pair_for_every_caller() -> None:
+def test_aligned__there_is_a_pair_for_every_caller() -> None:
+    """Every library that calls is tested with another one."""
     assert {caller for _, caller in PAIRS} == set(CALLERS)

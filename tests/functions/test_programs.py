@@ -14,7 +14,7 @@ import xbridge
 from xbridge import GradientError, OptionError
 from xbridge._derive.functions import Spec
 from xbridge._derive.programs import find_plan
-from xbridge._derive.treedef import ARRAY, paths
+from xbridge._derive.treedef import ARRAY, argument_paths
 
 torch = pytest.importorskip("torch")
 jnp = pytest.importorskip("jax.numpy")
@@ -257,4 +257,4 @@ def test_find_plan__has_none_for_other_shapes() -> None:
 def test_paths__names_fields_of_dataclasses() -> None:
     """An error in compiled code names the field that it is about."""
     form = ("data", Options, ("k", "x"), "float", ARRAY)
-    assert paths(("tuple", ("tuple", form), ("dict", (), ()))) == ["argument 0.x"]
+    assert argument_paths(("tuple", ("tuple", form), ("dict", (), ()))) == ["argument 0.x"]

@@ -28,7 +28,9 @@ def leaf() -> Any:
     return torch.from_numpy(X.copy()).requires_grad_()
 
 
-def test_explain_shows_the_plan_of_each_argument_and_where_the_derivative_comes_from() -> None:
+def test_aligned__explain_shows_the_plan_of_each_argument_and_where_the_derivative_comes_from() -> None:
+    """`explain` shows the plan of each argument and where the derivative comes from."""
+
     def scale(x: Any, n: int, *, dtype: Any = None) -> Any:
         return x * n
 
@@ -58,7 +60,9 @@ def test_explain_shows_the_plan_of_each_argument_and_where_the_derivative_comes_
     assert "nothing is followed" in str(by_jax)
 
 
-def test_explain_shows_the_copy_of_an_array_that_the_function_could_write_to() -> None:
+def test_aligned__explain_shows_the_copy_of_an_array_that_the_function_could_write_to() -> None:
+    """`explain` shows the copy of an array that the function could write to."""
+
     def add(x: Any) -> Any:
         x += 1
         return x
@@ -68,7 +72,8 @@ def test_explain_shows_the_copy_of_an_array_that_the_function_could_write_to() -
     assert (plan.copies, f(x).tolist(), x.tolist()) == (True, [1, 1], [0, 0])
 
 
-def test_explain_runs_nothing_and_needs_an_array() -> None:
+def test_aligned__explain_runs_nothing_and_needs_an_array() -> None:
+    """`explain` runs nothing and needs an array."""
     ran: list[Any] = []
     f = aligned(backend="jax")(ran.append)
     explain(f, leaf())
@@ -81,7 +86,8 @@ def test_explain_runs_nothing_and_needs_an_array() -> None:
     assert "__xbridge__" in wrapped
 
 
-def test_a_policy_sees_the_conversions_in_calls() -> None:
+def test_aligned__policy_sees_the_conversions_in_calls() -> None:
+    """A policy sees the conversions in calls."""
     with xbridge.policy(detaches="raise"):
         for name in ("numpy", "jax"):
             x = leaf()
@@ -95,7 +101,8 @@ def test_a_policy_sees_the_conversions_in_calls() -> None:
             in_library("torch")(jax.numpy.asarray(X))
 
 
-def test_a_record_has_a_row_for_each_conversion_in_a_call_and_its_gradient() -> None:
+def test_aligned__record_has_a_row_for_each_conversion_in_a_call_and_its_gradient() -> None:
+    """A record has a row for each conversion in a call and its gradient."""
     f = in_library("numpy")
     with xbridge.record() as seen:
         f(leaf()).sum().backward()
@@ -106,7 +113,8 @@ def test_a_record_has_a_row_for_each_conversion_in_a_call_and_its_gradient() -> 
     }
 
 
-def test_a_record_has_the_conversions_of_each_call_that_is_repeated_within_it() -> None:
+def test_aligned__record_has_the_conversions_of_each_call_that_is_repeated_within_it() -> None:
+    """A record has the conversions of each call that is repeated within it."""
     f, x = in_library("numpy"), torch.from_numpy(X)
     f(x), f(x)
     with xbridge.record() as seen:
@@ -115,11 +123,13 @@ def test_a_record_has_the_conversions_of_each_call_that_is_repeated_within_it() 
             assert sum(row.calls for row in seen.rows) == 2 * calls
 
 
-def test_a_call_without_arrays_is_a_call_of_the_function() -> None:
+def test_aligned__call_without_arrays_is_a_call_of_the_function() -> None:
+    """A call without arrays is a call of the function."""
     assert aligned(backend="jax")(lambda *xs, **named: (xs, named))(1, a="b") == ((1,), {"a": "b"})
 
 
-def test_a_shortcut_gives_way_to_what_it_does_not_know() -> None:
+def test_aligned__shortcut_gives_way_to_what_it_does_not_know() -> None:
+    """A shortcut gives way to what it does not know."""
     f = in_library("numpy")
     x = torch.from_numpy(X)
     same(f(x), value(X))
@@ -136,14 +146,16 @@ def test_a_shortcut_gives_way_to_what_it_does_not_know() -> None:
         same(f(x), value(X))
 
 
-def test_every_call_brings_a_result_to_the_device_of_the_caller() -> None:
+def test_aligned__every_call_brings_a_result_to_the_device_of_the_caller() -> None:
+    """Every call brings a result to the device of the caller."""
     f = aligned(backend="numpy")(lambda x: torch.ones(2, device="meta"))
     for _ in range(2):
         with pytest.raises(DeviceError, match="from 'meta' to 'cpu'"):
             f(torch.ones(2))
 
 
-def test_an_option_that_is_given_is_kept_on_every_way() -> None:
+def test_aligned__option_that_is_given_is_kept_on_every_way() -> None:
+    """An option that is given is kept on every way."""
     x = torch.from_numpy(X)
     like = aligned(like=np.ones(1))(lambda x: x + 1)
     same(like(x), X + 1)
@@ -156,7 +168,8 @@ def test_an_option_that_is_given_is_kept_on_every_way() -> None:
         aligned(backend="jax", copy=False)(lambda x: x)(leaf())
 
 
-def test_the_function_that_a_compiler_follows_works_without_one() -> None:
+def test_aligned__function_that_a_compiler_follows_works_without_one() -> None:
+    """The function that a compiler follows works without one."""
     from xbridge._functions.function import latest_form, program_key
 
     f = aligned(
@@ -178,14 +191,16 @@ def test_the_function_that_a_compiler_follows_works_without_one() -> None:
 
 # torch hides this warning of its own where warnings are shown, and the suite raises them.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-def test_torch_checks_the_operator() -> None:
+def test_aligned__torch_checks_the_operator() -> None:
+    """torch checks the operator."""
     f = in_library("numpy")
     f(leaf())
     (rule,) = vars(f)["__xbridge__"].rules.values()
     torch.library.opcheck(torch.ops.xbridge.call.default, ([leaf()], [], rule.key, []))
 
 
-def test_a_call_in_a_program_of_another_compiler_is_part_of_it() -> None:
+def test_aligned__call_in_a_program_of_another_compiler_is_part_of_it() -> None:
+    """A call in a program of another compiler is part of it."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     f = aligned(backend="jax")(lambda x: x * 2)
@@ -194,7 +209,8 @@ def test_a_call_in_a_program_of_another_compiler_is_part_of_it() -> None:
     same(graph(torch.from_numpy(X)), 2 * X)
 
 
-def test_a_tangent_that_nothing_moves_is_zero() -> None:
+def test_aligned__tangent_that_nothing_moves_is_zero() -> None:
+    """A tangent that nothing moves is zero."""
     f = in_library("torch")
     v = jax.numpy.asarray(X)
     _, tangent = jax.jvp(lambda w: jax.jvp(f, (v,), (v,))[1] + 0 * w, (v,), (v,))
@@ -203,7 +219,10 @@ def test_a_tangent_that_nothing_moves_is_zero() -> None:
     same(jax.jvp(linear, (v,), (v,))[1], X * slope(X))
 
 
-def test_a_missing_library_for_a_check_of_derivatives_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aligned__missing_library_for_a_check_of_derivatives_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A missing library for a check of derivatives is an error."""
     from xbridge.testing import _derivatives, assert_derivative
 
     monkeypatch.setattr(_derivatives, "_LIBRARIES", {})
@@ -211,7 +230,8 @@ def test_a_missing_library_for_a_check_of_derivatives_is_an_error(monkeypatch: p
         assert_derivative(in_library("numpy"), X)
 
 
-def test_the_order_of_an_error_is_counted_in_words() -> None:
+def test_aligned__order_of_an_error_is_counted_in_words() -> None:
+    """The order of an error is counted in words."""
     t = torch.from_numpy(X)
     f = by_hand()
 
@@ -223,27 +243,31 @@ def test_the_order_of_an_error_is_counted_in_words() -> None:
         tangent(tangent(tangent(f)))(t)
 
 
-def test_a_default_dtype_that_the_library_lacks_too_is_not_advised() -> None:
+def test_aligned__default_dtype_that_the_library_lacks_too_is_not_advised() -> None:
+    """A default dtype that the library lacks too is not advised."""
     pytest.importorskip("array_api_strict")
     with pytest.raises(xbridge.DTypeError) as caught:
         aligned(backend="array_api_strict")(lambda x: x)(torch.ones(2, dtype=torch.float16))
     assert "aligned(" not in str(caught.value)
 
 
-def test_an_empty_batch_has_the_shape_that_is_declared() -> None:
+def test_aligned__empty_batch_has_the_shape_that_is_declared() -> None:
+    """An empty batch has the shape that is declared."""
     f = aligned(backend="numpy", result=lambda m: np.empty(m.shape[0]))(lambda m: m.sum(1))
     batch = torch.ones(0, 3, 2, dtype=torch.float64)
     assert torch.vmap(f)(batch).shape == (0, 3)
     assert jax.vmap(f)(jax.numpy.ones((0, 3, 2))).shape == (0, 3)
 
 
-def test_a_batch_in_a_compiled_program_is_a_loop_of_it() -> None:
+def test_aligned__batch_in_a_compiled_program_is_a_loop_of_it() -> None:
+    """A batch in a compiled program is a loop of it."""
     f = aligned(backend="numpy", result=lambda m: np.empty(m.shape[0]))(lambda m: m.sum(1))
     batch = np.arange(24.0).reshape(4, 3, 2)
     same(jax.jit(jax.vmap(f))(jax.numpy.asarray(batch)), batch.sum(-1))
 
 
-def test_an_index_does_not_move_a_tangent() -> None:
+def test_aligned__index_does_not_move_a_tangent() -> None:
+    """An index does not move a tangent."""
     f = aligned(backend="torch")(lambda x, i: x[i] * 2)
     v, i = jax.numpy.asarray(X), jax.numpy.array([3, 1])
 
@@ -255,14 +279,16 @@ def test_an_index_does_not_move_a_tangent() -> None:
     same(still, 0 * X[:2])
 
 
-def test_a_compiler_that_traces_follows_every_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aligned__compiler_that_traces_follows_every_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that traces follows every tensor."""
     follows: Any = get("torch").follows
     assert not follows(torch.ones(2))
     monkeypatch.setattr("xbridge.backends.torch._is_traced", lambda: True)
     assert follows(torch.ones(2))
 
 
-def test_a_function_that_returns_none_runs_once_a_call() -> None:
+def test_aligned__function_that_returns_none_runs_once_a_call() -> None:
+    """A function that returns None runs once in each call."""
     seen: list[Any] = []
     call = aligned(backend="jax")(seen.append)
     for count in range(1, 4):
@@ -270,7 +296,8 @@ def test_a_function_that_returns_none_runs_once_a_call() -> None:
         assert len(seen) == count
 
 
-def test_a_followed_call_that_was_seen_before_is_examined_again_while_a_compiler_traces() -> None:
+def test_aligned__followed_call_that_was_seen_before_is_examined_again_while_a_compiler_traces() -> None:
+    """A followed call that was seen before is examined again while a compiler traces."""
     call = aligned(backend="jax")(lambda x: jax.numpy.sin(x))  # noqa: PLW0108 -- a function of its own
     for _ in range(3):
         x = leaf()

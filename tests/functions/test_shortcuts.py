@@ -126,12 +126,13 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 @example((["torch", "numpy"], [0, 0], [1, 0], ("b", "a")), total, {"vjp": lambda g, y, *xs: xs})
 @example((["torch", "torch", "int"], [0, 0, 0], [0, 0, 0], ("b", "a")), pair, {"vjp": lambda g, y, *xs: xs})
 @example((["none", "torch"], [0, 0], [0, 0], ()), first, {})
-def test_a_repeated_call_does_what_the_first_one_does(
+def test_aligned__repeated_call_does_what_the_first_one_does(
     library: str | None,
     call: tuple[list[str], list[int], list[int], tuple[str, ...]],
     body: Any,
     options: dict[str, Any],
 ) -> None:
+    """A repeated call does what the first one does."""
     kinds, before, after, names = call
     f, new = (aligned(backend=library, **options)(body) for _ in range(2))
     for _ in range(2):
@@ -140,7 +141,8 @@ def test_a_repeated_call_does_what_the_first_one_does(
     assert outcome(f, makers, names) == outcome(new, makers, names)
 
 
-def test_an_argument_that_is_an_array_by_name_is_one_in_each_call() -> None:
+def test_aligned__argument_that_is_an_array_by_name_is_one_in_each_call() -> None:
+    """An argument that is an array by name is one in each call."""
     f = aligned(backend="torch", arrays=("x", "weight"))(lambda x, n, weight=None: (x, n, weight))
     tensor = torch.ones(2)
     for _ in range(3):
@@ -150,7 +152,9 @@ def test_an_argument_that_is_an_array_by_name_is_one_in_each_call() -> None:
         assert [type(y) for y in f(HOST, 3.5, 2)] == [np.ndarray, float, np.ndarray]
 
 
-def test_a_backend_may_be_registered_while_a_call_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aligned__backend_may_be_registered_while_a_call_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend may be registered while a call is examined."""
+
     def register() -> bool:
         registry.by_type.clear()
         return False
@@ -161,7 +165,8 @@ def test_a_backend_may_be_registered_while_a_call_is_examined(monkeypatch: pytes
         assert f(torch.ones(2)).tolist() == [1, 1]
 
 
-def test_a_record_sees_a_call_that_a_compiler_leaves() -> None:
+def test_aligned__record_sees_a_call_that_a_compiler_leaves() -> None:
+    """A record sees a call that a compiler leaves."""
     f = aligned(backend="torch")(lambda x: x + 1)
     compiled = torch.compile(lambda x: f(x), backend="eager")  # noqa: PLW0108 -- a function of its own
     for _ in range(2):
@@ -171,7 +176,8 @@ def test_a_record_sees_a_call_that_a_compiler_leaves() -> None:
     assert seen.rows
 
 
-def test_a_transform_follows_a_repeated_call() -> None:
+def test_aligned__transform_follows_a_repeated_call() -> None:
+    """A transform follows a repeated call."""
     f = aligned(backend="jax")(lambda x, *, power=2: x**power)
     for _ in range(3):
         f(torch.ones(3), power=3)

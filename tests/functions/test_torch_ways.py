@@ -41,7 +41,9 @@ def rand(*shape: int) -> Any:
 
 @pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 0), (1, 0), (2, None), (0, 2)], ids=str)
 @pytest.mark.parametrize("loop", [(), (5,)], ids=["one axis", "two axes"])
-def test_any_axes_are_a_batch_of_a_function_with_a_signature(dims: Any, loop: tuple[int, ...]) -> None:
+def test_aligned__any_axes_are_a_batch_of_a_function_with_a_signature(
+    dims: Any, loop: tuple[int, ...]
+) -> None:
     """The other axes before the core broadcast with each other, and not with the batch."""
     a, b = rand(*loop, 2, 3), rand(1, 3) if loop else rand(3)
     xs = [
@@ -57,7 +59,8 @@ def test_any_axes_are_a_batch_of_a_function_with_a_signature(dims: Any, loop: tu
 
 
 @pytest.mark.parametrize("library", ["numpy", "jax"])
-def test_gradients_of_several_arguments_are_batched_at_once(library: str) -> None:
+def test_aligned__gradients_of_several_arguments_are_batched_at_once(library: str) -> None:
+    """Gradients of several arguments are batched at once."""
     if library == "numpy":
         f = aligned(backend="numpy", vjp=lambda g, y, a, b: (g * b, g * a))(lambda a, b: a * b)
     else:
@@ -98,7 +101,8 @@ def test_grad__batched_refuses_a_derivative_that_is_not_given() -> None:
         found.sum().backward()
 
 
-def test_a_compiled_program_has_integers_among_arrays_and_numbers_of_both_kinds() -> None:
+def test_aligned__compiled_program_has_integers_among_arrays_and_numbers_of_both_kinds() -> None:
+    """A compiled program has integers among arrays and numbers of both kinds."""
     torch._dynamo.reset()
 
     @aligned(backend="jax")  # type: ignore[untyped-decorator] # Any, as above
@@ -122,7 +126,8 @@ def test_a_compiled_program_has_integers_among_arrays_and_numbers_of_both_kinds(
 
 
 @pytest.mark.parametrize("numbers", [(), (2,), (0.5,), (2, 0.5)], ids=str)
-def test_a_compiled_call_is_differentiated_with_any_numbers(numbers: tuple[float, ...]) -> None:
+def test_aligned__compiled_call_is_differentiated_with_any_numbers(numbers: tuple[float, ...]) -> None:
+    """A compiled call is differentiated with any numbers."""
     torch._dynamo.reset()
     f = aligned(backend="jax")(lambda x, *ks: x * x * sum(ks, 1))
     x = torch.from_numpy(X.copy()).requires_grad_()
@@ -130,7 +135,8 @@ def test_a_compiled_call_is_differentiated_with_any_numbers(numbers: tuple[float
     same(torch.autograd.grad(y.sum(), x)[0], 2 * X * (1 + sum(numbers)))
 
 
-def test_a_tangent_moves_some_arguments_and_some_results() -> None:
+def test_aligned__tangent_moves_some_arguments_and_some_results() -> None:
+    """A tangent moves some arguments and some results."""
     f = aligned(backend="jax")(lambda a, i, b: (a * b, i + 1, a.sum()))
     a, b = torch.from_numpy(X), torch.from_numpy(X + 1)
     i = torch.tensor([1])
@@ -142,7 +148,9 @@ def test_a_tangent_moves_some_arguments_and_some_results() -> None:
     same(torch.func.jvp(lambda b: f(a, i, b)[0], (b,), (a,))[1], X * X)
 
 
-def test_an_empty_batch_has_the_dtypes_and_the_shapes_of_the_results() -> None:
+def test_aligned__empty_batch_has_the_dtypes_and_the_shapes_of_the_results() -> None:
+    """An empty batch has the dtypes and the shapes of the results."""
+
     def declare(x: Any) -> Any:
         return np.empty((2, *x.shape), "f4"), np.empty((), "i8")
 
@@ -153,7 +161,8 @@ def test_an_empty_batch_has_the_dtypes_and_the_shapes_of_the_results() -> None:
         assert (tuple(at.shape), at.dtype) == ((size,), torch.int64)
 
 
-def test_shapes_are_enough_for_tensors_without_memory() -> None:
+def test_aligned__shapes_are_enough_for_tensors_without_memory() -> None:
+    """Shapes are enough for tensors without memory."""
     f = aligned(backend="jax")(lambda x: (x @ x.T, x.sum()))
     x = torch.ones(2, 3, device="meta", requires_grad=True)
     y, s = f(x)
@@ -163,7 +172,8 @@ def test_shapes_are_enough_for_tensors_without_memory() -> None:
 
 
 @pytest.mark.parametrize("library", ["numpy", "jax"])
-def test_a_result_has_no_values_if_one_of_the_tensors_has_none(library: str) -> None:
+def test_aligned__result_has_no_values_if_one_of_the_tensors_has_none(library: str) -> None:
+    """A result has no values if one of the tensors has none."""
     f = aligned(backend=library, result=lambda x, y: np.empty_like(x))(lambda x, y: x + y)
     for x in (torch.ones(2), torch.ones(2, requires_grad=True)):
         assert f(x, torch.ones(2, device="meta")).is_meta

@@ -28,7 +28,8 @@ def leaf() -> Any:
     return torch.from_numpy(X.copy()).requires_grad_()
 
 
-def test_a_tree_of_parameters_is_differentiated() -> None:
+def test_aligned__tree_of_parameters_is_differentiated() -> None:
+    """A tree of parameters is differentiated."""
     w, b = torch.rand(3, 4, dtype=torch.float64, requires_grad=True), leaf()[:3].detach().requires_grad_()
     tree = {"layers": [Pair(w, b)], "act": "tanh", "none": None}
 
@@ -57,7 +58,9 @@ class Model:
     rest: list[Any] = field(default_factory=list)
 
 
-def test_a_dataclass_is_a_tree_and_its_other_fields_are_part_of_the_call() -> None:
+def test_aligned__dataclass_is_a_tree_and_its_other_fields_are_part_of_the_call() -> None:
+    """A dataclass is a tree and its other fields are part of the call."""
+
     def f(model: Model, x: Any) -> Model:
         sign = -1 if model.name == "negative" else 1
         return Model(sign * model.w * x, model.name, [len(model.rest)])
@@ -70,7 +73,8 @@ def test_a_dataclass_is_a_tree_and_its_other_fields_are_part_of_the_call() -> No
         same(torch.autograd.grad(made.w.sum(), w)[0], sign * X)
 
 
-def test_registered_classes_are_trees_in_gradients_too() -> None:
+def test_aligned__registered_classes_are_trees_in_gradients_too() -> None:
+    """Registered classes are trees in gradients too."""
     both = aligned(backend="numpy", vjp=lambda g, y, m: (Model(2 * m.w * g),))(lambda m: m.w**2)
     w = leaf()
     same(torch.autograd.grad(both(Model(w)).sum(), w)[0], 2 * X)
@@ -83,7 +87,8 @@ def test_registered_classes_are_trees_in_gradients_too() -> None:
     assert aligned(backend="jax")(lambda x, node: x)(leaf(), "s") is not node
 
 
-def test_numbers_and_constants_of_other_types_are_other_calls() -> None:
+def test_aligned__numbers_and_constants_of_other_types_are_other_calls() -> None:
+    """Numbers and constants of other types are other calls."""
     k = aligned(backend="jax")(lambda a, k: a * k)
     whole = torch.ones(2, dtype=torch.int32)
     one = torch.ones(2, dtype=torch.int32)
@@ -110,7 +115,8 @@ def test_numbers_and_constants_of_other_types_are_other_calls() -> None:
     assert [float(by_key(x, d)[0].detach()) for d in ({1: 0}, {True: 0})] == [2, 1]
 
 
-def test_an_argument_without_a_hash_is_refused_only_if_something_is_followed() -> None:
+def test_aligned__argument_without_a_hash_is_refused_only_if_something_is_followed() -> None:
+    """An argument without a hash is refused only if something is followed."""
     f = aligned(backend="jax")(lambda x, names: x * len(names))
     same(f(leaf().detach(), {"a", "b"}), 2 * X)
     same(f(leaf(), frozenset("ab")), 2 * X)
@@ -118,7 +124,8 @@ def test_an_argument_without_a_hash_is_refused_only_if_something_is_followed() -
         f(leaf(), {"a", "b"})
 
 
-def test_arguments_and_results_without_arrays_stay_the_same_objects() -> None:
+def test_aligned__arguments_and_results_without_arrays_stay_the_same_objects() -> None:
+    """Arguments and results without arrays stay the same objects."""
     thing: Any = object()
     seen: Any = []
     f = aligned(backend="jax")(lambda x, thing, names: (seen.append((thing, names)), thing)[1])
@@ -135,7 +142,8 @@ def test_arguments_and_results_without_arrays_stay_the_same_objects() -> None:
         assert jax.jit(lambda v, g=g: (v, g(v))[0])(jax.numpy.asarray(X)).shape == X.shape
 
 
-def test_each_call_has_its_own_numbers_in_its_result() -> None:
+def test_aligned__each_call_has_its_own_numbers_in_its_result() -> None:
+    """Each call has its own numbers in its result."""
     seen: Any = []
     runs: list[None] = []
 
@@ -155,7 +163,8 @@ def test_each_call_has_its_own_numbers_in_its_result() -> None:
     same(a.grad, np.cos(X))
 
 
-def test_a_cotangent_has_the_form_of_the_result() -> None:
+def test_aligned__cotangent_has_the_form_of_the_result() -> None:
+    """A cotangent has the form of the result."""
     seen: list[Any] = []
 
     def vjp(g: Any, y: Any, x: Any) -> Any:
@@ -170,7 +179,9 @@ def test_a_cotangent_has_the_form_of_the_result() -> None:
     assert (g["b"][1:], g["n"], whole["b"][1], whole["n"]) == ((None, None), None, "tag", 3)
 
 
-def test_gradients_by_keyword_are_in_the_order_of_the_signature() -> None:
+def test_aligned__gradients_by_keyword_are_in_the_order_of_the_signature() -> None:
+    """Gradients by keyword are in the order of the signature."""
+
     def vjp(g: Any, y: Any, a: Any, b: Any, *, c: int = 1) -> Any:
         return g * b * c, g * a * a.dtype.type(c), None
 
@@ -200,7 +211,8 @@ class NoSignature:
 max_of = NoSignature()
 
 
-def test_the_first_array_that_is_followed_decides() -> None:
+def test_aligned__first_array_that_is_followed_decides() -> None:
+    """The first array that is followed decides."""
     product = aligned(backend="numpy", signature="(),()->()", vjp=lambda g, y, a, b: (g * b, g * a))(
         lambda a, b: a * b
     )
@@ -219,7 +231,8 @@ def test_the_first_array_that_is_followed_decides() -> None:
         jax.grad(lambda t: product(leaf(), t).sum())(v)
 
 
-def test_within_one_library_a_function_runs_as_it_is() -> None:
+def test_aligned__within_one_library_a_function_runs_as_it_is() -> None:
+    """Within one library a function runs as it is."""
     seen: Any = []
     f = aligned(lambda x, y: (seen.extend((x, y)), x * y)[1])
     x = leaf()
@@ -232,7 +245,8 @@ def test_within_one_library_a_function_runs_as_it_is() -> None:
     same(jax.grad(lambda t: like(t).sum())(v), 1 + 0 * X)
 
 
-def test_nested_arrays_are_named_in_errors() -> None:
+def test_aligned__nested_arrays_are_named_in_errors() -> None:
+    """Nested arrays are named in errors."""
     f = aligned(backend="jax")(lambda tree, *, model=None: tree)
     bad = np.array([None])
     named: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
@@ -248,14 +262,16 @@ def test_nested_arrays_are_named_in_errors() -> None:
         assert str(caught.value).startswith(f"at {place} of ")
 
 
-def test_odd_containers_are_passed_as_they_are() -> None:
+def test_aligned__odd_containers_are_passed_as_they_are() -> None:
+    """Odd containers are passed as they are."""
     f = aligned(backend="jax")(lambda x, y: y)
     now = time.localtime()
     assert f(torch.ones(2), now) is now
     assert aligned(backend="jax")(lambda x, y: x * y.tm_year)(leaf(), now).shape == (4,)
 
 
-def test_compiled_calls_have_trees_and_numbers_that_change() -> None:
+def test_aligned__compiled_calls_have_trees_and_numbers_that_change() -> None:
+    """Compiled calls have trees and numbers that change."""
     torch._dynamo.reset()
 
     def f(tree: Any, *, k: Any, pair: Any = None) -> Any:
@@ -275,7 +291,8 @@ def test_compiled_calls_have_trees_and_numbers_that_change() -> None:
         same(slope, host(torch.ones(2, 2, dtype=torch.float64) @ b.T) * k)
 
 
-def test_a_compiled_call_casts_and_cuts_as_the_options_say() -> None:
+def test_aligned__compiled_call_casts_and_cuts_as_the_options_say() -> None:
+    """A compiled call casts and cuts as the options say."""
     torch._dynamo.reset()
     x = leaf()
     cut = aligned(backend="jax", grad="detach")(lambda x: x * 2)
@@ -295,7 +312,8 @@ class Registered:
         self.context = context
 
 
-def test_a_class_that_a_library_registers_is_a_tree_and_its_context_is_part_of_the_call() -> None:
+def test_aligned__class_that_a_library_registers_is_a_tree_and_its_context_is_part_of_the_call() -> None:
+    """A class that a library registers is a tree and its context is part of the call."""
     from torch.utils import _pytree
 
     _pytree.register_pytree_node(
@@ -309,7 +327,8 @@ def test_a_class_that_a_library_registers_is_a_tree_and_its_context_is_part_of_t
         same(torch.autograd.grad(f(Registered(x, {"names": names})).sum(), x)[0], len(names) + 0 * X)
 
 
-def test_gradients_of_a_dict_have_its_keys() -> None:
+def test_aligned__gradients_of_a_dict_have_its_keys() -> None:
+    """Gradients of a dict have its keys."""
     f = aligned(backend="numpy", vjp=lambda g, y, p: {"b": g, "w": 2 * g})(lambda p: 2 * p["w"] + p["b"])
     w, b = leaf(), leaf()
     one, two = torch.autograd.grad(f({"w": w, "b": b}).sum(), (w, b))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from xbridge._core.protocol import HostArray, MemoryLayout
-    from xbridge._derive.functions import Call, Rule
+    from xbridge._derive.functions import Call, DerivableFunction
 
 name = "tiles"
 array_types: tuple[type, ...] = (Tile,)
@@ -73,7 +73,7 @@ def namespace(x: Tile, /) -> ModuleType:
     return module
 
 
-def rule(call: Call, /) -> Rule:
+def rule(call: Call, /) -> DerivableFunction:
     return opaque(call)
 
 
@@ -85,7 +85,7 @@ def follows(x: Tile, /) -> bool:
     return x.tracked
 
 
-def run(rule: Rule, xs: list[Tile], /) -> list[Tile]:
+def run(rule: DerivableFunction, xs: list[Tile], /) -> list[Tile]:
     return rule.call.evaluate(rule, xs, backend_of(xs[0]))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import kit_toy_backend as good
 from kit_toy import Tile
 
-from xbridge._derive.functions import Rule, latest
+from xbridge._derive.functions import DerivableFunction, latest
 from xbridge._derive.numpy_functions import OpaqueRule
 from xbridge._derive.treedef import ARRAY
 from xbridge.errors import GradientError
@@ -43,17 +43,17 @@ class Derived(OpaqueRule):
         return [xs[0]]
 
 
-def derived(self: Any, *what: Any) -> Rule:
+def derived(self: Any, *what: Any) -> DerivableFunction:
     return Derived(self.call, self.name)
 
 
-def unordered(self: Any, *what: Any) -> Rule:
+def unordered(self: Any, *what: Any) -> DerivableFunction:
     made = Derived(self.call, self.name)
     made.order = 0
     return made
 
 
-def seedless(self: Any, axes: Any) -> Rule:
+def seedless(self: Any, axes: Any) -> DerivableFunction:
     return Derived(self.call, self.name)
 
 

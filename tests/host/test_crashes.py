@@ -67,7 +67,8 @@ sizes = {
 REFUSED = "UnsupportedArrayError True"
 
 
-def test_memory_that_is_gone_is_not_read() -> None:
+def test_to_numpy__memory_that_is_gone_is_not_read() -> None:
+    """Memory that is gone is not read."""
     code = f"""
 {PRELUDE}{VIEWS}
 for size, resized in sizes.items():
@@ -84,7 +85,8 @@ for size, resized in sizes.items():
     assert (status, len(lines)) == (0, 4 * 11 * 9)
 
 
-def test_an_empty_view_of_memory_that_is_gone_is_empty() -> None:
+def test_to_numpy__empty_view_of_memory_that_is_gone_is_empty() -> None:
+    """An empty view of memory that is gone is empty."""
     code = f"""
 {PRELUDE}
 for dtype in (torch.float32, torch.bfloat16):
@@ -96,7 +98,8 @@ for dtype in (torch.float32, torch.bfloat16):
     assert fresh.forked(code) == (0, ["(0,) (0,) []"] * 2)
 
 
-def test_no_negative_stride_reaches_torch() -> None:
+def test_to_numpy__no_negative_stride_reaches_torch() -> None:
+    """No negative stride reaches torch."""
     code = f"""
 {PRELUDE}
 for a in (np.arange(4.0), np.ones((2, 1))[:, ::-1], np.ones((0, 3)), np.arange(4, dtype="u8")):
@@ -110,7 +113,8 @@ print("done")
     assert fresh.forked(code) == (0, ["done"])
 
 
-def test_a_functionalized_tensor_shows_no_memory() -> None:
+def test_to_numpy__functionalized_tensor_shows_no_memory() -> None:
+    """A functionalized tensor shows no memory."""
     code = f"""
 {PRELUDE}
 from torch.func import functionalize
@@ -135,7 +139,8 @@ for x in (torch.ones(4), torch.ones(8)[4:], torch.ones(4, dtype=torch.bfloat16))
     assert (status, len(lines)) == (0, 6 * (3 * 3 + 3 * 3))
 
 
-def test_a_wrapper_without_memory_shows_none() -> None:
+def test_to_numpy__wrapper_without_memory_shows_none() -> None:
+    """A wrapper without memory shows none."""
     code = f"""
 {PRELUDE}
 from torch_kinds import Endless
@@ -156,7 +161,8 @@ for call in (OUT | WITHIN).values():
     assert status == 0
 
 
-def test_read_only_memory_is_not_written_through_torch() -> None:
+def test_to_numpy__read_only_memory_is_not_written_through_torch() -> None:
+    """Read-only memory is not written through torch."""
     code = f"""
 {PRELUDE}
 import tempfile
@@ -182,7 +188,8 @@ with tempfile.TemporaryDirectory() as folder:
     assert (status, lines) == (0, ["False"] * 11 + ["True", "[1.0, 1.0, 1.0, 1.0]"])
 
 
-def test_the_result_outlives_the_source() -> None:
+def test_to_numpy__result_outlives_the_source() -> None:
+    """The result outlives the source."""
     code = f"""
 {PRELUDE}
 import array, gc

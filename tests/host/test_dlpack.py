@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 A = np.arange(6.0)
 
 
-def test_dlpack_memory_is_written_only_where_a_versioned_capsule_allows_it() -> None:
+def test_from_dlpack__dlpack_memory_is_written_only_where_a_versioned_capsule_allows_it() -> None:
+    """DLPack memory is written only where a versioned capsule allows it."""
     for make in (capsule, dlpack_only):
         a = A.copy()
         write(xbridge.to_numpy(make(a)))
@@ -41,13 +42,15 @@ def test_dlpack_memory_is_written_only_where_a_versioned_capsule_allows_it() -> 
             host.flags.writeable = True
 
 
-def test_a_capsule_that_says_it_is_a_copy_shares_nothing() -> None:
+def test_from_dlpack__capsule_that_says_it_is_a_copy_shares_nothing() -> None:
+    """A capsule that says it is a copy shares nothing."""
     with pytest.raises(xbridge.CopyError, match="try copy=None"):
         xbridge.to_numpy(capsule(A, flags=2), copy=False)
     assert xbridge.to_numpy(capsule(A, flags=2)).tolist() == A.tolist()
 
 
-def test_copy_means_for_an_exporter_what_it_means_for_an_array() -> None:
+def test_from_dlpack__copy_means_for_an_exporter_what_it_means_for_an_array() -> None:
+    """`copy` means for an exporter what it means for an array."""
     for x in (capsule(A), interface_only(A)):
         assert not np.shares_memory(xbridge.to_numpy(x, copy=True), A)
         assert np.shares_memory(xbridge.to_numpy(x, copy=False), A)
@@ -67,16 +70,19 @@ CAPSULES: dict[str, tuple[Callable[[], Exporter], list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", CAPSULES)
-def test_a_capsule_is_read_as_it_is_written(name: str) -> None:
+def test_from_dlpack__capsule_is_read_as_it_is_written(name: str) -> None:
+    """A capsule is read as it is written."""
     make, expected = CAPSULES[name]
     assert xbridge.to_numpy(make()).tolist() == expected
 
 
-def test_a_capsule_with_no_axes_needs_no_shape() -> None:
+def test_from_dlpack__capsule_with_no_axes_needs_no_shape() -> None:
+    """A capsule with no axes needs no shape."""
     assert xbridge.to_numpy(capsule(np.array(2.5), no_shape=True, no_strides=True)).tolist() == 2.5
 
 
-def test_an_exporter_is_asked_for_the_version_that_is_understood() -> None:
+def test_from_dlpack__exporter_is_asked_for_the_version_that_is_understood() -> None:
+    """An exporter is asked for the version that is understood."""
     asked: list[tuple[int, int]] = []
 
     def export(*, max_version: tuple[int, int]) -> object:
@@ -89,15 +95,18 @@ def test_an_exporter_is_asked_for_the_version_that_is_understood() -> None:
     assert [major for major, _ in asked] == [1]
 
 
-def test_an_empty_capsule_keeps_its_dtype() -> None:
+def test_from_dlpack__empty_capsule_keeps_its_dtype() -> None:
+    """An empty capsule keeps its dtype."""
     assert xbridge.to_numpy(capsule(np.zeros(3, "i2"), data=0, shape=(0,))).dtype == np.dtype("i2")
 
 
-def test_a_capsule_may_have_as_many_axes_as_numpy_knows() -> None:
+def test_from_dlpack__capsule_may_have_as_many_axes_as_numpy_knows() -> None:
+    """A capsule may have as many axes as NumPy knows."""
     assert xbridge.to_numpy(capsule(A[:1], shape=(1,) * 64, no_strides=True)).shape == (1,) * 64
 
 
-def test_unaligned_memory_is_seen_as_such() -> None:
+def test_from_dlpack__unaligned_memory_is_seen_as_such() -> None:
+    """Unaligned memory is seen as such."""
     raw = np.zeros(17, "u1")
     raw[1:].view("f8")[:] = [1.5, 2.5]
     host = xbridge.to_numpy(capsule(raw, offset=1, shape=(2,), strides=(1,), code=2, bits=64))
@@ -131,13 +140,15 @@ BROKEN: dict[str, tuple[dict[str, Any], type[xbridge.XBridgeError]]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_capsule_that_cannot_be_read_is_refused(name: str) -> None:
+def test_from_dlpack__capsule_that_cannot_be_read_is_refused(name: str) -> None:
+    """A capsule that cannot be read is refused."""
     changes, error = BROKEN[name]
     with pytest.raises(error, match="; try "):
         xbridge.to_numpy(capsule(A, **changes))
 
 
-def test_a_capsule_without_a_shape_does_not_bring_the_interpreter_down() -> None:
+def test_from_dlpack__capsule_without_a_shape_does_not_bring_the_interpreter_down() -> None:
+    """A capsule without a shape does not bring the interpreter down."""
     code = """
         import numpy as np, xbridge
         from exporters import capsule
@@ -152,18 +163,21 @@ def test_a_capsule_without_a_shape_does_not_bring_the_interpreter_down() -> None
 
 
 @pytest.mark.parametrize("answer", [None, 1, "capsule", object(), A], ids=lambda x: type(x).__name__)
-def test_an_object_that_is_not_a_capsule_is_refused(answer: object) -> None:
+def test_from_dlpack__object_that_is_not_a_capsule_is_refused(answer: object) -> None:
+    """An object that is not a capsule is refused."""
     with pytest.raises(xbridge.UnsupportedArrayError, match="returned"):
         xbridge.to_numpy(Exporter(__dlpack__=lambda **_: answer, __dlpack_device__=lambda: (1, 0)))
 
 
 @pytest.mark.parametrize("device", [None, 1, (), ("cpu", 0), (None, 0)], ids=repr)
-def test_an_object_that_is_not_a_dlpack_device_is_refused(device: object) -> None:
+def test_from_dlpack__object_that_is_not_a_dlpack_device_is_refused(device: object) -> None:
+    """An object that is not a DLPack device is refused."""
     with pytest.raises(xbridge.UnsupportedArrayError, match="the export failed"):
         xbridge.to_numpy(Exporter(__dlpack__=A.__dlpack__, __dlpack_device__=lambda: device))
 
 
-def test_the_exporter_lives_as_long_as_a_view_of_its_memory() -> None:
+def test_from_dlpack__exporter_lives_as_long_as_a_view_of_its_memory() -> None:
+    """The exporter lives as long as a view of its memory."""
     owner: Any = np.arange(4.0).view(type("Mine", (np.ndarray,), {}))
     gone = weakref.ref(owner)
     host = xbridge.to_numpy(dlpack_only(owner))[1:].view("u8")
@@ -180,7 +194,8 @@ def test_the_exporter_lives_as_long_as_a_view_of_its_memory() -> None:
 
 
 @pytest.mark.parametrize("word", EXTENDED)
-def test_what_numpy_cannot_import_comes_bit_for_bit_and_shared(word: str) -> None:
+def test_from_dlpack__what_numpy_cannot_import_comes_bit_for_bit_and_shared(word: str) -> None:
+    """What NumPy cannot import comes bit for bit and shared."""
     torch, ml_dtypes = pytest.importorskip("torch"), pytest.importorskip("ml_dtypes")
     dtype = getattr(torch, word)
     raw = torch.arange(256, dtype=torch.uint8).reshape(-1, dtype.itemsize)
@@ -195,9 +210,10 @@ def test_what_numpy_cannot_import_comes_bit_for_bit_and_shared(word: str) -> Non
     assert np.shares_memory(host.view("u1"), raw.numpy())
 
 
-def test_what_numpy_knows_through_a_missing_library_says_what_to_install(
+def test_from_dlpack__what_numpy_knows_through_a_missing_library_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """What NumPy knows through a missing library says what to install."""
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(xbridge.MissingLibraryError) as caught:
         xbridge.to_numpy(capsule(A, code=4, bits=16))
@@ -207,7 +223,8 @@ def test_what_numpy_knows_through_a_missing_library_says_what_to_install(
     )
 
 
-def test_what_its_exporter_refuses_is_refused() -> None:
+def test_from_dlpack__what_its_exporter_refuses_is_refused() -> None:
+    """What its exporter refuses is refused."""
     torch = pytest.importorskip("torch")
     for x in (torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.complex64).conj()):
         with pytest.raises((BufferError, RuntimeError)) as theirs:
@@ -217,7 +234,8 @@ def test_what_its_exporter_refuses_is_refused() -> None:
         assert type(caught.value.__cause__) is theirs.type
 
 
-def test_exporters_reach_torch_as_arrays_do() -> None:
+def test_from_dlpack__exporters_reach_torch_as_arrays_do() -> None:
+    """Exporters reach torch as arrays do."""
     torch = pytest.importorskip("torch")
     a = np.arange(4.0)
     for make in (capsule, dlpack_only, interface_only):

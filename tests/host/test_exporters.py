@@ -25,7 +25,8 @@ A = np.arange(6.0)
 
 
 @pytest.mark.parametrize("code", "bBhHiIlLqQfd")
-def test_a_typed_array_is_shared_and_keeps_its_dtype(code: str) -> None:
+def test_to_numpy__typed_array_is_shared_and_keeps_its_dtype(code: str) -> None:
+    """A typed array is shared and keeps its dtype."""
     numbers = array.array(code, [1, 2, 3])
     host = xbridge.to_numpy(numbers)
     assert (host.dtype.kind, host.itemsize) == (np.dtype(code).kind, numbers.itemsize)
@@ -34,7 +35,8 @@ def test_a_typed_array_is_shared_and_keeps_its_dtype(code: str) -> None:
     assert np.shares_memory(xbridge.to_numpy(numbers, copy=False), host)
 
 
-def test_a_shared_buffer_cannot_be_resized_under_the_result() -> None:
+def test_to_numpy__shared_buffer_cannot_be_resized_under_the_result() -> None:
+    """A shared buffer cannot be resized under the result."""
     numbers = array.array("d", [1, 2])
     host = xbridge.to_numpy(numbers)
     with pytest.raises(BufferError):
@@ -63,7 +65,8 @@ BUFFERS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("name", BUFFERS)
-def test_a_typed_buffer_becomes_the_array_that_it_describes(name: str) -> None:
+def test_to_numpy__typed_buffer_becomes_the_array_that_it_describes(name: str) -> None:
+    """A typed buffer becomes the array that it describes."""
     buffer = BUFFERS[name]()
     view = view_of(buffer)
     host = xbridge.to_numpy(buffer)
@@ -73,7 +76,8 @@ def test_a_typed_buffer_becomes_the_array_that_it_describes(name: str) -> None:
     assert host.size == 0 or np.shares_memory(host, np.asarray(view))
 
 
-def test_plain_bytes_have_no_dtype() -> None:
+def test_to_numpy__plain_bytes_have_no_dtype() -> None:
+    """Plain bytes have no dtype."""
     closed = mmap.mmap(-1, 8)
     subclass = type("Raw", (bytes,), {})
     for x in (b"abcdefgh", bytearray(8), closed, subclass(b"abcdefgh")):
@@ -83,7 +87,8 @@ def test_plain_bytes_have_no_dtype() -> None:
             xbridge.asarray([x])
 
 
-def test_a_buffer_that_is_gone_is_refused() -> None:
+def test_to_numpy__buffer_that_is_gone_is_refused() -> None:
+    """A buffer that is gone is refused."""
     view, mapped = memoryview(b"ab"), mmap.mmap(-1, 8)
     view.release()
     mapped.close()
@@ -107,7 +112,8 @@ LETTERS = array.array("w" if "w" in array.typecodes else "u", "ab")
     [memoryview(b"ab").cast("c"), LETTERS, (ctypes.py_object * 1)(), (Pair * 2)()],
     ids=["characters", "letters", "objects", "structures"],
 )
-def test_a_buffer_of_no_numbers_is_refused(x: object) -> None:
+def test_to_numpy__buffer_of_no_numbers_is_refused(x: object) -> None:
+    """A buffer of no numbers is refused."""
     with pytest.raises(xbridge.DTypeError, match="; try "):
         xbridge.to_numpy(x)
 
@@ -115,7 +121,8 @@ def test_a_buffer_of_no_numbers_is_refused(x: object) -> None:
 # -- array interfaces ----------------------------------------------------------------------------
 
 
-def test_an_array_interface_is_shared_as_it_says() -> None:
+def test_to_numpy__array_interface_is_shared_as_it_says() -> None:
+    """An array interface is shared as it says."""
     a = A.copy()
     write(xbridge.to_numpy(interface_only(a)))
     assert (a != A).all()
@@ -126,7 +133,8 @@ def test_an_array_interface_is_shared_as_it_says() -> None:
     assert xbridge.to_numpy(interface_only(np.array([1, 2], ">i2"))).tolist() == [1, 2]
 
 
-def test_the_mask_of_an_array_interface_is_not_lost() -> None:
+def test_to_numpy__mask_of_an_array_interface_is_not_lost() -> None:
+    """The mask of an array interface is not lost."""
     mask = interface_only(np.array([True, False] * 3))
     with pytest.raises(xbridge.UnsupportedArrayError, match="mask"):
         xbridge.to_numpy(interface_only(A, mask=mask))
@@ -135,7 +143,8 @@ def test_the_mask_of_an_array_interface_is_not_lost() -> None:
 @pytest.mark.parametrize(
     "interface", [3, {}, {"typestr": "<f8", "shape": (-1,), "version": 3}, {"typestr": "<z9", "shape": ()}]
 )
-def test_an_array_interface_that_makes_no_sense_is_refused(interface: object) -> None:
+def test_to_numpy__array_interface_that_makes_no_sense_is_refused(interface: object) -> None:
+    """An array interface that makes no sense is refused."""
     with pytest.raises(xbridge.UnsupportedArrayError, match="cannot read an Exporter: its export failed"):
         xbridge.to_numpy(Exporter(__array_interface__=interface))
 
@@ -143,7 +152,8 @@ def test_an_array_interface_that_makes_no_sense_is_refused(interface: object) ->
 # -- __array__ -----------------------------------------------------------------------------------
 
 
-def test_the_result_of_an_array_method_is_read_only() -> None:
+def test_to_numpy__result_of_an_array_method_is_read_only() -> None:
+    """The result of an array method is read-only."""
     host = xbridge.to_numpy(array_only(A))
     assert np.shares_memory(host, A)
     with pytest.raises(ValueError, match="read-only"):
@@ -154,14 +164,16 @@ def test_the_result_of_an_array_method_is_read_only() -> None:
     assert np.shares_memory(xbridge.to_numpy(array_only(A), copy=False), A)
 
 
-def test_an_array_method_that_cannot_promise_to_share_is_not_trusted_to() -> None:
+def test_to_numpy__array_method_that_cannot_promise_to_share_is_not_trusted_to() -> None:
+    """An array method that cannot promise to share is not trusted to."""
     with pytest.raises(xbridge.CopyError, match="try copy=None"):
         xbridge.to_numpy(Exporter(__array__=lambda dtype=None: A), copy=False)
     promises = Exporter(__array__=lambda dtype=None, copy=None: A if copy is False else A.copy())
     assert np.shares_memory(xbridge.to_numpy(promises, copy=False), A)
 
 
-def test_an_array_method_may_return_a_memmap_or_a_matrix(tmp_path: Any) -> None:
+def test_to_numpy__array_method_may_return_a_memmap_or_a_matrix(tmp_path: Any) -> None:
+    """An array method may return a memmap or a matrix."""
     mapped = np.memmap(tmp_path / "numbers", "f8", "w+", shape=(3,))
     mapped[:] = [1, 2, 3]
     host = xbridge.to_numpy(array_only(mapped))
@@ -170,7 +182,8 @@ def test_an_array_method_may_return_a_memmap_or_a_matrix(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["O", "U3", "M8[D]", "V3", "i4,f4"])
-def test_an_array_method_that_returns_no_numbers_is_refused(dtype: str) -> None:
+def test_to_numpy__array_method_that_returns_no_numbers_is_refused(dtype: str) -> None:
+    """An array method that returns no numbers is refused."""
     with pytest.raises(xbridge.DTypeError, match=r"cannot read an Exporter: it exports .*; try "):
         xbridge.to_numpy(array_only(np.zeros(2, dtype)))
 
@@ -179,7 +192,8 @@ ANSWERS = [None, 1, [1.0], np.float64(1), np.ma.masked_array(A, A > 2)]
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda x: type(x).__name__)
-def test_an_array_method_that_returns_no_array_is_refused(answer: object) -> None:
+def test_to_numpy__array_method_that_returns_no_array_is_refused(answer: object) -> None:
+    """An array method that returns no array is refused."""
     with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
         xbridge.to_numpy(array_only(answer))
 
@@ -191,7 +205,9 @@ RAISED = [TypeError("t"), BufferError("b"), RuntimeError("r"), ValueError("v"), 
 
 @pytest.mark.parametrize("error", RAISED, ids=repr)
 @pytest.mark.parametrize("method", ["__dlpack__", "__dlpack_device__", "__array__"])
-def test_what_an_exporter_raises_is_chained(method: str, error: Exception) -> None:
+def test_to_numpy__what_an_exporter_raises_is_chained(method: str, error: Exception) -> None:
+    """What an exporter raises is chained."""
+
     def fail(**_: object) -> None:
         raise error
 
@@ -203,7 +219,9 @@ def test_what_an_exporter_raises_is_chained(method: str, error: Exception) -> No
 
 
 @pytest.mark.parametrize("word", ["__dlpack__", "__array_interface__", "__array__"])
-def test_a_property_that_raises_is_chained_too(word: str) -> None:
+def test_to_numpy__property_that_raises_is_chained_too(word: str) -> None:
+    """A property that raises is chained too."""
+
     def fail(_: object) -> None:
         message = "not today"
         raise RuntimeError(message)
@@ -217,7 +235,8 @@ NOTHING = [None, ..., {}, set(), "text", object(), np, len, slice(1), np.dtype("
 
 
 @pytest.mark.parametrize("x", NOTHING, ids=lambda x: type(x).__name__)
-def test_what_exports_nothing_is_refused_by_every_verb(x: object) -> None:
+def test_asarray__what_exports_nothing_is_refused_by_every_verb(x: object) -> None:
+    """What exports nothing is refused by every verb."""
     for call in (xbridge.to_numpy, xbridge.asarray, xbridge.to_list, xbridge.align):
         with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
             call(x)
@@ -225,11 +244,13 @@ def test_what_exports_nothing_is_refused_by_every_verb(x: object) -> None:
         xbridge.asarray([x])
 
 
-def test_a_pickle_buffer_is_a_buffer() -> None:
+def test_to_numpy__pickle_buffer_is_a_buffer() -> None:
+    """A pickle buffer is a buffer."""
     assert np.shares_memory(xbridge.to_numpy(pickle.PickleBuffer(view_of(A))), A)
 
 
-def test_pandas_columns_are_read_and_never_written() -> None:
+def test_to_numpy__pandas_columns_are_read_and_never_written() -> None:
+    """pandas columns are read and never written."""
     pandas = pytest.importorskip("pandas")
     for column in (pandas.Series([1.5, 2.5], dtype="f4"), pandas.Index([1, 2]), pandas.Series([True, False])):
         host = xbridge.to_numpy(column)
@@ -241,7 +262,8 @@ def test_pandas_columns_are_read_and_never_written() -> None:
     assert xbridge.to_numpy(frame).tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
-def test_pandas_columns_of_no_numbers_are_refused() -> None:
+def test_to_numpy__pandas_columns_of_no_numbers_are_refused() -> None:
+    """pandas columns of no numbers are refused."""
     pandas = pytest.importorskip("pandas")
     dates = pandas.Series(pandas.to_datetime(["2020-01-01"]))
     for column in (pandas.Series(["a"]), pandas.Series([True, None]), dates, dates.dt.tz_localize("UTC")):

@@ -207,7 +207,8 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.lib
 
 
 @every_case
-def test_the_values_come_exactly_and_cannot_be_written(case: Case) -> None:
+def test_to_numpy__values_come_exactly_and_cannot_be_written(case: Case) -> None:
+    """The values come exactly and cannot be written."""
     x, expected = case.object(), np.array(case.values, case.dtype)
     host = xbridge.to_numpy(x)
     assert xbridge.dtype_of(host) == case.dtype
@@ -221,7 +222,8 @@ def test_the_values_come_exactly_and_cannot_be_written(case: Case) -> None:
 
 
 @every_case
-def test_a_tensor_of_them_is_the_callers_own(case: Case) -> None:
+def test_to_backend__tensor_of_them_is_the_callers_own(case: Case) -> None:
+    """A tensor of them is the caller's own."""
     pytest.importorskip("torch")
     x, expected = case.object(), np.array(case.values, case.dtype)
     tensor = xbridge.to_backend(x, "torch")
@@ -231,7 +233,8 @@ def test_a_tensor_of_them_is_the_callers_own(case: Case) -> None:
 
 
 @every_case
-def test_an_exporter_of_copies_shares_nothing(case: Case) -> None:
+def test_to_numpy__exporter_of_copies_shares_nothing(case: Case) -> None:
+    """An exporter of copies shares nothing."""
     x = case.object()
     if case.shares:
         host = xbridge.to_numpy(x, copy=False)
@@ -306,7 +309,8 @@ REFUSED: list[tuple[str, str, Callable[[Any], Any], str]] = [
     [(library, make, reason) for library, _, make, reason in REFUSED],
     ids=[f"{library}, {name}" for library, name, _, _ in REFUSED],
 )
-def test_what_would_be_lost_is_refused(library: str, make: Callable[[Any], Any], reason: str) -> None:
+def test_asarray__values_that_would_be_lost(library: str, make: Callable[[Any], Any], reason: str) -> None:
+    """What would be lost is refused."""
     x = make(pytest.importorskip(library))
     for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.asarray([x])):
         with pytest.raises(TypeError, match=f"{reason}.*; try ") as caught:
@@ -419,9 +423,10 @@ every_rounded = pytest.mark.parametrize(
 
 
 @every_rounded
-def test_what_an_export_would_round_or_invent_is_refused_with_a_cast_that_works(
+def test_to_numpy__what_an_export_would_round_or_invent_is_refused_with_a_cast_that_works(
     library: str, make: Callable[[Any], Any], reason: str
 ) -> None:
+    """What an export would round or invent is refused with a cast that works."""
     x = make(pytest.importorskip(library))
     with pytest.raises(xbridge.DTypeError, match=f"its {reason}|{reason}") as caught:
         xbridge.to_numpy(x)
@@ -434,7 +439,8 @@ def test_what_an_export_would_round_or_invent_is_refused_with_a_cast_that_works(
     assert host.shape == np.shape(np.asarray(x))
 
 
-def test_a_float_that_is_missing_is_not_a_number() -> None:
+def test_to_numpy__float_that_is_missing_is_not_a_number() -> None:
+    """A float that is missing is not a number."""
     pa = pytest.importorskip("pyarrow")
     x = pa.array([1.5, None], pa.float32())
     for made in (x, pa.chunked_array([x])):
@@ -442,7 +448,8 @@ def test_a_float_that_is_missing_is_not_a_number() -> None:
         assert (str(host.dtype), str(host.tolist())) == ("float32", "[1.5, nan]")
 
 
-def test_what_has_no_cast_by_name_is_refused_all_the_same() -> None:
+def test_to_numpy__what_has_no_cast_by_name_is_refused_all_the_same() -> None:
+    """What has no cast by name is refused all the same."""
     pa = pytest.importorskip("pyarrow")
     runs = pa.RunEndEncodedArray.from_arrays([2, 4], pa.array([LARGE, None]))
     for x in (runs, pa.chunked_array([runs]), pa.table({"a": runs, "b": [0.5] * 4})):
@@ -450,14 +457,16 @@ def test_what_has_no_cast_by_name_is_refused_all_the_same() -> None:
             xbridge.to_numpy(x)
 
 
-def test_the_advice_about_what_is_missing_works() -> None:
+def test_to_list__advice_about_what_is_missing_works() -> None:
+    """The advice about what is missing works."""
     pandas = pytest.importorskip("pandas")
     x = pandas.array([1, None])
     assert xbridge.to_list(x.fillna(0)) == [1, 0]
     assert np.isnan(xbridge.to_numpy(x.astype("Float64"))).tolist() == [False, True]
 
 
-def test_a_writable_arrow_tensor_is_shared_both_ways() -> None:
+def test_to_numpy__writable_arrow_tensor_is_shared_both_ways() -> None:
+    """A writable arrow tensor is shared both ways."""
     pa = pytest.importorskip("pyarrow")
     numbers = np.arange(6.0).reshape(2, 3).T
     host = xbridge.to_numpy(pa.Tensor.from_numpy(numbers))
@@ -467,7 +476,8 @@ def test_a_writable_arrow_tensor_is_shared_both_ways() -> None:
     assert not np.array_equal(numbers, np.arange(6.0).reshape(2, 3).T)
 
 
-def test_an_image_that_is_closed_or_cut_off_is_refused(tmp_path: Path) -> None:
+def test_to_numpy__image_that_is_closed_or_cut_off_is_refused(tmp_path: Path) -> None:
+    """An image that is closed or cut off is refused."""
     pil = pytest.importorskip("PIL.Image")
     closed = pil.new("L", (2, 2))
     closed.close()
@@ -480,7 +490,8 @@ def test_an_image_that_is_closed_or_cut_off_is_refused(tmp_path: Path) -> None:
                 xbridge.to_numpy(x)
 
 
-def test_an_image_is_exported_once() -> None:
+def test_to_numpy__image_is_exported_once() -> None:
+    """An image is exported once."""
     pil = pytest.importorskip("PIL.Image")
     reads = []
 
@@ -496,7 +507,8 @@ def test_an_image_is_exported_once() -> None:
     assert len(reads) == 1
 
 
-def test_a_dataset_whose_file_is_closed_is_refused() -> None:
+def test_to_numpy__dataset_whose_file_is_closed_is_refused() -> None:
+    """A dataset whose file is closed is refused."""
     h5py = pytest.importorskip("h5py")
     x = dataset(h5py, [1, 2])
     x.file.close()
@@ -505,7 +517,8 @@ def test_a_dataset_whose_file_is_closed_is_refused() -> None:
             xbridge.to_numpy(x, copy=copy)
 
 
-def test_an_array_of_the_standards_own_library_needs_no_backend() -> None:
+def test_to_numpy__array_of_the_standards_own_library_needs_no_backend() -> None:
+    """An array of the standard's own library needs no backend."""
     strict = pytest.importorskip("array_api_strict")
     a = np.array([1.5, -2])
     for x in (strict.asarray(a), strict.flip(strict.asarray(a)), strict.asarray(a) > 0):

@@ -25,7 +25,8 @@ LITTLE: Any = 1000
 
 
 @given(host_arrays().filter(lambda array: array.ndim and array.size), st.sampled_from([1, 2, 5]))
-def test_memory_filled_by_several_threads_is_filled_all_the_same(array: Host, workers: int) -> None:
+def test_copy__memory_filled_by_several_threads_is_filled_all_the_same(array: Host, workers: int) -> None:
+    """Memory filled by several threads is filled all the same."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "LARGE", 0)
         patch.setattr(memory, "WORKERS", workers)
@@ -35,7 +36,8 @@ def test_memory_filled_by_several_threads_is_filled_all_the_same(array: Host, wo
     assert result.strides == _host.copy(array).strides
 
 
-def test_a_cast_by_several_threads_is_numpys_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy__cast_by_several_threads_is_numpys_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cast by several threads is NumPy's own."""
     monkeypatch.setattr(memory, "LARGE", 0)
     array = np.array([1e300, 1.5, -2.5])
     assert _host.astype(array, "float32").tolist() == [np.inf, 1.5, -2.5]
@@ -43,7 +45,8 @@ def test_a_cast_by_several_threads_is_numpys_own(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("large", [0, memory.LARGE])
-def test_a_copy_is_in_the_order_that_was_asked_for(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy__is_in_the_order_that_was_asked_for(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy is in the order that was asked for."""
     monkeypatch.setattr(memory, "LARGE", large)
     for side in (3, 200):  # less than is aligned, and more
         array = np.asfortranarray(np.arange(float(side * side)).reshape(side, side))
@@ -55,7 +58,8 @@ def test_a_copy_is_in_the_order_that_was_asked_for(large: int, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("large", [0, memory.LARGE])
-def test_a_copy_of_a_subclass_is_a_plain_array(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy__of_a_subclass_is_a_plain_array(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of a subclass is a plain array."""
     monkeypatch.setattr(memory, "LARGE", large)
     array = np.ones((2, 2)).view(np.recarray)
     assert type(array) is not np.ndarray
@@ -63,7 +67,8 @@ def test_a_copy_of_a_subclass_is_a_plain_array(large: int, monkeypatch: pytest.M
     assert type(_host.astype(array, "float32")) is np.ndarray
 
 
-def test_a_copy_of_the_least_size_that_is_aligned_is_aligned() -> None:
+def test_copy__of_the_least_size_that_is_aligned_is_aligned() -> None:
+    """A copy of the least size that is aligned is aligned."""
     array = np.zeros(memory.ALIGNED, np.uint8)
     copies = [_host.copy(array, "C") for _ in range(8)]
     assert [one.ctypes.data % memory.ALIGNMENT for one in copies] == [0] * 8
@@ -101,7 +106,8 @@ def lies(draw: st.DrawFn, size: int) -> Lie:
 
 
 @given(lies(300), lies(300))
-def test_shares_memory_agrees_with_the_bytes_and_with_numpy(one: Lie, other: Lie) -> None:
+def test_copy__shares_memory_agrees_with_the_bytes_and_with_numpy(one: Lie, other: Lie) -> None:
+    """`shares_memory` agrees with the bytes and with NumPy."""
     buffer = np.zeros(300, np.uint8)
     a, b = one.over(buffer), other.over(buffer)
     shared = overlaps(a, b)
@@ -123,7 +129,8 @@ HARD = [
 
 
 @pytest.mark.parametrize(("one", "other"), HARD)
-def test_shares_memory_is_exact_where_the_solver_of_numpy_gives_up(one: Lie, other: Lie) -> None:
+def test_copy__shares_memory_is_exact_where_the_solver_of_numpy_gives_up(one: Lie, other: Lie) -> None:
+    """`shares_memory` is exact where the solver of NumPy gives up."""
     buffer = np.zeros(4000, np.uint8)
     a, b = one.over(buffer), other.over(buffer)
     with pytest.raises(np.exceptions.TooHardError):
@@ -131,6 +138,7 @@ def test_shares_memory_is_exact_where_the_solver_of_numpy_gives_up(one: Lie, oth
     assert xbridge.shares_memory(a, b) == overlaps(a, b) == np.shares_memory(a, b, max_work=EXACT)
 
 
-def test_the_hard_pairs_are_of_both_kinds() -> None:
+def test_copy__hard_pairs_are_of_both_kinds() -> None:
+    """The hard pairs are of both kinds."""
     buffer = np.zeros(4000, np.uint8)
     assert {overlaps(one.over(buffer), other.over(buffer)) for one, other in HARD} == {True, False}

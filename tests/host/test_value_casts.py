@@ -315,6 +315,6 @@ def test_check_cast__raises_if_a_number_is_lost(before: str) -> None:
                     check_cast(array[at : at + 1], after)
 
 
-def test_every_dtype_is_covered() -> None:
+def test_cast_exactly__every_dtype_is_covered() -> None:
     """A new dtype needs an oracle."""
     assert {*REAL, "complex64", "complex128"} == set(DTYPES)

@@ -37,7 +37,8 @@ def copy_one() -> Any:
 # -- what it names -------------------------------------------------------------------------------
 
 
-def test_a_copy_a_cast_and_a_detach_are_three_things() -> None:
+def test_policy__copy_a_cast_and_a_detach_are_three_things() -> None:
+    """A copy, a cast and a detach are three things."""
     torch = pytest.importorskip("torch")
     tracked = torch.ones(3, requires_grad=True)
     calls: dict[str, Any] = {
@@ -55,7 +56,8 @@ def test_a_copy_a_cast_and_a_detach_are_three_things() -> None:
                     call()
 
 
-def test_a_move_between_devices_is_a_transfer_and_no_copy() -> None:
+def test_policy__move_between_devices_is_a_transfer_and_no_copy() -> None:
+    """A move between devices is a transfer and no copy."""
     strict = pytest.importorskip("array_api_strict")
     far = strict.asarray([1.0, 2.0], device=strict.Device("device1"))
     with policy(copies="raise", casts="raise"):
@@ -64,7 +66,8 @@ def test_a_move_between_devices_is_a_transfer_and_no_copy() -> None:
         xbridge.to_numpy(far)
 
 
-def test_what_shares_is_never_forbidden() -> None:
+def test_policy__what_shares_is_never_forbidden() -> None:
+    """What shares is never forbidden."""
     torch = pytest.importorskip("torch")
     host = np.ones(3)
     with policy(copies="raise", transfers="raise", detaches="raise", casts="raise"):
@@ -74,18 +77,21 @@ def test_what_shares_is_never_forbidden() -> None:
         assert xbridge.to_numpy(torch.ones(3)).tolist() == [1.0, 1.0, 1.0]
 
 
-def test_to_copy_an_empty_array_copies_nothing() -> None:
+def test_policy__to_copy_an_empty_array_copies_nothing() -> None:
+    """To copy an empty array copies nothing."""
     with policy(copies="raise"):
         xbridge.to_numpy(np.ones((0, 3)), copy=True)
 
 
-def test_to_stack_a_list_of_arrays_is_a_copy() -> None:
+def test_policy__to_stack_a_list_of_arrays_is_a_copy() -> None:
+    """To stack a list of arrays is a copy."""
     with policy(copies="raise"), pytest.raises(PolicyError, match="arrays of a list are in separate memory"):
         xbridge.asarray([np.ones(2), np.ones(2)])
 
 
 @pytest.mark.parametrize("tracked_first", [True, False])
-def test_a_history_in_a_list_ends_once(tracked_first: bool) -> None:
+def test_policy__history_in_a_list_ends_once(tracked_first: bool) -> None:
+    """A history in a list ends once."""
     torch = pytest.importorskip("torch")
     parts = [torch.ones(2, requires_grad=True), torch.ones(2)][:: 1 if tracked_first else -1]
     with policy(detaches="warn"), warnings.catch_warnings(record=True) as caught:
@@ -99,7 +105,8 @@ def test_a_history_in_a_list_ends_once(tracked_first: bool) -> None:
         assert len(caught) == 2
 
 
-def test_the_end_of_a_history_without_a_detach_is_one() -> None:
+def test_policy__end_of_a_history_without_a_detach_is_one() -> None:
+    """The end of a history without a detach is one."""
     torch = pytest.importorskip("torch")
     x = torch.ones(3, requires_grad=True)
     with policy(detaches="raise"):
@@ -110,7 +117,8 @@ def test_the_end_of_a_history_without_a_detach_is_one() -> None:
         assert xbridge.to_backend(x, "torch", copy=True).requires_grad
 
 
-def test_nothing_is_done_before_it_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy__nothing_is_done_before_it_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is done before it is forbidden."""
     da, dask = pytest.importorskip("dask.array"), pytest.importorskip("dask")
     lazy = da.from_delayed(dask.delayed(lambda: pytest.fail("computed"))(), (3,), "float64")
     with policy(casts="raise"), pytest.raises(PolicyError):
@@ -120,7 +128,8 @@ def test_nothing_is_done_before_it_is_forbidden(monkeypatch: pytest.MonkeyPatch)
 # -- where it stands -----------------------------------------------------------------------------
 
 
-def test_an_inner_policy_changes_what_it_names_alone() -> None:
+def test_policy__inner_policy_changes_what_it_names_alone() -> None:
+    """An inner policy changes what it names alone."""
     assert policy.now() == ("allow",) * 4
     with policy(copies="raise", transfers="warn"):
         with policy(copies="allow", casts="raise"):
@@ -133,7 +142,8 @@ def test_an_inner_policy_changes_what_it_names_alone() -> None:
     copy_one()
 
 
-def test_a_policy_can_be_used_again_within_itself_and_by_threads() -> None:
+def test_policy__can_be_used_again_within_itself_and_by_threads() -> None:
+    """A policy can be used again within itself and by threads."""
     strict = policy(copies="raise")
     begun, ended = threading.Event(), threading.Event()
 
@@ -155,7 +165,8 @@ def test_a_policy_can_be_used_again_within_itself_and_by_threads() -> None:
     assert not registry.observers
 
 
-def test_a_policy_is_its_threads_own() -> None:
+def test_policy__is_its_threads_own() -> None:
+    """A policy is its thread's own."""
     seen: list[object] = []
     with policy(copies="raise"):
         thread = threading.Thread(target=lambda: seen.append((policy.now().copies, copy_one().tolist())))
@@ -164,7 +175,9 @@ def test_a_policy_is_its_threads_own() -> None:
     assert seen == [("allow", [2.0, 1.0, 0.0])]
 
 
-def test_a_task_has_the_policy_of_the_block_that_began_it_until_the_block_ends() -> None:
+def test_policy__task_has_the_policy_of_the_block_that_began_it_until_the_block_ends() -> None:
+    """A task has the policy of the block that began it until the block ends."""
+
     async def work(turns: list[asyncio.Event]) -> list[str]:
         seen: list[str] = []
         for turn in turns:
@@ -186,7 +199,9 @@ def test_a_task_has_the_policy_of_the_block_that_began_it_until_the_block_ends()
     assert asyncio.run(main()) == ["raise", "allow"]
 
 
-def test_tasks_side_by_side_have_each_their_own() -> None:
+def test_policy__tasks_side_by_side_have_each_their_own() -> None:
+    """Tasks side by side have each their own."""
+
     async def work(rule: Any) -> bool:
         with policy(copies=rule):
             await asyncio.sleep(0)
@@ -202,7 +217,9 @@ def test_tasks_side_by_side_have_each_their_own() -> None:
     assert asyncio.run(main()) == [False, True, False]
 
 
-def test_a_block_that_is_left_in_another_context_ends_there() -> None:
+def test_policy__block_that_is_left_in_another_context_ends_there() -> None:
+    """A block that is left in another context ends there."""
+
     def held() -> Iterator[None]:
         with policy(copies="raise"):
             yield
@@ -215,7 +232,9 @@ def test_a_block_that_is_left_in_another_context_ends_there() -> None:
     assert not registry.observers
 
 
-def test_a_function_can_be_held_to_a_policy() -> None:
+def test_policy__function_can_be_held_to_a_policy() -> None:
+    """A function can be held to a policy."""
+
     @policy(copies="raise")
     def strict(x: Any, *, copy: bool) -> Any:
         """What it says."""
@@ -228,7 +247,9 @@ def test_a_function_can_be_held_to_a_policy() -> None:
     assert strict(REVERSED, copy=False) is REVERSED
 
 
-def test_an_async_function_is_held_to_it_while_it_runs() -> None:
+def test_policy__async_function_is_held_to_it_while_it_runs() -> None:
+    """An async function is held to a policy while it runs."""
+
     @policy(copies="raise")
     async def strict() -> None:
         await asyncio.sleep(0)
@@ -238,7 +259,9 @@ def test_an_async_function_is_held_to_it_while_it_runs() -> None:
         asyncio.run(strict())
 
 
-def test_an_object_that_is_called_like_an_async_function_is_held_to_it() -> None:
+def test_policy__object_that_is_called_like_an_async_function_is_held_to_it() -> None:
+    """An object that is called like an async function is held to a policy."""
+
     class Step:
         async def __call__(self) -> None:
             copy_one()
@@ -247,7 +270,8 @@ def test_an_object_that_is_called_like_an_async_function_is_held_to_it() -> None
         asyncio.run(policy(copies="raise")(Step())())
 
 
-def test_an_object_that_is_not_a_function_cannot_be_decorated_with_a_policy() -> None:
+def test_policy__object_that_is_not_a_function_cannot_be_decorated_with_a_policy() -> None:
+    """An object that is not a function cannot be decorated with a policy."""
     things: list[Any] = [Toy, classmethod(lambda cls: copy_one()), 3]
     for each in things:
         with pytest.raises(
@@ -256,7 +280,9 @@ def test_an_object_that_is_not_a_function_cannot_be_decorated_with_a_policy() ->
             policy(copies="raise")(each)
 
 
-def test_a_generator_cannot_be_held_to_it() -> None:
+def test_policy__generator_cannot_be_held_to_it() -> None:
+    """A generator cannot be held to a policy."""
+
     def numbers() -> Iterator[int]:
         yield 1
 
@@ -269,16 +295,19 @@ def test_a_generator_cannot_be_held_to_it() -> None:
 
 
 @pytest.mark.parametrize("rule", ["forbid", "", True])
-def test_another_word_is_refused(rule: Any) -> None:
+def test_policy__another_word_is_refused(rule: Any) -> None:
+    """Another word is refused."""
     with pytest.raises(xbridge.OptionError, match="'allow', 'warn' or 'raise'; try copies='raise'"):
         policy(copies=rule)
 
 
-def test_it_reads_as_it_was_written() -> None:
+def test_policy__reads_as_it_was_written() -> None:
+    """It reads as it was written."""
     assert repr(policy(casts="warn", copies="raise")) == "policy(copies='raise', casts='warn')"
 
 
-def test_a_plan_shows_the_error_of_a_policy_and_does_not_warn() -> None:
+def test_policy__plan_shows_the_error_of_a_policy_and_does_not_warn() -> None:
+    """A plan shows the error of a policy and does not warn."""
     with policy(copies="raise", casts="warn"):
         plan = xbridge.explain(REVERSED, "numpy", copy=True)
         with pytest.raises(PolicyError) as caught:
@@ -291,7 +320,8 @@ def test_a_plan_shows_the_error_of_a_policy_and_does_not_warn() -> None:
 # -- warnings ------------------------------------------------------------------------------------
 
 
-def test_a_warning_names_the_line_that_called() -> None:
+def test_policy__warning_names_the_line_that_called() -> None:
+    """A warning names the line that called."""
     with policy(copies="warn"), pytest.warns(xbridge.CopyWarning) as caught:
         copy_one()
     place = (__file__, copy_one.__code__.co_firstlineno + 1)
@@ -299,7 +329,8 @@ def test_a_warning_names_the_line_that_called() -> None:
     assert "a numpy float64 array of shape (3,) on cpu to numpy: copy=True" in str(caught[0].message)
 
 
-def test_a_warning_names_the_line_whichever_verb_was_called() -> None:
+def test_policy__warning_names_the_line_whichever_verb_was_called() -> None:
+    """A warning names the line whichever verb was called."""
     torch = pytest.importorskip("torch")
     tracked = torch.ones(3, requires_grad=True)
     calls: list[Any] = [
@@ -317,7 +348,8 @@ def test_a_warning_names_the_line_whichever_verb_was_called() -> None:
             assert places == {(__file__, call.__code__.co_firstlineno)}
 
 
-def test_a_warning_is_filtered_by_its_category() -> None:
+def test_policy__warning_is_filtered_by_its_category() -> None:
+    """A warning is filtered by its category."""
     with policy(copies="warn", casts="warn"), warnings.catch_warnings():
         warnings.simplefilter("ignore", xbridge.PolicyWarning)
         warnings.simplefilter("error", xbridge.CastWarning)
@@ -326,7 +358,8 @@ def test_a_warning_is_filtered_by_its_category() -> None:
             xbridge.to_numpy(REVERSED, dtype="float32")
 
 
-def test_a_line_is_warned_of_once_as_python_does() -> None:
+def test_policy__line_is_warned_of_once_as_python_does() -> None:
+    """A line is warned of once as Python does."""
     with policy(copies="warn"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(3):
@@ -337,7 +370,8 @@ def test_a_line_is_warned_of_once_as_python_does() -> None:
 # -- the hot path --------------------------------------------------------------------------------
 
 
-def test_the_hot_table_is_empty_while_a_policy_stands_and_full_again_after_the_last() -> None:
+def test_policy__hot_table_is_empty_while_a_policy_stands_and_full_again_after_the_last() -> None:
+    """The hot table is empty while a policy stands and full again after the last."""
     xbridge.to_numpy(np.ones(2))
     full = {name: set(table) for name, table in direct.items()}
     assert full["numpy"]
@@ -350,14 +384,16 @@ def test_the_hot_table_is_empty_while_a_policy_stands_and_full_again_after_the_l
 
 
 @pytest.mark.usefixtures("own_registry")
-def test_a_backend_that_is_loaded_under_a_policy_takes_the_plan_too() -> None:
+def test_policy__backend_that_is_loaded_under_a_policy_takes_the_plan_too() -> None:
+    """A backend that is loaded under a policy takes the plan too."""
     xbridge.register_backend("toylib", make_backend())
     with policy(copies="raise"):
         assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
         assert not any(direct.values())
 
 
-def test_a_compiled_function_is_traced_whole_under_a_policy() -> None:
+def test_policy__compiled_function_is_traced_whole_under_a_policy() -> None:
+    """A compiled function is traced whole under a policy."""
     torch = pytest.importorskip("torch")
     torch.compiler.reset()
     with policy(casts="raise", copies="raise"):
@@ -371,7 +407,8 @@ def test_a_compiled_function_is_traced_whole_under_a_policy() -> None:
 # -- the whole process ---------------------------------------------------------------------------
 
 
-def test_a_policy_of_the_process_holds_in_every_thread_and_gives_way_to_a_block() -> None:
+def test_policy__of_the_process_holds_in_every_thread_and_gives_way_to_a_block() -> None:
+    """A policy of the process holds in every thread and gives way to a block."""
     raised: list[PolicyError] = []
 
     def work() -> None:
@@ -380,7 +417,7 @@ def test_a_policy_of_the_process_holds_in_every_thread_and_gives_way_to_a_block(
         except PolicyError as error:
             raised.append(error)
 
-    before = _policy.everywhere(_policy.rules_in("copies=raise, casts=warn"))
+    before = _policy.set_process_rules(_policy.rules_in("copies=raise, casts=warn"))
     try:
         assert policy.now() == ("raise", "allow", "allow", "warn")
         thread = threading.Thread(target=work)
@@ -389,33 +426,36 @@ def test_a_policy_of_the_process_holds_in_every_thread_and_gives_way_to_a_block(
         assert len(raised) == 1
         with policy(copies="allow"):
             copy_one()
-        _policy.everywhere(_policy.rules_in("casts=allow"))
+        _policy.set_process_rules(_policy.rules_in("casts=allow"))
         assert policy.now() == ("raise", "allow", "allow", "allow")
         assert registry.observers
     finally:
-        _policy.everywhere(before)
+        _policy.set_process_rules(before)
     assert not registry.observers
     copy_one()
 
 
 @pytest.mark.parametrize("words", ["copy=raise", "copies", "copies=never"])
-def test_a_policy_of_the_process_that_is_misspelt_is_refused(words: str) -> None:
+def test_policy__of_the_process_that_is_misspelt_is_refused(words: str) -> None:
+    """A policy of the process that is misspelt is refused."""
     with pytest.raises(xbridge.OptionError, match="try "):
         _policy.rules_in(words)
 
 
-def test_the_environment_is_read_when_xbridge_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy__environment_is_read_when_xbridge_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment is read when xbridge is imported."""
     monkeypatch.setenv("XBRIDGE_POLICY", "copies=raise")
     try:
         importlib.reload(xbridge)
         assert policy.now().copies == "raise"
     finally:
-        _policy.everywhere(_policy.Rules())
+        _policy.set_process_rules(_policy.Rules())
     assert not registry.observers
 
 
 @pytest.mark.parametrize(("words", "said"), [("copies=raise", "PolicyError"), ("", "fine"), ("x", "Option")])
-def test_the_environment_sets_the_policy_of_a_process(words: str, said: str) -> None:
+def test_policy__environment_sets_the_policy_of_a_process(words: str, said: str) -> None:
+    """The environment sets the policy of a process."""
     code = "import xbridge, numpy; xbridge.to_numpy(numpy.ones(3), copy=True); print('fine')"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -431,7 +471,8 @@ def test_the_environment_sets_the_policy_of_a_process(words: str, said: str) -> 
 # -- unsafe_share --------------------------------------------------------------------------------
 
 
-def test_read_only_memory_is_shared_with_a_library_that_cannot_say_so_only_on_demand() -> None:
+def test_policy__read_only_memory_is_shared_with_a_library_that_cannot_say_so_only_on_demand() -> None:
+    """Read-only memory is shared with a library that cannot say so only on demand."""
     pytest.importorskip("torch")
     host = np.ones(3)
     host.flags.writeable = False
@@ -439,13 +480,15 @@ def test_read_only_memory_is_shared_with_a_library_that_cannot_say_so_only_on_de
     assert unsafe_share(host, "torch").data_ptr() == host.ctypes.data
 
 
-def test_repeated_elements_are_shared_on_demand() -> None:
+def test_policy__repeated_elements_are_shared_on_demand() -> None:
+    """Repeated elements are shared on demand."""
     pytest.importorskip("torch")
     host = np.broadcast_to(np.ones(1), 3)
     assert unsafe_share(host, "torch").stride() == (0,)
 
 
-def test_what_may_change_is_shared_with_a_library_that_reads_later_on_demand() -> None:
+def test_policy__what_may_change_is_shared_with_a_library_that_reads_later_on_demand() -> None:
+    """What may change is shared with a library that reads later on demand."""
     pytest.importorskip("jax")
     raw = np.zeros(64 + 12, "uint8")
     start = -raw.ctypes.data % 64
@@ -455,7 +498,8 @@ def test_what_may_change_is_shared_with_a_library_that_reads_later_on_demand() -
     assert np.shares_memory(np.asarray(unsafe_share(shared, "numpy")), host)
 
 
-def test_a_promise_over_memory_sees_what_is_written_later() -> None:
+def test_policy__promise_over_memory_sees_what_is_written_later() -> None:
+    """A promise over memory sees what is written later."""
     pytest.importorskip("dask")
     host = np.zeros(3)
     lazy = unsafe_share(host, "dask")
@@ -463,7 +507,8 @@ def test_a_promise_over_memory_sees_what_is_written_later() -> None:
     assert lazy.compute().tolist() == [7.0, 7.0, 7.0]
 
 
-def test_what_cannot_be_shared_at_all_is_refused() -> None:
+def test_policy__what_cannot_be_shared_at_all_is_refused() -> None:
+    """What cannot be shared at all is refused."""
     pytest.importorskip("torch")
     swapped = np.ones(3, np.dtype("float32").newbyteorder())
     for host, reason in ((REVERSED, "no such strides"), (swapped, "foreign order")):
@@ -473,7 +518,8 @@ def test_what_cannot_be_shared_at_all_is_refused() -> None:
         unsafe_share(np.float32(1), "torch")
 
 
-def test_a_library_that_copies_although_it_was_not_to_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy__library_that_copies_unasked_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that copies although it was not to is found out."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(get("torch"), "from_numpy", torch.tensor)
     message = "cannot share this memory with torch: torch has copied it; try to_backend"
@@ -481,11 +527,13 @@ def test_a_library_that_copies_although_it_was_not_to_is_found_out(monkeypatch: 
         unsafe_share(np.ones(3), "torch")
 
 
-def test_within_a_library_there_is_nothing_to_share() -> None:
+def test_policy__within_a_library_there_is_nothing_to_share() -> None:
+    """Within a library there is nothing to share."""
     assert unsafe_share(REVERSED, "numpy") is REVERSED
 
 
-def test_no_policy_changes_what_is_shared() -> None:
+def test_policy__no_policy_changes_what_is_shared() -> None:
+    """No policy changes what is shared."""
     pytest.importorskip("torch")
     host = np.ones(3)
     host.flags.writeable = False

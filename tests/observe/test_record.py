@@ -41,7 +41,8 @@ def copy_one() -> Any:
 COPIES_AT = copy_one.__code__.co_firstlineno + 1
 
 
-def test_calls_of_one_line_are_one_row() -> None:
+def test_record__calls_of_one_line_are_one_row() -> None:
+    """Calls of one line are one row."""
     with record() as seen:
         for _ in range(5):
             copy_one()
@@ -57,7 +58,8 @@ def test_calls_of_one_line_are_one_row() -> None:
     assert row.seconds > 0
 
 
-def test_what_shares_is_counted_and_costs_no_bytes() -> None:
+def test_record__what_shares_is_counted_and_costs_no_bytes() -> None:
+    """What shares is counted and costs no bytes."""
     pytest.importorskip("torch")
     with record() as seen:
         xbridge.to_backend(HOST, "torch")
@@ -68,7 +70,8 @@ def test_what_shares_is_counted_and_costs_no_bytes() -> None:
     ]
 
 
-def test_bytes_between_devices_are_distinguished_from_copies() -> None:
+def test_record__bytes_between_devices_are_distinguished_from_copies() -> None:
+    """Bytes between devices are distinguished from copies."""
     strict = pytest.importorskip("array_api_strict")
     far = strict.asarray(HOST, device=strict.Device("device1"))
     with record() as seen:
@@ -79,7 +82,8 @@ def test_bytes_between_devices_are_distinguished_from_copies() -> None:
     assert row.avoid == "cast it once; keep it where it is, or move it once (if it stays the same)"
 
 
-def test_two_lines_and_two_routes_are_rows_of_their_own() -> None:
+def test_record__two_lines_and_two_routes_are_rows_of_their_own() -> None:
+    """Two lines and two routes are rows of their own."""
     with record() as seen:
         for dtype in ("float32", "int32"):
             xbridge.to_numpy(HOST, dtype=dtype)
@@ -88,7 +92,8 @@ def test_two_lines_and_two_routes_are_rows_of_their_own() -> None:
     assert len({row.line for row in seen.rows}) == 2
 
 
-def test_nothing_is_recorded_before_after_or_without() -> None:
+def test_record_summary__nothing_is_recorded_before_after_or_without() -> None:
+    """Nothing is recorded before, after or without a record."""
     seen = record()
     copy_one()
     with seen:
@@ -99,13 +104,15 @@ def test_nothing_is_recorded_before_after_or_without() -> None:
     assert not registry.observers
 
 
-def test_what_raises_is_not_counted() -> None:
+def test_record__what_raises_is_not_counted() -> None:
+    """What raises is not counted."""
     with record() as seen, pytest.raises(xbridge.CopyError):
         xbridge.to_numpy(HOST, dtype="float32", copy=False)
     assert seen.rows == ()
 
 
-def test_records_inside_of_each_other_see_each_what_is_theirs() -> None:
+def test_record__records_inside_of_each_other_see_each_what_is_theirs() -> None:
+    """Records inside of each other each see their own conversions."""
     with record() as outer:
         copy_one()
         with record() as inner:
@@ -117,7 +124,10 @@ def test_records_inside_of_each_other_see_each_what_is_theirs() -> None:
     assert [row.calls for row in outer.rows] == [5], "one of them was in its block twice"
 
 
-def test_conversions_of_all_threads_are_counted_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record__conversions_of_all_threads_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Conversions of all threads are counted and none is lost."""
     begin, between = threading.Barrier(4), threading.Barrier(2)
     replace = record_module.RecordRow._replace
 
@@ -142,7 +152,10 @@ def test_conversions_of_all_threads_are_counted_and_none_is_lost(monkeypatch: py
     assert [(row.calls, row.copied) for row in seen.rows] == [(400, 3_200_000)]
 
 
-def test_a_program_of_endless_lines_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_summary__program_of_endless_lines_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program of endless lines does not fill the memory."""
     monkeypatch.setattr(_record, "_MOST_ROWS", 3)
     with record() as seen:
         for n in range(10):
@@ -161,7 +174,8 @@ def copy_from_line(n: int) -> None:
 
 @settings(max_examples=100)
 @given(conversions())
-def test_bytes_are_those_of_the_plan_and_have_a_way_to_avoid_them(call: Conversion) -> None:
+def test_record__bytes_are_those_of_the_plan_and_have_a_way_to_avoid_them(call: Conversion) -> None:
+    """Bytes are those of the plan and have a way to avoid them."""
     plan = explain(call.array, call.target, **call.options)
     with record() as seen:
         try:
@@ -183,7 +197,8 @@ def test_bytes_are_those_of_the_plan_and_have_a_way_to_avoid_them(call: Conversi
 # -- what would spare it ---------------------------------------------------------------------------
 
 
-def test_a_snapshot_of_weights_is_not_advised_away() -> None:
+def test_record__snapshot_of_weights_is_not_advised_away() -> None:
+    """A snapshot of weights is not advised away."""
     torch = pytest.importorskip("torch")
     tree = xbridge.tree
     model = torch.nn.Linear(2, 2)
@@ -200,7 +215,8 @@ def test_a_snapshot_of_weights_is_not_advised_away() -> None:
     assert {row.avoid for row in seen.rows} == {ASKED}
 
 
-def test_a_snapshot_stays_one_whatever_else_makes_new_memory() -> None:
+def test_record__snapshot_stays_one_whatever_else_makes_new_memory() -> None:
+    """A snapshot stays one whatever else makes new memory."""
     torch = pytest.importorskip("torch")
     strict = pytest.importorskip("array_api_strict")
     fixed = HOST.copy()
@@ -214,7 +230,8 @@ def test_a_snapshot_stays_one_whatever_else_makes_new_memory() -> None:
     assert {row.avoid for row in seen.rows} == {ASKED}
 
 
-def test_a_copy_that_is_to_be_written_is_not_advised_away() -> None:
+def test_record__copy_that_is_to_be_written_is_not_advised_away() -> None:
+    """A copy that is to be written is not advised away."""
     fixed = HOST.copy()
     fixed.flags.writeable = False
     with record() as seen:
@@ -252,7 +269,8 @@ GIVEN_ELSE: dict[str, tuple[dict[str, Any], Callable[[Any], Any], Callable[[Any]
 
 
 @pytest.mark.parametrize("advice", GIVEN_ELSE)
-def test_advice_on_what_is_given_spares_the_bytes_and_changes_nothing_else(advice: str) -> None:
+def test_record__advice_on_what_is_given_spares_the_bytes_and_changes_nothing_else(advice: str) -> None:
+    """Advice on what is given spares the bytes and changes nothing else."""
     pytest.importorskip("torch")
     options, make, instead = GIVEN_ELSE[advice]
     a = np.arange(3.0)
@@ -267,7 +285,8 @@ def test_advice_on_what_is_given_spares_the_bytes_and_changes_nothing_else(advic
     assert before.tolist() == after.tolist()
 
 
-def test_memory_that_is_guarded_stays_guarded_by_what_is_advised() -> None:
+def test_record__memory_that_is_guarded_stays_guarded_by_what_is_advised() -> None:
+    """Memory that is guarded stays guarded by what is advised."""
     pytest.importorskip("torch")
     fixed = HOST.copy()
     fixed.flags.writeable = False
@@ -278,7 +297,8 @@ def test_memory_that_is_guarded_stays_guarded_by_what_is_advised() -> None:
     assert fixed.tolist() == HOST.tolist()
 
 
-def test_memory_that_is_read_later_stays_private_by_what_is_advised() -> None:
+def test_record__memory_that_is_read_later_stays_private_by_what_is_advised() -> None:
+    """Memory that is read later stays private by what is advised."""
     pytest.importorskip("dask")
     a = np.arange(3.0)
     with record() as seen:
@@ -291,7 +311,8 @@ def test_memory_that_is_read_later_stays_private_by_what_is_advised() -> None:
 # -- how it is shown -----------------------------------------------------------------------------
 
 
-def test_the_summary_is_a_table_with_a_last_line_for_all() -> None:
+def test_record_summary__summary_is_a_table_with_a_last_line_for_all() -> None:
+    """The summary is a table with a last line for all."""
     with record() as seen:
         for _ in range(2):
             copy_one()
@@ -309,7 +330,8 @@ def test_the_summary_is_a_table_with_a_last_line_for_all() -> None:
     assert seen.summary(most=1).splitlines()[-1].split()[2] == "3"
 
 
-def test_amounts_are_written_for_people() -> None:
+def test_record__amounts_are_written_for_people() -> None:
+    """Amounts are written for people."""
     sizes = (0, 999, 1000, 999_900, 1_234_567, 5 * 10**15)
     written = ["0 B", "999 B", "1 kB", "1 MB", "1.23 MB", "5,000 TB"]
     assert [text.format_bytes(n) for n in sizes] == written
@@ -317,14 +339,16 @@ def test_amounts_are_written_for_people() -> None:
     assert [text.format_seconds(s) for s in times] == ["0.0123 ms", "500 ms", "1 s", "12 s", "1,234 s"]
 
 
-def test_a_file_below_here_is_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record__file_below_here_is_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file below here is named from here."""
     row = record_module.RecordRow(str(tmp_path / "a.py"), 7, "f", "", "", 1, 0, 0, 0.0, "")
     assert row.where == f"{tmp_path / 'a.py'}:7"
     monkeypatch.chdir(tmp_path)
     assert row.where == "a.py:7"
 
 
-def test_all_of_it_is_there_as_json() -> None:
+def test_record_to_json__all_of_it_is_there_as_json() -> None:
+    """All rows are there as JSON."""
     with record() as seen:
         copy_one()
     (row,) = json.loads(seen.to_json())
@@ -342,19 +366,22 @@ def converted_on(lines: int) -> record:
 NAMES = {"convert": xbridge.to_numpy, "x": HOST}
 
 
-def test_a_record_shows_its_sums_in_a_line() -> None:
+def test_record__shows_its_sums_in_a_line() -> None:
+    """A record shows its sums in a line."""
     shown = repr(converted_on(3))
     assert re.fullmatch(r"<record: calls 3, lines 3, copied 24 kB, moved 0 B, time .* m?s>", shown)
     assert repr(record()) == "<record: nothing was converted>"
 
 
-def test_a_record_prints_its_summary() -> None:
+def test_record_summary__record_prints_its_summary() -> None:
+    """A record prints its summary."""
     seen = converted_on(2)
     assert str(seen) == seen.summary()
     assert str(record()) == "nothing was converted"
 
 
-def test_a_record_is_a_table_in_a_notebook() -> None:
+def test_record__is_a_table_in_a_notebook() -> None:
+    """A record is a table in a notebook."""
     seen = converted_on(2)
     list(xbridge.prefetch([HOST], "numpy"))
     html = seen._repr_html_()
@@ -368,7 +395,8 @@ def test_a_record_is_a_table_in_a_notebook() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 300])
-def test_rich_prints_a_record_as_a_table_that_fits(width: int) -> None:
+def test_record__rich_prints_a_record_as_a_table_that_fits(width: int) -> None:
+    """Rich prints a record as a table that fits."""
     rich = pytest.importorskip("rich.console")
     with record() as seen:
         list(xbridge.prefetch([HOST], "numpy", dtype="float32"))
@@ -378,7 +406,10 @@ def test_rich_prints_a_record_as_a_table_that_fits(width: int) -> None:
     assert sorted("".join(shown.getvalue().split())) == sorted("".join(str(seen).split()))
 
 
-def test_a_cell_of_a_notebook_is_named_as_the_notebook_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record__cell_of_a_notebook_has_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cell of a notebook is named as the notebook names it."""
     row = record_module.RecordRow("/tmp/ipykernel_7/123.py", 2, "f", "", "", 1, 0, 0, 0.0, "")
     compiler = SimpleNamespace(_filename_map={"/tmp/ipykernel_7/123.py": 3})
     shells = iter([SimpleNamespace(compile=compiler), None])
@@ -387,7 +418,8 @@ def test_a_cell_of_a_notebook_is_named_as_the_notebook_names_it(monkeypatch: pyt
     assert row.where == "/tmp/ipykernel_7/123.py:2"
 
 
-def test_without_a_path_the_picture_is_the_result() -> None:
+def test_record_plot__without_a_path_the_picture_is_the_result() -> None:
+    """Without a path, the picture is the result."""
     pytest.importorskip("matplotlib")
     figure = converted_on(2).plot()
     left, right = figure.axes
@@ -399,21 +431,24 @@ def test_without_a_path_the_picture_is_the_result() -> None:
     assert {name.rpartition("/")[2] for name in names} == {"train.py:1", "train.py:2"}
 
 
-def test_a_picture_says_what_it_leaves_out() -> None:
+def test_record_plot__picture_says_what_it_leaves_out() -> None:
+    """A picture says what it leaves out."""
     pytest.importorskip("matplotlib")
     figure = converted_on(3).plot(most=1)
     assert len(figure.axes[0].patches) == 2
     assert figure.get_supxlabel().startswith("left out: rows 2, calls 2, copied 16 kB, moved 0 B, time ")
 
 
-def test_a_picture_of_nothing_says_so() -> None:
+def test_record_plot__picture_of_nothing_says_so() -> None:
+    """A picture of nothing says so."""
     pytest.importorskip("matplotlib")
     figure = record().plot()
     assert [text.get_text() for text in figure.texts] == ["nothing was converted"]
     assert figure.axes == []
 
 
-def test_it_is_drawn_into_a_file(tmp_path: Path) -> None:
+def test_record_plot__is_drawn_into_a_file(tmp_path: Path) -> None:
+    """A picture is drawn into a file."""
     pytest.importorskip("matplotlib")
     with record() as seen:
         copy_one()
@@ -424,26 +459,30 @@ def test_it_is_drawn_into_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "empty.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_file_that_is_named_like_a_formula_is_drawn(tmp_path: Path) -> None:
+def test_record_plot__file_that_is_named_like_a_formula_is_drawn(tmp_path: Path) -> None:
+    """A file that is named like a formula is drawn."""
     pytest.importorskip("matplotlib")
     with record() as seen:
         exec(compile("convert(x, copy=True)", "$a_{$.py", "exec"), {"convert": xbridge.to_numpy, "x": HOST})
     seen.plot(tmp_path / "crossings.svg")
 
 
-def test_a_record_that_never_began_cannot_end() -> None:
+def test_record__that_never_began_cannot_end() -> None:
+    """A record that never began cannot end."""
     with pytest.raises(ValueError, match="not in"):
         record().__exit__()
     assert not registry.observers
 
 
-def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_plot__matplotlib_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without matplotlib, the error says what to install."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(xbridge.MissingLibraryError, match=r"try pip install 'xbridge-array\[plot\]'"):
         record().plot(tmp_path / "crossings.png")
 
 
-def test_a_record_has_only_the_documented_names() -> None:
+def test_record__has_only_the_documented_names() -> None:
+    """A record has only the documented names."""
     public = {name for name in dir(record()) if not name.startswith("_")}
     assert public == {"plot", "queues", "rows", "summary", "to_json"}

@@ -64,15 +64,17 @@ def toys(*words: str) -> None:
         ("int4", ("int8",), "int4"),
     ],
 )
-def test_it_is_the_narrowest_that_holds_every_value_or_else_the_widest_of_its_kind(
+def test_nearest__is_the_narrowest_that_holds_every_value_or_else_the_widest_of_its_kind(
     given: str, there: tuple[str, ...], wanted: str
 ) -> None:
+    """The nearest dtype is the narrowest that holds every value, or else the widest of its kind."""
     assert nearest(given, there.__contains__) == wanted
 
 
 @pytest.mark.usefixtures("own_registry")
 @pytest.mark.parametrize("there", [("float32", "int32", "bool"), ("float64", "int64", "uint8"), ("float16",)])
-def test_a_library_gets_every_dtype_of_a_kind_that_it_has(there: tuple[str, ...]) -> None:
+def test_nearest__library_gets_every_dtype_of_a_kind_that_it_has(there: tuple[str, ...]) -> None:
+    """A library gets every dtype of a kind that it has."""
     toys(*there)
     for dtype in DTYPES:
         values = np.array([1, 0.5 if category(dtype) == "float" else 0]).astype(native_dtype(dtype))
@@ -92,7 +94,8 @@ def test_a_library_gets_every_dtype_of_a_kind_that_it_has(there: tuple[str, ...]
 
 
 @pytest.mark.usefixtures("own_registry")
-def test_it_looks_at_the_values_only_where_one_could_be_lost() -> None:
+def test_nearest__looks_at_the_values_only_where_one_could_be_lost() -> None:
+    """Values are read only where one could be lost."""
     toys("float32", "int32")
     for dtype, there in {
         "bfloat16": "float32",
@@ -161,7 +164,8 @@ def jax_ones() -> Any:
 
 
 @pytest.mark.parametrize("way", CALLS)
-def test_every_call_takes_it_to_a_library_without_64_bits(jax: Any, way: str) -> None:
+def test_nearest__every_call_takes_it_to_a_library_without_64_bits(jax: Any, way: str) -> None:
+    """Every call takes `nearest` to a library without 64 bits."""
     call = CALLS[way]
     for dtype in (*DTYPES, "longdouble", "clongdouble"):
         values = np.array([1, 100]).astype(native_dtype(dtype))
@@ -176,7 +180,8 @@ def test_every_call_takes_it_to_a_library_without_64_bits(jax: Any, way: str) ->
                 call(np.array([number], dtype))
 
 
-def test_to_numpy_takes_what_numpy_has_not(recwarn: pytest.WarningsRecorder) -> None:
+def test_nearest__to_numpy_takes_what_numpy_lacks(recwarn: pytest.WarningsRecorder) -> None:
+    """`to_numpy` takes what NumPy lacks."""
     torch = pytest.importorskip("torch")
     x = torch.tensor([1 + 2j, 65504], dtype=torch.complex32)
     made = xbridge.to_numpy(x, dtype="nearest")
@@ -185,7 +190,8 @@ def test_to_numpy_takes_what_numpy_has_not(recwarn: pytest.WarningsRecorder) -> 
     assert all("ComplexHalf" in str(warning.message) for warning in recwarn)
 
 
-def test_nothing_changes_where_the_dtype_is_there() -> None:
+def test_nearest__nothing_changes_where_the_dtype_is_there() -> None:
+    """Nothing changes if the target has the dtype."""
     torch = pytest.importorskip("torch")
     for x in (
         np.ones(2),
@@ -202,14 +208,16 @@ def test_nothing_changes_where_the_dtype_is_there() -> None:
         xbridge.to_backend(np.array(["1e4000"], "longdouble"), "torch", dtype="nearest")
 
 
-def test_arrays_that_are_not_numeric_have_no_nearest_dtype(jax: Any) -> None:
+def test_nearest__arrays_that_are_not_numeric_have_no_nearest_dtype(jax: Any) -> None:
+    """Arrays that are not numeric have no nearest dtype."""
     for x in (np.array(["a"]), np.array(["2030-01-01"], "M8[D]"), jax.numpy.ones(2, "int4")):
         for target in {"numpy", "jax"} - {xbridge.backend_of(x)}:
             with pytest.raises(xbridge.DTypeError):
                 xbridge.to_backend(x, target, dtype="nearest")
 
 
-def test_numbers_become_the_defaults_of_the_target(jax: Any) -> None:
+def test_nearest__numbers_become_the_defaults_of_the_target(jax: Any) -> None:
+    """Numbers become the defaults of the target."""
     torch = pytest.importorskip("torch")
     for numbers in ([1, 2], [1.5, 2], 1j, True, []):
         for target in ("numpy", "torch", "jax"):
@@ -221,7 +229,8 @@ def test_numbers_become_the_defaults_of_the_target(jax: Any) -> None:
         xbridge.asarray([2**40], backend="jax", dtype="nearest")
 
 
-def test_arrays_of_a_list_are_promoted_first(jax: Any) -> None:
+def test_nearest__arrays_of_a_list_are_promoted_first(jax: Any) -> None:
+    """Arrays of a list are promoted first."""
     made = xbridge.asarray([np.ones(2, "f4"), np.array([3, 4])], backend="jax", dtype="nearest")
     assert (made.dtype, made.tolist()) == (np.dtype("f4"), [[1, 1], [3, 4]])
     both = [jax.numpy.ones(2), np.array([0.5, 1e300])]
@@ -229,7 +238,8 @@ def test_arrays_of_a_list_are_promoted_first(jax: Any) -> None:
         xbridge.asarray(both, dtype="nearest")
 
 
-def test_an_array_from_when_64_bits_were_on_is_brought_to_what_is_there(jax: Any) -> None:
+def test_nearest__array_from_when_64_bits_were_on_is_brought_to_what_is_there(jax: Any) -> None:
+    """An array from when 64 bits were on is brought to what is there."""
     with jax.enable_x64(True):
         x = jax.numpy.array([1.5, 2.0])
         assert xbridge.asarray(x, dtype="nearest") is x
@@ -237,7 +247,8 @@ def test_an_array_from_when_64_bits_were_on_is_brought_to_what_is_there(jax: Any
     assert xbridge.asarray([x, x], dtype="nearest").dtype == np.float32
 
 
-def test_a_tracer_stays_what_it_is(jax: Any) -> None:
+def test_nearest__tracer_stays_what_it_is(jax: Any) -> None:
+    """A tracer stays what it is."""
     seen = []
 
     def inside(x: Any) -> Any:
@@ -248,7 +259,8 @@ def test_a_tracer_stays_what_it_is(jax: Any) -> None:
     assert seen == [True]
 
 
-def test_it_is_a_matter_of_the_device() -> None:
+def test_nearest__is_a_matter_of_the_device() -> None:
+    """The nearest dtype depends on the device."""
     strict = pytest.importorskip("array_api_strict")
     if "no_x64" not in get("array_api_strict").devices():
         pytest.skip("came with array-api-strict 2.6")
@@ -263,7 +275,8 @@ def test_it_is_a_matter_of_the_device() -> None:
             xbridge.to_backend(np.array([1e300]), name, device="no_x64", dtype="nearest")
 
 
-def test_metal_gets_single_precision() -> None:
+def test_nearest__metal_gets_single_precision() -> None:
+    """Metal gets single precision."""
     pytest.importorskip("torch")
     from xbridge._plan.rules import chosen
     from xbridge._registry.registry import get
@@ -276,7 +289,8 @@ def test_metal_gets_single_precision() -> None:
 
 
 @pytest.mark.usefixtures("own_registry")
-def test_what_comes_from_dask_is_checked_when_it_is_computed(jax: Any) -> None:
+def test_nearest__what_comes_from_dask_is_checked_when_it_is_computed(jax: Any) -> None:
+    """What comes from Dask is checked when it is computed."""
     da = pytest.importorskip("dask.array")
     x = da.from_array(np.array([1.0, 2.0, 3.0]), chunks=2)
     assert xbridge.to_backend(x, "jax", dtype="nearest").tolist() == [1, 2, 3]
@@ -288,7 +302,8 @@ def test_what_comes_from_dask_is_checked_when_it_is_computed(jax: Any) -> None:
     assert (type(made), made.data.tolist()) == (Toy, [1, 2, 3])
 
 
-def test_the_words_of_the_model_and_of_the_library_agree() -> None:
+def test_nearest__words_of_the_model_and_of_the_library_agree() -> None:
+    """The words of the model and of the library agree."""
     pytest.importorskip("ml_dtypes")
     sets = [
         ("float32", "int32", "bool"),

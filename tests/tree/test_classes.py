@@ -67,7 +67,8 @@ class Scaled(Picture):
         return iter(["pixels", "name"])
 
 
-def test_a_named_tuple_is_not_made_anew_by_its_class() -> None:
+def test_find_container__named_tuple_is_not_made_anew_by_its_class() -> None:
+    """A named tuple is not made anew by its class."""
     given = Scaled(A * 255, "a")
     given.note = "kept"
     made = there(given)
@@ -100,7 +101,8 @@ class LoudOrder(OrderedDict[Any, Any]):
 
 
 @pytest.mark.parametrize("cls", [Loud, LoudOrder])
-def test_a_dict_is_read_and_written_as_dicts_are(cls: Any) -> None:
+def test_find_container__dict_is_read_and_written_as_dicts_are(cls: Any) -> None:
+    """A dict is read and written as dicts are."""
     given = cls(z=A, a=A[:1])
     if cls is LoudOrder:
         given.move_to_end("z")
@@ -112,7 +114,9 @@ def test_a_dict_is_read_and_written_as_dicts_are(cls: Any) -> None:
     assert base.__getitem__(given, "z") is A
 
 
-def test_a_dict_that_is_its_own_attributes_stays_so() -> None:
+def test_find_container__dict_that_is_its_own_attributes_stays_so() -> None:
+    """A dict that is its own attributes stays so."""
+
     class Bunch(dict[str, Any]):
         def __init__(self, **items: Any) -> None:
             super().__init__(**items)
@@ -157,7 +161,8 @@ class RecordRow(list[Any]):
     extend = append = __iter__ = __setitem__  # type: ignore[assignment]
 
 
-def test_a_subclass_of_a_builtin_keeps_its_attributes_and_what_the_builtin_knows() -> None:
+def test_find_container__subclass_of_a_builtin_keeps_its_attributes_and_what_the_builtin_knows() -> None:
+    """A subclass of a builtin keeps its attributes and what the builtin knows."""
     given = Told("a")
     given["x"] = A
     made = there(given)
@@ -199,7 +204,8 @@ class Points(list[Any]):
     name: Any
 
 
-def test_a_class_that_is_both_has_items_and_fields() -> None:
+def test_find_container__class_that_is_both_has_items_and_fields() -> None:
+    """A class that is a builtin and a dataclass has items and fields."""
     made = there(Output(logits=A))
     assert list(made) == ["logits"]
     assert made["logits"] is made.logits
@@ -231,7 +237,8 @@ class Delegate:
         return {}
 
 
-def test_a_dataclass_is_copied_without_its_own_code() -> None:
+def test_find_container__dataclass_is_copied_without_its_own_code() -> None:
+    """A dataclass is copied without its own code."""
     given = Delegate(A)
     object.__setattr__(given, "note", "kept")
     made = there(given)
@@ -264,7 +271,8 @@ class Slotted(Base):
         return self.__hidden
 
 
-def test_slots_stay_and_what_attrs_computed_is_computed_again() -> None:
+def test_find_container__slots_stay_and_what_attrs_computed_is_computed_again() -> None:
+    """Slots stay and what attrs computed is computed again."""
     given = Slotted(A).hide("kept")
     assert given.kind is np.ndarray
     made = there(given)
@@ -273,13 +281,15 @@ def test_slots_stay_and_what_attrs_computed_is_computed_again() -> None:
     assert not hasattr(made, "unset")
 
 
-def test_a_tuple_in_which_nothing_changed_is_the_one_that_it_was() -> None:
+def test_find_container__tuple_in_which_nothing_changed_is_the_one_that_it_was() -> None:
+    """A tuple in which nothing changed is the one that it was."""
     given = [platform.uname(), sys.version_info, os.stat_result(range(10)), Scaled(A, "a")._replace(pixels=1)]
     made = tree.to_backend([A, given], "toylib")[1]
     assert all(x is y for x, y in zip(made, given, strict=True))
 
 
-def test_what_c_returns_is_made_as_its_class_makes_it() -> None:
+def test_find_container__what_c_returns_is_made_as_its_class_makes_it() -> None:
+    """What C code returns is made as its class makes it."""
     given = time.gmtime(0)
     made = tree.map(lambda n: n + 1, given, scalars=True)
     assert type(made) is time.struct_time
@@ -292,7 +302,9 @@ def test_what_c_returns_is_made_as_its_class_makes_it() -> None:
     assert raised.value.__notes__ == ["at tree.tm_hour"]
 
 
-def test_a_user_dict_is_what_its_data_are() -> None:
+def test_find_container__user_dict_is_what_its_data_are() -> None:
+    """A `UserDict` is what its data are."""
+
     class Encoding(UserDict[str, Any]):
         def __init__(self, data: Any, extra: Any) -> None:
             super().__init__(data)
@@ -325,13 +337,15 @@ class Settled(Computed, dict[str, Any]):
     scale: Any = None
 
 
-def test_an_attribute_stays_where_nothing_computes_it() -> None:
+def test_find_container__attribute_stays_where_nothing_computes_it() -> None:
+    """An attribute stays where nothing computes it."""
     given = Settled(x=A)
     given.scale = 0.5
     assert there(given).scale == 0.5
 
 
-def test_what_c_code_shows_by_name_only_stays() -> None:
+def test_find_container__what_c_code_shows_by_name_only_stays() -> None:
+    """What C code shows by name only stays."""
     given = time.localtime()
     made = tree.map(lambda n: n + 1, given, scalars=True)
     assert (made.tm_year, made.tm_zone, made.tm_gmtoff) == (given.tm_year + 1, given.tm_zone, given.tm_gmtoff)
@@ -379,7 +393,8 @@ class OfThread(threading.local):
         Mixin,
     ],
 )
-def test_everything_else_is_a_leaf(leaf: Any) -> None:
+def test_find_container__everything_else_is_a_leaf(leaf: Any) -> None:
+    """Everything else is a leaf."""
     assert tree.to_backend([A, leaf], "toylib")[1] is leaf
 
 
@@ -448,10 +463,11 @@ def a_dataclass(it: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize(
     "it",
-    [stored("_x"), stored("x"), stored("elsewhere"), kept_inside(), Tenfold(), UnderItsName()],
-    ids=["property", "under its name", "anywhere", "in a container", "descriptor", "descriptor of its name"],
+    [stored("_x"), stored("x"), stored("__x"), Tenfold(), UnderItsName()],
+    ids=["property", "under its name", "two underscores", "descriptor", "descriptor of its name"],
 )
-def test_a_field_behind_a_descriptor_is_what_the_object_stores(it: Any) -> None:
+def test_find_container__field_behind_a_descriptor_is_what_the_object_stores(it: Any) -> None:
+    """A field behind a descriptor is what the object stores."""
     given = a_dataclass(it)(A, A[:1])
     given.note = "kept"
     for made in (tree.map(lambda x: x, given), xbridge.transfer(given, "numpy").result()):
@@ -466,7 +482,8 @@ def test_a_field_behind_a_descriptor_is_what_the_object_stores(it: Any) -> None:
     assert given.x.tolist() == (A * 10).tolist()
 
 
-def test_beside_an_attribute_that_bears_the_name_of_a_field_the_others_stay() -> None:
+def test_find_container__beside_an_attribute_that_bears_the_name_of_a_field_the_others_stay() -> None:
+    """Beside an attribute with the name of a field, the others stay."""
     given = a_dataclass(stored("_Record__x"))(A)
     given.kept, given.parent = A, given
     made = there(given)
@@ -474,7 +491,8 @@ def test_beside_an_attribute_that_bears_the_name_of_a_field_the_others_stay() ->
     assert (made.kept is A, made.parent is given) == (True, True)
 
 
-def test_an_error_names_the_attribute_that_stores_a_field() -> None:
+def test_find_container__error_names_the_attribute_that_stores_a_field() -> None:
+    """An error names the attribute that stores a field."""
     record = a_dataclass(stored("_x"))(np.ones(2))
     vars(record)["_x"] = BAD
     with pytest.raises(xbridge.DTypeError, match=r"^at tree\._x: "):
@@ -482,7 +500,8 @@ def test_an_error_names_the_attribute_that_stores_a_field() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"note": A}], ids=["alone", "beside others"])
-def test_a_field_that_is_stored_outside_of_its_object_is_refused(more: dict[str, Any]) -> None:
+def test_find_container__field_that_is_stored_outside_of_its_object_is_refused(more: dict[str, Any]) -> None:
+    """A field that is stored outside of its object is refused."""
     x = a_dataclass(Outside())(A, A[:1])
     vars(x).update(more)
     expected = r"^cannot flatten a Record: the class keeps field 'x' behind an Outside, .*; try (\{.*\})$"
@@ -495,7 +514,21 @@ def test_a_field_that_is_stored_outside_of_its_object_is_refused(more: dict[str,
     assert there(eval(hint[1], {"x": x}))["x"].data.tolist() == (A * 10).tolist()
 
 
-def test_a_property_that_nothing_is_stored_for_is_refused_unless_it_is_computed() -> None:
+@pytest.mark.parametrize(
+    "it", [stored("elsewhere"), stored("max_x"), kept_inside()], ids=["other", "suffix", "inside"]
+)
+def test_find__property_that_stores_under_another_name_is_refused(it: Any) -> None:
+    """Which attribute holds the value of a property is known by its name alone, and is not guessed."""
+    reason = (
+        "the class keeps field 'x' behind a property, and the object has no attribute that stores its value"
+    )
+    with pytest.raises(xbridge.UnsupportedArrayError, match=reason) as caught:
+        there(given := a_dataclass(it)(A))
+    assert there(eval(caught.value.hint, {"x": given}))["x"].data.tolist() == (A * 10).tolist()
+
+
+def test_find_container__property_that_nothing_is_stored_for_is_refused_unless_it_is_computed() -> None:
+    """A property that nothing is stored for is refused unless it is computed."""
     outside: dict[int, Any] = {}
     kept = a_dataclass(property(lambda x: outside[id(x)], lambda x, value: outside.update({id(x): value})))
     with pytest.raises(xbridge.UnsupportedArrayError, match="field 'x' behind a property"):
@@ -505,7 +538,9 @@ def test_a_property_that_nothing_is_stored_for_is_refused_unless_it_is_computed(
     assert there(computed(A)).size is Toy
 
 
-def test_a_property_over_a_slot_of_a_base_shows_what_the_slot_holds() -> None:
+def test_find_container__property_over_a_slot_of_a_base_shows_what_the_slot_holds() -> None:
+    """A property over a slot of a base shows what the slot holds."""
+
     @dataclass(slots=True)
     class Slotted:
         x: Any
@@ -541,13 +576,16 @@ class Answers:
         object.__setattr__(self, name, value * 2)
 
 
-def test_what_a_class_answers_is_neither_read_nor_written() -> None:
+def test_find_container__what_a_class_answers_is_neither_read_nor_written() -> None:
+    """What a class answers is neither read nor written."""
     made = tree.map(lambda x: x, Answers(A))
     assert vars(made).keys() == {"x"}
     assert vars(made)["x"].tolist() == (A * 2).tolist()
 
 
-def test_a_field_that_is_computed_once_is_computed_again_and_not_before_it_is_asked_for() -> None:
+def test_find_container__cached_property_is_computed_again_when_asked_for() -> None:
+    """A field that is computed once is computed again and not before it is asked for."""
+
     @dataclass
     class Once:
         x: Any
@@ -564,7 +602,9 @@ def test_a_field_that_is_computed_once_is_computed_again_and_not_before_it_is_as
     assert (given.kind, made.kind, there(given).kind) == (np.ndarray, Toy, Toy)
 
 
-def test_an_attribute_that_is_not_a_field_stays_unchanged() -> None:
+def test_find_container__attribute_that_is_not_a_field_stays_unchanged() -> None:
+    """An attribute that is not a field stays unchanged."""
+
     @dataclass(slots=True, weakref_slot=True)
     class Given:
         x: Any
@@ -583,7 +623,8 @@ def test_an_attribute_that_is_not_a_field_stays_unchanged() -> None:
     assert ref(made)() is made
 
 
-def test_a_default_of_the_class_is_a_field_and_stays_the_default_if_it_does_not_change() -> None:
+def test_find_container__default_of_the_class_stays_if_it_does_not_change() -> None:
+    """A default of the class is a field and stays the default if it does not change."""
     default = Toy(A)
 
     @dataclass
@@ -616,7 +657,9 @@ class Fixed:
         return "the default"
 
 
-def test_what_any_lazy_property_has_stored_is_computed_again_and_what_was_set_stays() -> None:
+def test_find_container__what_any_lazy_property_has_stored_is_computed_again_and_what_was_set_stays() -> None:
+    """What any lazy property has stored is computed again and what was set stays."""
+
     @dataclass
     class Lazy:
         x: Any
@@ -653,12 +696,15 @@ class Eager(type):
 
 
 @pytest.mark.parametrize("refused", [(), ("__dataclass_fields__", "__attrs_attrs__")])
-def test_what_a_metaclass_answers_makes_no_container(refused: tuple[str, ...]) -> None:
+def test_find_container__what_a_metaclass_answers_makes_no_container(refused: tuple[str, ...]) -> None:
+    """What a metaclass answers makes no container."""
     given = Eager("Given", (), {"refused": refused})()
     assert there([given, A])[0] is given
 
 
-def test_a_class_that_takes_the_word_for_its_attributes_is_a_leaf() -> None:
+def test_find_container__class_that_takes_the_word_for_its_attributes_is_a_leaf() -> None:
+    """A class that takes the word for its attributes is a leaf."""
+
     @dataclass
     class Hidden:
         x: Any
@@ -691,7 +737,8 @@ class ConvertedFrozen:
 
 
 @pytest.mark.parametrize("cls", [Converted, ConvertedFrozen])
-def test_no_converter_of_an_attrs_class_runs(cls: Any) -> None:
+def test_find_container__no_converter_of_an_attrs_class_runs(cls: Any) -> None:
+    """No converter of an attrs class runs."""
     given = cls(A)
     assert tree.map(lambda x: x, given).x is given.x
     assert there(given).x.data.tolist() == (A * 10).tolist()
@@ -705,13 +752,15 @@ class Turned(Picture):
         return tuple.__getitem__(self, 0) * 10
 
 
-def test_a_property_of_a_named_tuple_is_neither_read_nor_written() -> None:
+def test_find_container__property_of_a_named_tuple_is_neither_read_nor_written() -> None:
+    """A property of a named tuple is neither read nor written."""
     made = tree.map(lambda x: x + 1, Turned(A, "a"))
     assert made.pixels.tolist() == ((A + 1) * 10).tolist()
     assert made.name == "a"
 
 
-def test_the_models_of_pydantic_and_msgspec_are_leaves_and_their_dataclasses_are_not() -> None:
+def test_find_container__models_of_pydantic_and_msgspec_are_leaves_and_their_dataclasses_are_not() -> None:
+    """The models of pydantic and msgspec are leaves and their dataclasses are not."""
     msgspec = pytest.importorskip("msgspec")
     pydantic = pytest.importorskip("pydantic")
 

@@ -24,7 +24,8 @@ class State:
     name: Any
 
 
-def test_a_class_is_flattened_as_it_is_registered_with_jax() -> None:
+def test_tree_to_numpy__class_is_flattened_as_it_is_registered_with_jax() -> None:
+    """A class is flattened as it is registered with JAX."""
     jax.tree_util.register_dataclass(State, ["x"], ["name"])
     names = np.array([None])  # which no library but NumPy could hold
     made = tree.to_backend({"state": State([np.ones(2, "f4"), None], names)}, "jax")["state"]
@@ -37,7 +38,8 @@ def test_a_class_is_flattened_as_it_is_registered_with_jax() -> None:
     assert type(back.x[0]) is np.ndarray
 
 
-def test_an_older_jax_cannot_look_up_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tree_to_backend__older_jax_cannot_look_up_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older JAX cannot look up a class."""
     monkeypatch.delattr(jax.tree_util, "is_tree_node", raising=False)
     given = {"x": np.ones(2, "f4"), "leaves": [object(), {1}, "text"], "p": jax.tree_util.Partial(max, None)}  # type: ignore[no-untyped-call] # theirs
     made = tree.to_backend(given, "jax")
@@ -49,7 +51,8 @@ def test_an_older_jax_cannot_look_up_a_class(monkeypatch: pytest.MonkeyPatch) ->
     assert xbridge.aligned(lambda x: (x, given["leaves"]))(jax.numpy.ones(2))[1] == given["leaves"]
 
 
-def test_a_partial_of_jax_is_a_container() -> None:
+def test_tree_to_numpy__partial_of_jax_is_a_container() -> None:
+    """A partial of JAX is a container."""
     made = tree.to_numpy(jax.tree_util.Partial(max, jax.numpy.ones(2)))  # type: ignore[no-untyped-call] # theirs
     assert type(made) is jax.tree_util.Partial
     assert type(made.args[0]) is np.ndarray
@@ -67,7 +70,8 @@ class Nameless(Model):
     """The same, without names."""
 
 
-def test_an_error_names_the_path_as_it_is_registered_with_jax() -> None:
+def test_tree_to_backend__error_names_the_path_as_it_is_registered_with_jax() -> None:
+    """An error names the path as it is registered with JAX."""
     key = jax.tree_util.GetAttrKey
     jax.tree_util.register_pytree_with_keys(
         Model, lambda x: (((key("a"), x.a), (key("b"), x.b)), None), lambda _, parts: Model(*parts)
@@ -82,7 +86,8 @@ def test_an_error_names_the_path_as_it_is_registered_with_jax() -> None:
         tree.to_backend({"m": Nameless(None, bad)}, "jax")
 
 
-def test_a_packed_sequence_says_that_its_lengths_need_int64() -> None:
+def test_tree_to_backend__packed_sequence_says_that_its_lengths_need_int64() -> None:
+    """A packed sequence says that its lengths need int64."""
     torch = pytest.importorskip("torch")
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2)])
     expected = r"at tree\[0\]\.batch_sizes: .* int64.*; try torch\.nn\.utils\.rnn\.pad_packed_sequence\(x\)$"

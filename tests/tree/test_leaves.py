@@ -33,7 +33,10 @@ if hasattr(np.dtypes, "StringDType"):  # NumPy 2
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 @pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"copy": True}, {"scalars": True}], ids=str)
-def test_text_stays_the_object_that_it_is(text: Any, options: dict[str, Any], own_registry: None) -> None:
+def test_tree_to_backend__text_stays_the_same_object(
+    text: Any, options: dict[str, Any], own_registry: None
+) -> None:
+    """Text stays the object that it is."""
     xbridge.register_backend("toylib", make_backend())
     for backend, kind in (("toylib", Toy), ("numpy", np.ndarray)):
         made = tree.to_backend({"x": A, "name": [text, "a"]}, backend, **options)
@@ -45,7 +48,8 @@ def test_text_stays_the_object_that_it_is(text: Any, options: dict[str, Any], ow
     assert xbridge.transfer([text, A], "toylib", **options).result()[0] is text
 
 
-def test_text_does_not_decide_the_target_of_align(own_registry: None) -> None:
+def test_tree_align__text_does_not_decide_the_target_of_align(own_registry: None) -> None:
+    """Text does not decide the target of `align`."""
     xbridge.register_backend("toylib", make_backend())
     name = np.array(["a"])
     made = tree.align({"name": name, "x": Toy(A), "y": A})[0]
@@ -53,7 +57,8 @@ def test_text_does_not_decide_the_target_of_align(own_registry: None) -> None:
     assert isinstance(made["y"], Toy)
 
 
-def test_objects_are_not_text(own_registry: None) -> None:
+def test_tree_to_backend__objects_are_not_text(own_registry: None) -> None:
+    """Objects are not text."""
     xbridge.register_backend("toylib", make_backend())
     with pytest.raises(xbridge.DTypeError, match=r"^at tree\[0\]: "):
         tree.to_backend([np.array(["cat", None], dtype=object)], "toylib")
@@ -69,9 +74,10 @@ def test_objects_are_not_text(own_registry: None) -> None:
     ids=["tree", "transfer", "transfer that shares"],
 )
 @pytest.mark.parametrize("watched", [False, True])
-def test_a_batch_that_fails_is_not_tried_again(
+def test_transfer__batch_that_fails_is_not_tried_again(
     convert: Callable[[Any], Any], watched: bool, own_registry: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A batch that fails is not tried again."""
     seen: list[int] = []
 
     def to_host(x: Toy, /) -> Any:
@@ -121,9 +127,10 @@ def numpys() -> list[Any]:
     ],
     ids=["device", "backend", "first"],
 )
-def test_where_all_is_there_already_nothing_else_happens(
+def test_tree_align__where_all_is_there_already_nothing_else_happens(
     make: Callable[[], Any], convert: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where everything is there already, nothing else happens."""
     pytest.importorskip("torch")
     xs = make()
 
@@ -209,9 +216,10 @@ def turned(d: Any) -> None:
         *("OrderedDict", "deque", "subclass of list", "fields"),
     ],
 )
-def test_a_tree_that_a_function_changes_or_reorders_is_refused(
+def test_tree_map__tree_that_a_function_changes_or_reorders_is_refused(
     make: Callable[[], Any], change: Callable[[Any], object]
 ) -> None:
+    """A tree that a function changes or reorders is refused."""
     batch = make()
     calls: list[object] = []
 
@@ -225,7 +233,8 @@ def test_a_tree_that_a_function_changes_or_reorders_is_refused(
         tree.map(fn, batch)
 
 
-def test_a_function_may_change_objects_outside_of_the_tree() -> None:
+def test_tree_map__function_may_change_objects_outside_of_the_tree() -> None:
+    """A function may change objects outside of the tree."""
     batch: dict[str, Any] = {"a": A.copy(), "set": {1}, "b": Sample(A, [1])}
 
     def fn(x: Any) -> Any:
@@ -237,14 +246,16 @@ def test_a_function_may_change_objects_outside_of_the_tree() -> None:
     assert tree.map(fn, batch)["a"] is batch["a"]
 
 
-def test_an_error_of_one_leaf_alone_says_which_it_is() -> None:
+def test_tree_to_backend__error_of_one_leaf_alone_says_which_it_is() -> None:
+    """An error of one leaf alone says which it is."""
     with pytest.raises(xbridge.ValueLossError, match=r"^at tree\['n'\]\[1\]: cannot"):
         tree.to_backend({"n": [1, 2**70]}, "numpy", scalars=True)
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\['x'\]: cannot convert an object"):
         tree.map(lambda _: xbridge.to_numpy(object()), {"x": A})
 
 
-def test_an_object_that_is_not_a_function_is_not_mapped() -> None:
+def test_tree_map__object_that_is_not_a_function_is_not_mapped() -> None:
+    """An object that is not a function is not mapped."""
     for swapped in ([A], "x", None):
         with pytest.raises(
             xbridge.OptionError, match=r"map a \w+: it is not a function; try map\(fn, tree\)"

@@ -47,7 +47,8 @@ ODD = {
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-def test_an_array_is_converted_in_a_tree_as_it_is_alone(odd: Any) -> None:
+def test_shares_memory__array_is_converted_in_a_tree_as_it_is_alone(odd: Any) -> None:
+    """An array is converted in a tree as it is alone."""
     alone = xbridge.to_backend(odd, "torch")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -65,7 +66,8 @@ def test_an_array_is_converted_in_a_tree_as_it_is_alone(odd: Any) -> None:
         )
     )
 )
-def test_there_and_back_gives_the_same_values_in_the_same_form(given: Any) -> None:
+def test_tree_to_backend__there_and_back_gives_the_same_values_in_the_same_form(given: Any) -> None:
+    """There and back gives the same values in the same form."""
     there = tree.to_backend(given, "torch")
     back = tree.to_numpy(there)
     assert form(there) == form(back) == form(given)
@@ -78,28 +80,32 @@ def test_there_and_back_gives_the_same_values_in_the_same_form(given: Any) -> No
             assert x is y is z
 
 
-def test_views_that_share_memory_share_it_still() -> None:
+def test_tree_to_backend__views_that_share_memory_share_it_still() -> None:
+    """Views that share memory share it still."""
     base = np.arange(6.0)
     made = tree.to_backend({"whole": base, "part": [base[2:4]]}, "torch")
     made["part"][0][0] = 70
     assert made["whole"][2] == base[2] == 70
 
 
-def test_tensors_go_to_torch_as_they_are() -> None:
+def test_tree_to_backend__tensors_go_to_torch_as_they_are() -> None:
+    """Tensors go to torch as they are."""
     w = torch.ones(2, requires_grad=True)
     made = tree.to_backend([w, {"x": w, "a": A}], "torch")
     assert made[0] is w
     assert made[1]["x"] is w
 
 
-def test_a_tensor_that_requires_grad_leaves_as_a_read_only_view() -> None:
+def test_tree_to_numpy__tensor_that_requires_grad_leaves_as_a_read_only_view() -> None:
+    """A tensor that requires grad leaves as a read-only view."""
     w = torch.ones(2, requires_grad=True)
     assert not tree.to_numpy({"w": w})["w"].flags.writeable
     with pytest.raises(xbridge.GradientError, match=r"^at tree\['w'\]: "):
         tree.to_numpy({"w": w}, grad="keep")
 
 
-def test_plain_arrays_are_taken_all_at_once_and_others_one_by_one() -> None:
+def test_tree_to_backend__plain_arrays_are_taken_all_at_once_and_others_one_by_one() -> None:
+    """Plain arrays are taken all at once and others one by one."""
     fast_from_numpy_many: Any = get("torch").fast_from_numpy_many
     assert fast_from_numpy_many([A, A[1:]])[1].data_ptr() == A[1:].ctypes.data
     assert fast_from_numpy_many([A, READONLY]) is None
@@ -109,9 +115,10 @@ def test_plain_arrays_are_taken_all_at_once_and_others_one_by_one() -> None:
         assert not tree.to_backend([A], "torch")[0].is_inference()
 
 
-def test_what_is_taken_at_once_and_alone_is_the_same_and_a_policy_switches_off_both(
+def test_tree_to_backend__what_is_taken_at_once_and_alone_is_the_same_and_a_policy_switches_off_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """What is taken at once and alone is the same and a policy switches off both."""
     taken: list[int] = []
     fast_from_numpy_many: Any = get("torch").fast_from_numpy_many
 
@@ -148,7 +155,8 @@ def test_what_is_taken_at_once_and_alone_is_the_same_and_a_policy_switches_off_b
     ],
     ids=["dict", "tuple", "twice", "text", "number", "empty"],
 )
-def test_a_few_arrays_are_converted_alike_with_and_without_a_plan(given: Any, options: Any) -> None:
+def test_tree_to_backend__few_arrays_with_and_without_a_plan(given: Any, options: Any) -> None:
+    """A few arrays are converted alike with and without a plan."""
     for _ in range(3):  # the first call is planned, and later ones are learned
         made = tree.to_backend(given, "torch", **options)
     with xbridge.policy(copies="allow"):
@@ -164,7 +172,8 @@ def test_a_few_arrays_are_converted_alike_with_and_without_a_plan(given: Any, op
     assert len(set(map(id, leaves(made)))) == len(set(map(id, leaves(planned))))
 
 
-def test_a_wrong_option_is_refused_though_an_equal_one_was_learned() -> None:
+def test_tree_to_backend__wrong_option_is_refused_though_an_equal_one_was_learned() -> None:
+    """A wrong option is refused though an equal one was learned."""
     for _ in range(2):
         tree.to_backend([A], "torch", copy=True)
     with pytest.raises(xbridge.OptionError, match="copy=1"):
@@ -173,7 +182,8 @@ def test_a_wrong_option_is_refused_though_an_equal_one_was_learned() -> None:
         tree.to_backend([A], "torch", dtype=[])
 
 
-def test_a_state_dict_keeps_its_metadata_and_loads_again() -> None:
+def test_tree_to_numpy__state_dict_keeps_its_metadata_and_loads_again() -> None:
+    """A state dict keeps its metadata and loads again."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
     state = model.state_dict()
     host = tree.to_numpy(state, copy=True)
@@ -190,7 +200,8 @@ def packed() -> PackedSequence:
     return pack_sequence([torch.ones(2), torch.ones(3) * 2], enforce_sorted=False)
 
 
-def test_a_packed_sequence_stays_one_and_its_form_keeps_its_dtypes() -> None:
+def test_tree_to_numpy__packed_sequence_stays_one_and_its_form_keeps_its_dtypes() -> None:
+    """A packed sequence stays one and its form keeps its dtypes."""
     given = packed()
     host = tree.to_numpy(given)
     assert type(host) is PackedSequence
@@ -204,7 +215,8 @@ def test_a_packed_sequence_stays_one_and_its_form_keeps_its_dtypes() -> None:
     assert tree.to_numpy(plain).sorted_indices is None
 
 
-def test_map_leaves_the_form_of_a_packed_sequence_alone() -> None:
+def test_tree_map__map_leaves_the_form_of_a_packed_sequence_alone() -> None:
+    """`map` leaves the form of a packed sequence alone."""
     given = packed()
     made = tree.map(lambda x: x * 0, given)
     assert made.data.tolist() == [0] * 5
@@ -212,7 +224,8 @@ def test_map_leaves_the_form_of_a_packed_sequence_alone() -> None:
     assert made.sorted_indices is given.sorted_indices
 
 
-def test_an_error_names_the_part_of_a_packed_sequence() -> None:
+def test_tree_to_numpy__error_names_the_part_of_a_packed_sequence() -> None:
+    """An error names the part of a packed sequence."""
     bad = packed()._replace(unsorted_indices=torch.ones(2).to_sparse())
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\[0\]\.unsorted_indices: "):
         tree.to_numpy([bad])
@@ -247,7 +260,8 @@ def told() -> Iterator[Any]:
         _pytree.SUPPORTED_NODES.pop(cls)
 
 
-def test_a_class_is_flattened_as_it_is_registered_with_torch(told: Any) -> None:
+def test_tree_to_backend__class_is_flattened_as_it_is_registered_with_torch(told: Any) -> None:
+    """A class is flattened as it is registered with torch."""
     assert isinstance(tree.to_backend([Told(A, "n")], "torch")[0].array, np.ndarray)
     told(Told, lambda x: ([x.array], x.name), lambda parts, name: Told(next(iter(parts)), name))
     made = tree.to_backend({"x": Told([A], "n")}, "torch")["x"]
@@ -257,7 +271,9 @@ def test_a_class_is_flattened_as_it_is_registered_with_torch(told: Any) -> None:
     assert tree.to_backend(Point([A]), "torch")[1] == 1
 
 
-def test_an_error_names_the_path_as_it_is_registered_with_torch(told: Any) -> None:
+def test_tree_to_backend__error_names_the_path_as_it_is_registered_with_torch(told: Any) -> None:
+    """An error names the path as it is registered with torch."""
+
     class Named(Point):
         pass
 
@@ -279,7 +295,8 @@ def test_an_error_names_the_path_as_it_is_registered_with_torch(told: Any) -> No
         tree.to_backend({"t": Named(["n", bad])}, "torch")
 
 
-def test_what_torch_returns_is_a_container() -> None:
+def test_tree_to_numpy__what_torch_returns_is_a_container() -> None:
+    """What torch returns is a container."""
     given = torch.ones(2, 3).max(0)
     assert tree.to_backend([given], "torch")[0] is given
     made = tree.to_numpy(given)
@@ -288,7 +305,9 @@ def test_what_torch_returns_is_a_container() -> None:
     assert isinstance(made.indices, np.ndarray)
 
 
-def test_a_size_and_a_module_are_leaves() -> None:
+def test_tree_to_backend__size_and_a_module_are_leaves() -> None:
+    """A size and a module are leaves."""
+
     @dataclass(eq=False)
     class Model(torch.nn.Module):
         x: Any
@@ -303,7 +322,9 @@ def test_a_size_and_a_module_are_leaves() -> None:
     assert all(x is y for x, y in zip(made, given, strict=True))
 
 
-def test_all_trees_are_brought_to_one_library() -> None:
+def test_tree_align__all_trees_are_brought_to_one_library() -> None:
+    """All trees are brought to one library."""
+
     class TreeArrays(NamedTuple):
         x: Any
         n: int

@@ -84,7 +84,10 @@ def told() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("make", PAIRS.values(), ids=PAIRS)
-def test_a_container_keeps_its_type_and_its_keys_in_order(make: Callable[[Any, Any], Any]) -> None:
+def test_tree_to_backend__container_keeps_its_type_and_keys(
+    make: Callable[[Any, Any], Any],
+) -> None:
+    """A container keeps its type and its keys in order."""
     given = make(A, [make(A[:2], "text"), None])
     made = tree.to_backend(given, "toylib")
     assert form(made) == form(given)
@@ -97,7 +100,8 @@ def test_a_container_keeps_its_type_and_its_keys_in_order(make: Callable[[Any, A
 
 
 @given(trees(st.sampled_from([A, A[1:], A.astype("f4"), np.float32(2), np.zeros((0, 2))])))
-def test_every_array_is_converted_and_nothing_else(given: Any) -> None:
+def test_tree_to_backend__every_array_is_converted_and_nothing_else(given: Any) -> None:
+    """Every array is converted and nothing else."""
     xbridge.register_backend("toylib", make_backend(), replace=True)
     made = tree.to_backend(given, "toylib")
     assert form(made) == form(given)
@@ -115,7 +119,8 @@ def test_every_array_is_converted_and_nothing_else(given: Any) -> None:
 
 
 @given(trees(st.sampled_from([A, A[1:], np.arange(3)])))
-def test_map_sees_the_arrays_in_order_and_each_once(given: Any) -> None:
+def test_tree_map__map_sees_the_arrays_in_order_and_each_once(given: Any) -> None:
+    """`map` sees the arrays in order and each once."""
     seen: list[Any] = []
     tree.map(seen.append, given)
     arrays = [x for x in leaves(given) if isinstance(x, np.ndarray)]
@@ -124,7 +129,8 @@ def test_map_sees_the_arrays_in_order_and_each_once(given: Any) -> None:
 
 
 @pytest.mark.parametrize("make", ROWS.values(), ids=ROWS)
-def test_rows_come_back_with_their_own_leaves(make: Callable[[Callable[[int], Any]], Any]) -> None:
+def test_tree_map__rows_come_back_with_their_own_leaves(make: Callable[[Callable[[int], Any]], Any]) -> None:
+    """Rows come back with their own leaves."""
     seen: list[int] = []
 
     def number(x: Any) -> int:
@@ -136,14 +142,16 @@ def test_rows_come_back_with_their_own_leaves(make: Callable[[Callable[[int], An
     assert seen == list(range(1, len(seen) + 1))
 
 
-def test_the_same_array_stays_the_same_object() -> None:
+def test_tree_to_backend__same_array_stays_the_same_object() -> None:
+    """The same array stays the same object."""
     made = tree.to_backend({"a": A, "b": [A, A.copy()], "c": Frozen(A, 1)}, "toylib")
     assert made["a"] is made["b"][0] is made["c"].x
     assert made["a"] is not made["b"][1]
     assert made["c"].y == 1
 
 
-def test_views_of_one_memory_share_it_still_and_copies_do_not() -> None:
+def test_tree_to_numpy__views_of_one_memory_share_it_still_and_copies_do_not() -> None:
+    """Views of one memory share it still and copies do not."""
     base = np.arange(6.0)
     shared = tree.to_numpy({"whole": base, "part": [base[2:]]})
     assert np.shares_memory(shared["whole"], shared["part"][0])
@@ -152,7 +160,8 @@ def test_views_of_one_memory_share_it_still_and_copies_do_not() -> None:
     assert not np.shares_memory(copied["whole"], base)
 
 
-def test_numbers_become_arrays_only_if_the_caller_asks() -> None:
+def test_tree_to_numpy__numbers_become_arrays_only_if_the_caller_asks() -> None:
+    """Numbers become arrays only if the caller asks."""
     given = {"n": 3, "f": 2.5, "b": True, "c": 1j, "again": 3, "s": "3"}
     assert tree.to_numpy(given) == given
     made = tree.to_numpy(given, scalars=True)
@@ -166,7 +175,8 @@ def test_numbers_become_arrays_only_if_the_caller_asks() -> None:
     assert tree.to_numpy([1], scalars=True, dtype="float32")[0].dtype == "f4"
 
 
-def test_an_array_is_a_tree_and_so_is_an_empty_container() -> None:
+def test_tree_to_numpy__array_is_a_tree_and_so_is_an_empty_container() -> None:
+    """An array is a tree and so is an empty container."""
     assert isinstance(tree.to_backend(A, "toylib"), Toy)
     assert tree.map(np.sum, A) == A.sum()
     assert tree.to_numpy(2.5, scalars=True) == 2.5
@@ -175,7 +185,9 @@ def test_an_array_is_a_tree_and_so_is_an_empty_container() -> None:
 
 
 @pytest.mark.parametrize("dtype", [None, "nearest", "float32"])
-def test_a_number_in_a_tree_is_planned_once(dtype: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tree_to_numpy__number_is_planned_once(dtype: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number in a tree is planned once."""
+
     def convert() -> Any:
         return tree.to_numpy({"x": np.ones(2), "reward": 1.5}, dtype=dtype, scalars=True)
 
@@ -217,7 +229,8 @@ ROOTS = {"text": "a", "a number": 3, "a scalar of text": np.str_("a"), "an objec
 
 
 @pytest.mark.parametrize("root", ROOTS.values(), ids=ROOTS)
-def test_a_tree_that_is_neither_a_container_nor_an_array_is_refused(root: object) -> None:
+def test_tree_to_numpy__tree_that_is_neither_a_container_nor_an_array_is_refused(root: object) -> None:
+    """A tree that is neither a container nor an array is refused."""
     calls: list[Callable[[], object]] = [
         lambda: tree.to_numpy(root),
         lambda: tree.to_backend(root, "numpy", dtype="float32"),
@@ -242,7 +255,8 @@ def test_a_tree_that_is_neither_a_container_nor_an_array_is_refused(root: object
     ],
     ids=["a module", "a set", "a number", "an exporter"],
 )
-def test_the_hint_for_a_root_that_is_refused_fits_its_class(root: object, hint: str) -> None:
+def test_tree_to_numpy__hint_for_a_root_that_is_refused_fits_its_class(root: object, hint: str) -> None:
+    """The hint for a root that is refused fits its class."""
     with pytest.raises(xbridge.UnsupportedArrayError) as caught:
         tree.to_numpy(root)
     assert caught.value.hint == hint
@@ -264,7 +278,8 @@ EXPORTERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", EXPORTERS)
-def test_exporters_are_converted_if_they_are_asked_for(kind: str) -> None:
+def test_tree_to_numpy__exporters_are_converted_if_they_are_asked_for(kind: str) -> None:
+    """Exporters are converted if they are asked for."""
     x = EXPORTERS[kind]()
     given = {
         "x": [x, A],
@@ -287,14 +302,16 @@ def test_exporters_are_converted_if_they_are_asked_for(kind: str) -> None:
     assert caught.value.hint.startswith("exporters=True")
 
 
-def test_an_exporter_that_cannot_be_read_is_an_error_with_its_path() -> None:
+def test_tree_to_numpy__exporter_that_cannot_be_read_is_an_error_with_its_path() -> None:
+    """An exporter that cannot be read is an error with its path."""
     released = memoryview(array("d", [1.0]))
     released.release()
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\['x'\]: "):
         tree.to_numpy({"x": released}, exporters=True)
 
 
-def test_options_mean_what_they_mean_for_one_array() -> None:
+def test_tree_to_numpy__options_mean_what_they_mean_for_one_array() -> None:
+    """Options mean what they mean for one array."""
     made = tree.to_numpy([A, (A.astype("i4"),)], dtype="float32", copy=True)
     assert [x.dtype.name for x in leaves(made)] == ["float32", "float32"]
     with pytest.raises(xbridge.CopyError, match=r"^at tree\[1\]\[0\]: cannot convert"):
@@ -302,7 +319,8 @@ def test_options_mean_what_they_mean_for_one_array() -> None:
 
 
 @pytest.mark.parametrize("given", [[], ["text"], [A]])
-def test_a_bad_option_is_refused_whatever_the_tree_holds(given: list[object]) -> None:
+def test_tree_to_numpy__bad_option_is_refused_whatever_the_tree_holds(given: list[object]) -> None:
+    """A bad option is refused whatever the tree holds."""
     with pytest.raises(xbridge.OptionError, match="copy"):
         tree.to_numpy(given, copy="yes")  # type: ignore[arg-type]
     with pytest.raises(xbridge.UnknownBackendError):
@@ -325,7 +343,8 @@ BAD = np.array([None])
         (Names(z=A, a=BAD), "tree['a']"),
     ],
 )
-def test_an_error_names_the_way_to_the_leaf_and_keeps_its_class(given: Any, way: str) -> None:
+def test_tree_to_backend__error_names_the_way_to_the_leaf_and_keeps_its_class(given: Any, way: str) -> None:
+    """An error names the way to the leaf and keeps its class."""
     with pytest.raises(xbridge.DTypeError) as caught:
         tree.to_backend(given, "toylib")
     assert str(caught.value).startswith(f"at {way}: cannot convert a numpy object array")
@@ -333,13 +352,15 @@ def test_an_error_names_the_way_to_the_leaf_and_keeps_its_class(given: Any, way:
     assert str(caught.value) == f"at {way}: {caught.value.__cause__}"
 
 
-def test_what_a_function_raises_passes_with_a_note() -> None:
+def test_tree_map__what_a_function_raises_passes_with_a_note() -> None:
+    """What a function raises passes with a note."""
     with pytest.raises(ZeroDivisionError) as caught:
         tree.map(lambda x: 1 // 0, {"x": [1, A]})
     assert caught.value.__notes__ == ["at tree['x'][1]"]
 
 
-def test_a_leaf_is_named_by_the_place_that_it_had_when_the_call_began() -> None:
+def test_tree_map__leaf_is_named_by_the_place_that_it_had_when_the_call_began() -> None:
+    """A leaf is named by the place that it had when the call began."""
     given: dict[str, Any] = {}
 
     def fail(x: Any, at: int) -> None:
@@ -356,7 +377,8 @@ def test_a_leaf_is_named_by_the_place_that_it_had_when_the_call_began() -> None:
         given.clear()
 
 
-def test_a_tree_without_an_end_is_refused() -> None:
+def test_tree_to_numpy__tree_without_an_end_is_refused() -> None:
+    """A tree without an end is refused."""
     own: dict[str, Any] = {"ends": [[1], A], "x": [A]}
     own["x"].append(own)
     with pytest.raises(xbridge.OptionError, match=r"tree\['x'\]\[1\] is tree again"):
@@ -367,7 +389,8 @@ def test_a_tree_without_an_end_is_refused() -> None:
         tree.to_numpy([inner, [], []])
 
 
-def test_a_tree_deeper_than_the_stack_is_refused() -> None:
+def test_tree_to_numpy__tree_deeper_than_the_stack_is_refused() -> None:
+    """A tree deeper than the stack is refused."""
     deep: list[Any] = [A]
     for _ in range(5 * sys.getrecursionlimit()):
         deep = [deep, (1,)]
@@ -375,7 +398,9 @@ def test_a_tree_deeper_than_the_stack_is_refused() -> None:
         tree.to_numpy([deep, deep])
 
 
-def test_a_container_that_flattens_or_builds_without_end_is_refused(told: Any) -> None:
+def test_tree_to_numpy__container_that_flattens_or_builds_without_end_is_refused(told: Any) -> None:
+    """A container that flattens or builds without end is refused."""
+
     def forever(*args: Any) -> Any:
         return forever(*args)
 
@@ -389,7 +414,8 @@ def test_a_container_that_flattens_or_builds_without_end_is_refused(told: Any) -
             tree.to_numpy([Registered(A, "n")])
 
 
-def test_the_source_is_as_it_was() -> None:
+def test_tree_to_backend__source_is_as_it_was() -> None:
+    """The source is as it was."""
     given = {"x": [A, Sample(A, 1)], "y": Names(a=A)}
     before = form(given), [id(x) for x in leaves(given)]
     tree.to_backend(given, "toylib")
@@ -398,17 +424,21 @@ def test_the_source_is_as_it_was() -> None:
     assert (form(given), [id(x) for x in leaves(given)]) == before
 
 
-def test_no_code_of_a_dataclass_runs_again() -> None:
+def test_tree_to_backend__no_code_of_a_dataclass_runs_again() -> None:
+    """No code of a dataclass runs again."""
     made = tree.to_backend(Sample(A, A), "toylib")
     assert made.made == 1
     assert isinstance(made.y, Toy)
 
 
-def test_a_field_that_was_never_set_is_not_set() -> None:
+def test_tree_to_backend__field_that_was_never_set_is_not_set() -> None:
+    """A field that was never set is not set."""
     assert not hasattr(tree.to_backend(Open(A, 1), "toylib"), "later")
 
 
-def test_what_was_computed_of_the_old_fields_is_computed_again() -> None:
+def test_tree_to_backend__what_was_computed_of_the_old_fields_is_computed_again() -> None:
+    """What was computed of the old fields is computed again."""
+
     @dataclass
     class Cached:
         x: Any
@@ -426,7 +456,8 @@ def test_what_was_computed_of_the_old_fields_is_computed_again() -> None:
     assert given.kind is np.ndarray
 
 
-def test_attributes_of_a_dict_stay() -> None:
+def test_tree_to_backend__attributes_of_a_dict_stay() -> None:
+    """Attributes of a dict stay."""
     given = OrderedDict(b=A, a=A[:1])
     given._metadata = {"version": 1}  # type: ignore[attr-defined]
     made = tree.to_backend(given, "toylib")
@@ -435,7 +466,8 @@ def test_attributes_of_a_dict_stay() -> None:
     assert vars(made)["_metadata"] == {"version": 1}
 
 
-def test_a_class_is_flattened_as_it_is_registered_with_optree(told: Any) -> None:
+def test_tree_to_backend__class_is_flattened_as_it_is_registered_with_optree(told: Any) -> None:
+    """A class is flattened as it is registered with optree."""
     told(lambda x: ((x.array,), x.name), lambda name, parts: Registered(next(iter(parts)), name))
     made = tree.to_backend({"x": Registered([A], "n")}, "toylib")["x"]
     assert (type(made), made.name) == (Registered, "n")
@@ -452,15 +484,17 @@ def test_a_class_is_flattened_as_it_is_registered_with_optree(told: Any) -> None
         ((3,), {}, r"tree\[0\]\[<flat index 1>\]\['x'\]"),
     ],
 )
-def test_an_error_names_the_path_that_the_flattened_class_gave(
+def test_tree_to_backend__error_names_the_path_that_the_flattened_class_gave(
     told: Any, names: Any, entry: Any, way: str
 ) -> None:
+    """An error names the path that the flattened class gave."""
     told(lambda x: ([x.name, {"x": x.array.copy()}], None, *names), lambda _, parts: parts, **entry)
     with pytest.raises(xbridge.DTypeError, match=f"^at {way}: "):
         tree.to_backend([Registered(BAD, "n")], "toylib")
 
 
-def test_an_object_of_an_unregistered_class_is_a_leaf() -> None:
+def test_tree_to_backend__object_of_an_unregistered_class_is_a_leaf() -> None:
+    """An object of an unregistered class is a leaf."""
     x = Registered(A, "n")
     assert tree.to_backend([x], "toylib")[0] is x
 
@@ -478,9 +512,10 @@ def refuse(*_: object) -> Any:
 
 
 @pytest.mark.parametrize(("flatten", "unflatten", "asked"), [(fail, fail, "flatten"), (take, fail, "build")])
-def test_what_the_code_of_a_container_raises_is_chained(
+def test_tree_to_numpy__what_the_code_of_a_container_raises_is_chained(
     told: Any, flatten: Any, unflatten: Any, asked: str
 ) -> None:
+    """What the code of a container raises is chained."""
     told(flatten, unflatten)
     message = rf"cannot {asked} a Registered: its class failed with KeyError"
     with pytest.raises(xbridge.UnsupportedArrayError, match=message) as caught:
@@ -489,7 +524,8 @@ def test_what_the_code_of_a_container_raises_is_chained(
 
 
 @pytest.mark.parametrize("flatten", [take, refuse])
-def test_an_error_of_ours_inside_a_container_is_not_wrapped(told: Any, flatten: Any) -> None:
+def test_tree_to_numpy__error_of_ours_inside_a_container_is_not_wrapped(told: Any, flatten: Any) -> None:
+    """An error of ours inside a container is not wrapped."""
     told(flatten, refuse)
     with pytest.raises(xbridge.OptionError, match=r"^never$"):
         tree.to_numpy([Registered(A, "n")])
@@ -500,7 +536,9 @@ class TheirError(Exception):
 
 
 @pytest.mark.parametrize("error", [TheirError("no"), StopIteration("no"), ValueError("no")], ids=repr)
-def test_whatever_a_class_raises_is_chained(told: Any, error: Exception) -> None:
+def test_tree_to_numpy__whatever_a_class_raises_is_chained(told: Any, error: Exception) -> None:
+    """Whatever a class raises is chained."""
+
     def fail(*_: object) -> Any:
         raise error
 
@@ -515,7 +553,8 @@ def test_whatever_a_class_raises_is_chained(told: Any, error: Exception) -> None
     assert caught.value.__cause__ is error
 
 
-def test_align_follows_the_first_array_of_the_first_tree_that_has_one() -> None:
+def test_tree_align__align_follows_the_first_array_of_the_first_tree_that_has_one() -> None:
+    """`align` follows the first array of the first tree that has one."""
     x = Toy(np.ones(2))
     first, second, third = tree.align(["text", 3], {"x": x}, (A, 3))
     assert first == ["text", 3]
@@ -530,7 +569,8 @@ def test_align_follows_the_first_array_of_the_first_tree_that_has_one() -> None:
         tree.align([x], [BAD])
 
 
-def test_trees_need_no_optree_and_do_not_import_it() -> None:
+def test_tree__trees_need_no_optree_and_do_not_import_it() -> None:
+    """Trees need no optree and do not import it."""
     code = """
     import sys
     import numpy as np, xbridge
@@ -540,12 +580,14 @@ def test_trees_need_no_optree_and_do_not_import_it() -> None:
     assert run(code) == (0, ["[array([1.]), {'x': array([1.])}] []"])
 
 
-def test_there_is_nothing_else_to_find_late() -> None:
+def test_tree__there_is_nothing_else_to_find_late() -> None:
+    """No other name of the module is found late."""
     with pytest.raises(AttributeError, match="has no attribute 'trees'"):
         xbridge.trees  # type: ignore[attr-defined] # noqa: B018 -- it raises
 
 
-def test_every_array_of_a_tree_can_be_writable_at_the_cost_of_the_read_only_ones() -> None:
+def test_tree_to_numpy__every_array_of_a_tree_can_be_writable_at_the_cost_of_the_read_only_ones() -> None:
+    """Every array of a tree can be writable at the cost of the read-only ones."""
     x, fixed = np.ones(2), np.broadcast_to(1.0, 2)
     batch = {"x": x, "fixed": [fixed, fixed], "n": 3, "text": np.array(["a"])}
     for _ in range(2):  # the second call may be learned from the first
@@ -567,7 +609,8 @@ def test_every_array_of_a_tree_can_be_writable_at_the_cost_of_the_read_only_ones
         tree.to_numpy("text", writable=True)
 
 
-def test_a_function_is_called_on_exporters_if_they_are_asked_for() -> None:
+def test_tree_map__function_is_called_on_exporters_if_they_are_asked_for() -> None:
+    """A function is called on exporters if they are asked for."""
     some = [array("d", [1, 2]), A, "text"]
     assert tree.map(len, some)[0] is some[0]
     assert tree.map(len, some, exporters=True) == [2, len(A), "text"]

@@ -72,7 +72,7 @@ def removable(path: Path, target: Path, *sources: Path, force: bool) -> list[Pat
 
 
 @contextmanager
-def replacing(*targets: Path, gone: Sequence[Path] = (), force: bool) -> Iterator[list[Path]]:
+def replace_files(*targets: Path, gone: Sequence[Path] = (), force: bool) -> Iterator[list[Path]]:
     """Yield the name of a new file for each target. They are renamed if the block raises nothing.
 
     The files that are `gone` are removed then, and the last target is renamed last.

@@ -63,8 +63,8 @@ def arguments(parser: ArgumentParser) -> None:
 def run(asked: Namespace) -> int:
     """Check the functions, and print the findings."""
     from xbridge.testing.check.findings import as_text, grouped, write  # noqa: PLC0415 -- `--help` does not need it
-    from xbridge.testing.check.signatures import read_words  # noqa: PLC0415 -- likewise
-    from xbridge.testing.check.workers import Job, check_in_workers, chosen, find_names  # noqa: PLC0415 -- likewise
+    from xbridge.testing.check.signatures import read_words  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge.testing.check.workers import Job, check_in_workers, chosen, find_names  # noqa: PLC0415 -- `--help` does not need it
 
     if not 0 < asked.seconds < _LONGEST or asked.workers < 1:
         reason = f"the seconds are above 0 and below {_LONGEST:.0e}, and the workers at least 1"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from xbridge._cli.errors import RefusedError, listed
+from xbridge._cli.errors import RefusedError, format_list
 from xbridge._cli.formats import UNNAMED, Content, Format, name_of_array, suggest_array
 from xbridge._cli.formats.stored import Cast, Relaid, Stored, name_of
 from xbridge._core.dtypes import DTYPES, category
@@ -32,7 +32,7 @@ class Allowed(NamedTuple):
     drop_metadata: bool = False
 
 
-def fitted(content: Content, to: Format, allowed: Allowed, target: Path) -> Content:
+def fit_content(content: Content, to: Format, allowed: Allowed, target: Path) -> Content:
     """Return the content in the form that the target's format holds; raise if it cannot hold it."""
     for refused in content.refused:
         if allowed.array in (None, name_of_array(refused)):
@@ -41,18 +41,18 @@ def fitted(content: Content, to: Format, allowed: Allowed, target: Path) -> Cont
             raise type(error).build(error.action, error.reason, hint if allowed.array is None else error.hint)
     text = {} if allowed.drop_metadata else content.metadata
     if text and not to.metadata and set(text) != {"format"}:
-        raise _cannot(target, f"its format cannot hold the metadata {listed(text)}", "--drop-metadata")
-    chosen = _chosen(content, to, allowed, target)
+        raise _refusal(target, f"its format cannot hold the metadata {format_list(text)}", "--drop-metadata")
+    chosen = _choose_arrays(content, to, allowed, target)
     dtypes = list(dict.fromkeys(name_of(x.dtype) or str(x.dtype) for x in chosen))
     for name in allowed.casts.keys() - dtypes:
         reason = f"no array has that dtype, only {', '.join(dtypes) or 'none'}"
         raise RefusedError.build(f"cast {name}", reason, "a dtype that an array has, or no --cast")
     named = [replace(x, name=UNNAMED) if x.name is None and not to.unnamed else x for x in chosen]
-    fit = [_relaid(_cast(x, allowed), to, allowed, target) for x in named]
+    fit = [_relay(_cast(x, allowed), to, allowed, target) for x in named]
     return Content(fit, text if to.metadata else {}, compression=content.compression)
 
 
-def _chosen(content: Content, to: Format, allowed: Allowed, target: Path) -> list[Stored]:
+def _choose_arrays(content: Content, to: Format, allowed: Allowed, target: Path) -> list[Stored]:
     """Return the arrays to write: only one if the format has no names."""
     arrays = list(content.arrays)
     names = [name_of_array(x) for x in arrays]
@@ -63,13 +63,13 @@ def _chosen(content: Content, to: Format, allowed: Allowed, target: Path) -> lis
     for name, times in Counter(map(name_of_array, arrays)).items():
         if times > 1:
             reason = f"two arrays have the name {name!r}, which is their keys joined by dots"
-            raise _cannot(target, reason, "--at KEY, which takes some of the arrays")
+            raise _refusal(target, reason, "--at KEY, which takes some of the arrays")
     if allowed.array is not None:
         return arrays
     if not to.names and names != [UNNAMED]:
         one = names[0] if names else "NAME"
-        reason = f"it holds one array without a name, and there are {listed(names)}"
-        raise _cannot(target, reason, f"--array {shlex.quote(one)}, or a suffix with names")
+        reason = f"it holds one array without a name, and there are {format_list(names)}"
+        raise _refusal(target, reason, f"--array {shlex.quote(one)}, or a suffix with names")
     return arrays
 
 
@@ -84,20 +84,20 @@ def _cast(x: Stored, allowed: Allowed) -> Stored:
     return Cast(x.name, native_dtype(to), x.shape, x.order or "C", x, allowed.rounds)
 
 
-def _relaid(x: Stored, to: Format, allowed: Allowed, target: Path) -> Stored:
+def _relay(x: Stored, to: Format, allowed: Allowed, target: Path) -> Stored:
     """Change the axis order and byte order of an array to one that the format can hold."""
     lacks = to.lacks(x.dtype)
     if lacks:
-        raise _cannot(target, f"{x.label} is {x.dtype}, and {lacks}", _instead(x, allowed))
+        raise _refusal(target, f"{x.label} is {x.dtype}, and {lacks}", _dtype_hint(x, allowed))
     if x.order in to.orders and (x.dtype.isnative or to.swaps):
         return x
     if not allowed.relayout:
         has = "its axes in another order than C" if x.order != "C" else "the bytes of another machine"
-        raise _cannot(target, f"{x.label} has {has}", "--relayout, which changes no value")
+        raise _refusal(target, f"{x.label} has {has}", "--relayout, which changes no value")
     return Relaid(x.name, x.dtype.newbyteorder("="), x.shape, "C", x, target.parent)
 
 
-def _instead(x: Stored, allowed: Allowed) -> str:
+def _dtype_hint(x: Stored, allowed: Allowed) -> str:
     """Return a hint for a dtype that the format lacks."""
     meaning = DTYPES.get(name_of(x.dtype))
     if meaning and meaning.kind == "float" and meaning.bits < 32:
@@ -106,5 +106,5 @@ def _instead(x: Stored, allowed: Allowed) -> str:
     return f"a .npz file{skip}"
 
 
-def _cannot(target: Path, reason: str, hint: str) -> RefusedError:
+def _refusal(target: Path, reason: str, hint: str) -> RefusedError:
     return RefusedError.build(f"write {target}", reason, hint)

@@ -85,9 +85,9 @@ def run(asked: Namespace) -> int:
 
 def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
     """Write the file. Return its content, and the name of the index if there is one."""
-    from xbridge._cli.atomic_write import new_file, removable, replacing, resolve  # noqa: PLC0415 -- likewise
-    from xbridge._cli.compatibility import Allowed, fitted  # noqa: PLC0415 -- likewise
-    from xbridge._cli.formats.shards import index_name, index_of, read_size  # noqa: PLC0415 -- likewise
+    from xbridge._cli.atomic_write import new_file, removable, replace_files, resolve  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge._cli.compatibility import Allowed, fit_content  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge._cli.formats.shards import index_name, index_of, read_size  # noqa: PLC0415 -- `--help` does not need it
     from xbridge._cli.formats.sink import Sink  # noqa: PLC0415 -- NumPy, which `--help` does not need
 
     source: Path = asked.source
@@ -116,23 +116,23 @@ def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
         read = read_file(source, asked.from_format, how, opened)
         sources = (source, *read.files)
         resolve(asked.target, *sources, force=asked.force)
-        content = fitted(read, writer, allowed, target)
+        content = fit_content(read, writer, allowed, target)
         _try_names(writer, content, target)
-        files = _placed(content, asked.target, target, most)
+        files = _place_arrays(content, asked.target, target, most)
         several = len(files) > 1
         real = [resolve(file, *sources, force=asked.force) for file in files] if several else [target]
         bar = progress(source.name, sum(x.nbytes for x in content.arrays))
         # A single file and an index of one name would be two models.
         other = asked.target if several else index_name(asked.target)
         gone = removable(other, asked.target, *sources, force=asked.force) if has_index else []
-        with replacing(*real, gone=gone, force=asked.force) as parts, bar as advance:
+        with replace_files(*real, gone=gone, force=asked.force) as parts, bar as advance:
             for part, file, arrays in zip(parts, real, files.values(), strict=True):
                 with new_file(part, file) as new:
                     if arrays is None:
                         new.write(index_of(files))
                         continue
                     shard = content._replace(arrays=arrays)
-                    with Sink(new, advance) as sink, Chained(partial(_stopped, asked.target)):
+                    with Sink(new, advance) as sink, Chained(partial(_stopped_error, asked.target)):
                         writer.write(sink, shard, target.parent)
                     new.flush()
                     _read_back(part, writer, shard, target)
@@ -141,11 +141,11 @@ def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
     return content._replace(others=left_out), {"index": str([*files][-1])} if several else {}
 
 
-def _placed(
+def _place_arrays(
     content: Content, name: Path, target: Path, most: int | None
 ) -> Mapping[Path, Sequence[Stored] | None]:
     """Return the arrays of each file to write; None for an index, which is the last of several."""
-    from xbridge._cli.formats.shards import name_shards, split  # noqa: PLC0415 -- NumPy, as above
+    from xbridge._cli.formats.shards import name_shards, split  # noqa: PLC0415 -- it imports NumPy
 
     shards = list(split(content.arrays, most)) if most else [content.arrays]
     if len(shards) == 1:
@@ -183,39 +183,39 @@ _FULL = {"bf": "bfloat", "f": "float", "fp": "float", "i": "int", "u": "uint", "
 
 def _try_names(writer: Format, content: Content, target: Path) -> None:
     """Write numbers under the names, in memory. The format's own library must read each of them back."""
-    from xbridge._cli.formats.stored import numbered  # noqa: PLC0415 -- NumPy, which `--help` does not need
+    from xbridge._cli.formats.stored import number_arrays  # noqa: PLC0415 -- NumPy, which `--help` does not need
 
     if not writer.names or [x.name for x in content.arrays] == [None]:
         return
     names = [str(x.name) for x in content.arrays]
     file = BytesIO()
-    with Chained(partial(_lost, target)):
-        writer.write(cast("Sink", file), Content(numbered(names), content.metadata), target.parent)
+    with Chained(partial(_lost_error, target)):
+        writer.write(cast("Sink", file), Content(number_arrays(names), content.metadata), target.parent)
         found = writer.numbers(file.getvalue())
         for number, name in enumerate(names):
             given = int(found[name]) if name in found else None
             if given != number:
                 other = "nothing" if given is None else f"the array {names[given]!r}"
-                raise _lost(target, f"for the name {name!r} its own library gives {other}")
+                raise _lost_error(target, f"for the name {name!r} its own library gives {other}")
 
 
 def _read_back(part: Path, writer: Format, content: Content, target: Path) -> None:
     """Check that the format's own library finds all arrays in the file that was written."""
-    with Chained(partial(_lost, target)):
+    with Chained(partial(_lost_error, target)):
         found = set(writer.reread(part))
     for x in content.arrays:
         if (x.name if writer.names else None, x.dtype, x.shape) not in found:
-            raise _lost(target, f"the file does not give {x.label} back")
+            raise _lost_error(target, f"the file does not give {x.label} back")
 
 
-def _stopped(target: Path, error: Exception) -> Exception:
+def _stopped_error(target: Path, error: Exception) -> Exception:
     """Return the error of a writer, which is about the disk as it is: `replacing` says what it leaves."""
-    return error if isinstance(error, OSError) else _unwritable(target, error)
+    return error if isinstance(error, OSError) else _unwritable_error(target, error)
 
 
-def _lost(target: Path, reason: object) -> RefusedError:
-    return _unwritable(target, f"the new file cannot be read back: {reason}")
+def _lost_error(target: Path, reason: object) -> RefusedError:
+    return _unwritable_error(target, f"the new file cannot be read back: {reason}")
 
 
-def _unwritable(target: Path, reason: object) -> RefusedError:
+def _unwritable_error(target: Path, reason: object) -> RefusedError:
     return RefusedError.build(f"write {target}", str(reason), "another format, or other names")

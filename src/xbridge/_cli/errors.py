@@ -24,7 +24,7 @@ class RefusedError(XBridgeError):
     @classmethod
     def build(cls, action: str, reason: str, hint: str) -> Self:
         """Make an error with a message of the one form, whose parts are short: a damaged name is not."""
-        return super().build(*map(shortened, (action, reason, hint)))
+        return super().build(*map(shorten, (action, reason, hint)))
 
 
 class UnsupportedError(RefusedError):
@@ -62,14 +62,14 @@ def check_source(path: Path) -> None:
         raise unreadable(path, reason, hint)
 
 
-def listed(names: Iterable[str]) -> str:
+def format_list(names: Iterable[str]) -> str:
     """Format the first of several names of arrays or of other values."""
     every = list(names)
     shown = ", ".join(map(repr, every[:5]))
     return f"{shown} and {len(every) - 5} more" if len(every) > 5 else shown or "no arrays"
 
 
-def shortened(text: str, most: int = _LONGEST) -> str:
+def shorten(text: str, most: int = _LONGEST) -> str:
     """Cut the middle out of a long text."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 4 :]}"
 

@@ -36,16 +36,16 @@ def run(asked: Namespace) -> int:
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
     }
-    found = [_described(name) for name in asked.backends or known_backends()]
+    found = [_describe_backend(name) for name in asked.backends or known_backends()]
     if asked.json:
         print_json({**here, "backends": found})
     else:
         print(", ".join(f"{name} {text}" for name, text in here.items()))
-        print_table(["backend", "version", "devices", "switches"], [_row(info) for info in found])
+        print_table(["backend", "version", "devices", "switches"], [_format_row(info) for info in found])
     return 0
 
 
-def _described(name: str) -> dict[str, object]:
+def _describe_backend(name: str) -> dict[str, object]:
     """Return the facts about one backend."""
     try:
         backend = get(name)
@@ -68,7 +68,7 @@ def _described(name: str) -> dict[str, object]:
     }
 
 
-def _row(info: dict[str, Any]) -> list[str]:
+def _format_row(info: dict[str, Any]) -> list[str]:
     """Return the facts about one backend as four cells."""
     if not info["available"]:
         return [info["name"], "", "", f"{info['why']}; try {info['try']}"]
@@ -99,24 +99,24 @@ def _torch_switches() -> dict[str, object]:
 
 
 def _torch_memory(device: Device) -> int | None:
-    import torch  # noqa: PLC0415 -- likewise
+    import torch  # noqa: PLC0415 -- only where it is installed
 
     ask = getattr(getattr(torch, device.kind), "mem_get_info", None)
     return ask(device.index)[1] if ask else None
 
 
 def _jax_switches() -> dict[str, object]:
-    import jax  # noqa: PLC0415 -- likewise
+    import jax  # noqa: PLC0415 -- only where it is installed
 
-    from xbridge.backends.jax._devices import default  # noqa: PLC0415 -- likewise
+    from xbridge.backends.jax._devices import find_default_device  # noqa: PLC0415 -- only where it is installed
 
-    return {"x64": jax.dtypes.canonicalize_dtype("int64") == "int64", "default device": default()}
+    return {"x64": jax.dtypes.canonicalize_dtype("int64") == "int64", "default device": find_default_device()}
 
 
 def _jax_memory(device: Device) -> int | None:
-    from xbridge.backends.jax._devices import places  # noqa: PLC0415 -- likewise
+    from xbridge.backends.jax._devices import devices_by_name  # noqa: PLC0415 -- only where it is installed
 
-    return (places()[device].memory_stats() or {}).get("bytes_limit")
+    return (devices_by_name()[device].memory_stats() or {}).get("bytes_limit")
 
 
 _PROBES: dict[str, tuple[Callable[[], dict[str, object]], Callable[[Device], int | None]]] = {

@@ -78,7 +78,7 @@ def _rows(table: str, here: list[str], source: str) -> Iterator[tuple[str, Calla
     """Yield the name of each row, and a function that makes its array."""
     import numpy as np  # noqa: PLC0415 -- `--help` does not need it
 
-    from xbridge._host.memory import native_dtype  # noqa: PLC0415 -- likewise
+    from xbridge._host.memory import native_dtype  # noqa: PLC0415 -- `--help` does not need it
 
     def zeros(name: str, dtype: str) -> Array:
         return to_backend(np.zeros((4, 6), native_dtype(dtype)), name)
@@ -88,7 +88,7 @@ def _rows(table: str, here: list[str], source: str) -> Iterator[tuple[str, Calla
     elif table == "pairs":
         yield from ((name, partial(zeros, name, "float32")) for name in here)
     else:
-        from xbridge.testing.samples.lookup import samples_of  # noqa: PLC0415 -- likewise
+        from xbridge.testing.samples.lookup import samples_of  # noqa: PLC0415 -- `--help` does not need it
 
         for name, case in samples_of(source).cases.items():
             for sample in [sample for sample in _SAMPLES if case.takes(*sample)][:1]:

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from xbridge._cli.errors import printable, shortened
+from xbridge._cli.errors import printable, shorten
 from xbridge._core import text
 
 if TYPE_CHECKING:
     from xbridge._cli.formats import Content
 
 BIG = 64 << 20
-"""A conversion of at least so many bytes takes long enough for a progress bar."""
+"""The size in bytes from which a conversion takes long enough for a progress bar."""
 
 
 def print_json(value: object) -> None:
@@ -28,7 +28,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: one of rich's on a terminal, aligned text elsewhere."""
     if sys.stdout.isatty() and find_spec("rich"):
         from rich.console import Console  # noqa: PLC0415 -- an extra
-        from rich.table import Table  # noqa: PLC0415 -- likewise
+        from rich.table import Table  # noqa: PLC0415 -- an extra, only for a table
 
         table = Table(*head)
         for row in rows:
@@ -63,7 +63,7 @@ def print_arrays(content: Content, about: Mapping[str, str], *, as_json: bool, q
 
 def _cell(name: str) -> str:
     """Return a name as it is shown: in one line, and not longer than one screen."""
-    return shortened(printable(name), 200)
+    return shorten(printable(name), 200)
 
 
 @contextmanager

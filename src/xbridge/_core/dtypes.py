@@ -81,7 +81,7 @@ def of_python(dtype: object) -> str | None:
 
 def category(name: str) -> str:
     """Return `bool`, `int` (signed or not), `float`, `complex`, or `other` for a library's own dtype."""
-    kind = _meaning(name).kind
+    kind = _look_up(name).kind
     return "int" if kind == "uint" else kind
 
 
@@ -127,7 +127,7 @@ def holds_every(narrow: str, wide: str) -> bool:
         return True
     if wide not in DTYPES or wide == "float8_e8m0fnu":  # it has no zero
         return False
-    given, other = _meaning(narrow), DTYPES[wide]
+    given, other = _look_up(narrow), DTYPES[wide]
     if "bool" in (given.kind, other.kind):
         return given.kind == "bool"
     if category(narrow) == "int":
@@ -157,7 +157,7 @@ def nearest(name: str, has: Callable[[str], bool]) -> str:
         return name
     alike = [word for word in DTYPES if category(word) == category(name) and has(word)]
     holding = [word for word in alike if holds_every(name, word)]
-    kind, sign = _meaning(name).kind, 1 if holding else -1
+    kind, sign = _look_up(name).kind, 1 if holding else -1
 
     def rank(word: str) -> tuple[int, bool, int]:
         meaning = DTYPES[word]
@@ -166,6 +166,6 @@ def nearest(name: str, has: Callable[[str], bool]) -> str:
     return min(holding or alike, key=rank, default=name)
 
 
-def _meaning(name: str) -> DType:
+def _look_up(name: str) -> DType:
     """Return the meaning of any name, also of a library's own word."""
     return _NUMERIC.get(name) or DType("other", 0)

@@ -422,15 +422,15 @@ class Backend(Protocol):
         """`plan_graph(x)`: the other facts, on which plans with `grad` or `requires_grad` depend.
 
         That is whether `x` requires grad, whether it is a leaf, and whether a graph is recorded now, in this
-        order. None in doubt.
+        order. It is None if a plan may depend on anything else.
         """
 
     @property
     def plan_pending(self) -> Callable[[Array], object] | None:
         """`plan_pending(x)`: all facts on which plans between libraries depend while an operation is pending.
 
-        That is its dtype and whether it requires grad. The result is hashable. It is None in doubt, and if
-        nothing is pending or `x` is not an ordinary array in host memory.
+        That is its dtype and whether it requires grad. The result is hashable. It is None if a plan
+        may depend on anything else, if nothing is pending, or if `x` is not an ordinary array in host memory.
         """
 
     @property

@@ -39,7 +39,7 @@ def html_table(rows: Sequence[Sequence[str]], right: Collection[int] = (), color
 def rich_table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Any:
     """Return the rows as a table of rich, which folds the cells to the width of the terminal."""
     from rich.table import Table  # noqa: PLC0415 -- rich calls this
-    from rich.text import Text  # noqa: PLC0415 -- likewise; text is not read as markup
+    from rich.text import Text  # noqa: PLC0415 -- rich calls this; a text is not read as markup
 
     table = Table(box=None, show_header=False, pad_edge=False)
     for column in range(len(rows[0])):
@@ -54,13 +54,13 @@ def format_bytes(nbytes: int) -> str:
     amount, units = float(nbytes), ["B", "kB", "MB", "GB", "TB"]
     while amount >= 999.5 and len(units) > 1:
         amount, units = amount / 1000, units[1:]
-    return f"{_rounded(amount)} {units[0]}"
+    return f"{_round(amount)} {units[0]}"
 
 
 def format_seconds(seconds: float) -> str:
     """Return a duration with a unit, rounded to three digits."""
-    return f"{_rounded(seconds * 1e3)} ms" if seconds < 0.9995 else f"{_rounded(seconds)} s"
+    return f"{_round(seconds * 1e3)} ms" if seconds < 0.9995 else f"{_round(seconds)} s"
 
 
-def _rounded(amount: float) -> str:
+def _round(amount: float) -> str:
     return f"{amount:,.0f}" if amount >= 99.5 else f"{amount:.3g}"

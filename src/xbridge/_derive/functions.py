@@ -17,22 +17,20 @@ from weakref import WeakValueDictionary
 
 from xbridge._core.dtypes import is_inexact
 from xbridge._core.locks import lock
-from xbridge._derive.treedef import ARRAY, arrange
+from xbridge._derive.treedef import ARRAY, reorder_leaves
 from xbridge.errors import GradientError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Protocol, TypeAlias, TypeVar
+    from typing import Protocol, TypeVar
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array
     from xbridge._derive.signature import Signature
+    from xbridge._derive.treedef import TreeDef
 
     K = TypeVar("K")
     V = TypeVar("V")
-
-    Form: TypeAlias = Any
-    """The form of a tree: nested tuples with a hash."""
 
     class Call(Protocol):
         """A function with the form and the static arguments of a call, as the core passes it to a backend."""
@@ -41,24 +39,24 @@ if TYPE_CHECKING:
         fn: Callable[..., Any]
         library: str
         caller: str
-        form: Form
-        declared: Form
+        form: TreeDef
+        declared: TreeDef
         """The form that compiled code was made for, in another process."""
         numbers: tuple[Any, ...]
-        vjp: Given | None
-        jvp: Given | None
+        vjp: UserDerivative | None
+        jvp: UserDerivative | None
         signature: Signature | None
         result: Callable[..., Any] | None
 
-        def rule(self) -> Rule: ...
-        def detached(self, declared: Form) -> Call: ...
-        def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[Form, list[Array]]: ...
-        def unflatten(self, form: Form, leaves: Iterable[Any]) -> Any: ...
-        def returned(self, tree: Any, xs: Sequence[Array]) -> list[Array]: ...
+        def rule(self) -> DerivableFunction: ...
+        def without_rules(self, declared: TreeDef) -> Call: ...
+        def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]: ...
+        def unflatten(self, form: TreeDef, leaves: Iterable[Any]) -> Any: ...
+        def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]: ...
         def result_dtype(self, dtype: str) -> str: ...
         def state(self) -> object: ...
         def evaluate(
-            self, rule: Rule, xs: Sequence[Array], target: str, device: Device | None = None
+            self, rule: DerivableFunction, xs: Sequence[Array], target: str, device: Device | None = None
         ) -> list[Array]: ...
 
 
@@ -76,16 +74,16 @@ class Spec(NamedTuple):
     dtype: str
 
 
-class Given(NamedTuple):
+class UserDerivative(NamedTuple):
     """A derivative as the user gives it: a function or the name of a method, and its own derivatives."""
 
     fn: Any
-    vjp: Given | None = None
-    jvp: Given | None = None
+    vjp: UserDerivative | None = None
+    jvp: UserDerivative | None = None
 
 
 class _Latest(local):
-    form: Form = ARRAY
+    form: TreeDef = ARRAY
 
 
 latest = _Latest()
@@ -95,7 +93,7 @@ rules: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """Rules by key, for programs in which an argument cannot be an object. A rule lives with its function."""
 
 
-def kept(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
+def get_or_make(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
     """Return the value of a key. A new one is made without the lock, and the oldest is dropped for it."""
     found = cache.get(key)
     if found is None:
@@ -107,7 +105,7 @@ def kept(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
     return found
 
 
-class Rule(ABC):
+class DerivableFunction(ABC):
     """A function of arrays that returns a sequence of arrays.
 
     A derived rule takes (*seeds, *outputs if `wants_outputs`, version if `keeps_version`, *inputs). Seeds are
@@ -133,8 +131,8 @@ class Rule(ABC):
         self.call = call
         self.name = name
         self._key = ""
-        self._derived: dict[Any, Rule] = {}
-        self._described: dict[Any, tuple[tuple[Spec, ...], Form]] = {}
+        self._derived: dict[Any, DerivableFunction] = {}
+        self._described: dict[Any, tuple[tuple[Spec, ...], TreeDef]] = {}
         """What `shapes` returns, by all that it depends on."""
 
     @abstractmethod
@@ -149,9 +147,9 @@ class Rule(ABC):
             rules[self._key] = self
         return self._key
 
-    def derive(self, how: str, *what: Any) -> Rule:
+    def derive(self, how: str, *what: Any) -> DerivableFunction:
         """Return ``vjp(ins, outs, form)``, ``jvp(ins, outs, form)`` or ``batched(axes)``, made once."""
-        return kept(self._derived, (how, what), lambda: getattr(self, how)(*what))
+        return get_or_make(self._derived, (how, what), lambda: getattr(self, how)(*what))
 
     @property
     def reads(self) -> bool:
@@ -164,10 +162,12 @@ class Rule(ABC):
 
     def shapes(self, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
         """Describe the outputs for inputs like these, as the caller gets them. Nothing is computed."""
-        found, latest.form = kept(self._described, (specs, self.call.state()), lambda: self._outputs(specs))
+        found, latest.form = get_or_make(
+            self._described, (specs, self.call.state()), lambda: self._describe_outputs(specs)
+        )
         return found
 
-    def _outputs(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    def _describe_outputs(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         found, form = self.describe(specs)
         if self.narrows:
             found = tuple(spec._replace(dtype=self.call.result_dtype(spec.dtype)) for spec in found)
@@ -186,18 +186,18 @@ class Rule(ABC):
         """
         return [(size, *spec.shape) for spec in self.shapes(specs)] if self.order else found
 
-    def arrange(self, ys: Sequence[Array], form: Form) -> Sequence[Array]:
+    def arrange(self, ys: Sequence[Array], form: TreeDef) -> Sequence[Array]:
         """Return the results of the last call in the order of a form of the same structure, or raise.
 
         A dict may have its keys in another order than the one that was declared, or than in another example.
         """
         if self.order or latest.form == form:
             return ys
-        ys = arrange(form, latest.form, iter(ys), self._other_form)
+        ys = reorder_leaves(form, latest.form, iter(ys), self._other_tree_error)
         latest.form = form
         return ys
 
-    def _other_form(self) -> OptionError:
+    def _other_tree_error(self) -> OptionError:
         return OptionError.build(
             f"use the result of {self.name}",
             "its containers, keys or constants are others than declared, or than in another example",
@@ -205,15 +205,15 @@ class Rule(ABC):
         )
 
     @abstractmethod
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         """Derive the rule for gradients of the inputs in `ins`."""
 
     @abstractmethod
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         """Derive the rule for tangents of the outputs in `outs`."""
 
     @abstractmethod
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         """Return what `shapes` returns, and the form of the result."""
 
     def report(self) -> dict[str, str]:
@@ -229,35 +229,36 @@ class Rule(ABC):
         if found != declared:
             raise OptionError.build(
                 f"use the result of {self.name}",
-                f"it was declared as {_shown(declared)}, and the function returned {_shown(found)}",
+                f"it was declared as {_format_specs(declared)}, "
+                f"and the function returned {_format_specs(found)}",
                 "result=f, where f(*args) returns empty arrays of the shapes and dtypes of the result",
             )
 
 
-def _shown(specs: tuple[Spec, ...]) -> str:
+def _format_specs(specs: tuple[Spec, ...]) -> str:
     return ", ".join(f"{spec.dtype} {spec.shape}" for spec in specs) or "nothing"
 
 
-class TracedRule(Rule):
+class TracedFunction(DerivableFunction):
     """A rule of a library that transforms functions: what is derived is a function again."""
 
     def __init__(self, call: Call, name: str, fn: Callable[..., Any]) -> None:
         super().__init__(call, name)
         self.fn = fn
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
-        made = self._made(f"the vjp of {self.name}", self.vjp_of(ins, outs))
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
+        made = self._derive_function(f"the vjp of {self.name}", self.vjp_of(ins, outs))
         made.narrows = False
         return made
 
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
-        return self._made(f"the jvp of {self.name}", self.jvp_of(ins, outs))
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
+        return self._derive_function(f"the jvp of {self.name}", self.jvp_of(ins, outs))
 
-    def batched(self, axes: tuple[int | None, ...]) -> Rule:
+    def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
         """Derive the rule for inputs with one more axis, the first, or none."""
-        return self._made(f"a batch of {self.name}", self.batch_of(axes))
+        return self._derive_function(f"a batch of {self.name}", self.batch_of(axes))
 
-    def _made(self, name: str, fn: Callable[..., Any]) -> Rule:
+    def _derive_function(self, name: str, fn: Callable[..., Any]) -> DerivableFunction:
         made = type(self)(self.call, name, fn)
         made.order, made.narrows = self.order + 1, self.narrows
         return made
@@ -275,13 +276,13 @@ class TracedRule(Rule):
         """Return the function of batched inputs."""
 
 
-def restricted(
+def restrict(
     fn: Callable[..., Any], ins: tuple[bool, ...], outs: tuple[bool, ...], xs: Sequence[Array]
 ) -> Callable[..., tuple[Array, ...]]:
     """Return the function of the inputs in `ins` alone, to the outputs in `outs`."""
 
     def part(*chosen: Array) -> tuple[Array, ...]:
-        return tuple(select(outs, fn(*replaced(ins, chosen, xs))))
+        return tuple(select(outs, fn(*replace_chosen(ins, chosen, xs))))
 
     return part
 
@@ -291,13 +292,13 @@ def select(mask: Sequence[bool], xs: Sequence[Array]) -> list[Array]:
     return [x for x, chosen in zip(xs, mask, strict=True) if chosen]
 
 
-def replaced(mask: Sequence[bool], news: Iterable[Array], xs: Sequence[Array]) -> list[Array]:
+def replace_chosen(mask: Sequence[bool], news: Iterable[Array], xs: Sequence[Array]) -> list[Array]:
     """Return `xs`, with new items for those that a mask chooses."""
     it: Iterator[Array] = iter(news)
     return [next(it) if chosen else x for x, chosen in zip(xs, mask, strict=True)]
 
 
-def inexact(specs: Iterable[Any]) -> tuple[bool, ...]:
+def mask_inexact(specs: Iterable[Any]) -> tuple[bool, ...]:
     """Return the mask of the specs whose dtype has derivatives."""
     return tuple(is_inexact(spec.dtype) for spec in specs)
 
@@ -313,6 +314,6 @@ def refuse_given(call: Call) -> None:
             )
 
 
-def no_derivative(what: str, reason: str, hint: str) -> GradientError:
+def no_derivative_error(what: str, reason: str, hint: str) -> GradientError:
     """Return the error for a derivative that does not exist."""
     return GradientError.build(f"differentiate {what}", reason, hint)

@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xbridge._derive.functions import Rule, Spec, latest, no_derivative, refuse_given, replaced, select
-from xbridge._derive.treedef import ARRAY, leaves, masked
+from xbridge._derive.functions import (
+    DerivableFunction,
+    Spec,
+    latest,
+    no_derivative_error,
+    refuse_given,
+    replace_chosen,
+    select,
+)
+from xbridge._derive.treedef import ARRAY, leaves_like, mask_leaves
 from xbridge._host.memory import native_dtype
 from xbridge.errors import DTypeError, OptionError, type_of
 
@@ -23,8 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from xbridge._core.protocol import Array, HostArray
-    from xbridge._derive.functions import Call, Form, Given
+    from xbridge._derive.functions import Call, UserDerivative
     from xbridge._derive.signature import Signature
+    from xbridge._derive.treedef import TreeDef
     from xbridge.errors import GradientError
 
 NUMERIC = ("complex-step", "central")
@@ -35,7 +44,7 @@ _SHAPES = "result=numpy.empty_like, or result=f, where f(*args) returns empty ar
 _TIMES = ("", " twice", " three times")
 
 
-def rule_of(call: Call) -> Rule:
+def rule_of(call: Call) -> DerivableFunction:
     """Make the rule of a function."""
     numeric = next((given for given in (call.vjp, call.jvp) if given and given.fn in NUMERIC), None)
     return NumpyRule(
@@ -43,18 +52,18 @@ def rule_of(call: Call) -> Rule:
     )
 
 
-class OpaqueRule(Rule):
+class OpaqueRule(DerivableFunction):
     """A function of a library whose backend has no rules. It runs, and has no derivatives."""
 
     batches = False
 
     def __call__(self, *xs: Array) -> list[Array]:
         args, kwargs = self.call.unflatten(self.call.form, xs)
-        return self.call.returned(self.call.fn(*args, **kwargs), xs)
+        return self.call.read_result(self.call.fn(*args, **kwargs), xs)
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         reason = f"it is a function of {self.call.library}, for which xbridge has no derivatives"
-        raise no_derivative(self.name, reason, "x.detach(), or the same function of NumPy with vjp=f")
+        raise no_derivative_error(self.name, reason, "x.detach(), or the same function of NumPy with vjp=f")
 
     jvp = vjp
 
@@ -67,23 +76,23 @@ class OpaqueRule(Rule):
             "shapes": declared if result is None else "result=",
         }
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         if self.call.result is None:
             raise OptionError.build(
                 f"trace {self.name}",
                 f"a function of {self.call.library} does not declare its result",
                 _SHAPES,
             )
-        return declared(self.call, specs)
+        return describe_declared(self.call, specs)
 
 
-def opaque(call: Call) -> Rule:
+def opaque(call: Call) -> DerivableFunction:
     """Make the rule of a function of another library."""
     refuse_given(call)
     return OpaqueRule(call, call.name)
 
 
-def _order(how: str, given: Given | None) -> str:
+def _order(how: str, given: UserDerivative | None) -> str:
     """Return how often a derivative can be taken, in words."""
     if given is None:
         return f"no {how}"
@@ -105,9 +114,9 @@ class NumpyRule(OpaqueRule):
         call: Call,
         name: str,
         fn: Any,
-        form: Form,
-        vjp: Given | None,
-        jvp: Given | None,
+        form: TreeDef,
+        vjp: UserDerivative | None,
+        jvp: UserDerivative | None,
         signature: Signature | None = None,
     ) -> None:
         super().__init__(call, name)
@@ -121,21 +130,21 @@ class NumpyRule(OpaqueRule):
         signature = self.signature
         found = None if signature is None else signature.loops(self.name, [x.shape for x in xs])
         args, kwargs = self.call.unflatten(self.form, xs)
-        ys = [np.asarray(y) for y in self.call.returned(self.fn(*args, **kwargs), xs)]
+        ys = [np.asarray(y) for y in self.call.read_result(self.fn(*args, **kwargs), xs)]
         if signature is not None and found is not None:
             signature.check(self.name, *found, [y.shape for y in ys])
         return ys
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         given = self.functions["vjp"]
         if given is None:
-            raise self._missing("vjp", "f(g, y, *args) returns the gradient of each argument")
+            raise self._no_derivative_error("vjp", "f(g, y, *args) returns the gradient of each argument")
         return _Vjp(self, given, ins, outs, form)
 
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         given = self.functions["jvp"]
         if given is None:
-            raise self._missing("jvp", "f(tangents, y, *args) returns the tangent of the result")
+            raise self._no_derivative_error("jvp", "f(tangents, y, *args) returns the tangent of the result")
         return _Jvp(self, given, ins, outs, form)
 
     def tangent_cores(self, ins: tuple[bool, ...]) -> tuple[int, ...] | None:
@@ -143,23 +152,23 @@ class NumpyRule(OpaqueRule):
             return None
         return (*select(ins, self.cores), *self.out_cores, *self.cores)
 
-    def _missing(self, kind: str, hint: str) -> GradientError:
+    def _no_derivative_error(self, kind: str, hint: str) -> GradientError:
         name = self.call.name
         if self.order:
             inner = f"{kind}=..." if kind == "vjp" else "vjp=..., jvp=..."
-            return no_derivative(
+            return no_derivative_error(
                 f"{name}{_TIMES[min(self.order, 2)]}",
                 f"{self.name} is a NumPy function without a {kind} of its own",
                 f"vjp=aligned(backend='numpy', {inner})(f), or a function of a library that differentiates",
             )
         how = " in forward mode" if kind == "jvp" else ""
-        return no_derivative(
+        return no_derivative_error(
             f"{name}{how}", f"it is a NumPy function without a {kind}", f"{kind}=f, where {hint}"
         )
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         if self.call.result is not None:
-            return declared(self.call, specs)
+            return describe_declared(self.call, specs)
         if self.signature is not None:
             loop, sizes = self.signature.loops(self.name, [spec.shape for spec in specs])
             if all(axis in sizes for core in self.signature.outputs for axis in core):
@@ -173,7 +182,7 @@ class NumpyRule(OpaqueRule):
         )
 
 
-def declared(call: Call, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+def describe_declared(call: Call, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
     """Return what `result` declares, for arrays with a shape, a dtype and no memory of their own."""
     assert call.result is not None  # noqa: S101 -- the caller checks it
     stand_ins = [np.broadcast_to(np.zeros((), native_dtype(spec.dtype)), spec.shape) for spec in specs]
@@ -191,10 +200,10 @@ class _Derivative(NumpyRule):
     def __init__(
         self,
         base: NumpyRule,
-        given: Given,
+        given: UserDerivative,
         ins: tuple[bool, ...],
         outs: tuple[bool, ...],
-        form: Form,
+        form: TreeDef,
     ) -> None:
         self.base, self.ins, self.outs, self.y_form = base, ins, outs, form
         self.order = base.order + 1
@@ -214,7 +223,7 @@ class _Derivative(NumpyRule):
             self.set_cores(base.cores, base.out_cores)
 
     @abstractmethod
-    def seed_form(self) -> Form:
+    def seed_form(self) -> TreeDef:
         """Return the form of the seeds."""
 
     @abstractmethod
@@ -238,8 +247,8 @@ class _Derivative(NumpyRule):
 class _Vjp(_Derivative):
     kind = "vjp"
 
-    def seed_form(self) -> Form:
-        return masked(self.y_form, iter(self.outs))
+    def seed_form(self) -> TreeDef:
+        return mask_leaves(self.y_form, iter(self.outs))
 
     def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
         self.out_cores = tuple(select(self.ins, inputs))
@@ -249,7 +258,7 @@ class _Vjp(_Derivative):
         seeds, inputs = self.split(xs)
         if self.fn in NUMERIC:
             latest.form = ("tuple", *[ARRAY] * sum(self.ins))
-            return _columns(self.base, self.fn, self.ins, self.outs, seeds, inputs)
+            return _difference_columns(self.base, self.fn, self.ins, self.outs, seeds, inputs)
         found = self.result(xs)
         count = len(self.arguments) - 1
         if count == 1 and not (isinstance(found, tuple) and len(found) == 1):
@@ -257,33 +266,37 @@ class _Vjp(_Derivative):
         if found is None:
             found = (None,) * count
         if not isinstance(found, (tuple, list)) or len(found) != count:
-            raise self._wrong(f"it returned {_kind(found)} for {count} arguments")
-        gradients = leaves(
-            self.arguments, found, lambda: self._wrong("a gradient has another form than its argument")
+            raise self._wrong_result_error(f"it returned {_name_type(found)} for {count} arguments")
+        gradients = leaves_like(
+            self.arguments,
+            found,
+            lambda: self._wrong_result_error("a gradient has another form than its argument"),
         )
-        latest.form = self._form()
+        latest.form = self._gradient_treedef()
         return [
-            self._fitted(gradient, i, inputs)
+            self._fit_gradient(gradient, i, inputs)
             for i, (gradient, chosen) in enumerate(zip(gradients, self.ins, strict=True))
             if chosen
         ]
 
-    def _form(self) -> Form:
-        form = masked(self.arguments, iter(self.ins))
+    def _gradient_treedef(self) -> TreeDef:
+        form = mask_leaves(self.arguments, iter(self.ins))
         return form if len(form) > 2 else form[1]
 
-    def _fitted(self, gradient: Any, index: int, inputs: Sequence[HostArray]) -> HostArray:
+    def _fit_gradient(self, gradient: Any, index: int, inputs: Sequence[HostArray]) -> HostArray:
         """Return a gradient in the shape and dtype of its argument. Axes that were broadcast are summed."""
         x = inputs[index]
         if gradient is None:
-            raise no_derivative(
+            raise no_derivative_error(
                 f"{self.call.name} by its array {index}",
                 "its vjp returned None for it",
                 "x.detach() or stop_gradient(x) for that array, or a vjp that returns its gradient",
             )
-        g = self.summed(np.asarray(gradient), index, inputs)
+        g = self.sum_broadcast_axes(np.asarray(gradient), index, inputs)
         if g.shape != x.shape:
-            raise self._wrong(f"a gradient has shape {np.shape(gradient)}, and array {index} has {x.shape}")
+            raise self._wrong_result_error(
+                f"a gradient has shape {np.shape(gradient)}, and array {index} has {x.shape}"
+            )
         if g.dtype.kind == "c" and x.dtype.kind != "c":
             raise DTypeError.build(
                 f"take the gradients of {self.call.name}",
@@ -292,16 +305,18 @@ class _Vjp(_Derivative):
             )
         return g.astype(x.dtype, copy=False)
 
-    def summed(self, g: HostArray, index: int, inputs: Sequence[HostArray]) -> HostArray:
+    def sum_broadcast_axes(self, g: HostArray, index: int, inputs: Sequence[HostArray]) -> HostArray:
         """Sum a gradient, or a tangent of one, over the axes to which its argument was broadcast."""
         x = inputs[index]
-        if g.shape != x.shape and g.shape == self._wide(x, index, inputs):
+        if g.shape != x.shape and g.shape == self._broadcast_shape(x, index, inputs):
             g = g.sum(tuple(range(g.ndim - x.ndim)))
             ones = [i for i, (n, m) in enumerate(zip(g.shape, x.shape, strict=True)) if m == 1 != n]
             g = g.sum(tuple(ones), keepdims=True)
         return g
 
-    def _wide(self, x: HostArray, index: int, inputs: Sequence[HostArray]) -> tuple[int, ...] | None:
+    def _broadcast_shape(
+        self, x: HostArray, index: int, inputs: Sequence[HostArray]
+    ) -> tuple[int, ...] | None:
         """Return the shape that an argument of a function with a signature is broadcast to."""
         cores = self.base.cores
         if cores is None:
@@ -309,22 +324,22 @@ class _Vjp(_Derivative):
         outer = [y.shape[: y.ndim - core] for y, core in zip(inputs, cores, strict=True)]
         return (*np.broadcast_shapes(*outer), *x.shape[x.ndim - cores[index] :])
 
-    def _wrong(self, reason: str) -> OptionError:
+    def _wrong_result_error(self, reason: str) -> OptionError:
         return OptionError.build(
             f"take the gradients of {self.call.name}",
             reason,
             "returning one gradient of the same form for each argument, and None if it has none",
         )
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
-        return tuple(select(self.ins, specs[len(specs) - len(self.ins) :])), self._form()
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
+        return tuple(select(self.ins, specs[len(specs) - len(self.ins) :])), self._gradient_treedef()
 
 
 class _Jvp(_Derivative):
     kind = "jvp"
 
-    def seed_form(self) -> Form:
-        return masked(self.arguments, iter(self.ins))
+    def seed_form(self) -> TreeDef:
+        return mask_leaves(self.arguments, iter(self.ins))
 
     def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
         self.out_cores = tuple(select(self.outs, outputs))
@@ -333,13 +348,13 @@ class _Jvp(_Derivative):
     def __call__(self, *xs: HostArray) -> list[HostArray]:
         seeds, inputs = self.split(xs)
         ys = xs[len(seeds) : len(xs) - len(inputs)]
-        latest.form = masked(self.y_form, iter(self.outs))
+        latest.form = mask_leaves(self.y_form, iter(self.outs))
         if self.fn in NUMERIC:
             return _STEPS[self.fn](self.base, self.ins, self.outs, seeds, inputs)
-        found = leaves(self.y_form, self.result(xs), self._wrong)
+        found = leaves_like(self.y_form, self.result(xs), self._wrong_result_error)
         tangents = select(self.outs, found)
         if any(tangent is None for tangent in tangents):
-            raise no_derivative(
+            raise no_derivative_error(
                 f"{self.call.name} in forward mode",
                 "its jvp returned None",
                 "a jvp that returns all tangents",
@@ -352,22 +367,22 @@ class _Jvp(_Derivative):
             if isinstance(self.base, _Vjp):
                 gradients = self.base.ins
                 index = select(gradients, range(len(gradients)))[i]
-                t = self.base.summed(t, index, inputs[-len(gradients) :])
+                t = self.base.sum_broadcast_axes(t, index, inputs[-len(gradients) :])
             if t.shape != y.shape or (t.dtype.kind == "c" and y.dtype.kind != "c"):
-                raise self._wrong()
+                raise self._wrong_result_error()
             made.append(t.astype(y.dtype, copy=False))
         return made
 
-    def _wrong(self) -> OptionError:
+    def _wrong_result_error(self) -> OptionError:
         return OptionError.build(
             f"take the tangent of {self.call.name}",
             "its jvp returned another form, shape or kind of numbers than the function",
             "returning one tangent for each array of the result",
         )
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         ys = specs[len(specs) - len(self.ins) - len(self.outs) : len(specs) - len(self.ins)]
-        return tuple(select(self.outs, ys)), masked(self.y_form, iter(self.outs))
+        return tuple(select(self.outs, ys)), mask_leaves(self.y_form, iter(self.outs))
 
 
 def _refuse_other_parameters(
@@ -387,14 +402,14 @@ def _refuse_other_parameters(
         ) from error
 
 
-def _kind(found: object) -> str:
+def _name_type(found: object) -> str:
     return f"{len(found)} gradients" if isinstance(found, (tuple, list)) else type_of(found)
 
 
 # -- derivatives from values, for functions whose user names one ---------------------------------------------
 
 
-def _moved(
+def _run_at_step(
     rule: NumpyRule,
     ins: tuple[bool, ...],
     outs: tuple[bool, ...],
@@ -404,10 +419,10 @@ def _moved(
 ) -> list[HostArray]:
     """Return the results at the inputs plus a step along the tangents."""
     moved = [x + (step * t).astype(np.result_type(x, step)) for x, t in zip(select(ins, xs), ts, strict=True)]
-    return select(outs, rule(*replaced(ins, moved, xs)))
+    return select(outs, rule(*replace_chosen(ins, moved, xs)))
 
 
-def _central(
+def _central_difference(
     rule: NumpyRule,
     ins: tuple[bool, ...],
     outs: tuple[bool, ...],
@@ -416,7 +431,7 @@ def _central(
 ) -> list[HostArray]:
     total: list[HostArray] = []
     for step, some in _steps(ts, select(ins, xs)):
-        above, below = (_moved(rule, ins, outs, h, some, xs) for h in (step, -step))
+        above, below = (_run_at_step(rule, ins, outs, h, some, xs) for h in (step, -step))
         parts = [(a - b) / (2 * step) for a, b in zip(above, below, strict=True)]
         total = [a + b for a, b in zip(total, parts, strict=True)] if total else parts
     return [np.asarray(t) for t in total]
@@ -450,21 +465,24 @@ def _complex_step(
     xs: Sequence[HostArray],
 ) -> list[HostArray]:
     if any(x.dtype.kind == "c" for x in select(ins, xs)):
-        raise no_derivative(
+        raise no_derivative_error(
             f"{rule.name} by a complex step", "an argument is complex already", "vjp='central'"
         )
-    ys = _moved(rule, ins, outs, _STEP * 1j, ts, xs)
+    ys = _run_at_step(rule, ins, outs, _STEP * 1j, ts, xs)
     if not all(y.dtype.kind == "c" for y in ys):
-        raise no_derivative(
+        raise no_derivative_error(
             f"{rule.name} by a complex step", "it returned real numbers for complex ones", "vjp='central'"
         )
     return [np.imag(y) / _STEP for y in ys]
 
 
-_STEPS: dict[Any, Callable[..., list[HostArray]]] = {"central": _central, "complex-step": _complex_step}
+_STEPS: dict[Any, Callable[..., list[HostArray]]] = {
+    "central": _central_difference,
+    "complex-step": _complex_step,
+}
 
 
-def _columns(
+def _difference_columns(
     rule: NumpyRule,
     how: Any,
     ins: tuple[bool, ...],

@@ -12,18 +12,19 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from xbridge._derive.functions import Spec, kept, latest, rules
+from xbridge._derive.functions import Spec, get_or_make, latest, rules
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from xbridge._derive.functions import Form, Rule
+    from xbridge._derive.functions import DerivableFunction
+    from xbridge._derive.treedef import TreeDef
 
-    Find: TypeAlias = Callable[[Sequence[int], Sequence[float]], Rule]
+    Find: TypeAlias = Callable[[Sequence[int], Sequence[float]], DerivableFunction]
     Shapes: TypeAlias = tuple[tuple[Any, ...], ...]
-    Described: TypeAlias = tuple[tuple[Spec, ...], Form]
+    Described: TypeAlias = tuple[tuple[Spec, ...], TreeDef]
     Terms: TypeAlias = dict[tuple[int, ...], int]
 
 _STAND_IN = 0.5
@@ -55,7 +56,7 @@ class Program:
         self._numbers: list[float] = []
         rules[self.key] = self
 
-    def rule(self, ints: Sequence[int], floats: Sequence[float]) -> Rule:
+    def rule(self, ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
         """Return the rule for some numbers."""
         rule = self._find(ints, floats)
         self.wants_outputs = rule.wants_outputs
@@ -64,10 +65,12 @@ class Program:
     def derive(self, how: str, *what: Any) -> Program:
         """Return the program of a derivative, as `Rule.derive` returns its rule."""
 
-        def find(ints: Sequence[int], floats: Sequence[float]) -> Rule:
+        def find(ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
             return self.rule(ints, floats).derive(how, *what)
 
-        return kept(self._derived, (how, what), lambda: Program(f"the {how} of {self.name}", find, what[0]))
+        return get_or_make(
+            self._derived, (how, what), lambda: Program(f"the {how} of {self.name}", find, what[0])
+        )
 
     def describe(
         self, ints: Sequence[int], floats: Sequence[float | None], specs: tuple[Spec, ...]
@@ -108,15 +111,15 @@ class Plan(NamedTuple):
     outputs: list[list[Terms]]
     """For each output and each axis, the factor of each product of symbols."""
     dtypes: list[str]
-    form: Form
+    form: TreeDef
 
     def shapes(self, sizes: Sequence[Any]) -> Shapes:
         """Return the shapes for sizes that are numbers or symbols."""
         moves = [(sizes[i] - n) // self.step for i, n in zip(self.where, self.base, strict=True)]
-        return tuple([tuple([_value(terms, moves) for terms in output]) for output in self.outputs])
+        return tuple([tuple([_evaluate_terms(terms, moves) for terms in output]) for output in self.outputs])
 
 
-def _value(terms: Terms, moves: Sequence[Any]) -> Any:
+def _evaluate_terms(terms: Terms, moves: Sequence[Any]) -> Any:
     return sum(
         factor * prod([move for move, chosen in zip(moves, term, strict=True) if chosen])
         for term, factor in terms.items()
@@ -151,7 +154,7 @@ def find_plan(
             least = move([(_SMALLEST - n) // step * step for n in base])
             others.append((least, describe(least)))
         plan = _fit(where, base, step, corners)
-        if plan is not None and all(_agrees(plan, sizes, described) for sizes, described in others):
+        if plan is not None and all(_predicts(plan, sizes, described) for sizes, described in others):
             return plan
     return None
 
@@ -163,7 +166,9 @@ def _fit(
     specs, form = next(iter(corners.values()))
     dtypes = [spec.dtype for spec in specs]
     plan = Plan(where, base, step, [], dtypes, form)
-    if not all(_has_kind(plan, [len(spec.shape) for spec in specs], found) for found in corners.values()):
+    if not all(
+        _has_same_structure(plan, [len(spec.shape) for spec in specs], found) for found in corners.values()
+    ):
         return None
     for i, spec in enumerate(specs):
         plan.outputs.append([])
@@ -175,11 +180,13 @@ def _fit(
     return plan
 
 
-def _has_kind(plan: Plan, ranks: list[int], described: Described) -> bool:
+def _has_same_structure(plan: Plan, ranks: list[int], described: Described) -> bool:
     specs, form = described
     return (plan.dtypes, plan.form, ranks) == ([s.dtype for s in specs], form, [len(s.shape) for s in specs])
 
 
-def _agrees(plan: Plan, sizes: list[int], described: Described) -> bool:
+def _predicts(plan: Plan, sizes: list[int], described: Described) -> bool:
     ranks = [len(output) for output in plan.outputs]
-    return _has_kind(plan, ranks, described) and plan.shapes(sizes) == tuple([s.shape for s in described[0]])
+    return _has_same_structure(plan, ranks, described) and plan.shapes(sizes) == tuple(
+        [s.shape for s in described[0]]
+    )

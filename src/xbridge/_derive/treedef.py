@@ -1,18 +1,24 @@
-"""Trees of a form: build them, replace their arrays by None, and read trees of the same form.
+"""Structure of a tree without its arrays: rebuild trees of it, and read other trees of the same structure.
 
-`_functions/flatten.py` makes forms. A compiler follows `unflatten` line by line.
+A `TreeDef` is a key: nested tuples, with a hash, that hold the constants of the tree. `_functions/flatten.py`
+makes it. A `TreeSpec` of `xbridge.tree` is no key. It is one tree as it was when it was flattened, for which
+plain containers are opened and built many at a time. Both find all other containers in `tree/containers.py`.
+
+A compiler follows `unflatten` line by line.
 """
 
 from __future__ import annotations
 
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xbridge._derive.functions import Form
     from xbridge.errors import OptionError
+
+TreeDef: TypeAlias = Any
+"""The structure of a tree: `ARRAY`, "int", "float", or a tuple of a kind, its data and its children."""
 
 ARRAY = "*"
 """The form of an array."""
@@ -24,7 +30,15 @@ CHILDREN = {"tuple": 1, "list": 1, "named": 2, "node": 2, "dict": 3, "data": 3}
 """Containers, and the position of the first child in their forms."""
 
 
-def unflatten(form: Form, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
+def children_of(form: TreeDef) -> tuple[TreeDef, ...]:
+    """Return the structures of the children of a container; nothing for a leaf."""
+    if isinstance(form, str) or form[0] == "=":
+        return ()
+    children: tuple[TreeDef, ...] = form[CHILDREN[form[0]] :]
+    return children
+
+
+def unflatten(form: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
     """Return the tree of a form."""
     if form == "*":
         return next(arrays)
@@ -47,26 +61,24 @@ def unflatten(form: Form, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
     return tuple(parts) if kind == "tuple" else parts
 
 
-def masked(form: Form, chosen: Iterator[bool]) -> Form:
+def mask_leaves(form: TreeDef, chosen: Iterator[bool]) -> TreeDef:
     """Return the form with None for all leaves except the chosen arrays."""
     if form == ARRAY:
         return ARRAY if next(chosen) else NONE
     if isinstance(form, str) or form[0] == "=":
         return NONE
     start = CHILDREN[form[0]]
-    return (*form[:start], *[masked(child, chosen) for child in form[start:]])
+    return (*form[:start], *[mask_leaves(child, chosen) for child in form[start:]])
 
 
-def holes(form: Form) -> list[str]:
+def number_slots(form: TreeDef) -> list[str]:
     """Return the kinds of the numbers of a form, in order."""
-    if isinstance(form, str):
-        return [] if form == ARRAY else [form]
-    if form[0] == "=":
-        return []
-    return [kind for child in form[CHILDREN[form[0]] :] for kind in holes(child)]
+    if isinstance(form, str) and form != ARRAY:
+        return [form]
+    return [kind for child in children_of(form) for kind in number_slots(child)]
 
 
-def leaves(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
+def leaves_like(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
     """Return what a tree has in the place of each array of a form. None stands for a whole tree."""
     if form == ARRAY:
         if isinstance(tree, (tuple, list, dict, str)):
@@ -74,21 +86,22 @@ def leaves(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]
         return [tree]
     if isinstance(form, str) or form[0] == "=":
         return []
-    start = CHILDREN[form[0]]
-    children = repeat(None) if tree is None else _children(form, tree, wrong)
+    parts = repeat(None) if tree is None else _children(form, tree, wrong)
     return [
         leaf
-        for child, part in zip(form[start:], children, strict=False)
-        for leaf in leaves(child, part, wrong)
+        for child, part in zip(children_of(form), parts, strict=False)
+        for leaf in leaves_like(child, part, wrong)
     ]
 
 
-def arrange(form: Form, given: Form, xs: Iterator[Any], wrong: Callable[[], OptionError]) -> list[Any]:
+def reorder_leaves(
+    form: TreeDef, given: TreeDef, xs: Iterator[Any], wrong: Callable[[], OptionError]
+) -> list[Any]:
     """Return the arrays of a tree of the form `given`, in the order in which `form` has the keys of dicts."""
     if form == given == ARRAY:
         return [next(xs)]
     start = CHILDREN.get(form[0], 0)
-    if not start or not _is_like(form, given):
+    if not start or not _has_same_children(form, given):
         if form != given:
             raise wrong()
         return []
@@ -96,11 +109,11 @@ def arrange(form: Form, given: Form, xs: Iterator[Any], wrong: Callable[[], Opti
     parts = {}
     for i, child in enumerate(given[start:]):
         at = keys.index((given[1][i], given[2][i])) if keys else i
-        parts[at] = arrange(form[start + at], child, xs, wrong)
+        parts[at] = reorder_leaves(form[start + at], child, xs, wrong)
     return [x for at in sorted(parts) for x in parts[at]]
 
 
-def _is_like(form: Form, given: Form) -> bool:
+def _has_same_children(form: TreeDef, given: TreeDef) -> bool:
     """Return True for containers of the same kind with the same keys. A list is like a tuple."""
     if len(form) != len(given):
         return False
@@ -110,7 +123,7 @@ def _is_like(form: Form, given: Form) -> bool:
     return plain or bool(form[:2] == given[:2] and form[0] in ("named", "node"))
 
 
-def _children(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
+def _children(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
     count = len(form) - CHILDREN[form[0]]
     if form[0] == "dict":
         children = (
@@ -128,32 +141,30 @@ def _children(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[A
     return children
 
 
-def arguments(form: Form) -> list[Form]:
+def argument_treedefs(form: TreeDef) -> list[TreeDef]:
     """Return the forms of the arguments in the form of (args, kwargs)."""
     return [*form[1][1:], *form[2][3:]]
 
 
-def has_arrays(form: Form) -> bool:
+def has_arrays(form: TreeDef) -> bool:
     """Return True if there is an array in the form."""
-    if isinstance(form, str) or form[0] == "=":
-        return bool(form == ARRAY)
-    return any(map(has_arrays, form[CHILDREN[form[0]] :]))
+    return bool(form == ARRAY) or any(map(has_arrays, children_of(form)))
 
 
-def paths(form: Form) -> list[str]:
+def argument_paths(form: TreeDef) -> list[str]:
     """Return the names of the arrays in the form of (args, kwargs)."""
     keys = [*range(len(form[1]) - 1), *form[2][1]]
     return [
         path
-        for key, child in zip(keys, arguments(form), strict=True)
-        for path in _paths(child, f"argument {key!r}")
+        for key, child in zip(keys, argument_treedefs(form), strict=True)
+        for path in _leaf_paths(child, f"argument {key!r}")
     ]
 
 
-def _paths(form: Form, name: str) -> list[str]:
-    if isinstance(form, str) or form[0] == "=":
-        return [name] if form == ARRAY else []
-    children = form[CHILDREN[form[0]] :]
+def _leaf_paths(form: TreeDef, name: str) -> list[str]:
+    if form == ARRAY:
+        return [name]
+    children = children_of(form)
     if form[0] == "dict":
         labels = [f"[{key!r}]" for key in form[1]]
     elif form[0] == "named":
@@ -165,5 +176,7 @@ def _paths(form: Form, name: str) -> list[str]:
     else:
         labels = [f"[{i}]" for i in range(len(children))]
     return [
-        path for label, child in zip(labels, children, strict=True) for path in _paths(child, name + label)
+        path
+        for label, child in zip(labels, children, strict=True)
+        for path in _leaf_paths(child, name + label)
     ]

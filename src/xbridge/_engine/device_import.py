@@ -14,8 +14,15 @@ from typing import Any
 
 from xbridge._core.devices import Device
 from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
-from xbridge._host.array_interface import cuda_layout, exporting, unreadable
-from xbridge._host.dlpack import IS_COPIED, READ_ONLY, NotOnHostError, ask, outline, read
+from xbridge._host.array_interface import chain_export_errors, read_cuda_interface, unreadable_error
+from xbridge._host.dlpack import (
+    IS_COPIED,
+    READ_ONLY,
+    NotOnHostError,
+    describe_tensor,
+    read_capsule,
+    request_capsule,
+)
 from xbridge._host.importers import check_export, not_shared
 from xbridge._registry.registry import get, is_available, known_backends
 from xbridge.backends import INDEX
@@ -56,14 +63,14 @@ def _look(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _S
     """Import the memory once, and compare the array with the export and with the attributes of `x`."""
     shown = _Capsule(x, refused, importer) if refused.code else _Interface(x, refused, importer)
     assert importer.from_dlpack is not None  # noqa: S101 -- importers have it
-    with exporting(x):
+    with chain_export_errors(x):
         array = importer.from_dlpack(shown)  # type: ignore[arg-type] # through either protocol
         found = importer.array_info(array)
         check_export(x, found.dtype, found.shape)
     if (found.dtype, found.shape) != (shown.dtype, shown.layout.shape) or not _is_at(refused, found.device):
         shows = f"it shows {shown.dtype} of shape {shown.layout.shape} on {refused.device}"
         sees = f"{importer.name} sees {found.dtype} of shape {found.shape} on {found.device}"
-        raise unreadable(x, f"{shows}, and {sees}")
+        raise unreadable_error(x, f"{shows}, and {sees}")
     return array, shown
 
 
@@ -104,14 +111,16 @@ class _Shown:
         assert device is not None  # noqa: S101 -- otherwise no importer was found
         lacks = self._importer.unsupported_dtype(dtype, device)
         if lacks:
-            raise unreadable(self._x, lacks.reason, "casting it in its own library first", lacks.error)
+            raise unreadable_error(self._x, lacks.reason, "casting it in its own library first", lacks.error)
         low, high = layout.span()
         info = ArrayInfo(dtype, device, layout.shape)
         if not layout.is_unallocated():
             if not 0 < layout.address + low < layout.address + high <= _TOP:
-                raise unreadable(self._x, "its memory would be outside of any device's")
+                raise unreadable_error(self._x, "its memory would be outside of any device's")
             if not self._importer.accepts_layout(info, layout):
-                raise unreadable(self._x, f"{self._importer.name} has no such strides, or no such alignment")
+                raise unreadable_error(
+                    self._x, f"{self._importer.name} has no such strides, or no such alignment"
+                )
         self.dtype, self.layout = dtype, layout
 
 
@@ -130,12 +139,14 @@ class _Capsule(_Shown):
         if self._error is not None:
             raise self._error
         try:
-            with exporting(self._x):
-                capsule = ask(self._x, {"stream": stream}, {"max_version": max_version or (1, 0)})
-            tensor, flags = read(self._x, capsule)
+            with chain_export_errors(self._x):
+                capsule = request_capsule(self._x, {"stream": stream}, {"max_version": max_version or (1, 0)})
+            tensor, flags = read_capsule(self._x, capsule)
             if (tensor.device_type, tensor.device_id) != self._refused.code:
-                raise unreadable(self._x, f"its capsule is on another device than {self._refused.device}")
-            self._check(*outline(self._x, tensor, readonly=bool(flags & READ_ONLY)))
+                raise unreadable_error(
+                    self._x, f"its capsule is on another device than {self._refused.device}"
+                )
+            self._check(*describe_tensor(self._x, tensor, readonly=bool(flags & READ_ONLY)))
             self.copied = bool(flags & IS_COPIED)
         except XBridgeError as error:  # libraries ask again, with other arguments, after a TypeError
             self._error = error
@@ -148,5 +159,5 @@ class _Interface(_Shown):
 
     def __init__(self, x: Any, refused: NotOnHostError, importer: Backend) -> None:
         super().__init__(x, refused, importer)
-        self.__cuda_array_interface__, dtype, layout = cuda_layout(x, refused.interface)
+        self.__cuda_array_interface__, dtype, layout = read_cuda_interface(x, refused.interface)
         self._check(dtype, layout)

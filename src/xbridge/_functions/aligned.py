@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xbridge._derive.functions import Given
+from xbridge._derive.functions import UserDerivative
 from xbridge._derive.signature import parse
 from xbridge._functions.function import Definition, Function
 from xbridge._functions.named import read_names
-from xbridge._functions.run import name_of, wrapper
+from xbridge._functions.run import name_of, wrap_function
 from xbridge._plan.options import CallOptions
 from xbridge.errors import OptionError, shown
 
@@ -149,22 +149,24 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = name_of(fn)
-        return wrapper(Function(fn, name, (backend, like), options, given, read_names(arrays, fn, name)))
+        return wrap_function(
+            Function(fn, name, (backend, like), options, given, read_names(arrays, fn, name))
+        )
 
     return wrap if fn is None else wrap(fn)
 
 
-def _derivative(how: str, given: Any) -> Given | None:
+def _derivative(how: str, given: Any) -> UserDerivative | None:
     """Return a derivative with its own derivatives, if it is an aligned function."""
     if given is None:
         return None
     if isinstance(given, str) and given in _NUMERIC:
-        return Given(given)
+        return UserDerivative(given)
     if not callable(given):
         raise OptionError.build(
             f"take {how}={shown(given)}", "it is not a function or a known method", f"{how}='central'"
         )
     own = getattr(given, "__xbridge__", None)
     if isinstance(own, Function) and getattr(given, "__wrapped__", None) is own.fn:
-        return Given(own.fn, own.given.vjp, own.given.jvp)
-    return Given(given)
+        return UserDerivative(own.fn, own.given.vjp, own.given.jvp)
+    return UserDerivative(given)

@@ -1,6 +1,6 @@
-"""Form of a tree: what is left of the arguments or the result of a call without its arrays.
+"""Flattener of the arguments or the result of a call: its arrays, its numbers, and its structure.
 
-A form consists of nested tuples and has a hash, so that rules are found by it. Python's integers and floats
+The structure consists of nested tuples and has a hash, so that rules are found by it. Integers and floats
 are not part of it, because a compiler may make them variables. Constants are compared by type and value.
 
 A compiler follows `flatten` line by line.
@@ -22,10 +22,10 @@ from xbridge._core.literals import NUMBERS
 from xbridge._derive.treedef import ARRAY
 from xbridge._registry.registry import are_arrays
 from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, with_article
-from xbridge.tree.containers import find
+from xbridge.tree.containers import find_container
 
 if TYPE_CHECKING:
-    from xbridge._derive.functions import Form
+    from xbridge._derive.treedef import TreeDef
 
 _STANDARD = ("builtins", "itertools")
 """Modules of iterators. Their items can be read once, so arrays in them cannot be found before the call."""
@@ -34,8 +34,10 @@ LEAVES = (str, bytes, type(None), *NUMBERS)
 """Types of arguments that are never arrays, and have no arrays in them."""
 
 
-def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Form:
+def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
     """Return the form of a tree, and append its arrays and its numbers. With None, numbers are arrays."""
+    # Exact types first, the most common ones at the top: this runs for each argument of each call that is not
+    # repeated by its types. Lists are unpacked into tuples, because a compiler does not follow generators.
     cls = type(x)
     if cls is tuple:
         return ("tuple", *[flatten(child, arrays, numbers) for child in x])
@@ -52,9 +54,9 @@ def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Form:
     if cls is dict:
         keys = tuple(x)
         if any(type(key) is not str and are_arrays(type(key)) for key in keys):
-            raise hidden("the keys of a dict", "list(x.items())")
+            raise hidden_arrays_error("the keys of a dict", "list(x.items())")
         children = [flatten(child, arrays, numbers) for child in x.values()]
-        return ("dict", keys, tuple([_mark(key) for key in keys]), *children)
+        return ("dict", keys, tuple([_identify_key(key) for key in keys]), *children)
     if are_arrays(cls):
         arrays.append(x)
         return ARRAY
@@ -63,13 +65,13 @@ def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Form:
     return _flatten_other(x, arrays, numbers)
 
 
-def _mark(key: Any) -> Any:
+def _identify_key(key: Any) -> Any:
     """Return what tells a key of a dict from others that compare equal."""
     cls = type(key)
     return cls if cls is str else (cls, identify(key))
 
 
-def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Form:
+def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
     """Flatten a registered container or a dataclass that holds an array; anything else is a constant."""
     if numbers is not None and type(x) in dynamo.symbols:
         numbers.append(x)
@@ -78,7 +80,7 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Form
         names = _init_fields(type(x))
         if names is not None:
             return ("data", type(x), names, *[flatten(getattr(x, name), arrays, numbers) for name in names])
-    node = _open(x)
+    node = _open_container(x)
     if node is None:
         _refuse_hidden(x)
         return ("=", type(x), identify(x), x)
@@ -102,8 +104,8 @@ def _init_fields(cls: type) -> tuple[str, ...] | None:
 
 
 @constant
-def _open(x: Any) -> Any:
-    container = find(x)
+def _open_container(x: Any) -> Any:
+    container = find_container(x)
     return None if container is None else (container, *container.flatten(x))
 
 
@@ -113,7 +115,7 @@ def _refuse_hidden(x: Any) -> None:
     cls = type(x)
     what = with_article(cls.__name__)
     if cls.__module__ in _STANDARD and hasattr(cls, "__next__"):
-        raise hidden(what, "list(x)")
+        raise hidden_arrays_error(what, "list(x)")
     inside: list[Any] = []
     hint = "list(x)"
     if issubclass(cls, Mapping):
@@ -125,10 +127,10 @@ def _refuse_hidden(x: Any) -> None:
     elif issubclass(cls, (AbstractSet, ValuesView)):
         flatten(list(x), inside, [])
     if inside:
-        raise hidden(what, hint)
+        raise hidden_arrays_error(what, hint)
 
 
-def hidden(what: str, hint: str) -> UnsupportedArrayError:
+def hidden_arrays_error(what: str, hint: str) -> UnsupportedArrayError:
     """Return the error for arrays in an object that cannot be built again with other arrays."""
     reason = "it cannot be made again with other arrays"
     return UnsupportedArrayError.build(f"convert the arrays in {what}", reason, hint)
@@ -148,7 +150,7 @@ class _Node:
             self.labels = container.paths(x, form)
             names = [name for name in hidden if name not in form.storages]
             rest = (self.labels, [(name, hidden[name]) for name in names])
-        self._mark = (container.cls, _hashable(rest))
+        self._mark = (container.cls, _make_hashable(rest))
 
     def __hash__(self) -> int:
         return hash(self._mark)
@@ -157,11 +159,11 @@ class _Node:
         return isinstance(other, _Node) and self._mark == other._mark
 
 
-def _hashable(x: Any) -> Any:
+def _make_hashable(x: Any) -> Any:
     if isinstance(x, (list, tuple)):
-        return tuple(map(_hashable, x))
+        return tuple(map(_make_hashable, x))
     if isinstance(x, dict):
-        return tuple((_hashable(key), _hashable(child)) for key, child in x.items())
+        return tuple((_make_hashable(key), _make_hashable(child)) for key, child in x.items())
     return type(x), identify(x), x
 
 

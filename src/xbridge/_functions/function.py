@@ -13,16 +13,16 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, holds_every, is_inexact
 from xbridge._core.dynamo import constant
 from xbridge._core.literals import NUMBERS
-from xbridge._derive.functions import kept, latest
+from xbridge._derive.functions import get_or_make, latest
 from xbridge._derive.numpy_functions import opaque
 from xbridge._derive.programs import Program
-from xbridge._derive.treedef import holes, unflatten
+from xbridge._derive.treedef import number_slots, unflatten
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
 from xbridge._engine.stack import promoted
 from xbridge._functions.flatten import flatten
-from xbridge._functions.named import as_made, protected
-from xbridge._functions.results import refuse_late, refuse_unknown
+from xbridge._functions.named import make_array, protect_host
+from xbridge._functions.results import refuse_async_result, refuse_hidden_arrays
 from xbridge._plan.options import CallOptions
 from xbridge._plan.rules import chosen
 from xbridge._registry.call_cache import decline, direct, lookup_direct
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
-    from xbridge._derive.functions import Form, Given, Rule
+    from xbridge._derive.functions import DerivableFunction, UserDerivative
     from xbridge._derive.signature import Signature
+    from xbridge._derive.treedef import TreeDef
     from xbridge._functions.named import Named
 
 functions: WeakValueDictionary[str, Function] = WeakValueDictionary()
@@ -47,8 +48,8 @@ functions: WeakValueDictionary[str, Function] = WeakValueDictionary()
 class Definition(NamedTuple):
     """What the user gives beside a function."""
 
-    vjp: Given | None = None
-    jvp: Given | None = None
+    vjp: UserDerivative | None = None
+    jvp: UserDerivative | None = None
     signature: Signature | None = None
     result: Callable[..., Any] | None = None
 
@@ -71,7 +72,7 @@ class Function:
         self.narrowing = dtype if isinstance(dtype, str) and dtype in UNNAMED else None
         self.is_plain = self.like is None and options.are_plain()
         self.explain: Callable[..., Any] = fn
-        self.rules: dict[Any, Rule] = {}
+        self.rules: dict[Any, DerivableFunction] = {}
         self.programs: list[Program] = []
         """The calls in compiled programs, which live as long as the function."""
         self.key = f"{name}#{uuid4().hex}"
@@ -83,7 +84,7 @@ class Function:
         given = self.fn, self.name, target, self.options, self.given, self.named
         return Function, given, {"explain": self.explain}
 
-    def in_order(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def order_keywords(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return keyword arguments in the order of the parameters.
 
         That is the order of the gradients of a derivative, and of the arrays in `signature`.
@@ -96,8 +97,8 @@ class Function:
         return kwargs
 
     def rule(
-        self, library: str, caller: str, form: Form, numbers: tuple[Any, ...], device: Device | None
-    ) -> Rule:
+        self, library: str, caller: str, form: TreeDef, numbers: tuple[Any, ...], device: Device | None
+    ) -> DerivableFunction:
         """Return the rule of the function for calls of a form, whose results go to the library `caller`."""
         exact = tuple([(type(n), n.hex() if type(n) is float else n) for n in numbers])
         key = (library, caller, device, form, exact)
@@ -109,7 +110,7 @@ class Function:
                 f"an argument that is not an array has no hash: {error}",
                 "a tuple or a frozenset instead, or an array",
             ) from error
-        return found or kept(
+        return found or get_or_make(
             self.rules, key, lambda: Call(self, (library, caller), form, numbers, device).rule()
         )
 
@@ -121,39 +122,39 @@ class Call:
         self,
         function: Function,
         libraries: tuple[str, str],
-        form: Form,
+        form: TreeDef,
         numbers: tuple[Any, ...],
         device: Device | None,
     ) -> None:
         self.name, self.fn, self.narrowing = function.name, function.fn, function.narrowing
         self.library, self.caller = libraries
-        self.declared: Form = None
+        self.declared: TreeDef = None
         self.vjp, self.jvp, self.signature, self.result = function.given
         self.form, self.numbers = form, numbers
-        self._rule: Rule | None = None
+        self._rule: DerivableFunction | None = None
         self._options = CallOptions(device=device, copy=function.options.copy)
         self._is_direct = self._options.are_plain()
         self._writes = self._options.copy is None and could_write(get(self.library))
 
-    def rule(self) -> Rule:
+    def rule(self) -> DerivableFunction:
         """Return the rule, made once."""
         rule = self._rule
         if rule is None:
             rule = self._rule = (get(self.library).rule or opaque)(self)
         return rule
 
-    def detached(self, declared: Form) -> Call:
+    def without_rules(self, declared: TreeDef) -> Call:
         """Return a copy without a rule and without derivatives, for another process."""
         other = copy(self)
         vars(other).update(vjp=None, jvp=None, result=None, _rule=None, declared=declared)
         return other
 
-    def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[Form, list[Array]]:
+    def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]:
         """Return the form of a result of the arrays `xs`, and its arrays. Its numbers are arrays too."""
         arrays: list[Array] = []
-        refuse_late(tree, self.name)
+        refuse_async_result(tree, self.name)
         form = flatten(tree, arrays, None)
-        refuse_unknown(form)
+        refuse_hidden_arrays(form)
         return form, [self._number(y, xs) if type(y) in NUMBERS else y for y in arrays]
 
     def _number(self, y: Any, xs: Sequence[Array]) -> Array:
@@ -170,7 +171,7 @@ class Call:
             dtype = promoted([*names], [y], library)
         else:
             dtype = "bool" if kind == "bool" else caller.default_dtype(kind, CPU)
-        return as_made(y, self.library, chosen("nearest", dtype, library, CPU))
+        return make_array(y, self.library, chosen("nearest", dtype, library, CPU))
 
     def result_dtype(self, dtype: str) -> str:
         """Return the dtype in which a result goes back to its caller, or raise if the caller has none."""
@@ -189,11 +190,11 @@ class Call:
         """Return what the dtypes of results depend on beside the arguments, such as JAX's 64 bits."""
         return tuple([state() for name in (self.library, self.caller) if (state := get(name).plan_state)])
 
-    def unflatten(self, form: Form, leaves: Iterable[Any]) -> Any:
+    def unflatten(self, form: TreeDef, leaves: Iterable[Any]) -> Any:
         """Return the tree of a form. Its numbers are those of the arguments."""
         return unflatten(form, iter(leaves), iter(self.numbers))
 
-    def returned(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
+    def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
         """Return the arrays in the result of the function, and keep its form for this thread."""
         try:
             latest.form, arrays = self.flatten(tree, xs)
@@ -202,25 +203,25 @@ class Call:
         return arrays
 
     def evaluate(
-        self, rule: Rule, xs: Sequence[Array], target: str, device: Device | None = None
+        self, rule: DerivableFunction, xs: Sequence[Array], target: str, device: Device | None = None
     ) -> list[Array]:
         """Run a rule on arrays that nothing follows, and return arrays of another library.
 
         The function cannot write to `xs`, and no result shares memory with them.
         """
-        given = [self._given(x) for x in xs]
+        given = [self._convert_input(x) for x in xs]
         plain = direct[target] if device is None or device == CPU else {}
         narrows = self.narrowing is not None and rule.narrows
         made = []
         for y in rule(*given):
-            dtype = self._narrowed(y) if narrows else None
+            dtype = self._find_narrower_dtype(y) if narrows else None
             result = plain.get(type(y), decline)(y) if dtype is None else None
             if result is None:
                 result = verbs.to_backend(y, target, CallOptions(device=device, dtype=dtype))
             made.append(result)
         return made
 
-    def _narrowed(self, y: Array) -> str | None:
+    def _find_narrower_dtype(self, y: Array) -> str | None:
         """Return the dtype of a result after a cast that loses no value, or None without a cast."""
         library = get(self.library)
         own = library.dtype_of(y)
@@ -229,16 +230,16 @@ class Call:
             library.check_cast(y, dtype)
         return None if dtype == own else dtype
 
-    def _given(self, x: Array) -> Array:
+    def _convert_input(self, x: Array) -> Array:
         """Convert an argument to the library of the function."""
         is_readonly = backend_for(type(x)) is get(HOST) and not x.flags.writeable
         if self._writes and not is_readonly and could_write(get(self.library), (type(x),)):
-            return bring(x, self.library, self._options, isolated=True)
+            return convert_argument(x, self.library, self._options, isolated=True)
         if self._is_direct:
             y = lookup_direct(self.library, type(x))(x)
             if y is not None:
-                return protected(y, x) if self.library == HOST else y
-        return bring(x, self.library, self._options)
+                return protect_host(y, x) if self.library == HOST else y
+        return convert_argument(x, self.library, self._options)
 
 
 def could_write(library: Backend, kinds: Iterable[type] | None = None) -> bool:
@@ -256,17 +257,19 @@ def could_write(library: Backend, kinds: Iterable[type] | None = None) -> bool:
     return False
 
 
-def bring(x: Array, library: str, options: CallOptions, *, isolated: bool = False) -> Array:
+def convert_argument(x: Array, library: str, options: CallOptions, *, isolated: bool = False) -> Array:
     """Convert an array to the library of a function, which cannot write to its memory then."""
     convert = verbs.to_isolated if isolated else verbs.to_backend
     try:
         y = convert(x, library, options)
     except DTypeError as error:
-        raise narrowing(error, [x], get(library), options) from error
-    return protected(y, x) if library == HOST else y
+        raise missing_dtype_error(error, [x], get(library), options) from error
+    return protect_host(y, x) if library == HOST else y
 
 
-def narrowing(error: DTypeError, xs: Sequence[Array], library: Backend, options: CallOptions) -> DTypeError:
+def missing_dtype_error(
+    error: DTypeError, xs: Sequence[Array], library: Backend, options: CallOptions
+) -> DTypeError:
     """Return the error for a dtype that a library lacks, with a hint that the default dtype would do."""
     for x in xs if options.dtype is None else ():
         dtype = resolve_source(x).info().dtype
@@ -279,12 +282,12 @@ def narrowing(error: DTypeError, xs: Sequence[Array], library: Backend, options:
 
 
 @constant
-def program_key(function: str, form: Form, library: str, caller: str) -> str:
+def program_key(function: str, form: TreeDef, library: str, caller: str) -> str:
     """Return a key for a call in a program that is being compiled."""
     own = functions[function]
-    kinds = holes(form)
+    kinds = number_slots(form)
 
-    def find(ints: Sequence[int], floats: Sequence[float]) -> Rule:
+    def find(ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
         values: dict[str, Any] = {"int": map(int, ints), "float": map(float, floats)}
         return own.rule(library, caller, form, tuple([next(values[kind]) for kind in kinds]), None)
 
@@ -294,6 +297,6 @@ def program_key(function: str, form: Form, library: str, caller: str) -> str:
 
 
 @constant
-def latest_form() -> Form:
+def latest_form() -> TreeDef:
     """Return the form of the result of the call that was described last."""
     return latest.form

@@ -41,18 +41,18 @@ class Named(NamedTuple):
         """Return the arguments, with the results of `fn` for those that are arrays by name. None stays."""
         rest, known = self.rest, self.known
         made = [
-            self._made(fn, x, i) if i in self.positions or (rest is not None and i >= rest) else x
+            self._apply_at(fn, x, i) if i in self.positions or (rest is not None and i >= rest) else x
             for i, x in enumerate(args)
         ]
         others = {
-            name: self._made(fn, x, name)
+            name: self._apply_at(fn, x, name)
             if name in self.names or (known is not None and name not in known)
             else x
             for name, x in kwargs.items()
         }
         return tuple(made), others
 
-    def _made(self, fn: Callable[[Any], Any], x: Any, place: int | str) -> Any:
+    def _apply_at(self, fn: Callable[[Any], Any], x: Any, place: int | str) -> Any:
         if x is None or are_arrays(type(x)):
             return x
         try:
@@ -61,18 +61,18 @@ class Named(NamedTuple):
             raise error.at(f"argument {place!r} of {self.function}") from error
 
 
-def imported(x: Any) -> Any:
+def import_exporter(x: Any) -> Any:
     """Return an exporter as an array, read-only if it is NumPy's; a number or a list stays.
 
     Raise for an object that is neither.
     """
     if resolve_source(x).is_literal():
         return x
-    made = as_made(x, None)
-    return protected(made, made) if backend_for(type(made)) is get(HOST) else made
+    made = make_array(x, None)
+    return protect_host(made, made) if backend_for(type(made)) is get(HOST) else made
 
 
-def protected(host: Any, x: Array) -> Any:
+def protect_host(host: Any, x: Array) -> Any:
     """Return a host array that is read-only. Only a conversion to itself returns an array of the caller."""
     if host.flags.writeable:
         host = host.view() if host is x else host
@@ -80,7 +80,7 @@ def protected(host: Any, x: Array) -> Any:
     return host
 
 
-def as_made(x: Any, library: str | None, dtype: object = None) -> Any:
+def make_array(x: Any, library: str | None, dtype: object = None) -> Any:
     """Return an array, as `asarray` makes it."""
     return verbs.make_array(x, library, CallOptions(dtype=dtype))
 

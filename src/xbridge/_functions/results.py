@@ -7,38 +7,35 @@ from gc import get_referents
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
-from xbridge._derive.treedef import CHILDREN
-from xbridge._functions.flatten import LEAVES, hidden
+from xbridge._derive.treedef import children_of
+from xbridge._functions.flatten import LEAVES, hidden_arrays_error
 from xbridge._registry.registry import are_arrays, backend_for
 from xbridge.errors import OptionError, with_article
 
 if TYPE_CHECKING:
-    from xbridge._derive.functions import Form
+    from xbridge._derive.treedef import TreeDef
 
 
-def refuse_late(result: object, name: str) -> None:
+def refuse_async_result(result: object, name: str) -> None:
     """Raise if a result comes later than the call."""
     later = isinstance(result, (map, filter, zip)) or inspect.isgenerator(result)
     if later or (inspect.isawaitable(result) and backend_for(type(result)) is None):  # Dask's are both
-        raise late(name)
+        raise async_result_error(name)
 
 
-def late(name: str) -> OptionError:
+def async_result_error(name: str) -> OptionError:
     """Return the error for a function whose results come later than the call."""
     return OptionError.build(
         f"align {name}", "its results come later than it returns", "align_back inside it"
     )
 
 
-def refuse_unknown(form: Form) -> None:
+def refuse_hidden_arrays(form: TreeDef) -> None:
     """Raise if a constant of a result holds arrays, which would keep their graph or their tracers there."""
-    if isinstance(form, str):
-        return
-    if form[0] != "=":
-        for child in form[CHILDREN[form[0]] :]:
-            refuse_unknown(child)
-    elif form[1] not in LEAVES and _holds_arrays(form[3]):
-        raise hidden(with_article(form[1].__name__), "a tuple or a dict of them")
+    for child in children_of(form):
+        refuse_hidden_arrays(child)
+    if form[0] == "=" and form[1] not in LEAVES and _holds_arrays(form[3]):
+        raise hidden_arrays_error(with_article(form[1].__name__), "a tuple or a dict of them")
 
 
 def _holds_arrays(x: object) -> bool:

@@ -16,16 +16,16 @@ from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.entry_points import entry_point
-from xbridge._derive.functions import inexact, latest
-from xbridge._derive.treedef import ARRAY, arguments, has_arrays, paths, unflatten
+from xbridge._derive.functions import latest, mask_inexact
+from xbridge._derive.treedef import ARRAY, argument_paths, argument_treedefs, has_arrays, unflatten
 from xbridge._engine import verbs
 from xbridge._engine.repeat import converter, each, repeat_align
 from xbridge._engine.source import Source, TargetChoice, leading_index, resolve_like, resolve_source
 from xbridge._functions.explain import CallPlan
 from xbridge._functions.flatten import LEAVES, flatten
-from xbridge._functions.function import could_write, latest_form, narrowing, program_key
-from xbridge._functions.named import as_made, imported, protected
-from xbridge._functions.results import late, refuse_late
+from xbridge._functions.function import could_write, latest_form, missing_dtype_error, program_key
+from xbridge._functions.named import import_exporter, make_array, protect_host
+from xbridge._functions.results import async_result_error, refuse_async_result
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import chosen
 from xbridge._registry.call_cache import CallKey, cache_version, cached, decline, direct, record
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
-    from xbridge._derive.functions import Form, Rule
+    from xbridge._derive.functions import DerivableFunction
+    from xbridge._derive.treedef import TreeDef
     from xbridge._functions.function import Function
     from xbridge._plan.steps import Options
 
@@ -52,22 +53,22 @@ _CACHE_MISS: Any = _CacheMiss
 """What a cached call returns if the call is to be examined."""
 
 
-def wrapper(function: Function) -> Callable[..., Any]:
+def wrap_function(function: Function) -> Callable[..., Any]:
     """Return the function that calls an aligned function."""
     fn = function.fn
 
     @wraps(fn)
     @entry_point
     def call(*args: Any, **kwargs: Any) -> Any:
-        result = _repeated(function, args, kwargs)
+        result = _call_cached(function, args, kwargs)
         if result is not _CACHE_MISS:
             return result
-        read = _read(function, args, kwargs)
+        read = _read_inputs(function, args, kwargs)
         if not read.arrays:
-            return _alone(function, read)
+            return _run_without_arrays(function, read)
         if read.library is not read.caller and _is_embedded(function, read.caller, read.arrays):
-            return _embedded(function, read)
-        return _direct(function, read)
+            return _run_embedded(function, read)
+        return _run_directly(function, read)
 
     vars(call)["__xbridge__"] = function
     function.explain = partial(explain, function)
@@ -77,7 +78,7 @@ def wrapper(function: Function) -> Callable[..., Any]:
 
 
 @traced_as(lambda *_: _CACHE_MISS)
-def _repeated(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the result of a call that is known by its types, or `_CACHE_MISS`."""
     run = cached.get(("aligned", function.key, _types(args, kwargs), None))
     result = None if run is None else run(function, args, kwargs)
@@ -86,15 +87,15 @@ def _repeated(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
     """Return what a call with these arguments would do, without running it."""
-    read = _read(function, args, kwargs)
+    read = _read_inputs(function, args, kwargs)
     if not read.arrays:
         raise OptionError.build(
             f"explain a call of {function.name}", "no argument is an array", "explain(f, x)"
         )
     caller, library = read.caller, read.library
     plans = {}
-    for path, source in zip(paths(read.form), read.sources, strict=True):
-        x = _guarded(source, library, function.options).array
+    for path, source in zip(argument_paths(read.form), read.sources, strict=True):
+        x = _guard_source(source, library, function.options).array
         isolated = _is_isolated(function, library, (type(x),))
         plans[path] = verbs.explain(x, library.name, function.options, isolated=isolated)
     followed = library is not caller and _is_embedded(function, caller, read.arrays)
@@ -102,7 +103,7 @@ def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
     return CallPlan(function.name, library.name, caller.name, followed, plans, **report)
 
 
-class Read(NamedTuple):
+class CallInputs(NamedTuple):
     """The arguments of a call, their arrays, and the libraries of the call."""
 
     version: int
@@ -110,7 +111,7 @@ class Read(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     """In the order of the form."""
-    form: Form
+    form: TreeDef
     arrays: list[Array]
     numbers: list[Any]
     sources: list[Source]
@@ -120,13 +121,13 @@ class Read(NamedTuple):
     library: Backend
 
 
-def _read(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Read:
+def _read_inputs(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallInputs:
     """Find the arrays in the arguments of a call, and make those that are arrays by name."""
     named = function.named
     if named is None:
-        return _found(function, args, kwargs, ())
-    args, kwargs = named.map(imported, args, kwargs)
-    found = _found(function, args, kwargs, ())
+        return _find_arrays(function, args, kwargs, ())
+    args, kwargs = named.map(import_exporter, args, kwargs)
+    found = _find_arrays(function, args, kwargs, ())
     # Numbers get the default dtypes of the library that decides, unless the user names a dtype.
     dtype = function.options.dtype
     news: list[Array] = []
@@ -135,42 +136,46 @@ def _read(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         inside: list[Array] = []
         flatten(x, inside, [])
         if inside or (found.arrays and (dtype is None or function.narrowing)):
-            y = as_made(x, found.caller.name)
+            y = make_array(x, found.caller.name)
         else:
-            y = as_made(x, found.library.name, dtype)
+            y = make_array(x, found.library.name, dtype)
         news.append(y)
         return y
 
     args, kwargs = named.map(make, args, kwargs)
-    return _found(function, args, kwargs, news, alone=not found.arrays) if news else found
+    return _find_arrays(function, args, kwargs, news, alone=not found.arrays) if news else found
 
 
-def _found(
+def _find_arrays(
     function: Function,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     news: Sequence[Array],
     *,
     alone: bool = False,
-) -> Read:
+) -> CallInputs:
     """Find the arrays in the arguments of a call. Those that xbridge made decide last, or not at all."""
     arrays: list[Array] = []
     numbers: list[Any] = []
-    version, kwargs = cache_version(), function.in_order(kwargs)
+    version, kwargs = cache_version(), function.order_keywords(kwargs)
     try:
         form = flatten((args, kwargs), arrays, numbers)
     except XBridgeError as error:
         raise error.at(f"an argument of {function.name}") from error
     if alone or not arrays:
         caller = get(HOST)
-        return Read(version, args, kwargs, form, [], numbers, [], 0, caller, _library(function, caller))
+        return CallInputs(
+            version, args, kwargs, form, [], numbers, [], 0, caller, _library_of(function, caller)
+        )
     sources = [resolve_source(x) for x in arrays]
-    at = _leading(sources, news)
+    at = _leading_index(sources, news)
     caller = sources[at].backend
-    return Read(version, args, kwargs, form, arrays, numbers, sources, at, caller, _library(function, caller))
+    return CallInputs(
+        version, args, kwargs, form, arrays, numbers, sources, at, caller, _library_of(function, caller)
+    )
 
 
-def _leading(sources: list[Source], news: Sequence[Array]) -> int:
+def _leading_index(sources: list[Source], news: Sequence[Array]) -> int:
     """Return the index of the array that decides: the first that is followed, else the first."""
     for i, source in enumerate(sources):
         if source.backend.follows is not None and source.backend.follows(source.array):
@@ -180,7 +185,7 @@ def _leading(sources: list[Source], news: Sequence[Array]) -> int:
     return 0 if at is None else given[at]
 
 
-def _library(function: Function, caller: Backend) -> Backend:
+def _library_of(function: Function, caller: Backend) -> Backend:
     """Return the backend of the function."""
     if function.backend is not None:
         return get(function.backend)
@@ -199,7 +204,7 @@ def _is_embedded(function: Function, caller: Backend, arrays: Sequence[Array]) -
     return any(backend_for(type(x)) is caller and caller.follows(x) for x in arrays)
 
 
-def _embedded(function: Function, read: Read) -> Any:
+def _run_embedded(function: Function, read: CallInputs) -> Any:
     """Run the call as a rule within the graphs and transforms of the caller's library."""
     form, arrays, numbers, caller, library = read.form, read.arrays, read.numbers, read.caller, read.library
     assert caller.run is not None  # noqa: S101 -- the caller checks it
@@ -211,9 +216,9 @@ def _embedded(function: Function, read: Read) -> Any:
         try:
             if backend_for(type(x)) is not caller:
                 x = verbs.to_backend(x, caller.name, CallOptions(device=device, grad=kept))  # noqa: PLW2901
-            xs.append(_prepared(x, caller, library, options))
+            xs.append(_cast_and_cut(x, caller, library, options))
         except XBridgeError as error:
-            raise error.at(f"{paths(form)[i]} of {function.name}") from error
+            raise error.at(f"{argument_paths(form)[i]} of {function.name}") from error
     if caller.trace is not None and caller.is_tracing():
         ys = caller.trace(program_key(function.key, form, library.name, caller.name), xs, numbers)
         return unflatten(latest_form(), iter(ys), iter(()))
@@ -226,7 +231,7 @@ def _embedded(function: Function, read: Read) -> Any:
     return unflatten(form, iter(ys), iter(()))
 
 
-def _prepared(x: Array, caller: Backend, library: Backend, options: Options) -> Array:
+def _cast_and_cut(x: Array, caller: Backend, library: Backend, options: Options) -> Array:
     """Cast an array in its own library, so that the graph contains the cast. Cut its graph if asked."""
     if options.dtype is not None:
         info = caller.array_info(x)
@@ -246,16 +251,18 @@ def _prepared(x: Array, caller: Backend, library: Backend, options: Options) -> 
     return x
 
 
-def _refuse_cut(rule: Rule, xs: Sequence[Array], ys: Sequence[Array], form: Form, caller: Backend) -> None:
+def _refuse_cut(
+    rule: DerivableFunction, xs: Sequence[Array], ys: Sequence[Array], form: TreeDef, caller: Backend
+) -> None:
     """Raise if a graph ends here: the function has no gradient for an array that is followed."""
     assert caller.follows is not None  # noqa: S101 -- an array is followed
-    kinds = inexact(map(caller.array_info, xs))
+    kinds = mask_inexact(map(caller.array_info, xs))
     ins = tuple(kind and caller.follows(x) for x, kind in zip(xs, kinds, strict=True))
     if any(ins):
-        rule.derive("vjp", ins, inexact(map(caller.array_info, ys)), form)
+        rule.derive("vjp", ins, mask_inexact(map(caller.array_info, ys)), form)
 
 
-def _alone(function: Function, read: Read) -> Any:
+def _run_without_arrays(function: Function, read: CallInputs) -> Any:
     """Run the function without an array to decide. Results become NumPy's, if they can have values."""
     library = read.library
     if library.check_call is not None:
@@ -264,10 +271,10 @@ def _alone(function: Function, read: Read) -> Any:
     given = (*read.args, *read.kwargs.values())
     if library.is_tracing() or any(result is x for x in given):
         return result
-    refuse_late(result, function.name)
+    refuse_async_result(result, function.name)
     if not all(map(_has_values, _arrays_of(result, function))):
         return result
-    return _restored(result, Restore(((HOST, CPU, ""),), 0), function)
+    return _restore_result(result, Restore(((HOST, CPU, ""),), 0), function)
 
 
 def _has_values(x: Array) -> bool:
@@ -277,13 +284,13 @@ def _has_values(x: Array) -> bool:
     return not (followed and backend.unsupported(x, leaving=True))
 
 
-def _direct(function: Function, read: Read) -> Any:
+def _run_directly(function: Function, read: CallInputs) -> Any:
     """Run the function as it is, and convert the arrays of its result back."""
     version, args, kwargs, form, arrays, numbers, sources, at, _, library = read
     name = function.name
     if library.check_call is not None:
         library.check_call(name)
-    inputs = [_guarded(source, library, function.options) for source in sources]
+    inputs = [_guard_source(source, library, function.options) for source in sources]
     choice = TargetChoice(library.name if function.like is None else function.backend, function.like)
     xs = tuple([source.array for source in inputs])
     isolated = _is_isolated(function, library, map(type, xs))
@@ -291,23 +298,25 @@ def _direct(function: Function, read: Read) -> Any:
         made = None if isolated else repeat_align(xs, choice, function.options)
         made = made or verbs.align_sources(
             inputs,
-            lambda i: f"{paths(form)[i]} of {name}",
+            lambda i: f"{argument_paths(form)[i]} of {name}",
             choice,
             function.options,
             version=version,
             isolated=isolated,
         )
     except DTypeError as error:
-        raise narrowing(error, arrays, library, function.options) from error
+        raise missing_dtype_error(error, arrays, library, function.options) from error
     restore = Restore(tuple(map(verbs.home, sources)), at)
-    restore.home()
+    restore.array_location()
     if library.name == HOST:
-        made = tuple(y if y is x else protected(y, x) for x, y in zip(arrays, made, strict=True))
+        made = tuple(y if y is x else protect_host(y, x) for x, y in zip(arrays, made, strict=True))
     _cache_call(function, read)
     values, named = unflatten(form, iter(made), iter(numbers))
     given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
     own = {
-        key: given[key] for key, child in zip(given, arguments(form), strict=True) if not has_arrays(child)
+        key: given[key]
+        for key, child in zip(given, argument_treedefs(form), strict=True)
+        if not has_arrays(child)
     }
     result = function.fn(
         *[own.get(i, value) for i, value in enumerate(values)],
@@ -315,16 +324,16 @@ def _direct(function: Function, read: Read) -> Any:
     )
     if any(result is x for x in own.values()):
         return result
-    return _restored(result, restore, function)
+    return _restore_result(result, restore, function)
 
 
-def _guarded(source: Source, library: Backend, options: CallOptions) -> Source:
+def _guard_source(source: Source, library: Backend, options: CallOptions) -> Source:
     """Return an input whose memory the function cannot write to: a read-only one is copied if necessary."""
     if not _copies_readonly(library) or options.copy is not None:
         return source
     if source.backend.name != HOST or not source.is_array:
         return source
-    return Source(protected(source.array, source.array), source.backend)
+    return Source(protect_host(source.array, source.array), source.backend)
 
 
 def _copies_readonly(library: Backend) -> bool:
@@ -343,9 +352,9 @@ def _is_isolated(function: Function, library: Backend, kinds: Iterable[type]) ->
     return could_write(library, [kind for kind in kinds if not issubclass(kind, host)])
 
 
-def _restored(result: Any, restore: Restore, function: Function) -> Any:
+def _restore_result(result: Any, restore: Restore, function: Function) -> Any:
     """Convert the arrays of a result back."""
-    refuse_late(result, function.name)
+    refuse_async_result(result, function.name)
     try:
         made = restore(result, dtype=function.narrowing)
     except XBridgeError as error:
@@ -386,11 +395,11 @@ class _CachedCall:
     )
 
     def __init__(
-        self, function: Function, read: Read, types: Sequence[type], owners: dict[type, Backend]
+        self, function: Function, read: CallInputs, types: Sequence[type], owners: dict[type, Backend]
     ) -> None:
         caller = self._caller = read.caller
         library = self._library = read.library
-        self._rule: Callable[[], Rule | None] = lambda: None
+        self._rule: Callable[[], DerivableFunction | None] = lambda: None
         arrays = [(i, owners[cls]) for i, cls in enumerate(types) if cls in owners]
         home = self._home = arrays[0][0]
         mixed = not set(types).issubset((*LEAVES, *caller.fast_types))  # arrays are of several libraries
@@ -419,7 +428,7 @@ class _CachedCall:
         xs = (*args, *kwargs.values()) if kwargs else args
         for i, follows in self._follows:
             if follows(xs[i]):
-                return self._embedded(function, xs)
+                return self._run_embedded(function, xs)
         for i, device_of in self._devices:
             here = device_of(xs[i])
             if here == SHARDED or here != (device or (CPU if self._only_host else here)):
@@ -432,9 +441,9 @@ class _CachedCall:
             library.check_call(function.name)
         count, fn = len(args), function.fn
         result = fn(*given[:count], **dict(zip(kwargs, given[count:], strict=True))) if kwargs else fn(*given)
-        return (self._returned(function, result, xs[self._home], device or CPU),)
+        return (self._convert_back(function, result, xs[self._home], device or CPU),)
 
-    def _returned(self, function: Function, result: Any, x: Array, device: Device) -> Any:
+    def _convert_back(self, function: Function, result: Any, x: Array, device: Device) -> Any:
         """Convert the result back to the library and the device of an argument."""
         caller = self._caller
         made = direct[caller.name].get(type(result), decline)(result)
@@ -442,9 +451,9 @@ class _CachedCall:
             there = caller.device_of(result) if made is result else CPU
             if there == device:
                 return made
-        return _restored(result, Restore((verbs.home(resolve_source(x)),), 0), function)
+        return _restore_result(result, Restore((verbs.home(resolve_source(x)),), 0), function)
 
-    def _embedded(self, function: Function, xs: tuple[Any, ...]) -> tuple[Any] | None:
+    def _run_embedded(self, function: Function, xs: tuple[Any, ...]) -> tuple[Any] | None:
         """Run the call as a rule."""
         caller = self._caller
         if self._form is None or caller.is_tracing():
@@ -473,13 +482,13 @@ def _argument_converter(
     if convert is decline:
         return decline
     if owner.name == HOST and options.copy is None and _copies_readonly(library):
-        return lambda x: convert(protected(x, x))
+        return lambda x: convert(protect_host(x, x))
     if library.name != HOST:
         return convert
 
     def to_host(x: Array) -> Array | None:
         y = convert(x)
-        return y if y is None or y is x else protected(y, x)
+        return y if y is None or y is x else protect_host(y, x)
 
     return to_host
 
@@ -490,7 +499,7 @@ def _types(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
 
 
 @traced_as(no_result)
-def _cache_call(function: Function, read: Read) -> None:
+def _cache_call(function: Function, read: CallInputs) -> None:
     """Let the next call with arguments of these types skip all that does not change their results."""
     caller, library = read.caller, read.library
     types = [*map(type, (*read.args, *read.kwargs.values()))]
@@ -526,5 +535,5 @@ def name_of(fn: Callable[..., object]) -> str:
     own = (getattr(fn, word, None) for word in ("__qualname__", "__name__"))
     name = next((str(word) for word in own if word), type(fn).__name__)
     if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise late(name)
+        raise async_result_error(name)
     return name

@@ -17,7 +17,7 @@ from xbridge._host.memory import Window, layout_of
 from xbridge.errors import Chained, DTypeError, UnsupportedArrayError, XBridgeError, type_of
 
 
-def unreadable(
+def unreadable_error(
     x: object,
     reason: str,
     hint: str = "converting it in its own library first",
@@ -27,14 +27,14 @@ def unreadable(
     return error.build(f"read {type_of(x)}", reason, hint)
 
 
-def exporting(x: object) -> Chained:
+def chain_export_errors(x: object) -> Chained:
     """Return a context in which an error of an exporter becomes ours."""
-    return Chained(lambda error: unreadable(x, f"its export failed with {error!r}"))
+    return Chained(lambda error: unreadable_error(x, f"its export failed with {error!r}"))
 
 
 def from_interface(x: object, interface: Any) -> HostArray:
     """Return a view of the memory that the interface of `x` describes, writable if the interface is."""
-    with exporting(x):
+    with chain_export_errors(x):
         interface = {**interface}
         data = interface.get("data")
         buffer = None if isinstance(data, tuple) else memoryview(x if data is None else data)  # type: ignore[arg-type] # it may not be a buffer
@@ -42,18 +42,20 @@ def from_interface(x: object, interface: Any) -> HostArray:
             interface["data"] = buffer
         host: HostArray = np.asarray(Window(interface, x))
     if interface.get("mask") is not None:
-        raise unreadable(x, "its mask would be lost", "filling it in its own library first")
+        raise unreadable_error(x, "its mask would be lost", "filling it in its own library first")
     if buffer is not None and host.size:
         low, high = layout_of(host).span()
         start = interface.get("offset") or 0
         if start + low < 0 or start + high > buffer.nbytes:
-            raise unreadable(x, f"its shape and strides reach out of its buffer of {buffer.nbytes} bytes")
+            raise unreadable_error(
+                x, f"its shape and strides reach out of its buffer of {buffer.nbytes} bytes"
+            )
     return host
 
 
-def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryLayout]:
+def read_cuda_interface(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryLayout]:
     """Read a CUDA array interface once: return it checked, with the name of its dtype and its layout."""
-    with exporting(x):
+    with chain_export_errors(x):
         fields: dict[str, Any] = {**interface}
         dtype = np.dtype(fields["typestr"])
         shape, strides = tuple(fields["shape"]), fields.get("strides")
@@ -61,19 +63,19 @@ def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryL
         steps = c_strides(shape, dtype.itemsize) if strides is None else tuple(strides)
     whole = {type(number) for number in (address, *shape, *steps)}
     if whole != {int} or len(steps) != len(shape) or type(readonly) is not bool:
-        raise unreadable(x, "its interface is not of the form that it announces")
+        raise unreadable_error(x, "its interface is not of the form that it announces")
     if min(shape, default=1) < 0 or not (address > 0 or 0 in shape):
-        raise unreadable(x, "its interface names no memory")
+        raise unreadable_error(x, "its interface names no memory")
     if fields.get("mask") is not None:
-        raise unreadable(x, "its mask would be lost", "filling it in its own library first")
+        raise unreadable_error(x, "its mask would be lost", "filling it in its own library first")
     stream = fields.get("stream")
     if stream is not None and (type(stream) is not int or stream < 1):
-        raise unreadable(x, f"its stream {stream!r} is not valid")
+        raise unreadable_error(x, f"its stream {stream!r} is not valid")
     if dtype.name not in DTYPES:
         reason, hint = f"{dtype} is not a numeric dtype", "casting it in its own library first"
-        raise unreadable(x, reason, hint, DTypeError)
+        raise unreadable_error(x, reason, hint, DTypeError)
     if not dtype.isnative:
-        raise unreadable(x, "its bytes are in foreign order")
+        raise unreadable_error(x, "its bytes are in foreign order")
     aligned = is_aligned(address, steps, dtype.itemsize)
     layout = MemoryLayout(address, shape, steps, dtype.itemsize, not readonly, aligned)
     # Libraries refuse read-only memory, or warn about it. The memory is only read here.

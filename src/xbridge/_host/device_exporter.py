@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from xbridge._core.protocol import Array
 
 
-class Shown:
+class OnDeviceExporter:
     """An exporter of an array that makes the device of the array current during each call."""
 
     def __init__(self, x: Array, there: AbstractContextManager[object]) -> None:

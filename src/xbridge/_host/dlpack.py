@@ -101,7 +101,7 @@ class _Borrowed:
         rename(self.capsule, self.name)
 
 
-def _refused(
+def _refusal(
     x: object, reason: str, error: type[XBridgeError] = UnsupportedArrayError, hint: str = ""
 ) -> XBridgeError:
     if not hint:  # without another protocol, `numpy.asarray` makes an object of the exporter
@@ -118,38 +118,40 @@ def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
     """
 
     def failed(error: Exception) -> XBridgeError:
-        return _refused(x, f"the export failed with {error!r}", ExportError)
+        return _refusal(x, f"the export failed with {error!r}", ExportError)
 
     with Chained(failed):
         device, number = map(int, x.__dlpack_device__())
     near = device in _HOST_DEVICES
     if not near and not fetch:
-        raise _elsewhere(x, device, number, "device='cpu'")
+        raise _not_on_host_error(x, device, number, "device='cpu'")
     version: dict[str, object] = {"max_version": (1, 1)}
-    with Chained(failed if near else lambda _: _elsewhere(x, device, number, "moving it to the cpu first")):
-        capsule = ask(x, {}, version) if near else ask(x, {**version, "dl_device": _HOST}, {})
-    tensor, flags = read(x, capsule)
+    must, may = ({}, version) if near else ({**version, "dl_device": _HOST}, {})
+    hint = "moving it to the cpu first"
+    with Chained(failed if near else lambda _: _not_on_host_error(x, device, number, hint)):
+        capsule = request_capsule(x, must, may)
+    tensor, flags = read_capsule(x, capsule)
     if tensor.device_type not in _HOST_DEVICES:
-        raise _refused(x, "its capsule contradicts itself")
-    return _view(x, capsule, tensor, readonly=bool(flags & READ_ONLY)), near and not flags & IS_COPIED
+        raise _refusal(x, "its capsule contradicts itself")
+    return _view_memory(x, capsule, tensor, readonly=bool(flags & READ_ONLY)), near and not flags & IS_COPIED
 
 
-def read(x: object, capsule: object) -> tuple[_Tensor, int]:
+def read_capsule(x: object, capsule: object) -> tuple[_Tensor, int]:
     """Return the tensor of a capsule, and its flags. A capsule without flags is read-only."""
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
         if managed.major != 1:
-            raise _refused(x, f"it speaks DLPack {managed.major}")
+            raise _refusal(x, f"it speaks DLPack {managed.major}")
         return managed.tensor, managed.flags
     if _is_valid(capsule, b"dltensor"):
         return _Tensor.from_address(_pointer(capsule, b"dltensor")), READ_ONLY
     if type(capsule).__name__ == "PyCapsule":
         reason = "__dlpack__ returned a capsule that was used before, or that is not one of DLPack's"
-        raise _refused(x, reason)
-    raise _refused(x, f"__dlpack__ returned {type(capsule).__name__}")
+        raise _refusal(x, reason)
+    raise _refusal(x, f"__dlpack__ returned {type(capsule).__name__}")
 
 
-def _elsewhere(x: object, device: int, number: int, hint: str) -> NotOnHostError:
+def _not_on_host_error(x: object, device: int, number: int, hint: str) -> NotOnHostError:
     place = Device(f"{_KINDS[device]}:{number}") if device in _KINDS and number >= 0 else None
     reason = f"its memory is on {place or f'DLPack device type {device}'}"
     refused = NotOnHostError.build(f"read {type_of(x)} through DLPack", reason, hint)
@@ -157,7 +159,7 @@ def _elsewhere(x: object, device: int, number: int, hint: str) -> NotOnHostError
     return refused
 
 
-def ask(x: Any, must: dict[str, object], may: dict[str, object]) -> object:
+def request_capsule(x: Any, must: dict[str, object], may: dict[str, object]) -> object:
     """Return the capsule. If the exporter refuses the optional keywords, ask again without them.
 
     A proxy accepts every keyword and forwards it to an object that may not know it. So only a parameter of
@@ -169,12 +171,12 @@ def ask(x: Any, must: dict[str, object], may: dict[str, object]) -> object:
         if not may:
             raise
     except TypeError as error:
-        if _knows(x.__dlpack__, may) and not any(option in str(error) for option in may):
+        if _accepts(x.__dlpack__, may) and not any(option in str(error) for option in may):
             raise
     return x.__dlpack__(**must)
 
 
-def _knows(method: Callable[..., object], options: dict[str, object]) -> bool:
+def _accepts(method: Callable[..., object], options: dict[str, object]) -> bool:
     """Return True if the method has a parameter of its own for every option."""
     from inspect import signature  # noqa: PLC0415 -- 10 ms, and only a failed export needs it
 
@@ -184,16 +186,16 @@ def _knows(method: Callable[..., object], options: dict[str, object]) -> bool:
         return not options
 
 
-def outline(x: object, tensor: _Tensor, *, readonly: bool) -> tuple[str, MemoryLayout]:
+def describe_tensor(x: object, tensor: _Tensor, *, readonly: bool) -> tuple[str, MemoryLayout]:
     """Return the dtype and the layout of a tensor in a capsule; raise if there cannot be such an array."""
     if not 0 <= tensor.ndim <= _MOST_AXES:
-        raise _refused(x, "its capsule contradicts itself")
+        raise _refusal(x, "its capsule contradicts itself")
     if tensor.ndim and not tensor.shape:
-        raise _refused(x, "its capsule has no shape")
+        raise _refusal(x, "its capsule has no shape")
     name = _dtype_name(x, tensor)
     size, shape = tensor.bits // 8, tuple(tensor.shape[: tensor.ndim])
     if min(shape, default=1) < 0 or not (tensor.data or 0 in shape):
-        raise _refused(x, "its capsule has no memory")
+        raise _refusal(x, "its capsule has no memory")
     strides = c_strides(shape, size)
     if tensor.strides:
         strides = tuple(step * size for step in tensor.strides[: tensor.ndim])
@@ -201,15 +203,15 @@ def outline(x: object, tensor: _Tensor, *, readonly: bool) -> tuple[str, MemoryL
     return name, MemoryLayout(address, shape, strides, size, not readonly, is_aligned(address, strides, size))
 
 
-def _view(x: object, capsule: object, tensor: _Tensor, *, readonly: bool) -> HostArray:
-    name, layout = outline(x, tensor, readonly=readonly)
+def _view_memory(x: object, capsule: object, tensor: _Tensor, *, readonly: bool) -> HostArray:
+    name, layout = describe_tensor(x, tensor, readonly=readonly)
     dtype = native_dtype(name)
     try:
         if 0 in layout.shape:
             return np.empty(layout.shape, dtype)
         return raw_view(layout, owner=_Borrowed(capsule)).view(dtype)
     except (ValueError, OverflowError) as error:
-        raise _refused(x, f"its capsule spans no memory of this machine: {error}") from error
+        raise _refusal(x, f"its capsule spans no memory of this machine: {error}") from error
 
 
 def _dtype_name(x: object, tensor: _Tensor) -> str:
@@ -219,5 +221,5 @@ def _dtype_name(x: object, tensor: _Tensor) -> str:
         name = "bool" if (kind, tensor.bits) == ("bool", 8) else f"{kind}{tensor.bits}"
     if tensor.lanes != 1 or name not in DTYPES:
         reason = f"NumPy has no dtype for type code {tensor.code} of {tensor.bits} bits, {tensor.lanes} lanes"
-        raise _refused(x, reason, DTypeError, "casting it in its own library first")
+        raise _refusal(x, reason, DTypeError, "casting it in its own library first")
     return name

@@ -9,7 +9,6 @@ the dtype and shape that the object has.
 from __future__ import annotations
 
 import sys
-from inspect import getattr_static
 from mmap import mmap
 from operator import length_hint
 from typing import Any
@@ -17,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from xbridge._core.devices import Device
-from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, of_python
+from xbridge._core.dtypes import DTYPES, holds_every, is_inexact
 from xbridge._core.literals import LITERALS
 from xbridge._core.protocol import HostArray
-from xbridge._host.array_interface import exporting, from_interface, unreadable
+from xbridge._host.array_interface import chain_export_errors, from_interface, unreadable_error
 from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
+from xbridge._host.exporters import adapter_for, columns_of, dtype_of, name_of, names_of
 from xbridge._host.memory import as_readonly, layout_of
 from xbridge._host.sequences import promote
 from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError, shown, type_of
@@ -31,12 +31,6 @@ _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
 """Protocols to try if the DLPack export of an object raises."""
 _IN_A_TREE = "xbridge.tree.to_backend for the arrays in it"
 _AS_A_LIST = f"list(x), and asarray if it holds numbers, or {_IN_A_TREE}"
-_NUMBERS_OF = {
-    "select_dtypes": "x.select_dtypes('number')",
-    "astype": "x.astype(float) if it spells numbers, or x.tolist()",
-}
-"""Hints for an object without numbers, by a method that its class has."""
-
 _WAYS_OUT = {
     "state_dict": "xbridge.tree.to_backend for the arrays of x.state_dict()",
     "toarray": "x.toarray()",
@@ -52,18 +46,6 @@ _WAYS_OUT = {
     "__dict__": f"vars(x), and {_IN_A_TREE}",
 }
 """Hints by an attribute that the class of an object has."""
-_CASTS = {
-    "astype": "x.astype({0!r})",
-    "column_names": "xbridge.asarray([c.cast({0!r}, safe=False) for c in x.columns]).T",
-    "to_pylist": "x.cast({0!r}, safe=False)",
-    "arr": "x.cast(type(x.dtype)(float, x.dtype.shape))",
-    "cast": "x.cast(float)",
-}
-"""Casts by an attribute that the class of an object has. `float` is for libraries without dtype strings."""
-_ALIASES = {"boolean": "bool", "halffloat": "float16", "float": "float32", "double": "float64"}
-"""Names of dtypes that differ from NumPy's. The narrower meaning of `float` is the safe one to promise."""
-_WRAPPED = ("subtype", "inner", "value_type", "pyarrow_dtype")
-"""Attributes of a dtype with the dtype of its values: sparse, nested, encoded, of another library."""
 _TOP = max(sys.maxsize, 1 << 32)
 """The highest address that memory of a program can have."""
 
@@ -77,41 +59,41 @@ def import_array(x: Any, *, must_share: bool, fetch: bool) -> HostArray:
     if issubclass(type(x), type):
         reason = "it is a class, and its arrays are objects of it"
         raise UnsupportedArrayError.build(f"convert the class {shown(x)}", reason, "one of its objects")
-    host, shares = _read(x, must_share=must_share, fetch=fetch)
+    host, shares = _read_export(x, must_share=must_share, fetch=fetch)
     if must_share and host.size:
         # An object that shares its memory exports the same memory twice.
-        again, _ = _read(x, must_share=must_share, fetch=fetch)
+        again, _ = _read_export(x, must_share=must_share, fetch=fetch)
         if not shares or layout_of(host) != layout_of(again):
             raise not_shared(x, "it hands out a copy")
     return as_readonly(host) if host.flags.writeable and layout_of(host).may_overlap_itself() else host
 
 
-def _read(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, bool]:
+def _read_export(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, bool]:
     """Return what `x` exports, and False if it cannot be the memory of `x`."""
     host, shares = None, True
-    if _attribute(x, "__dlpack__") is not None and _attribute(x, "__dlpack_device__") is not None:
+    if _get_attribute(x, "__dlpack__") is not None and _get_attribute(x, "__dlpack_device__") is not None:
         try:
             host, shares = from_dlpack(x, fetch=fetch)
         except ExportError:
-            if all(_attribute(x, protocol) is None for protocol in _OTHERS):
+            if all(_get_attribute(x, protocol) is None for protocol in _OTHERS):
                 raise
     if host is None:
         host = _read_otherwise(x, must_share=must_share)
-    with exporting(x):
-        _compare(x, host)
+    with chain_export_errors(x):
+        _check_export_of(x, host)
     return host, shares
 
 
 def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
     """Return what `x` exports by a protocol other than DLPack."""
-    if (interface := _attribute(x, "__array_interface__")) is not None:
+    if (interface := _get_attribute(x, "__array_interface__")) is not None:
         return from_interface(x, interface)
-    if (interface := _attribute(x, "__cuda_array_interface__")) is not None:
+    if (interface := _get_attribute(x, "__cuda_array_interface__")) is not None:
         action, hint = f"read {type_of(x)}", "moving it to the cpu first"
         refused = NotOnHostError.build(action, "its memory is on a CUDA device", hint)
         refused.device, refused.interface = Device("cuda"), interface
         raise refused
-    if _attribute(x, "__array__") is not None:
+    if _get_attribute(x, "__array__") is not None:
         return _from_array_method(x, must_share=must_share)
     return _from_buffer(x)
 
@@ -130,65 +112,64 @@ def is_exporter(x: Any) -> bool:
     return not issubclass(type(x), (bytes, bytearray, mmap))
 
 
-def _attribute(x: Any, protocol: str) -> Any:
+def _get_attribute(x: Any, protocol: str) -> Any:
     """Return an attribute of `x`, or None. Callers keep it, because a second read may export again."""
-    with exporting(x):
+    with chain_export_errors(x):
         return getattr(x, protocol, None)
 
 
-def _compare(x: Any, host: HostArray) -> None:
+def _check_export_of(x: Any, host: HostArray) -> None:
     """Check an export against the memory of this machine, and against the dtype and shape of the object."""
     if host.dtype.kind not in "biufc" and host.dtype.name not in DTYPES:
         reason = f"it exports {host.dtype}, which is not a numeric dtype"
-        strange = [f"its {label} {word}" for label, word in _columns(x) or () if word not in DTYPES]
+        strange = [f"its {label} {word}" for label, word in columns_of(x) or () if word not in DTYPES]
         reason = f"{strange[0]}, and {reason}" if strange else reason
-        raise unreadable(x, reason, _hint_for_objects(x), DTypeError)
+        raise unreadable_error(x, reason, _hint_for_objects(x), DTypeError)
     layout = layout_of(host)
     low, high = layout.span()
     if host.size and not 0 < layout.address + low < layout.address + high <= _TOP:
-        raise unreadable(x, "its memory would be outside of this machine's")
+        raise unreadable_error(x, "its memory would be outside of this machine's")
     check_export(x, host.dtype.name, host.shape)
-    missing = sum(_missing(part) for part in (x, *_parts(x)))
+    missing = adapter_for(x).count_missing(x)
     marks = np.count_nonzero(host != host) if missing else 0  # noqa: PLR0124 -- NaN is not itself
     if marks < missing:
         reason = f"{missing} of its values are missing, and it exports numbers for them"
-        raise unreadable(x, reason, _cast(x, "float64"), DTypeError)
+        raise unreadable_error(x, reason, _hint_for_cast(x, "float64"), DTypeError)
 
 
 def _hint_for_objects(x: Any) -> str:
     """Return the hint for an export without numbers: numbers of which some are missing, or none at all."""
-    columns = _columns(x)
-    words = _words(getattr(x, "dtype", None)) if columns is None else [word for _, word in columns]
-    if words and DTYPES.keys() >= set(words):
-        return _cast(x, "float64")
-    names = _attributes(type(x))
-    return next((hint for word, hint in _NUMBERS_OF.items() if word in names), f"casting it {_ELSEWHERE}")
+    columns = columns_of(x)
+    names = names_of(dtype_of(x)) if columns is None else [name for _, name in columns]
+    if names and DTYPES.keys() >= set(names):
+        return _hint_for_cast(x, "float64")
+    return adapter_for(x).numbers_hint(x) or f"casting it {_ELSEWHERE}"
 
 
 def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
     """Raise if an object exports another dtype or shape than it has."""
     shape = _shape(x)
     if shape is None and getattr(x, "shape", ()) is None:  # no data, of which an older NumPy makes a zero
-        raise unreadable(x, f"its shape is None, and it exports {exported}")
+        raise unreadable_error(x, f"its shape is None, and it exports {exported}")
     if shape is not None and exported[: len(shape) or None] != shape:
-        raise unreadable(x, f"its shape is {shape}, and it exports {exported}")
-    for label, announced, fits in _announced(x, dtype):
+        raise unreadable_error(x, f"its shape is {shape}, and it exports {exported}")
+    for label, announced, fits in _check_announced_dtypes(x, dtype):
         if not fits:
             reason = f"its {label} {announced}, and it exports {dtype}"
-            raise unreadable(x, reason, _cast(x, dtype), DTypeError)
+            raise unreadable_error(x, reason, _hint_for_cast(x, dtype), DTypeError)
 
 
-def _announced(x: Any, exported: str) -> list[tuple[str, str, bool]]:
+def _check_announced_dtypes(x: Any, exported: str) -> list[tuple[str, str, bool]]:
     """Return each dtype that `x` announces, with a label, and True if the exported dtype agrees with it.
 
     An array that has one dtype exports that dtype. Columns of a table, fields of a struct and values in a
     wrapper may be promoted to a dtype that has every value of each of them. Integers alone never become
     floats: such an export marks missing values.
     """
-    parts = _columns(x)
+    parts = columns_of(x)
     if parts is None:
-        own = getattr(x, "dtype", getattr(x, "type", None))
-        word, words = _word(own), _words(own)
+        own = dtype_of(x)
+        word, words = name_of(own), names_of(own)
         if words == [word]:
             return [("dtype is", word, word not in DTYPES or word == exported)]
         parts = [("values are", word) for word in words]
@@ -198,59 +179,9 @@ def _announced(x: Any, exported: str) -> list[tuple[str, str, bool]]:
     ]
 
 
-def _parts(x: Any) -> list[Any]:
-    """Return the columns of a table that has them as a list."""
-    columns = getattr(x, "columns", None)
-    return columns if isinstance(columns, list) else []
-
-
-def _missing(x: Any) -> int:
-    """Return how many values are missing, if `x` counts them."""
-    # An attribute of a Series may be an item that has a label.
-    count = getattr(x, "null_count", 0) if getattr_static(x, "null_count", None) is not None else 0
-    return count if isinstance(count, int) else 0
-
-
-def _columns(x: Any) -> list[tuple[str, str]] | None:
-    """Return the dtypes of the columns of a table; None if `x` is not one."""
-    schema: Any
-    for schema in (getattr(x, "dtypes", None), getattr(x, "schema", None)):
-        if isinstance(schema, (list, tuple)):  # dtypes alone; the columns name themselves
-            pairs = list(zip(_parts(x) or schema, schema, strict=True))
-        elif callable(getattr(schema, "items", None)):
-            pairs = list(schema.items())
-        elif hasattr(schema, "names") and hasattr(schema, "types"):
-            pairs = list(zip(schema.names, schema.types, strict=True))
-        else:
-            continue
-        return [(f"column {name!r} is", word) for name, dtype in pairs for word in _words(dtype)]
-    return None
-
-
-def _words(dtype: Any) -> list[str]:
-    """Return the words of the dtypes that a dtype consists of: fields, elements, categories."""
-    word, fields = _word(dtype), getattr(dtype, "fields", None)
-    if word in DTYPES:
-        return [word]
-    if isinstance(fields, list):
-        types = (getattr(field, "dtype", getattr(field, "type", None)) for field in fields)
-        return [word for part in types for word in _words(part)]
-    inner = [getattr(dtype, name, None) for name in _WRAPPED]
-    inner.append(getattr(getattr(dtype, "categories", None), "dtype", None))
-    wrapped = next((part for part in inner if part is not None), None)
-    if wrapped is not None:
-        return _words(wrapped)
-    return [of_python(dtype) or _ALIASES.get(word, word)]
-
-
-def _cast(x: object, dtype: str) -> str:
-    """Return the call that makes the promotion explicit, with a method of the object's class."""
-    cls = type(x)
-    nested = hasattr(getattr(x, "dtype", None), "inner")
-    encoded = any(hasattr(getattr(part, "type", None), "run_end_type") for part in (x, *_parts(x)))
-    casts = (hint for word, hint in _CASTS.items() if hasattr(cls, word) and (nested or word != "arr"))
-    generic = f"filling what is missing, or casting it, {_ELSEWHERE}"
-    return generic if encoded else next(casts, generic).format(dtype)
+def _hint_for_cast(x: object, dtype: str) -> str:
+    """Return the call that makes the promotion explicit."""
+    return adapter_for(x).cast_hint(x, dtype) or f"filling what is missing, or casting it, {_ELSEWHERE}"
 
 
 def _shape(x: Any) -> tuple[int, ...] | None:
@@ -261,72 +192,66 @@ def _shape(x: Any) -> tuple[int, ...] | None:
     return shape if isinstance(shape, tuple) and all(isinstance(n, int) for n in shape) else None
 
 
-def _word(dtype: object) -> str:
-    """Return the word of a dtype that libraries have in common: `int64` for `pandas.Int64Dtype`."""
-    word = str(getattr(dtype, "__name__", dtype))
-    return word.lower().partition("[")[0].rpartition(".")[2]
-
-
 def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
     if must_share:
         with Chained(lambda error: not_shared(x, f"__array__(copy=False) failed with {error!r}")):
             host = x.__array__(copy=False)
     else:
-        with exporting(x):
+        with chain_export_errors(x):
             host = x.__array__()
     if type(host) not in (np.ndarray, np.memmap, np.matrix):
-        raise unreadable(x, f"its __array__ returned {type_of(host)}")
+        raise unreadable_error(x, f"its __array__ returned {type_of(host)}")
     if host.dtype.hasobject and (numbers := _numbers_of_table(x)) is not None:
         host = numbers
     return host if host.dtype.hasobject else as_readonly(host.view(np.ndarray))
 
 
 def _numbers_of_table(x: Any) -> HostArray | None:
-    """Return a table of nullable numbers, which exports objects, in one dtype; None for other columns."""
-    words = {word for _, word in _columns(x) or ()}
-    if not words or not words.issubset(DTYPES) or "astype" not in _attributes(type(x)):
+    """Return the numbers of a table that exports objects, in one dtype; None if they have none in common."""
+    names = {name for _, name in columns_of(x) or ()}
+    if not names or not names.issubset(DTYPES):
         return None
     try:
-        with exporting(x):
-            made: HostArray = np.asarray(x.astype(promote([*words], [])))
-    except (DTypeError, UnsupportedArrayError):  # they have no common dtype, or miss a value that is no float
+        with chain_export_errors(x):
+            table = adapter_for(x).cast_table(x, promote([*names], []))
+            return None if table is None else np.asarray(table)
+    except (DTypeError, UnsupportedArrayError):  # no common dtype, or a missing value that is no float
         return None
-    return made
 
 
 def _from_buffer(x: object) -> HostArray:
     if issubclass(type(x), LITERALS) and not hasattr(type(x), "_fields"):
         reason, hint = "numbers and lists are not arrays", f"asarray(x), or {_IN_A_TREE}"
         raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint)
-    with exporting(x):
+    with chain_export_errors(x):
         try:
             view = memoryview(x)  # type: ignore[arg-type] # it raises if `x` is not a buffer
         except ValueError as error:
             reason, hint = f"its export failed with {error!r}", "a buffer that is still there"
-            raise unreadable(x, reason, hint) from error
+            raise unreadable_error(x, reason, hint) from error
         except TypeError as error:
-            reason, hint = "no backend owns the type and it exports no memory", way_out(type(x))
+            reason, hint = "no backend owns the type and it exports no memory", hint_for_object(type(x))
             if x is None:
                 reason, hint = "None is not an array", "an array in its place"
             raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint) from error
     if issubclass(type(x), (bytes, bytearray, mmap)):
         action, reason = f"convert {type(x).__name__}", "plain bytes have no dtype"
         raise UnsupportedArrayError.build(action, reason, "numpy.frombuffer(x, dtype)")
-    with exporting(x):
+    with chain_export_errors(x):
         host: HostArray = np.asarray(view)
     return host
 
 
-def _attributes(cls: type) -> set[str]:
+def _attribute_names(cls: type) -> set[str]:
     """Return the names that a class and its bases have, without those of its metaclass."""
     return {word for base in cls.__mro__ for word in vars(base)}
 
 
-def way_out(cls: type) -> str:
+def hint_for_object(cls: type) -> str:
     """Return a hint for an object."""
     if issubclass(cls, dict):
         return _IN_A_TREE
-    words = _attributes(cls)
+    words = _attribute_names(cls)
     return next((hint for word, hint in _WAYS_OUT.items() if word in words), "an array")
 
 

@@ -20,13 +20,13 @@ from xbridge.errors import DTypeError, MissingLibraryError, ValueLossError
 _T = TypeVar("_T")
 
 ALIGNMENT = 64
-"""Memory that another library is to share begins at a multiple of so many bytes."""
+"""Memory that another library is to share begins at a multiple of this number of bytes."""
 
 ALIGNED = 1 << 16
-"""Memory of at least so many bytes is aligned. Measured: below it, another copy costs less."""
+"""The size in bytes from which memory is aligned. Measured: below it, another copy costs less."""
 
 LARGE = 1 << 26
-"""A copy of at least so many bytes uses threads. Measured: below it, they cost more than they save."""
+"""The size in bytes from which a copy uses threads. Measured: below it, they cost more than they save."""
 
 WORKERS = min(4, os.cpu_count() or 1)
 
@@ -80,39 +80,41 @@ def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
     """
     plain = type(host) is np.ndarray and order == "K" and host.nbytes < LARGE
     if plain and host.dtype.isnative and (host.flags.forc or 0 not in host.strides):
-        return host.copy("K")  # as `_filled` does, without what a cast needs
-    return _filled(host, host.dtype.newbyteorder("="), order)
+        return host.copy("K")  # as `_cast_into_new` does, without what a cast needs
+    return _cast_into_new(host, host.dtype.newbyteorder("="), order)
 
 
 def astype(host: HostArray, dtype: str, order: Literal["C", "K"] = "K") -> HostArray:
     """Cast into fresh memory in one pass, as NumPy does, without warnings about overflow."""
     if order == "K" and host.flags.forc and host.nbytes < LARGE:
-        return cast_silently(host, native_dtype(dtype))  # as `_filled` does, with a defined order of axes
-    return _filled(host, native_dtype(dtype), order)
+        return cast_silently(
+            host, native_dtype(dtype)
+        )  # as `_cast_into_new` does, with a defined order of axes
+    return _cast_into_new(host, native_dtype(dtype), order)
 
 
-def _state(**treatments: Any) -> Context:
+def _error_context(**treatments: Any) -> Context:
     """Return a context in which NumPy treats floating-point errors so."""
     context = Context()
     context.run(np.seterr, **treatments)
     return context
 
 
-_SILENT = _state(all="ignore")
+_SILENT = _error_context(all="ignore")
 """A context without warnings. To run in a copy of it takes a sixth of the time of `np.errstate`."""
 
-_RAISING = _state(all="ignore", over="raise")
+_RAISING = _error_context(all="ignore", over="raise")
 
 
 def cast_silently(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K") -> HostArray:
     """Cast as NumPy does, without warnings, to an array of the plain class."""
     if host.dtype.kind in "biufc":
         return _SILENT.copy().run(host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
-    host = castable(host, dtype)
-    return _silently(host, host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- as above
+    host = check_castable(host, dtype)
+    return _call_silently(host, host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
 
 
-def castable(host: HostArray, dtype: np.dtype[Any]) -> HostArray:
+def check_castable(host: HostArray, dtype: np.dtype[Any]) -> HostArray:
     """Return an array that NumPy casts as a whole; raise if it would drop a part of the values in silence.
 
     NumPy takes the first number of a record, and the real part of a complex number that is an object, or that
@@ -132,7 +134,7 @@ def castable(host: HostArray, dtype: np.dtype[Any]) -> HostArray:
     return host
 
 
-def _silently(host: HostArray, fn: Callable[..., _T], *args: Any) -> _T:
+def _call_silently(host: HostArray, fn: Callable[..., _T], *args: Any) -> _T:
     """Call a function that reads `host`, without warnings about its values."""
     if host.dtype.kind in "biufc":
         return _SILENT.copy().run(fn, *args)
@@ -165,7 +167,7 @@ _SINGLES = {"d": "float32", "D": "complex64"} if _reports_overflow() else {}
 """NumPy's codes of dtypes, and the dtypes to which a cast is checked and done in one pass."""
 
 
-def _filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> HostArray:
+def _cast_into_new(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> HostArray:
     """Cast `host` into new memory, in one pass: dense, in the same axis order.
 
     With order C, the result is in C order and aligned to be shared. The axis order of an array that repeats
@@ -178,12 +180,15 @@ def _filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> 
     order = "C" if 0 in host.strides else order
     if host.nbytes < LARGE and not is_shared:
         return cast_silently(host, dtype, order)
-    fresh = _aligned(host.shape, dtype) if is_shared else np.empty_like(host, dtype, order, subok=False)
+    fresh = (
+        _allocate_aligned(host.shape, dtype) if is_shared else np.empty_like(host, dtype, order, subok=False)
+    )
     if host.nbytes < LARGE:
         fill(fresh, host)
         return fresh
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 -- 10 ms, and only this needs it
 
+    # The axis with the longest steps: then each thread writes to pages of its own.
     axis = max(range(fresh.ndim), key=lambda axis: fresh.strides[axis] * (fresh.shape[axis] > 1))
     cuts = [fresh.shape[axis] * turn // WORKERS for turn in range(WORKERS + 1)]
     parts = [(slice(None),) * axis + (slice(*cut),) for cut in pairwise(cuts)]
@@ -198,10 +203,10 @@ def _filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
     """Allocate memory in C order. Large memory is aligned to be shared."""
     large = math.prod(shape) * dtype.itemsize >= ALIGNED
-    return _aligned(shape, dtype) if large else np.empty(shape, dtype)
+    return _allocate_aligned(shape, dtype) if large else np.empty(shape, dtype)
 
 
-def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
+def _allocate_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
     """Allocate memory that begins at a multiple of `ALIGNMENT`."""
     raw = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
     start = -raw.__array_interface__["data"][0] % ALIGNMENT
@@ -210,7 +215,7 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
 
 def fill(into: HostArray, values: HostArray) -> None:
     """Copy values into existing memory, with NumPy's own cast."""
-    _silently(values, np.copyto, into, values, "unsafe")
+    _call_silently(values, np.copyto, into, values, "unsafe")
 
 
 def as_readonly(host: HostArray) -> HostArray:
@@ -260,7 +265,7 @@ def _overflows(host: HostArray, target: np.dtype[Any]) -> bool:
     return False
 
 
-def extremes(xp: ModuleType, x: Array) -> Array:
+def finite_extremes(xp: ModuleType, x: Array) -> Array:
     """Return the least and the greatest finite values, by which `check_cast` decides as by the array."""
     if x.dtype.kind in "biu":
         return xp.stack([x.min(), x.max()])
@@ -277,14 +282,14 @@ def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
     """
     if a.is_unallocated() or b.is_unallocated():
         return False
-    a, b = _moving(a), _moving(b)
+    a, b = _drop_constant_axes(a), _drop_constant_axes(b)
     try:
         return bool(np.shares_memory(raw_view(a), raw_view(b), max_work=_WORK))  # type: ignore[arg-type] # any int
     except np.exceptions.TooHardError:
         (low_a, high_a), (low_b, high_b) = a.span(), b.span()
         start = min(a.address + low_a, b.address + low_b)
         size = min(a.address + high_a, b.address + high_b) - start
-        return bool((_marks(a, start, size) & _marks(b, start, size)).any())
+        return bool((_mark_bytes(a, start, size) & _mark_bytes(b, start, size)).any())
 
 
 def overlap_of_views(a: HostArray, b: HostArray) -> bool | None:
@@ -295,7 +300,7 @@ def overlap_of_views(a: HostArray, b: HostArray) -> bool | None:
         return None
 
 
-def _moving(layout: MemoryLayout) -> MemoryLayout:
+def _drop_constant_axes(layout: MemoryLayout) -> MemoryLayout:
     """Drop the axes along which the address is constant. A layout may have more of them than NumPy allows."""
     axes = [(n, s) for n, s in zip(layout.shape, layout.strides, strict=True) if n > 1 and s]
     return layout._replace(shape=tuple(n for n, _ in axes), strides=tuple(s for _, s in axes))
@@ -326,7 +331,7 @@ def layout_of(host: HostArray) -> MemoryLayout:
     return MemoryLayout(address, host.shape, host.strides, host.itemsize, flags.writeable, flags.aligned)
 
 
-def _marks(layout: MemoryLayout, start: int, size: int) -> HostArray:
+def _mark_bytes(layout: MemoryLayout, start: int, size: int) -> HostArray:
     """Mark the bytes of a layout on a map of `size` bytes from `start`: one byte first, then axis by axis."""
     marks = np.zeros(size, np.bool_)
     marks[layout.address + layout.span()[0] - start] = True

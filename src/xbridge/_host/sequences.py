@@ -55,7 +55,7 @@ def is_literal(x: object) -> bool:
 
 def nest(x: Nested) -> Nest | None:
     """Return the arrays in `x` with the shape of its lists; None if there are no arrays."""
-    with Chained(_failed):
+    with Chained(_item_error):
         kinds = set(map(type, x)) if issubclass(type(x), (list, tuple)) else set()
         if kinds and not any(issubclass(kind, _NO_ARRAYS) for kind in kinds):
             return Nest((len(x),), list(x), [False] * len(x))
@@ -63,7 +63,7 @@ def nest(x: Nested) -> Nest | None:
         if depth < 0:
             return None
         leaves: list[Any] = []
-        shape = _collect(x, depth, leaves)
+        shape = _collect_leaves(x, depth, leaves)
         return Nest(shape, leaves, [is_literal(leaf) for leaf in leaves])
 
 
@@ -76,11 +76,11 @@ def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostA
     try:
         host = np.array(x)
     except ValueError as error:
-        raise _ragged("its rows differ in length") from error
+        raise _ragged_error("its rows differ in length") from error
     no_integers = type(x) is float or (type(x) is list and set(map(type, x)) == {float})
     if host.dtype.kind in "biu" or no_integers or (host.dtype.kind in "fc" and _is_small(host, floating)):
         return host
-    return _of_large_integers(x, floating, rounding=rounding)
+    return _convert_large_integers(x, floating, rounding=rounding)
 
 
 def outline(x: Nested) -> tuple[tuple[int, ...], Sequence[Any], set[type]] | None:
@@ -129,7 +129,7 @@ def of_scalars(scalars: list[Any], kinds: set[type]) -> HostArray | None:
     """
     strong = kinds.difference(NUMBERS)
     firsts: list[Any] = [next(x for x in scalars if type(x) is kind) for kind in strong]
-    names = {type(x): _name(x.dtype) for x in firsts}
+    names = {type(x): _dtype_name(x.dtype) for x in firsts}
     if not strong or not all(name in DTYPES for name in names.values()):
         return None
     if len(kinds) == 1:
@@ -163,24 +163,24 @@ def _is_small(host: HostArray, floating: str | None) -> bool:
     return bool((np.abs(host) < exact_integers(floating or "float64")[1]).all())
 
 
-def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> HostArray:
+def _convert_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> HostArray:
     """Convert numbers that NumPy would round without a warning, such as [-1, 2**63], or keep as objects."""
-    numbers = list(_flat(x))
+    numbers = list(_iterate_flat(x))
     if not all(isinstance(n, NUMBERS) for n in numbers):
-        raise _unusable("not all of its items are numbers")
+        raise _unusable_error("not all of its items are numbers")
     if all(isinstance(n, int) for n in numbers):
         if min(numbers) >= 0 and max(numbers) < 1 << 64:
             return np.array(x, np.uint64)
         if not rounding:
-            raise _too_large("fit no integer dtype together")
+            raise _too_large_error("fit no integer dtype together")
     dtype = "complex128" if any(isinstance(n, complex) for n in numbers) else "float64"
     if not all(_is_finite(n) for n in numbers if isinstance(n, int)):
-        raise _too_large("are larger than any float")
+        raise _too_large_error("are larger than any float")
     if floating and not all(_is_exact(n, floating) for n in numbers if isinstance(n, int)):
         action = f"make {with_article(floating)} array of this list"
         reason = f"an integer would be rounded in {floating}"
         raise ValueLossError.build(action, reason, f"dtype={dtype!r} to say that it may be")
-    with Chained(_failed):
+    with Chained(_item_error):
         return np.array(x, dtype)
 
 
@@ -209,18 +209,18 @@ def promote(names: list[str], weak: list[complex]) -> str:
     try:
         strong = np.result_type(*(native_dtype(name) for name in names if name in DTYPES))
         if all(name in DTYPES for name in names):
-            stays = category(_name(strong)) == "float" and not any(isinstance(n, complex) for n in weak)
-            return _name(strong if stays else np.result_type(strong, *weak))
+            stays = category(_dtype_name(strong)) == "float" and not any(isinstance(n, complex) for n in weak)
+            return _dtype_name(strong if stays else np.result_type(strong, *weak))
     except (TypeError, ValueError) as error:
-        raise _unlike(names) from error
-    raise _unlike(names)
+        raise _no_common_dtype_error(names) from error
+    raise _no_common_dtype_error(names)
 
 
-def _name(dtype: np.dtype[Any]) -> str:
+def _dtype_name(dtype: np.dtype[Any]) -> str:
     return _NAMES.get(dtype) or dtype.name
 
 
-def _unlike(names: list[str]) -> DTypeError:
+def _no_common_dtype_error(names: list[str]) -> DTypeError:
     odd = next((name for name in names if name not in DTYPES), None)
     action = f"stack arrays of {' and '.join(dict.fromkeys(names))}"
     kinds = set(map(category, names))
@@ -230,10 +230,10 @@ def _unlike(names: list[str]) -> DTypeError:
     return DTypeError.build(action, "they have no common dtype", hint)
 
 
-def _flat(x: Nested) -> Iterator[Any]:
+def _iterate_flat(x: Nested) -> Iterator[Any]:
     if issubclass(type(x), SEQUENCES):
         for item in x:
-            yield from _flat(item)
+            yield from _iterate_flat(item)
     else:
         yield x
 
@@ -245,7 +245,7 @@ def _depth(x: Nested, level: int) -> int:
     if not issubclass(type(x), SEQUENCES):
         return -1
     if level == _DEEPEST:
-        raise _ragged(f"it is nested more than {_DEEPEST} deep, or contains itself")
+        raise _ragged_error(f"it is nested more than {_DEEPEST} deep, or contains itself")
     deepest = -1
     for item in x:
         if type(item) not in NUMBERS:
@@ -253,36 +253,36 @@ def _depth(x: Nested, level: int) -> int:
     return deepest
 
 
-def _collect(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
+def _collect_leaves(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
     """Append the items that are `depth` lists deep, and return the shape of those lists."""
     if depth == 0:
         leaves.append(x)
         return ()
     if not issubclass(type(x), SEQUENCES):
         if is_literal(x) or not getattr(x, "shape", ()):
-            raise _ragged("it holds arrays and numbers at different depths")
+            raise _ragged_error("it holds arrays and numbers at different depths")
         if any(tuple(getattr(n, "shape", ())) != tuple(x.shape[1:]) for n in x):
-            raise _ragged("it holds a table beside rows")
+            raise _ragged_error("it holds a table beside rows")
     shape: tuple[int, ...] | None = None
     for item in x:
-        found = _collect(item, depth - 1, leaves)
+        found = _collect_leaves(item, depth - 1, leaves)
         if shape is not None and found != shape:
-            raise _ragged("its rows differ in length")
+            raise _ragged_error("its rows differ in length")
         shape = found
     return (len(x), *(shape or ()))
 
 
-def _ragged(reason: str) -> OptionError:
+def _ragged_error(reason: str) -> OptionError:
     return OptionError.build("make an array of this list", reason, "rows of one length")
 
 
-def _failed(error: Exception) -> UnsupportedArrayError:
-    return _unusable(f"a part of it failed with {error!r}")
+def _item_error(error: Exception) -> UnsupportedArrayError:
+    return _unusable_error(f"a part of it failed with {error!r}")
 
 
-def _unusable(reason: str) -> UnsupportedArrayError:
+def _unusable_error(reason: str) -> UnsupportedArrayError:
     return UnsupportedArrayError.build("make an array of this list", reason, "a list of numbers or arrays")
 
 
-def _too_large(reason: str) -> ValueLossError:
+def _too_large_error(reason: str) -> ValueLossError:
     return ValueLossError.build("make an array of this list", f"its integers {reason}", "smaller ones")

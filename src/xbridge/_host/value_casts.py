@@ -22,7 +22,7 @@ Cast: TypeAlias = tuple[HostArray, HostArray]
 
 def cast_exactly(values: HostArray, dtype: np.dtype[Any]) -> Cast:
     """Cast a dense axis of numbers, and return for each whether the dtype has it. A NaN stays a NaN."""
-    return _cast(values, dtype, rounds=False)
+    return _cast_values(values, dtype, rounds=False)
 
 
 def cast_to_nearest(values: HostArray, dtype: np.dtype[Any]) -> Cast:
@@ -30,10 +30,10 @@ def cast_to_nearest(values: HostArray, dtype: np.dtype[Any]) -> Cast:
 
     A number beyond the ends of a dtype has none, and an integer in another integer dtype must be exact.
     """
-    return _cast(values, dtype, rounds=True)
+    return _cast_values(values, dtype, rounds=True)
 
 
-def _cast(values: HostArray, dtype: np.dtype[Any], *, rounds: bool) -> Cast:
+def _cast_values(values: HostArray, dtype: np.dtype[Any], *, rounds: bool) -> Cast:
     with np.errstate(all="ignore"):
         if dtype.kind != "c":
             return _cast_real(values, dtype, rounds=rounds)
@@ -62,14 +62,16 @@ def _cast_real(values: HostArray, dtype: np.dtype[Any], *, rounds: bool) -> Cast
         is_held &= back == whole
         cast, kept = _to_floats(wide, dtype)
         kept &= is_held
-        if not is_held.all():  # of more than 53 digits, the last become one that is odd, as in `_to_odd`
+        if (
+            not is_held.all()
+        ):  # of more than 53 digits, the last become one that is odd, as in `_round_to_odd`
             wide = np.where(is_held, wide, ((whole >> 11 | 1) << 11).astype(np.float64))
     if not rounds:
         return cast, kept
     if dtype.itemsize >= 4:
         cast = values.astype(dtype)  # one step, which rounds once
     else:
-        single = wide if wide.dtype == np.float32 else _to_odd(wide)
+        single = wide if wide.dtype == np.float32 else _round_to_odd(wide)
         cast = (_to_power_of_two(single) if dtype.name == "float8_e8m0fnu" else single).astype(dtype)
     return cast, kept | (np.isfinite(wide) & np.isfinite(cast))
 
@@ -89,7 +91,7 @@ def _to_floats(wide: HostArray, dtype: np.dtype[Any]) -> Cast:
     return cast, _same_bits(back, wide) | (np.isnan(back) & np.isnan(wide))
 
 
-def _to_odd(values: HostArray) -> HostArray:
+def _round_to_odd(values: HostArray) -> HostArray:
     """Cast float64 to float32, and an inexact number to the neighbour whose last bit is odd.
 
     A second cast then rounds as one would.

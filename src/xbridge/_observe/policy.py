@@ -32,20 +32,20 @@ from xbridge.errors import (
     shown,
 )
 
-Rule: TypeAlias = Literal["allow", "warn", "raise"]
+Action: TypeAlias = Literal["allow", "warn", "raise"]
 F = TypeVar("F", bound=Callable[..., object])
 
 
 class Rules(NamedTuple):
     """The rules for conversions. Each is `"allow"`, `"warn"` or `"raise"`."""
 
-    copies: Rule = "allow"
+    copies: Action = "allow"
     """New memory on the same device, of the same dtype."""
-    transfers: Rule = "allow"
+    transfers: Action = "allow"
     """Bytes that move from one device to another."""
-    detaches: Rule = "allow"
+    detaches: Action = "allow"
     """The end of the source's autograd graph."""
-    casts: Rule = "allow"
+    casts: Action = "allow"
     """Another dtype, or another byte order."""
 
 
@@ -61,13 +61,13 @@ class _Block(Observer):
 
     def forbid(self, plan: Plan) -> None:
         """Raise an error if the plan has an operation that the policy forbids."""
-        for word, reason in self._found(plan, "raise"):
+        for word, reason in self._find_operations(plan, "raise"):
             why = f"{reason}, and policy({word}='raise') forbids {word}"
             raise PolicyError.build(plan.conversion.asked(), why, f"policy({word}='allow') around it")
 
     def before(self, plan: Plan, caller: Caller) -> None:
         """Warn of operations of the plan, at the calling line."""
-        for word, reason in self._found(plan, "warn"):
+        for word, reason in self._find_operations(plan, "warn"):
             warn_explicit(
                 f"{plan.conversion.asked().removeprefix('convert ')}: {reason}",
                 _CATEGORIES[word],
@@ -77,14 +77,14 @@ class _Block(Observer):
                 registry=caller.f_globals.setdefault("__warningregistry__", {}),
             )
 
-    def _found(self, plan: Plan, rule: Rule) -> Iterator[tuple[str, str]]:
+    def _find_operations(self, plan: Plan, rule: Action) -> Iterator[tuple[str, str]]:
         """Yield the word and the reason of each operation under a rule, but not copies of empty arrays."""
-        if _in_force() is not self:
+        if _innermost_block() is not self:
             return
         rules = self.rules._asdict()
         found = {"detaches": "its graph ends there"} if plan.cuts_graph else {}
         for step in plan.steps:
-            for word in _words(step):
+            for word in _policy_words(step):
                 if step.copy_reason and (word != "copies" or step.nbytes != 0):
                     found.setdefault(word, step.copy_reason.message)
         yield from ((word, reason) for word, reason in found.items() if rules[word] == rule)
@@ -95,7 +95,7 @@ _everywhere = _Block(Rules())
 _changing = lock()
 
 
-def _in_force() -> _Block:
+def _innermost_block() -> _Block:
     """Return the innermost block that runs here, or the block of the process."""
     return next((block for block in reversed(_here.get()) if block.runs), _everywhere)
 
@@ -139,14 +139,14 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     def __init__(
         self,
         *,
-        copies: Rule | None = None,
-        transfers: Rule | None = None,
-        detaches: Rule | None = None,
-        casts: Rule | None = None,
+        copies: Action | None = None,
+        transfers: Action | None = None,
+        detaches: Action | None = None,
+        casts: Action | None = None,
     ) -> None:
         said = {"copies": copies, "transfers": transfers, "detaches": detaches, "casts": casts}
-        self._said: dict[str, Rule] = {
-            word: _checked(word, rule) for word, rule in said.items() if rule is not None
+        self._said: dict[str, Action] = {
+            word: _check_action(word, rule) for word, rule in said.items() if rule is not None
         }
         self._blocks: list[_Block] = []
 
@@ -157,7 +157,7 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     @staticmethod
     def now() -> Rules:
         """Return the rules for conversions that are called here and now."""
-        return _in_force().rules
+        return _innermost_block().rules
 
     def __enter__(self) -> Self:
         """Put the rules in force."""
@@ -204,17 +204,17 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
 
 def rules_in(words: str) -> Rules:
     """Return the rules of the process with these changes, such as `transfers=raise,copies=warn`."""
-    said: dict[str, Rule] = {}
+    said: dict[str, Action] = {}
     for part in filter(None, words.replace(" ", "").split(",")):
         word, _, rule = part.partition("=")
         if word not in Rules._fields:
             reason = f"policies are on {', '.join(Rules._fields)}"
             raise OptionError.build(f"take a policy on {word!r}", reason, "transfers=raise")
-        said[word] = _checked(word, rule)
+        said[word] = _check_action(word, rule)
     return _everywhere.rules._replace(**said)
 
 
-def everywhere(rules: Rules) -> Rules:
+def set_process_rules(rules: Rules) -> Rules:
     """Set the rules of the process, which apply outside of blocks, and return the previous ones."""
     global _everywhere
     block = _Block(rules)
@@ -235,15 +235,15 @@ _CATEGORIES: dict[str, type[PolicyWarning]] = {
 }
 
 
-def _words(step: Step) -> tuple[str, ...]:
+def _policy_words(step: Step) -> tuple[str, ...]:
     """Return the words of a policy that a step falls under."""
     if step.op == "stream_to_device":
         return ("casts" if len(step.args) > 1 else "copies", "transfers")
     return ({"to_device": "transfers", "astype": "casts"}.get(step.op, "copies"),)
 
 
-def _checked(word: str, rule: str) -> Rule:
+def _check_action(word: str, rule: str) -> Action:
     if not isinstance(rule, str) or rule not in ("allow", "warn", "raise"):
         action = f"take {word}={shown(rule)} as a policy"
         raise OptionError.build(action, "it is 'allow', 'warn' or 'raise'", f"{word}='raise'")
-    return cast("Rule", rule)
+    return cast("Action", rule)

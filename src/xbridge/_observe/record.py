@@ -63,7 +63,7 @@ class RecordRow(NamedTuple):
     @property
     def where(self) -> str:
         """Return file and line, with a relative path if the file is in the working directory or below."""
-        return _place(self)
+        return _format_place(self)
 
     @classmethod
     def of(cls, plan: Plan, caller: Caller, seconds: float) -> Self:
@@ -74,7 +74,7 @@ class RecordRow(NamedTuple):
         place = (code.co_filename, caller.f_lineno, code.co_qualname, source, target)
         moved = sum(step.nbytes or 0 for step in plan.steps if step.op in ("to_device", "stream_to_device"))
         copied = sum(step.nbytes or 0 for step in plan.steps) - moved
-        return cls(*place, 1, copied, moved, seconds, _to_avoid(plan))
+        return cls(*place, 1, copied, moved, seconds, _advise(plan))
 
     def plus(self, other: RecordRow) -> RecordRow:
         """Return the sum of two rows."""
@@ -103,7 +103,7 @@ class QueueStats(NamedTuple):
         """Return one line. If the queue is full on average, the program takes more time than the batches."""
         full = f"{self.ready / self.batches:.2g} of {self.depth} ready"
         waited = text.format_seconds(self.waited)
-        return f"{_place(self)}  prefetch  {self.batches:,} batches  {full}  waited {waited}"
+        return f"{_format_place(self)}  prefetch  {self.batches:,} batches  {full}  waited {waited}"
 
 
 class _Counter(Observer):
@@ -221,7 +221,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         rows = self.rows
         if not rows:
             return f"<record: {_NOTHING}>"
-        calls, copied, moved, time = _amounts(reduce(RecordRow.plus, rows))
+        calls, copied, moved, time = _format_amounts(reduce(RecordRow.plus, rows))
         lines = len({(row.file, row.line) for row in rows})
         return f"<record: calls {calls}, lines {lines:,}, copied {copied}, moved {moved}, time {time}>"
 
@@ -292,7 +292,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         else:
             figure.text(0.5, 0.5, _NOTHING, ha="center", va="center")
         if rows[most:]:
-            calls, copied, moved, time = _amounts(reduce(RecordRow.plus, rows[most:]))
+            calls, copied, moved, time = _format_amounts(reduce(RecordRow.plus, rows[most:]))
             left_out = f"left out: rows {len(rows[most:]):,}, calls {calls}, copied {copied}, moved {moved}"
             figure.supxlabel(f"{left_out}, time {time}", fontsize="medium")
         if path is None:
@@ -312,9 +312,12 @@ def _cells(rows: Sequence[RecordRow], most: int) -> list[tuple[str, ...]]:
     if not rows:
         return [(_NOTHING,)]
     head = ("where", "from", "to", "calls", "copied", "moved", "time", "to avoid it")
-    cells = [head, *((row.where, row.source, row.target, *_amounts(row), row.avoid) for row in rows[:most])]
+    cells = [
+        head,
+        *((row.where, row.source, row.target, *_format_amounts(row), row.avoid) for row in rows[:most]),
+    ]
     count = f"all {len(rows)}" if len(rows) > 1 else "all"
-    return [*cells, (count, "", "", *_amounts(reduce(RecordRow.plus, rows)), "")]
+    return [*cells, (count, "", "", *_format_amounts(reduce(RecordRow.plus, rows)), "")]
 
 
 def _draw(figure: Any, rows: Sequence[RecordRow]) -> None:
@@ -325,7 +328,7 @@ def _draw(figure: Any, rows: Sequence[RecordRow]) -> None:
     left.barh(places, copied, label="copied")
     left.barh(places, moved, left=copied, label="moved between devices")
     left.set_xlabel("MB")
-    names = [f"{_short(row.where)}\n{row.source} to {row.target}" for row in rows]
+    names = [f"{_shorten(row.where)}\n{row.source} to {row.target}" for row in rows]
     left.set_yticks(places, names, parse_math=False)  # a file may be named like a formula
     right.barh(places, [row.seconds * 1e3 for row in rows], color="tab:gray")
     right.set_xlabel("ms")
@@ -337,17 +340,17 @@ def _draw(figure: Any, rows: Sequence[RecordRow]) -> None:
     figure.legend(loc="outside upper right", ncols=2, frameon=False)
 
 
-def _short(where: str) -> str:
+def _shorten(where: str) -> str:
     """Return the end of a path that is too long for a picture."""
     return where if len(where) <= _LONGEST else f"...{where[3 - _LONGEST :]}"
 
 
-def _amounts(row: RecordRow) -> tuple[str, ...]:
+def _format_amounts(row: RecordRow) -> tuple[str, ...]:
     memory = map(text.format_bytes, (row.copied, row.moved))
     return (f"{row.calls:,}", *memory, text.format_seconds(row.seconds))
 
 
-def _place(row: RecordRow | QueueStats) -> str:
+def _format_place(row: RecordRow | QueueStats) -> str:
     """Return file and line, as a relative path if the file is in the working directory or below.
 
     The file of a cell of a notebook is the cell.
@@ -361,7 +364,7 @@ def _place(row: RecordRow | QueueStats) -> str:
     return f"{path}:{row.line}"
 
 
-def _to_avoid(plan: Plan) -> str:
+def _advise(plan: Plan) -> str:
     """Return how to avoid the steps that make new memory, unless the caller asked for new memory."""
     reasons = [step.copy_reason for step in plan.steps if step.copy_reason and step.nbytes != 0]
     if reasons and plan.conversion.options.copy:

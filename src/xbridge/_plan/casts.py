@@ -65,13 +65,13 @@ def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
         return steps
     one, other = change.copy_reason, move.copy_reason
     assert one is not None  # noqa: S101 -- it is a copy
-    assert other is not None  # noqa: S101 -- likewise
+    assert other is not None  # noqa: S101 -- it is a move
     why = CopyReason(other.kind, f"{one.message}, and {other.message}", one.advice + other.advice)
     fused = Step(conversion.target, "stream_to_device", (*move.args, *dtypes), why)
     return [*steps[: at - 1], fused, *steps[at + 2 :]]
 
 
-def check(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
+def check_step(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
     """Return the step that checks the values, if the dtype was not named and may not hold them all."""
     asked = conversion.options.dtype in UNNAMED or conversion.options.check_loss
     if not asked or holds_every(conversion.info.dtype, conversion.dtype):
@@ -79,10 +79,10 @@ def check(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
     return [Step(backend, "check_cast", (conversion.dtype,))]
 
 
-def cast(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
+def cast_step(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
     """Return the step that changes the dtype, or the byte order if a dtype was named."""
     info, dtype = conversion.info, conversion.dtype
-    args = (dtype, *order(conversion.target)) if backend is _host else (dtype,)
+    args = (dtype, *axis_order(conversion.target)) if backend is _host else (dtype,)
     if dtype != info.dtype:
         return [Step(backend, "astype", args, reason("cast", f"{info.dtype} becomes {dtype}"))]
     if conversion.options.dtype is not None and not info.native_byteorder:
@@ -91,7 +91,7 @@ def cast(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
     return []
 
 
-def order(target: Backend) -> tuple[str, ...]:
+def axis_order(target: Backend) -> tuple[str, ...]:
     """Return the axis order for a copy on the host, if the target does not keep any order."""
     return ("C",) if "axis_order" in target.gaps else ()
 

@@ -18,7 +18,14 @@ from xbridge import _host
 from xbridge._core.devices import CPU, GPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, keeps_complex, nearest, no_wider
 from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported, c_strides
-from xbridge._plan.casts import cast, check, choose_caster, fuse_transfer, order, order_cast_and_move
+from xbridge._plan.casts import (
+    axis_order,
+    cast_step,
+    check_step,
+    choose_caster,
+    fuse_transfer,
+    order_cast_and_move,
+)
 from xbridge._plan.reasons import ASKED, ASKED_WRITABLE, CopyReason, reason
 from xbridge._plan.steps import Conversion, Options, Plan, Step, in_words
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
@@ -26,8 +33,8 @@ from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
 
 def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:
     """Plan a conversion within one library."""
-    conversion = _conversion(backend, backend, info, options)
-    changes = [*check(conversion, backend), *cast(conversion, backend)]
+    conversion = _choose_conversion(backend, backend, info, options)
+    changes = [*check_step(conversion, backend), *cast_step(conversion, backend)]
     changes = order_cast_and_move(conversion, backend, changes)
     detached = options.grad == "detach" and info.requires_grad
     if not changes:
@@ -47,12 +54,12 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
     steps = [*([Step(backend, "detach")] if detached else []), *changes]
     if options.requires_grad and not steps and info.requires_grad and backend.is_leaf and backend.is_leaf(x):
         return Plan(conversion, ())  # its graph begins with it already
-    return _plan(conversion, steps)
+    return _make_plan(conversion, steps)
 
 
 def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:
     """Plan a conversion from one library to another."""
-    conversion = _conversion(source, target, info, options)
+    conversion = _choose_conversion(source, target, info, options)
     device = conversion.device
     if info.requires_grad and options.grad == "keep":
         why_not = "grad='keep' was asked, and a graph cannot leave its library"
@@ -67,9 +74,10 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
     exchange = source.to_dlpack is not None and target.from_dlpack is not None
     if exchange and CPU not in (info.device, device) and info.device in target.devices():
         changes = _on_device(conversion, layout, copied=not layout.materialized)
-        return _plan(conversion, [*steps, *late, *changes])
+        return _make_plan(conversion, [*steps, *late, *changes])
     backend = choose_caster(conversion, lazy=lazy)
-    checks, casts = check(conversion, source if backend is source else _host), cast(conversion, backend)
+    checks = check_step(conversion, source if backend is source else _host)
+    casts = cast_step(conversion, backend)
     own = [*checks, *casts] if backend is source else []
     if own and lazy and source.in_parts:
         late, own = [Step(source, "in_parts"), *own, *late], []
@@ -89,7 +97,7 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
         on_host += _share_or_copy(conversion, layout, will_copy=bool(taken.copy_reason or once))
     elif source.readonly and not any(step.copy_reason for step in on_host):
         on_host.append(Step(_host, "as_writable"))  # new memory, which the caller alone uses
-    return _plan(conversion, fuse_transfer(conversion, [*steps, *on_host, taken, *later]))
+    return _make_plan(conversion, fuse_transfer(conversion, [*steps, *on_host, taken, *later]))
 
 
 def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) -> list[Step]:
@@ -99,12 +107,13 @@ def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) ->
     wait for that stream would block the host.
     """
     source, target, info = conversion.source, conversion.target, conversion.info
-    before, casts = check(conversion, source), cast(conversion, target)
+    before, casts = check_step(conversion, source), cast_step(conversion, target)
     if casts and target.unsupported_dtype(info.dtype, info.device) is not None:
-        _refuse(conversion, source.unsupported_dtype(conversion.dtype, info.device))
-        before, casts, copied = [*before, *cast(conversion, source)], [], True
+        _refuse_dtype(conversion, source.unsupported_dtype(conversion.dtype, info.device))
+        before, casts, copied = [*before, *cast_step(conversion, source)], [], True
     later = order_cast_and_move(conversion, target, casts)
-    why = next(_obstacles(conversion, layout), None) or (ASKED if conversion.options.copy else None)
+    asked = ASKED if conversion.options.copy else None
+    why = next(_reasons_not_to_share(conversion, layout), asked)
     if later:
         shared = source.assumes_immutable and target.accepts_layout(info, layout)
         why = None if shared else later[0].copy_reason
@@ -115,7 +124,7 @@ def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) ->
 
 def check_destination(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> None:
     """Raise the errors of a conversion that follow from facts alone, before the array is made."""
-    _track(_conversion(source, target, info, options))
+    _require_grad(_choose_conversion(source, target, info, options))
 
 
 def destination(target: Backend, asked: Device | None, near: Device) -> Device:
@@ -137,14 +146,14 @@ def _accelerator(target: Backend, asked: Device) -> Device:
     return places[numbers.index(asked.index)] if asked.index in numbers else asked
 
 
-def _conversion(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> Conversion:
+def _choose_conversion(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> Conversion:
     """Choose the dtype and the device, and raise if they cannot be had."""
     if info.device == SHARDED and options.device is None and source is not target:
         why = "it is on several devices, and is gathered only if a device is named"
         hint = f"to_backend(x, {target.name!r}, device='cpu')"
         raise DeviceError.build(in_words(source, info, target), why, hint)
     device = destination(target, options.device, info.device)
-    dtype = _dtype(source, target, info, options, device)
+    dtype = _choose_dtype(source, target, info, options, device)
     conversion = Conversion(source, target, info, options, dtype, device)
     if source is not target and device != CPU and device not in target.devices():
         places = ", ".join(target.devices())
@@ -152,17 +161,17 @@ def _conversion(source: Backend, target: Backend, info: ArrayInfo, options: Opti
         raise DeviceError.build(conversion.asked(), why, "device='cpu'")
     if category(info.dtype) == "complex" and not keeps_complex(dtype):
         why = f"a cast from {info.dtype} to {dtype} drops the imaginary part"
-        raise DTypeError.build(conversion.asked(), why, _real_part(source, info.dtype))
+        raise DTypeError.build(conversion.asked(), why, _real_part_expression(source, info.dtype))
     changes = (device, dtype) != (info.device, info.dtype)
     if source is not target or (changes and dtype in DTYPES):
-        _refuse(conversion, target.unsupported_dtype(dtype, device))
+        _refuse_dtype(conversion, target.unsupported_dtype(dtype, device))
     if options.grad == "keep" and info.requires_grad and not is_inexact(dtype):
         why = f"grad='keep' was asked, and no gradient flows through {dtype}"
         raise GradientError.build(conversion.asked(), why, "grad=None")
     return conversion
 
 
-def _real_part(source: Backend, dtype: str) -> str:
+def _real_part_expression(source: Backend, dtype: str) -> str:
     """Return the expression for the real part of an array `x`."""
     if source.host_only and dtype in ("complex32", "bcomplex32"):  # NumPy's `real` does not know them
         return "asarray(x, dtype='complex64').real"
@@ -171,7 +180,7 @@ def _real_part(source: Backend, dtype: str) -> str:
     return "to_numpy(x).real" if "namespace" in source.gaps else "array_namespace(x).real(x)"
 
 
-def _refuse(conversion: Conversion, lacks: Unsupported | None) -> None:
+def _refuse_dtype(conversion: Conversion, lacks: Unsupported | None) -> None:
     """Raise if the target lacks the dtype. The hint is `dtype="nearest"` if the target has a near one."""
     if lacks:
         near = chosen("nearest", conversion.info.dtype, conversion.target, conversion.device)
@@ -191,7 +200,7 @@ def chosen(word: str, dtype: str, target: Backend, device: Device) -> str:
     return no_wider(dtype, target.default_dtype(category(dtype), device)) if dtype in DTYPES else dtype
 
 
-def _dtype(source: Backend, target: Backend, info: ArrayInfo, options: Options, device: Device) -> str:
+def _choose_dtype(source: Backend, target: Backend, info: ArrayInfo, options: Options, device: Device) -> str:
     """Return the dtype of the result. A library has its own dtypes on all devices."""
     if options.dtype not in UNNAMED:
         return options.dtype or info.dtype
@@ -200,7 +209,7 @@ def _dtype(source: Backend, target: Backend, info: ArrayInfo, options: Options, 
     return chosen(options.dtype, info.dtype, target, device)
 
 
-def _track(conversion: Conversion) -> list[Step]:
+def _require_grad(conversion: Conversion) -> list[Step]:
     """Return the step that makes a new leaf, if one was asked for and is possible."""
     if not conversion.options.requires_grad:
         return []
@@ -220,12 +229,12 @@ def _track(conversion: Conversion) -> list[Step]:
 def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: bool) -> list[Step]:
     """Apply the sharing rules. A later step that copies the memory needs only a view of it."""
     target, info = conversion.target, conversion.info
-    why = next(_obstacles(conversion, layout), None)
+    why = next(_reasons_not_to_share(conversion, layout), None)
     if will_copy:
-        return [] if target.accepts_layout(info, layout) else [Step(_host, "copy", order(target), why)]
+        return [] if target.accepts_layout(info, layout) else [Step(_host, "copy", axis_order(target), why)]
     why = why or (ASKED if conversion.options.copy else None)
     if why:
-        return [Step(_host, "copy", order(target), why)]
+        return [Step(_host, "copy", axis_order(target), why)]
     return [Step(_host, "as_readonly")] if _is_guarded(info, layout) else []
 
 
@@ -234,7 +243,7 @@ def _is_guarded(info: ArrayInfo, layout: MemoryLayout) -> bool:
     return info.requires_grad or not layout.writable or layout.may_overlap_itself()
 
 
-def _obstacles(conversion: Conversion, layout: MemoryLayout) -> Iterator[CopyReason]:
+def _reasons_not_to_share(conversion: Conversion, layout: MemoryLayout) -> Iterator[CopyReason]:
     """Yield the reasons that keep the target from sharing the memory safely."""
     source, target, info = conversion.source, conversion.target, conversion.info
     if target.assumes_immutable and not source.assumes_immutable and not conversion.options.unsafe:
@@ -270,9 +279,9 @@ def _has_no_readonly(backend: Backend) -> str:
     return f"{backend.name} has no read-only arrays"
 
 
-def _plan(conversion: Conversion, steps: list[Step]) -> Plan:
+def _make_plan(conversion: Conversion, steps: list[Step]) -> Plan:
     """Check `copy=False` against the steps. An empty array has no memory to share."""
-    steps = [*steps, *_track(conversion)]
+    steps = [*steps, *_require_grad(conversion)]
     if conversion.options.copy is False:
         empty = 0 in conversion.info.shape
         copies = (step.copy_reason for step in steps if step.op == "astype" or not empty)

@@ -255,7 +255,7 @@ class Plan:
 
     def with_sizes(self, x: Array) -> Plan:
         """Return the plan with sizes, for readers. No element of `x` is read."""
-        steps = self.steps if self.conversion.source.unsupported(x, leaving=True) else tuple(_sized(self))
+        steps = self.steps if self.conversion.source.unsupported(x, leaving=True) else tuple(_add_sizes(self))
         return replace(self, steps=steps, grad_enabled=self.conversion.target.is_grad_enabled())
 
     def to_dict(self) -> dict[str, Any]:
@@ -279,7 +279,7 @@ class Plan:
         return report.html(self)
 
 
-def _sized(plan: Plan) -> Iterator[Step]:
+def _add_sizes(plan: Plan) -> Iterator[Step]:
     """Yield the steps with their bytes."""
     dtype = plan.conversion.info.dtype
     for step in plan.steps:

@@ -9,6 +9,7 @@ from pathlib import Path
 from PyInstaller.utils.hooks import copy_metadata
 
 from xbridge import backends
+from xbridge._host import exporters
 
 PACKAGE = Path(backends.__file__).parents[1]
 LEFT_OUT = ("_cli", "_pyinstaller", "testing")
@@ -19,5 +20,6 @@ hiddenimports = [".".join(("xbridge", *parts)) for parts in modules if parts[0] 
 datas = copy_metadata("xbridge-array")
 excludedimports = [
     "matplotlib",
+    *exporters.INDEX,
     *(root for name, entry in backends.INDEX.items() if name != backends.HOST for root in entry.roots),
 ]

@@ -29,8 +29,8 @@ from xbridge._core.protocol import (
     Unsupported,
     is_aligned,
 )
-from xbridge._host.device_exporter import Shown
-from xbridge._host.memory import extremes, native_dtype
+from xbridge._host.device_exporter import OnDeviceExporter
+from xbridge._host.memory import finite_extremes, native_dtype
 from xbridge.errors import DeviceError, DTypeError, MissingLibraryError, UnsupportedArrayError, type_of
 
 try:
@@ -165,7 +165,7 @@ def check_cast(x: Array, dtype: str, /) -> Array:
     if x.size:
         with x.device:
             wide = x if x.dtype.kind in "biufc" else x.astype("float32")
-            _host.check_cast(extremes(cupy, wide).get(), dtype)
+            _host.check_cast(finite_extremes(cupy, wide).get(), dtype)
     return x
 
 
@@ -194,7 +194,7 @@ def resolve_device(device: Device, near: Device, /) -> Device:
 
 
 def to_dlpack(x: Array, /) -> Exporter:
-    return Shown(x, x.device)
+    return OnDeviceExporter(x, x.device)
 
 
 def from_dlpack(shown: Exporter, /) -> Array:

@@ -11,7 +11,7 @@ from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, category, instead
 from xbridge._core.protocol import ArrayInfo, Gap, Unsupported
-from xbridge._host.memory import cast_silently, castable, layout_of, native_dtype
+from xbridge._host.memory import cast_silently, check_castable, layout_of, native_dtype
 from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, type_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import HostArray, MemoryLayout
-    from xbridge._derive.functions import Call, Rule
+    from xbridge._derive.functions import Call, DerivableFunction
 
 _MOST_AXES = 64
 
@@ -155,7 +155,7 @@ def astype(x: HostArray, dtype: str, /) -> HostArray:
         return cast_silently(x, native_dtype(dtype))
     native = native_dtype(dtype)
     with np.errstate(all="ignore"):
-        return castable(x, native).astype(native)
+        return check_castable(x, native).astype(native)
 
 
 def check_cast(x: HostArray, dtype: str, /) -> HostArray:
@@ -178,7 +178,7 @@ def plan_kind(x: HostArray, /) -> object:
     return x.dtype
 
 
-def rule(call: Call, /) -> Rule:
+def rule(call: Call, /) -> DerivableFunction:
     from xbridge._derive.numpy_functions import rule_of  # noqa: PLC0415 -- only calls that are followed need it
 
     return rule_of(call)

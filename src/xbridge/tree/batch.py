@@ -6,10 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.literals import NUMBERS
-from xbridge._host.importers import is_exporter, way_out
+from xbridge._host.importers import hint_for_object, is_exporter
 from xbridge.errors import UnsupportedArrayError, XBridgeError, type_of
 from xbridge.tree.flatten import TreeSpec
-from xbridge.tree.leaf import PLAIN_TYPES, Fixture, is_converted, is_plain, is_text
+from xbridge.tree.leaf import PLAIN_TYPES, StructuralArray, is_converted, is_plain, is_text
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -60,7 +60,7 @@ class TreeArrays:
         elif is_exporter(x):
             hint = "exporters=True, or xbridge.to_backend(x, backend)"
         else:
-            hint = way_out(type(x))
+            hint = hint_for_object(type(x))
         raise UnsupportedArrayError.build(
             f"walk {type_of(x)} as a tree", "it is neither a container nor an array", hint
         )
@@ -68,27 +68,28 @@ class TreeArrays:
     @property
     def arrays(self) -> list[Array]:
         """The arrays of numbers, in order, each once."""
-        kinds = self.kinds - {Fixture}
+        kinds = self.kinds - {StructuralArray}
         found = {id(x): x for x in self._spec.leaves if type(x) in kinds}
         return [x for x in found.values() if not is_text(x)]
 
     def map(self, convert: ArrayFn, number: LeafFn | None = None, *, fixtures: bool = True) -> Tree:
         """Return a tree of the same form, with other arrays and other numbers.
 
-        `convert` is called once, with each array once, and with the fixtures. `number` is called with each
-        Python number. An error names the path to the leaf at which it was raised.
+        `convert` is called once, with each array once, and with structural arrays. `number` is called with
+        each Python number. An error names the path to the leaf at which it was raised.
         """
-        kinds = self.kinds if fixtures else self.kinds - {Fixture}
-        done = self._replaced(self._spec.leaves, kinds, partial(_once, partial(self._converted, convert)))
+        kinds = self.kinds if fixtures else self.kinds - {StructuralArray}
+        fn = partial(_convert_distinct, partial(self._convert_arrays, convert))
+        done = self._replace_leaves(self._spec.leaves, kinds, fn)
         if number is not None:
             kinds = self._spec.kinds.intersection(NUMBERS)
-            done = self._replaced(done, kinds, partial(self.each, number))
+            done = self._replace_leaves(done, kinds, partial(self.each, number))
         return self._spec.unflatten(done)
 
     def each(self, fn: LeafFn, xs: list[Leaf]) -> list[Any]:
         """Call a function with each leaf. An error names the path to the leaf at which it was raised."""
         done = []
-        with _Path(self._spec) as path:
+        with _PathInErrors(self._spec) as path:
             for x in xs:
                 path.leaf = x
                 done.append(fn(x))
@@ -98,7 +99,7 @@ class TreeArrays:
         """Raise an error if a container has other items now than at first."""
         self._spec.refuse_changes()
 
-    def _converted(self, convert: ArrayFn, xs: list[Array]) -> list[Array]:
+    def _convert_arrays(self, convert: ArrayFn, xs: list[Array]) -> list[Array]:
         try:
             return convert(xs)
         except XBridgeError as error:
@@ -106,7 +107,7 @@ class TreeArrays:
                 raise
             raise error.at(self._spec.name_of(xs[error.index])) from error
 
-    def _replaced(self, done: list[Any], kinds: set[type], fn: ArrayFn) -> list[Any]:
+    def _replace_leaves(self, done: list[Any], kinds: set[type], fn: ArrayFn) -> list[Any]:
         """Return `done`, with the results of `fn` for the leaves of these types."""
         leaves = self._spec.leaves
         if kinds == self._spec.kinds:
@@ -118,7 +119,7 @@ class TreeArrays:
         return [next(made) if type(x) in kinds else y for x, y in zip(leaves, done, strict=True)]
 
 
-class _Path:
+class _PathInErrors:
     """Names the path to a leaf in an error of ours, and in a note on any other error."""
 
     leaf: Leaf = None
@@ -140,7 +141,7 @@ class _Path:
         error.add_note(f"at {name}")
 
 
-def _once(fn: ArrayFn, xs: list[Array]) -> list[Array]:
+def _convert_distinct(fn: ArrayFn, xs: list[Array]) -> list[Array]:
     """Call `fn` with each array once, and return its results in the order of `xs`."""
     if len(set(map(id, xs))) == len(xs):
         return fn(xs)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, cast
 from xbridge._core.literals import NUMBERS
 from xbridge._registry.registry import backend_for
 from xbridge.errors import UnsupportedArrayError, type_of, with_article
-from xbridge.tree.leaf import Fixture
+from xbridge.tree.leaf import StructuralArray
 
 _Storage = str | MemberDescriptorType
 """The key of an attribute that an object stores: a name in its `__dict__`, or a slot."""
@@ -71,33 +71,33 @@ class Container(NamedTuple):
     """Return True if the container holds the objects of its form in the same order, or does not show them."""
 
 
-def find(x: object) -> Container | None:
+def find_container(x: object) -> Container | None:
     """Return the container class of `x`, or None if it is a leaf."""
     cls: Any = type(x)
     if cls in PLAIN:
         return PLAIN[cls]
-    if cls in (NoneType, _loaded("torch", "Size"), *NUMBERS) or backend_for(cls) is not None:
+    if cls in (NoneType, _get_loaded("torch", "Size"), *NUMBERS) or backend_for(cls) is not None:
         return None
-    return _registered(cls, x) or _unregistered(cls)
+    return _find_registered(cls, x) or _find_unregistered(cls)
 
 
-def _loaded(module: str, name: str) -> Any:
+def _get_loaded(module: str, name: str) -> Any:
     """Return an attribute of a module, or an empty tuple if the program has not imported it."""
     return getattr(sys.modules.get(module), name, ())
 
 
-def _registered(cls: type, x: object) -> Container | None:
+def _find_registered(cls: type, x: object) -> Container | None:
     """Return a class as the user registered it.
 
     The libraries register builtin containers themselves, but keep less of them than this module does.
     """
     if cls in _BASES or _is_struct_sequence(cls):
         return None
-    return _of_optree(cls) or _of_torch(cls) or _of_jax(cls, x)
+    return _find_in_optree(cls) or _find_in_torch(cls) or _find_in_jax(cls, x)
 
 
-def _of_optree(cls: type) -> Container | None:
-    registry: Any = _loaded("optree", "register_pytree_node")
+def _find_in_optree(cls: type) -> Container | None:
+    registry: Any = _get_loaded("optree", "register_pytree_node")
     found = registry.get(cls) if registry else None
     if found is None or found.type is not cls:  # optree returns an entry for every named tuple
         return None
@@ -107,20 +107,20 @@ def _of_optree(cls: type) -> Container | None:
         children, _, *names = flatten(x)
         given: Any = names[0] if names else None
         entries = range(len(list(children))) if given is None else given
-        return [entry(name, cls, _loaded("optree", "PyTreeKind").CUSTOM).codify("") for name in entries]
+        return [entry(name, cls, _get_loaded("optree", "PyTreeKind").CUSTOM).codify("") for name in entries]
 
     return Container(cls, lambda x: flatten(x)[:2], found.unflatten_func, paths)
 
 
-def _of_torch(cls: type) -> Container | None:
-    found = (_loaded("torch.utils._pytree", "SUPPORTED_NODES") or {}).get(cls)
+def _find_in_torch(cls: type) -> Container | None:
+    found = (_get_loaded("torch.utils._pytree", "SUPPORTED_NODES") or {}).get(cls)
     if found is None:
         return None
-    paths = _paths_of(sys.modules["torch.utils._pytree"])
+    paths = _make_paths(sys.modules["torch.utils._pytree"])
     return Container(cls, found.flatten_fn, lambda form, parts: found.unflatten_fn(parts, form), paths)
 
 
-def _of_jax(cls: type, x: object) -> Container | None:
+def _find_in_jax(cls: type, x: object) -> Container | None:
     """Return a class as JAX knows it.
 
     Not every version of JAX can look up a class, so JAX flattens one level of an object. It treats any tuple
@@ -131,11 +131,14 @@ def _of_jax(cls: type, x: object) -> Container | None:
     if tree is None or named or tree.all_leaves((x,)):
         return None
     return Container(
-        cls, lambda x: tree.tree_flatten(x, is_leaf=partial(is_not, x)), tree.tree_unflatten, _paths_of(tree)
+        cls,
+        lambda x: tree.tree_flatten(x, is_leaf=partial(is_not, x)),
+        tree.tree_unflatten,
+        _make_paths(tree),
     )
 
 
-def _paths_of(tree: Any) -> Callable[[Any, object], list[str]]:
+def _make_paths(tree: Any) -> Callable[[Any, object], list[str]]:
     """Return a function that writes paths as a library does."""
 
     def paths(x: Any, _: object) -> list[str]:
@@ -145,14 +148,14 @@ def _paths_of(tree: Any) -> Callable[[Any, object], list[str]]:
     return paths
 
 
-class _Known:
+class _ReadClass:
     """A class as it was when it was read. Classes of C code do not change."""
 
     def __init__(self, cls: type) -> None:
         self._bases = cls.__mro__
         own = [vars(of) for of in self._bases if of.__flags__ & _CAN_CHANGE]
         self._attributes = [(attributes, [*attributes], [*attributes.values()]) for attributes in own]
-        self.container = _read(cls)
+        self.container = _read_class(cls)
 
     def is_current(self, cls: type) -> bool:
         """Return True if the class and its bases still have the same attributes."""
@@ -161,21 +164,21 @@ class _Known:
         )
 
 
-_known: dict[type, _Known] = {}
+_read_classes: dict[type, _ReadClass] = {}
 
 
-def _unregistered(cls: type) -> Container | None:
+def _find_unregistered(cls: type) -> Container | None:
     """Return a class by its base and its fields, as they are now; None if it is a leaf."""
-    known = _known.get(cls)
+    known = _read_classes.get(cls)
     if known is None or not known.is_current(cls):
-        known = _known[cls] = _Known(cls)
-        if len(_known) > _MOST:
-            oldest, *_ = _known
-            _known.pop(oldest, None)  # another thread may do the same
+        known = _read_classes[cls] = _ReadClass(cls)
+        if len(_read_classes) > _MOST:
+            oldest, *_ = _read_classes
+            _read_classes.pop(oldest, None)  # another thread may do the same
     return known.container
 
 
-def _read(cls: type) -> Container | None:
+def _read_class(cls: type) -> Container | None:
     """Return a class by its base and its fields.
 
     Return None if it has neither, or if its base holds more than attributes show.
@@ -183,7 +186,7 @@ def _read(cls: type) -> Container | None:
     # Instances of a class of C code, in which `__new__` is a builtin, hold more than attributes.
     bases = (of for of in cls.__mro__ if of in _BASES or type(vars(of).get("__new__")) is BuiltinFunctionType)
     base = tuple if _is_struct_sequence(cls) else next(bases)
-    if base not in _BASES or issubclass(cls, (Enum, _loaded("torch.nn", "Module"))):
+    if base not in _BASES or issubclass(cls, (Enum, _get_loaded("torch.nn", "Module"))):
         return None
     if cls.__dictoffset__ and _dict_of(cls) is None:  # a class attribute named `__dict__` hides it
         return None
@@ -194,11 +197,12 @@ def _read(cls: type) -> Container | None:
     names += ["data"] if issubclass(cls, (UserDict, UserList)) else []
     if base is object and not names:
         return None
-    kind = _PackedSequence if cls is _loaded("torch.nn.utils.rnn", "PackedSequence") else _Unregistered
+    is_packed = cls is _get_loaded("torch.nn.utils.rnn", "PackedSequence")
+    kind = _PackedSequence if is_packed else _StructuralContainer
     return kind(cls, base, names).node
 
 
-class _Unregistered:
+class _StructuralContainer:
     """A class that is not registered: its builtin base holds its items, and its fields have names.
 
     An object stores a field under its name. A descriptor of the class, such as a property, may store it under
@@ -223,7 +227,7 @@ class _Unregistered:
         self._computed = {
             name
             for name, it in in_force.items()
-            if isinstance(it, cached_property) or (name not in self._names and _computes(it))
+            if isinstance(it, cached_property) or (name not in self._names and _is_lazy_property(it))
         }
         self._dict = _dict_of(cls)
         self._slots = [  # slots of attrs that are not fields hold computed values
@@ -259,7 +263,7 @@ class _Unregistered:
         if not itself:
             storages = [it for it in self._storages if it in stored or it in self._defaults]
             others = [it for it in stored if it not in storages]
-            behind = [self._stored_for(name, others) for name in self._described if name not in stored]
+            behind = [self._find_storages(name, others) for name in self._described if name not in stored]
             storages += dict.fromkeys(chain.from_iterable(behind))
         children += [stored[it] if it in stored else self._defaults[it] for it in storages]
         return children, _Form(x, children, keys, storages, stored, itself)
@@ -300,18 +304,19 @@ class _Unregistered:
         if attributes:
             self._dict.__get__(made).update(attributes)
 
-    def _stored_for(self, name: str, others: list[_Storage]) -> list[_Storage]:
-        """Return the attributes that may store a field for its descriptor.
+    def _find_storages(self, name: str, others: list[_Storage]) -> list[_Storage]:
+        """Return the attribute that stores a field for its descriptor; none for a property without a setter.
 
-        These are the ones with its name, such as `_x`. A property without such an attribute may use any other
-        attribute, or compute the field. Another descriptor may store it in itself.
+        It has the name of the field, with underscores or the name of a class before it, such as `_x`.
         """
-        word, descriptor = "_" + name.strip("_"), self._described[name]
-        found = [storage for storage in others if ("_" + _label(storage).strip("_")).endswith(word)]
-        if found:
+        word, descriptor = name.strip("_"), self._described[name]
+        owners = (f"_{of.__name__.lstrip('_')}__" for of in self._cls.__mro__)
+        names = {f"{prefix}{word}" for prefix in ("", "_", "__", *owners)}
+        found = [storage for storage in others if _label_of(storage) in names]
+        if found or (
+            isinstance(descriptor, property) and descriptor.fset is None
+        ):  # such a field is computed
             return found
-        if isinstance(descriptor, property) and (others or descriptor.fset is None):
-            return others
         hidden = f"the class keeps field {name!r} behind {type_of(descriptor)}"
         reason = f"{hidden}, and the object has no attribute that stores its value"
         hint = ", ".join(f"{field!r}: x.{field}" for field in self._names)
@@ -322,7 +327,7 @@ class _Unregistered:
         """Return paths by key or by name."""
         items = [f"[{key!r}]" for key in form.keys]
         items[: len(self._labels)] = [f".{label}" for label in self._labels]
-        return [*items, *(f".{_label(storage)}" for storage in form.storages)]
+        return [*items, *(f".{_label_of(storage)}" for storage in form.storages)]
 
     def is_same(self, x: Any, form: _Form) -> bool:
         """Return True if the object has the same children under the same keys."""
@@ -346,7 +351,7 @@ def _dict_of(cls: type) -> Any:
     return next((it for it in found if type(it) is GetSetDescriptorType), None)
 
 
-def _label(storage: _Storage) -> str:
+def _label_of(storage: _Storage) -> str:
     return storage.__name__ if isinstance(storage, MemberDescriptorType) else str(storage)
 
 
@@ -354,7 +359,7 @@ def _has_any(it: object, *words: str) -> bool:
     return any(hasattr(type(it), word) for word in words)
 
 
-def _computes(it: object) -> bool:
+def _is_lazy_property(it: object) -> bool:
     """Return True if a descriptor calls a function once, and the object stores the result under its name."""
     if not _has_any(it, "__get__") or _has_any(it, "__set__", "__delete__") or callable(it):
         return False
@@ -365,21 +370,22 @@ def _computes(it: object) -> bool:
 _UNPACKED = "torch.nn.utils.rnn.pad_packed_sequence(x)"
 
 
-class _PackedSequence(_Unregistered):
+class _PackedSequence(_StructuralContainer):
     """A packed sequence of torch. Its lengths stay on the host, and its indices stay integers."""
 
     def flatten(self, x: Any) -> tuple[list[Any], _Form]:
         """Return the parts as of any named tuple, and mark those that keep their dtype."""
         (data, *others), form = super().flatten(x)
         fixed = [
-            each if each is None else Fixture(each, on_host=i == 0, instead=_UNPACKED)
+            each if each is None else StructuralArray(each, on_host=i == 0, instead=_UNPACKED)
             for i, each in enumerate(others)
         ]
         return [data, *fixed], form
 
     def unflatten(self, form: _Form, parts: list[Any]) -> Any:
         """Return a packed sequence of arrays of any library."""
-        return super().unflatten(form, [part.array if type(part) is Fixture else part for part in parts])
+        arrays = [part.array if type(part) is StructuralArray else part for part in parts]
+        return super().unflatten(form, arrays)
 
 
 def is_same(xs: Collection[Any], ys: Collection[Any]) -> bool:
@@ -387,16 +393,16 @@ def is_same(xs: Collection[Any], ys: Collection[Any]) -> bool:
     return len(xs) == len(ys) and all(map(is_, xs, ys))
 
 
-def _by_number(_: object, form: Collection[Any]) -> list[str]:
+def _index_paths(_: object, form: Collection[Any]) -> list[str]:
     return [f"[{i}]" for i in range(len(form))]
 
 
-def _in_dict(x: dict[Any, Any]) -> tuple[Collection[Any], dict[Any, Any]]:
+def _flatten_dict(x: dict[Any, Any]) -> tuple[Collection[Any], dict[Any, Any]]:
     form = x.copy()
     return form.values(), form
 
 
-def _in_list(x: list[Any]) -> tuple[list[Any], list[Any]]:
+def _flatten_list(x: list[Any]) -> tuple[list[Any], list[Any]]:
     form = x.copy()
     return form, form
 
@@ -404,12 +410,12 @@ def _in_list(x: list[Any]) -> tuple[list[Any], list[Any]]:
 PLAIN: dict[type, Container] = {
     dict: Container(
         dict,
-        _in_dict,
+        _flatten_dict,
         lambda form, parts: dict(zip(form, parts, strict=True)),
         lambda _, form: [f"[{key!r}]" for key in form],
         lambda x, form: is_same(x, form) and all(map(is_, x.values(), form.values())),
     ),
-    list: Container(list, _in_list, lambda _, parts: list(parts), _by_number, is_same),
-    tuple: Container(tuple, lambda x: (x, x), lambda _, parts: tuple(parts), _by_number),
+    list: Container(list, _flatten_list, lambda _, parts: list(parts), _index_paths, is_same),
+    tuple: Container(tuple, lambda x: (x, x), lambda _, parts: tuple(parts), _index_paths),
 }
 """The classes of which nearly all trees consist."""

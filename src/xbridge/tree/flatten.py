@@ -14,7 +14,7 @@ from operator import is_
 from typing import Any, TypeAlias
 
 from xbridge.errors import Chained, OptionError, UnsupportedArrayError, XBridgeError, with_article
-from xbridge.tree.containers import PLAIN, Container, find
+from xbridge.tree.containers import PLAIN, Container, find_container
 
 LeafFn: TypeAlias = Callable[[Any], Any]
 
@@ -48,13 +48,13 @@ class TreeSpec:
         self._containers = dict(PLAIN)
         self._opened: list[_Opened] = []
         try:
-            self._types_of((tree,))
+            self._look_up_types((tree,))
             if type(tree) in self._containers:
                 self._open(tree)
             else:
                 self.leaves.append(tree)
         except RecursionError:
-            raise _endless(tree) from None
+            raise _endless_error(tree) from None
 
     @property
     def is_leaf(self) -> bool:
@@ -68,7 +68,7 @@ class TreeSpec:
         try:
             return _build(self._containers, iter(self._opened), iter(leaves))
         except RecursionError:
-            raise _endless(self._tree) from None
+            raise _endless_error(self._tree) from None
 
     def refuse_changes(self) -> None:
         """Raise an error if a container now holds other objects, or holds them in another order."""
@@ -89,24 +89,28 @@ class TreeSpec:
                 return name
             if type(x) in self._containers:
                 container, x, children, form, rows, _ = next(opened)
-                inside = _children(container, x, children, form, name)
+                inside = _named_children(container, x, children, form, name)
                 if rows:
                     opened_rows = zip(inside, rows, strict=True)
-                    inside = [child for (path, _), row in opened_rows for child in _open_anew(row, path)]
+                    inside = [child for (path, _), row in opened_rows for child in _flatten_again(row, path)]
                 todo += reversed(inside)
 
     def _open(self, x: Any) -> None:
         """Append the leaves and the containers in a container."""
+        # Types are collected by `map` and compared as sets, because a test of each child in Python would take
+        # longer than the conversion of a small array. The fast cases come first: leaves alone, then rows of
+        # leaves, such as a list of samples. Any other child is opened by itself.
         container = self._containers[type(x)]
         children, form = container.flatten(x) if container.cls in PLAIN else _flatten(container, x)
-        kinds = self._types_of(children)
+        kinds = self._look_up_types(children)
         if kinds <= self.kinds:
             self._opened.append((container, x, children, form, (), True))
             self.leaves.extend(children)
             return
-        rows = _rows(children, kinds) if len(children) > 1 else ()  # a single row is faster to open by itself
+        # A single row is faster to open by itself.
+        rows = _copy_rows(children, kinds) if len(children) > 1 else ()
         inside: list[Any] = list(chain.from_iterable(map(dict.values, rows) if kinds == {dict} else rows))
-        if rows and self._types_of(inside) <= self.kinds:
+        if rows and self._look_up_types(inside) <= self.kinds:
             self._opened.append((container, x, children, form, rows, False))
             self.leaves.extend(inside)
             return
@@ -118,11 +122,11 @@ class TreeSpec:
             else:
                 append(child)
 
-    def _types_of(self, objects: Collection[Any]) -> set[type]:
+    def _look_up_types(self, objects: Collection[Any]) -> set[type]:
         """Return the types of some objects, and look up the types that are new."""
         kinds = set(map(type, objects))
         for kind in kinds.difference(self.kinds, self._containers):
-            container = find(next(x for x in objects if type(x) is kind))
+            container = find_container(next(x for x in objects if type(x) is kind))
             if container is None:
                 self.kinds.add(kind)
             else:
@@ -130,7 +134,7 @@ class TreeSpec:
         return kinds
 
 
-def _rows(children: Collection[Any], kinds: set[type]) -> _Rows:
+def _copy_rows(children: Collection[Any], kinds: set[type]) -> _Rows:
     """Return copies of children that are all dicts, all lists or all tuples, and nothing for others."""
     if kinds == {dict}:
         return list(map(dict.copy, children))
@@ -163,7 +167,7 @@ def _build(containers: dict[type, Container], opened: Iterator[_Opened], leaves:
         ]
     if container.cls in PLAIN:
         return container.unflatten(form, parts)
-    with _chained("build", container.cls):
+    with _chain_class_errors("build", container.cls):
         return container.unflatten(form, list(parts))
 
 
@@ -175,7 +179,7 @@ def _build_rows(rows: _Rows, leaves: Iterator[Any]) -> list[Any]:
     return [kind(islice(leaves, len(row))) for row in rows]
 
 
-def _chained(verb: str, cls: type) -> Chained:
+def _chain_class_errors(verb: str, cls: type) -> Chained:
     """Chain errors that a class raises to an error of ours, except for a recursion without end."""
 
     def failed(error: Exception) -> UnsupportedArrayError:
@@ -187,28 +191,28 @@ def _chained(verb: str, cls: type) -> Chained:
     return Chained(failed)
 
 
-def _children(
+def _named_children(
     container: Container, x: Any, children: Collection[Any], form: Any, name: str
 ) -> list[tuple[str, Any]]:
     """Return the children of a container with their paths, or indices if its class does not give paths."""
     paths: list[str] = []
-    with suppress(XBridgeError, RecursionError), _chained("name the parts of", container.cls):
+    with suppress(XBridgeError, RecursionError), _chain_class_errors("name the parts of", container.cls):
         paths = container.paths(x, form)
     if len(paths) != len(children):
         paths = [f"[<flat index {i}>]" for i in range(len(children))]
     return [(name + path, child) for path, child in zip(paths, children, strict=True)]
 
 
-def _open_anew(x: Any, name: str) -> list[tuple[str, Any]]:
+def _flatten_again(x: Any, name: str) -> list[tuple[str, Any]]:
     """Return the children of an object with their paths. A leaf has none."""
-    container = find(x)
-    return [] if container is None else _children(container, x, *_flatten(container, x), name)
+    container = find_container(x)
+    return [] if container is None else _named_children(container, x, *_flatten(container, x), name)
 
 
-def _endless(tree: Tree) -> OptionError:
+def _endless_error(tree: Tree) -> OptionError:
     """Return the error for a container that contains itself, or for too many containers in each other."""
     with suppress(RecursionError):  # a class may raise it while it is flattened
-        todo = [(tree, iter(_open_anew(tree, "tree")))]
+        todo = [(tree, iter(_flatten_again(tree, "tree")))]
         around, done = {id(tree): "tree"}, set()
         while todo and len(todo) < _DEEPEST:
             x, children = todo[-1]
@@ -220,14 +224,14 @@ def _endless(tree: Tree) -> OptionError:
             elif id(child) in around:
                 reason = f"{name} is {around[id(child)]} again, so it has no end"
                 return OptionError.build("walk this tree", reason, "a tree without it")
-            elif id(child) not in done and find(child) is not None:
+            elif id(child) not in done and find_container(child) is not None:
                 around[id(child)] = name
-                todo.append((child, iter(_open_anew(child, name))))
+                todo.append((child, iter(_flatten_again(child, name))))
     return OptionError.build("walk this tree", "it is nested too deep for Python's stack", "a flatter one")
 
 
 def _flatten(container: Container, x: Any) -> tuple[list[Any], Any]:
     """Flatten any container: return its children and its form."""
-    with _chained("flatten", container.cls):
+    with _chain_class_errors("flatten", container.cls):
         children, form = container.flatten(x)
         return list(children), form

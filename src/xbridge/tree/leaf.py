@@ -26,7 +26,7 @@ _TEXT = frozenset("SUT")
 """NumPy's codes for the kinds of dtypes whose items are strings."""
 
 
-class Fixture:
+class StructuralArray:
     """An array that belongs to the form of its container, which needs its dtype."""
 
     __slots__ = ("array", "instead", "on_host")
@@ -40,7 +40,7 @@ class Fixture:
 
 def is_converted(cls: type) -> bool:
     """Return True if leaves of a class are converted."""
-    return are_arrays(cls) or cls is Fixture
+    return are_arrays(cls) or cls is StructuralArray
 
 
 def is_plain(cls: type) -> bool:
@@ -54,13 +54,13 @@ def is_text(x: Any) -> bool:
     if backend is not None and backend.is_text is not None:
         return backend.is_text(x)
     if backend is not None and type(x) in backend.fast_types:
-        return _kind_of(x) in _TEXT
+        return _dtype_kind(x) in _TEXT
     with suppress(XBridgeError), Chained(lambda _: XBridgeError()):
-        return _kind_of(x) in _TEXT
+        return _dtype_kind(x) in _TEXT
     return False  # the object cannot report its dtype
 
 
-def _kind_of(x: Any) -> Any:
+def _dtype_kind(x: Any) -> Any:
     """Return NumPy's code for the kind of a dtype, if `x` has one."""
     return getattr(getattr(x, "dtype", None), "kind", "")
 
@@ -68,7 +68,7 @@ def _kind_of(x: Any) -> Any:
 def leaf_converter(target: Backend, options: CallOptions, kinds: Collection[type] | None = None) -> ArrayFn:
     """Return a function that converts arrays and fixtures of certain types, or of any types.
 
-    A fixture keeps its dtype, and text stays as it is.
+    A structural array keeps its dtype, and text stays as it is.
     """
     read_options((target,), options)  # to raise before the first array
     return partial(_convert, target, options, kinds)
@@ -87,7 +87,7 @@ def _convert(
     for i, x in enumerate(xs):
         if made[i] is None and is_text(x):
             made[i] = x
-        elif made[i] is None and type(x) is not Fixture:
+        elif made[i] is None and type(x) is not StructuralArray:
             planned.append(i)
     try:
         left = [xs[i] for i in planned]
@@ -97,25 +97,25 @@ def _convert(
         raise
     for i, y in zip(planned, found, strict=True):
         made[i] = y
-    if Fixture not in direct:
+    if StructuralArray not in direct:
         return made
     return list(
         index_errors(
-            _convert_fixture(x, target.name, options) if y is None else y
+            _convert_structural(x, target.name, options) if y is None else y
             for x, y in zip(xs, made, strict=True)
         )
     )
 
 
-def _convert_fixture(fixture: Fixture, name: str, options: CallOptions) -> Array:
-    device = "cpu" if fixture.on_host else options.device
+def _convert_structural(structural: StructuralArray, name: str, options: CallOptions) -> Array:
+    device = "cpu" if structural.on_host else options.device
     try:
         return verbs.to_backend(
-            fixture.array, name, options._replace(dtype=None, device=device, writable=False)
+            structural.array, name, options._replace(dtype=None, device=device, writable=False)
         )
     except DTypeError as error:
         raise DTypeError.build(
             f"convert the form of a container to {name}",
-            f"its dtype must stay, and {name} has no {resolve_source(fixture.array).info().dtype} here",
-            fixture.instead,
+            f"its dtype must stay, and {name} has no {resolve_source(structural.array).info().dtype} here",
+            structural.instead,
         ) from error

@@ -60,7 +60,7 @@ class Restore:
         >>> restore(a + b, to=1)
         tensor([1., 1.])
         """
-        name, device, kind = self.home(to)
+        name, device, kind = self.array_location(to)
         named = kind if dtype is True else None if dtype is False else dtype
         options = CallOptions(device=str(device), dtype=named)
         made = lookup(("convert", name, type(result), None, *options), None)(result)
@@ -76,7 +76,7 @@ class Restore:
             record_tree(name, options, scalars=False)
         return made
 
-    def home(self, to: int | None = None) -> tuple[str, Device, str]:
+    def array_location(self, to: int | None = None) -> tuple[str, Device, str]:
         """Return the backend, device and dtype of an argument that results can go back to."""
         place = self._first if to is None else to
         home = None

@@ -179,7 +179,7 @@ def align(
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     sources = [resolve_source(x) for x in batch.arrays]
     target, checked, _ = verbs.choose_target(sources, TargetChoice(backend, like), options)
-    aligned: tuple[Tree, ...] = _converted(batch, target, options._replace(device=checked.device))
+    aligned: tuple[Tree, ...] = _convert_leaves(batch, target, options._replace(device=checked.device))
     return aligned
 
 
@@ -236,12 +236,14 @@ def _convert(
     """Convert a tree by a walk, and cache the call for small ones."""
     batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
-    made = _converted(batch, get(name), options, scalars=scalars)
+    made = _convert_leaves(batch, get(name), options, scalars=scalars)
     record_tree(name, options, scalars=scalars)
     return made
 
 
-def _converted(batch: TreeArrays, target: Backend, options: CallOptions, *, scalars: bool = False) -> Tree:
+def _convert_leaves(
+    batch: TreeArrays, target: Backend, options: CallOptions, *, scalars: bool = False
+) -> Tree:
     """Convert the arrays of a tree, and with `scalars` its Python numbers."""
     number = None
     if scalars:

@@ -17,7 +17,7 @@ import pytest
 import xbridge
 from xbridge import Device
 from xbridge._core.protocol import ArrayInfo
-from xbridge._host.memory import extremes
+from xbridge._host.memory import finite_extremes
 
 jax = pytest.importorskip("jax")
 
@@ -322,15 +322,15 @@ class Card:
 
 
 def test_a_device_has_the_name_and_number_that_others_know_it_by() -> None:
-    assert _devices.named(Card(1, "PJRT C API\ncuda 12090")) == "cuda:1"
-    assert _devices.named(Card(None, "rocm 60300")) == "rocm:7"
+    assert _devices.name_device(Card(1, "PJRT C API\ncuda 12090")) == "cuda:1"
+    assert _devices.name_device(Card(None, "rocm 60300")) == "rocm:7"
     here = jax.local_devices()[0]
     assert module.device_name(here) == module.device_name(jnp.ones(2).sharding) == "cpu"
     assert module.device_name("cpu") is None
     with jax.default_device("cpu"):
-        assert _devices.default() == "cpu"
+        assert _devices.find_default_device() == "cpu"
     with jax.default_device(here):
-        assert _devices.default() == "cpu"
+        assert _devices.find_default_device() == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -353,13 +353,13 @@ def test_a_device_is_sought_by_its_kind(
     monkeypatch: pytest.MonkeyPatch, asked: str, near: str, found: str | None
 ) -> None:
     here = dict.fromkeys(map(Device, ("cpu", "cpu:1", "cuda:0", "cuda:1")))
-    monkeypatch.setattr(module, "places", lambda: here)
+    monkeypatch.setattr(module, "devices_by_name", lambda: here)
     if found is None:
         with pytest.raises(xbridge.DeviceError, match="its devices are cpu, cpu:1, cuda:0, cuda:1; try dev"):
             module.resolve_device(Device(asked), Device(near))
     else:
         assert module.resolve_device(Device(asked), Device(near)) == found
-    monkeypatch.setattr(module, "default", lambda: Device("cuda:1"))
+    monkeypatch.setattr(module, "find_default_device", lambda: Device("cuda:1"))
     assert module.resolve_device(Device("gpu"), Device("cpu")) == "cuda:1"
 
 
@@ -385,9 +385,9 @@ def test_columns_are_laid_row_by_row_before_a_move(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_few_numbers_say_whether_one_would_be_lost() -> None:
-    assert extremes(jnp, jnp.array([3, -5, 4])).tolist() == [-5, 4]
-    assert extremes(jnp, jnp.array([3.0, jnp.nan, -jnp.inf, 4.0])).tolist() == [0.0, 4.0]
-    assert extremes(jnp, jnp.array([3.0 - 7j, jnp.inf * 1j])).tolist() == [0.0, 3.0, -7.0, 0.0]
+    assert finite_extremes(jnp, jnp.array([3, -5, 4])).tolist() == [-5, 4]
+    assert finite_extremes(jnp, jnp.array([3.0, jnp.nan, -jnp.inf, 4.0])).tolist() == [0.0, 4.0]
+    assert finite_extremes(jnp, jnp.array([3.0 - 7j, jnp.inf * 1j])).tolist() == [0.0, 3.0, -7.0, 0.0]
     empty = jnp.ones((0, 2))
     assert module.check_cast(empty, "float16") is empty
 

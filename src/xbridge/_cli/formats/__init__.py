@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from xbridge._cli.errors import RefusedError, listed, reading, shortened, unreadable
+from xbridge._cli.errors import RefusedError, format_list, reading, shorten, unreadable
 from xbridge.errors import FOREIGN_ERRORS, MissingLibraryError
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def format_of(path: Path) -> Format:
 
 def format_in(path: Path, asked: str | None) -> Format:
     """Return the format that was asked for, else that of the content. The name of a file must agree."""
-    suffix, found = path.suffix.lower(), _recognized(path) if asked is None else f".{asked}"
+    suffix, found = path.suffix.lower(), _recognize(path) if asked is None else f".{asked}"
     if found is None and suffix not in SUFFIXES:
         what = OUT_OF_SCOPE.get(suffix)
         reason = (
@@ -191,7 +191,7 @@ def suggest_array(option: str, name: str, names: Sequence[str]) -> RefusedError:
     """Return the error for a name that no array has."""
     near = get_close_matches(name, names, 1, 0)
     hint = f"{option} {shlex.quote(near[0])}" if near else "another file"
-    return RefusedError.build(f"find the array {name!r}", f"the file has {listed(names)}", hint)
+    return RefusedError.build(f"find the array {name!r}", f"the file has {format_list(names)}", hint)
 
 
 def _without(content: Content, skipped: Sequence[str]) -> Content:
@@ -225,7 +225,7 @@ def read_file(path: Path, asked: str | None, how: Reading, sources: Sources) -> 
     return _without(form.read(path, sources, how), how.skip)
 
 
-def _recognized(path: Path) -> str | None:
+def _recognize(path: Path) -> str | None:
     """Return the suffix for the first bytes of a file; None if no format begins so."""
     with path.open("rb") as file:
         first = file.read(9)
@@ -256,6 +256,6 @@ def _module(suffix: str, path: Path) -> Format:
         reason = f"{error.name} is not installed"
         raise MissingLibraryError.build(f"read or write {path}", reason, install) from error
     except FOREIGN_ERRORS as error:
-        reason = f"its library cannot be imported: {shortened(str(error))}"
+        reason = f"its library cannot be imported: {shorten(str(error))}"
         hint = f"{install}, with --force-reinstall"
         raise MissingLibraryError.build(f"read or write {path}", reason, hint) from error

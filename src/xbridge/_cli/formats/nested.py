@@ -13,7 +13,7 @@ from pathlib import Path
 from reprlib import Repr
 from typing import TypeAlias
 
-from xbridge._cli.errors import RefusedError, listed, unreadable
+from xbridge._cli.errors import RefusedError, format_list, unreadable
 from xbridge.errors import type_of
 
 Keys: TypeAlias = "tuple[str | int, ...]"
@@ -26,7 +26,7 @@ _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 """Types whose values are shown."""
 
 
-def picked(content: object, keys: Sequence[str], path: Path) -> object:
+def pick(content: object, keys: Sequence[str], path: Path) -> object:
     """Return the part of the content that keys lead to, one key for each level."""
     for number, key in enumerate(keys):
         inside = [(str(name), value) for name, value in _children(content) or () if type(name) in (str, int)]
@@ -36,19 +36,19 @@ def picked(content: object, keys: Sequence[str], path: Path) -> object:
             continue
         action = f"find {key!r} in {path}{''.join(f'[{one!r}]' for one in keys[:number])}"
         if not inside:
-            raise RefusedError.build(action, f"it is {described(content)}", "a shorter --at, or none")
+            raise RefusedError.build(action, f"it is {describe(content)}", "a shorter --at, or none")
         if found:
             raise RefusedError.build(action, "it is both a string and a number there", "strings as keys")
         names = [name for name, _ in inside]
         first, *rest = key.split(".")
         takes = [name for name, value in inside if not is_empty(value) and type(value) not in _SIMPLE]
         near = [first, *rest] if first in names and rest else get_close_matches(key, takes, 1, 0)
-        hint = _option((*keys[:number], *near)) or "no --at"
-        raise RefusedError.build(action, f"its keys are {listed(names)}", hint)
+        hint = _at_options((*keys[:number], *near)) or "no --at"
+        raise RefusedError.build(action, f"its keys are {format_list(names)}", hint)
     return content
 
 
-def flattened(
+def flatten_content(
     content: object, path: Path, at: Sequence[str], *, flatten: bool
 ) -> Iterator[tuple[str, object]]:
     """Yield the values of a container that are not containers, in order, with their names.
@@ -66,9 +66,9 @@ def flattened(
             continue
         if keys and not flatten:
             reason = f"{keys[0]!r} is of type {type(value).__name__}, which is not a tensor"
-            hint = f"{_option((*at, str(keys[0])))}, or --flatten, which takes the tensors of all levels"
+            hint = f"{_at_options((*at, str(keys[0])))}, or --flatten, which takes the tensors of all levels"
             raise unreadable(path, reason, hint)
-        named = [((*keys, _key(key, path, flatten=flatten)), child) for key, child in children or ()]
+        named = [((*keys, _check_key(key, path, flatten=flatten)), child) for key, child in children or ()]
         count += len(named)
         if count > _MOST or len(keys) > _DEEPEST:
             reason = f"it has more than {_MOST} values, or values more than {_DEEPEST} levels deep"
@@ -86,7 +86,7 @@ def is_empty(value: object) -> bool:
     return is_container(value) and not value
 
 
-def _key(key: object, path: Path, *, flatten: bool) -> str | int:
+def _check_key(key: object, path: Path, *, flatten: bool) -> str | int:
     if isinstance(key, str):
         return key
     if flatten and type(key) is int:
@@ -102,7 +102,7 @@ def _children(value: object) -> list[tuple[object, object]] | None:
     return list(enumerate(value)) if isinstance(value, list | tuple) else None
 
 
-def described(value: object) -> str:
+def describe(value: object) -> str:
     """Describe a value that is not an array."""
     kind = type(value).__name__
     if type(value) in _SIMPLE:
@@ -110,5 +110,5 @@ def described(value: object) -> str:
     return f"an empty {kind}" if is_empty(value) else type_of(value)
 
 
-def _option(keys: Iterable[str]) -> str:
+def _at_options(keys: Iterable[str]) -> str:
     return " ".join(f"--at {shlex.quote(key)}" for key in keys)

@@ -39,7 +39,7 @@ def read(path: Path, sources: Sources, how: Reading) -> Content:
     for member in archive.namelist():
         name = member.removesuffix(_SUFFIX)
         try:
-            arrays.append(_member(archive, path, member))
+            arrays.append(_member_name(archive, path, member))
         except UnsupportedError as error:
             refused.append(Refused(name, np.broadcast_to(np.empty((), object), error.shape), error))
     others = [(str(x.name), x.error.reason.partition(": ")[2]) for x in refused]
@@ -72,14 +72,14 @@ def numbers(content: bytes) -> Mapping[str, Any]:
     return found
 
 
-def _member(archive: zipfile.ZipFile, path: Path, name: str) -> InArchive:
-    opened = partial(_unpacked, archive, path, name)
+def _member_name(archive: zipfile.ZipFile, path: Path, name: str) -> InArchive:
+    opened = partial(_unpack, archive, path, name)
     with opened() as (_, header):
         return InArchive(name.removesuffix(_SUFFIX), *header, path, opened)
 
 
 @contextmanager
-def _unpacked(archive: zipfile.ZipFile, path: Path, name: str) -> Iterator[tuple[BinaryIO, npy.Header]]:
+def _unpack(archive: zipfile.ZipFile, path: Path, name: str) -> Iterator[tuple[BinaryIO, npy.Header]]:
     """Open a member at its values, with its header. Errors in the block become errors about the file."""
     with reading(path, name), archive.open(name) as member:
         file = cast("BinaryIO", member)

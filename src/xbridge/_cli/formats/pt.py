@@ -27,10 +27,10 @@ import torch
 from numpy.lib.array_utils import byte_bounds
 
 from xbridge._api import to_backend, to_numpy
-from xbridge._cli.errors import RefusedError, listed, reading, unreadable
+from xbridge._cli.errors import RefusedError, format_list, reading, unreadable
 from xbridge._cli.formats import Content, Reading, Refused
 from xbridge._cli.formats.archive import compare_checksum, open_archive
-from xbridge._cli.formats.nested import described, flattened, is_container, picked
+from xbridge._cli.formats.nested import describe, flatten_content, is_container, pick
 from xbridge._cli.formats.sink import Sink
 from xbridge._cli.formats.sources import Sources
 from xbridge._cli.formats.stored import BLOCK, ArrayInfo, Block, InMemory, Scratch, name_of
@@ -93,10 +93,10 @@ class _InRecord(InMemory):
             yield block
         self.sums.compare(self.label, self.nbytes, found)
 
-    def mapped(self, scratch: Scratch) -> HostArray:
+    def map_values(self, scratch: Scratch) -> HostArray:
         """Return the memory itself, after a check of its checksum."""
         self._compare()
-        return super().mapped(scratch)
+        return super().map_values(scratch)
 
     def _compare(self) -> None:
         """Read the whole storage, of which the tensor may be a part, and check its checksum."""
@@ -112,28 +112,28 @@ class _InRecord(InMemory):
 
 
 def read(path: Path, sources: Sources, how: Reading) -> Content:
-    mapped, sums = _inspected(path, checksums=how.checksums)
-    found = picked(_load(path, mapped=mapped), how.at, path)
+    mapped, sums = _inspect_archive(path, checksums=how.checksums)
+    found = pick(_load(path, mapped=mapped), how.at, path)
     if isinstance(found, torch.Tensor):
-        return _content(path, [(None, found)], [], sums, how)
+        return _read_content(path, [(None, found)], [], sums, how)
     if not isinstance(found, dict) and not (how.flatten and is_container(found)):
         hint = "--flatten" if is_container(found) else "saving a tensor, or a dict of tensors"
-        raise unreadable(path, f"{repr(how.at[-1]) if how.at else 'its content'} is {described(found)}", hint)
-    values = list(flattened(found, path, how.at, flatten=how.flatten))
-    others = [(name, described(value)) for name, value in values if not isinstance(value, torch.Tensor)]
+        raise unreadable(path, f"{repr(how.at[-1]) if how.at else 'its content'} is {describe(found)}", hint)
+    values = list(flatten_content(found, path, how.at, flatten=how.flatten))
+    others = [(name, describe(value)) for name, value in values if not isinstance(value, torch.Tensor)]
     kept = [(name, what) for name, what in others if name not in how.skip]
     if kept and not how.skip_other:
         (name, what), *more = kept
-        reason = f"{listed(name for name, _ in kept)} are not tensors"
+        reason = f"{format_list(name for name, _ in kept)} are not tensors"
         hint = f"--skip-other, which leaves {'them' if more else 'it'} out"
         raise unreadable(path, reason if more else f"{name!r} is {what}, not a tensor", hint)
     tensors = [(name, value) for name, value in values if isinstance(value, torch.Tensor)]
-    return _content(path, tensors, others, sums, how)
+    return _read_content(path, tensors, others, sums, how)
 
 
 def write(file: Sink, content: Content, scratch: Path) -> None:
     with Scratch(scratch) as files:
-        tensors = {x.name: to_backend(x.mapped(files), "torch") for x in content.arrays}
+        tensors = {x.name: to_backend(x.map_values(files), "torch") for x in content.arrays}
         torch.save(tensors.get(None, tensors), cast("IO[bytes]", file))
 
 
@@ -163,7 +163,7 @@ def _load(path: Path, *, mapped: bool) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
 
 
-def _inspected(path: Path, *, checksums: bool) -> tuple[bool, _Sums | None]:
+def _inspect_archive(path: Path, *, checksums: bool) -> tuple[bool, _Sums | None]:
     """Check all records but values. Return True if torch can map the file, and its checksums, if any."""
     with path.open("rb") as file:
         if file.read(4) != b"PK\3\4":  # not an archive but a file of torch before 1.6, by torch's own check
@@ -200,7 +200,7 @@ def _refuse_overlaps(path: Path, arrays: Sequence[InMemory]) -> None:
         before.append((high, at))
 
 
-def _content(
+def _read_content(
     path: Path,
     tensors: Sequence[tuple[str | None, torch.Tensor]],
     others: Sequence[tuple[str, str]],

@@ -79,7 +79,7 @@ def read_size(text: str) -> int:
 
 
 def split(arrays: Sequence[Stored], most: int) -> Iterator[list[Stored]]:
-    """Yield the arrays of each shard, in order. A shard has at most so many bytes of values, or one array."""
+    """Yield the arrays of each shard, in order: at most `most` bytes of values, or one array."""
     shard: list[Stored] = []
     size = 0
     for x in arrays:

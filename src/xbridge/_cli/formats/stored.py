@@ -1,7 +1,7 @@
 """Arrays in a file, with dtype, shape and order, whose values are read in blocks of bounded size.
 
 Readers return such arrays, and writers accept them. Blocks are enough for every format but torch's, whose
-writer needs memory. For it, `mapped` returns a map of the file, or of an unnamed file with the blocks.
+writer needs memory. For it, `map_values` returns a map of the file, or of an unnamed file with the blocks.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Stored(ABC):
         """Return an array of the same dtype, shape and order, whose values are not defined."""
         return np.empty(self.shape, self.dtype, "F" if self.order == "F" else "C")
 
-    def mapped(self, scratch: Scratch) -> HostArray:
+    def map_values(self, scratch: Scratch) -> HostArray:
         """Return the values as memory that is read from disk on access. Its writable flag is set, in vain."""
         return self._over(scratch.store(self.nbytes, self.blocks()))
 
@@ -92,7 +92,7 @@ class MappedFile:
     @cached_property
     def memory(self) -> HostArray:
         """The bytes of the file."""
-        return _mapped(self.path)
+        return _map_file(self.path)
 
 
 class Scratch:
@@ -127,7 +127,7 @@ class Scratch:
             file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 -- the stack closes it
             self._file = self._files.enter_context(file)
             self._file.truncate(room)
-            self._memory, start = _mapped(self._file), 0
+            self._memory, start = _map_file(self._file), 0
         self._file.seek(start)
         self._file.writelines(blocks)
         self._file.flush()
@@ -135,7 +135,7 @@ class Scratch:
         return self._memory[start : self._end]
 
 
-def _mapped(file: Path | BinaryIO) -> HostArray:
+def _map_file(file: Path | BinaryIO) -> HostArray:
     """Map a file, whatever is written to it later."""
     raw: HostArray = np.memmap(file, np.uint8, "r").view(np.ndarray)
     return raw
@@ -154,7 +154,7 @@ class InFile(Stored):
             file.seek(self.offset)
             yield from read_blocks(file, self, self.file.path)
 
-    def mapped(self, scratch: Scratch) -> HostArray:  # noqa: ARG002 -- it is in a file already
+    def map_values(self, scratch: Scratch) -> HostArray:  # noqa: ARG002 -- it is in a file already
         """Map the file itself."""
         return self.like()
 
@@ -201,7 +201,7 @@ class InMemory(Stored):
         for start in range(0, items.size, count):
             yield np.ascontiguousarray(line[start : start + count]).view(np.uint8).data
 
-    def mapped(self, scratch: Scratch) -> HostArray:  # noqa: ARG002 -- it is in memory already
+    def map_values(self, scratch: Scratch) -> HostArray:  # noqa: ARG002 -- it is in memory already
         """Return the memory itself."""
         return self.array
 
@@ -216,7 +216,7 @@ class Relaid(Stored):
     def blocks(self) -> Iterator[Block]:
         """Yield the bytes in the new order, gathered from a map."""
         with Scratch(self.scratch) as scratch:
-            array = self.source.mapped(scratch)
+            array = self.source.map_values(scratch)
         for block in InMemory(self.name, array.dtype, self.shape, "C", array).blocks():
             values = np.frombuffer(block, array.dtype).astype(self.dtype, copy=False)
             yield values.view(np.uint8).data
@@ -246,7 +246,7 @@ class Cast(Stored):
             yield cast.view(np.uint8).data
 
 
-def numbered(names: Sequence[str]) -> list[Stored]:
+def number_arrays(names: Sequence[str]) -> list[Stored]:
     """Return an array for each name, with its number as its value."""
     dtype = np.dtype(np.int64)
     return [InMemory(name, dtype, (), "C", np.array(i, dtype)) for i, name in enumerate(names)]

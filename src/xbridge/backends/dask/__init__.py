@@ -19,7 +19,7 @@ from dask.utils import parse_bytes
 
 from xbridge import _host
 from xbridge._core.protocol import Gap, MemoryLayout
-from xbridge._host.memory import castable, layout_of, native_dtype
+from xbridge._host.memory import check_castable, layout_of, native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.backends.dask._chunks import Gathered, gathered, one_chunk, over, unsupported_chunk
 from xbridge.backends.dask._chunks import array_info as array_info
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.protocol import Array, ArrayInfo, HostArray, Unsupported
-    from xbridge._derive.functions import Rule
+    from xbridge._derive.functions import DerivableFunction
 
 if getattr(da, "ARRAY_EXPR_ENABLED", False):
     raise ImportError("Dask's array.query-planning is on, in which arrays hide their chunks; turn it off")
@@ -95,7 +95,7 @@ def astype(x: Array, dtype: str, /) -> Array:
     native = native_dtype(dtype)
     if x.dtype.kind in "biufc":
         return x.astype(native)
-    castable(np.empty(0, x.dtype), native)
+    check_castable(np.empty(0, x.dtype), native)
     return x.map_blocks(_host.astype, dtype, dtype=native)  # Dask would drop imaginary parts, as NumPy does
 
 
@@ -129,7 +129,7 @@ def fast_from_numpy(host: HostArray, /) -> Array | None:
     return None if _numpy.unsupported(host, leaving=True) else from_numpy(_host.copy(host))
 
 
-def run(rule: Rule, xs: list[Array], /) -> list[Array]:
+def run(rule: DerivableFunction, xs: list[Array], /) -> list[Array]:
     from xbridge.backends.dask._calls import apply  # noqa: PLC0415 -- only calls with a signature need it
 
     return apply(rule, xs)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from xbridge._core.protocol import HostArray
-    from xbridge._derive.functions import Call, Rule
+    from xbridge._derive.functions import Call, DerivableFunction
     from xbridge._derive.signature import Signature
 
 
-def apply(rule: Rule, xs: Sequence[da.Array]) -> list[da.Array]:
+def apply(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
     """Return the results of a rule as arrays that are computed later."""
     call, signature = rule.call, rule.call.signature
     assert signature is not None  # noqa: S101 -- the core checks it
@@ -41,13 +41,18 @@ def apply(rule: Rule, xs: Sequence[da.Array]) -> list[da.Array]:
     specs = rule.shapes(tuple(Spec(core, x.dtype.name) for x, core in zip(xs, cores, strict=True)))
     form = latest.form
     signature.check(call.name, (), sizes, [spec.shape for spec in specs])  # adds the new axes to `sizes`
-    news = {axis: sizes[axis] for core in signature.outputs for axis in core if not _given(axis, signature)}
+    news = {
+        axis: sizes[axis]
+        for core in signature.outputs
+        for axis in core
+        if not _is_input_axis(axis, signature)
+    }
     dtypes = [native_dtype(spec.dtype) for spec in specs]
     made = da.apply_gufunc(
         _run_chunk,
         signature.text,
         *xs,
-        call=dask.delayed(call.detached(form), pure=False, traverse=False),
+        call=dask.delayed(call.without_rules(form), pure=False, traverse=False),
         specs=specs,
         output_dtypes=dtypes if len(dtypes) > 1 else dtypes[0],
         output_sizes=news or None,
@@ -74,7 +79,7 @@ def _refuse_other_chunks(call: Call, signature: Signature, xs: Sequence[da.Array
                 )
 
 
-def _given(axis: str, signature: Signature) -> bool:
+def _is_input_axis(axis: str, signature: Signature) -> bool:
     return any(axis in core for core in signature.inputs)
 
 
@@ -87,7 +92,7 @@ def _run_chunk(*chunks: HostArray, call: Call, specs: tuple[Spec, ...]) -> Any:
         views.append(view)
     rule = call.rule()
     ys = rule.arrange(rule.call.evaluate(rule, views, "numpy"), call.declared)
-    assert call.signature is not None  # noqa: S101 -- as above
+    assert call.signature is not None  # noqa: S101 -- only functions with a signature get here
     loop, _ = call.signature.loops(call.name, [view.shape for view in views])
     found = tuple(Spec(y.shape, y.dtype.name) for y in ys)
     rule.check(found, tuple(spec._replace(shape=(*loop, *spec.shape)) for spec in specs))

@@ -31,15 +31,22 @@ from xbridge._core.protocol import (
     Unsupported,
     c_strides,
 )
-from xbridge._host.memory import ALIGNMENT, extremes
-from xbridge.backends.jax._devices import default, host_device, in_rows, named, place_of, places
+from xbridge._host.memory import ALIGNMENT, finite_extremes
+from xbridge.backends.jax._devices import (
+    device_of_sharding,
+    devices_by_name,
+    find_default_device,
+    host_device,
+    is_c_order,
+    name_device,
+)
 from xbridge.backends.jax._inside import refuse_inside
 from xbridge.backends.jax._threads import thread_context as thread_context
 from xbridge.backends.jax._threads import threaded as threaded
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
-    from xbridge._derive.functions import Call, Rule
+    from xbridge._derive.functions import Call, DerivableFunction
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
@@ -99,8 +106,8 @@ def from_numpy(host: HostArray, /) -> Array:
 def array_info(x: Array, /) -> ArrayInfo:
     dtype = _NAMES.get(x.dtype) or str(x.dtype)
     if isinstance(x, _Tracer):
-        return ArrayInfo(dtype, default(), x.shape, requires_grad=is_inexact(dtype))
-    return ArrayInfo(dtype, place_of(x.sharding), x.shape)
+        return ArrayInfo(dtype, find_default_device(), x.shape, requires_grad=is_inexact(dtype))
+    return ArrayInfo(dtype, device_of_sharding(x.sharding), x.shape)
 
 
 def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
@@ -134,7 +141,7 @@ def memory_layout(x: Array, /) -> MemoryLayout:
         raise refused.error.build("look at the memory of a JAX array", refused.reason, refused.hint)
     part, size = x.addressable_data(0), x.dtype.itemsize
     address, strides = part.unsafe_buffer_pointer(), c_strides(part.shape, size)
-    return MemoryLayout(address, part.shape, strides, size, writable=False, materialized=in_rows(part))
+    return MemoryLayout(address, part.shape, strides, size, writable=False, materialized=is_c_order(part))
 
 
 def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
@@ -183,7 +190,7 @@ def default_dtype(category: str, device: Device, /) -> str:
 
 def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
     # Arrays keep 64 bits when x64 is turned off, but JAX promotes as if they had 32 then.
-    wide = nullcontext() if _WIDE.keys().isdisjoint(dtypes) else jax.enable_x64(True)  # noqa: FBT003 -- theirs
+    wide = nullcontext() if _WIDE.keys().isdisjoint(dtypes) else jax.enable_x64(True)  # noqa: FBT003 -- JAX takes it by position
     try:
         with wide:
             return _NAMES.get(jnp.result_type(*(_NATIVE[word] for word in dtypes), *numbers))
@@ -203,30 +210,30 @@ def check_cast(x: Array, dtype: str, /) -> Array:
     if x.size:
         with _eager(x):
             near = array_info(x).device == CPU
-            few = x if near else jax.device_put(extremes(jnp, x), host_device())
+            few = x if near else jax.device_put(finite_extremes(jnp, x), host_device())
             _host.check_cast(to_numpy(few), dtype)
     return x
 
 
 def devices() -> tuple[Device, ...]:
-    return tuple(places())
+    return tuple(devices_by_name())
 
 
 def to_device(x: Array, device: Device, /) -> Array:
     with _eager(x):
         if isinstance(x, _Array) and x.is_fully_replicated:
             x = x.addressable_data(0)  # otherwise JAX would return the array itself
-        if isinstance(x, _Array) and not in_rows(x):
+        if isinstance(x, _Array) and not is_c_order(x):
             x = materialize(x)  # otherwise JAX would compute with other numbers than the ones that arrived
-        place = host_device() if device == CPU else places()[device]
+        place = host_device() if device == CPU else devices_by_name()[device]
         moved = jax.device_put(x, place, may_alias=False)
         return moved if isinstance(x, _Tracer) else moved.block_until_ready()
 
 
 def device_name(device: object, /) -> Device | None:
     if isinstance(device, Sharding):
-        return place_of(device)
-    return named(device) if isinstance(device, jax.Device) else None
+        return device_of_sharding(device)
+    return name_device(device) if isinstance(device, jax.Device) else None
 
 
 def resolve_device(device: Device, near: Device, /) -> Device:
@@ -235,7 +242,11 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     present = devices()
     if device in present:
         return device
-    alike = [each for each in (near, default(), *present) if each in present and is_of_kind(each, device)]
+    alike = [
+        each
+        for each in (near, find_default_device(), *present)
+        if each in present and is_of_kind(each, device)
+    ]
     if alike:
         return alike[0]
     reason = f"its devices are {', '.join(present)}"
@@ -297,7 +308,7 @@ def plan_kind(x: Array, /) -> object:
     return None if x.is_deleted() else (x.dtype, x.sharding)
 
 
-def rule(call: Call, /) -> Rule:
+def rule(call: Call, /) -> DerivableFunction:
     from xbridge.backends.jax._functions import rule_of  # noqa: PLC0415 -- only calls that are followed need it
 
     return rule_of(call)
@@ -311,8 +322,8 @@ def follows(x: Array, /) -> bool:
     return isinstance(x, _Tracer)
 
 
-def run(rule: Rule, xs: list[Array], /) -> Sequence[Array]:
-    from xbridge.backends.jax._calls import apply  # noqa: PLC0415 -- as above
+def run(rule: DerivableFunction, xs: list[Array], /) -> Sequence[Array]:
+    from xbridge.backends.jax._calls import apply  # noqa: PLC0415 -- only a call of a function needs it
 
     return apply(rule, xs)
 
@@ -356,7 +367,7 @@ def _eager(*arrays: Array | HostArray) -> Iterator[bool]:
     with ExitStack() as context:
         context.enter_context(jax.core.eval_context())
         if any(x.dtype not in _NARROW for x in arrays):
-            context.enter_context(jax.enable_x64(True))  # noqa: FBT003 -- theirs
+            context.enter_context(jax.enable_x64(True))  # noqa: FBT003 -- JAX takes it by position
         free = [x for x in arrays if isinstance(x, _Array) and not x.committed]
         for x in free[:1]:
             context.enter_context(jax.default_device(next(iter(x.devices()))))

@@ -18,14 +18,15 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import partial_eval_jaxpr_custom_rules
 from jax.sharding import PartitionSpec
 
-from xbridge._derive.functions import Spec, inexact, latest, select
+from xbridge._derive.functions import Spec, latest, mask_inexact, select
 from xbridge.backends.jax._functions import conj
 from xbridge.backends.jax._inside import inside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xbridge._derive.functions import Form, Rule
+    from xbridge._derive.functions import DerivableFunction
+    from xbridge._derive.treedef import TreeDef
 
     Arrays = Sequence[Any]
     Mask = tuple[bool, ...]
@@ -39,7 +40,7 @@ call_p.multiple_results = tangent_p.multiple_results = True
 version_p = Primitive("xbridge_version")
 
 
-def apply(rule: Rule, xs: Arrays) -> Arrays:
+def apply(rule: DerivableFunction, xs: Arrays) -> Arrays:
     """Run a rule, in whatever JAX is doing now.
 
     JAX keeps what it knows of a primitive, so it may not ask for the shapes, and the form, again.
@@ -55,7 +56,7 @@ def _specs(xs: Any) -> tuple[Spec, ...]:
     return tuple(Spec(tuple(x.shape), x.dtype.name) for x in map(jax.typeof, xs))
 
 
-def _avals(specs: Sequence[Spec], inputs: Sequence[Any]) -> list[Any]:
+def _result_avals(specs: Sequence[Spec], inputs: Sequence[Any]) -> list[Any]:
     """Return the types of results, which vary over the axes of a mesh that the inputs vary over."""
     if not any(map(_varying, inputs)):
         return [_ShapedArray(spec.shape, jnp.dtype(spec.dtype)) for spec in specs]
@@ -65,7 +66,7 @@ def _avals(specs: Sequence[Spec], inputs: Sequence[Any]) -> list[Any]:
             shape=spec.shape,
             dtype=jnp.dtype(spec.dtype),
             weak_type=False,
-            sharding=like.sharding.update(spec=PartitionSpec(*[None] * len(spec.shape))),  # type: ignore[no-untyped-call] # theirs
+            sharding=like.sharding.update(spec=PartitionSpec(*[None] * len(spec.shape))),  # type: ignore[no-untyped-call] # JAX leaves it untyped
         )
         for spec in specs
     ]
@@ -86,17 +87,19 @@ def _bind(primitive: Primitive, *xs: Any, **what: Any) -> Any:
         xs = tuple(
             jax.lax.pcast(x, tuple(axes - kind), to="varying") for x, kind in zip(xs, kinds, strict=True)
         )
-    return primitive.bind(*xs, **what)  # type: ignore[no-untyped-call] # theirs
+    return primitive.bind(*xs, **what)  # type: ignore[no-untyped-call] # JAX leaves it untyped
 
 
-def _run(rule: Rule, xs: Arrays) -> Arrays:
+def _run(rule: DerivableFunction, xs: Arrays) -> Arrays:
     """Run a rule now, in this thread."""
     # A Python number has the dtype that JAX gives it, which may have 32 bits.
     given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
     return rule.call.evaluate(rule, given, "jax")
 
 
-def _run_inside(rule: Rule, declared: tuple[Spec, ...], form: Form, *hosts: Any) -> tuple[Any, ...]:
+def _run_inside(
+    rule: DerivableFunction, declared: tuple[Spec, ...], form: TreeDef, *hosts: Any
+) -> tuple[Any, ...]:
     """Run a rule for compiled code, on arrays of the host: JAX must not be called from here."""
     views = []
     for host in hosts:
@@ -109,15 +112,15 @@ def _run_inside(rule: Rule, declared: tuple[Spec, ...], form: Form, *hosts: Any)
     return tuple(ys)
 
 
-def _abstract(*avals: Any, rule: Rule) -> list[Any]:
-    return _avals(rule.shapes(_aval_specs(avals)), avals)
+def _describe_results(*avals: Any, rule: DerivableFunction) -> list[Any]:
+    return _result_avals(rule.shapes(_aval_specs(avals)), avals)
 
 
 def _aval_specs(avals: Any) -> tuple[Spec, ...]:
     return tuple(Spec(tuple(aval.shape), aval.dtype.name) for aval in avals)
 
 
-def _lowered(ctx: Any, *args: Any, rule: Rule) -> Any:
+def _lower_call(ctx: Any, *args: Any, rule: DerivableFunction) -> Any:
     outer = latest.form
     rule.shapes(_aval_specs(ctx.avals_in))
     run, latest.form = partial(_run_inside, rule, _aval_specs(ctx.avals_out), latest.form), outer
@@ -127,26 +130,26 @@ def _lowered(ctx: Any, *args: Any, rule: Rule) -> Any:
 
 
 call_p.def_impl(lambda *xs, rule: _run(rule, xs))  # type: ignore[no-untyped-call]
-call_p.def_abstract_eval(_abstract)  # type: ignore[no-untyped-call]
-mlir.register_lowering(call_p, _lowered)
+call_p.def_abstract_eval(_describe_results)  # type: ignore[no-untyped-call]
+mlir.register_lowering(call_p, _lower_call)
 
 
-def _version(rule: Rule) -> np.ndarray[Any, Any]:
+def _read_version(rule: DerivableFunction) -> np.ndarray[Any, Any]:
     return np.asarray(rule.version(), "int32")
 
 
-def _version_lowered(ctx: Any, *, rule: Rule) -> Any:
+def _lower_version(ctx: Any, *, rule: DerivableFunction) -> Any:
     return mlir.emit_python_callback(
-        ctx, lambda: (_version(rule),), None, (), [], ctx.avals_out, has_side_effect=False
+        ctx, lambda: (_read_version(rule),), None, (), [], ctx.avals_out, has_side_effect=False
     )[0]
 
 
-version_p.def_impl(lambda *, rule: jnp.asarray(_version(rule)))  # type: ignore[no-untyped-call]
+version_p.def_impl(lambda *, rule: jnp.asarray(_read_version(rule)))  # type: ignore[no-untyped-call]
 version_p.def_abstract_eval(lambda **_: _ShapedArray((), jnp.dtype("int32")))  # type: ignore[no-untyped-call]
-mlir.register_lowering(version_p, _version_lowered)
+mlir.register_lowering(version_p, _lower_version)
 
 
-def _kept(rule: Rule, ys: Arrays, xs: Arrays) -> tuple[Any, ...]:
+def _residuals(rule: DerivableFunction, ys: Arrays, xs: Arrays) -> tuple[Any, ...]:
     """Return what derived rules take beside their seeds, of a call that just ran."""
     outputs = ys if rule.wants_outputs else ()
     if not rule.keeps_version:
@@ -154,7 +157,7 @@ def _kept(rule: Rule, ys: Arrays, xs: Arrays) -> tuple[Any, ...]:
     return (*outputs, _bind(version_p, rule=rule) if rule.reads else np.asarray(0, "int32"), *xs)
 
 
-def _in_checkpoint(_: Any, unknown: Sequence[bool], there: Sequence[bool], eqn: Any) -> Any:
+def _keep_in_checkpoint(_: Any, unknown: Sequence[bool], there: Sequence[bool], eqn: Any) -> Any:
     """Keep what a call returns for the backward pass of `jax.checkpoint`, whatever its policy.
 
     The call could return something else when it runs again, because what it reads has changed since.
@@ -166,30 +169,30 @@ def _in_checkpoint(_: Any, unknown: Sequence[bool], there: Sequence[bool], eqn: 
     return None, eqn, [True] * outs, [True] * outs, needed
 
 
-partial_eval_jaxpr_custom_rules.update({call_p: _in_checkpoint, version_p: _in_checkpoint})
+partial_eval_jaxpr_custom_rules.update({call_p: _keep_in_checkpoint, version_p: _keep_in_checkpoint})
 
 
-def _zero(y: Any) -> Any:
+def _zero_tangent(y: Any) -> Any:
     return ad.Zero(jax.typeof(y).to_tangent_aval())
 
 
-def _moving(xs: Arrays, tangents: Arrays) -> Mask:
+def _mask_with_tangent(xs: Arrays, tangents: Arrays) -> Mask:
     """Return the mask of the inputs with a tangent."""
-    kinds = inexact(_specs(xs))
+    kinds = mask_inexact(_specs(xs))
     return tuple(kind and not isinstance(t, ad.Zero) for t, kind in zip(tangents, kinds, strict=True))
 
 
-def _jvp(xs: Arrays, tangents: Arrays, *, rule: Rule) -> Any:
+def _jvp(xs: Arrays, tangents: Arrays, *, rule: DerivableFunction) -> Any:
     ys = apply(rule, xs)
     form = latest.form
-    ins, outs = _moving(xs, tangents), inexact(_specs(ys))
+    ins, outs = _mask_with_tangent(xs, tangents), mask_inexact(_specs(ys))
     if not any(ins) or not any(outs):
-        return ys, [_zero(y) for y in ys]
-    kept = _kept(rule, ys, xs)
+        return ys, [_zero_tangent(y) for y in ys]
+    kept = _residuals(rule, ys, xs)
     what = {"rule": rule, "ins": ins, "outs": outs, "form": form, "specs": tuple(select(outs, _specs(ys)))}
     made = iter(_bind(tangent_p, *select(ins, tangents), *kept, **what))
     latest.form = form
-    return ys, [next(made) if out else _zero(y) for y, out in zip(ys, outs, strict=True)]
+    return ys, [next(made) if out else _zero_tangent(y) for y, out in zip(ys, outs, strict=True)]
 
 
 ad.primitive_jvps[call_p] = _jvp
@@ -197,37 +200,48 @@ ad.primitive_jvps[call_p] = _jvp
 
 # tangent_p(*tangents, *kept) is the rule's jvp. `specs` describes its results, so JAX never runs the rule to
 # learn their shapes.
-def _tangent_lowered(ctx: Any, *a: Any, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs) -> Any:
-    return _lowered(ctx, *a, rule=rule.derive("jvp", ins, outs, form))
+def _lower_tangent(
+    ctx: Any, *a: Any, rule: DerivableFunction, ins: Mask, outs: Mask, form: TreeDef, specs: Specs
+) -> Any:
+    return _lower_call(ctx, *a, rule=rule.derive("jvp", ins, outs, form))
 
 
-def _tangent_now(*a: Any, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs) -> Arrays:
+def _compute_tangent(
+    *a: Any, rule: DerivableFunction, ins: Mask, outs: Mask, form: TreeDef, specs: Specs
+) -> Arrays:
     return _run(rule.derive("jvp", ins, outs, form), a)
 
 
-tangent_p.def_impl(_tangent_now)  # type: ignore[no-untyped-call]
-tangent_p.def_abstract_eval(lambda *avals, specs, **_: _avals(specs, avals))  # type: ignore[no-untyped-call]
-mlir.register_lowering(tangent_p, _tangent_lowered)
+tangent_p.def_impl(_compute_tangent)  # type: ignore[no-untyped-call]
+tangent_p.def_abstract_eval(lambda *avals, specs, **_: _result_avals(specs, avals))  # type: ignore[no-untyped-call]
+mlir.register_lowering(tangent_p, _lower_tangent)
 
 
-def _tangent_jvp(
-    a: Arrays, tangents: Arrays, *, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs
+def _jvp_of_tangent(
+    a: Arrays,
+    tangents: Arrays,
+    *,
+    rule: DerivableFunction,
+    ins: Mask,
+    outs: Mask,
+    form: TreeDef,
+    specs: Specs,
 ) -> Any:
     made = _bind(tangent_p, *a, rule=rule, ins=ins, outs=outs, form=form, specs=specs)
-    moving = _moving(a, tangents)
+    moving = _mask_with_tangent(a, tangents)
     again = rule.derive("jvp", ins, outs, form)
     if again.wants_outputs:
         again.shapes(_specs(a))  # for the form of the tangents
-    kept, form = _kept(again, made, a), latest.form
+    kept, form = _residuals(again, made, a), latest.form
     what = {"rule": again, "ins": moving, "outs": (True,) * len(made), "form": form, "specs": specs}
     return made, _bind(tangent_p, *select(moving, tangents), *kept, **what)
 
 
-ad.primitive_jvps[tangent_p] = _tangent_jvp
+ad.primitive_jvps[tangent_p] = _jvp_of_tangent
 
 
 def _transpose(
-    cotangents: Arrays, *a: Any, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs
+    cotangents: Arrays, *a: Any, rule: DerivableFunction, ins: Mask, outs: Mask, form: TreeDef, specs: Specs
 ) -> list[Any]:
     kept = a[sum(ins) :]
     seeds = [
@@ -242,7 +256,7 @@ def _transpose(
 ad.primitive_transposes[tangent_p] = _transpose
 
 
-def _first(xs: Arrays, dims: Arrays, *, everything: bool) -> tuple[list[Any], int]:
+def _move_batch_first(xs: Arrays, dims: Arrays, *, everything: bool) -> tuple[list[Any], int]:
     """Move the batch to the first axis; with `everything`, also repeat the inputs without one."""
     size = next(x.shape[d] for x, d in zip(xs, dims, strict=True) if d is not None)
     moved = []
@@ -254,32 +268,32 @@ def _first(xs: Arrays, dims: Arrays, *, everything: bool) -> tuple[list[Any], in
     return moved, size
 
 
-def _batch(xs: Arrays, dims: Arrays, *, rule: Rule) -> Any:
+def _batch(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
     if rule.batches:
-        moved, _ = _first(xs, dims, everything=False)
+        moved, _ = _move_batch_first(xs, dims, everything=False)
         axes = tuple(None if d is None else 0 for d in dims)
         made = _bind(call_p, *moved, rule=rule.derive("batched", axes))
     else:
-        moved, size = _first(xs, dims, everything=True)
+        moved, size = _move_batch_first(xs, dims, everything=True)
         if rule.cores is not None:
-            made = _bind(call_p, *_wide(moved, size, rule.cores), rule=rule)
+            made = _bind(call_p, *_align_batch_axes(moved, size, rule.cores), rule=rule)
             form = latest.form
             one = tuple(spec._replace(shape=spec.shape[1:]) for spec in _specs(moved))
             shapes = rule.batch_shapes(size, one, [jnp.shape(y) for y in made])
             made, latest.form = list(map(jnp.reshape, made, shapes)), form
         else:
-            made = _each(partial(_one_example, rule, []), moved, size, moved)
+            made = _run_each(partial(_run_one_example, rule, []), moved, size, moved)
     return made, [0] * len(made)
 
 
-def _one_example(rule: Rule, forms: list[Form], *xs: Any) -> Arrays:
+def _run_one_example(rule: DerivableFunction, forms: list[TreeDef], *xs: Any) -> Arrays:
     """Run a call for one of several examples, whose results are arranged like the first."""
     ys = _bind(call_p, *xs, rule=rule)
     forms.append(latest.form)
     return rule.arrange(ys, forms[0])
 
 
-def _each(run: Any, xs: Arrays, size: int, kept: Arrays) -> Any:
+def _run_each(run: Any, xs: Arrays, size: int, kept: Arrays) -> Any:
     """Run a call for each example: now if `kept` has numbers, and else in a loop of the compiled program."""
     if size and all(map(_has_numbers, kept)):
         rows = [run(*[x[i] for x in xs]) for i in range(size)]
@@ -294,7 +308,7 @@ def _has_numbers(x: Any) -> bool:
     return x is not None
 
 
-def _wide(xs: Arrays, size: int, cores: Sequence[int]) -> list[Any]:
+def _align_batch_axes(xs: Arrays, size: int, cores: Sequence[int]) -> list[Any]:
     """Give all inputs the same number of axes before their core axes."""
     loop = max(x.ndim - 1 - core for x, core in zip(xs, cores, strict=True))
     return [
@@ -306,10 +320,10 @@ def _wide(xs: Arrays, size: int, cores: Sequence[int]) -> list[Any]:
 batching.primitive_batchers[call_p] = _batch
 
 
-def _tangent_batch(
-    a: Arrays, dims: Arrays, *, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs
+def _batch_tangent(
+    a: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mask, outs: Mask, form: TreeDef, specs: Specs
 ) -> Any:
-    moved, size = _first(a, dims, everything=True)
+    moved, size = _move_batch_first(a, dims, everything=True)
     what = {"ins": ins, "outs": outs, "form": form}
     if rule.batches:
         more = rule.derive("batched", (0,) * len(ins))
@@ -318,14 +332,14 @@ def _tangent_batch(
     else:
         cores = rule.tangent_cores(ins)
         if cores is not None:
-            axes = _wide(moved, size, cores)
+            axes = _align_batch_axes(moved, size, cores)
             like = _specs(select(outs, axes[sum(ins) : sum(ins) + len(outs)]))
             made = _bind(tangent_p, *axes, rule=rule, specs=like, **what)
             made = [y.reshape(size, *spec.shape) for y, spec in zip(made, specs, strict=True)]
         else:
             one = partial(_bind, tangent_p, rule=rule, specs=specs, **what)
-            made = _each(one, moved, size, moved[sum(ins) :])
+            made = _run_each(one, moved, size, moved[sum(ins) :])
     return made, [0] * len(made)
 
 
-batching.primitive_batchers[tangent_p] = _tangent_batch
+batching.primitive_batchers[tangent_p] = _batch_tangent

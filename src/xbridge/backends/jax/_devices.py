@@ -27,28 +27,30 @@ def host_device() -> jax.Device:
         raise DeviceError.build(action, reason, hint) from error
 
 
-def places() -> dict[Device, jax.Device]:
+def devices_by_name() -> dict[Device, jax.Device]:
     """Return the devices of this process by name, the host's first."""
     clients = jax.extend.backend.backends().values()
     found = [device for client in clients for device in client.local_devices()]
-    return {named(device): device for device in sorted(found, key=lambda device: device.platform != "cpu")}
+    return {
+        name_device(device): device for device in sorted(found, key=lambda device: device.platform != "cpu")
+    }
 
 
-def default() -> Device:
+def find_default_device() -> Device:
     """Return the device of arrays that are made without a device."""
     chosen = jax.config.jax_default_device  # type: ignore[attr-defined] # set while JAX is imported
     if chosen is None or isinstance(chosen, str):
         chosen = jax.local_devices(backend=chosen)[0]
-    return named(chosen)
+    return name_device(chosen)
 
 
-def place_of(sharding: jax.sharding.Sharding) -> Device:
+def device_of_sharding(sharding: jax.sharding.Sharding) -> Device:
     """Return the device of an array, which is `SHARDED` if its parts are on several devices."""
-    return named(next(iter(sharding.device_set))) if sharding.num_devices == 1 else SHARDED
+    return name_device(next(iter(sharding.device_set))) if sharding.num_devices == 1 else SHARDED
 
 
 @cache
-def named(device: jax.Device) -> Device:
+def name_device(device: jax.Device) -> Device:
     """Return the name of one of JAX's devices."""
     kind, index = device.platform, device.local_hardware_id
     if kind == "gpu":
@@ -56,7 +58,7 @@ def named(device: jax.Device) -> Device:
     return device_named(f"{kind}:{device.id if index is None else index}")
 
 
-def in_rows(x: Array) -> bool:
+def is_c_order(x: Array) -> bool:
     """Return True if JAX's layout of an array is C order."""
     order: tuple[int, ...] = x.format.layout.major_to_minor
     return order == tuple(range(x.ndim))

@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from xbridge._derive.functions import Spec, TracedRule, latest, refuse_given, restricted, select
+from xbridge._derive.functions import Spec, TracedFunction, latest, refuse_given, restrict, select
 from xbridge.backends.jax._inside import refuse_inside
 from xbridge.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._derive.functions import Call, Form, Rule
+    from xbridge._derive.functions import Call, DerivableFunction
+    from xbridge._derive.treedef import TreeDef
 
 
 class _Result:
     """The arrays of a result and its form, which JAX keeps with a compiled function."""
 
-    def __init__(self, form: Form, arrays: Any) -> None:
+    def __init__(self, form: TreeDef, arrays: Any) -> None:
         self.form = form
         self.arrays = arrays
 
@@ -28,13 +29,13 @@ class _Result:
 jax.tree_util.register_pytree_node(_Result, lambda x: (x.arrays, x.form), _Result)
 
 
-def rule_of(call: Call) -> Rule:
+def rule_of(call: Call) -> DerivableFunction:
     """Make the rule of a function."""
     refuse_given(call)
 
     def flat(*xs: jax.Array) -> _Result:
         args, kwargs = call.unflatten(call.form, xs)
-        ys = call.returned(call.fn(*args, **kwargs), xs)
+        ys = call.read_result(call.fn(*args, **kwargs), xs)
         return _Result(latest.form, tuple(map(jnp.asarray, ys)))
 
     return JaxRule(call, call.name, flat)
@@ -45,7 +46,7 @@ def conj(x: jax.Array) -> jax.Array:
     return jnp.conj(x) if jnp.iscomplexobj(x) else x
 
 
-class JaxRule(TracedRule):
+class JaxRule(TracedFunction):
     """A function of JAX arrays to a `_Result`."""
 
     def __init__(self, call: Call, name: str, fn: Callable[..., Any]) -> None:
@@ -57,7 +58,7 @@ class JaxRule(TracedRule):
         try:
             result = self._compiled(*xs)
         except jax.errors.ConcretizationTypeError as error:
-            raise self._by_value() from error
+            raise self._shape_by_value_error() from error
         latest.form = result.form
         return result.arrays  # type: ignore[no-any-return]
 
@@ -69,7 +70,7 @@ class JaxRule(TracedRule):
 
         def vjp(*a: jax.Array) -> _Result:
             cotangents, xs = a[:count], a[count:]
-            part = restricted(self._arrays, ins, outs, xs)
+            part = restrict(self._arrays, ins, outs, xs)
             made = jax.vjp(part, *select(ins, xs))[1](tuple(map(conj, cotangents)))
             return _Result("", tuple(map(conj, made)))
 
@@ -80,7 +81,7 @@ class JaxRule(TracedRule):
 
         def jvp(*a: jax.Array) -> _Result:
             tangents, xs = a[:count], a[count:]
-            part = restricted(self._arrays, ins, outs, xs)
+            part = restrict(self._arrays, ins, outs, xs)
             return _Result("", jax.jvp(part, tuple(select(ins, xs)), tuple(tangents))[1])
 
         return jvp
@@ -88,15 +89,15 @@ class JaxRule(TracedRule):
     def batch_of(self, axes: tuple[int | None, ...]) -> Callable[..., Any]:
         return jax.vmap(self.fn, in_axes=axes)
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         try:
-            stand_ins = [jax.ShapeDtypeStruct(*spec) for spec in specs]  # type: ignore[no-untyped-call] # theirs
+            stand_ins = [jax.ShapeDtypeStruct(*spec) for spec in specs]  # type: ignore[no-untyped-call] # JAX leaves it untyped
             result = jax.eval_shape(self.fn, *stand_ins)
         except jax.errors.ConcretizationTypeError as error:
-            raise self._by_value() from error
+            raise self._shape_by_value_error() from error
         return tuple(Spec(tuple(y.shape), y.dtype.name) for y in result.arrays), result.form
 
-    def _by_value(self) -> OptionError:
+    def _shape_by_value_error(self) -> OptionError:
         return OptionError.build(
             f"trace {self.call.name}",
             "its control flow depends on the values of its arrays",

@@ -33,7 +33,7 @@ def inside() -> Iterator[None]:
 
 def refuse_inside(name: str) -> None:
     """Raise if compiled code of JAX waits for this thread, so that a function of JAX may never end."""
-    if _waits.depth and jax.config.read("jax_cpu_enable_async_dispatch"):  # type: ignore[no-untyped-call] # theirs
+    if _waits.depth and jax.config.read("jax_cpu_enable_async_dispatch"):  # type: ignore[no-untyped-call] # JAX leaves it untyped
         raise OptionError.build(
             f"run {name}, a function of JAX",
             "compiled code of JAX waits for the function that calls it, and JAX may wait for itself then",

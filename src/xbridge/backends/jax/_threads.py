@@ -27,7 +27,7 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
         with ExitStack() as stack:
             for option in options:
                 stack.enter_context(option())
-            made: list[object] = jax.block_until_ready(fn(xs))  # type: ignore[no-untyped-call] # theirs
+            made: list[object] = jax.block_until_ready(fn(xs))  # type: ignore[no-untyped-call] # JAX leaves it untyped
         return made
 
     return in_thread

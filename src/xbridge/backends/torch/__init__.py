@@ -22,11 +22,11 @@ from xbridge._core import dynamo
 from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, instead
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
-from xbridge._host.device_exporter import Shown
+from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch._casts import cast_matches_numpy as cast_matches_numpy
 from xbridge.backends.torch._casts import loses
-from xbridge.backends.torch._devices import accelerators, count, current, named
+from xbridge.backends.torch._devices import accelerators, count_devices, make_current, name_device
 from xbridge.backends.torch._devices import from_dlpack as from_dlpack
 from xbridge.backends.torch._threads import thread_context as thread_context
 from xbridge.backends.torch._threads import threaded as threaded
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xbridge._core.protocol import Array, Exporter, HostArray
-    from xbridge._derive.functions import Call, Rule
+    from xbridge._derive.functions import Call, DerivableFunction
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -154,7 +154,7 @@ def owns(cls: type, /) -> bool:
 
 @_past_the_class
 def array_info(x: torch.Tensor, /) -> ArrayInfo:
-    return ArrayInfo(_name(x.dtype), named(x.device), shape_of(x), may_require_grad(x))
+    return ArrayInfo(_name(x.dtype), name_device(x.device), shape_of(x), may_require_grad(x))
 
 
 def dtype_of(x: torch.Tensor, /) -> str:
@@ -164,7 +164,7 @@ def dtype_of(x: torch.Tensor, /) -> str:
 def device_of(x: torch.Tensor, /) -> Device:
     if type(x) not in fast_types:
         return array_info(x).device
-    return CPU if x.is_cpu else named(x.device)
+    return CPU if x.is_cpu else name_device(x.device)
 
 
 def is_text(x: torch.Tensor, /) -> bool:
@@ -299,17 +299,17 @@ def check_cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
 
 
 def devices() -> tuple[Device, ...]:
-    return (CPU, *(Device(f"{kind}:{i}") for kind in accelerators() for i in range(count(kind))))
+    return (CPU, *(Device(f"{kind}:{i}") for kind in accelerators() for i in range(count_devices(kind))))
 
 
 def device_name(device: object, /) -> Device | None:
-    return named(device) if isinstance(device, torch.device) else None
+    return name_device(device) if isinstance(device, torch.device) else None
 
 
 def resolve_device(device: Device, near: Device, /) -> Device:
     kind, index = device.kind, device.index
     if kind == "gpu":
-        kind = next(filter(count, accelerators()), "")
+        kind = next(filter(count_devices, accelerators()), "")
         if not kind:
             raise DeviceError.build(
                 f"put a torch tensor on {device!r}",
@@ -326,13 +326,13 @@ def resolve_device(device: Device, near: Device, /) -> Device:
             "meta holds no data",
             f"torch.empty_like(x, device={device!r})",
         )
-    if index is None and kind in accelerators() and count(kind):
+    if index is None and kind in accelerators() and count_devices(kind):
         index = 0 if kind == "mps" else getattr(torch, kind).current_device()
     return device_named(kind if index is None else f"{kind}:{index}")
 
 
 def to_dlpack(x: torch.Tensor, /) -> Exporter:
-    return Shown(x, current(x.device))
+    return OnDeviceExporter(x, make_current(x.device))
 
 
 def detach(x: torch.Tensor, /) -> torch.Tensor:
@@ -477,7 +477,7 @@ def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     return torch.inference_mode(mode=False)(plain) if torch.is_inference_mode_enabled() else plain
 
 
-def rule(call: Call, /) -> Rule:
+def rule(call: Call, /) -> DerivableFunction:
     from xbridge.backends.torch._functions import rule_of  # noqa: PLC0415 -- only calls that are followed need it
 
     return rule_of(call)
@@ -497,7 +497,7 @@ def follows(x: torch.Tensor, /) -> bool:
     )
 
 
-def run(rule: Rule, xs: list[torch.Tensor], /) -> Sequence[torch.Tensor]:
+def run(rule: DerivableFunction, xs: list[torch.Tensor], /) -> Sequence[torch.Tensor]:
     from xbridge.backends.torch._calls import apply  # noqa: PLC0415 -- as above
 
     return apply(rule, xs)

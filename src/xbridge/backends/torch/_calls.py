@@ -16,16 +16,16 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
-from xbridge._derive.functions import Rule, Spec, latest, replaced, rules, select
+from xbridge._derive.functions import DerivableFunction, Spec, latest, replace_chosen, rules, select
 from xbridge._derive.programs import Program
-from xbridge.backends.torch._devices import named
+from xbridge.backends.torch._devices import name_device
 from xbridge.backends.torch._purity import Watch
 from xbridge.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from xbridge._derive.functions import Form
+    from xbridge._derive.treedef import TreeDef
 
     Tensors = Sequence[torch.Tensor]
 
@@ -35,35 +35,35 @@ _is_gradient_batch = _functorch.is_legacy_batchedtensor
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def apply(rule: Rule, ts: Tensors) -> Tensors:
+def apply(rule: DerivableFunction, ts: Tensors) -> Tensors:
     """Run a rule, in whatever torch is doing now."""
     if _level() is None and forward_ad._current_level < 0:
         if torch.is_grad_enabled() and any(t.requires_grad for t in ts):
             if any(map(_is_gradient_batch, ts)):
                 return _compute_slices(rule, ts)
-            return _apply_plain(rule, *ts)  # type: ignore[no-any-return, no-untyped-call] # theirs
+            return _apply_plain(rule, *ts)  # type: ignore[no-any-return, no-untyped-call] # torch leaves it untyped
         return _compute(rule, ts)
-    return _transformed(rule, *ts)  # type: ignore[no-any-return]
+    return _apply_transformed(rule, *ts)  # type: ignore[no-any-return]
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator] # a compiler would drop the jvp, without an error
-def _transformed(rule: Rule, *ts: torch.Tensor) -> Any:
-    return _Transformed.apply(rule, *ts)  # type: ignore[no-untyped-call] # theirs
+def _apply_transformed(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
+    return _Transformed.apply(rule, *ts)  # type: ignore[no-untyped-call] # torch leaves it untyped
 
 
-def _compute(rule: Rule, ts: Tensors) -> Tensors:
+def _compute(rule: DerivableFunction, ts: Tensors) -> Tensors:
     """Run a rule on what the tensors hold, or on each of them in a batch of gradients."""
     return _compute_slices(rule, ts) if any(map(_is_gradient_batch, ts)) else _compute_whole(rule, ts)
 
 
-def _compute_whole(rule: Rule, ts: Tensors) -> Tensors:
+def _compute_whole(rule: DerivableFunction, ts: Tensors) -> Tensors:
     if _is_dispatched() or any(type(t) not in _PLAIN or t.is_meta for t in ts):
         return torch.ops.xbridge.bare.default(list(ts), [], rule.key, [])  # type: ignore[no-any-return]
     return _evaluate(rule, ts)
 
 
-def _compute_slices(rule: Rule, ts: Tensors) -> Tensors:
-    made = _operator_of_slices(len(ts), len(rule.shapes(_specs(ts))))(rule.key, *ts)
+def _compute_slices(rule: DerivableFunction, ts: Tensors) -> Tensors:
+    made = _make_operator_of_slices(len(ts), len(rule.shapes(_specs(ts))))(rule.key, *ts)
     return made if isinstance(made, tuple) else (made,)
 
 
@@ -74,9 +74,9 @@ def _is_dispatched() -> bool:
     return any(type(mode) is not Watch for mode in _python_dispatch._get_current_dispatch_mode_stack())
 
 
-def _evaluate(rule: Rule, ts: Tensors) -> Tensors:
+def _evaluate(rule: DerivableFunction, ts: Tensors) -> Tensors:
     device = ts[0].device if ts else torch.device("cpu")
-    return tuple(rule.call.evaluate(rule, [t.detach() for t in ts], "torch", named(device)))
+    return tuple(rule.call.evaluate(rule, [t.detach() for t in ts], "torch", name_device(device)))
 
 
 def _specs(ts: Tensors) -> tuple[Spec, ...]:
@@ -87,7 +87,7 @@ def _is_inexact(t: torch.Tensor) -> bool:
     return t.is_floating_point() or t.is_complex()
 
 
-def _keep(ctx: Any, rule: Rule, ts: Tensors, ys: Tensors) -> Tensors:
+def _save_for_derivatives(ctx: Any, rule: DerivableFunction, ts: Tensors, ys: Tensors) -> Tensors:
     """Keep what the derivatives need."""
     ctx.rule, ctx.form = rule, latest.form
     ctx.ins, ctx.outs = tuple(map(_is_inexact, ts)), tuple(map(_is_inexact, ys))
@@ -103,16 +103,16 @@ def _backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[Any, ...]:
     seeds = select(ctx.outs, cotangents)
     made = apply(ctx.rule.derive("vjp", needs, ctx.outs, ctx.form), [*seeds, *ctx.saved_tensors])
     latest.form = ctx.form
-    return (None, *replaced(needs, made, [None] * len(needs)))
+    return (None, *replace_chosen(needs, made, [None] * len(needs)))
 
 
 class _Plain(torch.autograd.Function):
     """A call in a graph, outside of transforms."""
 
     @staticmethod
-    def forward(ctx: Any, rule: Rule, *ts: torch.Tensor) -> Any:
+    def forward(ctx: Any, rule: DerivableFunction, *ts: torch.Tensor) -> Any:
         ys = tuple(_compute_whole(rule, ts))
-        _keep(ctx, rule, ts, ys)
+        _save_for_derivatives(ctx, rule, ts, ys)
         return ys
 
     backward = staticmethod(_backward)
@@ -126,13 +126,13 @@ class _Transformed(torch.autograd.Function):
     """A call under transforms."""
 
     @staticmethod
-    def forward(rule: Rule, *ts: torch.Tensor) -> Any:
+    def forward(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
         return tuple(_compute(rule, ts))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         rule, *ts = inputs
-        ctx.save_for_forward(*_keep(ctx, rule, ts, output))
+        ctx.save_for_forward(*_save_for_derivatives(ctx, rule, ts, output))
 
     backward = staticmethod(_backward)
 
@@ -142,15 +142,15 @@ class _Transformed(torch.autograd.Function):
         rule = ctx.rule.derive("jvp", ins, ctx.outs, ctx.form)
         made = apply(rule, [*select(ins, tangents), *ctx.saved_tensors])
         latest.form = ctx.form
-        return tuple(replaced(ctx.outs, made, [None] * len(ctx.outs)))
+        return tuple(replace_chosen(ctx.outs, made, [None] * len(ctx.outs)))
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, rule: Rule, *ts: torch.Tensor) -> Any:
-        ys = _batched(rule, ts, in_dims[1:], info.batch_size)
+    def vmap(info: Any, in_dims: Any, rule: DerivableFunction, *ts: torch.Tensor) -> Any:
+        ys = _run_batched(rule, ts, in_dims[1:], info.batch_size)
         return tuple(ys), (0,) * len(ys)
 
 
-def _batched(rule: Rule, ts: Tensors, dims: Sequence[int | None], size: int) -> Tensors:
+def _run_batched(rule: DerivableFunction, ts: Tensors, dims: Sequence[int | None], size: int) -> Tensors:
     """Run a rule on each example of a batch. The batch is the first axis of the results."""
     moved = [t if d is None else t.movedim(d, 0) for t, d in zip(ts, dims, strict=True)]
     if rule.batches:
@@ -191,14 +191,14 @@ def call(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors:
     ints = [n for n in numbers if type(n) in (int, torch.SymInt)]
     floats = [n for n in numbers if type(n) in (float, torch.SymFloat)]
     if _level() is not None:  # a compiler would drop the jvp and the vjp, without an error; so it stops here
-        return _opened(key, ts, ints, floats)  # type: ignore[no-any-return]
+        return _apply_key(key, ts, ints, floats)  # type: ignore[no-any-return]
     # A compiler makes a program for each float, except for those in tensors.
     held = [torch.tensor(1.0, dtype=torch.float64, device="cpu") * n for n in floats]
     return torch.ops.xbridge.call.default(ts, held, key, ints)  # type: ignore[no-any-return]
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator] # theirs
-def _opened(key: str, ts: Tensors, ints: list[int], floats: list[float]) -> Any:
+@torch.compiler.disable  # type: ignore[untyped-decorator] # torch leaves it untyped
+def _apply_key(key: str, ts: Tensors, ints: list[int], floats: list[float]) -> Any:
     return apply(_rule_of(key).rule(ints, floats), ts)
 
 
@@ -214,19 +214,21 @@ def _rule_of(key: str) -> Any:
     return found
 
 
-def _described(ts: Tensors, floats: Tensors, key: str, ints: list[int]) -> Tensors:
+def _describe_program(ts: Tensors, floats: Tensors, key: str, ints: list[int]) -> Tensors:
     places = [t.device for t in ts] or [torch.device("cpu")]
     device = next((place for place in places if place.type == "meta"), places[0])  # it has no values
     found = _rule_of(key)
     if torch.compiler.is_exporting():
         _exported.add(found)
-    specs = _shapes(found, ts, floats, ints)
+    specs = _describe_outputs(found, ts, floats, ints)
     return [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device) for spec in specs]
 
 
-def _shapes(found: Rule | Program, ts: Tensors, floats: Tensors, ints: Sequence[int]) -> Sequence[Spec]:
+def _describe_outputs(
+    found: DerivableFunction | Program, ts: Tensors, floats: Tensors, ints: Sequence[int]
+) -> Sequence[Spec]:
     """Describe the outputs. Sizes that are symbols stay symbols, if the function's sizes follow from them."""
-    if isinstance(found, Rule):
+    if isinstance(found, DerivableFunction):
         return found.shapes(_specs(ts))
     if found.gradients is not None:
         return [
@@ -234,9 +236,9 @@ def _shapes(found: Rule | Program, ts: Tensors, floats: Tensors, ints: Sequence[
             for t in select(found.gradients, ts[len(ts) - len(found.gradients) :])
         ]
     dtypes, ranks = [str(t.dtype)[6:] for t in ts], [t.ndim for t in ts]
-    values = [_value(t) for t in floats]
+    values = [_known_value(t) for t in floats]
 
-    def describe(numbers: Sequence[int]) -> tuple[tuple[Spec, ...], Form]:
+    def describe(numbers: Sequence[int]) -> tuple[tuple[Spec, ...], TreeDef]:
         rest = iter(numbers)
         ints_ = [next(rest) for _ in ints]
         shapes = [tuple([next(rest) for _ in range(rank)]) for rank in ranks]
@@ -245,7 +247,7 @@ def _shapes(found: Rule | Program, ts: Tensors, floats: Tensors, ints: Sequence[
     sizes: list[Any] = [*ints, *[n for t in ts for n in t.shape]]
     symbols = tuple([n.node.expr if _is_symbol(n) else None for n in sizes])
     if any(symbol is not None for symbol in symbols):
-        plan = found.plan(symbols, [_hint(n) for n in sizes], describe)
+        plan = found.plan(symbols, [_size_hint(n) for n in sizes], describe)
         if plan is not None and all(
             plan.step == 1 or (sizes[i] - n) % plan.step == 0
             for i, n in zip(plan.where, plan.base, strict=True)
@@ -260,14 +262,14 @@ def _is_symbol(n: Any) -> bool:
     return isinstance(n, torch.SymInt) and n.node.maybe_as_int() is None
 
 
-def _hint(n: Any) -> int:
+def _size_hint(n: Any) -> int:
     """Return a number for a size. If its symbol stands for values of a tensor, it may be any."""
     if not _is_symbol(n):
         return int(n)
     return int(n.node.hint) if n.node.has_hint() else 4
 
 
-def _value(t: torch.Tensor) -> float | None:
+def _known_value(t: torch.Tensor) -> float | None:
     """Return the number that a tensor holds, or None while a compiler does not tell it."""
     known = t if type(t) is torch.Tensor else getattr(t, "constant", None)
     with _python_dispatch._disable_current_modes():
@@ -296,7 +298,7 @@ def _compute_checked(
     ts: list[torch.Tensor], floats: list[torch.Tensor], key: str, ints: list[int]
 ) -> list[torch.Tensor]:
     found = _rule_of(key)
-    rule = found if isinstance(found, Rule) else found.rule(ints, [float(t) for t in floats])
+    rule = found if isinstance(found, DerivableFunction) else found.rule(ints, [float(t) for t in floats])
     specs = _specs(ts)
     declared = rule.shapes(specs)
     form = latest.form
@@ -311,21 +313,21 @@ def _compute_checked(
 _SCHEMA = "(Tensor[] ts, Tensor[] floats, str key, SymInt[] ints) -> Tensor[]"
 
 
-def _operator(name: str) -> Any:
+def _make_operator(name: str) -> Any:
     operator = torch.library.custom_op(f"xbridge::{name}", _compute_checked, mutates_args=(), schema=_SCHEMA)
-    operator.register_fake(_described)
+    operator.register_fake(_describe_program)
     return operator
 
 
-_exported: set[Rule | Program] = set()
+_exported: set[DerivableFunction | Program] = set()
 """Rules and programs in exported programs, which hold their keys only and may live as long as the process."""
 
-_operator("bare")
-_graph = _operator("call")
+_make_operator("bare")
+_graph = _make_operator("call")
 
 
 @cache
-def _operator_of_slices(inputs: int, outputs: int) -> Any:
+def _make_operator_of_slices(inputs: int, outputs: int) -> Any:
     """Return the operator for a batch of gradients, as `is_grads_batched` makes it.
 
     Torch repeats an operator for each slice if it has no lists. Such a batch is below autograd, so the graph
@@ -340,7 +342,7 @@ def _operator_of_slices(inputs: int, outputs: int) -> Any:
 
     def setup(ctx: Any, inputs: Any, output: Any) -> None:
         key, *ts = inputs
-        _keep(ctx, rules[key], ts, output if isinstance(output, tuple) else (output,))
+        _save_for_derivatives(ctx, rules[key], ts, output if isinstance(output, tuple) else (output,))
 
     name = f"xbridge::slices_{inputs}_{outputs}"
     operator = torch.library.custom_op(name, run, mutates_args=(), schema=schema)
@@ -348,10 +350,10 @@ def _operator_of_slices(inputs: int, outputs: int) -> Any:
     return operator
 
 
-def _setup(ctx: Any, inputs: Any, output: Any) -> None:
+def _set_up_context(ctx: Any, inputs: Any, output: Any) -> None:
     ts, floats, key, ints = inputs
     found = _rule_of(key)
-    _shapes(found, ts, floats, ints)  # for the form of the result
+    _describe_outputs(found, ts, floats, ints)  # for the form of the result
     ctx.found, ctx.form, ctx.count, ctx.floats, ctx.ints = found, latest.form, len(ts), floats, ints
     ctx.outs = tuple(map(_is_inexact, output))
     ctx.save_for_backward(*(output if found.wants_outputs else ()), *ts)
@@ -365,7 +367,12 @@ def _backward_of_operator(ctx: Any, cotangents: Tensors) -> Any:
     seeds = select(ctx.outs, cotangents)
     made = torch.ops.xbridge.call.default([*seeds, *kept], ctx.floats, found.key, ctx.ints)
     # A list of numbers is one leaf, and an empty list is none.
-    return replaced(ins, made, [None] * len(ins)), [None] * len(ctx.floats), None, None if ctx.ints else []
+    return (
+        replace_chosen(ins, made, [None] * len(ins)),
+        [None] * len(ctx.floats),
+        None,
+        None if ctx.ints else [],
+    )
 
 
-_graph.register_autograd(_backward_of_operator, setup_context=_setup)
+_graph.register_autograd(_backward_of_operator, setup_context=_set_up_context)

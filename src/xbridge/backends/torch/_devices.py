@@ -12,7 +12,7 @@ from xbridge._core.protocol import Exporter
 from xbridge.errors import DeviceError
 
 
-def named(device: torch.device) -> Device:
+def name_device(device: torch.device) -> Device:
     """Return the name of one of torch's devices."""
     return CPU if device.type == "cpu" else device_named(str(device))
 
@@ -22,13 +22,13 @@ def accelerators() -> tuple[str, ...]:
     return ("cuda", "xpu", "mps", torch._C._get_privateuse1_backend_name())
 
 
-def count(kind: str) -> int:
+def count_devices(kind: str) -> int:
     """Return the number of devices of a kind that are present."""
     module = getattr(torch, kind, None)
     return int(module.device_count()) if module is not None else 0
 
 
-def current(device: torch.device) -> AbstractContextManager[object]:
+def make_current(device: torch.device) -> AbstractContextManager[object]:
     """Return a context that makes a device current, if its kind has a current device."""
     module = getattr(torch, device.type, None)
     guard: AbstractContextManager[object] = getattr(module, "device", nullcontext)(device.index)
@@ -38,21 +38,21 @@ def current(device: torch.device) -> AbstractContextManager[object]:
 def from_dlpack(shown: Exporter, /) -> torch.Tensor:
     """Return a tensor over the memory of an exporter, by DLPack or else by the CUDA array interface."""
     if not hasattr(shown, "__dlpack__"):
-        return _over_interface(getattr(shown, "__cuda_array_interface__"), shown)  # noqa: B009 -- not in the type
+        return _wrap_interface(getattr(shown, "__cuda_array_interface__"), shown)  # noqa: B009 -- not in the type
     kind, number = shown.__dlpack_device__()
     with torch.cuda.device(number) if kind in (CUDA, ROCM, CUDA_MANAGED) else nullcontext():
         taken: torch.Tensor = torch.from_dlpack(shown)  # type: ignore[attr-defined] # it is public
         return taken
 
 
-def _over_interface(interface: dict[str, Any], owner: object) -> torch.Tensor:
+def _wrap_interface(interface: dict[str, Any], owner: object) -> torch.Tensor:
     """Return a tensor over the memory of a CUDA array interface, on the device that has it.
 
     The interface does not name the device, and torch copies if it is given another one. So each device is
     tried. Torch does not wait for the stream that writes the memory.
     """
     now = torch.cuda.current_device()
-    for number in (now, *(other for other in range(count("cuda")) if other != now)):
+    for number in (now, *(other for other in range(count_devices("cuda")) if other != now)):
         tensor = torch.as_tensor(owner, device=f"cuda:{number}")
         if tensor.data_ptr() == interface["data"][0]:
             break
@@ -62,5 +62,5 @@ def _over_interface(interface: dict[str, Any], owner: object) -> torch.Tensor:
     if stream in (1, 2):  # the two default streams, of which torch has no handle
         torch.cuda.synchronize(tensor.device)
     elif stream is not None:
-        torch.cuda.ExternalStream(stream, tensor.device).synchronize()  # type: ignore[no-untyped-call] # theirs
+        torch.cuda.ExternalStream(stream, tensor.device).synchronize()  # type: ignore[no-untyped-call] # torch leaves it untyped
     return tensor

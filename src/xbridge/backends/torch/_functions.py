@@ -19,14 +19,14 @@ from torch.utils._pytree import tree_leaves
 from xbridge._core.locks import lock
 from xbridge._derive.functions import (
     Spec,
-    TracedRule,
+    TracedFunction,
     latest,
-    no_derivative,
+    no_derivative_error,
     refuse_given,
-    restricted,
+    restrict,
     select,
 )
-from xbridge._derive.numpy_functions import declared
+from xbridge._derive.numpy_functions import describe_declared
 from xbridge._derive.treedef import ARRAY
 from xbridge.backends.torch._purity import Purity, Watch, changed, inside, random, shared_flags
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
@@ -34,7 +34,8 @@ from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge._derive.functions import Call, Form, Rule
+    from xbridge._derive.functions import Call, DerivableFunction
+    from xbridge._derive.treedef import TreeDef
 
     Tensors = Sequence[torch.Tensor]
 
@@ -43,7 +44,7 @@ _level = _functorch.maybe_current_level
 _BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 
 
-def rule_of(call: Call) -> Rule:
+def rule_of(call: Call) -> DerivableFunction:
     """Make the rule of a function."""
     refuse_given(call)
 
@@ -51,7 +52,7 @@ def rule_of(call: Call) -> Rule:
         args, kwargs = call.unflatten(call.form, xs)
         with inside():
             result = call.fn(*args, **kwargs)
-        return tuple(map(torch.as_tensor, call.returned(result, xs)))
+        return tuple(map(torch.as_tensor, call.read_result(result, xs)))
 
     return TorchRule(call, call.name, flat)
 
@@ -65,7 +66,7 @@ def _requires_grad(x: torch.Tensor) -> bool:
 
 
 def _has_tangent(x: torch.Tensor) -> bool:
-    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # theirs
+    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # torch leaves it untyped
 
 
 def _may_have_tangent(x: torch.Tensor) -> bool:
@@ -107,7 +108,7 @@ class _Departures(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class TorchRule(TracedRule):
+class TorchRule(TracedFunction):
     """A function of tensors."""
 
     keeps_version = True
@@ -140,7 +141,7 @@ class TorchRule(TracedRule):
     def version(self) -> int:
         return self._purity.version()
 
-    def _linked(self, made: Rule, seeds: int | None) -> TorchRule:
+    def _link_derived(self, made: DerivableFunction, seeds: int | None) -> TorchRule:
         """Let a derived rule share what is known of the function, and find the versions in its inputs."""
         assert isinstance(made, TorchRule)  # noqa: S101 -- a type checker cannot know
         made._purity = self._purity
@@ -150,16 +151,16 @@ class TorchRule(TracedRule):
         )
         return made
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
-        made = self._linked(super().vjp(ins, outs, form), sum(outs))
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
+        made = self._link_derived(super().vjp(ins, outs, form), sum(outs))
         made._gradients = (False,) * (sum(outs) + 1) + ins
         return made
 
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
-        return self._linked(super().jvp(ins, outs, form), sum(ins))
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
+        return self._link_derived(super().jvp(ins, outs, form), sum(ins))
 
-    def batched(self, axes: tuple[int | None, ...]) -> Rule:
-        return self._linked(super().batched(axes), None)
+    def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
+        return self._link_derived(super().batched(axes), None)
 
     def vjp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
         fn, count = self.fn, sum(outs)
@@ -167,11 +168,11 @@ class TorchRule(TracedRule):
         def vjp(*a: torch.Tensor) -> Tensors:
             cotangents, xs = a[:count], a[count + 1 :]
             if _level() is not None:
-                restriction = restricted(fn, ins, outs, xs)
+                restriction = restrict(fn, ins, outs, xs)
 
                 def part(*chosen: torch.Tensor) -> Tensors:
                     def run() -> Tensors:
-                        return restriction(*self._writable(chosen))
+                        return restriction(*self._copy_written(chosen))
 
                     ys = run()
                     if _is_cut(ys, cotangents):
@@ -186,9 +187,9 @@ class TorchRule(TracedRule):
                 for x, chosen in zip(xs, ins, strict=True)
             )
             with torch.enable_grad():
-                ys = select(outs, fn(*self._writable(xs)))
+                ys = select(outs, fn(*self._copy_written(xs)))
                 if _is_cut(ys, cotangents):
-                    self._refuse_cut(lambda: fn(*self._writable(xs)), _requires_grad)
+                    self._refuse_cut(lambda: fn(*self._copy_written(xs)), _requires_grad)
                 live = [(y, c) for y, c in zip(ys, cotangents, strict=True) if y.requires_grad]
                 if not live:
                     return [torch.zeros_like(x) for x in select(ins, xs)]
@@ -208,7 +209,7 @@ class TorchRule(TracedRule):
 
         def jvp(*a: torch.Tensor) -> Tensors:
             tangents, xs = a[:count], a[count + 1 :]
-            restriction = restricted(fn, ins, outs, xs)
+            restriction = restrict(fn, ins, outs, xs)
 
             def part(*chosen: torch.Tensor) -> Tensors:
                 ys = restriction(*chosen)
@@ -221,7 +222,7 @@ class TorchRule(TracedRule):
 
         return jvp
 
-    def _writable(self, xs: Tensors) -> Tensors:
+    def _copy_written(self, xs: Tensors) -> Tensors:
         """Return copies of arguments that the function writes to, because leaves of a graph are read-only."""
         return [x.clone() for x in xs] if self._purity.overwrites else xs
 
@@ -231,7 +232,7 @@ class TorchRule(TracedRule):
             with _Departures(follows) as departures:
                 run()
             if departures.seen:
-                raise no_derivative(
+                raise no_derivative_error(
                     self.call.name,
                     "it detaches what torch follows, or takes its numbers out of torch",
                     "operations of torch instead, or jax.lax.stop_gradient around the result",
@@ -240,11 +241,11 @@ class TorchRule(TracedRule):
     def batch_of(self, axes: tuple[int | None, ...]) -> Callable[..., Any]:
         return torch.func.vmap(self.fn, in_dims=axes, randomness="error")
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         if self._gradients is not None:
             return tuple(select(self._gradients, specs)), ARRAY
         if self.call.result is not None and not self.order:
-            return declared(self.call, specs)
+            return describe_declared(self.call, specs)
         try:
             with shared_flags(), FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(mode=False):
                 xs = [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]

@@ -160,7 +160,7 @@ def _set_flags(*, on: bool) -> None:
     note(on)
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves it untyped
     """Notices what a function reads, writes and draws that it did not make.
 
     Tensors without values stand for all that the function makes. So a write to another is refused before
@@ -168,7 +168,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
     """
 
     def __init__(self, name: str, xs: Tensors, *, real: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # theirs
+        super().__init__()  # type: ignore[no-untyped-call] # torch leaves it untyped
         self._name, self._real = name, real
         self._arguments = set(map(_memory, filter(_has_memory, xs)))
         self._own, self._foreign = set[int](), set[int]()

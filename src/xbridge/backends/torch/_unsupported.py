@@ -54,6 +54,7 @@ def not_values(x: torch.Tensor) -> tuple[str, str] | None:
 
 def freed(x: torch.Tensor) -> tuple[str, str] | None:
     """Return a reason and a hint if the storage is too small for the elements, else None."""
+    # In elements, and not in bytes as in `MemoryLayout.span`: no array is made of a tensor that was freed.
     if x.is_contiguous():
         reach = x.numel()
     else:
@@ -83,7 +84,10 @@ def readable(x: torch.Tensor) -> torch.Tensor:
 
 
 def is_whole(x: torch.Tensor) -> bool:
-    """Return True for an ordinary tensor with a storage of its own and nothing pending; False in doubt."""
+    """Return True for an ordinary tensor with a storage of its own and nothing pending.
+
+    Return False if torch cannot tell, as for a tensor without storage.
+    """
     if type(x) is not torch.Tensor or torch.compiler.is_dynamo_compiling():
         return False
     try:
@@ -137,7 +141,7 @@ def is_dual(x: torch.Tensor) -> bool:
     if forward_ad._current_level < 0:
         return False
     try:
-        return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # theirs
+        return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # torch leaves it untyped
     except RuntimeError:  # the tensor has no strides, so that torch gives it no tangent
         return False
 
@@ -151,6 +155,9 @@ def shape_of(x: torch.Tensor) -> tuple[int, ...]:
 
 def is_inside(x: torch.Tensor, host: HostArray) -> bool:
     """Return True if all elements are inside the storage. `host` is a view of the tensor."""
+    # This and `overlaps` are `MemoryLayout.span` and `may_overlap_itself`, written out. They run in each call
+    # of `fast_to_numpy` for a view, where a `MemoryLayout` would make them take 3 to 5 times as long: 14 us
+    # in place of 4.7 us, and 11 us in place of 2 us (measured side by side). Torch has no negative strides.
     start = x.storage_offset() * host.itemsize
     ends = zip(host.shape, host.strides)  # noqa: B905 -- of one array
     reach = sum([(n - 1) * stride for n, stride in ends]) + host.itemsize

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xbridge._api import to_backend
-from xbridge._derive.functions import Given, latest
+from xbridge._derive.functions import UserDerivative, latest
 from xbridge._derive.treedef import ARRAY, unflatten
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from xbridge._core.protocol import Array
-    from xbridge._derive.functions import Form, Rule
+    from xbridge._derive.functions import DerivableFunction
     from xbridge._derive.signature import Signature
+    from xbridge._derive.treedef import TreeDef
 
 
 class PlainCall:
@@ -32,35 +33,35 @@ class PlainCall:
         signature: Signature | None = None,
     ) -> None:
         self.name, self.fn, self.library, self.caller = "f", fn, library, HOST
-        self.declared: Form = ARRAY
-        self.form: Form = ("tuple", ("tuple", ARRAY), ("dict", (), ()))
+        self.declared: TreeDef = ARRAY
+        self.form: TreeDef = ("tuple", ("tuple", ARRAY), ("dict", (), ()))
         self.numbers: tuple[Any, ...] = ()
-        self.vjp, self.jvp = vjp and Given(vjp), jvp and Given(jvp)
+        self.vjp, self.jvp = vjp and UserDerivative(vjp), jvp and UserDerivative(jvp)
         self.signature, self.result = signature, None
 
-    def rule(self) -> Rule:
+    def rule(self) -> DerivableFunction:
         """Return the rule of the backend."""
         make = get(self.library).rule
         assert make is not None
-        made: Rule = make(self)
+        made: DerivableFunction = make(self)
         return made
 
-    def detached(self, declared: Form) -> Self:
+    def without_rules(self, declared: TreeDef) -> Self:
         """Return the call: it has nothing that another process could not have."""
         self.declared = declared
         return self
 
-    def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[Form, list[Array]]:  # noqa: ARG002 -- no numbers
+    def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]:  # noqa: ARG002 -- no numbers
         """Return the form and the arrays of one array, or of a tuple of arrays."""
         if isinstance(tree, tuple):
             return ("tuple", *[ARRAY] * len(tree)), list(tree)
         return ARRAY, [tree]
 
-    def unflatten(self, form: Form, leaves: Iterable[Any]) -> Any:
+    def unflatten(self, form: TreeDef, leaves: Iterable[Any]) -> Any:
         """Return the tree of a form."""
         return unflatten(form, iter(leaves), iter(()))
 
-    def returned(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
+    def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
         """Return the arrays of a result, and keep its form."""
         latest.form, arrays = self.flatten(tree, xs)
         return arrays
@@ -73,7 +74,9 @@ class PlainCall:
         """Return what dtypes depend on, which the tests do not change."""
         return None
 
-    def evaluate(self, rule: Rule, xs: Sequence[Array], target: str, device: object = None) -> list[Array]:
+    def evaluate(
+        self, rule: DerivableFunction, xs: Sequence[Array], target: str, device: object = None
+    ) -> list[Array]:
         """Run a rule, and convert there and back."""
         given = [to_backend(x, self.library) for x in xs]
         return [to_backend(y, target, device=device, copy=True) for y in rule(*given)]

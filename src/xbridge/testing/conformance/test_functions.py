@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from xbridge._api import to_backend, to_numpy
-from xbridge._derive.functions import Rule, Spec, latest
+from xbridge._derive.functions import DerivableFunction, Spec, latest
 from xbridge._derive.signature import parse
 from xbridge._derive.treedef import ARRAY
 from xbridge._inspect import backend_of
@@ -37,7 +37,7 @@ def _call(library: str) -> PlainCall:
     """Make a call of the square, with its derivatives if the library has none."""
     bare = PlainCall(library, _square)
     rule = bare.rule()
-    assert isinstance(rule, Rule)
+    assert isinstance(rule, DerivableFunction)
     try:
         rule.derive("vjp", (True,), (True,), ARRAY)
     except GradientError:
@@ -52,7 +52,7 @@ def _call(library: str) -> PlainCall:
     return bare
 
 
-def _rule(backend: str) -> Rule:
+def _rule(backend: str) -> DerivableFunction:
     if get(backend).rule is None:
         pytest.skip("it has no rules of functions")
     return _call(backend).rule()

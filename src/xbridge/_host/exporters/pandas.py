@@ -1,0 +1,37 @@
+"""Adapter for pandas: data frames, series, indexes and extension arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from xbridge._host.exporters import generic
+
+
+class Adapter(generic.Adapter):
+    """pandas exports NaN, NaT or an object for a missing value. All of its objects have `astype`."""
+
+    def columns(self, x: Any) -> list[tuple[object, object]] | None:
+        """Return the dtypes of a data frame, or of the levels of an index."""
+        return list(x.dtypes.items()) if isinstance(x, (pd.DataFrame, pd.MultiIndex)) else None
+
+    def value_dtypes(self, dtype: Any) -> list[object]:
+        """Return the dtype of categories, of sparse values, or of Arrow's values."""
+        if isinstance(dtype, pd.CategoricalDtype):
+            return [] if dtype.categories is None else [dtype.categories.dtype]
+        if isinstance(dtype, pd.ArrowDtype):
+            return [dtype.pyarrow_dtype]
+        return [dtype.subtype] if isinstance(dtype, pd.SparseDtype) else []
+
+    def cast_hint(self, x: Any, dtype: str) -> str | None:
+        """Return a call of `astype`. An index of several levels has none, and is a data frame first."""
+        return "x.to_frame()" if isinstance(x, pd.MultiIndex) else super().cast_hint(x, dtype)
+
+    def numbers_hint(self, x: Any) -> str | None:
+        """Return the columns of numbers of a data frame; a cast of anything else."""
+        return "x.select_dtypes('number')" if isinstance(x, pd.DataFrame) else super().numbers_hint(x)
+
+    def cast_table(self, x: Any, dtype: str) -> object:
+        """Return a data frame in one dtype: columns of nullable dtypes export objects together."""
+        return x.astype(dtype) if isinstance(x, pd.DataFrame) else None
