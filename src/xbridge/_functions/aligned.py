@@ -8,6 +8,7 @@ from xbridge._derive.functions import Given
 from xbridge._derive.signature import parse
 from xbridge._functions.function import Definition, Function
 from xbridge._functions.named import read_names
+from xbridge._functions.portable import Portable, is_portable
 from xbridge._functions.run import name_of, wrapper
 from xbridge.errors import OptionError, shown
 
@@ -140,6 +141,7 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     {'a': tensor(1.), 'b': tensor(2.)}
     """
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    more = {"arrays": arrays, "vjp": vjp, "jvp": jvp, "signature": signature, "result": result}
     if result is not None and not callable(result):
         hint = "result=numpy.empty_like"
         raise OptionError.build(f"take result={shown(result)}", "it is not a function", hint)
@@ -148,7 +150,10 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = name_of(fn)
-        return wrapper(Function(fn, name, (backend, like), keywords, given, read_names(arrays, fn, name)))
+        call = wrapper(Function(fn, name, (backend, like), keywords, given, read_names(arrays, fn, name)))
+        if not is_portable(fn):
+            return call
+        return Portable(call).as_made_by(aligned, {"like": like, "backend": backend, **keywords, **more})
 
     return wrap if fn is None else wrap(fn)
 

@@ -23,6 +23,7 @@ from xbridge._engine.stack import promoted
 from xbridge._functions.flatten import flatten
 from xbridge._functions.named import as_made, protected
 from xbridge._functions.results import refuse_late, refuse_unknown
+from xbridge._plan.options import read_options
 from xbridge._plan.rules import chosen
 from xbridge._registry.registry import backend_for, fast_converters, get
 from xbridge.backends import HOST
@@ -286,11 +287,12 @@ def narrowing(
 def program_key(function: str, form: Form, library: str, caller: str) -> str:
     """Return a key for a call in a program that is being compiled."""
     own = functions[function]
+    device = read_options((get(library),), **own.keywords).device
     kinds = holes(form)
 
     def find(ints: Sequence[int], floats: Sequence[float]) -> Rule:
         values: dict[str, Any] = {"int": map(int, ints), "float": map(float, floats)}
-        return own.rule(library, caller, form, tuple([next(values[kind]) for kind in kinds]), None)
+        return own.rule(library, caller, form, tuple([next(values[kind]) for kind in kinds]), device)
 
     program = Program(own.name, find)
     own.programs.append(program)

@@ -480,8 +480,10 @@ def follows(x: torch.Tensor, /) -> bool:
 
 
 def run(rule: Rule, xs: list[torch.Tensor], /) -> Sequence[torch.Tensor]:
-    from xbridge.backends.torch._calls import apply  # noqa: PLC0415 -- as above
+    from xbridge.backends.torch._calls import apply, gathered  # noqa: PLC0415 -- as above
 
+    if len(xs) > 1 and len({x.device for x in xs}) > 1:
+        return apply(rule, gathered(xs, [*map(follows, xs)].index(True)))
     return apply(rule, xs)
 
 
