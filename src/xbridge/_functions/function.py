@@ -20,7 +20,7 @@ from xbridge._derive.treedef import holes, unflatten
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
 from xbridge._engine.stack import promoted
-from xbridge._functions.flatten import flatten
+from xbridge._functions.flatten import flatten, traceable, with_objects
 from xbridge._functions.named import as_made, protected
 from xbridge._functions.results import refuse_late, refuse_unknown
 from xbridge._plan.options import read_options
@@ -284,8 +284,9 @@ def narrowing(
 
 
 @constant
-def program_key(function: str, form: Form, library: str, caller: str) -> str:
-    """Return a key for a call in a program that is being compiled."""
+def program_key(function: str, traced: Form, library: str, caller: str, *objects: object) -> str:
+    """Return a key for a call in a program that is being compiled, of a form without its objects."""
+    form = with_objects(traced, iter(objects))
     own = functions[function]
     device = read_options((get(library),), **own.keywords).device
     kinds = holes(form)
@@ -303,3 +304,9 @@ def program_key(function: str, form: Form, library: str, caller: str) -> str:
 def latest_form() -> Form:
     """Return the form of the result of the call that was described last."""
     return latest.form
+
+
+@constant
+def latest_traceable() -> Form:
+    """Return the form with containers that a compiler can make."""
+    return traceable(latest.form)

@@ -11,6 +11,7 @@ import inspect
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from xbridge._core import dynamo
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.dynamo import no_result, traced_as
@@ -21,8 +22,8 @@ from xbridge._engine import verbs
 from xbridge._engine.learned import PLAIN, are_constant, converter
 from xbridge._engine.source import Source, leading_index, resolve_like, resolve_source
 from xbridge._functions.explain import CallPlan
-from xbridge._functions.flatten import LEAVES, flatten
-from xbridge._functions.function import could_write, latest_form, narrowing, program_key
+from xbridge._functions.flatten import LEAVES, flatten, without_objects
+from xbridge._functions.function import could_write, latest_form, latest_traceable, narrowing, program_key
 from xbridge._functions.named import as_made, imported, protected
 from xbridge._functions.results import late, refuse_late
 from xbridge._plan.options import read_options
@@ -222,8 +223,12 @@ def _embedded(function: Function, read: Read) -> Any:
         except XBridgeError as error:
             raise error.at(f"{paths(form)[i]} of {function.name}") from error
     if caller.trace is not None and caller.is_tracing():
-        ys = caller.trace(program_key(function.key, form, library.name, caller.name), xs, numbers)
-        return unflatten(latest_form(), iter(ys), iter(()))
+        objects: list[object] = []
+        traced = without_objects(form, objects)
+        key = program_key(function.key, traced, library.name, caller.name, *objects)
+        ys = caller.trace(key, xs, numbers)
+        form = latest_traceable() if dynamo.is_compiling() else latest_form()
+        return unflatten(form, iter(ys), iter(()))
     rule = function.rule(library.name, caller.name, form, tuple(numbers), options.device)
     _take_shortcut(function, read)
     ys = caller.run(rule, xs)

@@ -90,7 +90,7 @@ _is_dense = attrgetter("flags.carray")
 _offset = torch.Tensor.storage_offset
 _storage = torch.Tensor.untyped_storage
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-_is_traced = dynamo.is_compiling = torch.compiler.is_dynamo_compiling
+_is_traced = torch.compiler.is_dynamo_compiling
 dynamo.symbols |= {torch.SymInt: "int", torch.SymFloat: "float"}
 _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
 """Return the compiler of the functions that run now, if there is one. It makes read-only arrays writable."""
