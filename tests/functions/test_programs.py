@@ -294,10 +294,11 @@ def test_compile__makes_a_program_for_each_number_in_a_partial() -> None:
         lambda x: deque([x]),
         lambda x: OrderedDict(a=x),
         lambda x: {x},
+        lambda x: {"a": x}.values(),
         lambda x: partial(pow, x),
         lambda x: Registered(x),  # noqa: PLW0108 -- a class is no function
     ],
-    ids=["deque", "OrderedDict", "set", "partial", "registered"],
+    ids=["deque", "OrderedDict", "set", "values", "partial", "registered"],
 )
 def test_compile__refuses_containers_that_a_compiler_cannot_make(make: Any) -> None:
     """An error of ours says what to pass, and to return, instead."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from xbridge._derive.functions import Form
 
-_BUILTIN = (dict, list, set, frozenset, deque)
+_BUILTIN = (Mapping, list, AbstractSet, ValuesView, deque)
 _Slot = MemberDescriptorType
 
 _STANDARD = ("builtins", "itertools")
@@ -111,7 +111,7 @@ def _flatten_traced(x: Any, arrays: list[Any], numbers: list[Any] | None) -> For
         return ("partial", *form[1:])
     if issubclass(cls, _BUILTIN):
         within: list[Any] = []
-        flatten(list(x.values() if issubclass(cls, dict) else x), within, [])
+        flatten(list(x.values() if issubclass(cls, Mapping) else x), within, [])
         if within:
             refuse_traced(cls)
         return None
@@ -147,6 +147,7 @@ def refuse_container(x: object) -> None:
     """Raise if an object is a container: a compiler would take the arrays in it for constants."""
     if find(x) is not None:
         raise _untraceable(type(x))
+    _refuse_hidden(x)
 
 
 def _untraceable(cls: type) -> UnsupportedArrayError:
