@@ -50,6 +50,8 @@ if TYPE_CHECKING:
         signature: Signature | None
         result: Callable[..., Any] | None
 
+        @property
+        def shares(self) -> bool: ...
         def rule(self) -> Rule: ...
         def detached(self, declared: Form) -> Call: ...
         def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[Form, list[Array]]: ...
@@ -58,8 +60,15 @@ if TYPE_CHECKING:
         def result_dtype(self, dtype: str) -> str: ...
         def state(self) -> object: ...
         def evaluate(
-            self, rule: Rule, xs: Sequence[Array], target: str, device: Device | None = None
+            self, rule: Run, xs: Sequence[Array], target: str, device: Device | None = None
         ) -> list[Array]: ...
+
+    class Run(Protocol):
+        """A rule, or what runs it in another way."""
+
+        narrows: bool
+
+        def __call__(self, *xs: Array) -> Sequence[Array]: ...
 
 
 MOST = 128
@@ -82,6 +91,16 @@ class Given(NamedTuple):
     fn: Any
     vjp: Given | None = None
     jvp: Given | None = None
+
+
+class Recorded(NamedTuple):
+    """The outputs of a run, and the mark that derived rules take in the place of a version."""
+
+    ys: Sequence[Array]
+    mark: tuple[int, int, int]
+    """The version, and the number of the record."""
+    drop: Callable[[], None] | None
+    """Forgets the record, if there is one."""
 
 
 class _Latest(local):
@@ -110,7 +129,7 @@ def kept(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
 class Rule(ABC):
     """A function of arrays that returns a sequence of arrays.
 
-    A derived rule takes (*seeds, *outputs if `wants_outputs`, version if `keeps_version`, *inputs). Seeds are
+    A derived rule takes (*seeds, *outputs if `wants_outputs`, mark if `keeps_version`, *inputs). Seeds are
     cotangents of the outputs in `outs`, or tangents of the inputs in `ins`; both are masks. A vjp is the
     adjoint of the jvp: ``vdot(g, jvp(t)) == vdot(vjp(g), t)``, for complex numbers too.
     """
@@ -127,7 +146,8 @@ class Rule(ABC):
     narrows = True
     """True if the dtypes of the results are the function's; gradients have those of its arguments."""
     keeps_version = False
-    """True if derived rules take a version of what the function reads besides its arguments, too."""
+    """True if derived rules take a mark, too: a version of what the function reads besides its arguments, and
+    the number of the record of a run or zeros."""
 
     def __init__(self, call: Call, name: str) -> None:
         self.call = call
@@ -161,6 +181,15 @@ class Rule(ABC):
     def version(self) -> int:
         """Return a number that changes when what the function reads besides its arguments changes."""
         return 0
+
+    @property
+    def records(self) -> bool:
+        """True if `record` works: one run gives the value and what its vjp needs."""
+        return False
+
+    def record(self, ins: tuple[bool, ...], xs: Sequence[Array], *, once: bool) -> Recorded:
+        """Run the function for gradients of the inputs in `ins`. With `once`, a use drops the record."""
+        raise NotImplementedError
 
     def shapes(self, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
         """Describe the outputs for inputs like these, as the caller gets them. Nothing is computed."""

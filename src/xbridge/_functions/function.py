@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
-    from xbridge._derive.functions import Form, Given, Rule
+    from xbridge._derive.functions import Form, Given, Rule, Run
     from xbridge._derive.signature import Signature
     from xbridge._functions.named import Named
     from xbridge._functions.run import Shortcut
@@ -136,6 +136,11 @@ class Call:
         self._direct = device is None and self._keywords["copy"] is None
         self._writes = self._keywords["copy"] is None and could_write(get(self.library))
 
+    @property
+    def shares(self) -> bool:
+        """True if the function may get memory of its caller, which a later call may overwrite."""
+        return self._keywords["copy"] is False
+
     def rule(self) -> Rule:
         """Return the rule, made once."""
         rule = self._rule
@@ -203,7 +208,7 @@ class Call:
         return arrays
 
     def evaluate(
-        self, rule: Rule, xs: Sequence[Array], target: str, device: Device | None = None
+        self, rule: Run, xs: Sequence[Array], target: str, device: Device | None = None
     ) -> list[Array]:
         """Run a rule on arrays that nothing follows, and return arrays of another library.
 
