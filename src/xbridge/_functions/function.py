@@ -136,11 +136,6 @@ class Call:
         self._direct = device is None and self._keywords["copy"] is None
         self._writes = self._keywords["copy"] is None and could_write(get(self.library))
 
-    @property
-    def shares(self) -> bool:
-        """True if the function may get memory of its caller, which a later call may overwrite."""
-        return self._keywords["copy"] is False
-
     def rule(self) -> Rule:
         """Return the rule, made once."""
         rule = self._rule

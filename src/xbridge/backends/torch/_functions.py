@@ -180,7 +180,7 @@ class TorchRule(TracedRule):
 
     @property
     def records(self) -> bool:
-        return self._is_value and not self.call.shares
+        return self._is_value
 
     def record(self, ins: tuple[bool, ...], xs: Tensors, *, once: bool) -> Recorded:
         def fn(*given: torch.Tensor) -> Any:
