@@ -125,6 +125,9 @@ def test_record__keeps_nothing_for_a_derivative_that_no_one_asks_for(counted: tu
     x = jnp.asarray(X)
     jax.block_until_ready(jax.jit(lambda x: jax.value_and_grad(total(f))(x)[0])(x))
     assert fn.living == 0
+    fn.runs = 0
+    same(jax.jit(lambda x: (jax.vjp(f, x), 2 * x)[1])(x), 2 * X)
+    assert fn.runs == 0
     y, pull = jax.vjp(f, x)
     assert fn.living == 1
     del pull
