@@ -162,7 +162,8 @@ def traceable(form: Form) -> Form:
     children = [traceable(child) for child in form[start:]]
     if form[0] != "node":
         return (*form[:start], *children)
-    cls, given = form[1].container.cls, form[1].form
+    cls: type = form[1].container.cls
+    given = form[1].form
     if not is_dataclass(cls) or getattr(given, "keys", None) != range(0):
         raise _untraceable(cls)
     rest = {name: it for name, it in given.stored.items() if name not in given.storages}
