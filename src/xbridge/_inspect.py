@@ -277,11 +277,14 @@ def explain(
     >>> plan.steps[0].nbytes, plan.shares_memory, plan.error
     (24, False, None)
     """
+    from functools import partial  # noqa: PLC0415 -- an import of xbridge takes less time without it
+
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
     asked = {"device": device, "dtype": dtype, "copy": copy, "grad": grad, "requires_grad": requires_grad}
-    function = vars(x).get("__xbridge__") if type(x) is type(explain) else None  # a proxy may raise
+    has_vars = issubclass(type(x), (type(explain), partial))  # a proxy may raise
+    function = vars(x).get("__xbridge__") if has_vars else None
     if function is not None and x.__wrapped__ is function.fn:
         named = {**asked, "writable": writable or None}
         given = {word: value for word, value in named.items() if value is not None}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +12,10 @@ import numpy as np
 import pytest
 
 import xbridge
-from xbridge import OptionError
+from xbridge import OptionError, UnsupportedArrayError
 from xbridge._core import dynamo
-from xbridge._derive.treedef import reorder_leaves
-from xbridge._functions.flatten import flatten
+from xbridge._derive.treedef import reorder_leaves, unflatten
+from xbridge._functions.flatten import flatten, with_objects, without_objects
 
 X = np.array([0.25, 0.5, 1.0])
 
@@ -31,20 +33,48 @@ class Partly:
     """A dataclass that another call than one with all fields makes."""
 
     factor: Any
+    power: int = field(init=False)
 
     def __init__(self) -> None:
-        self.factor = X
+        self.factor, self.more = X, 2
+
+
+@dataclass(slots=True)
+class Slotted:
+    """A dataclass whose instances have no dict."""
+
+    factor: Any
+    power: int = field(init=False)
 
 
 def test_flatten__dataclass_in_compiled_code_is_its_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler follows the fields of a dataclass, and takes no object as a constant."""
+    """A compiler follows what a dataclass stores, and takes no object as a constant."""
     monkeypatch.setattr(dynamo, "is_compiling", lambda: True)
     arrays: list[Any] = []
     numbers: list[Any] = []
     assert flatten(Scale(X, 2), arrays, numbers) == ("data", Scale, ("factor", "power"), "*", "int")
     assert arrays[0] is X
     assert numbers == [2]
-    assert flatten(Partly(), [], [])[0] != "data"
+    assert flatten(Partly(), [], []) == ("data", Partly, ("factor", "more"), "*", "int")
+    assert flatten(Slotted(X), [], []) == ("data", Slotted, ("factor",), "*")
+
+
+def test_flatten__objects_in_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partials are read, containers of arrays are refused, and other objects are constants."""
+    monkeypatch.setattr(dynamo, "is_compiling", lambda: True)
+    numbers: list[Any] = []
+    given = partial(pow, 2, exp=3.0)
+    form = flatten(given, [], numbers)
+    assert form[0] == "partial"
+    objects: list[Any] = []
+    made = unflatten(with_objects(without_objects(form, objects), iter(objects)), iter(()), iter(numbers))
+    assert (made.func, made.args, made.keywords) == (given.func, given.args, given.keywords)
+    assert objects == [pow]
+    for x in (partial(pow, X), {1: X}.values(), OrderedDict(a=X), iter([X]), deque([X])):
+        with pytest.raises(UnsupportedArrayError, match="cannot be made again"):
+            flatten(x, [], [])
+    assert flatten(deque(), [], [])[0] == "="
+    assert flatten(given.func, [], [])[0] == "="
 
 
 def test_arrange__orders_arrays_by_key_and_compares_constants() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import pickle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -15,12 +17,95 @@ from xbridge import OptionError
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 aligned: Any = xbridge.aligned
 
 
 @xbridge.aligned(backend="numpy", vjp=lambda g, y, x: g * np.cos(x))
 def sine(x: Any) -> Any:
     return np.sin(x)
+
+
+def cosine(x: Any) -> Any:
+    return np.cos(x)
+
+
+def gradient(g: Any, y: Any, x: Any) -> Any:
+    return -g * np.sin(x)
+
+
+renamed: Any = aligned(backend="numpy")(gradient)
+
+
+class Holder(torch.nn.Module):  # type: ignore[misc, name-defined] # Any, where torch is missing
+    """A module with an aligned function that has no name of its own, and one of another module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f = aligned(backend=np, vjp=gradient)(cosine)
+        self.own = torch.nn.Linear(2, 2)
+        self.layer = aligned(backend="torch")(self.own)
+        self.method = aligned(backend="numpy")(self.doubled)
+
+    def doubled(self, x: Any) -> Any:
+        return 2 * x
+
+
+def saved(x: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(x, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def by_cloudpickle(x: Any) -> Any:
+    return pickle.loads(pytest.importorskip("cloudpickle").dumps(x))
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+    "torch.save": saved,
+    "deepcopy": copy.deepcopy,
+    "cloudpickle": by_cloudpickle,
+}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=list(COPIES))
+def test_pickle__function_that_has_another_name(copied: Callable[[Any], Any]) -> None:
+    """What `aligned` makes of a function with a name of its own is copied with it and the options."""
+    holder = Holder()
+    x = torch.ones(2, requires_grad=True)
+    same(holder.f(x), np.cos(np.ones(2, "f4")))
+    other = copied(holder)
+    assert other.f is not holder.f
+    same(torch.autograd.grad(other.f(x).sum(), x)[0], -np.sin(np.ones(2, "f4")))
+    same(other.layer(np.ones(2, "f4")), holder.layer(np.ones(2, "f4")))
+    assert other.layer.__wrapped__ is other.own
+    assert other.method.__wrapped__.__self__ is other
+    same(other.method(x.detach()), np.full(2, 2, "f4"))
+
+
+def test_pickle__function_that_took_a_name() -> None:
+    """A function that came to stand for its name is pickled by that."""
+    partly = aligned(backend="numpy")(cosine)
+    globals()["cosine"] = partly
+    try:
+        assert pickle.loads(pickle.dumps(partly)) is partly
+    finally:
+        globals()["cosine"] = partly.__wrapped__
+
+
+def test_aligned__function_with_another_name_is_like_one() -> None:
+    """It is explained, bound and shown as a function is."""
+    x = torch.ones(2)
+    assert xbridge.explain(renamed, x, x, x).function == "gradient"
+    assert repr(renamed).startswith("<function gradient at ")
+    bound: Any = type("Bound", (), {"double": aligned(backend="numpy")(Holder.doubled)})
+    assert bound.double is vars(bound)["double"]
+    same(bound().double(x), np.full(2, 2, "f4"))
+    assert hash(renamed)
 
 
 def test_pickle__function_that_was_called() -> None:

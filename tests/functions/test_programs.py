@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,8 @@ from xbridge._derive.programs import find_plan
 from xbridge._derive.treedef import ARRAY, argument_paths
 
 torch = pytest.importorskip("torch")
-jnp = pytest.importorskip("jax.numpy")
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
 
 aligned: Any = xbridge.aligned
 
@@ -143,11 +146,53 @@ class Checked:
         object.__setattr__(self, "twice", 2 * self.k)
 
 
-@dataclass(frozen=True)
-class Hidden:
-    """A class whose instances are not made from their fields."""
+@dataclass
+class Doubled:
+    """A class that computes a field from another, and changes that."""
 
-    k: float = field(default=2.0, init=False)
+    y: Any
+    z: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.y = 2 * self.y
+        self.z = self.y + 1
+        self.more = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    """A class whose instances have no dict."""
+
+    y: Any
+    k: int = 2
+
+
+class Settings:
+    """A class of which a compiler knows nothing."""
+
+    k = 3.0
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.k
+
+
+@jax.tree_util.register_pytree_node_class
+class Registered:
+    """A container of JAX."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def tree_flatten(self) -> Any:
+        return (self.x,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, children: Any) -> Any:
+        return cls(*children)
+
+
+SETTINGS = Settings()
+PARTIAL = partial(pow, exp=2.0)
 
 
 def test_compile__follows_fields_of_dataclasses() -> None:
@@ -169,16 +214,113 @@ def test_compile__follows_fields_of_dataclasses() -> None:
         run(x).sum().backward()
 
 
-def test_compile__makes_dataclasses_as_their_class_does() -> None:
-    """What a class adds to its fields is there; one that is not made from them is left to the compiler."""
+def test_compile__keeps_what_instances_store() -> None:
+    """An instance is made again with all that it stores, and without code of its class."""
     f = aligned(backend="jax")(lambda x, o: x * o.twice)
-    given, hidden, x = Checked(), Hidden(), leaf(4)
+    given, x = Checked(), leaf(4)
     same(compiled(lambda x: f(x, given))[0](x), 4 * X)
     torch._dynamo.reset()
-    g = aligned(backend="jax")(lambda x, o: x * o.k)
-    same(g(x, hidden), 2 * X)
-    with pytest.raises(torch._dynamo.exc.InternalTorchDynamoError):
-        compiled(lambda x: g(x, hidden))[0](x)
+    g = aligned(backend="jax")(lambda o: o.y * o.z * o.more)
+    for run in (g, compiled(g)[0]):
+        same(run(Doubled(x.detach())), 2 * X * (2 * X + 1) * 3)
+    torch._dynamo.reset()
+    run, _ = compiled(lambda x: g(Doubled(x)))
+    same(torch.autograd.grad(run(x).sum(), x)[0], 24 * X + 6)
+
+
+MAKERS: dict[str, Any] = {
+    "frozen": lambda x: {"a": Slotted(x * 2), "n": x},
+    "computed": lambda x: [Doubled(x)],
+    "options": lambda x: Options(x=(x, "text")),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=list(MAKERS))
+@pytest.mark.parametrize("exports", [False, True])
+def test_compile__returns_dataclasses(make: Any, *, exports: bool) -> None:
+    """A dataclass in a result is made in compiled code, without code of its class."""
+    f, x = aligned(backend="jax")(make), leaf(4)
+
+    def arrays(x: Any) -> Any:
+        made = f(x)
+        if isinstance(made, dict):
+            return made["a"].y * made["a"].k
+        return made[0].y * made[0].more + made[0].z if isinstance(made, list) else made.x[0] * made.n
+
+    expected = arrays(x)
+    if exports:
+
+        class Model(torch.nn.Module):  # type: ignore[misc, name-defined] # Any, as above
+            def forward(self, x: Any) -> Any:
+                return arrays(x)
+
+        run = torch.export.export(Model(), (x,), strict=True).module()
+    else:
+        assert type(compiled(f)[0](x)) is type(f(x))
+        run = compiled(arrays)[0]
+    same(run(x), expected)
+
+
+CALLABLES = {
+    "function": value,
+    "object": SETTINGS,
+    "partial": PARTIAL,
+    "of jax": jnp.tanh,
+    "nested": partial(partial(pow), exp=3.0),
+}
+
+
+@pytest.mark.parametrize("fn", CALLABLES.values(), ids=list(CALLABLES))
+def test_compile__takes_callables_as_arguments(fn: Any) -> None:
+    """A function, a partial and an instance of any class are constants of a program."""
+    apply = aligned(backend="jax")(lambda x, fn, by: fn(jnp.sin(x)) * by.k)
+    fn = jnp.square if fn is value else fn
+    run, _ = compiled(lambda x: apply(x, fn, SETTINGS), dynamic=True)
+    x = leaf(4)
+    same(run(x), 3 * np.asarray(fn(np.sin(X))))
+
+
+def test_compile__makes_a_program_for_each_number_in_a_partial() -> None:
+    """A partial is read, so another one with other numbers is another constant."""
+    apply = aligned(backend="jax")(lambda x, fn: fn(x))
+    run, _ = compiled(lambda x, k: apply(x, partial(pow, exp=k)))
+    for k in (2.0, 3.0):
+        same(run(leaf(4), k), X**k)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: deque([x]),
+        lambda x: OrderedDict(a=x),
+        lambda x: {x},
+        lambda x: {"a": x}.values(),
+        lambda x: partial(pow, x),
+        lambda x: Registered(x),  # noqa: PLW0108 -- a class is no function
+    ],
+    ids=["deque", "OrderedDict", "set", "values", "partial", "registered"],
+)
+def test_compile__refuses_containers_that_a_compiler_cannot_make(make: Any) -> None:
+    """An error of ours says what to pass, and to return, instead."""
+    first = aligned(backend="jax")(lambda x, c: x)
+    with pytest.raises(
+        Exception, match=r"arrays in .* in compiled code: .* try a tuple, a dict or a dataclass"
+    ):
+        compiled(lambda x: first(x, make(x)))[0](leaf(2))
+    if isinstance(make(1), Registered) or make(1) in (deque([1]), {"a": 1}):
+        torch._dynamo.reset()
+        back = aligned(backend="jax")(make)
+        with pytest.raises(
+            Exception, match=r"arrays in .* in compiled code: .* try a tuple, a dict or a dataclass"
+        ):
+            compiled(back)[0](leaf(2))
+
+
+def test_compile__takes_containers_of_constants() -> None:
+    """A set, a deque and an ordered dict without arrays are constants."""
+    f = aligned(backend="jax")(lambda x, a, b: x * len(a) * len(b))
+    kinds = frozenset("ab")
+    same(compiled(lambda x: f(x, kinds, x.shape))[0](leaf(4)), X * 2)
 
 
 def test_call__refuses_a_function_of_another_process() -> None:

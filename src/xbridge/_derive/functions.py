@@ -56,8 +56,15 @@ if TYPE_CHECKING:
         def result_dtype(self, dtype: str) -> str: ...
         def state(self) -> object: ...
         def evaluate(
-            self, rule: DerivableFunction, xs: Sequence[Array], target: str, device: Device | None = None
+            self, rule: Run, xs: Sequence[Array], target: str, device: Device | None = None
         ) -> list[Array]: ...
+
+    class Run(Protocol):
+        """A rule, or what runs it in another way."""
+
+        narrows: bool
+
+        def __call__(self, *xs: Array) -> Sequence[Array]: ...
 
 
 MOST = 128
@@ -80,6 +87,16 @@ class UserDerivative(NamedTuple):
     fn: Any
     vjp: UserDerivative | None = None
     jvp: UserDerivative | None = None
+
+
+class Recorded(NamedTuple):
+    """The outputs of a run, and the mark that derived rules take in the place of a version."""
+
+    ys: Sequence[Array]
+    mark: tuple[int, int, int]
+    """The version, and the number of the record."""
+    drop: Callable[[], None] | None
+    """Forgets the record, if there is one."""
 
 
 class _Latest(local):
@@ -108,7 +125,7 @@ def get_or_make(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
 class DerivableFunction(ABC):
     """A function of arrays that returns a sequence of arrays.
 
-    A derived rule takes (*seeds, *outputs if `wants_outputs`, version if `keeps_version`, *inputs). Seeds are
+    A derived rule takes (*seeds, *outputs if `wants_outputs`, mark if `keeps_version`, *inputs). Seeds are
     cotangents of the outputs in `outs`, or tangents of the inputs in `ins`; both are masks. A vjp is the
     adjoint of the jvp: ``vdot(g, jvp(t)) == vdot(vjp(g), t)``, for complex numbers too.
     """
@@ -125,7 +142,8 @@ class DerivableFunction(ABC):
     narrows = True
     """True if the dtypes of the results are the function's; gradients have those of its arguments."""
     keeps_version = False
-    """True if derived rules take a version of what the function reads besides its arguments, too."""
+    """True if derived rules take a mark, too: a version of what the function reads besides its arguments, and
+    the number of the record of a run or zeros."""
 
     def __init__(self, call: Call, name: str) -> None:
         self.call = call
@@ -159,6 +177,15 @@ class DerivableFunction(ABC):
     def version(self) -> int:
         """Return a number that changes when what the function reads besides its arguments changes."""
         return 0
+
+    @property
+    def records(self) -> bool:
+        """True if `record` works: one run gives the value and what its vjp needs."""
+        return False
+
+    def record(self, ins: tuple[bool, ...], xs: Sequence[Array], *, once: bool) -> Recorded:
+        """Run the function for gradients of the inputs in `ins`. With `once`, a use drops the record."""
+        raise NotImplementedError
 
     def shapes(self, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
         """Describe the outputs for inputs like these, as the caller gets them. Nothing is computed."""

@@ -9,6 +9,7 @@ A compiler follows `unflatten` line by line.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,7 +27,7 @@ ARRAY = "*"
 NONE = ("=", type(None), None, None)
 """The form of None."""
 
-CHILDREN = {"tuple": 1, "list": 1, "named": 2, "node": 2, "dict": 3, "data": 3}
+CHILDREN = {"tuple": 1, "list": 1, "named": 2, "node": 2, "dict": 3, "data": 3, "partial": 1}
 """Containers, and the position of the first child in their forms."""
 
 
@@ -52,12 +53,16 @@ def unflatten(form: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> A
     if kind == "named":
         return form[1](*[unflatten(child, arrays, numbers) for child in form[2:]])
     if kind == "data":
-        parts = [unflatten(child, arrays, numbers) for child in form[3:]]
-        return form[1](**dict(zip(form[2], parts, strict=True)))
+        made = object.__new__(form[1])  # past the class, whose code may compute fields
+        for name, child in zip(form[2], form[3:], strict=True):
+            object.__setattr__(made, name, unflatten(child, arrays, numbers))
+        return made
     if kind == "node":
         parts = [unflatten(child, arrays, numbers) for child in form[2:]]
         return form[1].container.unflatten(form[1].form, parts)
     parts = [unflatten(child, arrays, numbers) for child in form[1:]]
+    if kind == "partial":
+        return partial(parts[0], *parts[1], **parts[2])
     return tuple(parts) if kind == "tuple" else parts
 
 

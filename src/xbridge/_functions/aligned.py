@@ -8,6 +8,7 @@ from xbridge._derive.functions import UserDerivative
 from xbridge._derive.signature import parse
 from xbridge._functions.function import Definition, Function
 from xbridge._functions.named import read_names
+from xbridge._functions.portable import Portable, is_portable
 from xbridge._functions.run import name_of, wrap_function
 from xbridge._plan.options import CallOptions
 from xbridge.errors import OptionError, shown
@@ -141,6 +142,19 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     {'a': tensor(1.), 'b': tensor(2.)}
     """
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
+    made_with = {
+        "like": like,
+        "backend": backend,
+        "device": device,
+        "dtype": dtype,
+        "copy": copy,
+        "grad": grad,
+        "arrays": arrays,
+        "vjp": vjp,
+        "jvp": jvp,
+        "signature": signature,
+        "result": result,
+    }
     if result is not None and not callable(result):
         hint = "result=numpy.empty_like"
         raise OptionError.build(f"take result={shown(result)}", "it is not a function", hint)
@@ -149,9 +163,10 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = name_of(fn)
-        return wrap_function(
+        call = wrap_function(
             Function(fn, name, (backend, like), options, given, read_names(arrays, fn, name))
         )
+        return Portable(call).as_made_by(aligned, made_with) if is_portable(fn) else call
 
     return wrap if fn is None else wrap(fn)
 

@@ -9,23 +9,29 @@ A compiler follows `flatten` line by line.
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from collections.abc import Mapping, ValuesView
 from collections.abc import Set as AbstractSet
-from dataclasses import fields, is_dataclass
-from inspect import signature
-from types import SimpleNamespace
+from dataclasses import is_dataclass
+from functools import partial
+from types import MemberDescriptorType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core import dynamo
 from xbridge._core.dynamo import constant
 from xbridge._core.literals import NUMBERS
-from xbridge._derive.treedef import ARRAY
+from xbridge._derive.treedef import ARRAY, CHILDREN
 from xbridge._registry.registry import are_arrays
 from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, with_article
 from xbridge.tree.containers import find_container
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from xbridge._derive.treedef import TreeDef
+
+_BUILTIN = (Mapping, list, AbstractSet, ValuesView, deque)
+_Slot = MemberDescriptorType
 
 _STANDARD = ("builtins", "itertools")
 """Modules of iterators. Their items can be read once, so arrays in them cannot be found before the call."""
@@ -73,13 +79,13 @@ def _identify_key(key: Any) -> Any:
 
 def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
     """Flatten a registered container or a dataclass that holds an array; anything else is a constant."""
-    if numbers is not None and type(x) in dynamo.symbols:
+    if dynamo.is_compiling():
+        form = _flatten_traced(x, arrays, numbers)
+        if form is not None:
+            return form
+    elif numbers is not None and type(x) in dynamo.symbols:
         numbers.append(x)
         return dynamo.symbols[type(x)]
-    if dynamo.is_compiling():  # which can follow fields, and cannot take an object as a constant
-        names = _init_fields(type(x))
-        if names is not None:
-            return ("data", type(x), names, *[flatten(getattr(x, name), arrays, numbers) for name in names])
     node = _open_container(x)
     if node is None:
         _refuse_hidden(x)
@@ -96,11 +102,104 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Tree
     return ("node", _Node(container, form, x, len(forms)), *forms)
 
 
+def _flatten_traced(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
+    """Flatten an object as a compiler can: by its attributes, and not as a constant. None for others."""
+    cls = type(x)
+    if cls is partial:
+        inside: list[Any] = []
+        form = flatten((x.func, x.args, x.keywords), inside, numbers)
+        if inside:
+            refuse_traced(cls)
+        return ("partial", *form[1:])
+    if issubclass(cls, _BUILTIN):
+        within: list[Any] = []
+        flatten(list(x.values() if issubclass(cls, Mapping) else x), within, [])
+        if within:
+            refuse_traced(cls)
+        return None
+    slots = _slots(cls)
+    if slots is None:
+        refuse_container(x)
+        return ("=", cls, None, x)
+    names = [*[name for name in slots if hasattr(x, name)], *vars_of(x)]
+    return ("data", cls, tuple(names), *[flatten(getattr(x, name), arrays, numbers) for name in names])
+
+
+def vars_of(x: Any) -> list[str]:
+    """Return the names in the dict of an object, if it has one. A compiler follows this function."""
+    return [*vars(x)] if hasattr(x, "__dict__") else []
+
+
 @constant
-def _init_fields(cls: type) -> tuple[str, ...] | None:
-    """Return the names of the fields of a dataclass, if they are what makes an instance; else None."""
-    names = tuple([field.name for field in fields(cls)]) if is_dataclass(cls) else ()
-    return names if names and {*names} == {*signature(cls).parameters} else None
+def _slots(cls: type) -> tuple[str, ...] | None:
+    """Return the names of the slots of a dataclass, or None if a class is no dataclass."""
+    if not is_dataclass(cls):
+        return None
+    return tuple([name for of in cls.__mro__ for name, it in vars(of).items() if isinstance(it, _Slot)])
+
+
+@constant
+def refuse_traced(cls: type) -> None:
+    """Raise for arrays in a container that a compiler cannot make again."""
+    raise _untraceable(cls)
+
+
+@constant
+def refuse_container(x: object) -> None:
+    """Raise if an object is a container: a compiler would take the arrays in it for constants."""
+    if find_container(x) is not None:
+        raise _untraceable(type(x))
+    _refuse_hidden(x)
+
+
+def _untraceable(cls: type) -> UnsupportedArrayError:
+    return hidden_arrays_error(
+        f"{with_article(cls.__name__)} in compiled code", "a tuple, a dict or a dataclass of them"
+    )
+
+
+def traceable(form: TreeDef) -> TreeDef:
+    """Return the form of a result with containers that a compiler can make."""
+    if isinstance(form, str) or form[0] == "=":
+        return form
+    start = CHILDREN[form[0]]
+    children = [traceable(child) for child in form[start:]]
+    if form[0] != "node":
+        return (*form[:start], *children)
+    cls: type = form[1].container.cls
+    given = form[1].form
+    if not is_dataclass(cls) or getattr(given, "keys", None) != range(0):
+        raise _untraceable(cls)
+    rest = {name: it for name, it in given.stored.items() if name not in given.storages}
+    names = [getattr(name, "__name__", name) for name in (*given.storages, *rest)]
+    return ("data", cls, tuple(names), *children, *[("=", type(it), None, it) for it in rest.values()])
+
+
+def without_objects(form: TreeDef, objects: list[Any]) -> TreeDef:
+    """Return a form that a compiler can take as a constant, and append the objects that it cannot.
+
+    A compiler follows this function. It takes an object for a constant if that is an argument of its own.
+    """
+    if type(form) is str:
+        return form
+    if form[0] == "=":
+        if form[1] in LEAVES:
+            return form
+        objects.append(form[3])
+        return "object"
+    start = CHILDREN[form[0]]
+    return (*form[:start], *[without_objects(child, objects) for child in form[start:]])
+
+
+def with_objects(form: TreeDef, objects: Iterator[Any]) -> TreeDef:
+    """Return the form with its objects."""
+    if form == "object":
+        x = next(objects)
+        return ("=", type(x), identify(x), x)
+    if isinstance(form, str) or form[0] == "=":
+        return form
+    start = CHILDREN[form[0]]
+    return (*form[:start], *[with_objects(child, objects) for child in form[start:]])
 
 
 @constant

@@ -20,10 +20,10 @@ from xbridge._derive.treedef import number_slots, unflatten
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
 from xbridge._engine.stack import promoted
-from xbridge._functions.flatten import flatten
+from xbridge._functions.flatten import flatten, traceable, with_objects
 from xbridge._functions.named import make_array, protect_host
 from xbridge._functions.results import refuse_async_result, refuse_hidden_arrays
-from xbridge._plan.options import CallOptions
+from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import chosen
 from xbridge._registry.call_cache import decline, direct, lookup_direct
 from xbridge._registry.registry import backend_for, get
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
-    from xbridge._derive.functions import DerivableFunction, UserDerivative
+    from xbridge._derive.functions import DerivableFunction, Run, UserDerivative
     from xbridge._derive.signature import Signature
     from xbridge._derive.treedef import TreeDef
     from xbridge._functions.named import Named
@@ -203,7 +203,7 @@ class Call:
         return arrays
 
     def evaluate(
-        self, rule: DerivableFunction, xs: Sequence[Array], target: str, device: Device | None = None
+        self, rule: Run, xs: Sequence[Array], target: str, device: Device | None = None
     ) -> list[Array]:
         """Run a rule on arrays that nothing follows, and return arrays of another library.
 
@@ -282,14 +282,16 @@ def missing_dtype_error(
 
 
 @constant
-def program_key(function: str, form: TreeDef, library: str, caller: str) -> str:
-    """Return a key for a call in a program that is being compiled."""
+def program_key(function: str, traced: TreeDef, library: str, caller: str, *objects: object) -> str:
+    """Return a key for a call in a program that is being compiled, of a form without its objects."""
+    form = with_objects(traced, iter(objects))
     own = functions[function]
+    device = read_options((get(library),), own.options).device
     kinds = number_slots(form)
 
     def find(ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
         values: dict[str, Any] = {"int": map(int, ints), "float": map(float, floats)}
-        return own.rule(library, caller, form, tuple([next(values[kind]) for kind in kinds]), None)
+        return own.rule(library, caller, form, tuple([next(values[kind]) for kind in kinds]), device)
 
     program = Program(own.name, find)
     own.programs.append(program)
@@ -300,3 +302,9 @@ def program_key(function: str, form: TreeDef, library: str, caller: str) -> str:
 def latest_form() -> TreeDef:
     """Return the form of the result of the call that was described last."""
     return latest.form
+
+
+@constant
+def latest_traceable() -> TreeDef:
+    """Return the form with containers that a compiler can make."""
+    return traceable(latest.form)

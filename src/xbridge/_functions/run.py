@@ -12,6 +12,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
+from xbridge._core import dynamo
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.dynamo import no_result, traced_as
@@ -22,8 +23,14 @@ from xbridge._engine import verbs
 from xbridge._engine.repeat import converter, each, repeat_align
 from xbridge._engine.source import Source, TargetChoice, leading_index, resolve_like, resolve_source
 from xbridge._functions.explain import CallPlan
-from xbridge._functions.flatten import LEAVES, flatten
-from xbridge._functions.function import could_write, latest_form, missing_dtype_error, program_key
+from xbridge._functions.flatten import LEAVES, flatten, without_objects
+from xbridge._functions.function import (
+    could_write,
+    latest_form,
+    latest_traceable,
+    missing_dtype_error,
+    program_key,
+)
 from xbridge._functions.named import import_exporter, make_array, protect_host
 from xbridge._functions.results import async_result_error, refuse_async_result
 from xbridge._plan.options import CallOptions, read_options
@@ -220,8 +227,12 @@ def _run_embedded(function: Function, read: CallInputs) -> Any:
         except XBridgeError as error:
             raise error.at(f"{argument_paths(form)[i]} of {function.name}") from error
     if caller.trace is not None and caller.is_tracing():
-        ys = caller.trace(program_key(function.key, form, library.name, caller.name), xs, numbers)
-        return unflatten(latest_form(), iter(ys), iter(()))
+        objects: list[object] = []
+        traced = without_objects(form, objects)
+        key = program_key(function.key, traced, library.name, caller.name, *objects)
+        ys = caller.trace(key, xs, numbers)
+        form = latest_traceable() if dynamo.is_compiling() else latest_form()
+        return unflatten(form, iter(ys), iter(()))
     rule = function.rule(library.name, caller.name, form, tuple(numbers), options.device)
     _cache_call(function, read)
     ys = caller.run(rule, xs)

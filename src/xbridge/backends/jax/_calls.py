@@ -7,18 +7,22 @@ a jvp. `custom_vjp` would have no forward mode, and `custom_jvp` with a linear c
 from __future__ import annotations
 
 from functools import partial
+from inspect import signature
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.interpreters import ad as _ad  # for `linearize`, whose rules JAX does not export
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.interpreters.partial_eval import partial_eval_jaxpr_custom_rules
+from jax.interpreters.partial_eval import dce_rules, partial_eval_jaxpr_custom_rules
 from jax.sharding import PartitionSpec
 
 from xbridge._derive.functions import Spec, latest, mask_inexact, select
+from xbridge._derive.records import NOTHING
 from xbridge.backends.jax._functions import conj
 from xbridge.backends.jax._inside import inside
 
@@ -37,7 +41,8 @@ _ShapedArray = jax.core.ShapedArray
 
 call_p, tangent_p = Primitive("xbridge_call"), Primitive("xbridge_tangent")
 call_p.multiple_results = tangent_p.multiple_results = True
-version_p = Primitive("xbridge_version")
+version_p, record_p = Primitive("xbridge_version"), Primitive("xbridge_record")
+record_p.multiple_results = True
 
 
 def apply(rule: DerivableFunction, xs: Arrays) -> Arrays:
@@ -98,7 +103,7 @@ def _run(rule: DerivableFunction, xs: Arrays) -> Arrays:
 
 
 def _run_inside(
-    rule: DerivableFunction, declared: tuple[Spec, ...], form: TreeDef, *hosts: Any
+    rule: DerivableFunction, declared: tuple[Spec, ...], form: TreeDef, *hosts: Any, runs: Any = None
 ) -> tuple[Any, ...]:
     """Run a rule for compiled code, on arrays of the host: JAX must not be called from here."""
     views = []
@@ -107,7 +112,7 @@ def _run_inside(
         view.flags.writeable = False
         views.append(view)
     with inside():
-        ys = rule.arrange(rule.call.evaluate(rule, views, "numpy"), form)
+        ys = rule.arrange(rule.call.evaluate(runs or rule, views, "numpy"), form)
     rule.check(tuple(Spec(y.shape, y.dtype.name) for y in ys), declared)
     return tuple(ys)
 
@@ -134,27 +139,140 @@ call_p.def_abstract_eval(_describe_results)  # type: ignore[no-untyped-call]
 mlir.register_lowering(call_p, _lower_call)
 
 
-def _read_version(rule: DerivableFunction) -> np.ndarray[Any, Any]:
-    return np.asarray(rule.version(), "int32")
+def _mark(rule: DerivableFunction) -> np.ndarray[Any, Any]:
+    return np.asarray((rule.version(), *NOTHING), "int32")
 
 
 def _lower_version(ctx: Any, *, rule: DerivableFunction) -> Any:
     return mlir.emit_python_callback(
-        ctx, lambda: (_read_version(rule),), None, (), [], ctx.avals_out, has_side_effect=False
+        ctx, lambda: (_mark(rule),), None, (), [], ctx.avals_out, has_side_effect=False
     )[0]
 
 
-version_p.def_impl(lambda *, rule: jnp.asarray(_read_version(rule)))  # type: ignore[no-untyped-call]
-version_p.def_abstract_eval(lambda **_: _ShapedArray((), jnp.dtype("int32")))  # type: ignore[no-untyped-call]
+_MARK = _ShapedArray((3,), jnp.dtype("int32"))
+version_p.def_impl(lambda *, rule: jnp.asarray(_mark(rule)))  # type: ignore[no-untyped-call]
+version_p.def_abstract_eval(lambda **_: _MARK)  # type: ignore[no-untyped-call]
 mlir.register_lowering(version_p, _lower_version)
+
+
+def _marked(rule: DerivableFunction) -> Any:
+    """Return the mark of a call that just ran and was not recorded."""
+    return _bind(version_p, rule=rule) if rule.reads else np.zeros(3, "int32")
 
 
 def _residuals(rule: DerivableFunction, ys: Arrays, xs: Arrays) -> tuple[Any, ...]:
     """Return what derived rules take beside their seeds, of a call that just ran."""
     outputs = ys if rule.wants_outputs else ()
-    if not rule.keeps_version:
-        return (*outputs, *xs)
-    return (*outputs, _bind(version_p, rule=rule) if rule.reads else np.asarray(0, "int32"), *xs)
+    return (*outputs, _marked(rule), *xs) if rule.keeps_version else (*outputs, *xs)
+
+
+# record_p(*inputs) is a call that keeps what its vjp needs: one run for a value and a gradient. The last of
+# its results is the mark of the record.
+class _Recorder:
+    """A rule that records its run."""
+
+    def __init__(self, rule: DerivableFunction, ins: Mask, *, once: bool) -> None:
+        self.narrows = rule.narrows
+        self._rule, self._ins, self._once = rule, ins, once
+        self.made: Any = None
+
+    def __call__(self, *xs: Any) -> Any:
+        self.made = self._rule.record(self._ins, xs, once=self._once)
+        return self.made.ys
+
+
+def _recorded(*xs: Any, rule: DerivableFunction, ins: Mask) -> list[Any]:
+    """Record a run now. The record lives as long as its mark."""
+    recorder = _Recorder(rule, ins, once=False)
+    given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
+    ys = rule.call.evaluate(recorder, given, "jax")
+    mark = jnp.asarray(np.asarray(recorder.made.mark, "int32"))
+    if recorder.made.drop is not None:
+        finalize(mark, recorder.made.drop).atexit = False
+    return [*ys, mark]
+
+
+def _record_lowered(ctx: Any, *args: Any, rule: DerivableFunction, ins: Mask) -> Any:
+    outer = latest.form
+    rule.shapes(_aval_specs(ctx.avals_in))
+    declared, form, latest.form = _aval_specs(ctx.avals_out[:-1]), latest.form, outer
+
+    def run(*hosts: Any) -> tuple[Any, ...]:
+        recorder = _Recorder(rule, ins, once=True)
+        ys = _run_inside(rule, declared, form, *hosts, runs=recorder)
+        return (*ys, np.asarray(recorder.made.mark, "int32"))
+
+    return mlir.emit_python_callback(
+        ctx, run, None, args, ctx.avals_in, ctx.avals_out, has_side_effect=False
+    )[0]
+
+
+def _record_abstract(*avals: Any, rule: DerivableFunction, ins: Mask) -> list[Any]:
+    ys = rule.shapes(_aval_specs(avals))
+    return _result_avals([*ys, Spec(_MARK.shape, "int32")], avals)
+
+
+def _record_jvp(xs: Arrays, tangents: Arrays, *, rule: DerivableFunction, ins: Mask) -> Any:
+    """Derive a recorded call: its derivative has derivatives that run again."""
+    ys, made = _jvp(xs, tangents, rule=rule)
+    mark = jnp.asarray(_marked(rule))
+    return [*ys, mark], [*made, _zero_tangent(mark)]
+
+
+def _record_batch(xs: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mask) -> Any:
+    ys, outs = _batch(xs, dims, rule=rule)
+    return [*ys, jnp.asarray(_marked(rule))], [*outs, None]
+
+
+def _unrecorded(used: list[bool], eqn: Any) -> Any:
+    """Record no run whose mark is not used."""
+    if not any(used):
+        return [False] * len(eqn.invars), None
+    if not used[-1]:
+        eqn = eqn.replace(primitive=call_p, params={"rule": eqn.params["rule"]}, outvars=eqn.outvars[:-1])
+    return [True] * len(eqn.invars), eqn
+
+
+record_p.def_impl(_recorded)  # type: ignore[no-untyped-call]
+record_p.def_abstract_eval(_record_abstract)  # type: ignore[no-untyped-call]
+mlir.register_lowering(record_p, _record_lowered)
+ad.primitive_jvps[record_p] = _record_jvp
+batching.primitive_batchers[record_p] = _record_batch
+dce_rules[record_p] = _unrecorded
+
+
+def linearizations(module: Any) -> tuple[dict[Primitive, Any], Any]:
+    """Return the rules of `linearize`, and the default one. In another JAX, gradients run functions again."""
+    default = getattr(module, "fallback_linearize_rule", None)
+    names = [] if default is None else [*signature(default).parameters][:3]
+    known = names == ["_prim", "_is_vjp", "_nonzeros"]
+    return (module.primitive_linearizations if known else {}), default
+
+
+_rules, _default_rule = linearizations(_ad)
+
+
+def _linearize(is_vjp: Any, moving: Sequence[bool], *xs: Any, rule: DerivableFunction) -> Any:
+    """Differentiate backwards, with one run for value and gradient. Forward mode runs again."""
+    ins = tuple(chosen and kind for chosen, kind in zip(moving, mask_inexact(_specs(xs)), strict=True))
+    if not (is_vjp and rule.records and any(ins)):
+        return _default_rule(call_p, is_vjp, moving, *xs, rule=rule)
+    latest.form = None
+    *ys, mark = _bind(record_p, *xs, rule=rule, ins=ins)
+    if latest.form is None:
+        rule.shapes(_specs(xs))
+    form, outs = latest.form, mask_inexact(_specs(ys))
+    what = {"rule": rule, "ins": ins, "outs": outs, "form": form, "specs": tuple(select(outs, _specs(ys)))}
+    zeros = [_zero_tangent(y) for y in ys]
+
+    def linear(kept: Arrays, *tangents: Any) -> list[Any]:
+        made = iter(_bind(tangent_p, *select(ins, tangents), *kept, **what) if any(outs) else ())
+        return [next(made) if out else zero for out, zero in zip(outs, zeros, strict=True)]
+
+    return ys, list(outs), (mark, *xs), linear
+
+
+_rules[call_p] = _linearize
 
 
 def _keep_in_checkpoint(_: Any, unknown: Sequence[bool], there: Sequence[bool], eqn: Any) -> Any:
@@ -169,7 +287,7 @@ def _keep_in_checkpoint(_: Any, unknown: Sequence[bool], there: Sequence[bool], 
     return None, eqn, [True] * outs, [True] * outs, needed
 
 
-partial_eval_jaxpr_custom_rules.update({call_p: _keep_in_checkpoint, version_p: _keep_in_checkpoint})
+partial_eval_jaxpr_custom_rules.update(dict.fromkeys((call_p, version_p, record_p), _keep_in_checkpoint))
 
 
 def _zero_tangent(y: Any) -> Any:

@@ -93,7 +93,7 @@ _is_dense = attrgetter("flags.carray")
 _offset = torch.Tensor.storage_offset
 _storage = torch.Tensor.untyped_storage
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-_is_traced = dynamo.is_compiling = torch.compiler.is_dynamo_compiling
+_is_traced = torch.compiler.is_dynamo_compiling
 dynamo.symbols |= {torch.SymInt: "int", torch.SymFloat: "float"}
 _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
 """Return the compiler of the functions that run now, if there is one. It makes read-only arrays writable."""
@@ -498,8 +498,10 @@ def follows(x: torch.Tensor, /) -> bool:
 
 
 def run(rule: DerivableFunction, xs: list[torch.Tensor], /) -> Sequence[torch.Tensor]:
-    from xbridge.backends.torch._calls import apply  # noqa: PLC0415 -- as above
+    from xbridge.backends.torch._calls import apply, gathered  # noqa: PLC0415 -- as above
 
+    if len(xs) > 1 and len({x.device for x in xs}) > 1:
+        return apply(rule, gathered(xs, [*map(follows, xs)].index(True)))
     return apply(rule, xs)
 
 

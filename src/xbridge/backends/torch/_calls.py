@@ -35,8 +35,16 @@ _is_gradient_batch = _functorch.is_legacy_batchedtensor
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
+def gathered(ts: Tensors, at: int) -> Tensors:
+    """Return tensors that are all on the device of one of them. A compiler follows this function."""
+    place = ts[at].device
+    if any(t.is_meta for t in ts):  # which has no values
+        return ts
+    return [t if t.device == place else t.to(place) for t in ts]
+
+
 def apply(rule: DerivableFunction, ts: Tensors) -> Tensors:
-    """Run a rule, in whatever torch is doing now."""
+    """Run a rule on tensors of one device, in whatever torch is doing now."""
     if _level() is None and forward_ad._current_level < 0:
         if torch.is_grad_enabled() and any(t.requires_grad for t in ts):
             if any(map(_is_gradient_batch, ts)):
@@ -192,6 +200,9 @@ def call(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors:
     floats = [n for n in numbers if type(n) in (float, torch.SymFloat)]
     if _level() is not None:  # a compiler would drop the jvp and the vjp, without an error; so it stops here
         return _apply_key(key, ts, ints, floats)  # type: ignore[no-any-return]
+    if any(t.device != ts[0].device for t in ts):
+        tracked = [i for i, t in enumerate(ts) if t.requires_grad and torch.is_grad_enabled()]
+        ts = list(gathered(ts, tracked[0] if tracked else 0))
     # A compiler makes a program for each float, except for those in tensors.
     held = [torch.tensor(1.0, dtype=torch.float64, device="cpu") * n for n in floats]
     return torch.ops.xbridge.call.default(ts, held, key, ints)  # type: ignore[no-any-return]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -18,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from xbridge._core.locks import lock
 from xbridge._derive.functions import (
+    Recorded,
     Spec,
     TracedFunction,
     latest,
@@ -27,6 +29,7 @@ from xbridge._derive.functions import (
     select,
 )
 from xbridge._derive.numpy_functions import describe_declared
+from xbridge._derive.records import NOTHING, Records
 from xbridge._derive.treedef import ARRAY
 from xbridge.backends.torch._purity import Purity, Watch, changed, inside, random, shared_flags
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
@@ -93,6 +96,34 @@ def _is_cut(ys: Tensors, cotangents: Tensors) -> bool:
     return any(not y.requires_grad and _has_values(c) for y, c in zip(ys, cotangents, strict=True))
 
 
+def _pulled(ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool, keep: bool = False) -> Tensors:
+    """Return gradients along a graph, and zeros where there is none."""
+    live = [(y, c) for y, c in zip(ys, cotangents, strict=True) if y.requires_grad]
+    if not live:
+        return [torch.zeros_like(x) for x in xs]
+    return torch.autograd.grad(
+        [y for y, _ in live],
+        xs,
+        [c for _, c in live],
+        retain_graph=keep or again,
+        allow_unused=True,
+        materialize_grads=True,
+        create_graph=again,
+    )
+
+
+class _WithoutGraphError(Exception):
+    """A function fails if torch follows its arguments, as with `x.numpy()`."""
+
+
+class _Graph(NamedTuple):
+    """The graph of a run: its leaves, and its outputs."""
+
+    ins: tuple[bool, ...]
+    xs: Tensors
+    ys: Tensors
+
+
 class _Departures(TorchFunctionMode):
     """Notices operations whose results torch does not follow, though it follows an argument."""
 
@@ -122,17 +153,75 @@ class TorchRule(TracedFunction):
         """True if the outputs are those of the function itself, or of a batch of calls."""
         self._gradients: tuple[bool, ...] | None = None
         """The mask of the inputs that the outputs are gradients of."""
+        self._graphs = Records[_Graph]()
+        self._pulls: tuple[tuple[bool, ...], tuple[bool, ...]] | None = None
+        """The masks of the inputs and the outputs, if this is the vjp of a function that may be recorded."""
 
     def __call__(self, *xs: torch.Tensor) -> list[torch.Tensor]:
         with torch.inference_mode(
             mode=False
         ):  # gradients are enabled too: a function may differentiate inside
             own = [x.clone() if x.is_inference() else x for x in xs]
-            if self._versions and self.reads:
-                now = {self.version()}
-                if any(set(own[i].flatten().tolist()) - now for i in self._versions):
-                    raise changed(self.call.name)
-            return [y.detach() for y in self._purity.run(self.fn, own, again=bool(self._versions))]
+            graphs = [self._found(own[i]) for i in self._versions]
+            made = self._pulled(graphs[0], own) if self._pulls and graphs[0] else None
+            if made is None:
+                made = self._purity.run(self.fn, own, again=bool(self._versions))
+            return [y.detach() for y in made]
+
+    def _found(self, marks: torch.Tensor) -> _Graph | None:
+        """Return the graph that a mark stands for, or raise if what the function reads has changed since.
+
+        The marks of a batch stand for many graphs, none of which is that of the batch.
+        """
+        rows = marks.reshape(-1, len(Recorded._fields)).tolist()
+        graphs = [self._graphs.find((high, low)) for _, high, low in rows]
+        if self.reads and {version for version, *_ in rows} - {self.version()}:
+            raise changed(self.call.name)
+        return graphs[0] if marks.ndim == 1 else None
+
+    @property
+    def records(self) -> bool:
+        return self._is_value
+
+    def record(self, ins: tuple[bool, ...], xs: Tensors, *, once: bool) -> Recorded:
+        def fn(*given: torch.Tensor) -> Any:
+            try:
+                with torch.enable_grad():
+                    return self.fn(*given)
+            except (XBridgeError, *FOREIGN_ERRORS) as error:
+                raise _WithoutGraphError from error
+
+        graph: _Graph | None = None
+        with torch.inference_mode(mode=False):
+            own = [x.clone() if x.is_inference() else x for x in xs]
+            leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(own, ins, strict=True)]
+            try:
+                with torch.enable_grad():
+                    given = self._copy_written(leaves)
+                ys = self._purity.run(fn, given, again=False)
+                graph = _Graph(ins, leaves, ys)
+            except _WithoutGraphError:  # the value may be all that is asked for
+                ys = self._purity.run(self.fn, own, again=False)
+        number = NOTHING if graph is None else self._graphs.keep(graph, once=once)
+        drop = None if graph is None or once else partial(self._graphs.drop, number)
+        return Recorded([y.detach() for y in ys], (self.version(), *number), drop)
+
+    def _pulled(self, graph: _Graph, a: Tensors) -> Tensors | None:
+        """Return gradients along the graph of the run of the value, or None if the function has to run again.
+
+        It runs again to say why it has no derivative, and if its derivative draws or writes.
+        """
+        assert self._pulls is not None  # noqa: S101 -- a type checker cannot know
+        ins, outs = self._pulls
+        cotangents, ys = a[: sum(outs)], select(outs, graph.ys)
+        if ins != graph.ins or _level() is not None or _is_cut(ys, cotangents):
+            return None
+        try:
+            with shared_flags(), Watch(self.call.name, a, real=True) as watch:
+                made = _pulled(ys, select(ins, graph.xs), cotangents, again=False, keep=True)
+        except FOREIGN_ERRORS:  # such as of a tensor of the graph that was written to
+            return None
+        return None if watch.draws or watch.writes else made
 
     @property
     def reads(self) -> bool:
@@ -144,7 +233,7 @@ class TorchRule(TracedFunction):
     def _link_derived(self, made: DerivableFunction, seeds: int | None) -> TorchRule:
         """Let a derived rule share what is known of the function, and find the versions in its inputs."""
         assert isinstance(made, TorchRule)  # noqa: S101 -- a type checker cannot know
-        made._purity = self._purity
+        made._purity, made._graphs = self._purity, self._graphs
         made._is_value = self._is_value and seeds is None
         made._versions = (
             self._versions if seeds is None else (seeds, *[seeds + 1 + i for i in self._versions])
@@ -154,6 +243,7 @@ class TorchRule(TracedFunction):
     def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         made = self._link_derived(super().vjp(ins, outs, form), sum(outs))
         made._gradients = (False,) * (sum(outs) + 1) + ins
+        made._pulls = (ins, outs) if self.records else None
         return made
 
     def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
@@ -190,17 +280,7 @@ class TorchRule(TracedFunction):
                 ys = select(outs, fn(*self._copy_written(xs)))
                 if _is_cut(ys, cotangents):
                     self._refuse_cut(lambda: fn(*self._copy_written(xs)), _requires_grad)
-                live = [(y, c) for y, c in zip(ys, cotangents, strict=True) if y.requires_grad]
-                if not live:
-                    return [torch.zeros_like(x) for x in select(ins, xs)]
-                return torch.autograd.grad(
-                    [y for y, _ in live],
-                    select(ins, xs),
-                    [c for _, c in live],
-                    allow_unused=True,
-                    materialize_grads=True,
-                    create_graph=again,
-                )
+                return _pulled(ys, select(ins, xs), cotangents, again=again)
 
         return vjp
 

@@ -222,14 +222,24 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
     def _is_foreign(self, x: object) -> bool:
         return _is_plain(x) and _memory(x) not in self._own
 
+    @property
+    def writes(self) -> bool:
+        """True if the function wrote to a tensor that it did not make."""
+        return any(x() is not None for x in self._written)
+
     def refuse_writes(self) -> None:
         """Raise if the function wrote to a tensor that it did not make."""
-        if any(x() is not None for x in self._written):
+        if self.writes:
             raise _written(self._name)
 
     def seen(self) -> Seen:
-        """Return what the function read and did not make."""
-        return {key: found for key, found in self._read.items() if found[0]() is not None}
+        """Return what the function read and did not make. A graph may keep views of it that the run made."""
+        living = {key: (found[0](), found) for key, found in self._read.items()}
+        return {
+            key: found
+            for key, (x, found) in living.items()
+            if x is not None and not (key in self.made and self.made[key]() is x)
+        }
 
 
 def _has_memory(x: object) -> bool:

@@ -1,0 +1,260 @@
+"""One run of a function gives the value and what its gradient needs, which lives as long as that."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import numpy as np
+import pytest
+from crossed import X, curve, refused, same, slope, value, wide
+
+import xbridge
+from xbridge import GradientError
+from xbridge._derive import records
+from xbridge._derive.functions import DerivableFunction
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+jnp = jax.numpy
+aligned: Any = xbridge.aligned
+wide64 = pytest.fixture(autouse=True)(wide)
+
+
+class Counted:
+    """A function of torch that counts its runs, and shows which of its tensors live."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.made: list[ref[Any]] = []
+
+    def __call__(self, x: Any) -> Any:
+        self.runs += 1
+        kept = torch.sin(x)
+        self.made.append(ref(kept))
+        return x * kept
+
+    @property
+    def living(self) -> int:
+        gc.collect()
+        return sum(x() is not None for x in self.made)
+
+
+@pytest.fixture
+def counted() -> tuple[Counted, Any]:
+    fn = Counted()
+    f = aligned(backend="torch")(fn)
+    jax.grad(lambda x: f(x).sum())(jnp.asarray(X))
+    fn.runs = 0
+    return fn, f
+
+
+def total(f: Any) -> Any:
+    return lambda x: f(x).sum()
+
+
+def looped(f: Any) -> Any:
+    return lambda x: jax.lax.scan(lambda c, _: (f(c), None), x, None, 3)[0].sum()
+
+
+WAYS: dict[str, tuple[int, Callable[[Any], Any]]] = {
+    "grad": (1, lambda f: jax.grad(total(f))),
+    "value_and_grad": (1, lambda f: lambda x: jax.value_and_grad(total(f))(x)[1]),
+    "jit(grad)": (1, lambda f: jax.jit(jax.grad(total(f)))),
+    "grad(jit)": (1, lambda f: jax.grad(jax.jit(total(f)))),
+    "grad(vmap)": (1, lambda f: lambda x: jax.grad(lambda x: jax.vmap(f)(x).sum())(x[None])[0]),
+    "grad(scan)": (3, lambda f: jax.grad(looped(f))),
+    "jit(grad(scan))": (3, lambda f: jax.jit(jax.grad(looped(f)))),
+    "grad(cond)": (1, lambda f: jax.grad(lambda x: jax.lax.cond(x[0] > 0, f, jnp.sin, x).sum())),
+    "vmap(grad)": (2, lambda f: lambda x: jax.vmap(jax.grad(total(f)))(x[None])[0]),
+    "grad(checkpoint)": (2, lambda f: jax.grad(jax.checkpoint(total(f)))),
+    "jacrev": (2, jax.jacrev),
+    "jit(jacrev)": (2, lambda f: jax.jit(jax.jacrev(f))),
+    "jvp": (2, lambda f: lambda x: jax.jvp(f, (x,), (x,))[1]),
+    "linearize": (2, lambda f: lambda x: jax.linearize(f, x)[1](x)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_record__runs_the_function_once(counted: tuple[Counted, Any], way: str) -> None:
+    """Reverse mode runs a function of torch once. Forward mode, batches and checkpoints run it again."""
+    fn, f = counted
+    times, transform = WAYS[way]
+    run, pure = transform(f), transform(lambda x: x * jnp.sin(x))
+    run(jnp.asarray(X))
+    fn.runs = 0
+    for _ in range(2):
+        same(run(jnp.asarray(X)), pure(jnp.asarray(X)))
+    assert fn.runs == 2 * times
+    assert fn.living == 0
+
+
+@pytest.mark.parametrize(("transform", "again"), [(lambda f: f, 0), (jax.jit, 2)], ids=["eager", "jit"])
+def test_record__has_several_derivatives_of_one_value(
+    counted: tuple[Counted, Any], transform: Callable[[Any], Any], again: int
+) -> None:
+    """A pullback may be called several times. What a compiled program kept is used once."""
+    fn, f = counted
+    _, pull = jax.vjp(transform(f), jnp.asarray(X))
+    fn.runs = 0
+    for factor in (1, 2, 3):
+        same(pull(jnp.full(4, float(factor)))[0], factor * slope(X))
+    assert fn.runs == again
+    del pull
+    assert fn.living == 0
+
+
+def test_record__has_a_second_derivative(counted: tuple[Counted, Any]) -> None:
+    _, f = counted
+    x = jnp.asarray(X)
+    for transform in (lambda f: f, jax.jit):
+        same(transform(jax.grad(lambda x: jax.grad(total(f))(x).sum()))(x), curve(X))
+
+
+def test_record__keeps_nothing_for_a_derivative_that_no_one_asks_for(counted: tuple[Counted, Any]) -> None:
+    """A compiled program without the derivative keeps no graph, and a pullback keeps one while it lives."""
+    fn, f = counted
+    x = jnp.asarray(X)
+    jax.block_until_ready(jax.jit(lambda x: jax.value_and_grad(total(f))(x)[0])(x))
+    assert fn.living == 0
+    fn.runs = 0
+    same(jax.jit(lambda x: (jax.vjp(f, x), 2 * x)[1])(x), 2 * X)
+    assert fn.runs == 0
+    y, pull = jax.vjp(f, x)
+    assert fn.living == 1
+    del pull
+    assert fn.living == 0
+    same(y, value(X))
+    run = jax.jit(f)
+    for _ in range(40):
+        jax.vjp(run, x)
+    assert fn.living == records._MOST  # a program does not say when its results die
+
+
+def test_record__is_used_by_the_thread_that_asks(counted: tuple[Counted, Any]) -> None:
+    """Values in several threads keep their own graphs."""
+    fn, f = counted
+    run = jax.jit(jax.value_and_grad(total(f)))
+    start = threading.Barrier(3)
+
+    def work(k: float) -> Any:
+        start.wait()
+        with jax.enable_x64(True):
+            return [run(jnp.asarray(X * k))[1] for _ in range(5)]
+
+    with ThreadPoolExecutor(3) as pool:
+        for k, made in zip((1, 2, 3), pool.map(work, (1, 2, 3)), strict=True):
+            for y in made:
+                same(y, slope(X * k))
+    assert fn.living == 0
+
+
+def test_record__of_some_arguments_is_one_of_these() -> None:
+    """Arguments that have no gradient are constants of the graph."""
+    f = aligned(backend="torch")(lambda x, k, n: (x * k * n[0], n + 1))
+    n = jnp.asarray([3, 4])
+    right = [np.full(4, 6.0), np.asarray(3 * X.sum())]
+    for transform in (lambda f: f, jax.jit):
+        for at in ((0,), (1,), (0, 1)):
+            run = transform(jax.grad(lambda x, k, n: f(x, k, n)[0].sum(), argnums=at))
+            for i, gradient in zip(at, run(jnp.asarray(X), 2.0, n), strict=True):
+                same(gradient, right[i])
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_record__gives_way_to_a_run(transform: Callable[[Any], Any]) -> None:
+    """A function that torch cannot follow has its value, and a graph that was written to is made again."""
+    host = aligned(backend="torch", result=lambda x: x)(lambda x: torch.from_numpy(np.sin(x.numpy())))
+
+    def aux(x: Any) -> Any:
+        return (x**2).sum(), host(x)
+
+    gradient, y = transform(jax.grad(aux, has_aux=True))(jnp.asarray(X))
+    same(y, np.sin(X))
+    same(gradient, 2 * X)
+    kept: list[Any] = []
+
+    def leaky(x: Any) -> Any:
+        kept.append(torch.exp(x))
+        return kept[-1] * 1.0 * kept[-1]
+
+    f = aligned(backend="torch")(leaky)
+    _, pull = jax.vjp(transform(f), jnp.asarray(X))
+    with torch.no_grad():
+        kept[-1].zero_()
+    same(pull(jnp.ones(4))[0], 2 * np.exp(2 * X))
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_record__of_a_function_that_writes_to_its_argument(transform: Callable[[Any], Any]) -> None:
+    """Torch follows a copy, in the first run and in later ones."""
+
+    def write(x: Any) -> Any:
+        return x.mul_(2) * x
+
+    f = aligned(backend="torch")(write)
+    run = transform(jax.value_and_grad(total(f)))
+    for _ in range(3):
+        x = jnp.asarray(X)
+        y, gradient = run(x)
+        same(y, np.asarray((4 * X**2).sum()))
+        same(gradient, 8 * X)
+        same(x, X)
+
+
+def test_record__refuses_random_numbers_of_a_derivative() -> None:
+    """A derivative that draws runs the function again, which is refused as ever."""
+
+    class Noisy(torch.autograd.Function):  # type: ignore[misc, name-defined] # Any, where torch is missing
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * torch.rand_like(g)
+
+    f = aligned(backend="torch")(Noisy.apply)
+    refused(GradientError, lambda: jax.grad(total(f))(jnp.asarray(X)), "random")
+
+
+def test_linearizations__of_another_jax() -> None:
+    """Where JAX has other rules, a gradient runs the function again."""
+    assert jax_calls().linearizations(SimpleNamespace()) == ({}, None)
+    other = SimpleNamespace(
+        fallback_linearize_rule=lambda prim, nonzeros: None, primitive_linearizations={1: 2}
+    )
+    assert jax_calls().linearizations(other)[0] == {}
+
+
+def jax_calls() -> Any:
+    from xbridge.backends.jax import _calls
+
+    return _calls
+
+
+def test_records__numbers_of_nothing() -> None:
+    """A number of no record, or of one that is gone, finds nothing."""
+    kept: records.Records[str] = records.Records()
+    number = kept.keep("x", once=False)
+    assert [kept.find(number), kept.find(number), kept.find(records.NOTHING)] == ["x", "x", None]
+    kept.drop(number)
+    kept.drop(number)
+    assert kept.find(number) is None
+    once = kept.keep("y", once=True)
+    assert [kept.find(once), kept.find(once)] == ["y", None]
+
+
+def test_derivable_function__without_records() -> None:
+    """A rule does not record unless it says so."""
+    assert DerivableFunction.records.fget(SimpleNamespace()) is False  # type: ignore[attr-defined]
+    with pytest.raises(NotImplementedError):
+        DerivableFunction.record(SimpleNamespace(), (), (), once=True)  # type: ignore[arg-type]
