@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -206,24 +206,27 @@ def test_while_a_graph_is_captured_arrays_are_moved_without_pinned_buffers(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured(monkeypatch)
-    monkeypatch.setitem(engine.__dict__, "PinnedPool", None)
+    monkeypatch.setattr(_pinned.PinnedBuffers, "lend", None)
 
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
     assert len(engine.to_device_many([torch.ones(2)] * 3, xbridge.Device(DEVICE))) == 3
 
 
-def test_two_first_uses_at_once_make_one_ring(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    rings = []
+def test_two_first_uses_at_once_make_one_set_of_buffers(
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
     both = threading.Barrier(2, timeout=0.2)
+    real = _pinned.PinnedBuffers
 
-    def slow(*args: object) -> _pinned.PinnedPool:
-        rings.append(args)
+    def slow(*args: Any) -> _pinned.PinnedBuffers:
+        made.append(args)
         with suppress(threading.BrokenBarrierError):
             both.wait()  # for the other one, that is not to come
-        return _pinned.PinnedPool(*args)  # type: ignore[arg-type]
+        return real(*args)
 
-    monkeypatch.setitem(engine.__dict__, "PinnedPool", slow)
+    monkeypatch.setattr(_pinned, "PinnedBuffers", slow)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda i: xbridge.to_backend(np.ones(100), "torch", device=KIND), range(2)))
 
-    assert len(rings) == 1
+    assert len(made) == 1

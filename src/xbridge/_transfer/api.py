@@ -1,8 +1,9 @@
-"""Conversions in other threads: one with a handle, or batches ahead of their use.
+"""Conversions in the background: one with a handle, or batches ahead of their use.
 
 A transfer is a conversion in a thread of its own, with the streams and modes of the caller (`threads.py`).
-The handle returns the result only when it is complete. Threads end with their work. No thread waits in a pool
-for the next call, so no thread is left at a fork or at the exit.
+Small arrays need no thread, because a device copies them by itself (`queued.py`). The handle returns the
+result only when it is complete. Threads end with their work. No thread waits in a pool for the next call, so
+no thread is left at a fork or at the exit.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import freed
 from xbridge._engine.caller import Caller, caller
 from xbridge._engine.execute import observers
+from xbridge._transfer.queued import Queued, begin_queued
 from xbridge._transfer.threads import (
     begun_by,
     can_leave,
@@ -67,9 +69,10 @@ class Transfer:
 
     __slots__ = ("_future", "_process")
 
-    def __init__(self, future: Future[Any]) -> None:
+    def __init__(self, future: Future[Any] | Queued) -> None:
         self._future, self._process = future, getpid()
-        freed(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold while another one forks
+        if isinstance(future, Future):
+            freed(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold in a fork
 
     def __repr__(self) -> str:
         """Return the state in one line, without a wait."""
@@ -180,6 +183,9 @@ def transfer(
     future: Future[Any] = Future()
     try:
         batch = TreeArrays(tree, alone=True)
+        queued = begin_queued(batch, target, keywords, convert)
+        if queued:
+            return Transfer(queued)
         if all(map(can_leave, batch.arrays)):
             convert_there = in_thread(convert, [(target, place), *ends(batch.arrays, target)])
             begun = start_thread(begun_by(caller(), batch.map), convert_there)
