@@ -263,13 +263,13 @@ def test_a_memmap_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mon
     np.arange(100.0).tofile(tmp_path / "numbers")
     mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
     seen = []
-    fill = vars(_staging)["fill"]
+    fill = _staging.plain_copy
 
     def watched(goal: np.ndarray, host: np.ndarray) -> None:
         seen.append((np.shares_memory(host, mapped), goal.nbytes))
         fill(goal, host)
 
-    monkeypatch.setattr(_staging, "fill", watched)
+    monkeypatch.setattr(_staging, "plain_copy", watched)
     there = xbridge.to_backend(mapped, "torch", device=KIND)
 
     assert there.tolist() == list(range(100))
@@ -467,7 +467,7 @@ def test_threads_share_the_buffers() -> None:
 
 def test_a_failure_in_a_thread_is_raised_and_gives_the_buffers_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(_staging, "fill", lambda *_: 1 / 0)
+        patch.setattr(_staging, "plain_copy", lambda *_: 1 / 0)
         with pytest.raises(xbridge.DeviceError, match="ZeroDivisionError"):
             xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
@@ -518,7 +518,7 @@ def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch)
 
 def test_crew__error_of_another_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody begins another piece after an error, wherever it is raised, and the error is raised."""
-    fill, failed = vars(_staging)["fill"], threading.Event()
+    fill, failed = _staging.plain_copy, threading.Event()
     home = threading.current_thread()
 
     def failing_elsewhere(goal: np.ndarray, host: np.ndarray) -> None:
@@ -529,7 +529,7 @@ def test_crew__error_of_another_thread_is_raised(monkeypatch: pytest.MonkeyPatch
         fill(goal, host)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_staging, "fill", failing_elsewhere)
+        patch.setattr(_staging, "plain_copy", failing_elsewhere)
         with pytest.raises(xbridge.DeviceError, match="ZeroDivisionError"):
             xbridge.to_backend(np.ones(100), "torch", device=KIND)
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
@@ -667,12 +667,12 @@ def test_a_pack_that_fails_is_moved_one_by_one(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(get("torch"), "begin_send", lambda hosts, device: None)
     monkeypatch.setattr(get("torch"), "to_device_many", failing)
 
-    there = xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND).result()
+    there = xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND, copy=True).result()
 
     assert [x.tolist() for x in there] == [[1, 1], [1, 1, 1]]
     monkeypatch.setattr(get("torch"), "to_device", failing)
     with pytest.raises(xbridge.DeviceError, match=r"^at tree\[0\]: .*out of memory"):
-        xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND).result()
+        xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND, copy=True).result()
 
 
 def test_gradients_flow_through_a_transfer() -> None:

@@ -442,6 +442,18 @@ class Backend(Protocol):
         """
 
     @property
+    def fast_to_device(self) -> Callable[[object], Callable[[HostArray], Array | None] | None] | None:
+        """`fast_to_device(device)`: a function that copies an ordinary host array to a device, else None.
+
+        The device is what the caller gives. Without an index it means the current one of each call. The
+        result is None for a device that only a plan can find.
+        """
+
+    @property
+    def fast_from_device(self) -> Callable[[Array], HostArray | None] | None:
+        """`fast_from_device(x)`: a new host array of an ordinary array on a device, else None."""
+
+    @property
     def plan_state(self) -> Callable[[], object] | None:
         """`plan_state()`: all that plans depend on beside the array and the options, such as a default dtype.
 
@@ -577,6 +589,8 @@ TOGETHER = (
     ("fast_from_numpy_many", "fast_from_numpy"),
     ("fast_from_fresh", "fast_from_numpy", "plan_state"),
     ("to_device_many", "to_device"),
+    ("fast_to_device", "to_device"),
+    ("fast_from_device", "to_device"),
     ("send_many", "to_device"),
     ("fetch_many", "to_device"),
     ("begin_send", "send_many"),

@@ -63,8 +63,13 @@ class Packing(NamedTuple):
     """Begin to move them without a thread; None if one has to be planned, or if a thread is needed."""
 
 
-def packings(target: Backend, kinds: Collection[type], given: Mapping[str, Any]) -> list[Packing]:
-    """Return how arrays of these types move in packs, if a plan would have no part but the move."""
+def packings(
+    target: Backend, kinds: Collection[type], given: Mapping[str, Any], place: Device | None = None
+) -> list[Packing]:
+    """Return how arrays of these types move in packs, if a plan would have no part but the move.
+
+    `place` is the device of the target if the caller has found it.
+    """
     host, device = get(HOST), given["device"]
     plain = given["dtype"] is given["grad"] is None and given["copy"] is not False
     if registry.observers or not plain or target.is_tracing():
@@ -80,8 +85,11 @@ def packings(target: Backend, kinds: Collection[type], given: Mapping[str, Any])
     send, begin = target.send_many, target.begin_send
     if send is None or kind not in kinds or (device is None and "host" not in target.gaps):
         return []
-    place = destination(target, read_options((target,), **given).device, CPU)
-    if place == CPU or place not in target.devices():
+    if place is None:
+        place = destination(target, read_options((target,), **given).device, CPU)
+        if place not in target.devices():
+            return []
+    if place == CPU:
         return []
     return [Packing(kind, partial(_there, send, place), begin and partial(_there, begin, place))]
 

@@ -30,6 +30,7 @@ from xbridge._registry.registry import (
     learned,
     never,
     store,
+    store_call,
 )
 from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS
@@ -114,7 +115,12 @@ def learn(lesson: Lesson, x: Array, plan: Plan, state: State, before: object) ->
     """Store what was planned for an array, for others of its kind. `before` is the state before planning."""
     source, target, info, _, _, device = plan.conversion
     plain = type(x) in source.fast_types and info.dtype in DTYPES
-    if not plain or {info.device, device} != {CPU} or not are_constant(lesson.options):
+    if not plain or not are_constant(lesson.options):
+        return
+    if {info.device, device} != {CPU}:
+        move = _move(lesson.options, plan)
+        if move:
+            store_call(learned, (lesson.name, type(x), *lesson.options), move, lesson.begun)
         return
     if plan.conversion.options.copy is False and plan.copies:
         return  # it was empty, and only that allowed the copy
@@ -123,6 +129,19 @@ def learn(lesson: Lesson, x: Array, plan: Plan, state: State, before: object) ->
         kind, convert, choose = found
         key = (lesson.name, type(x), *lesson.options)
         store(key, (*kind, before), convert, lambda kinds: choose(kinds, state), lesson.begun)
+
+
+def _move(options: Given, plan: Plan) -> Convert | None:
+    """Return the function that moves ordinary arrays to or from a device; None if a plan does more."""
+    source, target, ops = plan.conversion.source, plan.conversion.target, [step.op for step in plan.steps]
+    word, *others = options
+    if any(option is not None for option in others):
+        return None
+    if target.name == HOST and word is None and ops[:2] == ["to_device", "to_numpy"]:
+        return source.fast_from_device
+    if source.name == HOST and word is not None and ops == ["to_numpy", "from_numpy", "to_device"]:
+        return target.fast_to_device and target.fast_to_device(word)
+    return None
 
 
 def are_constant(options: Given) -> bool:

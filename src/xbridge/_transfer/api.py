@@ -183,7 +183,7 @@ def transfer(
     future: Future[Any] = Future()
     try:
         batch = TreeArrays(tree, alone=True)
-        queued = begin_queued(batch, target, keywords, convert)
+        queued = begin_queued(batch, target, place, keywords, convert)
         if queued:
             return Transfer(queued)
         if all(map(can_leave, batch.arrays)):

@@ -12,6 +12,7 @@ from xbridge.errors import FOREIGN_ERRORS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, ArrayFn, Backend, Pending
     from xbridge.tree.batch import TreeArrays
 
@@ -67,10 +68,10 @@ class Queued:
 
 
 def begin_queued(
-    batch: TreeArrays, target: Backend, given: Mapping[str, Any], convert: ArrayFn
+    batch: TreeArrays, target: Backend, place: Device, given: Mapping[str, Any], convert: ArrayFn
 ) -> Queued | None:
     """Begin the transfer of a batch of small arrays of one type; return None if it takes a thread."""
-    ways = packings(target, batch.kinds, given)
+    ways = packings(target, batch.kinds, given, place)
     if len(ways) != 1 or batch.kinds != {ways[0].kind} or ways[0].begin is None:
         return None
     arrays: list[Array] = []

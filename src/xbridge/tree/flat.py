@@ -9,10 +9,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from xbridge._core.devices import CPU
 from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.literals import NUMBERS
-from xbridge._engine.learned import are_constant, converter, itself
-from xbridge._registry.registry import calls, generation, get, is_flag, never, store_call
+from xbridge._engine.learned import PLAIN, are_constant, converter, itself
+from xbridge._registry.registry import (
+    backend_for,
+    calls,
+    fast_converters,
+    generation,
+    get,
+    is_flag,
+    never,
+    store_call,
+)
+from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS
 from xbridge.tree.leaf import PLAIN_TYPES, is_converted
 
@@ -99,4 +110,9 @@ def _leaf_converter(name: str, kind: type, given: Given, *, scalars: bool) -> Co
         return lambda x: number(x, None)
     if kind in PLAIN_TYPES:
         return itself
-    return converter(name, kind, given) if is_converted(kind) else never
+    if not is_converted(kind) or str(given[0]).partition(":")[0] not in ("None", CPU):
+        return never  # arrays that go to a device are moved together
+    source = backend_for(kind)
+    if name == HOST and given == PLAIN and source and source.fetch_many:
+        return fast_converters[name].get(kind, never)  # and so are those that come from there
+    return converter(name, kind, given)

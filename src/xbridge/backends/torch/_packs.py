@@ -54,7 +54,7 @@ DTYPE_OF = {
     if hasattr(torch, word) and not word.startswith(("bfloat", "float8"))
 }
 """NumPy's own dtypes, and torch's."""
-_NUMPY_OF = {there: here for here, there in DTYPE_OF.items()}
+NUMPY_OF = {there: here for here, there in DTYPE_OF.items()}
 _LATE = frozenset(getattr(torch, word) for word in ("uint16", "uint32", "uint64") if hasattr(torch, word))
 """Dtypes that some operators of a device may lack."""
 _ORDERED = 0x101
@@ -189,6 +189,7 @@ class Pending:
         pinned = self._pinned
         if pinned is not None and seconds is None:
             pinned.event.synchronize()
+            return True
         end = monotonic() + (seconds or 0)
         while not self.done():
             if monotonic() >= end:
@@ -198,16 +199,18 @@ class Pending:
 
     def result(self) -> list[Any]:
         """Return the arrays, once. The caller has waited, and no other thread asks meanwhile."""
-        try:
-            return self._finish()
-        finally:
-            self.__del__()
+        made = self._finish()
+        self._leave(passed=True)
+        return made
 
     def __del__(self) -> None:
         """Give the buffer back, without a wait."""
+        self._leave(passed=False)
+
+    def _leave(self, *, passed: bool) -> None:
         pinned, self._pinned = self._pinned, None
         if pinned is not None:
-            self._buffers.take_back(pinned)
+            self._buffers.take_back(pinned, passed=passed)
 
 
 def _begun(
@@ -308,7 +311,7 @@ def _ordinary_tensors(xs: list[torch.Tensor], place: torch.device) -> _Batch:
     known = {
         fact
         for fact in set(facts)
-        if fact[0] in _NUMPY_OF and fact[1] == place and not fact[2] and 0 < fact[3] <= limit
+        if fact[0] in NUMPY_OF and fact[1] == place and not fact[2] and 0 < fact[3] <= limit
     }
     room, begins = map(len, map(_storage, some)), map(_offset, some)
     fit = [
@@ -468,7 +471,7 @@ def _landed(parts: list[_Part], pinned: PinnedBuffer) -> Iterator[HostArray]:
 
 def _arrays(block: HostArray, part: _Part) -> Iterable[HostArray]:
     """Return the arrays in the memory of their pack."""
-    dtype, shape, n = _NUMPY_OF[part.dtype], part.shapes[0], len(part.chosen)
+    dtype, shape, n = NUMPY_OF[part.dtype], part.shapes[0], len(part.chosen)
     if part.is_alike() and shape:
         pitch = part.pitch() * dtype.itemsize
         strides = pitch, *c_strides(shape, dtype.itemsize)

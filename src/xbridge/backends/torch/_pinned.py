@@ -102,11 +102,8 @@ class PinnedBuffer(NamedTuple):
     host: HostArray
     stream: Any
     halves: tuple[Half, Half]
-
-    @property
-    def event(self) -> Any:
-        """The event of the last copy of the whole buffer."""
-        return self.halves[0].event
+    event: Any
+    """Of the last copy of the whole buffer: that of the first half."""
 
     def wait(self) -> None:
         """Wait until no copy uses the buffer."""
@@ -165,9 +162,9 @@ class PinnedBuffers:
         finally:
             self._permits.put(None)
 
-    def take_back(self, pinned: PinnedBuffer) -> None:
+    def take_back(self, pinned: PinnedBuffer, *, passed: bool = False) -> None:
         """Take the buffer of a handle, which no longer needs it. Do not wait: a finalizer may call this."""
-        self._left.append(pinned)
+        (self._free if passed else self._left).append(pinned)
         self._permits.put(None)
         self._handles.put(None)
 
@@ -207,7 +204,7 @@ class PinnedBuffers:
         host, middle = buffer.numpy(), chunk // 2
         first = Half(buffer[:middle], host[:middle], self.api.Event())
         second = Half(buffer[middle:], host[middle:], self.api.Event())
-        return PinnedBuffer(buffer, host, self.api.Stream(self.device), (first, second))
+        return PinnedBuffer(buffer, host, self.api.Stream(self.device), (first, second), first.event)
 
 
 _known: dict[tuple[int, torch.device], PinnedBuffers] = {}

@@ -43,6 +43,9 @@ IDLE = 1.0
 LARGE = 1 << 26
 """Bytes from which buffers are tried first. They gain most there, and a program may move one such array."""
 
+plain_copy = np.copyto
+"""Copies values without a cast. `fill` also casts, and says nothing of what is lost."""
+
 AGAIN = 64
 """After how many calls the slower way is tried again."""
 
@@ -65,7 +68,8 @@ class Crew:
             stop = start + part.size * out.itemsize
             parts.append((part, there[start:stop]))
             start = stop
-        self._share(partial(_send, dtype), parts)
+        put = plain_copy if host.dtype == dtype else fill
+        self._share(partial(_send, put, dtype), parts)
         return out
 
     def fetch(self, x: torch.Tensor) -> torch.Tensor:
@@ -159,12 +163,17 @@ class _Report:
         return True
 
 
-def _send(dtype: np.dtype[Any], left: Iterator[Piece], pinned: PinnedBuffer) -> None:
+def _send(
+    put: Callable[[HostArray, HostArray], None],
+    dtype: np.dtype[Any],
+    left: Iterator[Piece],
+    pinned: PinnedBuffer,
+) -> None:
     """Fill one half of a buffer while the device copies the other."""
     for half, (host, there) in zip(cycle(pinned.halves), left, strict=False):
         size = len(there)
         half.event.synchronize()  # the copy out of this half
-        fill(half.host[:size].view(dtype).reshape(host.shape), host)
+        put(half.host[:size].view(dtype).reshape(host.shape), host)
         there.copy_(half.buffer[:size], non_blocking=True)
         half.event.record(pinned.stream)
 
