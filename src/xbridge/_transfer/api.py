@@ -22,6 +22,7 @@ from time import perf_counter
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
+from xbridge._core.devices import CPU
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import freed
 from xbridge._engine.caller import Caller, caller
@@ -316,7 +317,9 @@ def _ahead(
 ) -> Generator[Any, None, None]:
     """Load in one thread, convert in another, and yield in order.
 
-    With `copy=True`, one thread does both in turn, so the iterable may write the same memory again.
+    With `copy=True`, one thread does both in turn, so the iterable may write the same memory again. A batch
+    is not converted before the device is done with the one that is `depth + 1` before it. Otherwise a program
+    that only queues work would fill the device's memory.
     """
     batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
     target, place = resolve_destination(name, keywords)
@@ -325,9 +328,10 @@ def _ahead(
     convert_loaded = begun_by(by, _converted)
     queue: deque[Future[list[Any]]] = deque()
     workers: list[Worker] = []
+    mark = target.queue_mark if place != CPU else None
 
-    def ask() -> None:
-        queue.append(workers[-1].submit(convert_loaded, workers[0].submit(loading.run, load)))
+    def ask(wait: Callable[[], object] | None = None) -> None:
+        queue.append(workers[-1].submit(convert_loaded, workers[0].submit(loading.run, load), wait))
 
     try:
         workers.append(start_worker("xbridge-load", capture_context()))
@@ -335,10 +339,12 @@ def _ahead(
             workers.append(start_worker("xbridge-convert", lambda: None))
         for _ in range(depth):
             ask()
+        wait = None
         while given := _first(queue, by, depth):
-            ask()
+            ask(wait)
             yield given.pop()
             _stay(process, "convert batches ahead", "prefetch")
+            wait = mark and mark(place)  # the program has queued all that uses this batch
     except (KeyboardInterrupt, SystemExit):
         waits = False  # the program is to end
         raise
@@ -375,7 +381,9 @@ def _loaded(batches: Iterator[Any], convert_there: ArrayFn, target: Backend) -> 
     return partial(batch.map, in_thread(convert_there, ends(batch.arrays, target)))
 
 
-def _converted(loaded: Future[Callable[[], Any] | None]) -> list[Any]:
-    """Convert a batch. Return a list of it, empty at the end."""
+def _converted(loaded: Future[Callable[[], Any] | None], wait: Callable[[], object] | None) -> list[Any]:
+    """Convert a batch after a wait. Return a list of it, empty at the end."""
     convert_there = loaded.result()
+    if convert_there and wait:
+        wait()
     return [convert_there()] if convert_there else []

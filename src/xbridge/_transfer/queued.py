@@ -46,19 +46,20 @@ class Queued:
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait, and return the batch; the same object to every caller."""
-        if not self._made and not self._has_arrived(timeout):
+        arrived = True if self._made else self._has_arrived(timeout)
+        if arrived is False:
             raise TimeoutError
         with self._lock:
             if not self._made:
-                self._made.append(self._arrived())
+                self._made.append(self._arrived() if arrived else self._again())
         return self._made[0]
 
-    def _has_arrived(self, timeout: float | None) -> bool:
-        """Wait, and return True unless the time is over."""
+    def _has_arrived(self, timeout: float | None) -> bool | None:
+        """Wait, and return False if the time is over, and None if the device failed."""
         try:
             return self._pending.wait(timeout)
-        except FOREIGN_ERRORS:  # of the device, which `_arrived` finds too
-            return True
+        except FOREIGN_ERRORS:
+            return None
 
     def _arrived(self) -> Any:
         try:
