@@ -5,8 +5,9 @@
     python benchmarks/transfer_gpu.py --try      # does it run? Small sizes, on the emulated accelerator
 
 Statements run in turns, as `harness.py` describes. Each ends when everything is done on the device. A rate
-counts the bytes that are moved. Lost is the time for each batch by which a loop with `prefetch` is longer than
-it has to be: the first transfer cannot be hidden, and then the longer of transfers and computation decides.
+counts the bytes that are moved. Lost is the time for each batch by which a loop with `prefetch` is longer
+than it has to be: the first transfer cannot be hidden, and then the longer of transfers and computation
+decides.
 """
 
 import argparse
@@ -180,7 +181,7 @@ def show(rows: list[RecordRow], names: dict[str, Any], nbytes: int, rounds: int)
 
 
 def ahead(names: dict[str, Any], rounds: int, batches: int) -> None:
-    """Measure what `prefetch` loses, with few and with many kernels that take 1.15 times as long as transfers."""
+    """Measure what `prefetch` loses. The kernels, few or many, take 1.15 times as long as the transfers."""
     real = names["kind"] == "cuda"
     table(
         [

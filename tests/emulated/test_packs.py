@@ -212,6 +212,7 @@ def test_batch__is_packed_by_several_threads_at_once() -> None:
 
 def test_release__buffers_that_nobody_uses_are_forgotten() -> None:
     """Memory is pinned again when it is needed again."""
+    _pinned.release()  # there are none
     assert equal(xbridge.tree.to_numpy(tensors()), arrays())
     buffers = _pinned.buffers_of(PLACE)
     lent = buffers.lend()
@@ -233,3 +234,45 @@ def test_queue_mark__waits_for_what_was_queued() -> None:
     assert asked.query()
     assert not mark(xbridge.Device("cpu"))()
     assert x.tolist() == [2] * 3
+
+
+def test_send_many__declines_all_in_a_mode() -> None:
+    """In the inference mode, a plan makes tensors outside of it, as for a single array."""
+    with torch.inference_mode():
+        there = xbridge.tree.to_backend(arrays(20), "torch", device=KIND)
+    assert not any(x.is_inference() for x in there)
+    assert equal(there, arrays(20))
+
+
+def test_fetch_many__declines_tensors_of_the_host() -> None:
+    """None of them is moved, also beside arrays of another library."""
+    fetch = get("torch").fetch_many
+    assert fetch is not None
+    assert fetch([torch.ones(2), torch.ones(3)]) is None
+    given = [*arrays(20), *(torch.ones(2) for _ in range(3))]
+    assert equal(xbridge.tree.to_numpy(given), [*arrays(20), *[np.ones(2)] * 3])
+    mixed = xbridge.tree.to_numpy([*arrays(20), *tensors(2)])
+    assert equal(mixed, [*arrays(20), *arrays(2)])
+
+
+def test_batch__of_odd_arrays_alone_is_planned() -> None:
+    """A batch without an ordinary array has no pack."""
+    odd = [np.arange(6.0)[::2] + 0j for _ in range(20)]
+    odd = [np.repeat(a, 2)[::2] for a in odd]
+    assert equal(xbridge.tree.to_backend(odd, "torch", device=KIND), odd)
+
+
+def test_batch__dtypes_that_an_operator_may_lack_are_packed_as_others() -> None:
+    """Their bits arrive."""
+    given = [np.arange(5).astype(word) for word in ("uint16", "uint32", "uint64") for _ in range(2)]
+    there = xbridge.tree.to_backend(given, "torch", device=KIND)
+    assert equal(xbridge.tree.to_numpy(there), given)
+
+
+def test_batch__device_without_a_move_or_that_is_missing_has_no_packs() -> None:
+    """Arrays for the host are shared, and a device that is not there is an error as ever."""
+    given = arrays(20)
+    here = xbridge.tree.to_backend(given, "torch", device="cpu")
+    assert all(xbridge.shares_memory(a, x) for a, x in zip(given, here, strict=True))
+    with pytest.raises(xbridge.DeviceError, match=r"tree\[0\]"):
+        xbridge.tree.to_backend(given, "torch", device=f"{KIND}:77")

@@ -78,10 +78,6 @@ class _Batch(NamedTuple):
     nbytes: Sequence[int]
     shapes: Sequence[tuple[int, ...]]
 
-    def __bool__(self) -> bool:
-        """Return True if there are any."""
-        return bool(self.at)
-
 
 class _Part(NamedTuple):
     """Arrays of one dtype in a pack."""
