@@ -365,7 +365,7 @@ def test_lock__child_has_buffers_of_its_own_for_what_it_moves() -> None:
     os.environ["XBRIDGE_PINNED_MIB"] = "1"
     import numpy as np, torch, xbridge
     from xbridge import tree
-    from xbridge.backends.torch import _transfer
+    from xbridge.backends.torch import _pinned
     from xbridge.testing import emulated
     emulated.install()
     torch.set_num_threads(1)
@@ -374,8 +374,8 @@ def test_lock__child_has_buffers_of_its_own_for_what_it_moves() -> None:
         moved = tree.to_backend(given, "torch", device="emu")
         return [xbridge.to_list(x) for x in moved] == [a.tolist() for a in given]
     assert move()
-    (pool,) = _transfer._pools.values()
-    lent = [pool._free.get() for _ in range(pool.sizes.buffers)]  # as threads have them that are moving
+    (buffers,) = _pinned._known.values()
+    lent = [buffers.lend() for _ in range(buffers.sizes.buffers)]  # as threads have them that are moving
     child = os.fork()
     if child == 0:
         signal.alarm(60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -10,20 +11,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from emulated.engine import CHUNK, use_sizes, use_small_buffers
+from emulated.engine import CHUNK, SIZES, use_sizes, use_small_buffers, watch_packs
 from emulated.there import DEVICE, KIND, PACES, api, paced
 from torch.autograd import forward_ad
 from torch_modes import Passes
 
 import xbridge
 from xbridge._registry.registry import get
-from xbridge.backends import torch as backend
-from xbridge.backends.torch import _pinned, _transfer
+from xbridge.backends.torch import _packs, _pinned, _staging, _transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import ModuleType
+
+
+PATIENCE = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -128,9 +131,7 @@ def test_a_transferred_tensor_is_not_a_view_and_can_be_tracked() -> None:
 @pytest.fixture
 def no_staging(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine without buffers."""
-    monkeypatch.setattr(_pinned.PinnedPool, "stream_to_device", None)
-    monkeypatch.setattr(_pinned.PinnedPool, "fetch", None)
-    monkeypatch.setattr(_pinned.PinnedPool, "use", None)
+    monkeypatch.setattr(_pinned.PinnedBuffers, "lend", None)
 
 
 @pytest.mark.usefixtures("no_staging")
@@ -262,64 +263,103 @@ def test_a_memmap_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mon
     np.arange(100.0).tofile(tmp_path / "numbers")
     mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
     seen = []
-    stream_to_device = _pinned.PinnedBuffer.stream_to_device
+    fill = _staging.plain_copy
 
-    def watched(
-        lane: _pinned.PinnedBuffer, host: np.ndarray, there: torch.Tensor, dtype: np.dtype[Any]
-    ) -> None:
-        seen.append((np.shares_memory(host, mapped), there.numel()))
-        stream_to_device(lane, host, there, dtype)
+    def watched(goal: np.ndarray, host: np.ndarray) -> None:
+        seen.append((np.shares_memory(host, mapped), goal.nbytes))
+        fill(goal, host)
 
-    monkeypatch.setattr(_pinned.PinnedBuffer, "stream_to_device", watched)
+    monkeypatch.setattr(_staging, "plain_copy", watched)
     there = xbridge.to_backend(mapped, "torch", device=KIND)
 
     assert there.tolist() == list(range(100))
     assert sum(size for _, size in seen) == 800
-    assert all(shares and size <= CHUNK for shares, size in seen)
+    assert all(shares and size <= CHUNK // 2 for shares, size in seen)
+
+
+PIECES = {
+    "two for each buffer": (128, [32] * 4),
+    "none larger than half a buffer": (2048, [128] * 16),
+    "none too small": (16, [8, 8]),
+    "of any size": (100, [32, 32, 32, 4]),
+}
 
 
 @pytest.mark.parametrize("inference", [False, True])
-@pytest.mark.parametrize(
-    ("nbytes", "sizes"),
-    [(128, [32] * 4), (2048, [256] * 8), (16, [8, 8]), (100, [25] * 4)],
-    ids=["two for each buffer", "none larger than a buffer", "none too small", "of any size"],
-)
+@pytest.mark.parametrize(("nbytes", "parts"), PIECES.values(), ids=PIECES)
 def test_a_large_tensor_is_divided_among_the_buffers_each_way(
-    nbytes: int, sizes: list[int], inference: bool, monkeypatch: pytest.MonkeyPatch
+    nbytes: int, parts: list[int], inference: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_pinned, "SMALLEST", 8)
-    use_sizes(monkeypatch, _pinned.Sizes(chunk=256, buffers=2, least=1))
-    pieces: dict[str, list[int]] = {"stream_to_device": [], "fetch": []}
+    monkeypatch.setattr(_staging, "PAGE", 8)
+    use_sizes(monkeypatch, SIZES._replace(chunk=256))
+    found: list[list[int]] = []
+    share = _staging.Crew._share
 
-    def watched(way: str) -> Callable[..., None]:
-        move = getattr(_pinned.PinnedBuffer, way)
+    def watched(crew: _staging.Crew, copy: Any, pieces: list[_staging.Piece]) -> None:
+        found.append([there.numel() for _, there in pieces])
+        share(crew, copy, pieces)
 
-        def watching(buffer: object, host: object, there: torch.Tensor, **options: Any) -> None:
-            pieces[way].append(there.numel())
-            move(buffer, host, there, **options)
-
-        return watching
-
-    for way in pieces:
-        monkeypatch.setattr(_pinned.PinnedBuffer, way, watched(way))
+    monkeypatch.setattr(_staging.Crew, "_share", watched)
     with torch.inference_mode(inference):
         here = torch.arange(nbytes, dtype=torch.uint8)
         back = _transfer.to_device(_transfer.to_device(here, xbridge.Device(DEVICE)), xbridge.Device("cpu"))
 
-    assert pieces == {"stream_to_device": sizes, "fetch": sizes}
+    assert found == [parts, parts]
     assert bits(back) == bits(here)
 
 
+def test_crew__pieces_of_a_result_end_where_huge_pages_do() -> None:
+    """No two threads write into one huge page of new memory, except into the first and the last."""
+    memory = np.empty(10 * _staging.PAGE + 4096, np.uint8)
+    start = memory.__array_interface__["data"][0]
+    for offset in (0, 1, 4095):
+        host = memory[offset:]
+        cuts = _staging._cuts(host, 2 * _staging.PAGE)
+        assert (cuts[0], cuts[-1]) == (0, len(host))
+        assert all((start + offset + cut) % _staging.PAGE == 0 for cut in cuts[1:-1])
+        assert all(0 < b - a <= 2 * _staging.PAGE for a, b in itertools.pairwise(cuts))
+
+
+def test_crew__threads_stay_for_the_next_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread is started for another array; all of them end when there is nothing to do."""
+    use_sizes(monkeypatch, SIZES._replace(buffers=3))
+    monkeypatch.setattr(_staging, "IDLE", PATIENCE)
+    started = []
+    start = threading.Thread.start
+
+    def watched(thread: threading.Thread) -> None:
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", watched)
+    for n in range(4):
+        assert xbridge.to_backend(np.arange(100) + n, "torch", device=KIND).tolist() == list(
+            range(n, n + 100)
+        )
+    assert [thread.name for thread in started] == ["xbridge-copy"] * 2
+
+    ((crew, _),) = _transfer._crews.values()
+    monkeypatch.setattr(_staging, "IDLE", 0.0)
+    together = threading.Barrier(3, timeout=PATIENCE)
+    for _ in started:
+        crew._jobs.put(together.wait)  # one for each, since they were waiting with the time limit of before
+    together.wait()
+    for thread in started:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert xbridge.to_backend(np.arange(100), "torch", device=KIND).tolist() == list(range(100))
+
+
 def test_an_array_of_the_least_size_and_no_smaller_one_uses_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_sizes(monkeypatch, _pinned.Sizes(chunk=CHUNK, buffers=1, least=48))
+    use_sizes(monkeypatch, SIZES._replace(buffers=1, least=48, fused=48))
     used: list[int] = []
-    use = _pinned.PinnedPool._share_out
+    share = _staging.Crew._share
 
-    def watched(pool: _pinned.PinnedPool, copy: Any, host: np.ndarray, there: torch.Tensor) -> None:
-        used.append(there.numel())
-        use(pool, copy, host, there)
+    def watched(crew: _staging.Crew, copy: Any, pieces: list[_staging.Piece]) -> None:
+        used.append(sum(there.numel() for _, there in pieces))
+        share(crew, copy, pieces)
 
-    monkeypatch.setattr(_pinned.PinnedPool, "_share_out", watched)
+    monkeypatch.setattr(_staging.Crew, "_share", watched)
     for n in (5, 6, 7):
         x = torch.arange(n)
         there = _transfer.to_device(x, xbridge.Device(DEVICE))
@@ -327,6 +367,56 @@ def test_an_array_of_the_least_size_and_no_smaller_one_uses_buffers(monkeypatch:
         assert bits(_transfer.to_device(there, xbridge.Device("cpu"))) == bits(x)
 
     assert used == [48, 48, 56, 56]
+
+
+TIMES: dict[str, tuple[int, dict[bool, float], str]] = {
+    "buffers are better": (8, {False: 1.5, True: 1.0}, "pbbbpbbbp"),
+    "torch is better": (8, {False: 1.0, True: 1.5}, "pbppbpppb"),
+    "torch is much better": (8, {False: 1.0, True: 3.0}, "pbppppppp"),
+    "a very large array": (_staging.LARGE, {False: 2.5, True: 1.0}, "bpbbbbbbb"),
+}
+
+
+@pytest.mark.parametrize(("nbytes", "times", "chosen"), TIMES.values(), ids=TIMES)
+def test_chooser__uses_the_faster_way_after_each_was_tried_once(
+    nbytes: int, times: dict[bool, float], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two calls try both ways; later ones use the faster, and rarely the other if it was almost as fast."""
+    monkeypatch.setattr(_staging, "AGAIN", 4)
+    now, used = [0.0], []
+    monkeypatch.setattr(_staging, "perf_counter", lambda: now[0])
+
+    def way(staged: bool) -> Callable[[], torch.Tensor]:
+        def run() -> torch.Tensor:
+            used.append("pb"[staged])
+            now[0] += times[staged]
+            return torch.ones(1)
+
+        return run
+
+    chooser = _staging.Chooser()
+    for _ in chosen:
+        chooser.run("there", nbytes, way(False), way(True))
+    assert "".join(used) == chosen
+
+
+def test_chooser__sizes_and_ways_are_tried_each_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is faster for one size may be slower for another, and back."""
+    use_sizes(monkeypatch, SIZES._replace(timed=True))
+    copies = []
+    share = _staging.Crew._share
+
+    def watched(crew: _staging.Crew, copy: Any, pieces: list[_staging.Piece]) -> None:
+        copies.append(sum(there.numel() for _, there in pieces))
+        share(crew, copy, pieces)
+
+    monkeypatch.setattr(_staging.Crew, "_share", watched)
+    for _ in range(2):
+        for n in (100, 1000):
+            x = torch.arange(n, dtype=torch.uint8)
+            there = _transfer.to_device(x, xbridge.Device(DEVICE))
+            assert bits(_transfer.to_device(there, xbridge.Device("cpu"))) == bits(x)
+    assert copies == [100, 100, 1000, 1000]
 
 
 def test_a_child_process_makes_its_own_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,15 +430,17 @@ def test_a_child_process_makes_its_own_buffers(monkeypatch: pytest.MonkeyPatch) 
         return empty(*args, **options)
 
     monkeypatch.setattr(torch, "empty", watched)
-    monkeypatch.setattr(_transfer, "getpid", lambda: process)
+    for module in (_pinned, _transfer):
+        monkeypatch.setattr(module, "getpid", lambda: process)
     for process in (1, 2, 1, 2):  # noqa: B007 -- the functions above read it
         xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
-    assert made == [1, 1, 2, 2]
+    assert sorted(set(made)) == [1, 2]
+    assert len(made) <= 4  # a crew may have done it all with one buffer
 
 
 def test_a_memmap_is_cast_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_sizes(monkeypatch, _pinned.Sizes(chunk=1 << 14, buffers=2, least=1))
+    use_sizes(monkeypatch, SIZES._replace(chunk=1 << 14, buffers=2, least=1, fused=1))
     np.arange(1e5).tofile(tmp_path / "numbers")
     mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
     xbridge.to_backend(mapped, "torch", device=KIND, dtype="float32")  # its buffers are made
@@ -375,7 +467,7 @@ def test_threads_share_the_buffers() -> None:
 
 def test_a_failure_in_a_thread_is_raised_and_gives_the_buffers_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(_pinned.PinnedBuffer, "stream_to_device", lambda *_, **__: 1 / 0)
+        patch.setattr(_staging, "plain_copy", lambda *_: 1 / 0)
         with pytest.raises(xbridge.DeviceError, match="ZeroDivisionError"):
             xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
@@ -388,7 +480,7 @@ def test_an_error_for_lack_of_memory_is_torchs_own(monkeypatch: pytest.MonkeyPat
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(_pinned.PinnedPool, "stream_to_device", fail)
+    monkeypatch.setattr(_staging.Crew, "send", fail)
     for convert in (xbridge.to_backend, lambda *args, **at: xbridge.transfer(*args, **at).result()):
         with pytest.raises(torch.OutOfMemoryError) as caught:
             convert(np.ones(100), "torch", device=KIND)
@@ -397,7 +489,7 @@ def test_an_error_for_lack_of_memory_is_torchs_own(monkeypatch: pytest.MonkeyPat
 
 def test_a_device_that_fails_gives_the_buffers_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(api.Stream, "synchronize", lambda stream: 1 / 0)
+        patch.setattr(api.Event, "synchronize", lambda event: 1 / 0)
         for _ in range(3):
             with pytest.raises(xbridge.DeviceError):
                 xbridge.to_backend(np.ones(100), "torch", device=KIND)
@@ -405,40 +497,41 @@ def test_a_device_that_fails_gives_the_buffers_back(monkeypatch: pytest.MonkeyPa
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
 
 
-def test_with_too_few_threads_the_caller_does_it_all_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_sizes(monkeypatch, _pinned.Sizes(chunk=CHUNK, buffers=3, least=1))
+def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_sizes(monkeypatch, SIZES._replace(buffers=4))
+    start = threading.Thread.start
     started: list[threading.Thread] = []
-    refused, failed = threading.Event(), threading.Event()
-    start, stream_to_device = threading.Thread.start, _pinned.PinnedBuffer.stream_to_device
 
-    def only_one(thread: threading.Thread) -> None:
-        started.append(thread)
-        if len(started) > 1:
-            refused.set()
+    def refused(thread: threading.Thread) -> None:
+        if started:
             message = "can't start new thread"
             raise RuntimeError(message)
+        started.append(thread)
         start(thread)
 
-    def failing_elsewhere(*args: Any, **options: Any) -> None:
-        if threading.current_thread() in started:
-            assert refused.wait(60)
-            failed.set()
-            raise ZeroDivisionError
-        assert failed.wait(60)
-        stream_to_device(*args, **options)
-
-    monkeypatch.setattr(threading.Thread, "start", only_one)
-    monkeypatch.setattr(_pinned.PinnedBuffer, "stream_to_device", failing_elsewhere)
-
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    for _ in range(2):  # with one other thread instead of three
+        assert xbridge.to_backend(np.arange(100), "torch", device=KIND).tolist() == list(range(100))
+    use_sizes(monkeypatch, SIZES)  # and another crew, without any
     assert xbridge.to_backend(np.arange(100), "torch", device=KIND).tolist() == list(range(100))
 
 
-def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*args: object) -> None:
-        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+def test_crew__error_of_another_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody begins another piece after an error, wherever it is raised, and the error is raised."""
+    fill, failed = _staging.plain_copy, threading.Event()
+    home = threading.current_thread()
 
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", refused)
+    def failing_elsewhere(goal: np.ndarray, host: np.ndarray) -> None:
+        if threading.current_thread() is not home:
+            failed.set()
+            raise ZeroDivisionError
+        assert failed.wait(PATIENCE)
+        fill(goal, host)
 
+    with monkeypatch.context() as patch:
+        patch.setattr(_staging, "plain_copy", failing_elsewhere)
+        with pytest.raises(xbridge.DeviceError, match="ZeroDivisionError"):
+            xbridge.to_backend(np.ones(100), "torch", device=KIND)
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
 
 
@@ -449,7 +542,7 @@ def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch)
 def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocated(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use_sizes(monkeypatch, _pinned.Sizes(chunk=1024, buffers=2, least=1 << 20))
+    use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=2, least=1 << 20, fused=1 << 20))
     xs = [numbered(dtype, 2, 3).t() for dtype in DTYPES] + [torch.ones(1), torch.ones(3, 3)[:, ::2]]
 
     there = engine.to_device_many(xs, xbridge.Device(DEVICE))
@@ -468,7 +561,7 @@ def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocate
 def test_a_pack_is_moved_in_one_copy_each_way(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     if KIND == "cuda":
         pytest.skip("the pretend device counts its copies")
-    use_sizes(monkeypatch, _pinned.Sizes(chunk=4096, buffers=1, least=1 << 20))
+    use_sizes(monkeypatch, SIZES._replace(chunk=4096, buffers=1, least=1 << 20, fused=1 << 20))
     xs = [torch.full((3,), i, dtype=dtype) for i in range(4) for dtype in (torch.float32, torch.int64)]
     copies = []
     copy = api.Stream.copy
@@ -489,7 +582,7 @@ def test_a_pack_is_moved_in_one_copy_each_way(engine: ModuleType, monkeypatch: p
 def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use_sizes(monkeypatch, _pinned.Sizes(chunk=4096, buffers=1, least=1 << 20))
+    use_sizes(monkeypatch, SIZES._replace(chunk=4096, buffers=1, least=1 << 20, fused=1 << 20))
 
     back = engine.to_device_many(
         [torch.ones(3, device=KIND), torch.ones(3, device=KIND)], xbridge.Device("cpu")
@@ -512,15 +605,8 @@ def test_a_tensor_larger_than_a_buffer_is_moved_alone(engine: ModuleType) -> Non
 def test_the_core_moves_small_arrays_together_and_large_ones_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    use_sizes(monkeypatch, _pinned.Sizes(chunk=1 << 16, buffers=2, least=1 << 18))
-    seen = []
-    to_device_many = backend.to_device_many
-
-    def watched(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor]:
-        seen.append(len(xs))
-        return to_device_many(xs, device)
-
-    monkeypatch.setattr(get("torch"), "to_device_many", watched)
+    use_sizes(monkeypatch, SIZES._replace(chunk=1 << 16, buffers=2, least=1 << 18, fused=1 << 18))
+    seen = watch_packs(monkeypatch)
     large = np.zeros(1 << 16)
     batch = [large, np.arange(4), np.arange(4.0), large + 1, np.arange(4, dtype="f2"), np.ones(3)]
 
@@ -577,14 +663,16 @@ def test_a_pack_that_fails_is_moved_one_by_one(monkeypatch: pytest.MonkeyPatch) 
     def failing(xs: list[torch.Tensor], device: object) -> None:
         raise RuntimeError("out of memory")
 
+    monkeypatch.setattr(get("torch"), "send_many", lambda hosts, device: [None] * len(hosts))
+    monkeypatch.setattr(get("torch"), "begin_send", lambda hosts, device: None)
     monkeypatch.setattr(get("torch"), "to_device_many", failing)
 
-    there = xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND).result()
+    there = xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND, copy=True).result()
 
     assert [x.tolist() for x in there] == [[1, 1], [1, 1, 1]]
     monkeypatch.setattr(get("torch"), "to_device", failing)
     with pytest.raises(xbridge.DeviceError, match=r"^at tree\[0\]: .*out of memory"):
-        xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND).result()
+        xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND, copy=True).result()
 
 
 def test_gradients_flow_through_a_transfer() -> None:
@@ -604,27 +692,35 @@ def test_a_tensor_whose_storage_was_freed_is_refused() -> None:
         xbridge.transfer([torch.ones(5), freed], "torch", device=KIND).result()
 
 
+def test_fetch_many__declines_tensors_outside_of_their_storage() -> None:
+    """An operator of the device would read beyond the storage. A plan refuses these."""
+    whole, freed, shrunk = torch.ones(5), torch.ones(5), torch.ones(9)[4:]
+    freed.untyped_storage().resize_(0)
+    shrunk.untyped_storage().resize_(32)
+    batch = _packs._ordinary_tensors([freed, whole, shrunk, whole[1:]], torch.device("cpu"))
+    assert batch.at == [1, 3]
+
+
 # -- the setting -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], _pinned.Sizes]]:
+def setting(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], _pinned.Sizes]:
     """What a value of the setting means."""
 
     def read(said: str) -> _pinned.Sizes:
         monkeypatch.setenv(_pinned.SETTING, said)
-        _pinned.sizes.cache_clear()
+        monkeypatch.setattr(_pinned, "_sizes", None)
         return _pinned.sizes()
 
-    yield read
-    _pinned.sizes.cache_clear()
+    return read
 
 
 @pytest.mark.parametrize("mebibytes", [1, 3, 64, 100])
 def test_no_more_is_pinned_than_the_setting_says(
     mebibytes: int, setting: Callable[[str], _pinned.Sizes]
 ) -> None:
-    chunk, buffers, _ = setting(str(mebibytes))
+    chunk, buffers, *_ = setting(str(mebibytes))
 
     assert chunk.bit_count() == 1
     assert mebibytes / 2 < chunk * buffers / 2**20 <= mebibytes
@@ -635,7 +731,7 @@ def test_at_zero_nothing_is_staged(
 ) -> None:
     off = setting("0")
     use_sizes(monkeypatch, off)
-    monkeypatch.setattr(_transfer, "PinnedPool", None)
+    monkeypatch.setattr(_pinned.PinnedBuffers, "lend", None)
 
     assert off.least > 1 << 60
     there = _transfer.to_device_many([torch.ones(3), torch.ones(2)], xbridge.Device(DEVICE))
@@ -653,7 +749,7 @@ def test_a_setting_may_stand_among_spaces_and_nothing_is_the_default(
 def test_memory_that_cannot_be_pinned_is_an_error_that_names_the_setting(
     mebibytes: int, setting: Callable[[str], _pinned.Sizes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    enormous = setting(str(mebibytes))._replace(least=1)
+    enormous = setting(str(mebibytes))._replace(least=1, timed=False)
     use_sizes(monkeypatch, enormous)
 
     with pytest.raises(xbridge.DeviceError, match="XBRIDGE_PINNED_MIB=0"):
@@ -672,7 +768,7 @@ def test_the_error_of_buffers_that_cannot_be_pinned_names_them_and_the_reason_of
         return empty(*args, **options)
 
     monkeypatch.setattr(torch, "empty", failing)
-    use_sizes(monkeypatch, _pinned.Sizes(chunk=3 << 20, buffers=5, least=1))
+    use_sizes(monkeypatch, SIZES._replace(chunk=3 << 20, buffers=5, least=1, fused=1))
     with pytest.raises(xbridge.DeviceError) as failure:
         _transfer.to_device(torch.ones(3), xbridge.Device(DEVICE))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from emulated.there import DEVICE, KIND, PACES, api, paced
 
 import xbridge
 from xbridge._registry.registry import get
-from xbridge.backends.torch import _pinned, _threads
+from xbridge.backends.torch import _pinned, _threads, _transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -206,24 +208,75 @@ def test_while_a_graph_is_captured_arrays_are_moved_without_pinned_buffers(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured(monkeypatch)
-    monkeypatch.setitem(engine.__dict__, "PinnedPool", None)
+    monkeypatch.setattr(_pinned.PinnedBuffers, "lend", None)
 
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
     assert len(engine.to_device_many([torch.ones(2)] * 3, xbridge.Device(DEVICE))) == 3
 
 
-def test_two_first_uses_at_once_make_one_ring(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    rings = []
+def test_two_first_uses_at_once_make_one_set_of_buffers(
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
     both = threading.Barrier(2, timeout=0.2)
+    real = _pinned.PinnedBuffers
 
-    def slow(*args: object) -> _pinned.PinnedPool:
-        rings.append(args)
+    def slow(*args: Any) -> _pinned.PinnedBuffers:
+        made.append(args)
         with suppress(threading.BrokenBarrierError):
             both.wait()  # for the other one, that is not to come
-        return _pinned.PinnedPool(*args)  # type: ignore[arg-type]
+        return real(*args)
 
-    monkeypatch.setitem(engine.__dict__, "PinnedPool", slow)
+    monkeypatch.setattr(_pinned, "PinnedBuffers", slow)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda i: xbridge.to_backend(np.ones(100), "torch", device=KIND), range(2)))
 
-    assert len(rings) == 1
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_prefetch__batches_on_the_device_are_bounded(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that only queues work has at most `depth + 2` batches on the device."""
+    if KIND == "cuda":
+        pytest.skip("a computation that goes on until it may end is the pretend one's")
+    begun: list[int] = []
+    used: list[int] = []
+    move, enough = _transfer.to_device_many, threading.Semaphore(0)
+
+    def watched(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor]:
+        begun.append(len(used))
+        enough.release()
+        return move(xs, device)
+
+    monkeypatch.setattr(get("torch"), "to_device_many", watched)
+    stream = api.Stream()
+    with api.stream(stream):
+        batches = (torch.full((4,), float(i)) for i in range(12))
+        for i, batch in enumerate(xbridge.prefetch(batches, "torch", device=KIND, depth=depth)):
+            assert str(batch.device) == DEVICE
+            stream.do(lambda i=i: used.append(i))
+            if i < 12 - depth:
+                assert enough.acquire(timeout=PATIENCE)
+    # When batch k began, the device had done its work with batch k - depth - 2, and with all before it.
+    assert len(begun) == 12
+    assert all(done >= k - depth - 1 for k, done in enumerate(begun)), begun
+    stream.synchronize()
+    assert used == list(range(12))
+
+
+def test_prefetch__last_reference_to_a_batch_is_dropped_by_the_program() -> None:
+    """No batch is deleted in a thread of the loop, whose work would stop meanwhile."""
+    dropped: list[int] = []
+
+    def noted(batch: torch.Tensor) -> None:
+        weakref.finalize(batch, lambda: dropped.append(threading.get_ident()))
+
+    loop = iter(xbridge.prefetch((np.full(4, i) for i in range(6)), "torch", device=KIND))
+    for batch in loop:
+        noted(batch)
+    del batch
+    loop = iter(xbridge.prefetch((np.full(4, i) for i in range(6)), "torch", device=KIND))
+    noted(next(loop))
+    loop.close()
+    gc.collect()
+    assert dropped == [threading.get_ident()] * 7

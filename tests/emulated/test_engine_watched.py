@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from emulated.engine import use_small_buffers, watch_packs
+from emulated.engine import SIZES, use_sizes, use_small_buffers, watch_packs
 from emulated.there import DEVICE, KIND
 
 import xbridge
@@ -49,6 +49,7 @@ def test_a_record_counts_the_bytes_of_the_plan() -> None:
 
 
 def test_arrays_are_moved_together_with_and_without_an_observer(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_sizes(monkeypatch, SIZES._replace(chunk=4096))
     packs = watch_packs(monkeypatch)
     xbridge.transfer(BATCH, "torch", device=KIND).result()
     with record():

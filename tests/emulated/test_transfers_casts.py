@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from emulated.engine import CHUNK, use_sizes, use_small_buffers
+from emulated.engine import SIZES, use_sizes, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ from torch_modes import Passes
 import xbridge
 from xbridge._core.dtypes import DTYPES, category
 from xbridge.backends import torch as backend
-from xbridge.backends.torch import _pinned, cast_matches_numpy
+from xbridge.backends.torch import _pinned, _staging, cast_matches_numpy
 from xbridge.testing.conformance.test_casts import same_values
 from xbridge.testing.strategies import host_arrays
 
@@ -335,9 +335,9 @@ def test_an_array_is_cast_on_its_way_from_as_many_bytes_on_as_go_through_buffers
     setting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(_pinned.SETTING, str(setting))
-    monkeypatch.setattr(_pinned, "LEAST", 4096)
+    monkeypatch.setattr(_pinned, "FUSED", 4096)
     use_small_buffers(monkeypatch)
-    use_sizes(monkeypatch, _pinned.sizes.__wrapped__())
+    use_sizes(monkeypatch, _pinned._read())
     numbers = np.arange(1024.0)[::-1]
 
     for array, through in ((numbers, setting > 0), (numbers[1:], False)):
@@ -363,7 +363,7 @@ def test_an_array_is_cast_first_where_torch_has_to_take_part_in_the_move() -> No
 def test_a_device_that_fails_while_an_array_is_cast_is_an_error_of_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_pinned.PinnedBuffer, "stream_to_device", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(_staging, "fill", lambda *_: 1 / 0)
 
     failed = f"stream_to_device {DEVICE} float32 failed with ZeroDivisionError"
     with pytest.raises(xbridge.DeviceError, match=failed):
@@ -376,7 +376,7 @@ def test_a_policy_is_the_same_whatever_the_size(
     options: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_small_buffers(monkeypatch)
-    use_sizes(monkeypatch, _pinned.Sizes(CHUNK, 2, least=1 << 10))
+    use_sizes(monkeypatch, SIZES._replace(least=1 << 10, fused=1 << 10))
     foreign = np.arange(size + 0.0).astype(">f8")
     word = "casts" if options else "copies"
 

@@ -82,7 +82,8 @@ def test_of_a_thousand_small_tensors_one_of_each_kind_is_planned(
     made = tree.to_backend(xs, backend, **place, **options)
     assert [int(xbridge.to_numpy(y)[-1]) for y in made] == list(range(1000))
     assert [tuple(y.shape) for y in made] == [tuple(x.shape) for x in xs]
-    assert [id(x) for x in planned] == [id(xs[i]) for i in (0, 1, 500)]
+    packed = home == KIND and not options.keys() & {"dtype", "grad"}  # only the odd one needs a plan
+    assert [id(x) for x in planned] == [id(xs[i]) for i in ((500,) if packed else (0, 1, 500))]
 
 
 WAYS: dict[str, Callable[[Any], Any]] = {

@@ -52,6 +52,19 @@ class Exporter(Protocol):
         """Return a capsule. Its memory is ready for work that the stream is given after the call."""
 
 
+class Pending(Protocol):
+    """Arrays that a device moves meanwhile. If the object is deleted, they are moved and deleted."""
+
+    def done(self) -> bool:
+        """Return True if `result` would not wait."""
+
+    def wait(self, seconds: float | None, /) -> bool:
+        """Wait until they have arrived, but not longer than that. Return True if they have."""
+
+    def result(self) -> list[Array]:
+        """Return the arrays that have arrived. It is called once."""
+
+
 class ArrayInfo(NamedTuple):
     """The properties that a conversion within one library needs. Tracers have them: none is a pointer."""
 
@@ -322,6 +335,39 @@ class Backend(Protocol):
     def to_device_many(self) -> Callable[[list[Array], Device], list[Array]] | None:
         """`to_device_many(xs, device)`: `to_device` for many small arrays, which may share new memory."""
 
+    @property
+    def send_many(self) -> Callable[[list[HostArray], Device], list[Array | None] | None] | None:
+        """`send_many(hosts, device)`: new arrays on a device for small ordinary host arrays, else None.
+
+        They are complete when the call returns, and may share new memory. After an error, those that are left
+        are None. The result is None if there is no such device or mode.
+        """
+
+    @property
+    def fetch_many(self) -> Callable[[list[Array]], list[HostArray | None] | None] | None:
+        """`fetch_many(xs)`: new host arrays for small ordinary arrays on one device, else None.
+
+        As for `send_many`. No result is a view of an array on the host.
+        """
+
+    @property
+    def begin_send(self) -> Callable[[list[HostArray], Device], Pending | None] | None:
+        """`begin_send(hosts, device)`: begin what `send_many` does, without a thread.
+
+        None in doubt, and if one array is not ordinary. The arrays are read before the call returns.
+        """
+
+    @property
+    def begin_fetch(self) -> Callable[[list[Array]], Pending | None] | None:
+        """`begin_fetch(xs)`: begin what `fetch_many` does, without a thread; None as for `begin_send`.
+
+        The arrays are read after the work that this thread has queued, and nothing later waits for the copy.
+        """
+
+    @property
+    def queue_mark(self) -> Callable[[Device], Callable[[], object]] | None:
+        """`queue_mark(device)`: a function that waits for what this thread has queued there so far."""
+
     def device_name(self, device: object, /) -> Device | None:
         """Name one of its device objects; None for anything else. Default: None."""
 
@@ -400,6 +446,18 @@ class Backend(Protocol):
         It shares that memory, or returns None for each array of its dtype. The core has called
         `plan_state`, so nothing that plans depend on is checked again.
         """
+
+    @property
+    def fast_to_device(self) -> Callable[[object], Callable[[HostArray], Array | None] | None] | None:
+        """`fast_to_device(device)`: a function that copies an ordinary host array to a device, else None.
+
+        The device is what the caller gives. Without an index it means the current one of each call. The
+        result is None for a device that only a plan can find.
+        """
+
+    @property
+    def fast_from_device(self) -> Callable[[Array], HostArray | None] | None:
+        """`fast_from_device(x)`: a new host array of an ordinary array on a device, else None."""
 
     @property
     def plan_state(self) -> Callable[[], object] | None:
@@ -538,6 +596,13 @@ TOGETHER = (
     ("fast_from_numpy_many", "fast_from_numpy"),
     ("fast_from_fresh", "fast_from_numpy", "plan_state"),
     ("to_device_many", "to_device"),
+    ("fast_to_device", "to_device"),
+    ("fast_from_device", "to_device"),
+    ("send_many", "to_device"),
+    ("fetch_many", "to_device"),
+    ("begin_send", "send_many"),
+    ("begin_fetch", "fetch_many"),
+    ("queue_mark", "threaded"),
     ("materialize_many", "materialize"),
     ("in_parts", "materialize"),
     ("streams_to_device", "stream_to_device"),

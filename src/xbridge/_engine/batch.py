@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from xbridge._core.devices import CPU
 from xbridge._core.protocol import Array, Backend
@@ -11,18 +11,25 @@ from xbridge._engine.convert import plan
 from xbridge._engine.execute import is_observed, observed, perform
 from xbridge._engine.repeat import converter, record_plan, record_scalar, repeat, state_of
 from xbridge._engine.source import import_for
-from xbridge._plan.options import PLAIN
+from xbridge._plan.options import PLAIN, CallOptions, read_options
 from xbridge._plan.reuse import suit_any_layout
+from xbridge._plan.rules import destination
 from xbridge._plan.steps import Conversion, Options, Plan, nbytes_of
+from xbridge._registry import registry
+from xbridge._registry.registry import backend_for, get
+from xbridge.backends import HOST
 from xbridge.errors import XBridgeError, index_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from xbridge._core.protocol import ArrayInfo
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import ArrayInfo, Pending
     from xbridge._engine.repeat import Convert, Recorder
     from xbridge._engine.source import Source
     from xbridge._plan.steps import Op, Step
+
+R = TypeVar("R")
 
 SMALL = 1 << 18
 """Bytes up to which arrays are moved together. For a larger one, the call costs little beside the copy."""
@@ -43,6 +50,72 @@ class _Progress(NamedTuple):
     def is_done(self) -> bool:
         """Return True if no step is left."""
         return self.plan is None or self.done == len(self.plan.steps)
+
+
+class Packing(NamedTuple):
+    """How the arrays of one type in a batch move between the host and a device, without a plan."""
+
+    kind: type
+    """Arrays of this type are asked for. All others are planned."""
+    move: Callable[[list[Array]], list[Array | None] | None]
+    """Move all of them, with None in place of those that have to be planned; None if all have to be."""
+    begin: Callable[[list[Array]], Pending | None] | None
+    """Begin to move them without a thread; None if one has to be planned, or if a thread is needed."""
+
+
+def packings(
+    target: Backend, kinds: Collection[type], options: CallOptions, place: Device | None = None
+) -> list[Packing]:
+    """Return how arrays of these types move in packs, if a plan would have no part but the move.
+
+    `place` is the device of the target if the caller has found it.
+    """
+    host, device = get(HOST), options.device
+    plain = options._replace(device=None, copy=None).are_plain() and options.copy is not False
+    if registry.observers or not plain or target.is_tracing():
+        return []
+    if target is host:
+        sources = [(kind, backend_for(kind)) for kind in kinds] if device in (None, CPU) else []
+        return [
+            Packing(kind, source.fetch_many, source.begin_fetch)
+            for kind, source in sources
+            if source and source.fetch_many and kind in source.fast_types
+        ]
+    (kind,) = host.array_types
+    send, begin = target.send_many, target.begin_send
+    if send is None or kind not in kinds or (device is None and "host" not in target.gaps):
+        return []
+    if place is None:
+        place = destination(target, read_options((target,), options).device, CPU)
+        if place not in target.devices():
+            return []
+    if place == CPU:
+        return []
+    return [Packing(kind, partial(_there, send, place), begin and partial(_there, begin, place))]
+
+
+def move_in_packs(
+    target: Backend, xs: list[Array], kinds: Collection[type], options: CallOptions
+) -> list[Array | None] | None:
+    """Move the small arrays of a batch between the host and a device, with None in place of all others.
+
+    Return None if there are none.
+    """
+    made: list[Array | None] | None = None
+    for packing in packings(target, kinds, options) if len(xs) > 1 else ():
+        if len(kinds) == 1:
+            return packing.move(xs)
+        at = [i for i, x in enumerate(xs) if type(x) is packing.kind]
+        moved = packing.move([xs[i] for i in at])
+        if moved is not None:
+            made = made or [None] * len(xs)
+            for i, y in zip(at, moved, strict=True):
+                made[i] = y
+    return made
+
+
+def _there(fn: Callable[[list[Array], Device], R], device: Device, xs: list[Array]) -> R:
+    return fn(xs, device)
 
 
 _MANY: dict[Op, Op] = {"materialize": "materialize_many", "to_device": "to_device_many"}

@@ -37,7 +37,7 @@ from xbridge._registry.call_cache import (
     record,
     unchanged,
 )
-from xbridge._registry.registry import are_arrays, get
+from xbridge._registry.registry import are_arrays, backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import XBridgeError
 
@@ -118,8 +118,14 @@ def state_of(source: Backend, target: Backend, options: Options) -> State | None
 def record_plan(recorder: Recorder, x: Array, plan: Plan, state: State, before: object) -> None:
     """Cache what was planned for an array, for others of its kind. `before` is the state before planning."""
     source, target, info, _, _, device = plan.conversion
-    ordinary = type(x) in source.fast_types and info.dtype in DTYPES and {info.device, device} == {CPU}
-    if not (ordinary and recorder.options.are_constant() and holds_for_others(plan)):
+    if type(x) not in source.fast_types or info.dtype not in DTYPES or not recorder.options.are_constant():
+        return
+    if {info.device, device} != {CPU}:
+        move = _between_devices(recorder.options, plan)
+        if move:
+            record(recorder.options.key("convert", target.name, type(x)), recorder.version, move)
+        return
+    if not holds_for_others(plan):
         return
     found = _within(source, x, plan) if source is target else _between(x, plan)
     if found and state() == before:
@@ -131,6 +137,18 @@ def record_plan(recorder: Recorder, x: Array, plan: Plan, state: State, before: 
         else:
             choose = partial(found.choose, state=state)
         record(key, recorder.version, found.convert, kind, choose)
+
+
+def _between_devices(options: CallOptions, plan: Plan) -> Convert | None:
+    """Return the function that moves ordinary arrays to or from a device; None if a plan does more."""
+    source, target, ops = plan.conversion.source, plan.conversion.target, [step.op for step in plan.steps]
+    if not options._replace(device=None).are_plain():
+        return None
+    if target.name == HOST and options.device is None and ops[:2] == ["to_device", "to_numpy"]:
+        return source.fast_from_device
+    if source.name == HOST and options.device is not None and ops == ["to_numpy", "from_numpy", "to_device"]:
+        return target.fast_to_device and target.fast_to_device(options.device)
+    return None
 
 
 def record_scalar(recorder: Recorder, name: str, cls: type) -> None:
@@ -510,4 +528,9 @@ def _leaf_converter(name: str, cls: type, options: CallOptions, *, scalars: bool
         return cached.get(options._replace(writable=False).key("asarray", name, cls, type(None)), decline)
     if cls in _LITERALS:
         return unchanged
-    return converter(name, cls, options) if are_arrays(cls) else decline
+    if not are_arrays(cls) or str(options.device).partition(":")[0] not in ("None", CPU):
+        return decline  # arrays that go to a device are moved together
+    source = backend_for(cls)
+    if name == HOST and options.are_plain() and source and source.fetch_many:
+        return lookup_direct(name, cls)  # and so are those that come from there
+    return converter(name, cls, options)

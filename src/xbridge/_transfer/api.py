@@ -1,8 +1,9 @@
-"""Conversions in other threads: one with a handle, or batches ahead of their use.
+"""Conversions in the background: one with a handle, or batches ahead of their use.
 
 A transfer is a conversion in a thread of its own, with the streams and modes of the caller (`threads.py`).
-The handle returns the result only when it is complete. Threads end with their work. No thread waits in a pool
-for the next call, so no thread is left at a fork or at the exit.
+Small arrays need no thread, because a device copies them by itself (`queued.py`). The handle returns the
+result only when it is complete. Threads end with their work. No thread waits in a pool for the next call, so
+no thread is left at a fork or at the exit.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from time import perf_counter
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
+from xbridge._core.devices import CPU
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import freed
 from xbridge._engine.caller import Caller, caller
 from xbridge._engine.execute import observers
 from xbridge._plan.options import CallOptions
+from xbridge._transfer.queued import Queued, begin_queued
 from xbridge._transfer.threads import (
     begun_by,
     can_leave,
@@ -68,9 +71,10 @@ class Transfer:
 
     __slots__ = ("_future", "_process")
 
-    def __init__(self, future: Future[Any]) -> None:
+    def __init__(self, future: Future[Any] | Queued) -> None:
         self._future, self._process = future, getpid()
-        freed(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold while another one forks
+        if isinstance(future, Future):
+            freed(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold in a fork
 
     def __repr__(self) -> str:
         """Return the state in one line, without a wait."""
@@ -181,6 +185,9 @@ def transfer(
     future: Future[Any] = Future()
     try:
         batch = TreeArrays(tree, alone=True)
+        queued = begin_queued(batch, target, place, options, convert)
+        if queued:
+            return Transfer(queued)
         if all(map(can_leave, batch.arrays)):
             convert_there = in_thread(convert, [(target, place), *ends(batch.arrays, target)])
             begun = start_thread(begun_by(caller(), batch.map), convert_there)
@@ -311,7 +318,9 @@ def _ahead(
 ) -> Generator[Any, None, None]:
     """Load in one thread, convert in another, and yield in order.
 
-    With `copy=True`, one thread does both in turn, so the iterable may write the same memory again.
+    With `copy=True`, one thread does both in turn, so the iterable may write the same memory again. A batch
+    is not converted before the device is done with the one that is `depth + 1` before it. Otherwise a program
+    that only queues work would fill the device's memory.
     """
     batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
     target, place = resolve_destination(name, options)
@@ -320,9 +329,10 @@ def _ahead(
     convert_loaded = begun_by(by, _converted)
     queue: deque[Future[list[Any]]] = deque()
     workers: list[Worker] = []
+    mark = target.queue_mark if place != CPU else None
 
-    def ask() -> None:
-        queue.append(workers[-1].submit(convert_loaded, workers[0].submit(loading.run, load)))
+    def ask(wait: Callable[[], object] | None = None) -> None:
+        queue.append(workers[-1].submit(convert_loaded, workers[0].submit(loading.run, load), wait))
 
     try:
         workers.append(start_worker("xbridge-load", capture_context()))
@@ -330,10 +340,12 @@ def _ahead(
             workers.append(start_worker("xbridge-convert", lambda: None))
         for _ in range(depth):
             ask()
+        wait = None
         while given := _first(queue, by, depth):
-            ask()
+            ask(wait)
             yield given.pop()
             _stay(process, "convert batches ahead", "prefetch")
+            wait = mark and mark(place)  # the program has queued all that uses this batch
     except (KeyboardInterrupt, SystemExit):
         waits = False  # the program is to end
         raise
@@ -370,7 +382,9 @@ def _loaded(batches: Iterator[Any], convert_there: ArrayFn, target: Backend) -> 
     return partial(batch.map, in_thread(convert_there, ends(batch.arrays, target)))
 
 
-def _converted(loaded: Future[Callable[[], Any] | None]) -> list[Any]:
-    """Convert a batch. Return a list of it, empty at the end."""
+def _converted(loaded: Future[Callable[[], Any] | None], wait: Callable[[], object] | None) -> list[Any]:
+    """Convert a batch after a wait. Return a list of it, empty at the end."""
     convert_there = loaded.result()
+    if convert_there and wait:
+        wait()
     return [convert_there()] if convert_there else []

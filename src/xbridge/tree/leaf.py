@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
+from xbridge._engine.batch import move_in_packs
 from xbridge._engine.repeat import converter
 from xbridge._engine.source import resolve_source
 from xbridge._plan.options import CallOptions, read_options
@@ -82,7 +83,10 @@ def _convert(
     done = many(xs) if many and set(direct.values()) == {target.fast_from_numpy} else None
     if done is not None:
         return done
-    made: list[Any] = [direct[type(x)](x) for x in xs]
+    moved = move_in_packs(target, xs, direct, options)
+    made: list[Any] = moved or [direct[type(x)](x) for x in xs]
+    if moved is not None:
+        made = [direct[type(x)](x) if y is None else y for x, y in zip(xs, moved, strict=True)]
     planned = []
     for i, x in enumerate(xs):
         if made[i] is None and is_text(x):

@@ -28,6 +28,13 @@ from xbridge.backends.torch._casts import cast_matches_numpy as cast_matches_num
 from xbridge.backends.torch._casts import loses
 from xbridge.backends.torch._devices import accelerators, count_devices, make_current, name_device
 from xbridge.backends.torch._devices import from_dlpack as from_dlpack
+from xbridge.backends.torch._packs import begin_fetch as begin_fetch
+from xbridge.backends.torch._packs import begin_send as begin_send
+from xbridge.backends.torch._packs import fetch_many as fetch_many
+from xbridge.backends.torch._packs import send_many as send_many
+from xbridge.backends.torch._small import fast_from_device as fast_from_device
+from xbridge.backends.torch._small import fast_to_device as fast_to_device
+from xbridge.backends.torch._threads import queue_mark as queue_mark
 from xbridge.backends.torch._threads import thread_context as thread_context
 from xbridge.backends.torch._threads import threaded as threaded
 from xbridge.backends.torch._transfer import stream_to_device as stream_to_device

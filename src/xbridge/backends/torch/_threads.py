@@ -36,7 +36,7 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
         reason = "a graph is being captured, and follows this one alone"
         raise DeviceError.build(action, reason, "xbridge.tree.to_backend")
     else:
-        side, asked = _sides.setdefault(place, api.Stream(place)), api.current_stream(place).record_event()
+        side, asked = side_of(place), api.current_stream(place).record_event()
 
     def in_thread(xs: list[object]) -> list[object]:
         with torch._C.DisableTorchFunctionSubclass():
@@ -54,6 +54,20 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
         return made
 
     return in_thread
+
+
+def queue_mark(device: Device, /) -> Callable[[], object]:
+    """Return a function that waits for the work that this thread has queued on a device so far."""
+    place = torch.device(device)
+    api = streams_of(place)
+    return int if api is None else api.current_stream(place).record_event().synchronize
+
+
+def side_of(place: torch.device) -> Any:
+    """Return the stream on which other threads convert to and from a device."""
+    if place not in _sides:
+        _sides.setdefault(place, getattr(torch, place.type).Stream(place))
+    return _sides[place]
 
 
 def thread_context() -> Callable[[], None]:

@@ -7,35 +7,25 @@ It also does those that are too small to gain from buffers, and those of pinned 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import partial
 from os import getpid
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.autograd import forward_ad
-from torch.utils import _python_dispatch
 
 from xbridge._core.devices import Device
 from xbridge._core.locks import lock
 from xbridge._core.protocol import HostArray
 from xbridge._host.memory import native_dtype
-from xbridge.backends.torch._pinned import ITEMS, PinnedBuffer, PinnedPool, is_dense, sizes
-from xbridge.backends.torch._threads import is_captured, streams_of
+from xbridge.backends.torch._bare import bare_keys, is_bare, is_open
+from xbridge.backends.torch._packs import ALIGNMENT, VIEWS
+from xbridge.backends.torch._pinned import ITEMS, PinnedBuffers, buffers_of, sizes
+from xbridge.backends.torch._staging import Chooser, Crew, bits_of, is_dense
 from xbridge.backends.torch._unsupported import freed, readable, without_pending
 
-ALIGNMENT = 256
-"""A tensor of a pack begins at a multiple of so many bytes, like memory that torch allocates."""
-
-_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
-"""Without it, a tensor over the memory of another is not a view, and has its own version counter."""
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-_pools: dict[tuple[int, torch.device], PinnedPool] = {}
-"""Pools by process and device. In a child, buffers that threads of its parent hold would never be released.
-
-A driver does not let a child use or free memory that its parent has pinned, so the parent's pools are kept.
-"""
+_crews: dict[tuple[int, torch.device], tuple[Crew, Chooser]] = {}
+"""Crews by process and device: a child of a fork does not have the threads of its parent."""
 
 _making = lock()
 
@@ -45,15 +35,27 @@ def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
     x = without_pending(readable(x))
     if torch.compiler.is_dynamo_compiling():
         return x.to(device._word)  # an older compiler follows a plain string alone
-    goal = torch.device(device)
-    if x.numel() * x.itemsize < sizes().least:
+    goal, nbytes, limits = torch.device(device), x.numel() * x.itemsize, sizes()
+    if nbytes < limits.least:
         return x.to(goal)
     place = goal if x.is_cpu else x.device
-    if x.is_cpu is (goal.type == "cpu") or not _is_open(place) or (x.is_cpu and x.is_pinned()):
+    if x.is_cpu is (goal.type == "cpu") or not is_open(place) or (x.is_cpu and x.is_pinned()):
         return x.to(goal)
-    if not _is_bare(x, _bare_keys(x.device.type)):
+    if not is_bare(x, bare_keys(x.device.type)):
         return x.to(goal)
-    return _pool(place).stream_to_device(x) if x.is_cpu else _pool(place).fetch(x)
+    return large_to_device(x, goal, place)
+
+
+def large_to_device(x: torch.Tensor, goal: torch.device, place: torch.device) -> torch.Tensor:
+    """Copy a large tensor that is nothing but its bytes, to or from a device with an index."""
+    crew, chooser = _crew(place)
+    if x.is_cpu:
+        way, staged = "there", partial(_send, crew, x)
+    else:
+        way, staged = "back", partial(crew.fetch, x)
+    if not sizes().timed:
+        return staged()
+    return chooser.run(way, x.nbytes, partial(x.to, goal), staged)
 
 
 def to_device_many(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tensor]:
@@ -61,12 +63,12 @@ def to_device_many(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tens
     goal, limit = torch.device(device), sizes().chunk
     back = goal.type == "cpu"
     places = {x.device for x in xs if not x.is_cpu} if back else {goal}
-    keys = {place: _bare_keys(place.type if back else "cpu") for place in places if _is_open(place)}
+    keys = {place: bare_keys(place.type if back else "cpu") for place in places if is_open(place)}
     alike: dict[tuple[object, ...], list[int]] = {}
     moved: dict[int, torch.Tensor] = {}
     for i, x in enumerate(xs):
         place = x.device if back else goal
-        if x.is_cpu is not back and place in keys and _is_bare(x, keys[place]) and not freed(x):
+        if x.is_cpu is not back and place in keys and is_bare(x, keys[place]) and not freed(x):
             alike.setdefault((place, x.dtype, x.shape, x.stride()), []).append(i)
         else:
             moved[i] = to_device(x, device)
@@ -77,17 +79,17 @@ def to_device_many(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tens
             together.setdefault(goal if first.is_cpu else first.device, []).append(chosen)
         else:
             moved.update((i, to_device(xs[i], device)) for i in chosen)
-    move = _fetch if back else _send
+    move = _fetch_pack if back else _send_pack
     for place, groups in together.items():
         for pack in _packs(xs, groups, limit):
             chosen = [i for rows in pack for i in rows.chosen]
-            moved.update(zip(chosen, move(_pool(place), pack), strict=True))
+            moved.update(zip(chosen, move(buffers_of(place), pack), strict=True))
     return [moved[i] for i in range(len(xs))]
 
 
 def streams_to_device(nbytes: int, device: Device, /) -> bool:
     """Return True if an array of so many bytes moves through buffers now."""
-    return nbytes >= sizes().least and _is_open(torch.device(device))
+    return nbytes >= sizes().fused and is_open(torch.device(device))
 
 
 def stream_to_device(host: HostArray, device: Device, dtype: str | None = None, /) -> torch.Tensor:
@@ -99,7 +101,23 @@ def stream_to_device(host: HostArray, device: Device, dtype: str | None = None, 
     dense = torch.empty([host.shape[axis] for axis in axes], device="meta")
     like = dense.permute([axes.index(axis) for axis in range(host.ndim)])
     out = torch.empty_strided(host.shape, like.stride(), dtype=getattr(torch, word), device=goal)
-    return _pool(goal).cast_into(out, host, native_dtype(word))
+    crew, _ = _crew(goal)
+    return crew.send(out, host, native_dtype(word))
+
+
+def _send(crew: Crew, x: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor of the host to the device of a crew; complete on return."""
+    host = bits_of(x)
+    return crew.send(torch.empty_like(x, device=crew.buffers.device), host, host.dtype)
+
+
+def _crew(place: torch.device) -> tuple[Crew, Chooser]:
+    """Return the threads for the large arrays of a device, and what their times have shown."""
+    key = getpid(), place
+    with _making:
+        if key not in _crews:
+            _crews[key] = Crew(buffers_of(place)), Chooser()
+        return _crews[key]
 
 
 class PackSegment(NamedTuple):
@@ -122,14 +140,18 @@ class PackSegment(NamedTuple):
         shape, pitch = (len(self.xs), *like.shape), self.pitch // like.itemsize
         return memory[self.start : self.stop()].view(like.dtype).as_strided(shape, (pitch, *like.stride()))
 
-    def on_host(self, host: HostArray) -> Iterator[torch.Tensor]:
-        """Yield the tensors in host memory of their pack, each with a storage that ends where it does."""
+    def among(self, host: HostArray) -> HostArray:
+        """Return the same in host memory, as an array of items of that size."""
         like = self.xs[0]
         item = torch.empty(0, dtype=ITEMS[like.dtype], device="cpu").numpy().dtype
         shape, strides = (len(self.xs), *like.shape), [n * like.itemsize for n in like.stride()]
-        rows = np.ndarray(shape, item, host.data, self.start, (self.pitch, *strides))
+        return np.ndarray(shape, item, host.data, self.start, (self.pitch, *strides))
+
+    def on_host(self, host: HostArray) -> Iterator[torch.Tensor]:
+        """Yield the tensors in host memory of their pack, each with a storage that ends where it does."""
+        rows, dtype = self.among(host), self.xs[0].dtype
         for i in range(len(self.xs)):
-            yield torch.from_numpy(rows[i, ...]).view(like.dtype)
+            yield torch.from_numpy(rows[i, ...]).view(dtype)
 
 
 def _packs(xs: list[torch.Tensor], groups: list[list[int]], limit: int) -> Iterator[list[PackSegment]]:
@@ -152,70 +174,36 @@ def _packs(xs: list[torch.Tensor], groups: list[list[int]], limit: int) -> Itera
     yield pack
 
 
-def _send(pool: PinnedPool, pack: list[PackSegment]) -> list[torch.Tensor]:
+def _send_pack(buffers: PinnedBuffers, pack: list[PackSegment]) -> list[torch.Tensor]:
     """Move a pack to the device."""
     size = pack[-1].stop()
-    there = torch.empty(size, dtype=torch.uint8, device=pool.device)
-
-    def work(pinned: PinnedBuffer) -> None:
+    pinned = buffers.lend()
+    try:
         for rows in pack:
-            torch.stack(rows.xs, out=rows.within(pinned.buffer))
+            np.stack([bits_of(x) for x in rows.xs], out=rows.among(pinned.host))
+        there = torch.empty(size, dtype=torch.uint8, device=buffers.device)
         there.copy_(pinned.buffer[:size], non_blocking=True)
-
-    pool.use(work)
-    with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
+        pinned.event.record(buffers.api.current_stream(buffers.device))
+    finally:
+        buffers.give_back(pinned)
+    with torch._C._ExcludeDispatchKeyGuard(VIEWS):
         return [x for rows in pack for x in rows.within(there).unbind()]
 
 
-def _fetch(pool: PinnedPool, pack: list[PackSegment]) -> list[torch.Tensor]:
+def _fetch_pack(buffers: PinnedBuffers, pack: list[PackSegment]) -> list[torch.Tensor]:
     """Move a pack to the host."""
     size = pack[-1].stop()
-    host = np.empty(size, np.uint8)
-
-    def work(pinned: PinnedBuffer) -> None:
-        there = torch.empty(size, dtype=torch.uint8, device=pool.device)
+    with torch.inference_mode():
+        there = torch.empty(size, dtype=torch.uint8, device=buffers.device)
         for rows in pack:
             torch.stack(rows.xs, out=rows.within(there))
-        pinned.fetch(host, there)
-
-    pool.use(work)
-    with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
+        pinned = buffers.lend()
+        try:
+            pinned.buffer[:size].copy_(there, non_blocking=True)
+            pinned.event.record(buffers.api.current_stream(buffers.device))
+            pinned.event.synchronize()  # the copy into the buffer
+            host = pinned.host[:size].copy()
+        finally:
+            buffers.give_back(pinned)
+    with torch._C._ExcludeDispatchKeyGuard(VIEWS):
         return [x for rows in pack for x in rows.on_host(host)]
-
-
-def _is_open(place: torch.device) -> bool:
-    """Return True if pinned buffers are tested with the device, and no mode or transform is active."""
-    if place.type not in ("cuda", torch._C._get_privateuse1_backend_name()):
-        return False
-    if forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
-        return False
-    if torch._C._functorch.maybe_current_level() is not None:
-        return False
-    api = streams_of(place)
-    return api is not None and not is_captured(api)
-
-
-def _pool(place: torch.device) -> PinnedPool:
-    """Return the buffers of a device, made when they are first needed."""
-    key = getpid(), place
-    with _making:
-        if key not in _pools:
-            _pools[key] = PinnedPool(place, sizes())
-        return _pools[key]
-
-
-def _is_bare(x: torch.Tensor, keys: frozenset[int]) -> bool:
-    """Return True if a tensor is nothing but its bytes."""
-    if type(x) not in _PLAIN or x.dtype not in ITEMS or x.requires_grad or not x.numel():
-        return False
-    return torch._C._dispatch_keys(x).raw_repr() in keys
-
-
-@cache
-def _bare_keys(kind: str) -> frozenset[int]:
-    """Return the dispatch keys of a tensor on a kind of device with nothing pending."""
-    found = []
-    for mode in (False, True):
-        with torch.inference_mode(mode):
-            found.append(torch._C._dispatch_keys(torch.empty(0, device=kind)).raw_repr())
-    return frozenset(found)

@@ -1,0 +1,89 @@
+"""Transfers of small arrays, which a device does by itself: no thread is started for them."""
+
+from __future__ import annotations
+
+from os import getpid
+from typing import TYPE_CHECKING, Any
+
+from xbridge._core.locks import lock
+from xbridge._engine.batch import packings
+from xbridge.errors import FOREIGN_ERRORS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, ArrayFn, Backend, Pending
+    from xbridge._plan.options import CallOptions
+    from xbridge.tree.batch import TreeArrays
+
+
+class Queued:
+    """A batch that a device copies, with the methods of a future that a handle asks.
+
+    Parameters
+    ----------
+    pending : Pending
+        The arrays of the batch.
+    restore : callable
+        Returns the batch with other arrays.
+    again : callable
+        Converts the batch in the calling thread, if the device fails, so that the error names the array.
+    """
+
+    def __init__(
+        self, pending: Pending, restore: Callable[[list[Array]], Any], again: Callable[[], Any]
+    ) -> None:
+        self._pending, self._restore, self._again = pending, restore, again
+        self._process, self._lock = getpid(), lock()
+        self._made: list[Any] = []
+
+    def done(self) -> bool:
+        """Return True if `result` would return at once. A child of a fork cannot ask the device."""
+        return bool(self._made) or (self._process == getpid() and self._pending.done())
+
+    def exception(self) -> None:
+        """Return None: an error is raised by `result` alone."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait, and return the batch; the same object to every caller."""
+        arrived = True if self._made else self._has_arrived(timeout)
+        if arrived is False:
+            raise TimeoutError
+        with self._lock:
+            if not self._made:
+                self._made.append(self._arrived() if arrived else self._again())
+        return self._made[0]
+
+    def _has_arrived(self, timeout: float | None) -> bool | None:
+        """Wait, and return False if the time is over, and None if the device failed."""
+        try:
+            return self._pending.wait(timeout)
+        except FOREIGN_ERRORS:
+            return None
+
+    def _arrived(self) -> Any:
+        try:
+            return self._restore(self._pending.result())
+        except FOREIGN_ERRORS:
+            return self._again()
+
+
+def begin_queued(
+    batch: TreeArrays, target: Backend, place: Device, options: CallOptions, convert: ArrayFn
+) -> Queued | None:
+    """Begin the transfer of a batch of small arrays of one type; return None if it takes a thread."""
+    ways = packings(target, batch.kinds, options, place)
+    if len(ways) != 1 or batch.kinds != {ways[0].kind} or ways[0].begin is None:
+        return None
+    arrays: list[Array] = []
+
+    def note(xs: list[Array]) -> list[Array]:
+        arrays.extend(xs)
+        return xs
+
+    batch.map(note)
+    pending = ways[0].begin(arrays)
+    if pending is None:
+        return None
+    return Queued(pending, lambda made: batch.map(lambda _: made), lambda: batch.map(convert))

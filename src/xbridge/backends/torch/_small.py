@@ -1,0 +1,74 @@
+"""One ordinary array between the host and a device, as torch's own idiom and the checks that it lacks.
+
+A plan decides nothing else for such an array. So the core repeats these functions in place of a plan. What
+torch has to take part in, they leave to a plan: modes, tracing, gradients, subclasses, pending operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.utils import _python_dispatch
+
+from xbridge._core.devices import CPU, Device
+from xbridge._core.protocol import HostArray
+from xbridge.backends.torch._bare import bare_keys
+from xbridge.backends.torch._devices import name_device
+from xbridge.backends.torch._packs import DTYPE_OF, NUMPY_OF
+from xbridge.backends.torch._pinned import sizes
+from xbridge.backends.torch._transfer import to_device
+from xbridge.errors import FOREIGN_ERRORS
+
+_is_traced, _is_inference = torch.compiler.is_dynamo_compiling, torch.is_inference_mode_enabled
+_keys, _raw = torch._C._dispatch_keys, torch._C.DispatchKeySet.raw_repr
+
+
+def fast_to_device(device: Any, /) -> Callable[[HostArray], torch.Tensor | None] | None:
+    """Return a function that copies an ordinary array of the host to a device; complete on return.
+
+    A device without an index is the current one of each call. Return None if torch has no such name.
+    """
+    try:
+        goal = torch.device(device)
+    except FOREIGN_ERRORS:
+        return None
+    if goal.type in ("cpu", "meta"):
+        return None
+    from_numpy = torch.from_numpy
+
+    def there(host: HostArray) -> torch.Tensor | None:
+        if not host.flags.carray or host.dtype not in DTYPE_OF:
+            return None
+        if _is_traced() or _is_inference() or _python_dispatch._is_in_torch_dispatch_mode:
+            return None
+        x = from_numpy(host)
+        return x.to(goal) if host.nbytes < sizes().least else to_device(x, _place(goal))
+
+    return there
+
+
+def fast_from_device(x: torch.Tensor, /) -> HostArray | None:
+    """Return a new array of the host of an ordinary tensor on a device, else None."""
+    if _is_traced() or forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
+        return None
+    try:
+        if x.is_cpu or x.requires_grad or x.dtype not in NUMPY_OF:
+            return None
+        if _raw(_keys(x)) not in bare_keys(x.device.type) or not x.is_contiguous():
+            return None
+        nbytes = x.nbytes
+        if len(x.untyped_storage()) < x.storage_offset() * x.itemsize + nbytes:
+            return None
+        return (x.cpu() if nbytes < sizes().least else to_device(x, CPU)).numpy()
+    except FOREIGN_ERRORS:
+        return None
+
+
+def _place(goal: torch.device) -> Device:
+    """Return the name of a device, with its index."""
+    if goal.index is None:
+        goal = torch.device(goal.type, getattr(torch, goal.type).current_device())
+    return name_device(goal)

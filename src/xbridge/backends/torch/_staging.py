@@ -1,0 +1,270 @@
+"""Large arrays between the host and a device, piece by piece through pinned buffers.
+
+The calling thread and others copy the pieces. Each has a buffer of its own and uses its halves in turn: while
+the device copies one half, the thread fills or empties the other. The bytes on the host are copied by NumPy,
+which does so in the calling thread and without the interpreter's lock. Torch would start threads of OpenMP
+for each thread that copies.
+
+The other threads stay, because to start one for each array takes longer than the copy of a few MiB. They end
+after a second without work.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import cycle, pairwise
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+
+from xbridge._core.locks import lock
+from xbridge._core.protocol import HostArray
+from xbridge._host.memory import fill
+from xbridge.backends.torch._pinned import ITEMS, Half, PinnedBuffer, PinnedBuffers
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+Piece: TypeAlias = tuple[HostArray, torch.Tensor]
+Copy: TypeAlias = Callable[[Iterator[Piece], PinnedBuffer], None]
+
+PAGE = 1 << 21
+"""Bytes of a huge page, and the least bytes of a piece. Two threads that first write a page both clear it."""
+
+IDLE = 1.0
+"""After how many seconds without work a thread ends."""
+
+LARGE = 1 << 26
+"""Bytes from which buffers are tried first. They gain most there, and a program may move one such array."""
+
+plain_copy = np.copyto
+"""Copies values without a cast. `fill` also casts, and says nothing of what is lost."""
+
+AGAIN = 64
+"""After how many calls the slower way is tried again."""
+
+
+class Crew:
+    """Threads that copy the pieces of one large array at a time, with the thread that asks."""
+
+    def __init__(self, buffers: PinnedBuffers) -> None:
+        self.buffers = buffers
+        self._turn, self._changing = lock(), lock()
+        self._jobs: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._threads = 0
+
+    def send(self, out: torch.Tensor, host: HostArray, dtype: np.dtype[Any]) -> torch.Tensor:
+        """Cast and copy values of the host into a dense tensor of the device; complete on return."""
+        order = sorted(range(out.dim()), key=lambda axis: (out.stride(axis), out.shape[axis]), reverse=True)
+        there, size = bytes_of(out), self._size(out.nbytes)
+        parts, start = [], 0
+        for part in pieces(host.transpose(order), size // out.itemsize):
+            stop = start + part.size * out.itemsize
+            parts.append((part, there[start:stop]))
+            start = stop
+        put = plain_copy if host.dtype == dtype else fill
+        self._share(partial(_send, put, dtype), parts)
+        return out
+
+    def fetch(self, x: torch.Tensor) -> torch.Tensor:
+        """Copy a tensor of the device to the host, into NumPy's memory; complete on return."""
+        dense = x if is_dense(x) else torch.empty_like(x).copy_(x)
+        host, there = np.empty(x.nbytes, np.uint8), bytes_of(dense)
+        cuts = _cuts(host, self._size(x.nbytes))
+        self._share(_fetch, [(host[a:b], there[a:b]) for a, b in pairwise(cuts)])
+        bare = torch.empty(0, dtype=x.dtype, device="cpu")  # a view would share a version counter
+        return bare.set_(torch.from_numpy(host).untyped_storage(), 0, dense.shape, dense.stride())
+
+    def _size(self, total: int) -> int:
+        """Return the bytes of a piece: two for each buffer, unless they exceed its half or are too small."""
+        pages = -(-total // (2 * self.buffers.sizes.buffers) // PAGE) * PAGE
+        return min(self.buffers.sizes.chunk // 2, max(PAGE, pages))
+
+    def _share(self, copy: Copy, parts: list[Piece]) -> None:
+        """Copy all pieces, in as many threads as there are pairs of them; complete on return."""
+        api, left, over = self.buffers.api, iter(parts), SimpleQueue[BaseException | None]()
+        # Only the device could begin before that. So no other thread waits for the work of this one's stream.
+        api.current_stream(self.buffers.device).record_event().synchronize()
+        with self._turn:
+            asked, errors = 0, []
+            try:
+                asked = self._ask(partial(self._help, copy, left, over), len(parts) // 2 - 1)
+                self._copy(copy, left, self.buffers.lend())
+            finally:
+                deque(left, 0)  # after an error nobody begins another piece
+                errors = [error for _ in range(asked) if (error := over.get()) is not None]
+        for error in errors:
+            raise error
+
+    def _ask(self, job: Callable[[], None], n: int) -> int:
+        """Give a job to at most so many threads, and return to how many."""
+        n = min(n, self.buffers.sizes.buffers - 1)
+        with self._changing:
+            while self._threads < n:
+                try:
+                    Thread(target=self._serve, name="xbridge-copy", daemon=True).start()
+                except RuntimeError:  # there are too many, or the interpreter is at its exit
+                    break
+                self._threads += 1
+            n = max(0, min(n, self._threads))
+            for _ in range(n):
+                self._jobs.put(job)
+        return n
+
+    def _serve(self) -> None:
+        """Do jobs until there is none for a while."""
+        while True:
+            try:
+                job = self._jobs.get(timeout=IDLE)
+            except Empty:
+                with self._changing:
+                    if self._jobs.empty():
+                        self._threads -= 1
+                        return
+            else:
+                job()
+                del job  # the next one may come late, and this one has the caller's arrays
+
+    def _help(self, copy: Copy, left: Iterator[Piece], over: SimpleQueue[BaseException | None]) -> None:
+        """Copy pieces beside the thread that asks, if there is a buffer, and report to it at the end."""
+        with _Report(over):
+            pinned = self.buffers.lend_at_once()
+            if pinned is not None:
+                self._copy(copy, left, pinned)
+
+    def _copy(self, copy: Copy, left: Iterator[Piece], pinned: PinnedBuffer) -> None:
+        try:
+            with torch.inference_mode(), self.buffers.api.stream(pinned.stream):
+                copy(left, pinned)
+        finally:
+            self.buffers.give_back(pinned)
+
+
+class _Report:
+    """Puts the exception of a block into a queue at its end, or None."""
+
+    def __init__(self, over: SimpleQueue[BaseException | None]) -> None:
+        self._over = over
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """End the block."""
+        self._over.put(error)
+        return True
+
+
+def _send(
+    put: Callable[[HostArray, HostArray], None],
+    dtype: np.dtype[Any],
+    left: Iterator[Piece],
+    pinned: PinnedBuffer,
+) -> None:
+    """Fill one half of a buffer while the device copies the other."""
+    for half, (host, there) in zip(cycle(pinned.halves), left, strict=False):
+        size = len(there)
+        half.event.synchronize()  # the copy out of this half
+        put(half.host[:size].view(dtype).reshape(host.shape), host)
+        there.copy_(half.buffer[:size], non_blocking=True)
+        half.event.record(pinned.stream)
+
+
+def _fetch(left: Iterator[Piece], pinned: PinnedBuffer) -> None:
+    """Empty one half of a buffer while the device fills the other."""
+    halves = cycle(pinned.halves)
+
+    def ask() -> tuple[HostArray, Half] | None:
+        for host, there in left:
+            half = next(halves)
+            half.buffer[: len(host)].copy_(there, non_blocking=True)
+            half.event.record(pinned.stream)
+            return host, half
+        return None
+
+    pending = ask()
+    while pending is not None:
+        (host, half), pending = pending, ask()
+        half.event.synchronize()  # the copy into this half
+        np.copyto(host, half.host[: len(host)])
+
+
+class Chooser:
+    """Chooses between torch's own way and buffers, by the times of real calls.
+
+    Each way is tried once for each power of two of bytes. Then the better one is used. The other is tried
+    again after some calls if it was not much worse, because a machine may be busy.
+    """
+
+    def __init__(self) -> None:
+        self._best: dict[object, dict[bool, float]] = {}
+        self._calls: dict[object, int] = {}
+
+    def run(
+        self, way: str, nbytes: int, plain: Callable[[], torch.Tensor], staged: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        """Return the result of the way that is better for arrays of about this size."""
+        key = way, nbytes.bit_length()
+        best, calls = self._best.setdefault(key, {}), self._calls.get(key, 0)
+        self._calls[key] = calls + 1
+        use = _chosen(best, calls, first=nbytes >= LARGE)
+        begin = perf_counter()
+        made = (staged if use else plain)()
+        took = perf_counter() - begin
+        best[use] = min(took, 1.1 * best.get(use, took))  # what was fast once may not be so for ever
+        return made
+
+
+def _chosen(best: dict[bool, float], calls: int, *, first: bool) -> bool:
+    """Return True for buffers, by the times of both ways. `first` is what is tried first."""
+    if len(best) < 2:
+        return not first if first in best else first
+    better = best[True] < best[False]
+    is_close = max(best.values()) < 2 * min(best.values())
+    return better is not (calls % AGAIN == 0 and is_close)
+
+
+def _cuts(host: HostArray, size: int) -> list[int]:
+    """Return where pieces of new memory begin and end: within it, where huge pages do."""
+    page = min(PAGE, size)
+    first = -host.__array_interface__["data"][0] % page or size
+    return [0, *range(min(first, len(host)), len(host), size), len(host)]
+
+
+def pieces(host: HostArray, limit: int) -> Iterator[HostArray]:
+    """Yield the parts of an array in C order, each of at most `limit` elements."""
+    if host.flags.c_contiguous:
+        host = host.reshape(-1)
+    row = host.size // len(host)
+    if row > limit:
+        for part in host:
+            yield from pieces(part, limit)
+    else:
+        rows = limit // row
+        for start in range(0, len(host), rows):
+            yield host[start : start + rows]
+
+
+def is_dense(x: torch.Tensor) -> bool:
+    """Return True if the elements fill one piece of memory, each once."""
+    return x.is_contiguous() or torch.empty_like(x, device="meta").stride() == x.stride()
+
+
+def bytes_of(x: torch.Tensor) -> torch.Tensor:
+    """Return the memory of a dense tensor as bytes."""
+    raw = torch.empty(0, dtype=torch.uint8, device=x.device)
+    start = int(x.storage_offset()) * x.itemsize
+    return raw.set_(x.untyped_storage(), start, (x.nbytes,), (1,))
+
+
+def bits_of(x: torch.Tensor) -> HostArray:
+    """Return NumPy's view of a tensor of the host, under a dtype of the same size that NumPy has."""
+    return x.view(ITEMS[x.dtype]).numpy()

@@ -1,0 +1,278 @@
+"""Packs, and handles of packs: what is declined, what is kept, and what happens if the device fails."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from emulated.engine import SIZES, use_sizes, use_small_buffers
+from emulated.there import DEVICE, KIND, PACES, api, paced
+
+import xbridge
+import xbridge.tree
+from xbridge._registry.registry import get
+from xbridge._transfer import queued
+from xbridge.backends.torch import _packs, _pinned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PLACE = torch.device(DEVICE)
+
+
+@pytest.fixture(autouse=True)
+def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three buffers, in each of which there is room for a few arrays."""
+    use_small_buffers(monkeypatch)
+    use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=3, least=1 << 20, fused=1 << 20))
+
+
+@pytest.fixture
+def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread can be started by mistake."""
+    monkeypatch.setattr("xbridge._transfer.api.start_thread", None)
+
+
+def arrays(n: int = 3) -> list[np.ndarray]:
+    return [np.arange(5.0) + i for i in range(n)]
+
+
+def tensors(n: int = 3) -> list[torch.Tensor]:
+    return [torch.arange(5.0, dtype=torch.float64).to(KIND) + i for i in range(n)]
+
+
+def equal(made: list[Any], given: list[np.ndarray]) -> bool:
+    return [np.asarray(x.cpu() if isinstance(x, torch.Tensor) else x).tolist() for x in made] == [
+        x.tolist() for x in given
+    ]
+
+
+@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
+def test_batch__odd_arrays_are_converted_one_by_one(pace: float | None) -> None:
+    """One odd array among others has no effect on the way that the others take."""
+    odd = [np.arange(6.0)[::2], np.ones(3, ">f4"), np.zeros((0, 2)), np.zeros(1 << 12), np.array(["text"])]
+    given = [*arrays(20), *odd]
+    with paced(pace):
+        there = xbridge.tree.to_backend(given, "torch", device=KIND)
+        assert there[-1] is odd[-1]
+        assert equal(there[:-1], given[:-1])
+        assert len({x.untyped_storage().data_ptr() for x in there[:4]}) == 1
+        brief = torch.ones(2, device=KIND).to(torch.bfloat16)
+        strange = [tensors(1)[0][::2], torch.ones(2), brief]
+        back = xbridge.tree.to_numpy([*there[:20], *strange])
+        assert equal(back[:20], given[:20])
+        assert [x.tolist() for x in back[20:]] == [[0, 2, 4], [1, 1], [1, 1]]
+        assert back[0].base is back[3].base
+        assert back[0].flags.writeable
+
+
+@pytest.mark.usefixtures("no_thread")
+def test_transfer__handle_is_done_when_its_pack_has_arrived() -> None:
+    """`done` asks the device, and `result` waits for it, for a time if one is given."""
+    for given, target in ((arrays(), "torch"), (tensors(), "numpy")):
+        handle = xbridge.transfer(given, target, device=KIND if target == "torch" else None)
+        assert repr(handle) in ("<Transfer: running>", "<Transfer: done>")
+        assert equal(handle.result(10.0), arrays())
+        assert handle.done()
+        assert repr(handle) == "<Transfer: done>"
+        assert handle.result() is handle.result()
+
+
+@pytest.mark.usefixtures("no_thread")
+def test_transfer__time_is_over_before_the_device_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transfer goes on, and a later call has its result."""
+    handle = xbridge.transfer(tensors(), "numpy")
+    with monkeypatch.context() as patch:
+        patch.setattr(api.Event, "query", lambda event: False)
+        for seconds in (0, 0.001):
+            with pytest.raises(TimeoutError, match="goes on"):
+                handle.result(seconds)
+        assert not handle.done()
+    assert equal(handle.result(), arrays())
+
+
+def test_transfer__handles_keep_a_few_buffers_and_give_them_back() -> None:
+    """Others take threads meanwhile, and a handle that is deleted gives its buffer back."""
+    handles = [xbridge.transfer(tensors(), "numpy") for _ in range(4)]
+    kinds = [type(handle._future).__name__ for handle in handles]
+    assert kinds == ["Queued", "Queued", "Future", "Future"]
+    del handles[0]
+    assert all(equal(handle.result(), arrays()) for handle in handles)
+    again = [xbridge.transfer(tensors(), "numpy") for _ in range(2)]
+    assert [type(handle._future).__name__ for handle in again] == ["Queued"] * 2
+    assert all(equal(handle.result(), arrays()) for handle in again)
+    assert equal(xbridge.tree.to_numpy(tensors()), arrays())
+
+
+@pytest.mark.parametrize("buffers", [1, 2])
+def test_transfer__one_buffer_is_left_for_calls_that_wait(
+    buffers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handle that nobody asks for its result does not hold up others."""
+    use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=buffers, least=1 << 20))
+    kept = [xbridge.transfer(tensors(), "numpy") for _ in range(3)]
+    assert equal(xbridge.tree.to_numpy(tensors()), arrays())
+    assert all(equal(handle.result(), arrays()) for handle in kept)
+
+
+FEW: dict[str, Callable[[], list[np.ndarray]]] = {
+    "more than a buffer": lambda: arrays(20),
+    "one that is odd": lambda: [*arrays(2), np.arange(6.0)[::2]],
+    "nothing in it": lambda: [np.zeros(0)],
+}
+
+
+@pytest.mark.parametrize("make", FEW.values(), ids=FEW)
+def test_transfer__of_other_batches_takes_a_thread(make: Callable[[], list[np.ndarray]]) -> None:
+    """What is not one pack of ordinary arrays is converted in a thread."""
+    handle = xbridge.transfer(make(), "torch", device=KIND)
+    assert type(handle._future).__name__ == "Future"
+    assert equal(handle.result(), make())
+
+
+def test_transfer__much_is_not_packed_by_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call returns soon, and a thread packs what takes time."""
+    monkeypatch.setattr(_packs, "AT_CALL", 100)
+    handle = xbridge.transfer(arrays(), "torch", device=KIND)
+    assert type(handle._future).__name__ == "Future"
+    assert equal(handle.result(), arrays())
+
+
+@pytest.mark.parametrize("word", ["wait", "result"])
+def test_transfer__converts_anew_if_the_device_fails(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the device is that of the array, as for a conversion."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError
+
+    handle = xbridge.transfer(tensors(), "numpy")
+    monkeypatch.setattr(_packs.Pending, word, fail)
+    assert equal(handle.result(), arrays())
+
+
+def test_transfer__child_cannot_ask_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handle of another process says so, unless it had its result before."""
+    handle, had = xbridge.transfer(tensors(), "numpy"), xbridge.transfer(arrays(), "torch", device=KIND)
+    had.result()
+    elsewhere = os.getpid() + 1
+    monkeypatch.setattr("xbridge._transfer.api.getpid", lambda: elsewhere)
+    monkeypatch.setattr(queued, "getpid", lambda: elsewhere)
+    with pytest.raises(xbridge.XBridgeError, match="another process"):
+        handle.result()
+    assert handle.done()
+    assert equal(had.result(), arrays())
+
+
+@pytest.mark.parametrize("pinning", [True, False])
+def test_batch__without_memory_arrays_are_moved_one_by_one(
+    pinning: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If there is no memory for a pack, on the device or pinned, there may be some for each array."""
+    given, there, empty = arrays(), tensors(), torch.empty
+
+    def failing(*args: Any, **options: Any) -> torch.Tensor:
+        if options.get("dtype") is torch.uint8 and bool(options.get("pin_memory")) is pinning:
+            message = "no memory is left"
+            raise RuntimeError(message)
+        return empty(*args, **options)
+
+    def one_by_one(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor]:
+        return [x.to(torch.device(device)) for x in xs]
+
+    monkeypatch.setattr(get("torch"), "to_device_many", one_by_one)
+    monkeypatch.setattr(torch, "empty", failing)
+    assert equal(xbridge.tree.to_backend(given, "torch", device=KIND), given)
+    assert equal(xbridge.tree.to_numpy(there), given)
+    assert equal(xbridge.transfer(there, "numpy").result(), given)
+    assert equal(xbridge.transfer(given, "torch", device=KIND).result(), given)
+
+
+def test_batch__is_packed_by_several_threads_at_once() -> None:
+    """Each thread has buffers of its own while it needs them."""
+    wrong: list[int] = []
+
+    def work(start: int) -> None:
+        for i in range(start, start + 5):
+            given = [a + i for a in arrays(40)]
+            there = xbridge.tree.to_backend(given, "torch", device=KIND)
+            if not equal(xbridge.tree.to_numpy(there), given):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(10 * i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_release__buffers_that_nobody_uses_are_forgotten() -> None:
+    """Memory is pinned again when it is needed again."""
+    _pinned.release()  # there are none
+    assert equal(xbridge.tree.to_numpy(tensors()), arrays())
+    buffers = _pinned.buffers_of(PLACE)
+    lent = buffers.lend()
+    buffers.give_back(buffers.lend())
+    assert buffers._free
+    _pinned.release()
+    assert not buffers._free
+    buffers.give_back(lent)
+    assert equal(xbridge.tree.to_numpy(tensors()), arrays())
+
+
+def test_queue_mark__waits_for_what_was_queued() -> None:
+    """The mark of a device waits; that of the host has nothing to wait for."""
+    mark = get("torch").queue_mark
+    assert mark is not None
+    x = torch.ones(3, device=KIND) + 1
+    asked = api.current_stream().record_event()
+    mark(xbridge.Device(DEVICE))()
+    assert asked.query()
+    assert not mark(xbridge.Device("cpu"))()
+    assert x.tolist() == [2] * 3
+
+
+def test_send_many__declines_all_in_a_mode() -> None:
+    """In the inference mode, a plan makes tensors outside of it, as for a single array."""
+    with torch.inference_mode():
+        there = xbridge.tree.to_backend(arrays(20), "torch", device=KIND)
+    assert not any(x.is_inference() for x in there)
+    assert equal(there, arrays(20))
+
+
+def test_fetch_many__declines_tensors_of_the_host() -> None:
+    """None of them is moved, also beside arrays of another library."""
+    fetch = get("torch").fetch_many
+    assert fetch is not None
+    assert fetch([torch.ones(2), torch.ones(3)]) is None
+    given = [*arrays(20), *(torch.ones(2) for _ in range(3))]
+    assert equal(xbridge.tree.to_numpy(given), [*arrays(20), *[np.ones(2)] * 3])
+    mixed = xbridge.tree.to_numpy([*arrays(20), *tensors(2)])
+    assert equal(mixed, [*arrays(20), *arrays(2)])
+
+
+def test_batch__of_odd_arrays_alone_is_planned() -> None:
+    """A batch without an ordinary array has no pack."""
+    odd = [np.arange(6.0)[::2] + 0j for _ in range(20)]
+    odd = [np.repeat(a, 2)[::2] for a in odd]
+    assert equal(xbridge.tree.to_backend(odd, "torch", device=KIND), odd)
+
+
+def test_batch__dtypes_that_an_operator_may_lack_are_packed_as_others() -> None:
+    """Their bits arrive."""
+    given = [np.arange(5).astype(word) for word in ("uint16", "uint32", "uint64") for _ in range(2)]
+    there = xbridge.tree.to_backend(given, "torch", device=KIND)
+    assert equal(xbridge.tree.to_numpy(there), given)
+
+
+def test_batch__device_without_a_move_or_that_is_missing_has_no_packs() -> None:
+    """Arrays for the host are shared, and a device that is not there is an error as ever."""
+    given = arrays(20)
+    here = xbridge.tree.to_backend(given, "torch", device="cpu")
+    assert all(xbridge.shares_memory(a, x) for a, x in zip(given, here, strict=True))
+    with pytest.raises(xbridge.DeviceError, match=r"tree\[0\]"):
+        xbridge.tree.to_backend(given, "torch", device=f"{KIND}:77")

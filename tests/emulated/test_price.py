@@ -1,0 +1,223 @@
+"""What a transfer costs on the host, held as counts: they are the same on every machine.
+
+Counted are the functions of Python and of C that the package calls, and what the device is asked for. Times
+depend on the machine, and these counts decide most of them for small arrays.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from emulated.engine import SIZES, use_sizes
+from emulated.there import KIND
+
+import xbridge
+import xbridge.tree
+
+if KIND != "emu":
+    pytest.skip("the emulated accelerator counts what it is asked for", allow_module_level=True)
+
+from xbridge.testing.emulated import _memory, _streams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+PACKAGE = str(Path(xbridge.__file__).parent)
+KIT = str(Path(PACKAGE, "testing"))
+
+
+class Price(NamedTuple):
+    """What a call costs."""
+
+    python: float
+    c: float
+    copies: float
+    allocations: float
+    waits: float
+
+
+def price(fn: Callable[[], object]) -> Price:
+    """Count what a function asks for when it has been called a few times."""
+    for _ in range(4):
+        fn()
+    counts = dict.fromkeys(Price._fields, 0)
+
+    def see(frame: FrameType, event: str, arg: object) -> None:
+        file = frame.f_code.co_filename
+        if file.startswith(PACKAGE) and not file.startswith(KIT) and event in ("call", "c_call"):
+            counts["python" if event == "call" else "c"] += 1
+
+    def counted(what: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*args: Any) -> Any:
+            counts[what] += 1
+            return real(*args)
+
+        return count
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_streams.Stream, "copy", counted("copies", _streams.Stream.copy))
+        patch.setattr(_memory, "_allocate", counted("allocations", _memory._allocate))
+        patch.setattr(_streams.Event, "synchronize", counted("waits", _streams.Event.synchronize))
+        threading.setprofile(see)
+        sys.setprofile(see)
+        try:
+            fn()
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+    return Price(**counts)
+
+
+def slope(make: Callable[[int], Callable[[], object]], few: int = 100, many: int = 200) -> Price:
+    """Count what one more array of a batch costs."""
+    more, less = price(make(many)), price(make(few))
+    return Price(*((a - b) / (many - few) for a, b in zip(more, less, strict=True)))
+
+
+def hosts(n: int, shape: tuple[int, ...] = (2048,)) -> list[np.ndarray]:
+    return [np.full(shape, i % 99, np.float32) for i in range(n)]
+
+
+def there(xs: list[np.ndarray]) -> list[torch.Tensor]:
+    return [torch.from_numpy(x).to(KIND) for x in xs]
+
+
+def test_to_backend__ordinary_array_costs_what_the_idiom_does() -> None:
+    """A call like one before asks torch for one copy, and nothing is planned."""
+    (a,) = hosts(1)
+    for device in (KIND, f"{KIND}:0", torch.device(KIND)):
+        cost = price(partial(xbridge.to_backend, a, "torch", device=device))
+        assert (cost.copies, cost.allocations, cost.waits) == (1, 1, 1)
+        assert cost.python <= 4, cost
+        assert cost.c <= 6, cost
+
+
+def test_to_numpy__ordinary_tensor_costs_what_the_idiom_does() -> None:
+    """As for the way there, with the checks that the idiom lacks."""
+    (t,) = there(hosts(1))
+    cost = price(lambda: xbridge.to_numpy(t))
+    assert (cost.copies, cost.allocations, cost.waits) == (1, 0, 1)
+    assert cost.python <= 5, cost
+    assert cost.c <= 12, cost
+
+
+ALIKE: dict[str, Callable[[int], list[np.ndarray]]] = {
+    "alike": hosts,
+    "rows": lambda n: hosts(n, (8, 3)),
+    "of one dtype": lambda n: [np.ones(20 + i % 9) for i in range(n)],
+    "of two dtypes": lambda n: [np.ones(20 + i % 9, (np.int64, np.float32)[i % 2]) for i in range(n)],
+    "each of its own shape": lambda n: [np.ones((2, 20 + i)) for i in range(n)],
+}
+
+
+@pytest.mark.parametrize("make", ALIKE.values(), ids=ALIKE)
+def test_tree__one_more_array_costs_no_function_of_python(make: Callable[[int], list[np.ndarray]]) -> None:
+    """What is done for each array of a batch is done by loops of C, both ways."""
+    sent = slope(lambda n: partial(xbridge.tree.to_backend, make(n), "torch", device=KIND))
+    got = slope(lambda n: partial(xbridge.tree.to_numpy, there(make(n))))
+    for cost in (sent, got):
+        assert cost.python <= 0.1, cost
+        assert cost.c <= 4, cost
+        assert cost.copies == cost.allocations == cost.waits == 0, cost
+
+
+WAYS: dict[str, tuple[Callable[[Any], object], Callable[[Any], object]]] = {
+    "tree": (lambda xs: xbridge.tree.to_backend(xs, "torch", device=KIND), xbridge.tree.to_numpy),
+    "transfer": (
+        lambda xs: xbridge.transfer(xs, "torch", device=KIND).result(),
+        lambda xs: xbridge.transfer(xs, "numpy").result(),
+    ),
+    "prefetch": (
+        lambda xs: next(iter(xbridge.prefetch([xs], "torch", device=KIND))),
+        lambda xs: next(iter(xbridge.prefetch([xs], "numpy"))),
+    ),
+    "asarray": (
+        lambda xs: xbridge.asarray(list(xs.values()), backend="torch", device=KIND),
+        lambda xs: xbridge.asarray(list(xs.values()), backend="numpy"),
+    ),
+}
+
+
+@pytest.mark.parametrize("n", [20, 1000])
+@pytest.mark.parametrize("way", WAYS)
+def test_batch__is_one_copy_for_each_buffer(n: int, way: str) -> None:
+    """A batch of less than a buffer is one copy and one allocation."""
+    send, fetch = WAYS[way]
+    xs = dict(enumerate(hosts(n, (64,))))
+    ts = dict(enumerate(there(list(xs.values()))))
+    sent, got = price(lambda: send(xs)), price(lambda: fetch(ts))
+    for cost in (sent, got):
+        assert (cost.copies, cost.allocations) == (1, 1), cost
+        assert cost.waits <= (2 if way in ("tree", "transfer") else 6), cost
+
+
+def test_batch__of_two_buffers_is_two_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pack is exactly a buffer, and one byte more makes two packs."""
+    use_sizes(monkeypatch, SIZES._replace(chunk=4096, least=1 << 20))
+    for last, packs in ((1024, 1), (1025, 2)):
+        xs = [np.ones(1024, np.uint8)] * 3 + [np.ones(last, np.uint8)]
+        xs = [x.copy() for x in xs]
+        sent = price(partial(xbridge.tree.to_backend, xs, "torch", device=KIND))
+        got = price(partial(xbridge.tree.to_numpy, there(xs)))
+        assert sent.copies == got.copies == packs
+
+
+def test_transfer__of_small_arrays_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device copies a small batch by itself, and little is done on the host for it."""
+    xs = hosts(100)
+    ts = there(xs)
+    xbridge.transfer(xs, "torch", device=KIND).result()
+    monkeypatch.setattr(threading.Thread, "start", None)
+    assert price(lambda: xbridge.transfer(xs, "torch", device=KIND).result()).python <= 150
+    assert price(lambda: xbridge.transfer(ts, "numpy").result()).python <= 150
+
+
+def test_prefetch__one_more_batch_costs_a_few_functions() -> None:
+    """What a batch of one array costs, with its two threads."""
+    (a,) = hosts(1)
+
+    def make(n: int) -> Callable[[], object]:
+        return lambda: [None for _ in xbridge.prefetch([a] * n, "torch", device=KIND)]
+
+    cost = slope(make, 50, 100)
+    assert cost.python <= 60, cost
+    assert cost.c <= 60, cost
+
+
+def test_large_array__one_more_piece_costs_two_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece takes the lock of the interpreter a few times, since other threads need it too."""
+    use_sizes(monkeypatch, SIZES._replace(chunk=128, buffers=1))  # one thread, which is this one
+
+    def send(n: int) -> Callable[[], object]:
+        return partial(xbridge.to_backend, np.zeros(64 * n, np.uint8), "torch", device=KIND)
+
+    def fetch(n: int) -> Callable[[], object]:
+        return partial(xbridge.to_numpy, torch.zeros(64 * n, dtype=torch.uint8, device=KIND))
+
+    for make in (send, fetch):
+        cost = slope(make, 32, 96)
+        assert cost.python <= 2, cost
+        assert price(make(32)).python <= 80, price(make(32))
+
+
+def test_learned_move__is_planned_with_an_observer() -> None:
+    """A policy or a record sees each conversion, so nothing is repeated without a plan."""
+    (a,), (t,) = hosts(1), there(hosts(1))
+    xbridge.to_backend(a, "torch", device=KIND)
+    xbridge.to_numpy(t)
+    with xbridge.policy(transfers="raise"):
+        for call in (lambda: xbridge.to_backend(a, "torch", device=KIND), lambda: xbridge.to_numpy(t)):
+            with pytest.raises(xbridge.PolicyError):
+                call()
+    with xbridge.record() as seen:
+        xbridge.to_backend(a, "torch", device=KIND)
+        xbridge.to_numpy(t)
+    assert [row.calls for row in seen.rows] == [1, 1]

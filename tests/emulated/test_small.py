@@ -1,0 +1,187 @@
+"""A move that is repeated does what its plan did, and leaves to a plan what is not ordinary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from emulated.there import DEVICE, KIND, PACES, api, paced
+from torch_modes import Passes
+
+import xbridge
+from xbridge._engine import convert
+from xbridge._registry.call_cache import cached
+from xbridge._registry.registry import get
+from xbridge.backends.torch import _pinned, _small
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The inputs that are planned from now on. A move each way was planned before."""
+    for device in (KIND, KIND, DEVICE, torch.device(KIND)):  # the first call may have loaded the backend
+        xbridge.to_backend(np.ones(3), "torch", device=device)
+    xbridge.to_numpy(torch.ones(3, device=KIND))
+    seen: list[Any] = []
+    right: Callable[..., Any] = vars(convert)["plan"]
+
+    def plan(source: Any, *args: Any, **options: Any) -> Any:
+        seen.append(source.array)
+        return right(source, *args, **options)
+
+    monkeypatch.setattr(convert, "plan", plan)
+    return seen
+
+
+@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
+def test_fast_to_device__ordinary_array_is_not_planned(planned: list[Any], pace: float | None) -> None:
+    """The result is complete, of the same values, and in memory of its own."""
+    with paced(pace):
+        for word in ("float64", "int8", "bool", "complex64", "uint16"):
+            for shape in ((), (0,), (5,), (2, 3)):
+                a = np.ones(shape, word)
+                for device in (KIND, DEVICE, torch.device(KIND)):
+                    there = xbridge.to_backend(a, "torch", device=device)
+                    with api.stream(api.Stream()):
+                        assert str(there.device) == DEVICE
+                        back = there.cpu().numpy()
+                    assert (back.dtype, back.shape) == (a.dtype, a.shape)
+                    assert (back == a).all()
+    assert not planned
+
+
+@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
+def test_fast_from_device__ordinary_tensor_is_not_planned(planned: list[Any], pace: float | None) -> None:
+    """The result is new memory that may be written, with what the current stream has computed."""
+    with paced(pace), api.stream(api.Stream()):
+        for dtype in (torch.float64, torch.int8, torch.bool, torch.complex64):
+            for shape in ((), (5,), (2, 3)):
+                x = torch.full(shape, 1, device=KIND).to(dtype)
+                host = xbridge.to_numpy(x)
+                assert type(host) is np.ndarray
+                assert host.flags.writeable
+                assert (host.shape, host.tolist()) == (tuple(shape), np.ones(shape).tolist())
+        assert xbridge.to_numpy(torch.arange(6, device=KIND)[2:]).tolist() == [2, 3, 4, 5]
+    assert not planned
+
+
+ODD_ARRAYS: dict[str, Callable[[], np.ndarray]] = {
+    "read-only": lambda: np.frombuffer(bytes(16)),
+    "strided": lambda: np.arange(6.0)[::2],
+    "in Fortran order": lambda: np.ones((2, 3), order="F"),
+    "of another byte order": lambda: np.arange(3.0).astype(">f8"),
+    "of a dtype of another package": lambda: np.ones(3, pytest.importorskip("ml_dtypes").bfloat16),
+    "of dates": lambda: np.zeros(2, "M8[s]"),
+}
+
+
+@pytest.mark.parametrize("make", ODD_ARRAYS.values(), ids=ODD_ARRAYS)
+def test_fast_to_device__other_arrays_are_planned(make: Callable[[], np.ndarray], planned: list[Any]) -> None:
+    """They arrive as they would in a first call, or are refused as there."""
+    a = make()
+    try:
+        there = xbridge.to_backend(a, "torch", device=KIND)
+    except xbridge.DTypeError:
+        assert a.dtype.kind == "M"
+    else:
+        assert there.cpu().tolist() == a.astype("float64").tolist()
+    assert len(planned) == 1
+
+
+ODD_TENSORS: dict[str, Callable[[], torch.Tensor]] = {
+    "in other order": lambda: torch.arange(6.0, device=KIND).reshape(2, 3).t(),
+    "conjugate": lambda: torch.ones(3, dtype=torch.complex64, device=KIND).conj(),
+    "negative": lambda: torch.ones(3, dtype=torch.complex64, device=KIND).conj().imag,
+    "of a dtype of another package": lambda: torch.ones(3, device=KIND).to(torch.bfloat16),
+    "with grad": lambda: torch.ones(3, device=KIND, requires_grad=True),
+}
+
+
+@pytest.mark.parametrize("make", ODD_TENSORS.values(), ids=ODD_TENSORS)
+def test_fast_from_device__other_tensors_are_planned(
+    make: Callable[[], torch.Tensor], planned: list[Any]
+) -> None:
+    """They come back as they would in a first call."""
+    x = make()
+    host = xbridge.to_numpy(x)
+    assert len(planned) == 1
+    assert host.tolist() == x.detach().cpu().resolve_conj().resolve_neg().tolist()
+
+
+def test_fast_from_device__in_doubt_a_tensor_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is outside of its storage is not read, and no error leaves the function."""
+    moved = torch.ones(5, device=KIND)
+    assert _small.fast_from_device(moved) is not None
+    assert _small.fast_from_device(torch.ones(5)) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "untyped_storage", lambda x: b"few bytes")
+        assert _small.fast_from_device(moved) is None
+        patch.setattr(torch.Tensor, "untyped_storage", lambda x: None)
+        assert _small.fast_from_device(moved) is None
+
+
+def test_repeated_move__mode_is_asked_in_each_call(planned: list[Any]) -> None:
+    """In a mode or a transform the call is planned, as in a first call."""
+    a, t = np.ones(3), torch.ones(3, device=KIND)
+    with torch.inference_mode():
+        there = xbridge.to_backend(a, "torch", device=KIND)
+    assert not there.is_inference()
+    assert len(planned) == 1
+    with Passes():  # type: ignore[no-untyped-call] # theirs
+        assert xbridge.to_backend(a, "torch", device=KIND).device.type == KIND
+        assert xbridge.to_numpy(t).tolist() == [1] * 3
+    assert len(planned) == 3
+    with torch.autograd.forward_ad.dual_level():
+        assert xbridge.to_numpy(t).tolist() == [1] * 3
+    assert len(planned) == 4
+    mapped = torch.func.vmap(lambda x: x + xbridge.to_backend(a, "torch", device=KIND).cpu())(
+        torch.ones(2, 3)
+    )
+    assert mapped.tolist() == [[2.0] * 3] * 2
+
+
+def test_repeated_move__other_options_are_planned(planned: list[Any]) -> None:
+    """A word means a copy that may be shared or not, so `copy=False` raises at every call."""
+    for _ in range(2):
+        with pytest.raises(xbridge.CopyError):
+            xbridge.to_backend(np.ones(3), "torch", device=KIND, copy=False)
+        with pytest.raises(xbridge.CopyError):
+            xbridge.to_numpy(torch.ones(3, device=KIND), copy=False)
+        narrow = xbridge.to_backend(np.ones(3), "torch", device=KIND, dtype="float32")
+        assert narrow.dtype == torch.float32
+    assert len(planned) == 6
+
+
+def test_repeated_move__shares_memory_does_not_move() -> None:
+    """The way to the host is not one of the views by which memory is compared."""
+    t = torch.ones(3, device=KIND)
+    for _ in range(3):
+        xbridge.to_numpy(t)
+        assert xbridge.shares_memory(t, t)
+        assert xbridge.to_list(t) == [1] * 3
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta", "gpu", "nowhere", 3.5, "cuda:x"])
+def test_fast_to_device__device_that_only_a_plan_finds_is_declined(device: object) -> None:
+    """A word of ours, or of no device of torch, is not repeated."""
+    assert get("torch").fast_to_device is not None
+    assert _small.fast_to_device(device) is None
+
+
+def test_repeated_move__large_array_is_not_planned(
+    planned: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large arrays use buffers, or torch's own way if that is faster, and neither is planned again."""
+    monkeypatch.setattr(_pinned, "LEAST", 64)
+    monkeypatch.setattr(_pinned, "_sizes", None)
+    for n in range(4):
+        a = np.arange(100.0) + n
+        for device in (KIND, DEVICE):
+            there = xbridge.to_backend(a, "torch", device=device)
+            assert (xbridge.to_numpy(there) == a).all()
+    assert not planned
+    assert any(key[:3] == ("convert", "numpy", torch.Tensor) for key in cached)
