@@ -6,7 +6,8 @@ library's own zero-copy call. Any other conversion is planned, and only then mor
 
 from __future__ import annotations
 
-from xbridge._core.entry_points import entry_point
+from xbridge._core.entry_points import MISSING, call_error, entry_point, inner_entry_point
+from xbridge._core.tracebacks import shorten
 from xbridge._registry.registry import (
     fast_converters,
     is_flag,
@@ -17,7 +18,7 @@ from xbridge._registry.registry import (
     unchanged,
 )
 from xbridge.backends import HOST
-from xbridge.errors import FOREIGN_ERRORS
+from xbridge.errors import FOREIGN_ERRORS, XBridgeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import torch
     from dask.array import Array as DaskArray
 
+    from xbridge._core.entry_points import surplus
     from xbridge._core.protocol import Array, Grad, HostArray
 
     class _Options(TypedDict, total=False):
@@ -60,7 +62,7 @@ if TYPE_CHECKING:
     def to_backend(x: Array, /, backend: str | ModuleType, **options: Unpack[_Options]) -> Array: ...
 
 
-@entry_point
+@inner_entry_point
 def to_backend(
     x: Array,
     /,
@@ -132,6 +134,12 @@ def to_backend(
     >>> to_backend(a, "torch", dtype="float32", copy=True)
     tensor([7., 1., 2.])
     """
+    if TYPE_CHECKING:
+        more, other = surplus()
+    if more or other or x is MISSING or backend is MISSING:
+        raise call_error(
+            to_backend, (x, backend, *more), other, device=device, dtype=dtype, copy=copy, grad=grad
+        )
     if device is None and dtype is None and copy is None and grad is None:
         try:
             y = fast_converters[backend][type(x)](x)  # type: ignore[index] # a module is not in it
@@ -145,10 +153,14 @@ def to_backend(
             return y
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
-    return verbs.to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+    try:
+        return verbs.to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+    except XBridgeError as error:
+        shorten(error)
+        raise
 
 
-@entry_point
+@inner_entry_point
 def to_numpy(
     x: Array,
     /,
@@ -191,6 +203,10 @@ def to_numpy(
     >>> to_numpy(t, writable=True).flags.writeable  # one copy
     True
     """
+    if TYPE_CHECKING:
+        more, other = surplus()
+    if more or other or x is MISSING:
+        raise call_error(to_numpy, (x, *more), other, dtype=dtype, copy=copy, grad=grad)
     if dtype is None and copy is None and grad is None and writable is False:
         try:
             host = _to_host[type(x)](x)
@@ -205,13 +221,17 @@ def to_numpy(
             return host  # type: ignore[no-any-return] # as above
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
-    if writable is not False:
-        return verbs.to_writable(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
-    result: HostArray = verbs.to_backend(x, HOST, device=None, dtype=dtype, copy=copy, grad=grad)
+    try:
+        if writable is not False:
+            return verbs.to_writable(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
+        result: HostArray = verbs.to_backend(x, HOST, device=None, dtype=dtype, copy=copy, grad=grad)
+    except XBridgeError as error:
+        shorten(error)
+        raise
     return result
 
 
-@entry_point
+@inner_entry_point
 def to_torch(
     x: Array,
     /,
@@ -244,11 +264,19 @@ def to_torch(
     >>> to_torch(np.arange(3.0), dtype="float32")
     tensor([0., 1., 2.])
     """
-    tensor: torch.Tensor = to_backend(x, "torch", device=device, dtype=dtype, copy=copy, grad=grad)
+    if TYPE_CHECKING:
+        more, other = surplus()
+    if more or other or x is MISSING:
+        raise call_error(to_torch, (x, *more), other, device=device, dtype=dtype, copy=copy, grad=grad)
+    try:
+        tensor: torch.Tensor = to_backend(x, "torch", device=device, dtype=dtype, copy=copy, grad=grad)
+    except XBridgeError as error:
+        shorten(error)
+        raise
     return tensor
 
 
-@entry_point
+@inner_entry_point
 def to_jax(
     x: Array,
     /,
@@ -281,7 +309,15 @@ def to_jax(
     >>> to_jax(np.arange(3.0), dtype="float32")
     Array([0., 1., 2.], dtype=float32)
     """
-    array: jax.Array = to_backend(x, "jax", device=device, dtype=dtype, copy=copy, grad=grad)
+    if TYPE_CHECKING:
+        more, other = surplus()
+    if more or other or x is MISSING:
+        raise call_error(to_jax, (x, *more), other, device=device, dtype=dtype, copy=copy, grad=grad)
+    try:
+        array: jax.Array = to_backend(x, "jax", device=device, dtype=dtype, copy=copy, grad=grad)
+    except XBridgeError as error:
+        shorten(error)
+        raise
     return array
 
 
@@ -310,7 +346,7 @@ if TYPE_CHECKING:
     ) -> Array: ...
 
 
-@entry_point
+@inner_entry_point
 def asarray(
     obj: Array,
     /,
@@ -367,6 +403,10 @@ def asarray(
     tensor([[1., 2.],
             [3., 4.]], requires_grad=True)
     """
+    if TYPE_CHECKING:
+        more, other = surplus()
+    if more or other or obj is MISSING:
+        raise call_error(asarray, (obj, *more), other)
     idle = like is backend is device is dtype is None and copy is None and grad is None
     if idle and requires_grad is None:
         same = unchanged(obj)
@@ -397,16 +437,20 @@ def asarray(
         return y
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
-    return verbs.asarray(
-        obj,
-        like,
-        backend,
-        device=device,
-        dtype=dtype,
-        copy=copy,
-        grad=grad,
-        requires_grad=requires_grad,
-    )
+    try:
+        return verbs.asarray(
+            obj,
+            like,
+            backend,
+            device=device,
+            dtype=dtype,
+            copy=copy,
+            grad=grad,
+            requires_grad=requires_grad,
+        )
+    except XBridgeError as error:
+        shorten(error)
+        raise
 
 
 @entry_point

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 __all__ = [
+    "CallError",
     "CastWarning",
     "CopyError",
     "CopyWarning",
@@ -147,6 +148,10 @@ class CopyError(XBridgeError, ValueError):
 
 class OptionError(XBridgeError, ValueError):
     """An option has an invalid value, or a list is ragged."""
+
+
+class CallError(OptionError, TypeError):
+    """The call does not fit the parameters of the function, such as an option by position."""
 
 
 class ValueLossError(XBridgeError, OverflowError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from xbridge._core.entry_points import entry_point
 from xbridge._derive.functions import Given
 from xbridge._derive.signature import parse
 from xbridge._functions.function import Definition, Function
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
+@entry_point
 def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has beside them
     fn: Callable[P, R] | None = None,
     /,

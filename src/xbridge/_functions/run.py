@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.dynamo import no_result, traced_as
-from xbridge._core.entry_points import entry_point
+from xbridge._core.entry_points import marked
+from xbridge._core.tracebacks import shorten
 from xbridge._derive.functions import MOST, inexact, latest
 from xbridge._derive.treedef import ARRAY, arguments, has_arrays, paths, unflatten
 from xbridge._engine import verbs
@@ -63,17 +64,21 @@ def wrapper(function: Function) -> Callable[..., Any]:
     fn = function.fn
 
     @wraps(fn)
-    @entry_point
+    @marked
     def call(*args: Any, **kwargs: Any) -> Any:
-        result = _repeated(function, args, kwargs)
-        if result is not _UNKNOWN:
-            return result
-        read = _read(function, args, kwargs)
-        if not read.arrays:
-            return _alone(function, read)
-        if read.library is not read.caller and _is_embedded(function, read.caller, read.arrays):
-            return _embedded(function, read)
-        return _direct(function, read)
+        try:
+            result = _repeated(function, args, kwargs)
+            if result is not _UNKNOWN:
+                return result
+            read = _read(function, args, kwargs)
+            if not read.arrays:
+                return _alone(function, read)
+            if read.library is not read.caller and _is_embedded(function, read.caller, read.arrays):
+                return _embedded(function, read)
+            return _direct(function, read)
+        except XBridgeError as error:
+            shorten(error)
+            raise
 
     vars(call)["__xbridge__"] = function
     function.explain = partial(explain, function)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import freed
+from xbridge._core.tracebacks import shorten
 from xbridge._engine.caller import Caller, caller
 from xbridge._engine.execute import observers
 from xbridge._transfer.threads import (
@@ -123,6 +124,9 @@ class Transfer:
         except TimeoutError:
             if self._future.done():
                 raise  # the conversion's own
+        except XBridgeError as error:
+            shorten(error)
+            raise
         raise TimeoutError(f"the transfer is not done after {timeout} s, and goes on; try result()")
 
 
@@ -333,6 +337,9 @@ def _ahead(
             ask()
             yield given.pop()
             _stay(process, "convert batches ahead", "prefetch")
+    except XBridgeError as error:
+        shorten(error)
+        raise
     except (KeyboardInterrupt, SystemExit):
         waits = False  # the program is to end
         raise
