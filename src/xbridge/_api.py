@@ -321,6 +321,74 @@ def to_jax(
     return array
 
 
+@entry_point
+def to_cupy(
+    x: Array,
+    /,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> Array:
+    """Convert an array of any library to CuPy.
+
+    Parameters
+    ----------
+    x, device, dtype, copy, grad
+        As for `to_backend`.
+
+    Returns
+    -------
+    cupy.ndarray
+        As from ``to_backend(x, "cupy")``.
+
+    Raises
+    ------
+    XBridgeError
+        As for `to_backend`.
+    """
+    made: Array = to_backend(x, "cupy", device=device, dtype=dtype, copy=copy, grad=grad)
+    return made
+
+
+@entry_point
+def to_dask(
+    x: Array,
+    /,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> DaskArray:
+    """Convert an array of any library to Dask.
+
+    Parameters
+    ----------
+    x, device, dtype, copy, grad
+        As for `to_backend`.
+
+    Returns
+    -------
+    dask.array.Array
+        As from ``to_backend(x, "dask")``.
+
+    Raises
+    ------
+    XBridgeError
+        As for `to_backend`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> to_dask(np.arange(3.0)).sum().compute().item()
+    3.0
+    """
+    made: DaskArray = to_backend(x, "dask", device=device, dtype=dtype, copy=copy, grad=grad)
+    return made
+
+
 if TYPE_CHECKING:
     # The first overload is for a call with `**options`, of which a type checker knows no names.
 

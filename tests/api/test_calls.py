@@ -210,3 +210,76 @@ def test_an_error_in_a_program_takes_a_few_lines() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.count("\n  File ") == 2
+
+
+ORDERS: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
+    "to_backend('numpy', A)": (xbridge.UnknownBackendError, "to_backend(x, 'numpy')"),
+    "explain('numpy', A)": (xbridge.UnknownBackendError, "explain(x, 'numpy')"),
+    "to_backend(A, np.float32)": (xbridge.UnknownBackendError, "to_backend(x, 'numpy', dtype='float32')"),
+    "align((A, A))": (xbridge.OptionError, "align(*xs)"),
+    "align([A, A])": (xbridge.OptionError, "align(*xs)"),
+    "align(A, 'numpy')": (xbridge.OptionError, "backend='numpy'"),
+    "asarray(A, like=[A])": (xbridge.OptionError, "like=y[0]"),
+    "asarray(A, like=[3])": (xbridge.OptionError, "like=None"),
+    "to_numpy({}.get)": (xbridge.UnsupportedArrayError, "x()"),
+    "to_numpy([{'a': 1}])": (
+        xbridge.UnsupportedArrayError,
+        "xbridge.tree.to_backend(x, 'numpy', scalars=True)",
+    ),
+    "aligned(backend='nunpy')": (xbridge.UnknownBackendError, "'numpy'"),
+    "aligned(dtype='flaot32')": (xbridge.DTypeError, "dtype='float32'"),
+    "aligned(device='gpu:x')": (xbridge.DeviceError, "device='cpu'"),
+    "aligned(grad='yes')": (xbridge.OptionError, "grad='detach'"),
+    "aligned(grad=fn)": (xbridge.OptionError, "vjp=, for a derivative"),
+    "prefetch('abc', 'numpy')": (xbridge.OptionError, "[batch]"),
+    "to_backend(A, 'numpy', dtype='fp16')": (xbridge.DTypeError, "dtype='float16'"),
+}
+"""Calls that fit, with arguments in the wrong place, the error, and its hint."""
+
+
+@pytest.mark.parametrize("call", ORDERS)
+def test_an_argument_in_the_wrong_place_is_put_in_its_own(call: str) -> None:
+    error, hint = ORDERS[call]
+    with pytest.raises(error) as caught:
+        eval(call, dict(NAMES))
+    assert caught.value.hint == hint
+
+
+def test_a_name_without_a_near_one_gets_no_guess() -> None:
+    with pytest.raises(xbridge.DTypeError, match="; try one of bool, "):
+        xbridge.to_numpy(A, dtype="tf32")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "meant"),
+    [
+        (xbridge, "to_tensor", "to_torch"),
+        (xbridge, "as_numpy", "to_numpy"),
+        (xbridge, "to_backnd", "to_backend"),
+        (tree, "to_tensor", "to_torch"),
+        (tree, "tree_map", "map"),
+    ],
+)
+def test_a_name_of_another_library_suggests_ours(module: Any, name: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; try {module.__name__}.{meant}$"):
+        getattr(module, name)
+
+
+@pytest.mark.parametrize("name", ["zzz", "__path_of_nothing__"])
+def test_a_name_that_is_near_to_none_suggests_none(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'$"):
+        getattr(tree, name)
+
+
+@pytest.mark.parametrize("name", ["torch", "jax", "dask", "cupy"])
+def test_each_library_has_a_verb_for_arrays_and_for_trees(name: str) -> None:
+    convert, convert_tree = getattr(xbridge, f"to_{name}"), getattr(tree, f"to_{name}")
+    if not xbridge.is_available(name):
+        with pytest.raises(xbridge.MissingLibraryError):
+            convert(Y)
+        with pytest.raises(xbridge.MissingLibraryError):
+            convert_tree([Y])
+        return
+    assert xbridge.backend_of(convert(Y)) == name
+    (made,) = convert_tree([Y], copy=True)
+    assert (xbridge.backend_of(made), xbridge.to_list(made)) == (name, [1.0, 1.0])

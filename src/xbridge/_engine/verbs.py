@@ -16,6 +16,7 @@ from xbridge._engine.convert import convert, foresee, list_values, share
 from xbridge._engine.execute import outside
 from xbridge._engine.learned import Lesson, are_constant, converter, recall
 from xbridge._engine.learned_calls import learn_align, learn_call
+from xbridge._engine.requests import refuse_alignment, requested
 from xbridge._engine.source import device_for, import_source, leading_index, resolve_like, resolve_source
 from xbridge._engine.stack import choose_converter, literal_converter, words_for
 from xbridge._host.memory import NATIVE, overlap, overlap_of_views
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 def to_backend(x: object, name: str | ModuleType, **keywords: object) -> Array:
     """See `xbridge.to_backend`."""
     begun = generation()
-    target, source = get(name), resolve_source(x)
+    target, source = requested(x, name)
     words = _given(**keywords)
     if name != target.name:  # a module, of which the fast path has no table
         again = converter(target.name, type(x), words) if is_flag(words[2]) else never
@@ -66,7 +67,7 @@ def to_backend(x: object, name: str | ModuleType, **keywords: object) -> Array:
 def to_writable(x: object, **keywords: object) -> HostArray:
     """See `xbridge.to_numpy`, with `writable`."""
     begun = generation()
-    target, source = get(HOST), resolve_source(x)
+    target, source = requested(x, HOST)
     options = read_options((target, source.backend), device=None, **keywords)
     fn = partial(convert, lesson=Lesson(HOST, _given(device=None, **keywords), begun))
     return outside(fn, source, [source.backend], target, options)
@@ -153,6 +154,7 @@ def align(
 ) -> tuple[Array, ...]:
     """See `xbridge.align`."""
     begun = generation()
+    refuse_alignment(xs)
     sources = [resolve_source(x) for x in xs]
     return align_sources(sources, "xs[{}]".format, like, name, begun=begun, **keywords)
 
@@ -270,7 +272,7 @@ def to_list(x: object) -> Any:
 
 def explain(x: object, name: str | ModuleType, *, isolated: bool = False, **keywords: object) -> Plan:
     """See `xbridge.explain`."""
-    target, source = get(name), resolve_source(x)
+    target, source = requested(x, name, "explain")
     options = read_options((target, source.backend), **keywords)._replace(isolated=isolated)
     if options.writable and target.name != HOST:
         reason = "only to_numpy makes a writable array"
@@ -282,7 +284,7 @@ def explain(x: object, name: str | ModuleType, *, isolated: bool = False, **keyw
 
 def unsafe_share(x: object, name: str | ModuleType) -> Array:
     """See `xbridge.unsafe_share`."""
-    target, source = get(name), resolve_source(x)
+    target, source = requested(x, name)
     return outside(share, source, [source.backend], target, Options(copy=False, unsafe=True))
 
 

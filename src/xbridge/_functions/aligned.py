@@ -10,6 +10,9 @@ from xbridge._derive.signature import parse
 from xbridge._functions.function import Definition, Function
 from xbridge._functions.named import read_names
 from xbridge._functions.run import name_of, wrapper
+from xbridge._plan.options import read_options
+from xbridge._registry.loading import unknown
+from xbridge._registry.registry import known_backends
 from xbridge.errors import OptionError, shown
 
 if TYPE_CHECKING:
@@ -142,6 +145,12 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     {'a': tensor(1.), 'b': tensor(2.)}
     """
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    if callable(grad):
+        reason = "it is a function, and grad= says what becomes of a graph"
+        raise OptionError.build(f"take grad={shown(grad)}", reason, "vjp=, for a derivative")
+    read_options((), **keywords)
+    if isinstance(backend, str) and backend not in known_backends():
+        raise unknown(backend, known_backends())
     if result is not None and not callable(result):
         hint = "result=numpy.empty_like"
         raise OptionError.build(f"take result={shown(result)}", "it is not a function", hint)

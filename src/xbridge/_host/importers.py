@@ -20,6 +20,7 @@ from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, of_python
 from xbridge._core.literals import LITERALS
 from xbridge._core.protocol import HostArray
+from xbridge._host.advice import IN_A_TREE, way_out
 from xbridge._host.array_interface import exporting, from_interface, unreadable
 from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
 from xbridge._host.memory import as_readonly, layout_of
@@ -29,29 +30,13 @@ from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError
 _ELSEWHERE = "in its own library first"
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
 """Protocols to try if the DLPack export of an object raises."""
-_IN_A_TREE = "xbridge.tree.to_backend for the arrays in it"
-_AS_A_LIST = f"list(x), and asarray if it holds numbers, or {_IN_A_TREE}"
 _NUMBERS_OF = {
-    "select_dtypes": "x.select_dtypes('number')",
-    "astype": "x.astype(float) if it spells numbers, or x.tolist()",
+    "select_dtypes": "x.select_dtypes(['number', 'bool']).astype('float64')",
+    "levels": "x.to_frame().to_numpy('float64')",
+    "astype": "x.astype(float) if it spells numbers, or asarray(x.tolist()) if it holds lists",
 }
 """Hints for an object without numbers, by a method that its class has."""
 
-_WAYS_OUT = {
-    "state_dict": "xbridge.tree.to_backend for the arrays of x.state_dict()",
-    "toarray": "x.toarray()",
-    "compute": "x.compute()",
-    "result": "x.result()",
-    "getbuffer": "numpy.frombuffer(x.getbuffer(), dtype)",
-    "isdigit": "asarray(float(x)) if it spells a number, or reading the file that it names",
-    "__float__": "asarray(float(x))",
-    "__fspath__": "numpy.load(x)",
-    **dict.fromkeys(("_fields", "__dataclass_fields__", "__attrs_attrs__"), _IN_A_TREE),
-    "keys": f"dict(x), and {_IN_A_TREE}",
-    **dict.fromkeys(("__iter__", "__getitem__"), _AS_A_LIST),
-    "__dict__": f"vars(x), and {_IN_A_TREE}",
-}
-"""Hints by an attribute that the class of an object has."""
 _CASTS = {
     "astype": "x.astype({0!r})",
     "column_names": "xbridge.asarray([c.cast({0!r}, safe=False) for c in x.columns]).T",
@@ -158,10 +143,15 @@ def _compare(x: Any, host: HostArray) -> None:
 def _hint_for_objects(x: Any) -> str:
     """Return the hint for an export without numbers: numbers of which some are missing, or none at all."""
     columns = _columns(x)
+    own = str(getattr(x, "dtype", ""))
+    if columns is None and own == "category":
+        return "x.cat.codes" if hasattr(x, "cat") else "x.codes"
+    if columns is None and own.startswith(("datetime64", "timedelta64")):
+        return "x.astype('int64')"
     words = _words(getattr(x, "dtype", None)) if columns is None else [word for _, word in columns]
-    if words and DTYPES.keys() >= set(words):
-        return _cast(x, "float64")
     names = _attributes(type(x))
+    if words and DTYPES.keys() >= set(words) and "levels" not in names:
+        return _cast(x, "float64")
     return next((hint for word, hint in _NUMBERS_OF.items() if word in names), f"casting it {_ELSEWHERE}")
 
 
@@ -296,7 +286,7 @@ def _numbers_of_table(x: Any) -> HostArray | None:
 
 def _from_buffer(x: object) -> HostArray:
     if issubclass(type(x), LITERALS) and not hasattr(type(x), "_fields"):
-        reason, hint = "numbers and lists are not arrays", f"asarray(x), or {_IN_A_TREE}"
+        reason, hint = "numbers and lists are not arrays", f"asarray(x), or {IN_A_TREE}"
         raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint)
     with exporting(x):
         try:
@@ -307,8 +297,10 @@ def _from_buffer(x: object) -> HostArray:
         except TypeError as error:
             reason, hint = "no backend owns the type and it exports no memory", way_out(type(x))
             if x is None:
-                reason, hint = "None is not an array", "an array in its place"
-            raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint) from error
+                reason = "None is not an array, and a function without a return statement returns it"
+            raise UnsupportedArrayError.build(
+                f"convert {'None' if x is None else type_of(x)}", reason, hint
+            ) from error
     if issubclass(type(x), (bytes, bytearray, mmap)):
         action, reason = f"convert {type(x).__name__}", "plain bytes have no dtype"
         raise UnsupportedArrayError.build(action, reason, "numpy.frombuffer(x, dtype)")
@@ -320,14 +312,6 @@ def _from_buffer(x: object) -> HostArray:
 def _attributes(cls: type) -> set[str]:
     """Return the names that a class and its bases have, without those of its metaclass."""
     return {word for base in cls.__mro__ for word in vars(base)}
-
-
-def way_out(cls: type) -> str:
-    """Return a hint for an object."""
-    if issubclass(cls, dict):
-        return _IN_A_TREE
-    words = _attributes(cls)
-    return next((hint for word, hint in _WAYS_OUT.items() if word in words), "an array")
 
 
 def not_shared(x: object, reason: str) -> CopyError:

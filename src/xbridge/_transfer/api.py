@@ -265,6 +265,10 @@ def prefetch(
     resolve_destination(backend, keywords)
     if not any(hasattr(iterable, word) for word in ("__iter__", "__getitem__")):
         raise OptionError.build(f"take batches from {type_of(iterable)}", "it is not iterable", "[batch]")
+    if isinstance(iterable, (dict, str, bytes)):
+        reason = f"a loop over {type_of(iterable)} gives no batches"
+        hint = "[x]" if isinstance(iterable, dict) else "[batch]"
+        raise OptionError.build(f"take batches from {type_of(iterable)}", reason, hint)
     cls = SizedPrefetch if hasattr(iterable, "__len__") else Prefetch
     return cls(iterable, partial(_ahead, iterable, backend, keywords, ahead, caller()))
 
