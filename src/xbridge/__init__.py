@@ -13,7 +13,18 @@ from importlib import import_module
 from os import environ
 
 from xbridge import errors
-from xbridge._api import align, asarray, to_backend, to_jax, to_list, to_numpy, to_torch, unsafe_share
+from xbridge._api import (
+    align,
+    asarray,
+    to_backend,
+    to_cupy,
+    to_dask,
+    to_jax,
+    to_list,
+    to_numpy,
+    to_torch,
+    unsafe_share,
+)
 from xbridge._core import __version__ as __version__
 from xbridge._core.devices import Device
 from xbridge._deprecation import find_renamed
@@ -84,6 +95,8 @@ __all__ = [
     "register_backend",
     "shares_memory",
     "to_backend",
+    "to_cupy",
+    "to_dask",
     "to_jax",
     "to_list",
     "to_numpy",

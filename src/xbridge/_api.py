@@ -6,10 +6,11 @@ library's own zero-copy call. Any other conversion is planned, and only then mor
 
 from __future__ import annotations
 
-from xbridge._core.entry_points import entry_point
+from xbridge._core.entry_points import MISSING, call_error, entry_point, inner_entry_point
+from xbridge._core.tracebacks import shorten
 from xbridge._registry.call_cache import decline, direct, lookup
 from xbridge.backends import HOST
-from xbridge.errors import FOREIGN_ERRORS
+from xbridge.errors import FOREIGN_ERRORS, XBridgeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import torch
     from dask.array import Array as DaskArray
 
+    from xbridge._core.entry_points import surplus
     from xbridge._core.protocol import Array, Grad, HostArray
 
     class _Options(TypedDict, total=False):
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     def to_backend(x: Array, /, backend: str | ModuleType, **options: Unpack[_Options]) -> Array: ...
 
 
-@entry_point
+@inner_entry_point
 def to_backend(
     x: Array,
     /,
@@ -124,7 +126,9 @@ def to_backend(
     >>> to_backend(a, "torch", dtype="float32", copy=True)
     tensor([7., 1., 2.])
     """
-    if device is None and dtype is None and copy is None and grad is None:
+    if TYPE_CHECKING:
+        more, other = surplus()
+    if device is None and dtype is None and copy is None and grad is None and not (more or other):
         try:
             convert = direct[backend][type(x)]
         except FOREIGN_ERRORS:  # a module, or not a name
@@ -132,6 +136,10 @@ def to_backend(
         y = convert(x)
         if y is not None:
             return y
+    if more or other or x is MISSING or backend is MISSING:
+        raise call_error(
+            to_backend, (x, backend, *more), other, device=device, dtype=dtype, copy=copy, grad=grad
+        )
     key = ("convert", backend, type(x), None, device, dtype, copy, grad, None, False)
     y = lookup(key, copy)(x)
     if y is not None:
@@ -139,10 +147,14 @@ def to_backend(
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
-    return verbs.to_backend(x, backend, CallOptions(device=device, dtype=dtype, copy=copy, grad=grad))
+    try:
+        return verbs.to_backend(x, backend, CallOptions(device=device, dtype=dtype, copy=copy, grad=grad))
+    except XBridgeError as error:
+        shorten(error)
+        raise
 
 
-@entry_point
+@inner_entry_point
 def to_numpy(
     x: Array,
     /,
@@ -185,7 +197,9 @@ def to_numpy(
     >>> to_numpy(t, writable=True).flags.writeable  # one copy
     True
     """
-    if dtype is None and copy is None and grad is None and writable is False:
+    if TYPE_CHECKING:
+        more, other = surplus()
+    if dtype is None and copy is None and grad is None and writable is False and not (more or other):
         try:
             convert = _to_host[type(x)]
         except KeyError:
@@ -193,6 +207,10 @@ def to_numpy(
         host: HostArray | None = convert(x)
         if host is not None:
             return host
+    if more or other or x is MISSING:
+        raise call_error(
+            to_numpy, (x, *more), other, dtype=dtype, copy=copy, grad=grad, writable=writable or None
+        )
     key = ("convert", HOST, type(x), None, None, dtype, copy, grad, None, writable)
     host = lookup(key, copy, None, writable)(x)
     if host is not None:
@@ -201,11 +219,15 @@ def to_numpy(
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
     options = CallOptions(dtype=dtype, copy=copy, grad=grad, writable=writable)
-    result: HostArray = verbs.to_backend(x, HOST, options)
+    try:
+        result: HostArray = verbs.to_backend(x, HOST, options)
+    except XBridgeError as error:
+        shorten(error)
+        raise
     return result
 
 
-@entry_point
+@inner_entry_point
 def to_torch(
     x: Array,
     /,
@@ -238,11 +260,19 @@ def to_torch(
     >>> to_torch(np.arange(3.0), dtype="float32")
     tensor([0., 1., 2.])
     """
-    tensor: torch.Tensor = to_backend(x, "torch", device=device, dtype=dtype, copy=copy, grad=grad)
+    if TYPE_CHECKING:
+        more, other = surplus()
+    if more or other or x is MISSING:
+        raise call_error(to_torch, (x, *more), other, device=device, dtype=dtype, copy=copy, grad=grad)
+    try:
+        tensor: torch.Tensor = to_backend(x, "torch", device=device, dtype=dtype, copy=copy, grad=grad)
+    except XBridgeError as error:
+        shorten(error)
+        raise
     return tensor
 
 
-@entry_point
+@inner_entry_point
 def to_jax(
     x: Array,
     /,
@@ -275,8 +305,84 @@ def to_jax(
     >>> to_jax(np.arange(3.0), dtype="float32")
     Array([0., 1., 2.], dtype=float32)
     """
-    array: jax.Array = to_backend(x, "jax", device=device, dtype=dtype, copy=copy, grad=grad)
+    if TYPE_CHECKING:
+        more, other = surplus()
+    if more or other or x is MISSING:
+        raise call_error(to_jax, (x, *more), other, device=device, dtype=dtype, copy=copy, grad=grad)
+    try:
+        array: jax.Array = to_backend(x, "jax", device=device, dtype=dtype, copy=copy, grad=grad)
+    except XBridgeError as error:
+        shorten(error)
+        raise
     return array
+
+
+@entry_point
+def to_cupy(
+    x: Array,
+    /,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> Array:
+    """Convert an array of any library to CuPy.
+
+    Parameters
+    ----------
+    x, device, dtype, copy, grad
+        As for `to_backend`.
+
+    Returns
+    -------
+    cupy.ndarray
+        As from ``to_backend(x, "cupy")``.
+
+    Raises
+    ------
+    XBridgeError
+        As for `to_backend`.
+    """
+    made: Array = to_backend(x, "cupy", device=device, dtype=dtype, copy=copy, grad=grad)
+    return made
+
+
+@entry_point
+def to_dask(
+    x: Array,
+    /,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> DaskArray:
+    """Convert an array of any library to Dask.
+
+    Parameters
+    ----------
+    x, device, dtype, copy, grad
+        As for `to_backend`.
+
+    Returns
+    -------
+    dask.array.Array
+        As from ``to_backend(x, "dask")``.
+
+    Raises
+    ------
+    XBridgeError
+        As for `to_backend`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> to_dask(np.arange(3.0)).sum().compute().item()
+    3.0
+    """
+    made: DaskArray = to_backend(x, "dask", device=device, dtype=dtype, copy=copy, grad=grad)
+    return made
 
 
 if TYPE_CHECKING:
@@ -304,7 +410,7 @@ if TYPE_CHECKING:
     ) -> Array: ...
 
 
-@entry_point
+@inner_entry_point
 def asarray(
     obj: Array,
     /,
@@ -361,6 +467,10 @@ def asarray(
     tensor([[1., 2.],
             [3., 4.]], requires_grad=True)
     """
+    if TYPE_CHECKING:
+        more, other = surplus()
+    if more or other or obj is MISSING:
+        raise call_error(asarray, (obj, *more), other)
     if like is device is dtype is None and copy is None and grad is None and requires_grad is None:
         try:
             convert = direct[backend][type(obj)]
@@ -378,7 +488,11 @@ def asarray(
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad, requires_grad=requires_grad)
-    return verbs.asarray(obj, like, backend, options)
+    try:
+        return verbs.asarray(obj, like, backend, options)
+    except XBridgeError as error:
+        shorten(error)
+        raise
 
 
 @entry_point

@@ -9,6 +9,17 @@ RENAMED = {"CrossingWarning": ("PolicyWarning", "0.3")}
 """A former public name, the name to use, and the version that removes the former one."""
 
 
+_MEANT = {
+    **dict.fromkeys(("to_tensor", "as_tensor", "tensor"), "to_torch"),
+    **dict.fromkeys(("as_numpy", "from_torch", "to_np"), "to_numpy"),
+    **dict.fromkeys(("from_numpy", "convert", "to"), "to_backend"),
+    **dict.fromkeys(("as_array", "array"), "asarray"),
+    **dict.fromkeys(("get_namespace", "namespace", "get_array_module"), "array_namespace"),
+    **dict.fromkeys(("tree_map", "transform"), "map"),
+}
+"""What names of other libraries are called here, if the module has it."""
+
+
 class XBridgeDeprecationWarning(DeprecationWarning):
     """A name or an option is deprecated, and the message has the one to use."""
 
@@ -23,7 +34,10 @@ def find_renamed(namespace: dict[str, object], name: str) -> object:
     """
     module = str(namespace["__name__"])
     if name not in RENAMED:
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        public: list[str] = namespace.get("__all__", [])  # type: ignore[assignment] # it is a list of names
+        meant = _MEANT.get(name, "") if name.startswith("_") or name in _MEANT else _similar(public, name)
+        advice = f"; try {module}.{meant}" if meant in public else ""
+        raise AttributeError(f"module {module!r} has no attribute {name!r}{advice}", name=name)
     from warnings import warn  # noqa: PLC0415 -- `import xbridge` does not need it
 
     instead, removed_in = RENAMED[name]
@@ -32,3 +46,10 @@ def find_renamed(namespace: dict[str, object], name: str) -> object:
     )
     warn(message, XBridgeDeprecationWarning, stacklevel=3)
     return namespace[instead]
+
+
+def _similar(public: list[str], name: str) -> str:
+    """Return the public name that is nearest to a mistaken one; "" if none is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
+
+    return next(iter(get_close_matches(name, public, 1)), "")

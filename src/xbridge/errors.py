@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 __all__ = [
+    "CallError",
     "CastWarning",
     "CopyError",
     "CopyWarning",
@@ -149,15 +150,21 @@ class OptionError(XBridgeError, ValueError):
     """An option has an invalid value, or a list is ragged."""
 
 
+class CallError(OptionError, TypeError):
+    """The call does not fit the parameters of the function, such as an option by position."""
+
+
 class ValueLossError(XBridgeError, OverflowError):
     """A value does not fit a dtype that the caller did not name."""
 
     @classmethod
-    def narrowing(cls, dtype: str, narrower: str, *, both: bool = True) -> Self:
-        """Build the error for a value that `narrower` cannot hold. With `both`, the hint offers both."""
+    def narrowing(cls, dtype: str, narrower: str, *, instead: str = "") -> Self:
+        """Build the error for a value that `narrower` cannot hold. `instead` comes before naming a dtype."""
         action, reason = f"turn {dtype} into {narrower} unasked", f"a value does not fit {narrower}"
-        hint = f"one: dtype={dtype!r} or dtype={narrower!r}" if both else f"it: dtype={narrower!r}"
-        return cls.build(action, reason, f"naming {hint}")
+        hint = f"naming one: dtype={dtype!r} or dtype={narrower!r}"
+        if instead:
+            reason = f"{reason}, and dtype={narrower!r} would change it"
+        return cls.build(action, reason, instead or hint)
 
 
 class GradientError(XBridgeError, RuntimeError):

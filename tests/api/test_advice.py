@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import datetime as dt
 import re
 from concurrent.futures import Future
 from fractions import Fraction
@@ -60,6 +61,7 @@ NAMES: dict[str, Any] = {
     "A": A,
     "masked": np.ma.masked_array(A, mask=[True, False, True]),
     "Fraction": Fraction,
+    "datetime": dt,
     "Future": Future,
     "MappingProxyType": MappingProxyType,
     "array": array,
@@ -74,6 +76,37 @@ NAMES: dict[str, Any] = {
     "restored": lambda *xs, to: xbridge.align_back(*xs)[1](A, to=to),
     "waited": lambda x, timeout: xbridge.transfer(x, "numpy").result(timeout),
 }
+
+WANTED: dict[str, Any] = {
+    "to_numpy([1, 2])": [1, 2],
+    "to_numpy(1.5)": 1.5,
+    "to_numpy([A, A])": [[0.0, 1.0, 2.0]] * 2,
+    "to_numpy(np.ma.masked_array(A))": [0.0, 1.0, 2.0],
+    "to_list(np.rec.array([(1, 2.0)], names='a,b'))": [1],
+    "to_list(np.array([(1, 2.0)], [('a', 'i4'), ('b', 'f4')]))": [1],
+    "to_numpy(datetime.date(1970, 1, 3))": 2,
+    "to_numpy(datetime.timedelta(seconds=2))": 2.0,
+    "asarray(['1', '2'])": [1.0, 2.0],
+    "asarray([Fraction(1, 2), Fraction(1, 4)])": [0.5, 0.25],
+    "asarray([datetime.date(1970, 1, 2)])": [86_400_000_000],
+    "asarray([datetime.timedelta(seconds=2)])": [2.0],
+    "asarray([None, 1])": None,
+    "to_backend(np.array([2**40]), 'jax', dtype='nearest')": [2**40],
+    "to_numpy(pd.Series(['b', 'a', 'b'], dtype='category'))": [1, 0, 1],
+    "to_numpy(pd.Index(['b', 'a', 'b'], dtype='category'))": [1, 0, 1],
+    "to_numpy(pd.Series(pd.to_datetime(['1970-01-02']).as_unit('s')))": [86_400],
+    "to_numpy(pd.Series(pd.to_datetime(['1970-01-02']).as_unit('s').tz_localize('UTC')))": [86_400],
+    "to_numpy(pd.Series([True, None], dtype='boolean').fillna(False).astype(object))": [1.0, 0.0],
+    "to_numpy(pd.MultiIndex.from_tuples([(1, 2), (3, 4)]))": [[1.0, 2.0], [3.0, 4.0]],
+    "to_numpy(pd.DataFrame({'a': [1, 2], 'b': [True, False], 'c': ['x', 'y']}))": [[1.0, 1.0], [2.0, 0.0]],
+}
+"""Calls that fail, and the values that the user wanted, which the first advice that can be followed gives."""
+
+EITHER = {
+    "to_numpy(pd.Series([[1, 2], [3, 4]]))": [[1, 2], [3, 4]],
+    "to_numpy(pd.Series(['1', '2'], dtype=object))": [1.0, 2.0],
+}
+"""The same, where one of two pieces of advice fits what only the user knows."""
 
 CALLS = [
     "to_backend(A, 'nunpy')",
@@ -154,10 +187,15 @@ CALLS = [
     "to_list(np.ones(2, np.dtype(jnp.int4)))",
     "to_backend(A, 'torch', device='meta')",
     "to_backend(torch.ones(2, device='meta'), 'torch', device='cpu')",
-    "to_numpy(torch.ones(2, device='meta'))",
     "to_numpy(torch.ones(2).to_sparse())",
     "to_numpy(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8))",
     "to_numpy(jax.random.key(0))",
+    "to_backend(A, 'numpy', grad=True)",
+    "prefetch({'x': A}, 'numpy')",
+    "to_numpy(lambda: A)",
+    "asarray([[1, 2], [3]])",
+    "explain([1.0, 2.0], 'numpy')",
+    *WANTED,
     "to_numpy(jnp.ones(2, 'int4'))",
     "prefetch(3, 'numpy')",
     "to_numpy(A, writable=1)",
@@ -256,6 +294,8 @@ PROSE = {
         "rows of .*",
         "smaller ones",
         "a list of .*",
+        "loading the weights first: .*",
+        "asarray\\(x\\), or {}",
         "an array",
         "its parts.*",
         "a flatter one",
@@ -331,6 +371,7 @@ PROSE = {
     ],
     "written in another place, and found there": [
         "[?](hint|entry.install|install|instead|refused.hint|error.hint|stated..hint..|lacks.hint|lack.hint|fixture.instead).*",
+        "[?]_of_class.*",
         "[?](way_out|_WAYS_OUT|ways.get|'(, )? or '.join|', or '.join|_real_part|_hint_for_objects).*",
         "[?](_SHAPES|fault.1.|repr.near.0..|_option.*|path|word.partition.*|options.0.)",
     ],
@@ -339,6 +380,14 @@ PROSE = {
         "{} in this process",
     ],
     "the tests of exporters and of classes in trees run it": ["[?]_cast.*", "{{}}"],
+    "of a call that does not fit, or of arguments in another order: the tests of calls run it": [
+        "(asarray|to_numpy|transfer|xbridge.tree.to_backend|{})\\(x.*",
+        "{}\\({}.*\\)",
+        "align\\(\\*xs\\)",
+        "backend={}",
+        "like=y\\[0\\]",
+        "vjp=, for a derivative",
+    ],
     "only where several devices or processes are": [
         "to_backend\\(x, {}, device='cpu'\\)",
         ".*process_allgather.*",
@@ -375,7 +424,13 @@ def as_before(own_registry: None) -> Iterator[None]:
 def names_for(call: str) -> dict[str, Any]:
     """The names in a call, or no test where a library is missing."""
     names = dict(NAMES)
-    for word, path in {"torch": "torch", "jax": "jax", "jnp": "jax.numpy", "da": "dask.array"}.items():
+    for word, path in {
+        "torch": "torch",
+        "jax": "jax",
+        "jnp": "jax.numpy",
+        "da": "dask.array",
+        "pd": "pandas",
+    }.items():
         if re.search(rf"\b{word}\b", call):
             names[word] = pytest.importorskip(path)
             names.setdefault("jax", pytest.importorskip("jax") if word == "jnp" else None)
@@ -444,3 +499,20 @@ def test_every_advice_is_tried_or_listed_with_the_reason_why_not(path: Path) -> 
         # The core puts its own way out before the backend's.
         also = re.compile(f"(dtype='nearest', or )?{form}")
         assert listed or any(also.fullmatch(hint) for hint in tried), f"{path.name}:{line}: {text}"
+
+
+@pytest.mark.parametrize("call", [*WANTED, *EITHER])
+def test_advice_that_is_followed_gives_the_values_that_were_wanted(call: str) -> None:
+    names = names_for(call)
+    results = []
+    for piece in advice.alternatives(hint_of(call)):
+        with contextlib.suppress(xbridge.XBridgeError, ValueError, TypeError):
+            results.append(advice.follow(call, piece, names))
+    wanted = {**WANTED, **EITHER}[call]
+    values = (
+        tree.map(xbridge.to_list, results[0]) if isinstance(results[0], list) else xbridge.to_list(results[0])
+    )
+    if wanted is None:
+        assert np.isnan(values[0])
+        wanted = [values[0], 1.0]
+    assert values == wanted

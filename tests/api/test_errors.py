@@ -55,6 +55,7 @@ BUILT_IN = {
     "DTypeError": TypeError,
     "DeviceError": ValueError,
     "CopyError": ValueError,
+    "CallError": TypeError,
     "OptionError": ValueError,
     "ValueLossError": OverflowError,
     "GradientError": RuntimeError,

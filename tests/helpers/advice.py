@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 _LEADS = r"^(naming (one|it): |reading it first: )"
 _TAILS = (
-    r"( (to say that .*|to cut it|to compute them|first|around it|if it spells .*|for the arrays in it))$"
+    r"( (to say that .*|to cut it|to compute them|first|around it|if it spells .*|for the arrays in it"
+    r"|for one array|for a list of arrays|if it holds lists))$"
 )
 _THEN = r"(?P<before>.*), and (?P<then>asarray|xbridge\.tree\.to_backend)( if it holds numbers)?"
 _MESSAGES = ("build", "Unsupported")
-_RESULTS = ("to_backend(", "to_numpy(", "asarray(", "explain(", "xbridge.tree.to_backend(")
+_RESULTS = ("[asarray(", "to_backend(", "to_numpy(", "asarray(", "explain(", "xbridge.tree.to_backend(")
 
 
 def alternatives(hint: str) -> list[str]:
@@ -51,7 +52,7 @@ def is_code(text: str) -> bool:
     one = tree.args[0] if len(tree.args) == 1 else None
     if isinstance(one, ast.Constant):
         return isinstance(one.value, str)
-    return isinstance(one, (ast.Call, ast.Subscript, ast.Attribute, ast.List))
+    return isinstance(one, (ast.Call, ast.Subscript, ast.Attribute, ast.List, ast.ListComp))
 
 
 def follow(source: str, piece: str, names: dict[str, Any]) -> object:

@@ -46,7 +46,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "_api": "_engine _plan _registry backends _core errors",
         "_inspect": "_engine _plan _registry _core errors",
         "_observe": "_engine _plan _core errors",
-        "tree": "_engine _plan _registry backends _host _core errors",
+        "tree": "_engine _plan _registry backends _host _core errors _deprecation",
     },
     {
         "_align_back": "tree _engine _plan _registry _core errors",
@@ -144,7 +144,7 @@ def names_a_library(tree: ast.AST) -> list[str]:
 
 
 NAMED: dict[str, set[str]] = {
-    "_api.py": {"jax", "torch"},  # `to_jax` and `to_torch`
+    "_api.py": {"cupy", "dask", "jax", "torch"},  # `to_jax` and the others
     "_derive": {"numpy", "torch"},  # the functions of NumPy, and programs of torch's compiler
     "_host": {"numpy", "ml_dtypes"},
     "_host/exporters": {*exporters.INDEX},  # one adapter for each
@@ -153,6 +153,7 @@ NAMED: dict[str, set[str]] = {
     "_cli/matrix.py": {"numpy"},
     "_registry/defaults.py": {"numpy"},  # the backend that does what another one leaves out
     "_registry/loading.py": {"cupy", "dask", "jax", "numpy"},  # what `np` and `jnp` stand for
+    "tree/verbs.py": {"cupy", "dask", "jax", "torch"},  # as `_api.py`
     "tree/containers.py": {"jax", "torch"},  # finds their classes in `sys.modules`
 }
 """The libraries that code may name, by file or folder. Backends and the test kit may name any library."""

@@ -83,7 +83,7 @@ def test_a_batch_is_whatever_tree_converts(make: Callable[[Any], Any], carried: 
 def test_an_error_names_the_way_to_the_array(batch: Any, way: str, carried: Callable[[Any], Any]) -> None:
     with pytest.raises(xbridge.DTypeError, match=f"^at {way}: cannot convert a numpy complex128") as told:
         carried(batch)
-    assert isinstance(told.value.__cause__, xbridge.DTypeError)
+    assert told.value.__cause__ is None
 
 
 @both

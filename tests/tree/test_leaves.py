@@ -93,8 +93,7 @@ def test_transfer__batch_that_fails_is_not_tried_again(
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\['x'\]\[2\]: .*no such toy") as told:
         convert(batch)
     assert seen == [0, 1, 2]
-    assert isinstance(told.value.__cause__, xbridge.UnsupportedArrayError)
-    assert isinstance(told.value.__cause__.__cause__, RuntimeError)
+    assert isinstance(told.value.__cause__, RuntimeError)
 
 
 def torchs() -> list[Any]:

@@ -348,8 +348,7 @@ def test_tree_to_backend__error_names_the_way_to_the_leaf_and_keeps_its_class(gi
     with pytest.raises(xbridge.DTypeError) as caught:
         tree.to_backend(given, "toylib")
     assert str(caught.value).startswith(f"at {way}: cannot convert a numpy object array")
-    assert isinstance(caught.value.__cause__, xbridge.DTypeError)
-    assert str(caught.value) == f"at {way}: {caught.value.__cause__}"
+    assert not isinstance(caught.value.__cause__, xbridge.XBridgeError)  # the same message twice
 
 
 def test_tree_map__what_a_function_raises_passes_with_a_note() -> None:

@@ -1,6 +1,15 @@
-"""Marks of the functions that users call to convert, so that the calling line can be found."""
+"""The functions that users call: a mistaken call is explained, and an error of ours has a short traceback.
+
+A call that does not fit the parameters raises a `CallError` with the call to type. For most functions, a
+boundary around the function binds the call and catches errors. A boundary takes the time of another call. So
+the functions of the fast path have none: at run time they take surplus arguments too, and look whether there
+are any. `inspect.signature` and type checkers see the parameters of a function, and no others.
+"""
 
 from __future__ import annotations
+
+from xbridge._core.tracebacks import shorten
+from xbridge.errors import XBridgeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -8,13 +17,88 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any, TypeVar
 
+    from xbridge.errors import CallError
+
     F = TypeVar("F", bound=Callable[..., Any])
 
 codes: dict[int, CodeType] = {}
 """The code objects of the marked functions, by id: a compiler makes code objects that have no hash."""
 
+_CATCH_ALL = 0x04 | 0x08
+"""The flags of code with ``*args`` and ``**kwargs``."""
 
-def entry_point(fn: F) -> F:
-    """Mark a function, and return it unchanged."""
+if TYPE_CHECKING:
+
+    def surplus() -> tuple[tuple[object, ...], dict[str, object]]:
+        """Return what the caller of an `inner_entry_point` gave beyond its parameters."""
+
+
+def marked(fn: F) -> F:
+    """Mark a function, so that the line that calls it can be found, and return it unchanged."""
     codes[id(fn.__code__)] = fn.__code__
     return fn
+
+
+def entry_point(fn: F) -> F:
+    """Mark a function, and return it behind a boundary."""
+    ours, shorten_it, error_of = XBridgeError, shorten, call_error  # a boundary has the globals of `fn`
+
+    def boundary(*args: Any, **options: Any) -> Any:
+        try:
+            return fn(*args, **options)
+        except ours as error:
+            shorten_it(error)
+            raise
+        except TypeError as error:
+            if (
+                error.__traceback__ is None or error.__traceback__.tb_next is not None
+            ):  # of the call that runs
+                raise
+            raise error_of(fn, args, options) from None
+
+    code = boundary.__code__.replace(co_name=fn.__name__, co_qualname=fn.__qualname__)
+    return _around(marked(fn), code, boundary.__closure__)
+
+
+def inner_entry_point(fn: F) -> F:
+    """Mark a function, and return it with two more parameters: for surplus arguments, and surplus keywords.
+
+    They are its first two local variables, which the function binds to `surplus` for type checkers. Arguments
+    that a caller leaves out are `MISSING`.
+    """
+    code = fn.__code__
+    first = code.co_argcount + code.co_kwonlyargcount
+    if code.co_varnames[first : first + 2] != ("more", "other"):
+        raise TypeError(f"{fn.__name__} does not begin with more and other")
+    made = _around(fn, code.replace(co_flags=code.co_flags | _CATCH_ALL), None)
+    made.__defaults__ = (MISSING,) * code.co_argcount
+    made.__kwdefaults__ = fn.__kwdefaults__
+    return marked(made)
+
+
+def _around(fn: F, code: CodeType, closure: tuple[Any, ...] | None) -> F:
+    """Return a function of this code, with the name, the module and the documentation of another."""
+    function: Any = type(fn)
+    made = function(code, fn.__globals__, fn.__name__, None, closure)
+    for word in ("__doc__", "__qualname__", "__annotations__"):
+        setattr(made, word, getattr(fn, word))
+    vars(made)["__wrapped__"] = fn
+    return made  # type: ignore[no-any-return] # it takes what `fn` takes
+
+
+def call_error(
+    fn: Callable[..., Any], args: tuple[object, ...], surplus: dict[str, object], **options: object
+) -> CallError:
+    """Return the error for a call that does not fit the parameters of a function. None is no option."""
+    from xbridge._core.mistakes import explain_call  # noqa: PLC0415 -- only a mistake needs it
+
+    given = {word: value for word, value in options.items() if value is not None}
+    return explain_call(fn, tuple(x for x in args if x is not MISSING), given | surplus)
+
+
+class _Missing:
+    """The class of `MISSING`."""
+
+
+MISSING: Any = _Missing()
+"""The default of a parameter of an `inner_entry_point` that has none."""

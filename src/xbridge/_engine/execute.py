@@ -126,9 +126,10 @@ def perform(x: Array, plan: Plan, steps: Sequence[Step] | None = None, each: Seq
                 x = getattr(step.module, step.op)(x, *step.args)
         except ValueLossError as error:
             conversion = (plan if error.index is None or not each else each[error.index]).conversion
-            if conversion.target.unsupported_dtype(conversion.info.dtype, conversion.device) is None:
+            lacks = conversion.target.unsupported_dtype(conversion.info.dtype, conversion.device)
+            if lacks is None:
                 raise
-            narrowing = ValueLossError.narrowing(conversion.info.dtype, conversion.dtype, both=False)
+            narrowing = ValueLossError.narrowing(conversion.info.dtype, conversion.dtype, instead=lacks.hint)
             narrowing.index = error.index
             raise narrowing from error
     return x

@@ -95,7 +95,12 @@ def resolve_like(like: object) -> Source:
         return import_source(resolve_source(like))
     except UnsupportedArrayError as error:
         named: Any = like if registry.is_available(like) else None  # type: ignore[arg-type] # any object
-        hint = "like=None" if named is None else f"like=None, backend={get(named).name!r}"
+        first = like[0] if isinstance(like, (list, tuple)) and like else None
+        hint = "like=None"
+        if named is not None:
+            hint = f"like=None, backend={get(named).name!r}"
+        elif first is not None and backend_for(type(first)) is not None:
+            hint = "like=y[0]"
         raise OptionError.build(f"take {type_of(like)} as like", "it is not an array", hint) from error
 
 

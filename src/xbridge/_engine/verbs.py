@@ -15,6 +15,7 @@ from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, foresee, list_values, share
 from xbridge._engine.execute import outside
 from xbridge._engine.repeat import Recorder, converter, record_align, record_asarray, repeat, repeat_asarray
+from xbridge._engine.requests import refuse_alignment, requested
 from xbridge._engine.source import (
     TargetChoice,
     device_for,
@@ -45,8 +46,7 @@ if TYPE_CHECKING:
 def to_backend(x: object, name: str | ModuleType, options: CallOptions) -> Array:
     """See `xbridge.to_backend`, and `xbridge.to_numpy`, which has `writable`."""
     version = cache_version()
-    target = get(name)
-    source = resolve_source(x)
+    target, source = requested(x, name)
     asked = _worded(options)
     checked = read_options((target, source.backend), options)
     if name != target.name or version != cache_version():  # a module, or this call has loaded a backend
@@ -134,6 +134,7 @@ def align(
 ) -> tuple[Array, ...]:
     """See `xbridge.align`."""
     version = cache_version()
+    refuse_alignment(xs)
     sources = [resolve_source(x) for x in xs]
     return align_sources(sources, "xs[{}]".format, TargetChoice(name, like), options, version=version)
 
@@ -255,8 +256,7 @@ def to_list(x: object) -> Any:
 
 def explain(x: object, name: str | ModuleType, options: CallOptions, *, isolated: bool = False) -> Plan:
     """See `xbridge.explain`."""
-    target = get(name)
-    source = resolve_source(x)
+    target, source = requested(x, name, "explain")
     checked = read_options((target, source.backend), options)._replace(isolated=isolated)
     if checked.writable and target.name != HOST:
         reason = "only to_numpy makes a writable array"
@@ -268,8 +268,7 @@ def explain(x: object, name: str | ModuleType, options: CallOptions, *, isolated
 
 def unsafe_share(x: object, name: str | ModuleType) -> Array:
     """See `xbridge.unsafe_share`."""
-    target = get(name)
-    source = resolve_source(x)
+    target, source = requested(x, name)
     return outside(share, source, [source.backend], target, Options(copy=False, unsafe=True))
 
 

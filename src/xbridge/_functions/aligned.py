@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from xbridge._core.entry_points import entry_point
 from xbridge._derive.functions import UserDerivative
 from xbridge._derive.signature import parse
 from xbridge._functions.function import Definition, Function
 from xbridge._functions.named import read_names
 from xbridge._functions.portable import Portable, is_portable
 from xbridge._functions.run import name_of, wrap_function
-from xbridge._plan.options import CallOptions
+from xbridge._plan.options import CallOptions, read_options
+from xbridge._registry.loading import unknown
+from xbridge._registry.registry import known_backends
 from xbridge.errors import OptionError, shown
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
+@entry_point
 def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has beside them
     fn: Callable[P, R] | None = None,
     /,
@@ -155,6 +159,12 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
         "signature": signature,
         "result": result,
     }
+    if callable(grad):
+        reason = "it is a function, and grad= says what becomes of a graph"
+        raise OptionError.build(f"take grad={shown(grad)}", reason, "vjp=, for a derivative")
+    read_options((), options)
+    if isinstance(backend, str) and backend not in known_backends():
+        raise unknown(backend, known_backends())
     if result is not None and not callable(result):
         hint = "result=numpy.empty_like"
         raise OptionError.build(f"take result={shown(result)}", "it is not a function", hint)

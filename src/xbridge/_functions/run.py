@@ -16,7 +16,8 @@ from xbridge._core import dynamo
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.dynamo import no_result, traced_as
-from xbridge._core.entry_points import entry_point
+from xbridge._core.entry_points import marked
+from xbridge._core.tracebacks import shorten
 from xbridge._derive.functions import latest, mask_inexact
 from xbridge._derive.treedef import ARRAY, argument_paths, argument_treedefs, has_arrays, unflatten
 from xbridge._engine import verbs
@@ -65,17 +66,21 @@ def wrap_function(function: Function) -> Callable[..., Any]:
     fn = function.fn
 
     @wraps(fn)
-    @entry_point
+    @marked
     def call(*args: Any, **kwargs: Any) -> Any:
-        result = _call_cached(function, args, kwargs)
-        if result is not _CACHE_MISS:
-            return result
-        read = _read_inputs(function, args, kwargs)
-        if not read.arrays:
-            return _run_without_arrays(function, read)
-        if read.library is not read.caller and _is_embedded(function, read.caller, read.arrays):
-            return _run_embedded(function, read)
-        return _run_directly(function, read)
+        try:
+            result = _call_cached(function, args, kwargs)
+            if result is not _CACHE_MISS:
+                return result
+            read = _read_inputs(function, args, kwargs)
+            if not read.arrays:
+                return _run_without_arrays(function, read)
+            if read.library is not read.caller and _is_embedded(function, read.caller, read.arrays):
+                return _run_embedded(function, read)
+            return _run_directly(function, read)
+        except XBridgeError as error:
+            shorten(error)
+            raise
 
     vars(call)["__xbridge__"] = function
     function.explain = partial(explain, function)

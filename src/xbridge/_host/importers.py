@@ -19,6 +19,7 @@ from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, holds_every, is_inexact
 from xbridge._core.literals import LITERALS
 from xbridge._core.protocol import HostArray
+from xbridge._host.advice import IN_A_TREE, hint_for_object
 from xbridge._host.array_interface import chain_export_errors, from_interface, unreadable_error
 from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
 from xbridge._host.exporters import adapter_for, columns_of, dtype_of, name_of, names_of
@@ -29,23 +30,6 @@ from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError
 _ELSEWHERE = "in its own library first"
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
 """Protocols to try if the DLPack export of an object raises."""
-_IN_A_TREE = "xbridge.tree.to_backend for the arrays in it"
-_AS_A_LIST = f"list(x), and asarray if it holds numbers, or {_IN_A_TREE}"
-_WAYS_OUT = {
-    "state_dict": "xbridge.tree.to_backend for the arrays of x.state_dict()",
-    "toarray": "x.toarray()",
-    "compute": "x.compute()",
-    "result": "x.result()",
-    "getbuffer": "numpy.frombuffer(x.getbuffer(), dtype)",
-    "isdigit": "asarray(float(x)) if it spells a number, or reading the file that it names",
-    "__float__": "asarray(float(x))",
-    "__fspath__": "numpy.load(x)",
-    **dict.fromkeys(("_fields", "__dataclass_fields__", "__attrs_attrs__"), _IN_A_TREE),
-    "keys": f"dict(x), and {_IN_A_TREE}",
-    **dict.fromkeys(("__iter__", "__getitem__"), _AS_A_LIST),
-    "__dict__": f"vars(x), and {_IN_A_TREE}",
-}
-"""Hints by an attribute that the class of an object has."""
 _TOP = max(sys.maxsize, 1 << 32)
 """The highest address that memory of a program can have."""
 
@@ -139,11 +123,15 @@ def _check_export_of(x: Any, host: HostArray) -> None:
 
 def _hint_for_objects(x: Any) -> str:
     """Return the hint for an export without numbers: numbers of which some are missing, or none at all."""
+    adapter = adapter_for(x)
+    encoded = adapter.codes_hint(x)
+    if encoded:
+        return encoded
     columns = columns_of(x)
     names = names_of(dtype_of(x)) if columns is None else [name for _, name in columns]
     if names and DTYPES.keys() >= set(names):
         return _hint_for_cast(x, "float64")
-    return adapter_for(x).numbers_hint(x) or f"casting it {_ELSEWHERE}"
+    return adapter.numbers_hint(x) or f"casting it {_ELSEWHERE}"
 
 
 def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
@@ -221,7 +209,7 @@ def _numbers_of_table(x: Any) -> HostArray | None:
 
 def _from_buffer(x: object) -> HostArray:
     if issubclass(type(x), LITERALS) and not hasattr(type(x), "_fields"):
-        reason, hint = "numbers and lists are not arrays", f"asarray(x), or {_IN_A_TREE}"
+        reason, hint = "numbers and lists are not arrays", f"asarray(x), or {IN_A_TREE}"
         raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint)
     with chain_export_errors(x):
         try:
@@ -232,8 +220,10 @@ def _from_buffer(x: object) -> HostArray:
         except TypeError as error:
             reason, hint = "no backend owns the type and it exports no memory", hint_for_object(type(x))
             if x is None:
-                reason, hint = "None is not an array", "an array in its place"
-            raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint) from error
+                reason = "None is not an array, and a function without a return statement returns it"
+            raise UnsupportedArrayError.build(
+                f"convert {'None' if x is None else type_of(x)}", reason, hint
+            ) from error
     if issubclass(type(x), (bytes, bytearray, mmap)):
         action, reason = f"convert {type(x).__name__}", "plain bytes have no dtype"
         raise UnsupportedArrayError.build(action, reason, "numpy.frombuffer(x, dtype)")
@@ -245,14 +235,6 @@ def _from_buffer(x: object) -> HostArray:
 def _attribute_names(cls: type) -> set[str]:
     """Return the names that a class and its bases have, without those of its metaclass."""
     return {word for base in cls.__mro__ for word in vars(base)}
-
-
-def hint_for_object(cls: type) -> str:
-    """Return a hint for an object."""
-    if issubclass(cls, dict):
-        return _IN_A_TREE
-    words = _attribute_names(cls)
-    return next((hint for word, hint in _WAYS_OUT.items() if word in words), "an array")
 
 
 def not_shared(x: object, reason: str) -> CopyError:

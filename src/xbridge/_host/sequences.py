@@ -15,6 +15,7 @@ import numpy as np
 from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every
 from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES
 from xbridge._core.protocol import HostArray
+from xbridge._host.advice import is_mistaken, item_error
 from xbridge._host.memory import check_cast, native_dtype
 from xbridge.errors import (
     Chained,
@@ -57,6 +58,9 @@ def nest(x: Nested) -> Nest | None:
     """Return the arrays in `x` with the shape of its lists; None if there are no arrays."""
     with Chained(_item_error):
         kinds = set(map(type, x)) if issubclass(type(x), (list, tuple)) else set()
+        mistake = item_error(x) if any(is_mistaken(kind) for kind in kinds) else None
+        if mistake:
+            raise mistake
         if kinds and not any(issubclass(kind, _NO_ARRAYS) for kind in kinds):
             return Nest((len(x),), list(x), [False] * len(x))
         depth = _depth(x, 0)
@@ -167,7 +171,10 @@ def _convert_large_integers(x: Nested, floating: str | None, *, rounding: bool) 
     """Convert numbers that NumPy would round without a warning, such as [-1, 2**63], or keep as objects."""
     numbers = list(_iterate_flat(x))
     if not all(isinstance(n, NUMBERS) for n in numbers):
-        raise _unusable_error("not all of its items are numbers")
+        raise (
+            item_error(x if issubclass(type(x), SEQUENCES) else ())
+            or _unusable_error("not all of its items are numbers")
+        )
     if all(isinstance(n, int) for n in numbers):
         if min(numbers) >= 0 and max(numbers) < 1 << 64:
             return np.array(x, np.uint64)
@@ -273,7 +280,11 @@ def _collect_leaves(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]
 
 
 def _ragged_error(reason: str) -> OptionError:
-    return OptionError.build("make an array of this list", reason, "rows of one length")
+    return OptionError.build(
+        "make an array of this list",
+        reason,
+        "rows of one length, or [asarray(row) for row in x] for a list of arrays",
+    )
 
 
 def _item_error(error: Exception) -> UnsupportedArrayError:

@@ -17,9 +17,11 @@ from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
 from warnings import warn_explicit
 
+from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import lock
 from xbridge._engine.caller import Caller
 from xbridge._engine.execute import Observer, add_observer, remove_observer
+from xbridge._observe.statement import Statement
 from xbridge._plan.steps import Plan, Step
 from xbridge.errors import (
     CastWarning,
@@ -100,7 +102,7 @@ def _innermost_block() -> _Block:
     return next((block for block in reversed(_here.get()) if block.runs), _everywhere)
 
 
-class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
+class policy(metaclass=Statement):  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     """Allow, warn of or forbid conversions, in a `with` block or in a decorated function.
 
     Parameters
@@ -136,6 +138,7 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     Rules(copies='allow', transfers='raise', detaches='allow', casts='warn')
     """
 
+    @entry_point
     def __init__(
         self,
         *,

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from xbridge._core import text
+from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import lock
 from xbridge._engine.caller import Caller
 from xbridge._engine.execute import Observer, add_observer, remove_observer
+from xbridge._observe.statement import Statement
 from xbridge._plan.reasons import ONCE
 from xbridge._plan.steps import Plan
 from xbridge.errors import MissingLibraryError
@@ -150,7 +152,7 @@ class _Counter(Observer):
                 self._queues[key] = QueueStats(*old[:4], *totals)
 
 
-class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
+class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     """Collect the conversions in a `with` block, in all threads of the process.
 
     `rows` has one row for each line of code, source and target. `summary()` returns them as a table,
@@ -171,6 +173,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     (3, 12000, 0, 'cast it once (if it stays the same)')
     """
 
+    @entry_point
     def __init__(self) -> None:
         self._counter = _Counter()
 

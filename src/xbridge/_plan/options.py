@@ -33,6 +33,13 @@ _ALIASES = {
     "single": "float32",
     "half": "float16",
     "complex": "complex128",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp64": "float64",
+    "floattensor": "float32",
+    "doubletensor": "float64",
+    "halftensor": "float16",
+    "longtensor": "int64",
 }
 _WRITTEN = re.compile(r"(<class ')?(\w+)\.(?:\w+\.)*(\w+)(?(1)'>)")
 """The package and the name in the `str` of a dtype, or of a class that stands for one."""
@@ -76,7 +83,8 @@ def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
     if copy is not None and copy is not True and copy is not False:
         raise OptionError.build(f"take copy={shown(copy)}", "it is None, True or False", "copy=None")
     if grad is not None and not (isinstance(grad, str) and grad in ("keep", "detach")):
-        raise OptionError.build(f"take grad={shown(grad)}", "it is None, 'keep' or 'detach'", "grad='detach'")
+        hint = "grad='keep'" if grad is True else "grad='detach'"
+        raise OptionError.build(f"take grad={shown(grad)}", "it is None, 'keep' or 'detach'", hint)
     if requires_grad is not None and requires_grad is not True and requires_grad is not False:
         action = f"take requires_grad={shown(requires_grad)}"
         raise OptionError.build(action, "it is None, True or False", "requires_grad=None")
@@ -158,9 +166,9 @@ def _unknown(dtype: object) -> XBridgeError:
     if native in DTYPES:
         reason = "a result is in the byte order of this machine"
         return _refused("dtype", dtype, reason, f"dtype={native!r}")
-    word = word.casefold()
+    word = str(getattr(dtype, "__name__", word)).casefold()
     alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
-    near = [_ALIASES[word]] if word in _ALIASES else get_close_matches(word, alike)
+    near = [_ALIASES[word]] if word in _ALIASES else get_close_matches(word, alike) if word != "tf32" else []
     reason = "it is not a canonical name or a library's native dtype"
     hint = f"dtype={near[0]!r}" if near and coded is None else f"one of {', '.join(DTYPES)}"
     return _refused("dtype", dtype, reason, hint)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.devices import CPU
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import freed
+from xbridge._core.tracebacks import shorten
 from xbridge._engine.caller import Caller, caller
 from xbridge._engine.execute import observers
 from xbridge._plan.options import CallOptions
@@ -128,6 +129,9 @@ class Transfer:
         except TimeoutError:
             if self._future.done():
                 raise  # the conversion's own
+        except XBridgeError as error:
+            shorten(error)
+            raise
         raise TimeoutError(f"the transfer is not done after {timeout} s, and goes on; try result()")
 
 
@@ -269,6 +273,10 @@ def prefetch(
     resolve_destination(backend, options)
     if not any(hasattr(iterable, word) for word in ("__iter__", "__getitem__")):
         raise OptionError.build(f"take batches from {type_of(iterable)}", "it is not iterable", "[batch]")
+    if isinstance(iterable, (dict, str, bytes)):
+        reason = f"a loop over {type_of(iterable)} gives no batches"
+        hint = "[x]" if isinstance(iterable, dict) else "[batch]"
+        raise OptionError.build(f"take batches from {type_of(iterable)}", reason, hint)
     cls = SizedPrefetch if hasattr(iterable, "__len__") else Prefetch
     return cls(iterable, partial(_ahead, iterable, backend, options, ahead, caller()))
 
@@ -346,6 +354,9 @@ def _ahead(
             yield given.pop()
             _stay(process, "convert batches ahead", "prefetch")
             wait = mark and mark(place)  # the program has queued all that uses this batch
+    except XBridgeError as error:
+        shorten(error)
+        raise
     except (KeyboardInterrupt, SystemExit):
         waits = False  # the program is to end
         raise

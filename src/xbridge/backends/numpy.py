@@ -74,16 +74,20 @@ def device_of(x: HostArray, /) -> Device:
 def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
     # To import `numpy.ma` takes 13 ms. Before some other code has done so, no array has a mask.
     if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
-        return Unsupported(UnsupportedArrayError, "its mask would be lost", "x.filled(value)")
+        if np.asarray(vars(x).get("_mask", True)).tobytes().strip(b"\0"):  # of records too
+            return Unsupported(UnsupportedArrayError, "its mask would be lost", "x.filled(value)")
+        return Unsupported(UnsupportedArrayError, "its mask masks nothing, and would be lost", "x.data")
     if not leaving:
         return None
     if type(x) not in _BARE:
         reason = f"{type_of(x)} may mean more than its numbers"
-        return Unsupported(UnsupportedArrayError, reason, "x.view(numpy.ndarray)")
+        names = _past_the_class(x).dtype.names
+        hint = f"x[{names[0]!r}]" if names else "x.view(numpy.ndarray)"
+        return Unsupported(UnsupportedArrayError, reason, hint)
     kind = x.dtype.kind
     if kind in "biufc" or _name(x.dtype) in DTYPES:
         return None
-    hint = "one field, such as x['name']" if x.dtype.names else _WAYS_OUT.get(kind, _NUMBERS_IN_TEXT)
+    hint = f"x[{x.dtype.names[0]!r}]" if x.dtype.names else _WAYS_OUT.get(kind, _NUMBERS_IN_TEXT)
     if x.dtype.type.__module__ == "ml_dtypes":
         hint = f"x.astype({'complex64' if category(x.dtype.name) == 'complex' else 'float32'!r})"
     return Unsupported(DTypeError, f"{x.dtype} is not a numeric dtype", hint)

@@ -9,6 +9,21 @@ results.
 {'x': np.float64(3.0), 'y': [np.float64(2.0)], 'name': 'digits'}
 """
 
-from xbridge.tree.verbs import align, map, to_backend, to_numpy  # noqa: A004 -- other libraries have this name too
+from xbridge._deprecation import find_renamed
+from xbridge.tree.verbs import (
+    align,
+    map,  # noqa: A004 -- other libraries have this name too
+    to_backend,
+    to_cupy,
+    to_dask,
+    to_jax,
+    to_numpy,
+    to_torch,
+)
 
-__all__ = ["align", "map", "to_backend", "to_numpy"]
+__all__ = ["align", "map", "to_backend", "to_cupy", "to_dask", "to_jax", "to_numpy", "to_torch"]
+
+
+def __getattr__(name: str) -> object:
+    """Raise an error with the name that was meant."""
+    return find_renamed(globals(), name)

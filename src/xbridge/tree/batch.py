@@ -6,7 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.literals import NUMBERS
-from xbridge._host.importers import hint_for_object, is_exporter
+from xbridge._host.advice import hint_for_object
+from xbridge._host.importers import is_exporter
 from xbridge.errors import UnsupportedArrayError, XBridgeError, type_of
 from xbridge.tree.flatten import TreeSpec
 from xbridge.tree.leaf import PLAIN_TYPES, StructuralArray, is_converted, is_plain, is_text

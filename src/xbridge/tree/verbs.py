@@ -137,6 +137,156 @@ def to_numpy(
 
 
 @entry_point
+def to_torch(
+    tree: Tree,
+    /,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    scalars: bool = False,
+    exporters: bool = False,
+) -> Tree:
+    """Convert every array in a tree to PyTorch.
+
+    Parameters
+    ----------
+    tree, device, dtype, copy, grad, scalars, exporters
+        As for `xbridge.tree.to_backend`.
+
+    Returns
+    -------
+    tree
+        As from ``xbridge.tree.to_backend(tree, "torch")``.
+
+    Raises
+    ------
+    XBridgeError
+        As for `xbridge.tree.to_backend`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> to_torch({"x": np.ones(2), "name": "a"})
+    {'x': tensor([1., 1.], dtype=torch.float64), 'name': 'a'}
+    """
+    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
+    return _convert(tree, "torch", options, scalars=scalars, exporters=exporters)
+
+
+@entry_point
+def to_jax(
+    tree: Tree,
+    /,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    scalars: bool = False,
+    exporters: bool = False,
+) -> Tree:
+    """Convert every array in a tree to JAX.
+
+    Parameters
+    ----------
+    tree, device, dtype, copy, grad, scalars, exporters
+        As for `xbridge.tree.to_backend`.
+
+    Returns
+    -------
+    tree
+        As from ``xbridge.tree.to_backend(tree, "jax")``.
+
+    Raises
+    ------
+    XBridgeError
+        As for `xbridge.tree.to_backend`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> to_jax([np.ones(2, "float32"), "a"])
+    [Array([1., 1.], dtype=float32), 'a']
+    """
+    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
+    return _convert(tree, "jax", options, scalars=scalars, exporters=exporters)
+
+
+@entry_point
+def to_cupy(
+    tree: Tree,
+    /,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    scalars: bool = False,
+    exporters: bool = False,
+) -> Tree:
+    """Convert every array in a tree to CuPy.
+
+    Parameters
+    ----------
+    tree, device, dtype, copy, grad, scalars, exporters
+        As for `xbridge.tree.to_backend`.
+
+    Returns
+    -------
+    tree
+        As from ``xbridge.tree.to_backend(tree, "cupy")``.
+
+    Raises
+    ------
+    XBridgeError
+        As for `xbridge.tree.to_backend`.
+    """
+    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
+    return _convert(tree, "cupy", options, scalars=scalars, exporters=exporters)
+
+
+@entry_point
+def to_dask(
+    tree: Tree,
+    /,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    scalars: bool = False,
+    exporters: bool = False,
+) -> Tree:
+    """Convert every array in a tree to Dask.
+
+    Parameters
+    ----------
+    tree, device, dtype, copy, grad, scalars, exporters
+        As for `xbridge.tree.to_backend`.
+
+    Returns
+    -------
+    tree
+        As from ``xbridge.tree.to_backend(tree, "dask")``.
+
+    Raises
+    ------
+    XBridgeError
+        As for `xbridge.tree.to_backend`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> to_dask([np.ones(2), "a"])[0].sum().compute().item()
+    2.0
+    """
+    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
+    return _convert(tree, "dask", options, scalars=scalars, exporters=exporters)
+
+
+@entry_point
 def align(
     *trees: Tree,
     like: Array | None = None,

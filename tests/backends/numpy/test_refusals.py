@@ -43,21 +43,23 @@ def test_a_masked_array_is_refused_everywhere(name: str) -> None:
         lambda: xbridge.to_backend(x, "toylib", dtype="float32"),
     ]
     for call in calls:
-        with pytest.raises(U, match=r"its mask would be lost; try x\.filled\(value\)$"):
+        with pytest.raises(
+            U,
+            match=r"its mask .*would be lost; try (x\.filled\(value\)|x\.data)$",
+        ):
             call()
     assert xbridge.backend_of(x) == "numpy"
 
 
 LEAVING: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
-    **dict.fromkeys(
-        ("units", "units, 0-d", "a mapped subclass", "records", "characters"), (U, "x.view(numpy.ndarray)")
-    ),
+    **dict.fromkeys(("units", "units, 0-d", "a mapped subclass", "characters"), (U, "x.view(numpy.ndarray)")),
+    "records": (U, "x['f0']"),
     **dict.fromkeys(
         ("objects", "strings", "bytes", "new strings"),
         (D, "x.astype(float) if it spells numbers, or x.tolist()"),
     ),
     **dict.fromkeys(("dates", "durations"), (D, "x.astype('int64')")),
-    "structures": (D, "one field, such as x['name']"),
+    "structures": (D, "x['a']"),
     "raw bytes": (D, "x.view(dtype), with the dtype of the items"),
 }
 

@@ -57,7 +57,10 @@ SPECIAL: dict[str, tuple[Callable[[], Any], str]] = {
     "quantized": (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "x.dequantize()"),
     "nested": (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "x.unbind()"),
     "jagged": (jagged, "x.unbind()"),
-    "meta": (lambda: torch.ones(2, device="meta"), "torch.empty_like(x, device='cpu')"),
+    "meta": (
+        lambda: torch.ones(2, device="meta"),
+        "loading the weights first: module.to_empty(device='cpu'), and load_state_dict",
+    ),
     "fake": (fake, "a real tensor"),
     "a wrapper": (lambda: Wrapper(torch.ones(2)), "the tensor inside it"),
     "an empty wrapper": (lambda: Wrapper(torch.ones(0)), "the tensor inside it"),

@@ -33,7 +33,14 @@ class Adapter:
 
     def numbers_hint(self, x: Any) -> str | None:
         """Return the call that reads the numbers of an object whose values are not all numbers."""
-        return "x.astype(float) if it spells numbers, or x.tolist()" if _has_astype(x) else None
+        if not _has_astype(x):
+            return None
+        return "x.astype(float) if it spells numbers, or asarray(x.tolist()) if it holds lists"
+
+    def codes_hint(self, x: Any) -> str | None:
+        """Return the call that reads the integers which stand for times; None for other values."""
+        is_time = str(self.dtype(x)).startswith(("datetime64", "timedelta64"))
+        return "x.astype('int64')" if is_time and _has_astype(x) else None
 
     def cast_table(self, x: Any, dtype: str) -> object:  # noqa: ARG002 -- for other adapters
         """Return a table that exports objects with all columns in one dtype; None if that has no use."""

@@ -26,11 +26,21 @@ class Adapter(generic.Adapter):
 
     def cast_hint(self, x: Any, dtype: str) -> str | None:
         """Return a call of `astype`. An index of several levels has none, and is a data frame first."""
-        return "x.to_frame()" if isinstance(x, pd.MultiIndex) else super().cast_hint(x, dtype)
+        if isinstance(x, pd.MultiIndex):
+            return f"x.to_frame().to_numpy({dtype!r})"
+        return super().cast_hint(x, dtype)
 
     def numbers_hint(self, x: Any) -> str | None:
         """Return the columns of numbers of a data frame; a cast of anything else."""
-        return "x.select_dtypes('number')" if isinstance(x, pd.DataFrame) else super().numbers_hint(x)
+        if isinstance(x, pd.DataFrame):
+            return "x.select_dtypes(['number', 'bool']).astype('float64')"
+        return self.cast_hint(x, "float64") if isinstance(x, pd.MultiIndex) else super().numbers_hint(x)
+
+    def codes_hint(self, x: Any) -> str | None:
+        """Return the call that reads the codes of categories, or the integers of times."""
+        if isinstance(getattr(x, "dtype", None), pd.CategoricalDtype):
+            return "x.cat.codes" if isinstance(x, pd.Series) else "x.codes"
+        return super().codes_hint(x)
 
     def cast_table(self, x: Any, dtype: str) -> object:
         """Return a data frame in one dtype: columns of nullable dtypes export objects together."""

@@ -33,7 +33,10 @@ def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
     if x.layout is not torch.strided:
         return f"its layout is {x.layout}", "x.to_dense()"
     if x.is_meta:
-        return "a meta tensor holds no data", "torch.empty_like(x, device='cpu')"
+        return (
+            "a meta tensor holds no data",
+            "loading the weights first: module.to_empty(device='cpu'), and load_state_dict",
+        )
     if _functorch.is_functorch_wrapped_tensor(x) or torch._is_functional_tensor(x):
         return "a function transform is running over it", f"converting outside the transform, or {_ALIGNED}"
     return None

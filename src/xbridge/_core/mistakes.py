@@ -1,0 +1,143 @@
+"""The call to type in place of one that does not fit the parameters of a function."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from inspect import Parameter, signature
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from xbridge._core.dtypes import DTYPES
+from xbridge.errors import CallError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_KEYWORDS = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+_DEVICES = ("cpu", "cuda", "gpu", "meta", "mps", "rocm", "tpu", "xpu")
+"""Kinds of devices, in a string that is neither a dtype nor a library."""
+_SYNONYMS = {"dev": "device", "map_location": "device", "to": "backend", "xp": "backend", "copies": "copy"}
+"""Names that other functions have for an option, where a similar name would be another option."""
+
+
+def explain_call(
+    fn: Callable[..., object], args: tuple[object, ...], options: dict[str, object]
+) -> CallError:
+    """Return the error for a call that does not fit the parameters of a function."""
+    parameters = [one for one in signature(fn).parameters.values() if one.name != "self"]
+    given = args[len(signature(fn).parameters) - len(parameters) :]
+    kinds = {one.kind for one in parameters}
+    places = [one for one in parameters if one.kind in _POSITIONAL]
+    needed = [place for place in places if place.default is Parameter.empty]
+    words = [one.name for one in parameters if one.kind in _KEYWORDS]
+    name = fn.__qualname__.removesuffix(".__init__").replace("Restore.__call__", "restore")
+    name = f"xbridge.tree.{name}" if fn.__module__ == "xbridge.tree.verbs" else name
+    start = [_argument(place.name, given[i : i + 1], options) for i, place in enumerate(needed)]
+    if not places and Parameter.VAR_POSITIONAL in kinds:
+        start = ["*xs"]
+    elif len(given) > len(places):
+        surplus = given[len(places) :]
+        chosen = {word: value for value in surplus if (word := _option_of(value, words))}
+        reason = f"{name} takes its options by keyword" if words else f"{name} has no options"
+        return _error(f"take {_text(surplus[0])} by position", reason, name, start, chosen)
+    for word in options:
+        if word not in words:
+            asked = start[1] if len(start) == 2 and (len(given) == 2 or "backend" in options) else ""
+            return _unknown(word, options, name, start, words, asked)
+    absent = [place.name for place in needed[len(given) :] if place.name not in options]
+    reason = f"it needs {' and '.join(absent)}"
+    return _error(f"call {name} without {absent[0]}", reason, name, start, options)
+
+
+def _argument(place: str, given: tuple[object, ...], options: dict[str, object]) -> str:
+    """Write an argument of the call to type: an array is called `x`."""
+    if place == "backend":
+        name = given[0] if given else options.get("backend")
+        return repr(name) if isinstance(name, str) else "'torch'"
+    return place if place in ("fn", "name", "module") else "x"
+
+
+def _error(action: str, reason: str, name: str, start: list[str], options: dict[str, object]) -> CallError:
+    words = [
+        *start,
+        *(f"{word}={_text(value)}" for word, value in options.items() if word != "backend" or len(start) < 2),
+    ]
+    return CallError.build(action, reason, f"{name}({', '.join(words)})")
+
+
+def _unknown(
+    word: str, options: dict[str, object], name: str, start: list[str], words: list[str], asked: str
+) -> CallError:
+    """Return the error for a keyword that the function has not."""
+    value = options[word]
+    known = {one: value for one, value in options.items() if one in words}
+    action, verb = f"take {word}={_text(value)}", name.rpartition(".")[2]
+    reason = f"{name} has no such option"
+    target = (
+        verb.removeprefix("to_") if verb.startswith("to_") and verb not in ("to_backend", "to_list") else ""
+    )
+    backend = repr(target) if target else start[1] if len(start) > 1 else ""
+    is_conversion = verb.startswith("to_") or verb == "unsafe_share"
+    hint = ""
+    if word == "requires_grad" and is_conversion:
+        hint = f"asarray(x, backend={backend}, requires_grad={_text(value)})"
+    elif word == "like" and is_conversion:
+        hint = f"asarray(x, backend={backend}, like=y)" if target or asked else "asarray(x, like=y)"
+    elif word == "force":
+        reason, hint = "every conversion detaches and moves as far as it must", f"{name}({', '.join(start)})"
+    elif word == "order" and value in ("C", "F"):
+        reason, hint = (
+            "a conversion keeps the order of the axes in memory",
+            f"to_numpy(x).copy(order={value!r})",
+        )
+    elif word in ("pin_memory", "non_blocking") and backend:
+        place = f", device={_text(options['device'])}" if "device" in options else ""
+        reason, hint = (
+            "a transfer runs beside the program, and pins memory itself",
+            f"transfer(x, {backend}{place})",
+        )
+    elif word == "backend" and target:
+        reason, hint = f"{name} has one target", f"{name.replace(target, 'backend')}(x, {_text(value)})"
+    elif word == "device" and target:
+        reason, hint = f"arrays of {target} are in host memory", f"{name}(x)"
+    elif word == "writable" and is_conversion:
+        reason, hint = "only NumPy has read-only arrays", f"to_numpy(x, writable={_text(value)})"
+    if hint:
+        return CallError.build(action, reason, hint)
+    if start and start[0] == "x" and word in ("x", "a", "obj", "tree", "array", "tensor", "iterable"):
+        return _error(action, f"{name} takes the array by position", name, start, known)
+    near = [_SYNONYMS[word]] if _SYNONYMS.get(word) in words else get_close_matches(word, words, 1)
+    if not near and words:
+        reason = f"the options of {name} are {', '.join(words)}"
+    return _error(action, reason, name, start, known | dict.fromkeys(near, value))
+
+
+def _option_of(value: object, words: list[str]) -> str:
+    """Return the option that a value is for; "" if none."""
+    text = _text(value).strip("'")
+    if text in ("allow", "warn", "raise"):
+        word = "copies"
+    elif text in DTYPES:
+        word = "dtype"
+    elif isinstance(value, bool):
+        word = "copy"
+    elif isinstance(value, int):
+        word = "depth" if "depth" in words else "device"
+    elif text.partition(":")[0] in _DEVICES:
+        word = "device"
+    elif isinstance(value, (str, ModuleType)):
+        word = "backend"
+    else:
+        word = "like"
+    return word if word in words else ""
+
+
+def _text(value: object) -> str:
+    """Write a value: a dtype or a device of a library by its name, an array as `y`."""
+    if isinstance(value, ModuleType):
+        return repr(value.__name__.partition(".")[0])
+    word = str(getattr(value, "__name__", value)).rpartition(".")[2]
+    if word in DTYPES or (type(value).__name__ == "device" and word.partition(":")[0] in _DEVICES):
+        return repr(word)
+    return "y" if hasattr(value, "shape") else shown(value)

@@ -1,0 +1,69 @@
+"""Tracebacks of errors: the frames of the user's program, and one frame of the package for each call of it.
+
+`XBRIDGE_TRACEBACK=full` in the environment keeps all frames.
+"""
+
+from __future__ import annotations
+
+import sys
+from os import environ
+
+from xbridge.errors import XBridgeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_PACKAGE = __name__.partition(".")[0]
+_KIT = f"{_PACKAGE}.testing"
+"""The test kit calls conversions as a user does."""
+
+
+def shorten(error: XBridgeError) -> None:
+    """Drop the frames inside the package from an error, in the frame that caught it and raises it again.
+
+    What a library raised stays the cause, with its own frames. An error of ours is no cause: it is the same
+    refusal without a place, and its frames are those of the error.
+    """
+    trace = error.__traceback__
+    if trace is None or environ.get("XBRIDGE_TRACEBACK") == "full":
+        return
+    kept = [trace, *_outside(trace.tb_next)]
+    cause = error.__cause__
+    while isinstance(cause, XBridgeError):
+        kept += _outside(cause.__traceback__)
+        error.__cause__ = cause = cause.__cause__
+    _link(kept)
+    if cause is not None:
+        cause.__traceback__ = _link(_outside(cause.__traceback__))
+
+
+def _outside(trace: TracebackType | None) -> list[TracebackType]:
+    """Return the frames outside of the package, and the first frame of each call from there.
+
+    The traceback begins inside. The standard library is inside too if the package called it.
+    """
+    kept, inside = [], True
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__"))
+        was_inside, inside = inside, _is_inside(module, called_inside=inside)
+        if not (inside and was_inside):
+            kept.append(trace)
+        trace = trace.tb_next
+    return kept
+
+
+def _link(kept: list[TracebackType]) -> TracebackType | None:
+    """Return a traceback of these frames alone."""
+    after = None
+    for trace in reversed(kept):
+        trace.tb_next = after
+        after = trace
+    return after
+
+
+def _is_inside(module: str, *, called_inside: bool) -> bool:
+    root = module.partition(".")[0]
+    if root == _PACKAGE:
+        return not module.startswith(_KIT)
+    return called_inside and root in sys.stdlib_module_names

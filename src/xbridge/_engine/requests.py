@@ -1,0 +1,54 @@
+"""Requests that are mistaken: arguments in the wrong order, and inputs that belong to another function."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from xbridge._core.dtypes import DTYPES
+from xbridge._engine.source import resolve_source
+from xbridge._host.advice import literal_error
+from xbridge._registry.registry import backend_for, get, known_backends
+from xbridge.errors import OptionError, UnknownBackendError, shown, type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from xbridge._core.protocol import Backend
+    from xbridge._engine.source import Source
+
+
+def requested(x: object, name: str | ModuleType, verb: str = "to_backend") -> tuple[Backend, Source]:
+    """Return the target and the source of a conversion."""
+    if not isinstance(name, (str, ModuleType)):
+        refuse_order(x, name, verb)
+    target, source = get(name), resolve_source(x)
+    if source.is_literal() and not hasattr(type(x), "_fields"):
+        raise literal_error(x, target.name)
+    return target, source
+
+
+def refuse_order(x: object, name: object, verb: str) -> None:
+    """Raise an error if a name stands before its array, or a dtype in its place."""
+    if isinstance(x, str) and x in known_backends():
+        reason = "the array comes first, and the name of a backend after it"
+        raise UnknownBackendError.build(f"find a backend by {type_of(name)}", reason, f"{verb}(x, {x!r})")
+    module, _, word = str(name).removeprefix("<class '").removesuffix("'>").rpartition(".")
+    if module in known_backends() and word in DTYPES:
+        raise UnknownBackendError.build(
+            f"find a backend by {shown(name)}", "it is a dtype", f"{verb}(x, {module!r}, dtype={word!r})"
+        )
+
+
+def refuse_alignment(xs: Sequence[object]) -> None:
+    """Raise an error if all arrays are in one list, or a name is among them."""
+    if len(xs) == 1 and isinstance(xs[0], (list, tuple)):
+        kinds = set(map(type, xs[0]))
+        if kinds and all(backend_for(kind) for kind in kinds):
+            reason = "each argument is aligned as one array, and this one would be stacked"
+            raise OptionError.build(f"align {type_of(xs[0])} of arrays", reason, "align(*xs)")
+    for i, x in enumerate(xs):
+        if isinstance(x, str) and x in known_backends():
+            raise OptionError.build(
+                f"align {x!r} at xs[{i}]", "the name of a backend is an option", f"backend={x!r}"
+            )

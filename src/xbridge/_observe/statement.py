@@ -1,0 +1,22 @@
+"""Classes whose objects are used in a `with` statement, and refuse to be used there themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xbridge.errors import CallError
+
+
+class Statement(type):
+    """The class of such a class. ``with record:`` is an error with the call to type."""
+
+    if not TYPE_CHECKING:  # for a type checker, the class is no context
+
+        def __enter__(cls) -> None:
+            """Raise the error."""
+            example = "(copies='raise')" if cls.__name__ == "policy" else "()"
+            reason = "it is a class, and a block needs an object of it"
+            raise CallError.build(f"enter {cls.__name__}", reason, f"{cls.__name__}{example}")
+
+        def __exit__(cls, *_: object) -> None:
+            """Do nothing: no block is entered."""

@@ -1,0 +1,285 @@
+"""Calls that do not fit a function raise an error of ours with the call to type, and tracebacks are short."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from exporters import Exporter
+
+import xbridge
+from xbridge import tree
+from xbridge._core.entry_points import inner_entry_point
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+A = np.arange(3.0)
+Y = np.ones(2, "float32")
+NAMES: dict[str, Any] = {name: getattr(xbridge, name) for name in xbridge.__all__}
+NAMES |= {
+    "A": A,
+    "x": A,
+    "y": Y,
+    "Y": Y,
+    "np": np,
+    "numpy": np,
+    "xbridge": xbridge,
+    "tree": tree,
+    "xs": (A, Y),
+}
+NAMES |= {"fn": np.sum, "restored": lambda *args, **options: xbridge.align_back(A)[1](A, *args, **options)}
+
+CALLS = {
+    "to_backend(A, 'numpy', 'float32')": "to_backend(x, 'numpy', dtype='float32')",
+    "to_backend(A, 'numpy', 'cpu', np.float32)": "to_backend(x, 'numpy', device='cpu', dtype='float32')",
+    "to_backend(A, 'numpy', like=Y)": "asarray(x, backend='numpy', like=y)",
+    "to_backend(A, like=Y)": "asarray(x, like=y)",
+    "to_backend(A)": "to_backend(x, 'torch')",
+    "to_backend(A, target='numpy')": "to_backend(x, 'torch')",
+    "to_backend(A, 'numpy', dtyp='int8', copy=True)": "to_backend(x, 'numpy', copy=True, dtype='int8')",
+    "to_backend(A, 'numpy', map_location='cpu')": "to_backend(x, 'numpy', device='cpu')",
+    "to_backend(A, 'numpy', requires_grad=False)": "asarray(x, backend='numpy', requires_grad=False)",
+    "to_backend(A, 'numpy', writable=True)": "to_numpy(x, writable=True)",
+    "to_backend(A, 'numpy', non_blocking=True, device='cpu')": "transfer(x, 'numpy', device='cpu')",
+    "to_numpy(A, np.float32)": "to_numpy(x, dtype='float32')",
+    "to_numpy(A, np.dtype('int8'))": "to_numpy(x, dtype='int8')",
+    "to_numpy(A, True)": "to_numpy(x, copy=True)",
+    "to_numpy(A, object())": "to_numpy(x)",
+    "to_numpy(A, force=True)": "to_numpy(x)",
+    "to_numpy(A, order='F')": "to_numpy(x).copy(order='F')",
+    "to_numpy(A, order='K')": "to_numpy(x)",
+    "to_numpy(A, device='cpu')": "to_numpy(x)",
+    "to_numpy(A, backend='numpy')": "to_backend(x, 'numpy')",
+    "to_numpy(a=A)": "to_numpy(x)",
+    "to_numpy()": "to_numpy(x)",
+    "to_torch(A, 'cpu')": "to_torch(x, device='cpu')",
+    "to_torch(A, 0)": "to_torch(x, device=0)",
+    "to_torch(A, requires_grad=True)": "asarray(x, backend='torch', requires_grad=True)",
+    "to_torch(A, pin_memory=True)": "transfer(x, 'torch')",
+    "to_jax(A, 'float32')": "to_jax(x, dtype='float32')",
+    "asarray(A, 'numpy')": "asarray(x, backend='numpy')",
+    "asarray(A, np)": "asarray(x, backend='numpy')",
+    "asarray(A, Y)": "asarray(x, like=y)",
+    "align(A, Y, gard='detach')": "align(*xs, grad='detach')",
+    "align_back(A, Y, zzz=1)": "align_back(*xs)",
+    "to_list(A, 3)": "to_list(x)",
+    "unsafe_share(A)": "unsafe_share(x, 'torch')",
+    "transfer(A, 'numpy', 'float32')": "transfer(x, 'numpy', dtype='float32')",
+    "prefetch([A], device='cpu')": "prefetch(x, 'torch', device='cpu')",
+    "prefetch([A], 'numpy', 4)": "prefetch(x, 'numpy', depth=4)",
+    "explain(A)": "explain(x, 'torch')",
+    "aligned(fn, 'numpy')": "aligned(backend='numpy')",
+    "tree.to_numpy([A], 'float32')": "xbridge.tree.to_numpy(x, dtype='float32')",
+    "tree.to_backend([A])": "xbridge.tree.to_backend(x, 'torch')",
+    "tree.to_backend([A], 'numpy', backed='torch')": "xbridge.tree.to_backend(x, 'numpy')",
+    "tree.map([A])": "xbridge.tree.map(fn, x)",
+    "restored(0, 'float32')": "restore(x, dtype='float32')",
+    "policy('raise')": "policy(copies='raise')",
+    "policy(copy='raise')": "policy(copies='raise')",
+    "record(3)": "record()",
+}
+"""Calls that do not fit, and the call to type."""
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_does_not_fit_is_answered_with_one_that_does(call: str) -> None:
+    with pytest.raises(xbridge.CallError) as caught:
+        eval(call, dict(NAMES))
+    assert caught.value.hint == CALLS[call]
+    assert str(caught.value).endswith(f"; try {caught.value.hint}")
+    assert isinstance(caught.value, TypeError)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("hint", sorted(set(CALLS.values()) - {"restore(x, dtype='float32')"}))
+def test_the_call_to_type_runs(hint: str) -> None:
+    for library in ("torch", "jax"):
+        if library in hint:
+            pytest.importorskip(library)
+    x = [A] if "prefetch" in hint else A
+    try:
+        eval(hint, {**NAMES, "x": [A] if "tree" in hint else x})
+    except xbridge.DeviceError:
+        assert "device=0" in hint  # of a machine with an accelerator
+
+
+def test_with_a_class_in_place_of_its_object_says_so_in_a_with_statement() -> None:
+    for context in (xbridge.policy, xbridge.record):
+        with pytest.raises(xbridge.CallError, match="it is a class"), context:  # type: ignore[union-attr]
+            pass
+
+
+VERBS = ["to_backend", "to_numpy", "to_torch", "to_jax", "asarray", "align", "to_list", "explain", "transfer"]
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_function_shows_its_own_parameters_and_documentation(name: str) -> None:
+    fn = getattr(xbridge, name)
+    parameters = inspect.signature(fn).parameters
+    assert not {"more", "other"} & parameters.keys()
+    assert parameters.keys() - {"args", "kwargs"} == fn.__annotations__.keys() - {"return", "args", "kwargs"}
+    assert f"def {name}(" in inspect.getsource(fn)
+    assert fn.__doc__
+    assert fn.__qualname__ == name
+
+
+def test_a_function_of_the_fast_path_begins_with_its_surplus() -> None:
+    def wrong(x: object) -> object:
+        return x
+
+    with pytest.raises(TypeError, match="wrong does not begin with more and other"):
+        inner_entry_point(wrong)
+
+
+def raises(_: object = None) -> None:
+    raise TypeError("of the caller")
+
+
+def test_a_type_error_inside_of_a_function_of_the_caller_is_not_about_the_call() -> None:
+    with pytest.raises(TypeError, match="of the caller") as caught:
+        tree.map(raises, [A])
+    assert not isinstance(caught.value, xbridge.XBridgeError)
+    assert "raises" in frames(caught.value)
+
+
+def frames(error: BaseException) -> list[str]:
+    """The names of the functions in a traceback, without those of this test."""
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)][1:]
+
+
+def fails(*_: object) -> object:
+    return xbridge.to_numpy({})
+
+
+FAILING: dict[str, tuple[Callable[[], object], list[str]]] = {
+    "to_torch": (lambda: xbridge.to_torch({}), ["<lambda>", "to_torch"]),
+    "to_numpy": (lambda: xbridge.to_numpy({}, writable=True), ["<lambda>", "to_numpy"]),
+    "to_jax": (lambda: xbridge.to_jax({}), ["<lambda>", "to_jax"]),
+    "asarray": (lambda: xbridge.asarray({}), ["<lambda>", "asarray"]),
+    "align": (lambda: xbridge.align(A, {}), ["<lambda>", "align"]),
+    "tree": (lambda: tree.to_numpy([A * 1j], dtype="int8"), ["<lambda>", "to_numpy"]),
+    "missing": (lambda: xbridge.to_backend(A, "cupy"), ["<lambda>", "to_backend"]),
+    "transfer": (lambda: xbridge.transfer([A * 1j], "numpy", dtype="int8").result(), ["<lambda>", "result"]),
+    "prefetch": (lambda: [*xbridge.prefetch([A * 1j], "numpy", dtype="int8")], ["<lambda>", "_ahead"]),
+    "nested": (lambda: xbridge.aligned(backend="numpy")(fails)(A), ["<lambda>", "call", "fails", "to_numpy"]),
+    "mapped": (lambda: tree.map(fails, [A]), ["<lambda>", "map", "fails", "to_numpy"]),
+}
+if xbridge.is_available("cupy"):
+    del FAILING["missing"]
+
+
+@pytest.mark.parametrize("verb", FAILING)
+def test_a_traceback_has_the_frames_of_the_caller_and_one_of_ours_for_each_call(verb: str) -> None:
+    do, names = FAILING[verb]
+    for library in ("torch", "jax"):
+        if library in verb:
+            pytest.importorskip(library)
+    with pytest.raises(xbridge.XBridgeError) as caught:
+        do()
+    assert frames(caught.value) == names
+
+
+def test_an_exception_of_a_library_stays_the_cause_with_its_own_frames() -> None:
+    def export() -> object:
+        raise ValueError("of the library")
+
+    with pytest.raises(xbridge.UnsupportedArrayError) as caught:
+        xbridge.align(A, Exporter(__array__=export))
+    cause = caught.value.__cause__
+    assert type(cause) is ValueError
+    assert "export" in [frame.name for frame in traceback.extract_tb(cause.__traceback__)]
+    files = [frame.filename for frame in traceback.extract_tb(cause.__traceback__)]
+    assert not any("xbridge/_" in file for file in files)
+
+
+def test_a_variable_of_the_environment_keeps_all_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XBRIDGE_TRACEBACK", "full")
+    with pytest.raises(xbridge.UnsupportedArrayError) as caught:
+        xbridge.to_numpy({})
+    assert len(frames(caught.value)) > 4
+
+
+def test_an_error_in_a_program_takes_a_few_lines() -> None:
+    program = "import xbridge\nxbridge.align(3, {1: 2})\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n  File ") == 2
+
+
+ORDERS: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
+    "to_backend('numpy', A)": (xbridge.UnknownBackendError, "to_backend(x, 'numpy')"),
+    "explain('numpy', A)": (xbridge.UnknownBackendError, "explain(x, 'numpy')"),
+    "to_backend(A, np.float32)": (xbridge.UnknownBackendError, "to_backend(x, 'numpy', dtype='float32')"),
+    "align((A, A))": (xbridge.OptionError, "align(*xs)"),
+    "align([A, A])": (xbridge.OptionError, "align(*xs)"),
+    "align(A, 'numpy')": (xbridge.OptionError, "backend='numpy'"),
+    "asarray(A, like=[A])": (xbridge.OptionError, "like=y[0]"),
+    "asarray(A, like=[3])": (xbridge.OptionError, "like=None"),
+    "to_numpy({}.get)": (xbridge.UnsupportedArrayError, "x()"),
+    "to_numpy([{'a': 1}])": (
+        xbridge.UnsupportedArrayError,
+        "xbridge.tree.to_backend(x, 'numpy', scalars=True)",
+    ),
+    "aligned(backend='nunpy')": (xbridge.UnknownBackendError, "'numpy'"),
+    "aligned(dtype='flaot32')": (xbridge.DTypeError, "dtype='float32'"),
+    "aligned(device='gpu:x')": (xbridge.DeviceError, "device='cpu'"),
+    "aligned(grad='yes')": (xbridge.OptionError, "grad='detach'"),
+    "aligned(grad=fn)": (xbridge.OptionError, "vjp=, for a derivative"),
+    "prefetch('abc', 'numpy')": (xbridge.OptionError, "[batch]"),
+    "to_backend(A, 'numpy', dtype='fp16')": (xbridge.DTypeError, "dtype='float16'"),
+}
+"""Calls that fit, with arguments in the wrong place, the error, and its hint."""
+
+
+@pytest.mark.parametrize("call", ORDERS)
+def test_an_argument_in_the_wrong_place_is_put_in_its_own(call: str) -> None:
+    error, hint = ORDERS[call]
+    with pytest.raises(error) as caught:
+        eval(call, dict(NAMES))
+    assert caught.value.hint == hint
+
+
+def test_a_name_without_a_near_one_gets_no_guess() -> None:
+    with pytest.raises(xbridge.DTypeError, match="; try one of bool, "):
+        xbridge.to_numpy(A, dtype="tf32")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "meant"),
+    [
+        (xbridge, "to_tensor", "to_torch"),
+        (xbridge, "as_numpy", "to_numpy"),
+        (xbridge, "to_backnd", "to_backend"),
+        (tree, "to_tensor", "to_torch"),
+        (tree, "tree_map", "map"),
+    ],
+)
+def test_a_name_of_another_library_suggests_ours(module: Any, name: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; try {module.__name__}.{meant}$"):
+        getattr(module, name)
+
+
+@pytest.mark.parametrize("name", ["zzz", "__path_of_nothing__"])
+def test_a_name_that_is_near_to_none_suggests_none(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'$"):
+        getattr(tree, name)
+
+
+@pytest.mark.parametrize("name", ["torch", "jax", "dask", "cupy"])
+def test_each_library_has_a_verb_for_arrays_and_for_trees(name: str) -> None:
+    convert, convert_tree = getattr(xbridge, f"to_{name}"), getattr(tree, f"to_{name}")
+    if not xbridge.is_available(name):
+        with pytest.raises(xbridge.MissingLibraryError):
+            convert(Y)
+        with pytest.raises(xbridge.MissingLibraryError):
+            convert_tree([Y])
+        return
+    assert xbridge.backend_of(convert(Y)) == name
+    (made,) = convert_tree([Y], copy=True)
+    assert (xbridge.backend_of(made), xbridge.to_list(made)) == (name, [1.0, 1.0])
