@@ -188,7 +188,7 @@ def exemplary(x: Any, window: Any) -> Any:
     return x * window[1]
 
 
-exemplary.__doc__ = """Take a window that its name does not show.
+EXAMPLES = """Take a window that its name does not show.
 
 >>> import matplotlib.pyplot as plt
 >>> rng = np.random.default_rng()
@@ -205,6 +205,7 @@ exemplary.__doc__ = """Take a window that its name does not show.
 def test_calls_in_examples__gives_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples of a docstring run, and what a program cannot show is left out."""
     monkeypatch.setattr(planted, "exemplary", exemplary, raising=False)
+    monkeypatch.setattr(exemplary, "__doc__", EXAMPLES)
     calls = examples.calls_in_examples(exemplary, "planted", "exemplary")
     shown = [(type(args[0]), kwargs or args[1]) for args, kwargs in calls]
     assert shown == [
@@ -222,6 +223,7 @@ def test_calls_in_examples__gives_the_arguments(monkeypatch: pytest.MonkeyPatch)
 def test_arguments_of__examples_are_run_and_their_arrays_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """If nothing that is guessed works, an example is taken, with short arrays."""
     monkeypatch.setattr(planted, "exemplary", exemplary, raising=False)
+    monkeypatch.setattr(exemplary, "__doc__", EXAMPLES)
     (target,) = targets.find_targets("planted:exemplary")
     _, found = search.arguments_of(target, {}, ["numpy"])
     assert [base.args[0].shape for base in found] == [(4,), (2,)]

@@ -283,16 +283,17 @@ class _Check:
         if failure.difference.kind == "values" and _is_repeated(stage, backend):
             raise _RepeatError
         needed: list[str] = []
-        if stage.call.by is None:
+        whole = failure
+        if stage.call.by is None or stage.label.endswith("wrap-around"):
             failure, needed = shrink(failure, self._package, limit.is_over)
         if _is_unstable(failure, needed):
             return True
         group, words = _cause(stage, needed)
         words = [*words, f"{label}=" if label.isidentifier() else label] if label else words
         kind, message = failure.difference.kind, failure.difference.message
-        code = reproduction(failure.call, failure.difference).removesuffix(
-            "\n# f is the function of the test"
-        )
+        code = _program_of(failure)
+        if _DOES_NOT_FAIL in code:
+            code = _program_of(whole)
         name = self._target.name
         finding = Finding(name, backend, kind, tuple(words), message, code, group, failure.line)
         finding = classify(finding, is_optional=bool(label))
@@ -330,6 +331,12 @@ _SHARE_OF_STAGES = 0.7
 _PROPERTIES = {"another device", *(name for backend in known_backends() for name in properties_of(backend))}
 
 _LAYOUTS = _PROPERTIES - {"another device"}
+
+
+def _program_of(failure: Failure) -> str:
+    """Return a program that shows a failure. That of a method defines its function."""
+    code = reproduction(failure.call, failure.difference)
+    return code.removesuffix("\n# f is the function of the test")
 
 
 def _cause(stage: Stage, needed: list[str]) -> tuple[str, list[str]]:
