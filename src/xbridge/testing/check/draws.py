@@ -59,7 +59,7 @@ def run_draws(
         phases=[Phase.generate],
         deadline=None,
         database=None,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[*HealthCheck],  # pyright: ignore[reportArgumentType] -- an enumeration
     )
     @given(strategy)
     def draw_and_run(drawn: Any) -> None:
