@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from io import StringIO
 from itertools import count
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 import xbridge
 from xbridge._cli import main
 from xbridge.testing import _reproduction
-from xbridge.testing.check import search, signatures, stages, targets, workers
+from xbridge.testing.check import search, signatures, stages, targets, triage, workers
 from xbridge.testing.check.findings import Finding, as_json, as_markdown, as_text, grouped
 from xbridge.testing.check.search import check
 from xbridge.testing.check.workers import Job, check_in_workers, chosen
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 HELPERS = Path(planted.__file__).parent
+ALL_CLASSES = search.Options(tuple(triage.CLASSES), each=20.0, draws=8)
 ALL = ("numpy", "torch", "dask", "jax", "array_api_strict")
 
 
@@ -37,7 +39,7 @@ def findings_of(spec: str, backends: Iterable[str] = ALL, words: str = "") -> li
     """What is found for a function, one for each cause."""
     used = [name for name in backends if xbridge.is_available(name)]
     read = signatures.read_words(words)
-    checked = check(targets.find_targets(spec), used, read, 60.0)
+    checked = check(targets.find_targets(spec), used, read, 60.0, options=ALL_CLASSES)
     return grouped(finding for one in checked for finding in one.findings)
 
 
@@ -348,7 +350,7 @@ def test_an_array_namespace_is_compared_with_numpys() -> None:
     (checked,) = check([solve], ["numpy", "torch"], {}, 60.0)
     assert checked.findings == []
     wrong = targets.Target("planted.promoted", planted.promoted, (), "torch", np.sum)
-    (checked,) = check([wrong], ["numpy", "torch"], {}, 60.0)
+    (checked,) = check([wrong], ["numpy", "torch"], {}, 60.0, options=ALL_CLASSES)
     assert {one.backend for one in checked.findings} == {"torch"}
 
 
@@ -447,7 +449,7 @@ def test_check__calls_a_function_that_is_named(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("option", ["--seconds=0", "--seconds=nan", "--seconds=inf", "--workers=0"])
 def test_a_check_by_nothing_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "planted", option]) == 2
-    assert "; try --seconds 120 --workers 2" in capsys.readouterr().err
+    assert "; try --each 2 --workers 2" in capsys.readouterr().err
 
 
 def test_what_scipy_declares_is_not_called() -> None:
@@ -546,10 +548,14 @@ def test_check__blames_no_device_for_what_fails_without_it(monkeypatch: pytest.M
     (target,) = targets.find_targets("planted:centred")
     call = stages.plain(target, next(bases(target.function, {})), "array_api_strict")
     (device, *_) = stages.devices_of("array_api_strict")
-    moved = call.map(lambda one: one._replace(device=device))._replace(f=planted.only_for_numpy)
-    found = search._judge(stages.Stage("device", "another device", moved), target, "array_api_strict", "")
-    assert found is not None
-    assert found.property == "plain arrays"
+    moved = call.map(lambda one: one._replace(device=device))._replace(
+        f=planted.only_for_numpy, path=("planted", "only_for_numpy")
+    )
+    limit = search.Limit(20.0, 60.0)
+    checking = search._Check(target, ("array_api_strict",), {}, ALL_CLASSES, limit, str)
+    stage = stages.Stage("device", "another device", moved)
+    assert checking._judge(stage, "array_api_strict", "", limit)
+    assert [one.property for one in checking.findings] == ["plain arrays"]
 
 
 def test_check__output_is_no_input() -> None:
@@ -563,7 +569,9 @@ def test_a_library_that_is_declared_unsupported_is_not_called(monkeypatch: pytes
 
 
 def test_a_check_ends_if_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=count(0, 0.4).__next__))
+    monkeypatch.setattr(
+        search, "time", SimpleNamespace(monotonic=count(0, 0.4).__next__, process_time=time.process_time)
+    )
     (only,) = check(targets.find_targets("planted:middle"), ["numpy"], {}, 0.5)
     assert (only.findings, only.skipped, only.is_complete) == ([], "", False)
 
@@ -645,7 +653,7 @@ def test_unusual_parameters_are_filled_or_left_out() -> None:
     assert [(slot.name, slot.kind, slot.values) for slot in slots] == [
         ("x", "array", ()),
         ("shape", "other", ((2, 3), (6,))),
-        ("num_bins", "other", (8, 2)),
+        ("num_bins", "other", (8, 2, 5)),
         ("xp", "other", ()),
     ]
     (base,) = bases(unusual, {})
@@ -725,7 +733,7 @@ def test_a_worker_prints_a_line_when_it_begins_and_for_each_function(
     with_emulated: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     output, stored = tmp_path / "results.txt", tmp_path / "program.py"
-    asked = [["planted:centred"], ["numpy"], {}, 20.0, with_emulated, []]
+    asked = [["planted:centred"], ["numpy"], {}, 20.0, with_emulated, [[], 0, 2.0, 0], []]
     if with_emulated:
         pytest.importorskip("torch")
         from xbridge.testing import emulated
@@ -774,7 +782,7 @@ def test_check__continues_in_a_fresh_process_after_a_change_of_state(
     module = module_of(STATES, tmp_path, monkeypatch)
     output = tmp_path / "results.txt"
     backends = ["numpy", "torch"] if torch else ["numpy"]
-    job = [[f"{module}:changes_{name}", "planted:centred"], backends, {}, 60.0, False, []]
+    job = [[f"{module}:changes_{name}", "planted:centred"], backends, {}, 60.0, False, [[], 0, 2.0, 0], []]
     with np.errstate():
         try:
             workers.main(str(output), json.dumps(job), str(tmp_path / "program.py"))
@@ -819,7 +827,14 @@ def test_check__finds_what_an_earlier_function_would_hide(
     module = module_at(HIDING, "hiding", tmp_path)
 
     def found(*names: str) -> set[str]:
-        asked = Job(tuple(f"{module}:{name}" for name in names), ("numpy", "torch"), {}, 60.0, emulated=False)
+        asked = Job(
+            tuple(f"{module}:{name}" for name in names),
+            ("numpy", "torch"),
+            {},
+            60.0,
+            emulated=False,
+            options=ALL_CLASSES,
+        )
         (last,) = [one for one in check_in_workers(asked, workers=1) if one.function == "hiding.second"]
         return {one.problem for one in last.findings}
 

@@ -25,14 +25,21 @@ _LONGEST = 1e9
 HELP = "call the array functions of a module with every library, and show what fails"
 DESCRIPTION = """\
 Find the functions of a module that take arrays, infer how to call them, and compare each call with NumPy's:
-plain arrays first, then one property at a time, such as a dtype, a memory layout, a NaN or another device.
-A table shows the causes, and a program without xbridge reproduces each.
+plain arrays first, then one property at a time, such as a memory layout or another device, then calls that
+Hypothesis draws, with several properties at once. A table shows the causes, the most severe first, and a
+program without xbridge reproduces each.
+
+Classes of findings that most functions do not promise to avoid are off: special-values, dtypes, options and
+lazy. --include NAMES adds them.
 
 The module is imported and its functions are called with your rights: they can read and write what you can.
 Functions that write files, run programs or draw random numbers are not called, by their names, parameters and
 source; that is a guess, and a function that you name as MODULE:FUNCTION is called. What SciPy and
-scikit-learn declare as unsupported is not reported. The exit status is 1 if something was found, and 3 if no
-function could be checked."""
+scikit-learn declare as unsupported is not reported. The exit status is 1 if something was found that
+the baseline does not have, and 3 if no function could be checked."""
+
+_CLOCK = 5.0
+"""The seconds on the clock for one of processor time: a machine has other work, and imports take time."""
 
 _NOTHING_CHECKED = 3
 """The exit status if no function was checked, which is not success."""
@@ -52,9 +59,31 @@ def arguments(parser: ArgumentParser) -> None:
         "--backends", metavar="NAMES", help="separated by commas; all that are installed, if not given"
     )
     parser.add_argument(
-        "--seconds", type=float, default=120.0, help="the time for all functions; 120, if not given"
+        "--include",
+        default="",
+        metavar="CLASSES",
+        help="classes of findings that are off by default, separated by commas, or all",
     )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="another number draws other calls; 0, if not given"
+    )
+    parser.add_argument(
+        "--each",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="the processor time for each function; 2, if not given",
+    )
+    parser.add_argument("--seconds", type=float, help="the time for all functions; no limit, if not given")
     parser.add_argument("--workers", type=int, default=2, help="processes at a time; 2, if not given")
+    parser.add_argument(
+        "--format", choices=("text", "json", "junit", "github"), default="text", help="what is printed"
+    )
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="fail only because of findings that it lacks"
+    )
+    parser.add_argument("--update-baseline", action="store_true", help="write the findings to the baseline")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the tests of the functions")
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="write Markdown, or JSON if it ends in .json"
     )
@@ -62,42 +91,74 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(asked: Namespace) -> int:
     """Check the functions, and print the findings."""
-    from xbridge.testing.check.findings import as_text, grouped, write  # noqa: PLC0415 -- `--help` does not need it
-    from xbridge.testing.check.signatures import read_words  # noqa: PLC0415 -- `--help` does not need it
-    from xbridge.testing.check.workers import Job, check_in_workers, chosen, find_names  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge.testing.check import reports, triage  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge.testing.check.findings import write  # noqa: PLC0415 -- likewise
+    from xbridge.testing.check.ghostwriting import write_tests  # noqa: PLC0415 -- likewise
+    from xbridge.testing.check.search import Options  # noqa: PLC0415 -- likewise
+    from xbridge.testing.check.signatures import read_words  # noqa: PLC0415 -- likewise
+    from xbridge.testing.check.workers import Job, check_in_workers, chosen, find_names  # noqa: PLC0415 -- likewise
 
-    if not 0 < asked.seconds < _LONGEST or asked.workers < 1:
-        reason = f"the seconds are above 0 and below {_LONGEST:.0e}, and the workers at least 1"
-        raise RefusedError.build("check for no time", reason, "--seconds 120 --workers 2")
-    if asked.report and (asked.report.is_dir() or not asked.report.parent.is_dir()):
-        reason = (
-            "it is a directory" if asked.report.is_dir() else f"there is no directory {asked.report.parent}"
-        )
-        raise RefusedError.build(f"write {asked.report}", reason, "--report findings.md")
+    _refuse_options(asked)
+    classes = triage.read_classes(asked.include)
+    known = _known(asked)
     backends, emulated = chosen(asked.backends)
     words = read_words(asked.args)
     names = [name for spec in asked.target for name in find_names(spec)]
-    job = Job(tuple(names), backends, words, asked.seconds, emulated, tuple(asked.target))
+    seconds = asked.seconds or _CLOCK * asked.each * len(names)
+    options = Options(classes, asked.seed, asked.each)
+    job = Job(tuple(names), backends, words, seconds, emulated, options, tuple(asked.target))
     checked = []
     for found in check_in_workers(job, asked.workers):
         checked.append(found)
         _progress(found, len(checked), len(names))
     checked.sort(key=lambda found: found.function)
-    findings = [one for found in checked for one in found.findings]
-    if asked.json:
-        rows = [{**one._asdict(), "backends": libraries} for one, libraries in grouped(findings)]
-        print_json(
-            {"findings": rows, "skipped": {one.function: one.skipped for one in checked if one.skipped}}
-        )
+    left_out = triage.unsupported(checked)
+    findings = [one for found in checked for one in found.findings if one.backend not in left_out]
+    new = [one for one in findings if reports.identify(one) not in known]
+    if asked.json or asked.format == "json":
+        print_json(reports.as_dict(checked, findings, known))
+    elif asked.format == "junit":
+        print(reports.as_junit(checked, new))
+    elif asked.format == "github":
+        print(reports.as_annotations(new))
     else:
-        is_any = any(not one.skipped for one in checked)
-        none = "nothing was found" if is_any else "nothing was checked"
-        _print(checked, findings, as_text(findings) if findings else none)
-    if asked.report:  # the last step, because it may fail
+        _print(checked, new, left_out)
+        if len(findings) > len(new):
+            print(f"{len(findings) - len(new)} failures are in the baseline")
+    if asked.write:
+        asked.write.write_text(write_tests(checked, findings), encoding="utf-8")
+    if asked.update_baseline:
+        reports.write_baseline(asked.baseline, findings)
+        return 0
+    if asked.report:
         write(findings, str(asked.report))
-    if findings:
+    if new:
         return 1
     return 0 if any(not one.skipped for one in checked) else _NOTHING_CHECKED
+
+
+def _refuse_options(asked: Namespace) -> None:
+    """Refuse options that no check can follow."""
+    clock = 1.0 if asked.seconds is None else asked.seconds
+    if not 0 < clock < _LONGEST or not 0 < asked.each < _LONGEST or asked.workers < 1:
+        reason = f"the seconds are above 0 and below {_LONGEST:.0e}, and the workers at least 1"
+        raise RefusedError.build("check for no time", reason, "--each 2 --workers 2")
+    if asked.update_baseline and not asked.baseline:
+        raise RefusedError.build(
+            "update the baseline", "no file is named", "--baseline FILE --update-baseline"
+        )
+    for option in ("report", "write", "baseline"):
+        path = getattr(asked, option)
+        if path and (path.is_dir() or not path.parent.is_dir()):
+            reason = "it is a directory" if path.is_dir() else f"there is no directory {path.parent}"
+            raise RefusedError.build(f"write {path}", reason, f"--{option} FILE in a directory that exists")
+
+
+def _known(asked: Namespace) -> set[str]:
+    """Return the findings of the baseline, none if it is to be written."""
+    from xbridge.testing.check.reports import read_baseline  # noqa: PLC0415 -- `--help` does not need it
+
+    return read_baseline(asked.baseline) if asked.baseline and not asked.update_baseline else set()
 
 
 def _progress(found: Checked, number: int, total: int) -> None:
@@ -106,17 +167,18 @@ def _progress(found: Checked, number: int, total: int) -> None:
         print(f"[{number}/{total}] {found.function}: {one_line(count)}", file=sys.stderr)
 
 
-def _print(checked: list[Checked], findings: list[Finding], table: str) -> None:
-    from xbridge.testing.check.findings import grouped  # noqa: PLC0415 -- `--help` does not need it
+def _print(checked: list[Checked], findings: list[Finding], left_out: dict[str, tuple[int, int]]) -> None:
+    from xbridge.testing.check.reports import as_text  # noqa: PLC0415 -- `--help` does not need it
 
-    print(table)
-    for one, libraries in grouped(findings):
-        print(f"\n# {one.function} {one.problem}: {one.property} ({', '.join(libraries)})\n{one.program}")
+    is_any = any(not one.skipped for one in checked)
+    print(as_text(findings) or ("nothing was found" if is_any else "nothing was checked"))
     skipped: dict[str, list[str]] = {}
     for each in checked:
         if each.skipped:
             skipped.setdefault(each.skipped, []).append(each.function.rpartition(".")[2])
     print(f"\n{len(checked) - sum(map(len, skipped.values()))} functions were checked")
+    for name, (failed, count) in left_out.items():
+        print(f"{name} is left out: {failed} of {count} functions do not take plain arrays of it")
     cut = [each.function.rpartition(".")[2] for each in checked if not each.is_complete]
     if cut:
         print(f"in part, because the time was over: {', '.join(cut)}")

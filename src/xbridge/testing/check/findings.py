@@ -38,6 +38,10 @@ class Finding(NamedTuple):
     program: str
     group: str = ""
     """What the properties have in common: `dtype`, `values`, `shape`, `layout` or `device`."""
+    line: str = ""
+    """The line of the library that raises, as a file and a number."""
+    category: str = ""
+    """The class of the finding, by which a check ranks it."""
 
     @property
     def cause(self) -> str:
@@ -72,19 +76,21 @@ def name_of(f: Callable[..., Any]) -> str:
 def grouped(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
     """Return one finding of each cause: with all its properties and functions, and the backends that have it.
 
-    An exception with one message in several functions is one cause. So is one problem of a function with
+    An exception of one line of a library in several functions is one cause, and so is one with the same
+    message if the line is not known. So is one problem of a function with
     several properties of one group, such as dtypes.
     """
     by_function: dict[tuple[object, ...], _Group] = {}
     for one in findings:
-        key = (one.function, one.problem.partition(" ")[0], one.group or one.needed)
+        key = (one.function, one.problem.partition(" ")[0], one.group or one.needed, one.line, one.category)
         by_function.setdefault(key, _Group(one)).add(one)
     causes: dict[tuple[object, ...], _Group] = {}
     for group in by_function.values():
         one = group.finding
         cause: tuple[object, ...] = (one.function, one.problem, id(group))
         if one.problem.partition(" ")[0] in ("raises", "cuts", "computes"):
-            cause = (one.problem, _NUMBER.sub("", one.message), one.group)
+            place = (one.line,) if one.line else (_NUMBER.sub("", one.message), one.group)
+            cause = (one.problem, *place, one.category)
         causes.setdefault(cause, group).merge(group)
     return [group.result() for group in causes.values()]
 

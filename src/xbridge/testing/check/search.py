@@ -8,29 +8,39 @@ the function declares as unsupported, is not a finding.
 from __future__ import annotations
 
 import re
+import sys
 import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from xbridge._registry.registry import get
+import numpy as np
+
+from xbridge._registry.registry import get, known_backends
 from xbridge.backends import HOST
 from xbridge.testing import _derived
-from xbridge.testing._call import minimal, program
-from xbridge.testing._outcome import Difference, first_line, outcome, parts
+from xbridge.testing._call import program, removals
+from xbridge.testing._outcome import Difference, Promise, compare, first_line, outcome, parts
 from xbridge.testing._reproduction import reproduction
-from xbridge.testing._source import is_described
+from xbridge.testing._source import is_described, properties_of
+from xbridge.testing.check.draws import calls_like, is_as_described, is_degenerate, run_draws
 from xbridge.testing.check.findings import Finding, name_of
+from xbridge.testing.check.ghostwriting import write_test
 from xbridge.testing.check.names import begins_with, ends_with, has_word
+from xbridge.testing.check.native import library_of, on_plain_arrays, takes_only
 from xbridge.testing.check.relations import namesake, rules
-from xbridge.testing.check.signatures import bases
-from xbridge.testing.check.stages import Stage, devices_of, exists, plain, stages
+from xbridge.testing.check.shrinking import Failure, fail, shrink
+from xbridge.testing.check.signatures import bases, call_plainly
+from xbridge.testing.check.stages import Stage, devices_of, exists, plain, stages, with_values
 from xbridge.testing.check.targets import declared, unsafe
+from xbridge.testing.check.triage import DEFAULT, class_of_stage, classify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
+    from xbridge._core.protocol import HostArray
     from xbridge.testing._call import Call
+    from xbridge.testing.check.signatures import Base
     from xbridge.testing.check.targets import Declared, Target
 
 _OF_DTYPES = re.compile(
@@ -79,6 +89,10 @@ class Checked(NamedTuple):
     """Why it was not checked; "" if it was."""
     is_complete: bool = True
     """False if the time was over before all calls of it."""
+    backends: tuple[str, ...] = ()
+    """The libraries whose arrays it was called with."""
+    test: str = ""
+    """The source code of a test that makes such calls."""
 
 
 def check(
@@ -87,6 +101,7 @@ def check(
     words: dict[str, str],
     seconds: float,
     *,
+    options: Options | None = None,
     asked: Iterable[str] = (),
     before: Callable[[str], object] = str,
 ) -> Iterator[Checked]:
@@ -102,6 +117,8 @@ def check(
         Kinds of arguments by name, see `xbridge-array check --help`.
     seconds : float
         The time for all of them.
+    options : Options, optional
+        Which classes of findings are looked for, the seed of the draws, and the time for each function.
     asked : iterable of str
         Functions as `MODULE:FUNCTION` that the caller names, and that are called whatever they may do.
     before : callable
@@ -113,6 +130,7 @@ def check(
     Checked
         The findings of a function, or the reason why it was not called.
     """
+    options = options or Options()
     listed = list(targets)
     end = time.monotonic() + seconds
     for number, target in enumerate(listed):
@@ -122,50 +140,278 @@ def check(
         if reason:
             yield Checked(target.name, [], reason)
             continue
-        limit = time.monotonic() + max(left / (len(listed) - number), 1.0)
-        used = [name for name in backends if is_described(name) and target.backend in ("", name)]
-        findings: list[Finding] = []
-        found = outcome(partial(_check_one, target, used, words, limit, before, findings))
+        limit = Limit(options.each, max(left / (len(listed) - number), 1.0))
+        one = _Check(target, tuple(filter(is_described, backends)), words, options, limit, before)
+        found = outcome(one.run)
         reason = f"its check raises {type(found.error).__name__}: {first_line(str(found.error))}"
-        yield found.result or Checked(target.name, findings, reason)
+        yield found.result or Checked(target.name, one.findings, reason)
 
 
-def _check_one(
-    target: Target,
-    backends: list[str],
-    words: dict[str, str],
-    limit: float,
-    before: Callable[[str], object],
-    findings: list[Finding],
-) -> Checked:
-    """Run all stages of all bases with each backend, until the time is over. The findings are appended."""
-    known = declared(target)
-    before("")
-    found = list(bases(target.declaration or target.function, words, target.reference or target.function))
-    if not found:
-        return Checked(target.name, [], "no arguments were found with which it works; try --args")
-    failed: set[str] = set()
-    for number, base in enumerate(found):
-        for backend in backends:
-            if backend in known.backends or backend in failed:
-                continue
-            call = plain(target, base, backend)
-            for stage in _all_stages(call, target, known, is_first=number == 0):
-                if time.monotonic() > limit:
-                    return Checked(target.name, findings, "", is_complete=False)
-                before(f"{backend}\n{program(stage.call).text}")
+class Options(NamedTuple):
+    """How functions are checked."""
+
+    include: tuple[str, ...] = DEFAULT
+    """The classes of findings."""
+    seed: int = 0
+    each: float = 2.0
+    """The seconds of processor time for each function."""
+    draws: int = 100
+    """The most calls of a function that are drawn with each library."""
+
+
+class Limit:
+    """Seconds of processor time and of the clock, whichever are over first."""
+
+    def __init__(self, processor: float, clock: float) -> None:
+        self._processor, self._clock = time.process_time() + processor, time.monotonic() + clock
+
+    def is_over(self) -> bool:
+        """Return True if no time is left."""
+        return time.process_time() > self._processor or time.monotonic() > self._clock
+
+    def share(self, part: float) -> Limit:
+        """Return a limit that leaves a part of what is left of this one."""
+        left = self._processor - time.process_time(), self._clock - time.monotonic()
+        return Limit(left[0] * part, left[1] * part)
+
+
+class _RepeatError(Exception):
+    """The results of a function differ from call to call."""
+
+
+class _Check:
+    """The check of one function: the stages of each base with each library, and then draws."""
+
+    def __init__(
+        self,
+        target: Target,
+        backends: tuple[str, ...],
+        words: dict[str, str],
+        options: Options,
+        limit: Limit,
+        before: Callable[[str], object],
+    ) -> None:
+        self.findings: list[Finding] = []
+        self._seen: list[Finding] = []
+        """All findings, those of classes that are off and those whose program does not fail too."""
+        self._target, self._words, self._options = target, words, options
+        self._backends, self._limit, self._before = backends, limit, before
+        self._known = declared(target)
+        self._package = target.name.partition(".")[0]
+        self._bases: list[Base] = []
+
+    def run(self) -> Checked:
+        """Check the function until the time is over. The findings are appended as they are found."""
+        self._before("")
+        self._target, self._bases = arguments_of(self._target, self._words, self._backends)
+        name, library = self._target.name, self._target.backend
+        if not self._bases:
+            return Checked(name, [], "no arguments were found with which it works; try --args")
+        used = [each for each in self._backends if library in ("", each)]
+        if not used:
+            return Checked(name, [], f"it takes arrays of {library} alone, which --backends does not name")
+        if not plain(self._target, self._bases[0], HOST).recipes():
+            used = [HOST]
+        used = [each for each in used if each not in self._known.backends]
+        is_complete = True
+        for number, backend in enumerate(used):
+            limit = self._limit.share(1 / (len(used) - number))
+            try:
+                is_complete &= self._check_with(backend, limit)
+            except _RepeatError:
+                return Checked(name, [], "its results differ from call to call")
+        test = write_test(self._target, plain(self._target, self._bases[0], HOST), used) if used else ""
+        return Checked(name, self.findings, "", is_complete, tuple(used), test)
+
+    def _check_with(self, backend: str, limit: Limit) -> bool:
+        """Run the stages with a library, and then draws. Return False if the time is over before."""
+        passing: list[tuple[str, Call]] = []
+        stages_limit = limit.share(_SHARE_OF_STAGES)
+        for number, base in enumerate(self._bases):
+            call = plain(self._target, base, backend)
+            passing.append((base.label, call))
+            for stage in _all_stages(call, self._target, self._known, is_first=number == 0):
+                if stages_limit.is_over():
+                    return False
+                kind = class_of_stage(stage.group, stage.label, is_optional=bool(base.label))
+                is_asked = stage.group == "plain" or kind in self._options.include
+                if not is_asked and stage.group != "values":
+                    continue
+                self._announce(backend, stage.call)
+                if not is_asked:  # it may end the process, or not return
+                    _run(stage.call)
+                    continue
                 if stage.call.by is None and not exists(stage):
                     continue
-                finding = _judge(stage, target, backend, base.label)
-                if finding is None:
-                    continue
-                if finding.problem == "values" and _is_repeated(stage, backend):
-                    return Checked(target.name, [], "its results differ from call to call")
-                findings.append(finding)
-                if stage.group == "plain":
-                    failed.update([backend] if number == 0 else [])
+                if self._judge(stage, backend, base.label, limit) and stage.group == "plain":
+                    passing.pop()
+                    if number == 0:
+                        return True
                     break
-    return Checked(target.name, findings, "")
+        self._draw(backend, passing, limit)
+        return True
+
+    def _draw(self, backend: str, calls: list[tuple[str, Call]], limit: Limit) -> None:
+        """Judge calls that Hypothesis draws."""
+        devices = () if self._known.host_only else devices_of(backend)
+
+        def judge(drawn: tuple[str, Call]) -> None:
+            label, call = drawn
+            stage = Stage("draws", "", call)
+            self._announce(backend, call)
+            if not call.recipes():
+                _run(call)
+            elif exists(stage) and is_as_described(call) and not is_degenerate(call):
+                self._judge(stage, backend, label, limit)
+
+        special = "special-values" in self._options.include
+        if calls and self._options.draws:
+            drawn, options = calls_like(calls, devices, special=special), self._options
+            run_draws(drawn, judge, options.seed, options.draws, limit.is_over)
+
+    def _announce(self, backend: str, call: Call) -> None:
+        """Store the program of the next call."""
+        self._before(f"{backend}\n{program(call).text}")
+
+    def _judge(self, stage: Stage, backend: str, label: str, limit: Limit) -> bool:
+        """Run a stage, and append a finding of its simplest call that fails. Return True if it fails."""
+        failure = fail(stage.call, self._package)
+        if failure is None or _is_noise(stage, failure.difference):
+            return False
+        if stage.group in _REPEATED and self._is_explained(failure, backend, stage.group):
+            return True
+        if failure.difference.kind == "values" and _is_repeated(stage, backend):
+            raise _RepeatError
+        needed: list[str] = []
+        whole = failure
+        if stage.call.by is None or stage.label.endswith("wrap-around"):
+            failure, needed = shrink(failure, self._package, limit.is_over)
+        if _is_unstable(failure, needed):
+            return True
+        group, words = _cause(stage, needed)
+        words = [*words, f"{label}=" if label.isidentifier() else label] if label else words
+        kind, message = failure.difference.kind, failure.difference.message
+        code = _program_of(failure)
+        if _DOES_NOT_FAIL in code:
+            code = _program_of(whole)
+        name = self._target.name
+        finding = Finding(name, backend, kind, tuple(words), message, code, group, failure.line)
+        finding = classify(finding, is_optional=bool(label))
+        self._seen.append(finding)
+        if finding.category in self._options.include and _DOES_NOT_FAIL not in code:
+            self.findings.append(finding)
+        return True
+
+    def _is_explained(self, failure: Failure, backend: str, group: str) -> bool:
+        """Return True if a finding shows what fails: the same problem with properties that the call has."""
+        names = {name for name, _ in removals(failure.call)}
+        for one in self._seen:
+            if (one.backend, one.problem, one.line) == (backend, failure.difference.kind, failure.line):
+                needed = {*one.needed} & _PROPERTIES
+                if needed <= names and (needed or group == "draws"):
+                    return True
+        return False
+
+
+_REPEATED = ("layout", "device", "draws")
+"""Groups of stages in which one cause makes many calls fail."""
+
+_DOES_NOT_FAIL = "this program does not fail"
+
+
+def _run(call: Call) -> None:
+    """Call the function, whatever it returns or raises."""
+    filled = call.fill([one.make() for one in call.recipes()])
+    outcome(partial(call.f, *filled.args, **filled.kwargs))
+
+
+_SHARE_OF_STAGES = 0.7
+"""The part of the time of a library that its stages may take. Draws have the rest."""
+
+_PROPERTIES = {"another device", *(name for backend in known_backends() for name in properties_of(backend))}
+
+_LAYOUTS = _PROPERTIES - {"another device"}
+
+
+def _program_of(failure: Failure) -> str:
+    """Return a program that shows a failure. That of a method defines its function."""
+    code = reproduction(failure.call, failure.difference)
+    return code.removesuffix("\n# f is the function of the test")
+
+
+def _cause(stage: Stage, needed: list[str]) -> tuple[str, list[str]]:
+    """Return the group of a failure, and the words for its cause."""
+    if stage.group == "draws":
+        groups = {"layout": _LAYOUTS, "device": {"another device"}, "values": {"NaN", "infinity"}}
+        group = next((name for name, words in groups.items() if words.intersection(needed)), "draws")
+        return group, needed or [_THESE]
+    group, words = stage.group, needed
+    if group == "layout" and not needed:  # the layout does not matter, but the form that it needs does
+        return _FORMED.get(stage.label, ("shape", ["more axes"]))
+    if stage.label and group != "device" and (not needed or group in ("dtype", "values")):
+        words = [stage.label]
+    if group == "device" and "another device" not in needed:
+        group = "plain"
+    return group, words
+
+
+_THESE = "these values"
+"""The cause of a failure that Hypothesis drew and that has no property."""
+
+
+def _is_unstable(failure: Failure, needed: list[str]) -> bool:
+    """Return True if NumPy's own result differs as much after a change of some last bits of the numbers."""
+    call = failure.call
+    if failure.difference.kind != "values" or call.by is not None or _PROPERTIES.intersection(needed):
+        return False
+    usual = call.expected()
+    for sign in (1, -1):
+        moved = with_values(call, partial(_nudge, sign=sign)).expected()
+        if compare(moved, usual, Promise(HOST, get(HOST).devices()[0], dtype="any")) is not None:
+            return True
+    return False
+
+
+def _nudge(_index: int, values: HostArray, *, sign: int) -> HostArray:
+    """Change floating numbers by a few of their last bits, each in its own direction."""
+    if values.dtype.kind != "f":
+        return values
+    signs = np.resize((1, -1, -1, 1, 1), values.shape) * sign
+    moved: HostArray = (values * (1 + 4 * signs * np.finfo(values.dtype).eps)).astype(values.dtype)
+    return moved
+
+
+def arguments_of(target: Target, words: dict[str, str], backends: Iterable[str]) -> tuple[Target, list[Base]]:
+    """Return the arguments with which a function works: with NumPy, or with the library that it is of.
+
+    A function whose results are of another library than NumPy's arguments is one of that library. It is
+    compared with itself for plain arrays.
+    """
+    place = ("", "") if target.code else target.place
+    find = partial(bases, target.declaration or target.function, words, place=place)
+    found = [*find(target.reference or target.function)]
+    library = ""
+    if target.reference is None and found:
+        library = library_of(call_plainly(target.function, found[0]).result)
+        if not takes_only(library):
+            return target, found
+    if found and not library:
+        return target, found
+    for backend in (library,) if library else _libraries_of(target, backends):
+        alone = on_plain_arrays(target.function, backend)
+        found = [*find(alone)]
+        if found:
+            return target._replace(backend=backend, reference=alone), found
+    return target, []
+
+
+def _libraries_of(target: Target, backends: Iterable[str]) -> list[str]:
+    """Return the libraries that the module of a function is a part of or uses."""
+    module = sys.modules[target.place[0]]
+    used = {getattr(value, "__name__", "").partition(".")[0] for value in vars(module).values()}
+    used |= {getattr(value, "__module__", None) or "" for value in vars(module).values()}
+    roots = {module.__name__.partition(".")[0], *(name.partition(".")[0] for name in used)}
+    return [name for name in backends if name != HOST and name in roots]
 
 
 def _is_repeated(stage: Stage, backend: str) -> bool:
@@ -205,14 +451,24 @@ def _tracked(recipe: Any) -> Any:
     return recipe._replace(properties=("requires_grad",)) if recipe.takes("requires_grad") else recipe
 
 
+def _run_moved(call: Call) -> Any:
+    """Call the function with numbers that differ a little, of arrays that do not require grad."""
+    moved = with_values(call, lambda _, v: v * (1 + 2.0**-8) if v.dtype.kind == "f" else v)
+    filled = moved.fill([one._replace(properties=()).make() for one in moved.recipes()])
+    return call.f(*filled.args, **filled.kwargs)
+
+
 def _cuts(call: Call, run: Callable[[], Any]) -> Difference | None:
-    """Find floating results that do not require grad, if the call does not raise."""
+    """Find floating results that depend on the numbers and do not require grad."""
     found = outcome(run)
     torch = get("torch")
+    moved = outcome(partial(_run_moved, call))
     floating: list[Any] = [
         part
-        for _, part in parts(found.result)
-        if isinstance(part, torch.array_types) and torch.array_info(part).dtype.startswith("float")
+        for (_, part), (_, other) in zip(parts(found.result), parts(moved.result), strict=False)
+        if isinstance(part, torch.array_types)
+        and torch.array_info(part).dtype.startswith("float")
+        and not bool((part == other).all())
     ]
     is_tracked = any(one.properties for one in call.recipes())
     if (
@@ -223,23 +479,6 @@ def _cuts(call: Call, run: Callable[[], Any]) -> Difference | None:
     ):
         return None
     return Difference("cuts the graph", "the result does not require grad, and the argument does")
-
-
-def _judge(stage: Stage, target: Target, backend: str, label: str) -> Finding | None:
-    """Run a stage, and return a finding of its simplest call that fails."""
-    difference = stage.call.judge()
-    if difference is None or _is_noise(stage, difference):
-        return None
-    simplest, needed = (stage.call, []) if stage.call.by is not None else minimal(stage.call, difference.kind)
-    found = simplest.judge() or difference
-    group, words = stage.group, needed
-    if group == "layout" and not needed:  # the layout does not matter, but the form that it needs does
-        group, words = _FORMED.get(stage.label, ("shape", ["more axes"]))
-    elif stage.label and group != "device" and (not needed or group in ("dtype", "values")):
-        words = [stage.label]
-    words = [*words, f"{label}=" if label.isidentifier() else label] if label else words
-    code = reproduction(simplest, found)
-    return Finding(target.name, backend, found.kind, tuple(words), found.message, code, group)
 
 
 _FORMED = {"expanded": ("values", ["equal values"]), "broadcast": ("values", ["equal values"])}

@@ -10,20 +10,25 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
+import time
 from doctest import DocTestParser
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+from xbridge._registry.registry import backend_for
 from xbridge.errors import OptionError
 from xbridge.testing._outcome import outcome, parts
+from xbridge.testing.check.examples import calls_in_examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xbridge._core.protocol import HostArray
+    from xbridge.testing._outcome import Outcome
 
 _ARRAY = re.compile(r"array|tensor|ndarray|matrix|sequence", re.IGNORECASE)
 _ARRAYS = re.compile(r"[\w.]*(union\[[\w.]*)?(tuple|list|sequence)\[.*(array|tensor)", re.IGNORECASE)
@@ -34,9 +39,21 @@ _ARRAY_NAMES = {
 _OF_UFUNCS = {"out", "where", "casting", "order", "dtype", "subok", "signature", "sig"}
 """Options of NumPy's ufuncs, which other libraries do not have."""
 
+_NO_VALUE = re.compile(r"callable|function|dict|object|module|dtype|estimator|scorer", re.IGNORECASE)
+"""Types of which no value is guessed."""
+
+_GUESSED = (2, 0.5)
+"""Values for a parameter of which nothing is known."""
+
 _AXES = ("axis", "axes", "dim")
+_MOST_CHOICES = 3
+_SECONDS = 1.0
+"""The most processor time in which arguments are looked for, before examples are run."""
+
 _MOST_VARIANTS = 12
 _MOST_EXAMPLES = 4
+_LENGTHS = (4, 8, 16, 32, 64)
+"""Lengths that are tried for the arrays of an example."""
 
 _FORMS: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = (
     ("float", ((6,),)),
@@ -52,6 +69,11 @@ _FORMS: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = (
     ("complex", ((6,),)),
     ("float", ((2, 3, 4),)),
     ("float", ((2, 4, 6, 2),)),
+    ("float", ((),)),
+    ("int", ((),)),
+    ("label", ((4, 3), (4, 3))),
+    ("float", ((4, 3), (4,))),
+    ("complex", ((3, 3),)),
 )
 """What is tried for the required arrays: the kind, and the shape of the first and of the others."""
 
@@ -103,14 +125,15 @@ def read_words(text: str) -> dict[str, str]:
 
 def slots_of(f: Callable[..., Any], words: dict[str, str]) -> list[Slot] | None:
     """Return the parameters of a function; None if one is required that cannot be guessed."""
-    found = outcome(partial(inspect.signature, f))
-    if found.error is not None or isinstance(f, np.ufunc):
-        count = getattr(f, "nin", 0)
-        return [Slot(f"x{n}", "array", required=True, keyword=False) for n in range(count)] or None
+    if isinstance(f, np.ufunc):
+        return [Slot(f"x{n}", "array", required=True, keyword=False) for n in range(f.nin)]
+    signature = _signature(f)
+    if signature is None:
+        return None
     documented = _documented(f)
-    is_ufunc = {"casting", "subok"} <= {*found.result.parameters}
+    is_ufunc = {"casting", "subok"} <= {*signature.parameters}
     slots = []
-    for parameter in found.result.parameters.values():
+    for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD or (is_ufunc and parameter.name in _OF_UFUNCS):
             continue
         variadic = parameter.kind is parameter.VAR_POSITIONAL
@@ -119,13 +142,47 @@ def slots_of(f: Callable[..., Any], words: dict[str, str]) -> list[Slot] | None:
         if variadic and kind != "array":
             continue
         if required and not values and not kind.startswith("array"):
-            return None
+            if kind != "unknown" or _NO_VALUE.search(
+                f"{documented.get(parameter.name)} {parameter.annotation}"
+            ):
+                return None
+            kind, values = "other", _GUESSED
         keyword = parameter.kind is parameter.KEYWORD_ONLY or (not required and not variadic)
         if kind == "array" and required and parameter.name.startswith("labels"):
             kind = "array label"
         shape = _shape(documented.get(parameter.name, "")) if kind.startswith("array") else None
         slots += [Slot(parameter.name, kind, required, keyword, values, shape)] * (2 if variadic else 1)
-    return slots if any(slot.kind.startswith("array") and slot.required for slot in slots) else None
+    return slots if any(slot.required for slot in slots) else None
+
+
+def _signature(f: Callable[..., Any]) -> inspect.Signature | None:
+    """Return the signature of a function: its own, or that of torch's operator of its name."""
+    found = outcome(partial(inspect.signature, f))
+    if found.error is None:
+        return cast("inspect.Signature", found.result)
+    torch = sys.modules.get("torch")
+    name = getattr(f, "__name__", "")
+    if torch is None or not isinstance(name, str):
+        return None
+    read = torch._C._jit_get_schemas_for_operator  # noqa: SLF001 -- torch has no public table of its operators
+    schemas = outcome(partial(read, f"aten::{name}")).result or ()
+    return next((_of_schema(one) for one in schemas if not any(arg.is_out for arg in one.arguments)), None)
+
+
+def _of_schema(schema: Any) -> inspect.Signature:
+    """Return the signature of an operator of torch, with its types as annotations."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                "input" if arg.name == "self" else arg.name,
+                kinds[arg.kwarg_only],
+                default=arg.default_value if arg.has_default_value() else inspect.Parameter.empty,
+                annotation=str(arg.type).replace("number", "float"),
+            )
+            for arg in schema.arguments
+        ]
+    )
 
 
 def _documented(f: Callable[..., Any]) -> dict[str, str]:
@@ -152,6 +209,8 @@ def _kind(parameter: inspect.Parameter, text: str, word: str) -> tuple[str, tupl
     hint = "" if hint in ("Any", "typing.Any", "object") else hint
     if name in _AXES:
         return "other", (0, -1)
+    if name == "xp" and default is parameter.empty:
+        return "other", (np,)
     if name in ("xp", "dtype", "device", "out", "output", "copy") or name.startswith(
         ("overwrite", "inplace", "verbose", "print")
     ):
@@ -164,7 +223,7 @@ def _kind(parameter: inspect.Parameter, text: str, word: str) -> tuple[str, tupl
     if name == "shape":
         return "other", ((2, 3), (6,))
     if re.match(r"int\b", hint) or re.match(r"int(eger)?\b", text):
-        return "other", (8, 2) if name.startswith(("num", "n_")) else (2, 1, 3)
+        return "other", (8, 2, 5) if name.startswith(("num", "n_")) else (2, 1, 3)
     if _ARRAYS.match(hint):
         return "arrays", ()
     if _ARRAY.search(hint) or _ARRAY.search(text) or (name in _ARRAY_NAMES and not hint and not text):
@@ -216,7 +275,9 @@ def fill(kind: str, shape: tuple[int, ...], turn: int) -> HostArray:
     return values
 
 
-def bases(f: Callable[..., Any], words: dict[str, str], run: Callable[..., Any]) -> Iterator[Base]:
+def bases(
+    f: Callable[..., Any], words: dict[str, str], run: Callable[..., Any], place: tuple[str, str] = ("", "")
+) -> Iterator[Base]:
     """Yield arguments that work with NumPy: the plainest first, then one optional argument more each.
 
     Parameters
@@ -227,22 +288,68 @@ def bases(f: Callable[..., Any], words: dict[str, str], run: Callable[..., Any])
         Kinds of arguments by name.
     run : callable
         The function that is tried.
+    place : tuple of str
+        The module and the name of the function, whose examples are run if nothing that is guessed works.
     """
     slots = slots_of(f, words) or slots_of(run, words) or []
+    end = time.process_time() + _SECONDS
     for kind, shapes in _forms(slots):
         for base in _required(slots, kind, shapes):
             if _works(run, base):
                 yield base
                 yield from islice(_more(run, slots, base, kind, shapes), _MOST_VARIANTS)
                 return
+            if time.process_time() > end:
+                break
     tried = (next(filter(partial(_works, run), _filled(*example)), None) for example in _examples(f))
-    yield from islice(filter(None, tried), _MOST_EXAMPLES)
+    found = [*islice(filter(None, tried), _MOST_EXAMPLES)]
+    yield from found or islice(_from_examples(f, run, place), _MOST_EXAMPLES)
+
+
+def _from_examples(f: Callable[..., Any], run: Callable[..., Any], place: tuple[str, str]) -> Iterator[Base]:
+    """Yield the arguments that the examples in a docstring give, with arrays for lists if that works."""
+    for args, kwargs in calls_in_examples(f, *place) if place[0] else ():
+        given = Base(args, kwargs)
+        with_arrays = Base(tuple(map(_as_array, args)), {k: _as_array(v) for k, v in kwargs.items()})
+        working = next(filter(partial(_works, run), (with_arrays, given)), None)
+        if working is not None:
+            yield _shortened(run, working)
+
+
+def _as_array(x: Any) -> Any:
+    """Return an array of a list of numbers, and anything else as it is."""
+    if not isinstance(x, list) or not x:
+        return x
+    made = outcome(partial(np.asarray, x))
+    return made.result if made.error is None and made.result.dtype.kind in "biufc" else x
+
+
+def _shortened(run: Callable[..., Any], base: Base) -> Base:
+    """Cut the sides of the arrays that are longer than needed, those of one length together."""
+    arrays = [x for x in (*base.args, *base.kwargs.values()) if isinstance(x, np.ndarray)]
+    for side in sorted({n for x in arrays for n in x.shape if n > min(_LENGTHS)}, reverse=True):
+        for length in filter(side.__gt__, _LENGTHS):
+            cut = partial(_cut, side=side, length=length)
+            shorter = base._replace(
+                args=tuple(map(cut, base.args)), kwargs={k: cut(v) for k, v in base.kwargs.items()}
+            )
+            if _works(run, shorter):
+                base = shorter
+                break
+    return base
+
+
+def _cut(x: Any, *, side: int, length: int) -> Any:
+    if not isinstance(x, np.ndarray):
+        return x
+    return np.ascontiguousarray(x[tuple(slice(length if n == side else None) for n in x.shape)])
 
 
 def _forms(slots: list[Slot]) -> Iterator[tuple[str, tuple[tuple[int, ...], ...]]]:
     """Yield the kinds and shapes to try: the documented ones first, if they differ from array to array."""
     required = [slot for slot in slots if slot.required and slot.kind.startswith("array")]
     if not required:
+        yield from _FORMS[: bool(slots)]
         return
     sides: dict[str, int] = {}
     shapes = [tuple(_side(word, sides) for word in slot.shape or ()) for slot in required]
@@ -291,8 +398,8 @@ def _array(kind: str, shapes: tuple[tuple[int, ...], ...], turn: int) -> HostArr
 
 def _required(slots: list[Slot], kind: str, shapes: tuple[tuple[int, ...], ...]) -> Iterator[Base]:
     """Yield the required arguments; other ones than arrays take their first values together."""
-    has_choice = any(len(slot.values) > 1 for slot in slots if slot.required)
-    for choice in range(1 + has_choice):
+    choices = max((len(slot.values) for slot in slots if slot.required), default=0)
+    for choice in range(max(1, min(choices, _MOST_CHOICES))):
         args, kwargs, turn = [], {}, 0
         for slot in slots:
             if not slot.required:
@@ -332,11 +439,17 @@ def _more(
 
 def _works(f: Callable[..., Any], base: Base) -> bool:
     """Return True if NumPy's call returns something with an array or a number in it."""
-    with np.errstate(all="ignore"):
-        found = outcome(partial(f, *map(_copy, base.args), **{k: _copy(v) for k, v in base.kwargs.items()}))
+    found = call_plainly(f, base)
     return found.error is None and any(
-        isinstance(part, np.ndarray | np.generic | int | float | complex) for _, part in parts(found.result)
+        isinstance(part, int | float | complex) or backend_for(type(part)) is not None
+        for _, part in parts(found.result)
     )
+
+
+def call_plainly(f: Callable[..., Any], base: Base) -> Outcome:
+    """Call a function with copies of the arguments of a base."""
+    with np.errstate(all="ignore"):
+        return outcome(partial(f, *map(_copy, base.args), **{k: _copy(v) for k, v in base.kwargs.items()}))
 
 
 def _copy(x: Any) -> Any:

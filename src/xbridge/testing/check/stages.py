@@ -52,10 +52,11 @@ def plain(target: Target, base: Base, backend: str) -> Call:
         {k: describe(v) for k, v in base.kwargs.items()},
         target.reference,
     )
-    module, _, name = target.name.rpartition(".")
     is_float = all(one.values.dtype.kind in "fc" for one in call.recipes())
     options = _OPTIONS if is_float else _KIND_OF_DTYPE
-    call = call._replace(options=options, setup=target.setup, path=(module, name))
+    call = call._replace(options=options, setup=target.setup, path=target.place)
+    if target.code:
+        call = call._replace(setup=(*target.setup, target.code), path=None)
     return call.map(lambda one: _fit(one._replace(backend=backend)))
 
 

@@ -34,7 +34,7 @@ _UNSAFE_NAME = re.compile(
     r"|unlink|rmdir|rmtree|removedirs|rename|mkdir|makedirs|chmod|kill|send|upload)(_|$)"
 )
 _DRAWS = re.compile(r"random\.")
-_WRITES = re.compile(
+WRITES = re.compile(
     r"\b(open|tofile|memmap|write(_\w+)?|save(z|z_compressed|txt|mat|fig|_file)?|dump|to_(csv|json|pickle|parquet)"
     r"|unlink|rmdir|rmtree|removedirs|rename|touch|mkdir|makedirs|truncate|chmod|system|popen|urlopen)\("
     r"|(?<!\.)\bremove\(|\bos\.(remove|replace|exec|spawn|fork)|subprocess|shutil|socket"
@@ -56,12 +56,19 @@ class Target(NamedTuple):
     """NumPy's function, if it is one of a single library."""
     declaration: Callable[..., Any] | None = None
     """The function of the standard, if it is one of a namespace: its signature says how to call it."""
+    code: str = ""
+    """The definition of the function `f` in a program, if it is a method."""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The module, and the name in it: that of a function, or `CLASS.METHOD`."""
+        words = self.name.rsplit(".", 2 if self.code else 1)
+        return words[0], ".".join(words[1:])
 
     @property
     def spec(self) -> str:
         """The name as `MODULE:FUNCTION`."""
-        module, _, name = self.name.rpartition(".")
-        return f"{module}:{name}"
+        return ":".join(self.place)
 
 
 _SETUP: dict[str, tuple[str, ...]] = {
@@ -95,11 +102,24 @@ def find_targets(spec: str) -> list[Target]:
             reason = "it ends the process when it is imported"
         raise OptionError.build(f"check {spec!r}", reason, "MODULE or MODULE:FUNCTION")
     module: ModuleType = loaded.result
-    if colon and not callable(getattr(module, name, None)):
+    owner, _, method = name.rpartition(".")
+    found = getattr(getattr(module, owner, None), method, None) if owner else getattr(module, name, None)
+    if colon and not callable(found):
         raise OptionError.build(f"check {spec!r}", f"{path} has no such function", path)
+    if owner or inspect.isclass(found):
+        cls = getattr(module, owner or name)
+        return [
+            _target_of_method(path, cls, word, setup) for word in ([method] if owner else methods_of(cls))
+        ]
     backend, beside, standard = _namespace_of(path)
-    names = [name] if colon else [word for word in _public(module) if not backend or hasattr(standard, word)]
-    return [
+    names = (
+        [name]
+        if colon
+        else [word for word in _public(module) if not backend or _is_of(module, word, standard)]
+    )
+    classes = [] if colon or backend else [getattr(module, word) for word in _public(module, inspect.isclass)]
+    targets = [_target_of_method(path, cls, word, setup) for cls in classes for word in methods_of(cls)]
+    return targets + [
         Target(
             f"{path}.{word}",
             getattr(module, word),
@@ -110,6 +130,13 @@ def find_targets(spec: str) -> list[Target]:
         )
         for word in names
     ]
+
+
+def _is_of(module: ModuleType, name: str, standard: ModuleType | None) -> bool:
+    """Return True if a function is one of the standard, or of the package of an array namespace itself."""
+    root = module.__name__.partition(".")[0]
+    place = getattr(getattr(module, name), "__module__", None) or ""
+    return hasattr(standard, name) or place.startswith(f"{root}.")
 
 
 def _namespace_of(path: str) -> tuple[str, ModuleType | None, ModuleType | None]:
@@ -132,22 +159,64 @@ def _namespace_of(path: str) -> tuple[str, ModuleType | None, ModuleType | None]
     return "", None, None
 
 
-def _public(module: ModuleType) -> Iterator[str]:
-    """Yield the names of the functions that belong to the package of a module."""
+def _is_function(x: object) -> bool:
+    return callable(x) and (inspect.isroutine(x) or isinstance(x, np.ufunc) or hasattr(x, "__wrapped__"))
+
+
+def _public(module: ModuleType, is_asked: Callable[[object], bool] = _is_function) -> Iterator[str]:
+    """Yield the names of the functions, or of other objects, that belong to the package of a module."""
     root = module.__name__.partition(".")[0]
     names = getattr(module, "__all__", None)
     for name in sorted({*(names if names is not None else vars(module))}):
         found = getattr(module, name, None)
-        is_function = inspect.isroutine(found) or isinstance(found, np.ufunc) or hasattr(found, "__wrapped__")
-        if not is_function or not callable(found) or name.startswith("_"):
+        if not is_asked(found) or name.startswith("_"):
             continue
         place = getattr(found, "__module__", None) or root
         if (
             names is not None
             or place == module.__name__
-            or (module.__package__ == module.__name__ and place.startswith(f"{root}."))
+            or (place.startswith(f"{root}.") and (module.__package__ == module.__name__ or "._" in place))
         ):
             yield name
+
+
+def methods_of(cls: type) -> Iterator[str]:
+    """Yield the names of the public methods that a class or a base of it in its package defines."""
+    root = cls.__module__.partition(".")[0]
+    for name in sorted({*dir(cls)}):
+        found = inspect.getattr_static(cls, name)
+        place = getattr(found, "__module__", None) or ""
+        if name.startswith("_") or not inspect.isfunction(found) or place.partition(".")[0] != root:
+            continue
+        if len(inspect.signature(found).parameters) > 1:
+            yield name
+
+
+def _target_of_method(path: str, cls: type, name: str, setup: tuple[str, ...]) -> Target:
+    """Return a method as a function: it takes the arguments that its class requires before its own ones.
+
+    Each call makes a new object, so that no call depends on the one before.
+    """
+    made = outcome(partial(inspect.signature, cls)).result or inspect.Signature()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first = [one for one in made.parameters.values() if one.kind in positional and one.default is one.empty]
+    method = getattr(cls, name)
+    own = [*inspect.signature(method).parameters.values()][1:]
+    taken = {one.name for one in own}
+    first = [one.replace(name=f"{one.name}_" * (one.name in taken) or one.name) for one in first]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(cls(*args[: len(first)]), name)(*args[len(first) :], **kwargs)
+
+    plain = [one.replace(kind=inspect.Parameter.POSITIONAL_ONLY) for one in first]
+    starred: Any = call
+    starred.__signature__ = inspect.Signature(sorted([*plain, *own], key=lambda one: one.kind))
+    call.__name__, call.__doc__ = name, f"{inspect.getdoc(cls)}\n\n{inspect.getdoc(method)}"
+    starred.__wrapped__ = method
+    names = "".join(f"{one.name}, " for one in first)
+    code = f"f = lambda {names}*args, **kwargs: {cls.__name__}({names[:-2]}).{name}(*args, **kwargs)"
+    lines = (*setup, f"from {path} import {cls.__name__}")
+    return Target(f"{path}.{cls.__name__}.{name}", call, lines, code=code)
 
 
 def unsafe(target: Target) -> str:
@@ -155,10 +224,11 @@ def unsafe(target: Target) -> str:
     if _UNSAFE_NAME.search(target.name.rpartition(".")[2]):
         return "its name suggests an effect"
     signature = outcome(partial(inspect.signature, target.function))
-    if signature.error is None and any(map(_RANDOM.match, signature.result.parameters)):
+    parameters = {*signature.result.parameters} if signature.error is None else set[str]()
+    if any(map(_RANDOM.match, parameters - ({"key"} if "query" in parameters else set[str]()))):
         return "it draws random numbers"
     function = inspect.unwrap(target.function)
-    if _DRAWS.search(_source(function)) or any(map(_WRITES.search, map(_source, _called(function)))):
+    if _DRAWS.search(_source(function)) or any(map(WRITES.search, map(_source, _called(function)))):
         return "it may write, run or draw something"
     return ""
 

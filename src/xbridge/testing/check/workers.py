@@ -30,7 +30,7 @@ from xbridge._registry.registry import get, is_available, known_backends
 from xbridge.errors import OptionError
 from xbridge.testing._source import READONLY
 from xbridge.testing.check.findings import Finding, read
-from xbridge.testing.check.search import TIME_IS_OVER, Checked, check
+from xbridge.testing.check.search import TIME_IS_OVER, Checked, Options, check
 from xbridge.testing.check.targets import find_targets
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Job(NamedTuple):
     words: dict[str, str]
     seconds: float
     emulated: bool
+    options: Options = Options()
     asked: tuple[str, ...] = ()
     """Those of the names that the caller gave, which are called whatever they may do."""
 
@@ -322,7 +323,9 @@ def _ended(name: str, reason: str, stored: Path, children: Children) -> Checked:
         return Checked(name, [], f"it {reason}")
     if not _is_confirmed(code, reason, children):
         return Checked(name, [], f"it {reason} when it is checked, and not by itself")
-    found = Finding(name, backend, reason, ("a crash",), f"the call {reason}", code, "crash")
+    found = Finding(
+        name, backend, reason, ("a crash",), f"the call {reason}", code, "crash", category="crash"
+    )
     return Checked(name, [found], "")
 
 
@@ -364,7 +367,7 @@ def _state(backends: Sequence[str]) -> list[object]:
 
 def main(output: str, text: str, path: str) -> None:
     """Check the functions of a job, and write the results."""
-    names, backends, words, seconds, emulated, asked = json.loads(text)
+    names, backends, words, seconds, emulated, options, asked = json.loads(text)
     if emulated:
         from xbridge.testing import emulated as accelerator  # noqa: PLC0415 -- it imports torch
 
@@ -388,7 +391,9 @@ def main(output: str, text: str, path: str) -> None:
 
         state(_BEGUN)
         before = _state(backends)
-        for found in check(targets, backends, words, seconds, asked=asked, before=store):
+        for found in check(
+            targets, backends, words, seconds, options=Options(*options), asked=asked, before=store
+        ):
             state({**found._asdict(), "findings": [one._asdict() for one in found.findings]})
             if found.findings or _state(backends) != before:
                 state(_CHANGED)

@@ -1,0 +1,132 @@
+"""Which findings are shown, and in which order: classes of findings, and how severe a finding is.
+
+A class is what makes a function fail. Classes in which most findings are faults come first. Those in which
+most are not, because no function promises what they ask for, are off unless they are asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xbridge.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from xbridge.testing.check.findings import Finding
+    from xbridge.testing.check.search import Checked
+
+CLASSES = {
+    "crash": "it ends its process, or does not end",
+    "input": "it changes an argument",
+    "device": "it fails on another device",
+    "layout": "it fails for a memory layout, or a pending bit of torch",
+    "values": "it is wrong for ordinary values",
+    "overflow": "small integers wrap around",
+    "plain": "it fails for plain arrays of a library that other functions of the module take",
+    "shape": "it fails for a number of axes or elements",
+    "gradient": "its result is cut off from torch's graph",
+    "special-values": "NaN, infinity, zeros, negative numbers, no elements",
+    "dtypes": "another dtype is refused, or gives another dtype than with NumPy",
+    "options": "an optional argument fails",
+    "lazy": "a lazy array is computed, or a traced one is read",
+}
+"""The classes, those in which most findings are faults first."""
+
+OFF = ("special-values", "dtypes", "options", "lazy")
+"""Classes that are shown only if they are asked for."""
+
+DEFAULT = tuple(name for name in CLASSES if name not in OFF)
+
+_OF_GROUPS = {"values": "special-values", "NumPy's function": "special-values", "dtype": "dtypes"}
+
+
+def read_classes(text: str) -> tuple[str, ...]:
+    """Return the classes that are shown: the usual ones, and those that a text names.
+
+    Raises
+    ------
+    OptionError
+        There is no such class.
+    """
+    asked = [word.strip() for word in text.split(",") if word.strip()]
+    asked = [*CLASSES] if "all" in asked else asked
+    for word in asked:
+        if word not in CLASSES:
+            raise OptionError.build(
+                f"include {word!r}", "it is no class of findings", f"{', '.join(OFF)} or all"
+            )
+    return tuple(name for name in CLASSES if name not in OFF or name in asked)
+
+
+def class_of_stage(group: str, label: str, *, is_optional: bool = False) -> str:
+    """Return the class of what a stage finds."""
+    if label.endswith("wrap-around"):
+        return "overflow"
+    if group == "derived":
+        return "gradient" if label == "requires_grad" else "lazy"
+    if label == "no elements":
+        return "special-values"
+    if group in ("plain", "shape") and is_optional:
+        return "options"
+    return "values" if group == "draws" else _OF_GROUPS.get(group, group)
+
+
+def classify(finding: Finding, *, is_optional: bool) -> Finding:
+    """Return a finding with its class."""
+    return finding._replace(category=_class_of(finding, is_optional=is_optional))
+
+
+def _class_of(finding: Finding, *, is_optional: bool) -> str:
+    if finding.problem == "changes its input":
+        return "input"
+    label = finding.needed[0] if finding.needed else ""
+    if finding.problem == "dtype" or finding.problem.startswith("warns"):
+        return "dtypes"
+    if any(word in ("NaN", "infinity", "negative infinity") for word in finding.needed):
+        return "special-values"
+    return class_of_stage(finding.group, label, is_optional=is_optional)
+
+
+def severity_of(finding: Finding) -> str:
+    """Return how severe a finding is: critical, high if wrong numbers are not noticed, medium, or low."""
+    kind = finding.category
+    if kind == "crash":
+        return "critical"
+    if kind in OFF:
+        return "low"
+    return "medium" if finding.problem.startswith(("raises", "does not raise")) else "high"
+
+
+_SEVERITIES = ("critical", "high", "medium", "low")
+
+
+def rank(finding: Finding) -> tuple[int, int, str]:
+    """Return a key that sorts findings: by class, by severity, by name."""
+    order = [*CLASSES].index(finding.category)
+    return order, _SEVERITIES.index(severity_of(finding)), finding.function
+
+
+def unsupported(checked: Iterable[Checked]) -> dict[str, tuple[int, int]]:
+    """Return the libraries that a module does not take: most of its functions fail for plain arrays of them.
+
+    Parameters
+    ----------
+    checked : iterable of Checked
+        The results for its functions.
+
+    Returns
+    -------
+    dict
+        By library, the number of functions that failed, and of all.
+    """
+    counts: dict[str, list[bool]] = {}
+    for each in checked:
+        failed = {one.backend for one in each.findings if one.category == "plain"}
+        for name in each.backends:
+            counts.setdefault(name, []).append(name in failed)
+    return {
+        name: (sum(failed), len(failed))
+        for name, failed in counts.items()
+        if len(failed) > 1 and 2 * sum(failed) > len(failed)
+    }
