@@ -162,10 +162,13 @@ def test_assert_contract__ulp() -> None:
     assert_contract(lambda x: x * 2, X + 1j, ulp=0.5)
     assert_contract(lambda x: (np.argmax(x), "word", x > 0), X, ulp=0, empty=False)
     assert_contract(lambda x: x * 2, np.arange(3), ulp=0)
+    assert_contract(lambda x, n: x * n, X, np.arange(3), ulp=1)
     assert_contract(lambda x: np.arange(2.0) if x.dtype == "f4" else np.arange(3.0), X, ulp=1)
     found = failure(lambda x: {"a": [x * (1 + 1e-6 * (x.dtype == "f4"))]}, np.full(65, 1.5), ulp=4)
     assert "result['a'][0] is wrong by" in str(found)
-    assert failure(lambda x: x * np.nan if x.dtype == "f4" else x, X, ulp=4).finding.problem == "is inaccurate"
+    assert (
+        failure(lambda x: x * np.nan if x.dtype == "f4" else x, X, ulp=4).finding.problem == "is inaccurate"
+    )
 
 
 def test_assert_contract__ulp_without_float64() -> None:
@@ -281,6 +284,27 @@ def test_assert_contract__many_operations() -> None:
         return x + 0
 
     assert_contract(short, X, layouts=False, empty=False)
+
+
+def test_interleavings__stops_before_operations_of_the_tested_package() -> None:
+    """Frames of the package are traced, and those of others are not; a second call runs once."""
+    seen: list[_interleavings.Switch] = []
+    code = planted.windowed.__code__
+    shared = min(_interleavings._shared(code))
+    frame: Any = types.SimpleNamespace(f_code=code, f_lasti=0, f_lineno=1, f_globals={"__name__": "a.b"})
+    assert _interleavings._tracer(seen.append, frozenset({"b"}))(frame, "call", None) is None
+    trace = _interleavings._tracer(seen.append, frozenset({"a"}))
+    assert trace(frame, "call", None) is trace
+    assert (frame.f_trace_opcodes, frame.f_trace_lines) == (True, False)
+    for frame.f_lasti, event in ((shared, "line"), (-1, "opcode"), (shared, "opcode")):
+        assert trace(frame, event, None) is trace
+    assert seen == [_interleavings.Switch(code, shared, 1)]
+    here = _interleavings.Switch(code, 0, 1)
+    stop = _interleavings._SecondCall(lambda: 3, here, 10)
+    for place in (here._replace(offset=2), here, here):
+        stop(place)
+    assert stop.thread is not None
+    assert (stop.thread.wait().result, stop.has_waited) == (3, False)
 
 
 # -- state -------------------------------------------------------------------------------------------

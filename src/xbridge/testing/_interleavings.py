@@ -97,17 +97,28 @@ class Interleavings:
         DeadlockError
             Both wait for each other.
         """
-        others: list[_CallThread] = []
-
-        def stop(here: Switch) -> None:
-            if here == switch and not others:
-                others.append(_CallThread(second))
-                others[0].join(self._patience)
-                if others[0].is_alive():  # for a lock that is held at the next operations too
-                    self._patience = _IMPATIENCE
-
+        stop = _SecondCall(second, switch, self._patience)
         outcome = _CallThread(first, _tracer(stop, self._roots)).wait()
-        return outcome, others[0].wait() if others else run_alone(second)
+        if stop.has_waited:  # for a lock that is held at the next operations too
+            self._patience = _IMPATIENCE
+        return outcome, stop.thread.wait() if stop.thread else run_alone(second)
+
+
+class _SecondCall:
+    """What runs where the first call is stopped: a second call, once."""
+
+    def __init__(self, call: Callable[[], Any], switch: Switch, patience: float) -> None:
+        self._call, self._switch, self._patience = call, switch, patience
+        self.thread: _CallThread | None = None
+        self.has_waited = False
+        """Whether the second call did not end."""
+
+    def __call__(self, here: Switch) -> None:
+        """Run the second call if the first is at the chosen operation."""
+        if here == self._switch and self.thread is None:
+            self.thread = _CallThread(self._call)
+            self.thread.join(self._patience)
+            self.has_waited = self.thread.is_alive()
 
 
 class DeadlockError(RuntimeError):
