@@ -17,11 +17,9 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from types import ModuleType
 
-    from xbridge import Device, record
+    from xbridge import record
     from xbridge._observe.policy import Rules
-    from xbridge.testing._parametrize import BackendDevice
 
 _RECORD: pytest.StashKey[record] = pytest.StashKey()
 _RULES: pytest.StashKey[Rules] = pytest.StashKey()
@@ -76,7 +74,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marks, and the fixtures if the project asks for them."""
     if config.getini("xbridge_fixtures") or _asked(config):
-        config.pluginmanager.register(_Fixtures(), "xbridge_fixtures")
+        from xbridge.testing import _fixtures
+
+        config.pluginmanager.register(_fixtures, "xbridge_fixtures")
     config.addinivalue_line(
         "markers",
         "xbridge(only=, skip=, needs=, without=): for a test that uses `backend`: run it with these backends "
@@ -210,6 +210,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Repeat tests of `unittest` classes that use `backend`: pytest parametrizes functions alone."""
+    if any(map(_is_unrepeated, items)):
+        from xbridge.testing import _parametrize
+
+        items[:] = [
+            one for item in items for one in (_parametrize.repeat(item) if _is_unrepeated(item) else [item])
+        ]
+
+
+def _is_unrepeated(item: pytest.Item) -> bool:
+    """Return True for a test with `backend` that has no parameters, such as a method of a `TestCase`."""
+    return "_xbridge_place" in getattr(item, "fixturenames", ()) and not hasattr(item, "callspec")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Leave out the layouts that the marks of a test and the configuration file name."""
@@ -220,44 +236,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
     with _without.without(_parametrize.left_out(item)):
         return (yield)
-
-
-class _Fixtures:
-    """The fixtures, as a plugin of its own: a project that does not ask for them keeps these names."""
-
-    @pytest.fixture(scope="session")
-    def _xbridge_place(self, request: pytest.FixtureRequest) -> BackendDevice:
-        """Return one backend and device of the run."""
-        if not hasattr(request, "param"):
-            pytest.fail(
-                "cannot choose a backend: the test requests it while it runs; "
-                "try naming backend among the arguments of a test function",
-                pytrace=False,
-            )
-        place: BackendDevice = request.param
-        return place
-
-    @pytest.fixture(scope="session")
-    def backend(self, _xbridge_place: BackendDevice) -> str:
-        """Return the name of a backend. The test runs once for each that `--xbridge` names."""
-        return _xbridge_place.backend
-
-    @pytest.fixture(scope="session")
-    def device(self, backend: str, request: pytest.FixtureRequest) -> Device:
-        """Return the device for the arrays of `backend`: the named one, else one that is not its default."""
-        from xbridge.testing import _parametrize
-
-        if "_xbridge_place" in request.fixturenames:
-            place: BackendDevice = request.getfixturevalue("_xbridge_place")
-            return place.device
-        return _parametrize.place(backend).device
-
-    @pytest.fixture(scope="session")
-    def xp(self, backend: str) -> ModuleType:
-        """Return the array API namespace of `backend`."""
-        from xbridge.testing import _parametrize
-
-        return _parametrize.namespace(backend)
 
 
 def _asked(config: pytest.Config) -> bool:
