@@ -193,13 +193,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     A mark on a test without the fixture has no effect, so it is an error. Marks of its class and module may
     be for other tests.
     """
-    if "_xbridge_place" in metafunc.fixturenames:
+    uses_backend = "_xbridge_place" in metafunc.fixturenames
+    if hasattr(metafunc.function, "hypothesis" if uses_backend else "xbridge_contract"):
+        from xbridge.testing._deadline import lift_deadline
+
+        lift_deadline(metafunc.function)
+    if uses_backend:
         from xbridge.testing import _parametrize
 
-        if hasattr(metafunc.function, "hypothesis"):
-            from xbridge.testing._deadline import lift_deadline
-
-            lift_deadline(metafunc.function)
         params = _parametrize.params(metafunc.definition)
         metafunc.parametrize("_xbridge_place", params, indirect=True)
     elif any(mark.name == "xbridge" and mark.kwargs for mark in metafunc.definition.own_markers):
