@@ -33,8 +33,8 @@ def test_page__functions_of_the_how_to(functions: dict[str, Any], library: str) 
     """They give NumPy's results in every library and layout, constants of integers included."""
     if not xbridge.is_available(library):
         pytest.skip("it is not installed")
-    x = xbridge.asarray(np.float32(VALUES), backend=library)
-    n = xbridge.asarray(np.int32([0, 0, 4, 0, 8]), backend=library)
+    x = xbridge.asarray(np.array(VALUES, "float32"), backend=library)
+    n = xbridge.asarray(np.array([0, 0, 4, 0, 8], "int32"), backend=library)
     for name in ("smooth", "frequencies", "standardize", "floating"):
         assert_matches_numpy(functions[name], x)
         assert_contract(functions[name], x, dtype="kept", ulp=16, empty=False)
