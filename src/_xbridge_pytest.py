@@ -141,7 +141,7 @@ def pytest_runtest_makereport(
     if call.excinfo is not None and matches is not None:
         raised = [call.excinfo.value]
         while raised:
-            error = raised.pop()
+            error: Any = raised.pop()
             if isinstance(error, BaseExceptionGroup):
                 raised += error.exceptions
             elif isinstance(error, matches.MismatchError):
