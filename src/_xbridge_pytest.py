@@ -9,6 +9,7 @@ imports neither xbridge nor an array library. A run imports them if it uses `--x
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,9 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from types import ModuleType
 
-    from xbridge import Device, record
+    from xbridge import record
     from xbridge._observe.policy import Rules
-    from xbridge.testing._parametrize import BackendDevice
 
 _RECORD: pytest.StashKey[record] = pytest.StashKey()
 _RULES: pytest.StashKey[Rules] = pytest.StashKey()
@@ -59,6 +58,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini("xbridge", type="linelist", help="the same as --xbridge, which takes precedence")
     parser.addini(
+        "xbridge_fixtures",
+        type="bool",
+        default=False,
+        help="whether there are the fixtures backend, device and xp, for every backend that is installed; "
+        "--xbridge and xbridge imply it",
+    )
+    parser.addini(
         "xbridge_without",
         type="args",
         help="layouts that are drawn only if a test asks for them, such as neg",
@@ -66,7 +72,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks."""
+    """Register the marks, and the fixtures if the project asks for them."""
+    if config.getini("xbridge_fixtures") or _asked(config):
+        from xbridge.testing import _fixtures
+
+        config.pluginmanager.register(_fixtures, "xbridge_fixtures")
     config.addinivalue_line(
         "markers",
         "xbridge(only=, skip=, needs=, without=): for a test that uses `backend`: run it with these backends "
@@ -123,15 +133,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Store the findings of the exceptions of a test in its report, which pytest-xdist sends too."""
-    if call.excinfo is not None:
+    """Store the findings of the exceptions of a test in its report, which pytest-xdist sends too.
+
+    Nothing is asked of exceptions of others, whose attributes may have any meaning.
+    """
+    matches = sys.modules.get("xbridge.testing._matches")
+    if call.excinfo is not None and matches is not None:
         raised = [call.excinfo.value]
         while raised:
-            error = raised.pop()
-            raised += getattr(error, "exceptions", ())
-            finding = getattr(error, "finding", None)
-            if finding is not None:
-                item.user_properties.append((_FINDING, finding._asdict()))
+            error: Any = raised.pop()
+            if isinstance(error, BaseExceptionGroup):
+                raised += error.exceptions
+            elif isinstance(error, matches.MismatchError):
+                item.user_properties.append((_FINDING, error.finding._asdict()))
     return (yield)
 
 
@@ -179,13 +193,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     A mark on a test without the fixture has no effect, so it is an error. Marks of its class and module may
     be for other tests.
     """
-    if "_xbridge_place" in metafunc.fixturenames:
+    uses_backend = "_xbridge_place" in metafunc.fixturenames
+    if hasattr(metafunc.function, "hypothesis" if uses_backend else "xbridge_contract"):
+        from xbridge.testing._deadline import lift_deadline
+
+        lift_deadline(metafunc.function)
+    if uses_backend:
         from xbridge.testing import _parametrize
 
-        if hasattr(metafunc.function, "hypothesis"):
-            from xbridge.testing._deadline import lift_deadline
-
-            lift_deadline(metafunc.function)
         params = _parametrize.params(metafunc.definition)
         metafunc.parametrize("_xbridge_place", params, indirect=True)
     elif any(mark.name == "xbridge" and mark.kwargs for mark in metafunc.definition.own_markers):
@@ -194,6 +209,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             "backend of xbridge; try naming backend among its arguments",
             pytrace=False,
         )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Repeat tests of `unittest` classes that use `backend`: pytest parametrizes functions alone."""
+    if any(map(_is_unrepeated, items)):
+        from xbridge.testing import _parametrize
+
+        items[:] = [
+            one for item in items for one in (_parametrize.repeat(item) if _is_unrepeated(item) else [item])
+        ]
+
+
+def _is_unrepeated(item: pytest.Item) -> bool:
+    """Return True for a test with `backend` that has no parameters, such as a method of a `TestCase`."""
+    return "_xbridge_place" in getattr(item, "fixturenames", ()) and not hasattr(item, "callspec")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -206,44 +237,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
     with _without.without(_parametrize.left_out(item)):
         return (yield)
-
-
-@pytest.fixture(scope="session")
-def _xbridge_place(request: pytest.FixtureRequest) -> BackendDevice:
-    """Return one backend and device of the run."""
-    if not hasattr(request, "param"):
-        pytest.fail(
-            "cannot choose a backend: the test requests it while it runs; "
-            "try naming backend among the arguments of a test function",
-            pytrace=False,
-        )
-    place: BackendDevice = request.param
-    return place
-
-
-@pytest.fixture(scope="session")
-def backend(_xbridge_place: BackendDevice) -> str:
-    """Return the name of a backend. The test runs once for each that `--xbridge` names."""
-    return _xbridge_place.backend
-
-
-@pytest.fixture(scope="session")
-def device(backend: str, request: pytest.FixtureRequest) -> Device:
-    """Return the device for the arrays of `backend`: the named one, else one that is not its default."""
-    from xbridge.testing import _parametrize
-
-    if "_xbridge_place" in request.fixturenames:
-        place: BackendDevice = request.getfixturevalue("_xbridge_place")
-        return place.device
-    return _parametrize.place(backend).device
-
-
-@pytest.fixture(scope="session")
-def xp(backend: str) -> ModuleType:
-    """Return the array API namespace of `backend`."""
-    from xbridge.testing import _parametrize
-
-    return _parametrize.namespace(backend)
 
 
 def _asked(config: pytest.Config) -> bool:

@@ -75,7 +75,7 @@ def run(pytester: pytest.Pytester, loading: Loading, _imported: None, own_regist
 
     def run(test: str, /, *options: str) -> pytest.RunResult:
         pytester.makepyfile(test_it=test)
-        return pytester.runpytest(*loading, *WITHOUT, "-rsx", *options)
+        return pytester.runpytest(*loading, *WITHOUT, "-rsx", "-o", "xbridge_fixtures=true", *options)
 
     return run
 

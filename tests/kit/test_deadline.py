@@ -74,6 +74,7 @@ def test_the_plugin_lifts_the_deadline_of_a_test_with_a_backend(run: Run) -> Non
 
         import pytest
         from hypothesis import given, settings, strategies as st
+        from xbridge.testing import contract
 
         settings.load_profile("default")
 
@@ -87,6 +88,9 @@ def test_the_plugin_lifts_the_deadline_of_a_test_with_a_backend(run: Run) -> Non
 
         @given(n=st.just(1))
         def test_y(n): pass
+
+        @contract(st.just(1))
+        def test_z(n): pass
     """
-    run(test, "--xbridge=numpy", "-k", "test_x").assert_outcomes(passed=1, deselected=1)
-    run(test, "--xbridge=numpy", "-k", "test_y").assert_outcomes(failed=1, deselected=1)
+    run(test, "--xbridge=numpy", "-k", "test_x or test_z").assert_outcomes(passed=2, deselected=1)
+    run(test, "--xbridge=numpy", "-k", "test_y").assert_outcomes(failed=1, deselected=2)

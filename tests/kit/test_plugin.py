@@ -187,6 +187,69 @@ def test_a_test_that_asks_too_late_gets_a_hint(run: Run) -> None:
     result.stdout.fnmatch_lines(["*try naming backend among the arguments of a test function"])
 
 
+def test_fixtures__only_if_the_project_asks(run: Run, pytester: pytest.Pytester, loading: Loading) -> None:
+    """A project that asks for nothing has no fixture of ours, and may give each name a meaning of its own."""
+    test = "def test_x(backend): pass"
+    for option, outcome in {
+        "--xbridge=numpy": "*1 passed*",
+        "-oxbridge=numpy": "*1 passed*",
+        "-oxbridge_fixtures=false": "*fixture 'backend' not found",
+    }.items():
+        run(test, option).stdout.fnmatch_lines([outcome])
+    shown = pytester.runpytest(*loading, "-p", "no:cacheprovider", "--fixtures").stdout.str()
+    assert "xbridge" not in shown.partition("rootdir")[2].partition("\n\n")[2]
+
+
+def test_fixtures__unittest_classes(run: Run) -> None:
+    """A method of a `TestCase` runs with every library too, and follows marks."""
+    test = """
+        import unittest
+        import pytest
+
+        SEEN = []
+
+        @pytest.mark.usefixtures("backend")
+        class TestOne(unittest.TestCase):
+            @pytest.fixture(autouse=True)
+            def use(self, backend, device, xp):
+                self.place = backend, str(device), xp
+
+            def setUp(self):
+                SEEN.append(self.place[:2])
+
+            def test_place(self):
+                assert self.place[:2] == SEEN[-1]
+
+            @pytest.mark.xbridge(only="numpy")
+            def test_one(self):
+                assert self.place[0] == "numpy"
+
+            @pytest.mark.xbridge(needs="complex64")
+            def test_lack(self):
+                assert self.place[0] == "numpy"
+
+        class TestPlain(unittest.TestCase):
+            def test_all(self):
+                assert sorted(SEEN) == 3 * [("numpy", "cpu")] + [("toylib", "chip:0")]
+    """
+    result = run(test, "--xbridge=numpy,toylib", "-v")
+    result.assert_outcomes(passed=5, skipped=1)
+    result.stdout.fnmatch_lines(["*::TestOne::test_place[[]toylib] PASSED*"])
+
+
+def test_makereport__exceptions_of_others(run: Run) -> None:
+    """An exception of another library with our names for attributes is reported as any other."""
+    test = """
+        class StrangeError(Exception):
+            exceptions = None
+            finding = "none"
+
+        def test_x():
+            raise StrangeError
+    """
+    run(test, "--xbridge=numpy").assert_outcomes(failed=1)
+
+
 def test_without_the_plugin_there_is_nothing_of_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_x(backend): pass")
     result = pytester.runpytest("-p", "no:xbridge", "-p", "no:cacheprovider")

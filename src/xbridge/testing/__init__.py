@@ -13,6 +13,8 @@ from xbridge._registry.registry import register_backend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from xbridge.testing._contract import assert_contract
+    from xbridge.testing._contract_tests import contract
     from xbridge.testing._derived import assert_gradients, assert_lazy
     from xbridge.testing._matches import assert_matches_numpy
     from xbridge.testing.assertions import (
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "assert_close",
+    "assert_contract",
     "assert_derivative",
     "assert_gradients",
     "assert_independent",
@@ -36,10 +39,13 @@ __all__ = [
     "assert_same",
     "assert_shares_memory",
     "assert_unchanged",
+    "contract",
 ]
 
 
 _MODULES = {
+    "assert_contract": "_contract",
+    "contract": "_contract_tests",
     "assert_gradients": "_derived",
     "assert_lazy": "_derived",
     "assert_matches_numpy": "_matches",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.protocol import Array, HostArray
     from xbridge.testing._outcome import Outcome
+    from xbridge.testing._reachable import ReachableState
 
     Removal = tuple[str, Callable[["Call"], "Call"]]
 
@@ -54,6 +55,8 @@ class Call(NamedTuple):
     """Another way to judge a call than to compare it with NumPy's."""
     written: tuple[tuple[str, ...], str] = ((), "{}")
     """Statements before the call in a program, and the expression around it."""
+    state: ReachableState | None = None
+    """What the function keeps between calls, if it is put back after a diagnosis."""
 
     @classmethod
     def of(
@@ -98,8 +101,7 @@ class Call(NamedTuple):
         """Run both calls. Return the first difference, or the first argument that was changed."""
         if arrays is None or run is None:
             arrays = [one.make() for one in self.recipes()]
-            filled = self.fill(arrays)
-            run = partial(self.f, *filled.args, **filled.kwargs)
+            run = self.bind(arrays)
         if self.by is not None:
             return self.by(self, run)
         actual = outcome(run)
@@ -111,6 +113,15 @@ class Call(NamedTuple):
         """Return the call with arrays in the places of the recipes."""
         left = iter(arrays)
         return self.map(lambda _: next(left))
+
+    def bind(self, arrays: Iterable[Array]) -> partial[Any]:
+        """Return the function with its arguments, and arrays in the places of the recipes."""
+        filled = self.fill(arrays)
+        return partial(self.f, *filled.args, **filled.kwargs)
+
+    def run(self) -> Outcome:
+        """Run the call with new arrays."""
+        return outcome(self.bind(one.make() for one in self.recipes()))
 
     def expected(self) -> Outcome:
         """Run the reference on NumPy's arrays."""
@@ -261,11 +272,15 @@ class Program(NamedTuple):
         return "\n".join([*self.lines, self.expression])
 
 
-def program(call: Call) -> Program:
-    """Return the source code of a call. A function that cannot be imported has the name `f`."""
+def program(call: Call, *, taken: int = 0) -> Program:
+    """Return the source code of a call. A function that cannot be imported has the name `f`.
+
+    The first names are left out if they are taken by the arrays of another call.
+    """
     found = call.path
     recipes = call.recipes()
-    names = [chr(ord("a") + n) if len(recipes) <= len("abcde") else f"x{n}" for n in range(len(recipes))]
+    numbers = range(taken, taken + len(recipes))
+    names = [chr(ord("a") + n) if numbers.stop <= len("abcde") else f"x{n}" for n in numbers]
     imports = [line for one in recipes for line in one.imports()]
     imports += [f"from {found[0]} import {found[1]}"] if found else []
     made = [f"{name} = {one.expression()}" for name, one in zip(names, recipes, strict=True)]

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _CUT = "cuts the graph"
 _COMPUTES = "computes a lazy array"
-_DIFFERENTIABLE = ("torch", "jax")
+DIFFERENTIABLE = ("torch", "jax")
 _COARSE = ", eps=1e-3, atol=1e-2, rtol=2e-2"
 """The options of torch's check in float32."""
 
-_LAZY = ("dask", "jax")
+LAZY = ("dask", "jax")
 
 
 def assert_gradients(f: Callable[..., Any], /, *args: Any, rtol: float | None = None, **kwargs: Any) -> None:
@@ -98,7 +98,7 @@ def assert_lazy(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
 def laziness(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     """Return a call that is judged by what it computes."""
     call = Call.of(f, args, kwargs, None, {})
-    if call.promise.backend not in _LAZY:
+    if call.promise.backend not in LAZY:
         reason = f"{call.promise.backend} has no lazy arrays"
         raise OptionError.build("check what a function computes", reason, "arrays of dask or jax")
     return as_lazy(call)
@@ -164,9 +164,13 @@ def gradients(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], rtol: float | None = None
 ) -> Call:
     """Return a call that is judged by its gradient."""
-    call = Call.of(f, args, kwargs, None, {})
+    return as_differentiable(Call.of(f, args, kwargs, None, {}), rtol)
+
+
+def as_differentiable(call: Call, rtol: float | None = None) -> Call:
+    """Return a call of torch's or JAX's arrays that is judged by its gradient."""
     backend = call.promise.backend
-    if backend not in _DIFFERENTIABLE:
+    if backend not in DIFFERENTIABLE:
         raise GradientError.build(f"check gradients of {backend}", "it has none", "arrays of torch or jax")
     floating = [one.values.dtype for one in call.recipes() if one.values.dtype.kind == "f"]
     if not floating:

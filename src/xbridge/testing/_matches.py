@@ -50,14 +50,10 @@ def diagnose(call: Call, difference: Difference) -> Finding:
     simplest, needed = minimal(call, difference.kind)
     found = simplest.judge() or difference
     promise = call.promise
-    return Finding(
-        name_of(call.f),
-        promise.backend,
-        difference.kind,
-        tuple(needed),
-        found.message,
-        reproduction(simplest, found),
-    )
+    text = reproduction(simplest, found)
+    if call.state is not None:
+        call.state.restore()
+    return Finding(name_of(call.f), promise.backend, difference.kind, tuple(needed), found.message, text)
 
 
 def assert_matches_numpy(

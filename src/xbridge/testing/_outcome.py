@@ -34,7 +34,7 @@ _CRASHES = (AttributeError, NameError, AssertionError, RecursionError)
 """Errors that are not a refusal by the function, even if NumPy's call raises too."""
 
 
-_MOST_LISTED = 64
+MOST_LISTED = 64
 """The most values that a program lists."""
 
 _SHOWN = 120
@@ -58,10 +58,12 @@ class Difference(NamedTuple):
     """The code that selects the part of the result."""
     check: str = ""
     """A statement that raises as long as `{part}` is wrong, with `{array}` for an argument."""
+    program: tuple[str, ...] = ()
+    """Statements of a program after those that make the arrays, where a call and a check do not say it."""
 
 
 class Promise(NamedTuple):
-    """How the outcome of a call has to agree with NumPy's."""
+    """How the outcome of a call has to agree with that of another one, mostly NumPy's."""
 
     backend: str
     device: Device
@@ -72,6 +74,8 @@ class Promise(NamedTuple):
     warnings: bool = True
     inputs: tuple[str, ...] = ()
     """The floating dtypes of the arguments: a Python number that is computed from them is no more exact."""
+    beside: str = "with NumPy"
+    """The other call, as messages name it."""
 
 
 class _Caught:
@@ -93,14 +97,20 @@ class _Caught:
 
 def outcome(call: Callable[[], Any]) -> Outcome:
     """Run a call to its end: an iterator is read, and warnings are collected."""
-    result = None
     with _repeated_warnings(), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        with _Caught() as caught:
-            result = call()
-            if isinstance(result, Iterator):
-                result = list(result)
-    return Outcome(result, caught.error, tuple(warned))
+        found = catch(call)
+    return found._replace(warned=tuple(warned))
+
+
+def catch(call: Callable[[], Any]) -> Outcome:
+    """Run a call to its end, as `outcome` does, without its warnings, which all threads share."""
+    result = None
+    with _Caught() as caught:
+        result = call()
+        if isinstance(result, Iterator):
+            result = list(result)
+    return Outcome(result, caught.error, ())
 
 
 @contextmanager
@@ -144,9 +154,10 @@ def compare(actual: Outcome, expected: Outcome, promise: Promise) -> Difference 
         return Difference(f"raises {name}", f"{name}: {text}") if promise.errors else None
     if expected.error is not None:
         text = f"{type(expected.error).__name__}: {first_line(expected.error)}"
-        return Difference("does not raise", f"NumPy's call raises {text}") if promise.errors else None
+        said = f"the call {promise.beside} raises {text}"
+        return Difference("does not raise", said) if promise.errors else None
     if [part.path for part in read] != [part.path for part in usual]:
-        text = f"its results are {_paths(read)}; with NumPy {_paths(usual)}"
+        text = f"its results are {_paths(read)}; {promise.beside} {_paths(usual)}"
         return Difference("structure", text, check=_check_structure(expected.result))
     for one, other in zip(read, usual, strict=True):
         path = one.path
@@ -195,14 +206,14 @@ def _compare_part(mine: _Part, theirs: _Part, promise: Promise) -> Difference | 
     if a is None or b is None:
         is_array = b is not None and not isinstance(other, np.generic | int | float | complex)
         if a is None and is_array and one is not None:
-            text = f"{type_of(one)}, and with NumPy an array"
+            text = f"{type_of(one)}, and {promise.beside} an array"
             return Difference("backend", text, check=_IS_LIKE)
         both = a is None and b is None and (one is None) == (other is None)
         same = both and (type(one) is not type(other) or _is_equal(one, other))
         is_plain = isinstance(other, str | int | float | complex | np.generic | None)
         check = f"assert {{part}} == {other!r}".replace("== None", "is None") if is_plain else ""
         check = "assert {part} is not None" if one is None else check
-        return None if same else Difference("values", _short(one, other), check=check)
+        return None if same else Difference("values", _short(one, other, promise), check=check)
     if not isinstance(one, int | float | complex):
         if backend_for(type(one)) is not None and a.library != get_library(promise.backend):
             return Difference(
@@ -216,18 +227,19 @@ def _compare_part(mine: _Part, theirs: _Part, promise: Promise) -> Difference | 
         is_number = isinstance(other, int | float | complex) and not isinstance(other, np.generic)
         if not is_number and not _is_promised(a.dtype, _had(b.dtype, promise), promise.dtype):
             check = f"assert str({{part}}.dtype).rpartition('.')[2] != {a.dtype!r}"
-            return Difference("dtype", f"the result is {a.dtype}, and with NumPy {b.dtype}", check=check)
+            text = f"the result is {a.dtype}, and {promise.beside} {b.dtype}"
+            return Difference("dtype", text, check=check)
     if a.shape != b.shape:
         shape = "tuple({part}.shape)" if hasattr(one, "shape") else "np.shape({part})"
-        text = f"the shape is {a.shape}, and with NumPy {b.shape}"
+        text = f"the shape is {a.shape}, and {promise.beside} {b.shape}"
         return Difference("shape", text, check=f"assert {shape} == {b.shape}")
     dtypes = (a.dtype, b.dtype, *(promise.inputs if is_inexact(a.dtype) else ()))
     near = Near.of(*dtypes, rtol=_rtol(promise, *dtypes), atol=None, equal_nan=True)
-    lines = differences(a, b, [], near.agree, names=("actual", "with NumPy"), explain=near.explain)
+    lines = differences(a, b, [], near.agree, names=("actual", promise.beside), explain=near.explain)
     if not lines:
         return None
     check = _check_values(one, a, b, near)
-    return Difference("values", "\n".join([_short(one, other), *lines]), check=check)
+    return Difference("values", "\n".join([_short(one, other, promise), *lines]), check=check)
 
 
 _IS_LIKE = "assert isinstance({part}, type({array}))"
@@ -242,7 +254,7 @@ def _check_structure(expected: Any) -> str:
 
 def _check_values(one: Any, a: Look, b: Look, near: Near) -> str:
     """Return a statement on the values of an array or a number; "" for more than a program lists."""
-    if b.values.size > _MOST_LISTED or b.values.dtype.kind not in "biufc":
+    if b.values.size > MOST_LISTED or b.values.dtype.kind not in "biufc":
         return ""
     code = "{part}" if backend_for(type(one)) is None else read_expression(a.backend, "{part}")
     if near.relative == near.absolute == 0:
@@ -251,10 +263,10 @@ def _check_values(one: Any, a: Look, b: Look, near: Near) -> str:
     return f"np.testing.assert_allclose({code}, {literal(b.values)}, {tolerances})"
 
 
-def _short(one: Any, other: Any) -> str:
+def _short(one: Any, other: Any, promise: Promise) -> str:
     """Return both values in one line."""
     a, b = (" ".join(repr(x).split()) for x in (one, other))
-    return f"gives {a[:_SHOWN]}, and NumPy {b[:_SHOWN]}"
+    return f"gives {a[:_SHOWN]}, and {promise.beside} {b[:_SHOWN]}"
 
 
 def get_library(backend: str) -> str:

@@ -26,7 +26,9 @@ def reproduction(call: Call, found: Difference) -> str:
     if call.promise.device.kind == "emu":
         return text.replace("'emu:0'", "'cuda'") + "\n# not run here: it needs an accelerator"
     raised = outcome(partial(exec, text, {"f": call.f})).error
-    if raised is None or (found.kind.startswith("raises ") and type(raised).__name__ != found.kind[7:]):
+    if raised is None or (
+        found.kind.startswith("raises ") and type(raised).__name__ != found.kind.split()[1]
+    ):
         return text + "\n# this program does not fail: the failure needs the arrays of the kit"
     return text if call.path else text + "\n# f is the function of the test"
 
@@ -34,7 +36,9 @@ def reproduction(call: Call, found: Difference) -> str:
 def _lines(call: Call, made: Program, found: Difference) -> list[str]:
     """Return the lines of a program: the call with the message, and what fails."""
     said = f"  # {found.message.splitlines()[0]}"
-    if call.by is not None:
+    if found.program:
+        return [*made.lines, *found.program]
+    if call.by is not None and call.written != ((), "{}"):
         return [*made.lines, made.expression + said]
     numpy = [] if "import numpy as np" in made.lines else ["import numpy as np"]
     if found.kind == "changes its input":

@@ -1,0 +1,508 @@
+"""What a function of arrays promises by itself, held without a reference.
+
+A promise is checked by further calls with the same values: in another layout, in another order, in threads,
+in float64. Each is a `Call` with a judge of its own, so that a failure is diagnosed and simplified as a
+difference from NumPy's is.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from linecache import getline
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, category, is_inexact
+from xbridge._registry.registry import get
+from xbridge.backends import HOST
+from xbridge.errors import OptionError, XBridgeError
+from xbridge.testing import _derived
+from xbridge.testing._addresses import overlap
+from xbridge.testing._call import Call, describe, program
+from xbridge.testing._diff import differences, look, resolve
+from xbridge.testing._interleavings import DeadlockError, Interleavings, run_alone
+from xbridge.testing._matches import MismatchError
+from xbridge.testing._outcome import MOST_LISTED, Difference, compare, first_line, outcome, parts
+from xbridge.testing._reachable import ReachableState
+from xbridge.testing._source import ON_REQUEST, literal, properties_of, read_expression
+from xbridge.testing._without import excluded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge.testing._call import Program
+    from xbridge.testing._interleavings import Switch
+    from xbridge.testing._outcome import Outcome
+    from xbridge.testing._source import Recipe
+
+T = TypeVar("T")
+
+_NARROW = {"float64": "float32", "complex128": "complex64"}
+_LEAST_EXPONENTS = {"float16": -13, "float64": -1021, "complex128": -1021}
+"""Exponents of the smallest normal numbers, as `frexp` counts; those of all others are float32's."""
+
+
+class Contract(NamedTuple):
+    """The promises of a function, as the keywords of `assert_contract` name them."""
+
+    dtype: str | None = None
+    aliases: bool | None = None
+    ulp: float | None = None
+    lazy: bool = False
+    differentiable: bool = False
+    reference: Callable[..., Any] | None = None
+    layouts: bool = True
+    empty: bool = True
+    repeatable: bool = True
+    threads: bool = True
+    raises: type[Exception] | tuple[type[Exception], ...] = ()
+
+
+def assert_contract(  # noqa: PLR0913 -- independent promises
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    dtype: str | None = None,
+    aliases: bool | None = None,
+    ulp: float | None = None,
+    lazy: bool = False,
+    differentiable: bool = False,
+    reference: Callable[..., Any] | None = None,
+    layouts: bool = True,
+    empty: bool = True,
+    repeatable: bool = True,
+    threads: bool = True,
+    raises: type[Exception] | tuple[type[Exception], ...] = (),
+    **kwargs: Any,
+) -> None:
+    """Assert that a function of arrays keeps its promises; most need no reference.
+
+    The arguments must stay unchanged in any case. Each further promise is checked by calls with arrays of the
+    same values. Those that nearly every function makes are checked unless they are switched off.
+
+    Parameters
+    ----------
+    f : callable
+        The function.
+    *args, **kwargs
+        Its arguments, with arrays of one library.
+    dtype : str, optional
+        The dtype of every array in the result: ``"kept"`` for that of the arguments, to which NumPy promotes
+        several; ``"kind"`` for one of its kind, such as any floating dtype; or a name, such as ``"bool"``.
+    aliases : bool, optional
+        False if no result shares memory with an argument, True if each does. Arrays that nobody can write,
+        such as those of JAX and Dask, share memory without harm and are left out.
+    ulp : float, optional
+        The largest error of floating results, in units in the last place. The function is called with the
+        arguments in float32, or in the narrower dtype that they have, and in float64.
+    lazy : bool
+        Whether Dask's arrays are not computed and JAX's are traced, see `assert_lazy`. Other libraries have
+        no lazy arrays.
+    differentiable : bool
+        Whether gradients of torch and JAX are those of the values, see `assert_gradients`. The function has
+        to be differentiable at the arguments. Arguments that are not finite are left out.
+    reference : callable, optional
+        A function that gives the same values with NumPy's arrays. Dtypes are not compared.
+    layouts : bool
+        Whether results are the same in every memory layout: in other orders and strides, repeated by
+        broadcasting, unaligned, read-only, in the other byte order, in other chunks, with pending
+        conjugation. Layouts that the mark or the option ``without`` names are left out.
+    empty : bool
+        Whether arrays without elements are taken, if the same call with elements is.
+    repeatable : bool
+        Whether a result depends on the arguments alone, not on earlier calls.
+    threads : bool
+        Whether a call gives the same while another thread calls the function. The call is stopped before each
+        of its operations in turn, while a second one runs, so a race is found every time.
+    raises : exception or tuple of exceptions
+        Errors by which the function may refuse arguments. The check then ends.
+
+    Raises
+    ------
+    AssertionError
+        A promise is broken. The message names it and the property of the arrays that matters, and has a
+        program without xbridge.
+    OptionError
+        `dtype` is another word.
+
+    Notes
+    -----
+    For `repeatable` and `threads`, containers and buffers that the function reaches through its variables are
+    set back to what they were before each call, and those of `functools.cache` are emptied. A function that
+    reaches none is not called in threads. State that is hidden in extension modules is not seen.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> def scale(x):
+    ...     return x / np.abs(x).max(initial=1)
+    >>> assert_contract(scale, np.array([1.0, 4.0], "float32"), dtype="kept", aliases=False, ulp=1)
+    >>> def first_half(x):
+    ...     return x[: x.size // 2]
+    >>> assert_contract(first_half, np.ones(2), aliases=False)
+    Traceback (most recent call last):
+    xbridge.testing._matches.MismatchError: first_half aliases an argument with numpy: fails for plain arrays
+    the result has memory in common with array 0
+    <BLANKLINE>
+    import numpy as np
+    a = np.array([1.0, 1.0])
+    result = f(a)  # the result has memory in common with array 0
+    assert not np.shares_memory(result, a)
+    # f is the function of the test
+    """
+    __tracebackhide__ = True
+    promised = Contract(
+        dtype, aliases, ulp, lazy, differentiable, reference, layouts, empty, repeatable, threads, raises
+    )
+    hold(f, args, kwargs, promised)
+
+
+def hold(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], promised: Contract) -> None:
+    """Raise an AssertionError if a function breaks a contract."""
+    __tracebackhide__ = True
+    check_dtype(promised.dtype)
+    given: list[Array] = []
+    state = ReachableState(f)
+    call = Call.of(f, args, kwargs, None, {}, given)._replace(
+        by=partial(_judge_result, promised=promised), state=state
+    )
+    try:
+        first = outcome(partial(f, *args, **kwargs))
+        if isinstance(first.error, promised.raises):
+            return
+        if found := _break(call, given, first, promised):
+            raise MismatchError(call, found)
+        for trial in _trials(call, promised, state):
+            state.restore()
+            if found := trial.judge():
+                raise MismatchError(trial, found)
+    finally:
+        state.restore()
+
+
+def check_dtype(dtype: object) -> None:
+    """Raise if a word is not a promise of a dtype."""
+    if dtype not in (None, "kept", "kind", *DTYPES):
+        reason = "it is 'kept', 'kind' or the name of a dtype"
+        raise OptionError.build(f"hold a function to dtype={dtype!r}", reason, "dtype='kept'")
+
+
+def _trials(call: Call, promised: Contract, state: ReachableState) -> Iterator[Call]:
+    """Yield the further calls that a contract asks for, each with a judge."""
+    recipes, library = call.recipes(), call.promise.backend
+    others = [call, call.map(_other_values), _resized(call, lambda values: np.concatenate([values, values]))]
+    if promised.repeatable:
+        repeated = call._replace(options={"beside": "in a first call"})
+        yield from (repeated._replace(by=partial(_judge_repeated, other=x, state=state)) for x in others)
+    floating = [one.values for one in recipes if is_inexact(one.values.dtype.name)]
+    if promised.reference is not None:
+        yield call._replace(reference=promised.reference, options={"dtype": "any"}, by=None)
+    if promised.ulp is not None and floating:
+        yield call.map(_narrow)._replace(by=partial(_judge_accuracy, ulp=promised.ulp))
+    if promised.lazy and library in _derived.LAZY:
+        yield _derived.as_lazy(call)
+    is_smooth = floating and all(np.isfinite(values).all() for values in floating)
+    if promised.differentiable and library in _derived.DIFFERENTIABLE and is_smooth:
+        yield _derived.as_differentiable(call)
+    if promised.layouts:
+        yield from _relaid(call._replace(options={"beside": "for plain arrays"}, by=_judge_layout))
+    if promised.empty:
+        yield from _emptied(call, promised)
+    if promised.threads and not state.is_empty:
+        alone = call._replace(options={"beside": "alone"})
+        yield from (alone._replace(by=partial(_judge_threads, other=x, state=state)) for x in others)
+
+
+# -- the result --------------------------------------------------------------------------------------
+
+
+def _judge_result(call: Call, run: partial[Any], *, promised: Contract) -> Difference | None:
+    """Judge a call by its result alone."""
+    arrays: list[Array] = []
+    describe((run.args, run.keywords), arrays)
+    return _break(call, arrays, outcome(run), promised)
+
+
+def _break(call: Call, arrays: list[Array], made: Outcome, promised: Contract) -> Difference | None:
+    """Return the first promise that the result of a call breaks."""
+    if made.error is not None:
+        if isinstance(made.error, promised.raises):
+            return None
+        name = type(made.error).__name__
+        return Difference(f"raises {name}", f"{name}: {first_line(made.error)}")
+    if changed := call.changed(arrays):
+        return Difference("changes its input", changed)
+    for path, part in parts(made.result):
+        owner = _resolve(part)
+        if owner is None:
+            continue
+        backend, x = owner
+        found = None
+        if promised.dtype is not None:
+            found = _break_dtype(call, backend.array_info(x).dtype, promised.dtype)
+        if promised.aliases is not None and not backend.assumes_immutable:
+            found = found or _break_aliases(call, arrays, x, aliases=promised.aliases)
+        if found:
+            return found._replace(path=path, message=found.message.replace("result", f"result{path}", 1))
+    return None
+
+
+def _resolve(part: object) -> tuple[Backend, Array] | None:
+    """Return the backend of a part of a result and the array; None for anything else."""
+    try:
+        return resolve(part, "compare")
+    except XBridgeError:
+        return None
+
+
+def _break_dtype(call: Call, dtype: str, promised: str) -> Difference | None:
+    """Compare the dtype of a result with the promised one, or with that of the arguments."""
+    wanted = promised
+    if promised in ("kept", "kind"):
+        given = [one.values.dtype for one in call.recipes()]
+        wanted = np.result_type(*given).name if given else dtype
+    if dtype == wanted or (promised == "kind" and category(dtype) == category(wanted)):
+        return None
+    whose = (
+        f"and the contract says {wanted}" if promised not in ("kept", "kind") else f"of {wanted} arguments"
+    )
+    text = "str({part}.dtype).rpartition('.')[2]"
+    check = f"assert {category(wanted)!r} in {text}" if promised == "kind" else f"assert {text} == {wanted!r}"
+    return Difference("dtype", f"the result is {dtype}, {whose}", check=check)
+
+
+def _break_aliases(call: Call, arrays: list[Array], x: Array, *, aliases: bool) -> Difference | None:
+    """Compare the memory of a result with that of each argument."""
+    shared = [number for number, array in enumerate(arrays) if overlap(x, array)]
+    if bool(shared) == aliases or 0 in x.shape:
+        return None
+    one, name = call.recipes()[shared[0] if shared else 0], program(call).arrays[shared[0] if shared else 0]
+    there, here = (read_expression(one.backend, word) for word in ("{part}", name))
+    check = f"assert {'' if aliases else 'not '}np.shares_memory({there}, {here})"
+    if aliases:
+        return Difference("copies", "the result has no memory in common with an argument", check=check)
+    said = f"the result has memory in common with array {shared[0]}"
+    return Difference("aliases an argument", said, check=check)
+
+
+# -- precision ---------------------------------------------------------------------------------------
+
+
+def _narrow(one: Recipe) -> Recipe:
+    """Round an array to float32, or leave it in a dtype that is no wider."""
+    dtype = _NARROW.get(one.values.dtype.name)
+    with np.errstate(over="ignore"):
+        return one if dtype is None else one._replace(values=one.values.astype(dtype))
+
+
+def _widen(one: Recipe) -> Recipe:
+    """Return the same numbers in float64, in NumPy if the library does not have it."""
+    name = one.values.dtype.name
+    if not is_inexact(name):
+        return one
+    dtype = "complex128" if category(name) == "complex" else "float64"
+    wide = one._replace(values=one.values.astype(dtype), properties=())
+    has = get(one.backend).unsupported_dtype(dtype, one.device) is None
+    return wide if has else wide._replace(backend=HOST, device=CPU)
+
+
+def _judge_accuracy(call: Call, run: Callable[[], Any], *, ulp: float) -> Difference | None:
+    """Compare floating results with those in float64."""
+    narrow, wide = outcome(run), call.map(_widen).run()
+    if narrow.error is not None or wide.error is not None:
+        return None
+    inputs = [one.values.dtype.name for one in call.recipes() if is_inexact(one.values.dtype.name)]
+    for (path, one), (_, other) in zip(parts(narrow.result), parts(wide.result), strict=False):
+        if _resolve(one) is None or _resolve(other) is None:
+            continue
+        a, b = look(one), look(other)
+        if not is_inexact(a.dtype) or a.values.shape != b.values.shape:
+            continue
+        dtype = min((a.dtype, *inputs), key=lambda name: DTYPES[name].digits)
+        errors = _count_ulps(a.values, b.values, dtype)
+        if not (errors <= ulp).all():
+            names = (a.dtype, "in float64")
+            lines = differences(a, b, [], lambda _a, _b, errors=errors: errors <= ulp, names=names)  # type: ignore[misc]
+            where = f"result{path}" if path else "the result"
+            text = f"{where} is wrong by {np.nanmax(errors):.3g} units in the last place of {dtype}"
+            shown = read_expression(a.backend, "{part}")
+            rtol = ulp * 2.0 ** -DTYPES[dtype].digits
+            check = f"np.testing.assert_allclose({shown}, {literal(b.values)}, rtol={rtol:.3g}, atol=0)"
+            is_long = b.values.size > MOST_LISTED
+            return Difference("is inaccurate", "\n".join([text, *lines]), path, "" if is_long else check)
+    return None
+
+
+def _count_ulps(a: HostArray, b: HostArray, dtype: str) -> HostArray:
+    """Return the distances of numbers from exact ones, in units in the last place of a dtype."""
+    digits, least = DTYPES[dtype].digits, _LEAST_EXPONENTS.get(dtype, -125)
+    wide = a.astype(b.dtype)
+    with np.errstate(all="ignore"):
+        rounded = b.astype(dtype).astype(b.dtype)  # a number beyond the range is right if it is infinite
+        unit = np.ldexp(1.0, np.maximum(np.frexp(np.abs(b))[1], least) - digits)
+        same = (wide == b) | (wide == rounded) | (np.isnan(wide) & np.isnan(b))
+        errors = np.where(same, 0.0, np.abs(wide - b) / unit)
+    return np.where(np.isnan(errors), np.inf, errors)
+
+
+# -- layouts and sizes -------------------------------------------------------------------------------
+
+
+def _relaid(call: Call) -> Iterator[Call]:
+    """Yield the call in every layout: that of all arrays that have it, and of each alone."""
+    recipes = [one._replace(properties=()) for one in call.recipes()]
+    left_out = {*ON_REQUEST, *excluded()}
+    for name in dict.fromkeys(word for one in recipes for word in properties_of(one.backend)):
+        relaid = (
+            {} if name in left_out else {n: x for n, one in enumerate(recipes) if (x := _laid(one, name))}
+        )
+        ways = [relaid] * bool(relaid) + [{n: x} for n, x in relaid.items() if len(relaid) > 1]
+        yield from (call.fill([way.get(n, one) for n, one in enumerate(recipes)]) for way in ways)
+
+
+def _laid(one: Recipe, name: str) -> Recipe | None:
+    """Return an array with a property, with equal rows if it needs them; None if it cannot have it."""
+    values = one.values
+    folded = one._replace(values=np.repeat(values[:1], len(values), 0)) if values.ndim else one
+    for each in (one, folded):
+        if each.takes(name):
+            return each._replace(properties=(name,))
+    return None
+
+
+def _judge_layout(call: Call, run: Callable[[], Any]) -> Difference | None:
+    """Compare a call with that of the same values in the simplest layout."""
+    plain = call.map(lambda one: one._replace(properties=()))
+    return compare(outcome(run), plain.run(), call.promise)
+
+
+def _resized(call: Call, resize: Callable[[HostArray], HostArray], *, alone: bool = False) -> Call:
+    """Return a call with another length of the first array, and of others with the same one unless alone."""
+    recipes = call.recipes()
+    first = next((n for n, one in enumerate(recipes) if one.values.ndim), None)
+    if first is None:
+        return call
+    length = len(recipes[first].values)
+    sized = [
+        one.with_values(resize(one.values))
+        if n == first or (not alone and one.values.shape[:1] == (length,))
+        else one
+        for n, one in enumerate(recipes)
+    ]
+    return call.fill(sized)
+
+
+def _emptied(call: Call, promised: Contract) -> Iterator[Call]:
+    """Yield the call with arrays without elements."""
+    if any(one.values.ndim for one in call.recipes()) and all(one.values.size for one in call.recipes()):
+        both, one = (_resized(call, lambda values: values[:0], alone=alone) for alone in (False, True))
+        yield both._replace(by=partial(_judge_empty, promised=promised, fallback=one))
+
+
+def _judge_empty(call: Call, run: partial[Any], *, promised: Contract, fallback: Call) -> Difference | None:
+    """Judge the result of a call with empty arrays; arrays of one length need not be of one axis."""
+    found = _judge_result(call, run, promised=promised)
+    if found is None or not found.kind.startswith("raises "):
+        return found
+    return fallback.judge() and found._replace(kind=f"{found.kind} for empty arrays")
+
+
+# -- other calls -------------------------------------------------------------------------------------
+
+
+def _other_values(one: Recipe) -> Recipe:
+    """Return an array of the same dtype and shape with other values, close to the given ones."""
+    values = one.values.reshape(-1)[::-1].reshape(one.values.shape)
+    kind = category(one.values.dtype.name)
+    with np.errstate(all="ignore"):
+        other = ~values if kind == "bool" else values // 2 + 1 if kind == "int" else values / 2 + 0.25
+    return one.with_values(other.astype(one.values.dtype))
+
+
+def _judge_repeated(
+    call: Call, _run: Callable[[], Any], *, other: Call, state: ReachableState
+) -> Difference | None:
+    """Compare a call after another one with the same call before it."""
+    state.restore()
+    first = call.run()
+    state.restore()
+    other.run()
+    found = compare(call.run(), first, call.promise)
+    state.restore()
+    if found is None:
+        return None
+    made, before = program(call), program(other, taken=len(call.recipes()))
+    lines = (*_arrays_of(before), before.call, *_checked(made.call, found, made))
+    return found._replace(kind="depends on earlier calls", program=lines)
+
+
+def _judge_threads(
+    call: Call, run: Callable[[], Any], *, other: Call, state: ReachableState
+) -> Difference | None:
+    """Compare calls in two threads with calls alone, for each operation at which the first is stopped."""
+    runs, second = Interleavings(state.roots), other.bind([one.make() for one in other.recipes()])
+
+    def begin(start: Callable[..., T], *calls: Any) -> T:
+        state.restore()
+        return start(*calls)
+
+    try:
+        usual = begin(run_alone, run), begin(run_alone, second)
+        if usual[1].error is not None:
+            return None
+        for switch in begin(runs.switches, run):
+            both = begin(runs.run, run, second, switch)
+            for number, (made, alone) in enumerate(zip(both, usual, strict=True)):
+                if found := compare(made, alone, call.promise):
+                    return _describe_race(call, other, switch, number, found)
+    except DeadlockError:
+        text = "two calls in threads wait for each other"
+        return Difference("is not safe in threads", text, program=("# the calls would not end",))
+    finally:
+        state.restore()
+    return None
+
+
+def _describe_race(call: Call, other: Call, switch: Switch, number: int, found: Difference) -> Difference:
+    """Return a difference with the place of a switch, and a program that switches there."""
+    made, second = program(call), program(other, taken=len(call.recipes()))
+    source = getline(switch.code.co_filename, switch.line).strip()
+    where = f"line {switch.line} of {switch.code.co_name}" + (f", {source}" if source else "")
+    message = f"{'the second call: ' * number}{found.message}\nwhile another thread runs at {where}"
+    lines = (
+        *_arrays_of(second),
+        "import sys",
+        "from concurrent.futures import ThreadPoolExecutor, wait",
+        "pool, seconds = ThreadPoolExecutor(2), []",
+        "def switch(frame, event, argument):",
+        "    frame.f_trace_opcodes = True",
+        f"    here = {switch.code.co_name!r}, {switch.offset}  # {where}",
+        "    if event == 'opcode' and not seconds and (frame.f_code.co_name, frame.f_lasti) == here:",
+        f"        seconds.append(pool.submit(lambda: {second.call}))",
+        "        wait(seconds, 1)",
+        "    return switch",
+        "def call_first():",
+        "    sys.settrace(switch)",
+        f"    return {made.call}",
+        *["pool.submit(call_first).result()"] * number,
+        *_checked(("pool.submit(call_first).result()", "seconds[0].result()")[number], found, made),
+    )
+    return found._replace(kind="is not safe in threads", message=message, program=lines)
+
+
+def _arrays_of(made: Program) -> list[str]:
+    """Return the statements of a program that make its arrays."""
+    return [line for line in made.lines if line.partition(" = ")[0] in made.arrays]
+
+
+def _checked(call: str, found: Difference, made: Program) -> list[str]:
+    """Return statements that fail if the result of a call is not the expected one."""
+    said = f"  # {found.message.splitlines()[0]}"
+    check = found.check.replace("{part}", f"result{found.path}")
+    if not check or "{array}" in check:
+        return [call + said]
+    numpy = ["import numpy as np"] if "np." in check and "import numpy as np" not in made.lines else []
+    return [*numpy, f"result = {call}{said}", check]

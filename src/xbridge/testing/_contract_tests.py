@@ -1,0 +1,97 @@
+"""A decorator that makes a Hypothesis test of a contract."""
+
+from __future__ import annotations
+
+from functools import partial, update_wrapper
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbridge.testing._contract import Contract, check_dtype, hold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias, TypedDict, Unpack
+
+    Inputs: TypeAlias = "st.SearchStrategy[Any] | Callable[[str], st.SearchStrategy[Any]]"
+
+    class Promises(TypedDict, total=False):
+        """The promises of `assert_contract`."""
+
+        dtype: str | None
+        aliases: bool | None
+        ulp: float | None
+        lazy: bool
+        differentiable: bool
+        reference: Callable[..., Any] | None
+        layouts: bool
+        empty: bool
+        repeatable: bool
+        threads: bool
+        raises: type[Exception] | tuple[type[Exception], ...]
+
+
+def contract(
+    *inputs: Inputs, **promises: Unpack[Promises]
+) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """Make a Hypothesis test of a function of arrays, which holds it to a contract.
+
+    The decorated function returns what is promised about: it has the call of the tested function, and no
+    assertion. As with `hypothesis.given`, its last parameters are drawn, and pytest fills in those before.
+
+    Parameters
+    ----------
+    *inputs : strategy, or function from the name of a backend to a strategy
+        The last arguments. A function, such as `arrays` itself, makes the test run with every library, by
+        the fixture ``backend``.
+    **promises
+        As for `assert_contract`, except that a reference takes the arguments of the decorated function.
+
+    Returns
+    -------
+    callable
+        A decorator. `hypothesis.settings` and marks of pytest go above it.
+
+    Raises
+    ------
+    OptionError
+        `dtype` is another word.
+
+    Examples
+    --------
+    >>> from hypothesis import settings
+    >>> from xbridge.testing.strategies import arrays
+    >>> @settings(max_examples=5)
+    ... @contract(arrays("numpy", dtypes="float32", elements=(-9, 9)), dtype="kept", ulp=2)
+    ... def test_square(x):
+    ...     return x * x
+    >>> test_square()
+    """
+    promised = Contract(**promises)
+    check_dtype(promised.dtype)
+
+    def decorate(f: Callable[..., Any]) -> Callable[..., None]:
+        before = [*signature(f).parameters.values()][: -len(inputs) or None]
+        names = [one.name for one in before]
+        uses_backend = not all(isinstance(one, st.SearchStrategy) for one in inputs)
+
+        def test(*args: Any, data: st.DataObject, **kwargs: Any) -> None:
+            __tracebackhide__ = True
+            named = {**dict(zip(names, args, strict=False)), **kwargs}
+            backend = named.get("backend", "")
+            strategies = [one if isinstance(one, st.SearchStrategy) else one(backend) for one in inputs]
+            drawn = [data.draw(one) for one in strategies]
+            fixed = [named[name] for name in names]
+            hold(update_wrapper(partial(f, *fixed), f) if fixed else f, tuple(drawn), {}, promised)
+
+        update_wrapper(test, f)
+        more = [] if "backend" in names or not uses_backend else ["backend"]
+        shown = [*before, *(Parameter(name, Parameter.KEYWORD_ONLY) for name in (*more, "data"))]
+        test.__signature__ = Signature(shown)  # type: ignore[attr-defined] # of any function
+        made: Any = given(data=st.data())(test)
+        made.xbridge_contract = promised  # by which the pytest plugin knows it, and lifts the deadline
+        return cast("Callable[..., None]", made)
+
+    return decorate

@@ -1,0 +1,171 @@
+"""Interleavings of two calls in threads, each forced instead of waited for.
+
+A race between threads depends on luck, and a test that waits for it fails now and then. So the first call is
+traced, and stopped before each of its operations in turn, where a second call runs to its end in another
+thread. One such switch shows most races. Only code of the tested packages is stopped.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from contextvars import copy_context
+from functools import cache
+from threading import Thread
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xbridge.testing._outcome import catch
+from xbridge.testing._reachable import root_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+    from typing import TypeAlias
+
+    from xbridge.testing._outcome import Outcome
+
+    TraceFunction: TypeAlias = "Callable[[FrameType, str, object], TraceFunction | None]"
+
+_LOCAL = (
+    "LOAD_FAST",
+    "STORE_FAST",
+    "LOAD_CONST",
+    "PUSH_NULL",
+    "RESUME",
+    "POP_TOP",
+    "PRECALL",
+    "COPY",
+    "SWAP",
+)
+"""The beginnings of the names of operations that other threads cannot notice."""
+
+_MOST_SWITCHES = 200
+"""The most operations before which a call is stopped."""
+
+_PATIENCE = 0.2
+"""Seconds for which a second call may wait for a lock of the stopped one, until that goes on."""
+
+_IMPATIENCE = 0.005
+"""The same once a second call has waited in vain."""
+
+_LONGEST = 20.0
+"""Seconds after which calls are taken to wait for each other."""
+
+
+class Switch(NamedTuple):
+    """An operation before which a call is stopped."""
+
+    code: CodeType
+    offset: int
+    line: int
+
+
+def run_alone(call: Callable[[], Any]) -> Outcome:
+    """Run a call in a thread of its own, where settings of the thread are as in the others."""
+    return _CallThread(call).wait()
+
+
+class Interleavings:
+    """Runs of two calls, of which the first is stopped while the second runs.
+
+    Parameters
+    ----------
+    roots : frozenset of str
+        The root packages whose code is stopped.
+    """
+
+    def __init__(self, roots: frozenset[str]) -> None:
+        self._roots = roots
+        self._patience = _PATIENCE
+
+    def switches(self, call: Callable[[], Any]) -> list[Switch]:
+        """Return the operations of a call that other threads may notice."""
+        found: dict[Switch, None] = {}
+        _CallThread(call, _tracer(found.setdefault, self._roots)).wait()
+        step = -(-len(found) // _MOST_SWITCHES) or 1
+        return [*found][::step]
+
+    def run(
+        self, first: Callable[[], Any], second: Callable[[], Any], switch: Switch
+    ) -> tuple[Outcome, Outcome]:
+        """Run one call until an operation, then another one to its end, then the rest of the first.
+
+        If the second waits for a lock of the first, the first goes on beside it.
+
+        Raises
+        ------
+        DeadlockError
+            Both wait for each other.
+        """
+        stop = _SecondCall(second, switch, self._patience)
+        outcome = _CallThread(first, _tracer(stop, self._roots)).wait()
+        if stop.has_waited:  # for a lock that is held at the next operations too
+            self._patience = _IMPATIENCE
+        return outcome, stop.thread.wait() if stop.thread else run_alone(second)
+
+
+class _SecondCall:
+    """What runs where the first call is stopped: a second call, once."""
+
+    def __init__(self, call: Callable[[], Any], switch: Switch, patience: float) -> None:
+        self._call, self._switch, self._patience = call, switch, patience
+        self.thread: _CallThread | None = None
+        self.has_waited = False
+        """Whether the second call did not end."""
+
+    def __call__(self, here: Switch) -> None:
+        """Run the second call if the first is at the chosen operation."""
+        if here == self._switch and self.thread is None:
+            self.thread = _CallThread(self._call)
+            self.thread.join(self._patience)
+            self.has_waited = self.thread.is_alive()
+
+
+class DeadlockError(RuntimeError):
+    """Two calls in threads wait for each other."""
+
+
+class _CallThread(Thread):
+    """A call in a thread of its own, perhaps traced."""
+
+    def __init__(self, call: Callable[[], Any], tracer: TraceFunction | None = None) -> None:
+        super().__init__(daemon=True)
+        self._call, self._tracer = call, tracer
+        self._context = copy_context()
+        self._outcome: Outcome | None = None
+        self.start()
+
+    def run(self) -> None:
+        sys.settrace(self._tracer)
+        try:
+            self._outcome = self._context.run(catch, self._call)
+        finally:
+            sys.settrace(None)
+
+    def wait(self) -> Outcome:
+        """Return the outcome of the call."""
+        self.join(_LONGEST)
+        if self._outcome is None:
+            raise DeadlockError
+        return self._outcome
+
+
+def _tracer(stop: Callable[[Switch], object], roots: frozenset[str]) -> TraceFunction:
+    """Return a trace function that calls another one before each operation that threads may notice."""
+
+    def trace(frame: FrameType, event: str, _argument: object) -> TraceFunction | None:
+        if event == "call":
+            if root_of(frame.f_globals.get("__name__")) not in roots:
+                return None
+            frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        elif event == "opcode" and frame.f_lasti in _shared(frame.f_code):
+            stop(Switch(frame.f_code, frame.f_lasti, frame.f_lineno))
+        return trace
+
+    return trace
+
+
+@cache
+def _shared(code: CodeType) -> frozenset[int]:
+    """Return the offsets of the operations of a function that other threads may notice."""
+    return frozenset(step.offset for step in dis.get_instructions(code) if not step.opname.startswith(_LOCAL))

@@ -1,0 +1,178 @@
+"""Array functions that each break one promise of a contract, and right ones that look like them."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+
+def xp_of(x: Any) -> Any:
+    return array_api_compat.array_namespace(x)
+
+
+# -- broken promises ---------------------------------------------------------------------------------
+
+
+def widened(x: Any) -> Any:
+    """Return float64."""
+    xp = xp_of(x)
+    return xp.astype(x, xp.float64) * 2
+
+
+def unchanged_if_small(x: Any) -> Any:
+    """Return the argument itself if there is nothing to scale."""
+    xp = xp_of(x)
+    top = xp.max(xp.abs(x)) if x.shape != () and 0 not in x.shape else 1
+    return x / top if top > 100 else x
+
+
+def sorted_in_place(x: Any) -> Any:
+    """Sort the caller's array."""
+    x.sort()
+    return x.copy()
+
+
+def computed(x: Any) -> Any:
+    """Scale by a number that is read from the array."""
+    return x / (1 + float(xp_of(x).sum(x)))
+
+
+def detached(x: Any) -> Any:
+    """Compute a factor outside of the graph."""
+    return x * (x.detach() if hasattr(x, "detach") else x)
+
+
+def log_of_one_plus(x: Any) -> Any:
+    """Cancel the digits of small numbers."""
+    return xp_of(x).log(1 + x)
+
+
+def in_order_of_memory(x: Any) -> Any:
+    """Sum pairs of neighbours in memory."""
+    flat = x.ravel(order="K")
+    return flat[1:] + flat[:-1]
+
+
+def from_bytes(x: Any) -> Any:
+    """Read bytes in the order of this machine."""
+    return np.frombuffer(x.tobytes(), x.dtype.newbyteorder("=")).reshape(x.shape) * 2
+
+
+def weighted(x: Any, weights: Any) -> Any:
+    """Read the memory of weights as if it were whole and forward."""
+    base = weights if weights.base is None else weights.base
+    return x * np.resize(base.reshape(-1), x.shape)
+
+
+_WINDOW: dict[str, Any] = {}
+
+
+def windowed(x: Any) -> Any:
+    """Keep the last window for all threads."""
+    n = x.shape[-1] if x.ndim else 1
+    if _WINDOW.get("n") != n:
+        _WINDOW["n"] = n
+        _WINDOW["window"] = np.hanning(n)
+    return x * _WINDOW["window"]
+
+
+_SCRATCH: dict[tuple[int, ...], Any] = {}
+
+
+def doubled_in_scratch(x: Any) -> Any:
+    """Share a buffer between threads."""
+    scratch = _SCRATCH.setdefault(x.shape, np.empty(x.shape))
+    np.multiply(x, 2, out=scratch)
+    return scratch + 1
+
+
+_TABLE: list[float] = []
+
+
+def looked_up(x: Any) -> Any:
+    """Show a table to other threads while it is filled."""
+    if not _TABLE:
+        for n in range(4):
+            _TABLE.append(n * 0.5)  # noqa: PERF401 -- one by one, so that others see a part
+    return x + len(_TABLE)
+
+
+_MEANS: dict[tuple[int, ...], Any] = {}
+
+
+def centred_by_first(x: Any) -> Any:
+    """Keep the mean of the first array of a shape."""
+    return x - _MEANS.setdefault(x.shape, x.mean() if x.size else 0.0)
+
+
+_CALLS = 0
+
+
+def counted(x: Any) -> Any:
+    """Count calls."""
+    global _CALLS  # noqa: PLW0603 -- that is the fault
+    _CALLS += 1
+    return x + _CALLS
+
+
+def first_row(x: Any) -> Any:
+    """Need an element."""
+    return x - x[0] if x.ndim else x
+
+
+# -- kept promises -----------------------------------------------------------------------------------
+
+_LOCK = threading.Lock()
+_LOCKED: dict[str, Any] = {}
+
+
+def windowed_under_lock(x: Any) -> Any:
+    """Keep the last window, one thread at a time."""
+    n = x.shape[-1] if x.ndim else 1
+    with _LOCK:
+        if _LOCKED.get("n") != n:
+            _LOCKED["n"] = n
+            _LOCKED["window"] = np.hanning(n)
+        return x * _LOCKED["window"]
+
+
+_LOCAL = threading.local()
+
+
+def doubled_in_local_scratch(x: Any) -> Any:
+    """Have a buffer for each thread."""
+    scratch = vars(_LOCAL).setdefault("scratch", {}).setdefault(x.shape, np.empty(x.shape))
+    np.multiply(x, 2, out=scratch)
+    return scratch + 1
+
+
+@cache
+def window(n: int) -> Any:
+    return np.hanning(n)
+
+
+_WINDOWS: dict[int, Any] = {}
+
+
+def windowed_by_cache(x: Any) -> Any:
+    """Keep every window."""
+    return x * window(x.shape[-1] if x.ndim else 1)
+
+
+def windowed_by_length(x: Any) -> Any:
+    """Keep every window, which another thread may compute again."""
+    n = x.shape[-1] if x.ndim else 1
+    if n not in _WINDOWS:
+        _WINDOWS[n] = np.hanning(n)
+    return x * _WINDOWS[n]
+
+
+def softmax(x: Any) -> Any:
+    """Compute with the functions of the standard."""
+    xp = xp_of(x)
+    e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    return e / xp.sum(e, axis=-1, keepdims=True)

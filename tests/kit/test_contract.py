@@ -1,0 +1,468 @@
+"""Contracts of functions: each broken promise is found without a reference, and right functions pass."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import types
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import planted_contracts as planted
+import pytest
+from hypothesis import Phase, seed, settings
+
+import xbridge
+from xbridge.testing import _interleavings, assert_contract, contract
+from xbridge.testing._matches import MismatchError
+from xbridge.testing._reachable import ReachableState
+from xbridge.testing.strategies import arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kit_projects import Ids, Run
+
+pytest_plugins = ["kit_projects"]
+
+QUICK = settings(max_examples=3, database=None, phases=[Phase.generate])
+X = np.array([[0.5, 2.0, 3.0], [1e-4, 5.0, 7.0]])
+
+
+@pytest.fixture(autouse=True)
+def first_use() -> Iterator[None]:
+    """Let the planted functions begin without what the programs of other tests left."""
+    yield
+    for kept in (planted._WINDOW, planted._SCRATCH, planted._TABLE, planted._MEANS):
+        kept.clear()
+
+
+def failure(f: Callable[..., Any], *args: Any, **promises: Any) -> MismatchError:
+    with pytest.raises(MismatchError) as caught:
+        assert_contract(f, *args, **promises)
+    return caught.value
+
+
+BROKEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = {
+    "wrong dtype": (planted.widened, (X.astype("f4"),), {"dtype": "kept"}, "dtype"),
+    "alias of an input": (planted.unchanged_if_small, (X,), {"aliases": False}, "aliases an argument"),
+    "mutated input": (planted.sorted_in_place, (X[:, ::-1].copy(),), {}, "changes its input"),
+    "inaccurate float32": (planted.log_of_one_plus, (X,), {"ulp": 4}, "is inaccurate"),
+    "memory order": (planted.in_order_of_memory, (X,), {}, "values"),
+    "byte order": (planted.from_bytes, (X,), {}, "values"),
+    "broadcast weight and negative stride": (planted.weighted, (X, X[::-1].copy()), {}, "values"),
+    "stale cache in threads": (planted.windowed, (X,), {}, "is not safe in threads"),
+    "buffer of all threads": (planted.doubled_in_scratch, (X,), {}, "is not safe in threads"),
+    "half-filled table in threads": (planted.looked_up, (X,), {}, "is not safe in threads"),
+    "cache of the first call": (planted.centred_by_first, (X,), {}, "depends on earlier calls"),
+    "count of calls": (planted.counted, (X,), {}, "depends on earlier calls"),
+    "empty input": (planted.first_row, (X,), {}, "raises IndexError for empty arrays"),
+}
+"""The planted fault -> the function, its arguments, its promises, and the problem that is reported."""
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_assert_contract__broken_promise(fault: str) -> None:
+    """Each fault is found without a reference, and the program of the message fails by itself."""
+    f, args, promises, problem = BROKEN[fault]
+    found = failure(f, *args, **promises).finding
+    assert found.problem == problem
+    assert "does not fail" not in found.program
+    with pytest.raises((AssertionError, IndexError, KeyError, ValueError)):
+        exec(found.program, {})
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_assert_contract__fault_is_found_with_every_seed(number: int) -> None:
+    """A race does not wait for luck: a test of a few examples finds it, whatever they are."""
+    numbers = arrays("numpy", dtypes="float64", shapes=(3,), elements=(-9, 9), layouts="C")
+    # not shrunk, which takes hundreds of calls
+    for f in (planted.windowed, planted.doubled_in_scratch, planted.looked_up, planted.centred_by_first):
+        test = seed(number)(QUICK(contract(numbers)(f)))
+        with pytest.raises(MismatchError):
+            test()
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        planted.windowed_under_lock,
+        planted.doubled_in_local_scratch,
+        planted.windowed_by_cache,
+        planted.windowed_by_length,
+        np.negative,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_assert_contract__kept_promises(f: Callable[..., Any]) -> None:
+    """Locks, buffers of a thread and caches by key are right."""
+    assert_contract(f, X, dtype="kept", aliases=False, ulp=1)
+
+
+@pytest.mark.parametrize("library", ["torch", "jax", "dask", "array_api_strict", "numpy_readonly"])
+def test_assert_contract__every_library(library: str) -> None:
+    """A function of the standard keeps all promises with every library."""
+    if library != "numpy_readonly" and not xbridge.is_available(library):
+        pytest.skip("it is not installed")
+    x = xbridge.asarray(X, backend=library, dtype="float32")
+    assert_contract(
+        planted.softmax, x, dtype="kept", aliases=False, ulp=8, lazy=True, differentiable=True, empty=False
+    )
+
+
+def test_assert_contract__lazy_and_differentiable() -> None:
+    """A computed lazy array and a cut graph are found where the library has them."""
+    da, torch = pytest.importorskip("dask.array"), pytest.importorskip("torch")
+    lazy = da.from_array(X, chunks=2)
+    assert failure(planted.computed, lazy, lazy=True).finding.problem == "computes a lazy array"
+    assert_contract(planted.computed, lazy)
+    x = torch.tensor(X)
+    assert failure(planted.detached, x, differentiable=True).finding.problem == "gradient"
+    assert_contract(planted.detached, x)
+    assert_contract(planted.detached, torch.tensor([np.inf]), differentiable=True)
+    assert_contract(planted.detached, torch.tensor([1]), differentiable=True)
+
+
+# -- each promise ------------------------------------------------------------------------------------
+
+
+def test_assert_contract__dtype() -> None:
+    """The dtype of each result is that of the arguments, of its kind, or a named one."""
+    small = X.astype("f4")
+    assert_contract(np.add, small, X, dtype="kept")
+    assert_contract(lambda x: {"a": x.astype("f8"), "b": ["word", x + 1]}, small, dtype="kind")
+    assert_contract(np.isnan, X, dtype="bool")
+    assert_contract(lambda: np.ones(2), dtype="kept")
+    found = failure(lambda x: {"a": x, "b": [x.astype("f8")]}, small, dtype="kept")
+    assert "result['b'][0] is float64, of float32 arguments" in str(found)
+    assert "str(result['b'][0].dtype)" in found.finding.program
+    assert "the contract says int64" in str(failure(np.isnan, X, dtype="int64"))
+    assert "assert 'float' in " in failure(np.isnan, X, dtype="kind").finding.program
+    with pytest.raises(xbridge.OptionError, match="; try "):
+        assert_contract(np.isnan, X, dtype="double")
+
+
+def test_assert_contract__aliases() -> None:
+    """A result has memory in common with an argument, or has not, as is promised."""
+    assert_contract(np.transpose, X, aliases=True)
+    assert_contract(lambda x: "word", X, aliases=True)
+    assert_contract(lambda x: x, X)
+    found = failure(np.negative, X, aliases=True).finding
+    assert found.problem == "copies"
+    with pytest.raises(AssertionError):
+        exec(found.program, {})
+    assert "array 1" in str(failure(lambda x, y: y[:1], X, X.copy(), aliases=False))
+
+
+def test_assert_contract__ulp() -> None:
+    """The error is counted in the coarser dtype, and what overflows there is infinite."""
+    assert_contract(np.exp, np.array([100.0, -np.inf, np.nan, 0.0, -100.0]), ulp=4)
+    assert_contract(np.sqrt, X.astype("f2"), ulp=1)
+    assert_contract(lambda x: x * 2, X + 1j, ulp=0.5)
+    assert_contract(lambda x: (np.argmax(x), "word", x > 0), X, ulp=0, empty=False)
+    assert_contract(lambda x: x * 2, np.arange(3), ulp=0)
+    assert_contract(lambda x, n: x * n, X, np.arange(3), ulp=1)
+    assert_contract(lambda x: np.arange(2.0) if x.dtype == "f4" else np.arange(3.0), X, ulp=1)
+    found = failure(lambda x: {"a": [x * (1 + 1e-6 * (x.dtype == "f4"))]}, np.full(65, 1.5), ulp=4)
+    assert "result['a'][0] is wrong by" in str(found)
+    assert (
+        failure(lambda x: x * np.nan if x.dtype == "f4" else x, X, ulp=4).finding.problem == "is inaccurate"
+    )
+
+
+def test_assert_contract__ulp_without_float64() -> None:
+    """A library without float64 is compared with NumPy's."""
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(False):
+        x = jax.numpy.asarray([0.5, 1e-4], "float32")
+        assert_contract(planted.softmax, x, ulp=4, empty=False)
+        assert failure(planted.log_of_one_plus, x, ulp=4).finding.problem == "is inaccurate"
+
+
+def test_assert_contract__ulp_of_a_function_of_one_dtype() -> None:
+    """A function that refuses one of both dtypes has no error to count."""
+
+    def single(x: Any) -> Any:
+        if x.dtype != "f4":
+            raise TypeError("no")
+        return x
+
+    assert_contract(single, X.astype("f4"), ulp=0, layouts=False)
+
+
+def test_assert_contract__reference() -> None:
+    """A reference gives the values, in any dtype."""
+    assert_contract(planted.softmax, X, reference=lambda x: np.float32(planted.softmax(x)), empty=False)
+    assert failure(np.sin, X, reference=np.cos).finding.problem == "values"
+
+
+def test_assert_contract__layouts() -> None:
+    """The layout that matters is named; one of two arrays alone is tried too."""
+    found = failure(lambda x, y: x.strides[0] - y.strides[0], X, X.copy()).finding
+    assert len(found.needed) == 1
+    assert_contract(planted.in_order_of_memory, X, layouts=False)
+    assert_contract(planted.from_bytes, np.zeros(0))
+
+
+def test_assert_contract__empty() -> None:
+    """Arrays of one length are emptied together or the first alone, and a refusal may be promised."""
+    assert_contract(np.matmul, np.eye(3), np.eye(3))
+    assert_contract(np.negative, np.float64(3) * np.ones(()))
+    found = failure(lambda x: x * 1.0 if x.size else x.astype("i8"), X, dtype="kept").finding
+    assert (found.problem, "np.empty" in found.program) == ("dtype", True)
+    assert_contract(planted.first_row, X, empty=False)
+    assert_contract(planted.first_row, X, raises=IndexError)
+
+
+def test_assert_contract__raises() -> None:
+    """An exception is a failure, unless it is a promised refusal."""
+
+    def refuse(x: Any) -> Any:
+        raise ValueError("no")
+
+    assert failure(refuse, X).finding.problem == "raises ValueError"
+    assert_contract(refuse, X, raises=(TypeError, ValueError))
+
+
+def test_assert_contract__switched_off() -> None:
+    """A function of random numbers is held to what does not compare two calls."""
+    rng = np.random.default_rng(0)
+
+    def noisy(x: Any) -> Any:
+        return x + rng.normal(size=x.shape)
+
+    assert_contract(noisy, X, dtype="kept", aliases=False, layouts=False, repeatable=False, threads=False)
+    assert failure(noisy, X).finding.problem == "depends on earlier calls"
+
+
+# -- threads -----------------------------------------------------------------------------------------
+
+
+def test_assert_contract__deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that wait for each other are a failure, not a test that hangs."""
+    monkeypatch.setattr(_interleavings, "_LONGEST", 0.2)
+    monkeypatch.setattr(_interleavings, "_PATIENCE", 0.05)
+    one, other = threading.Lock(), threading.Lock()
+
+    def crossed(x: Any) -> Any:
+        with one if x[0] > 1 else other, other if x[0] > 1 else one:
+            return x + 1
+
+    assert failure(crossed, np.array([2.0, 0.0]), empty=False).finding.problem == "is not safe in threads"
+
+
+def test_assert_contract__second_call_in_threads() -> None:
+    """A wrong result of the second call is reported with a program that shows it."""
+    seen: list[int] = []
+
+    def marks(x: Any) -> Any:
+        seen.append(1)
+        others = len(seen)
+        seen.pop()
+        return x + others
+
+    found = failure(marks, X).finding
+    assert found.message.startswith("the second call: gives")
+    assert "does not fail" not in found.program
+
+
+def test_assert_contract__many_operations() -> None:
+    """A long function is stopped at some of its operations, and a second call that raises is left out."""
+    kept: dict[int, Any] = {}
+    body = "\n".join(f"    kept[{n}] = kept.get({n}, 0)" for n in range(99))
+    names = {"kept": kept, "__name__": "long"}
+    exec(f"def long(x):\n{body}\n    return x + kept[3]", names)
+    f: Callable[[Any], Any] = names["long"]  # type: ignore[assignment]
+    runs = _interleavings.Interleavings(frozenset({"long"}))
+    assert 50 < len(runs.switches(functools.partial(f, X))) <= 200
+
+    def short(x: Any) -> Any:
+        if x.shape != X.shape or x[0, 0] != X[0, 0]:
+            raise ValueError("no")
+        kept[0] = x
+        return x + 0
+
+    assert_contract(short, X, layouts=False, empty=False)
+
+
+def test_interleavings__stops_before_operations_of_the_tested_package() -> None:
+    """Frames of the package are traced, and those of others are not; a second call runs once."""
+    seen: list[_interleavings.Switch] = []
+    code = (lambda x: x + X).__code__
+    shared = min(_interleavings._shared(code))
+    frame: Any = types.SimpleNamespace(f_code=code, f_lasti=0, f_lineno=1, f_globals={"__name__": "a.b"})
+    assert _interleavings._tracer(seen.append, frozenset({"b"}))(frame, "call", None) is None
+    trace = _interleavings._tracer(seen.append, frozenset({"a"}))
+    assert trace(frame, "call", None) is trace
+    assert (frame.f_trace_opcodes, frame.f_trace_lines) == (True, False)
+    for frame.f_lasti, event in ((shared, "line"), (-1, "opcode"), (shared, "opcode")):
+        assert trace(frame, event, None) is trace
+    assert seen == [_interleavings.Switch(code, shared, 1)]
+    here = _interleavings.Switch(code, 0, 1)
+    stop = _interleavings._SecondCall(lambda: 3, here, 10)
+    for place in (here._replace(offset=2), here, here):
+        stop(place)
+    assert stop.thread is not None
+    assert (stop.thread.wait().result, stop.has_waited) == (3, False)
+
+
+# -- state -------------------------------------------------------------------------------------------
+
+
+class Counter:
+    """An object with state of every kind."""
+
+    shared: list[int] = []  # noqa: RUF012 -- state of the class
+
+    def __init__(self) -> None:
+        self.queue = deque([1])
+        self.names = {"a"}
+        self.buffer = np.zeros(2)
+        self.bytes = bytearray(b"a")
+
+    def change(self) -> Any:
+        self.shared.append(1)
+        self.queue.append(2)
+        self.names.add("b")
+        self.buffer += 1
+        self.bytes.append(1)
+        return self.contents()
+
+    def contents(self) -> Any:
+        return [*self.shared], [*self.queue], {*self.names}, self.buffer.tolist(), bytes(self.bytes)
+
+    @staticmethod
+    def one() -> int:
+        return 1
+
+    @property
+    def two(self) -> int:
+        return 2
+
+
+COUNTER = Counter()
+PAIR = (COUNTER, {"by name": [1]})
+CONSTANT = np.zeros(1 << 18)
+
+
+def changes_globals() -> None:
+    global NEW, PAIR  # noqa: PLW0603 -- state of the module
+    NEW = 1  # type: ignore[name-defined]
+    PAIR[1]["by name"].append(2)
+    PAIR = (COUNTER, {})
+    COUNTER.change()
+    assert CONSTANT.size
+
+
+def test_reachable_state__contents() -> None:
+    """Containers, arrays, instances and variables are put back in place."""
+    before, pair = COUNTER.contents(), PAIR
+    for f in (changes_globals, functools.partial(changes_globals), COUNTER.change):
+        state = ReachableState(f)
+        f()
+        assert COUNTER.contents() != before
+        state.restore()
+        assert COUNTER.contents() == before
+        assert pair is PAIR
+        assert pair[1] == {"by name": [1]}
+        assert "NEW" not in globals()
+
+
+def test_reachable_state__closure_and_cache() -> None:
+    """Variables of outer functions, defaults, attributes and memoized results are state too."""
+    count = 0
+
+    @functools.cache
+    def cached() -> int:
+        return count
+
+    def step(kept: list[int] = [], *, more: dict[str, int] = {}) -> Any:  # noqa: B006 -- state
+        nonlocal count
+        count += 1
+        kept.append(1)
+        more["a"] = count
+        step.calls = count  # type: ignore[attr-defined]
+        return count, cached(), len(kept), vars(step)
+
+    step.calls = 0  # type: ignore[attr-defined]
+    state = ReachableState(step)
+    assert not state.is_empty
+    for _ in range(2):
+        assert step()[:3] == (1, 1, 1)
+        state.restore()
+    assert (count, vars(step)) == (0, {"calls": 0})
+
+
+def test_reachable_state__pure_functions() -> None:
+    """A function that reaches no object that changes is not called in threads."""
+    assert ReachableState(planted.softmax).is_empty
+    assert ReachableState(np.add).is_empty
+    assert not ReachableState(planted.windowed).is_empty
+
+    def outer() -> Any:
+        def inner() -> Any:
+            return later
+
+        assert ReachableState(inner).is_empty
+        later = 1
+        return inner
+
+    assert outer()() == 1
+
+
+def test_reachable_state__modules() -> None:
+    """What a function uses of a module of the tested package is state; libraries are not looked into."""
+    state = ReachableState(lambda x: planted.windowed(x) + 1)
+    assert not state.is_empty
+    planted.windowed(np.ones(3))
+    state.restore()
+    assert planted._WINDOW == {}
+    module = types.ModuleType("other")
+    assert ReachableState(lambda: module.missing).is_empty
+
+
+# -- the decorator -----------------------------------------------------------------------------------
+
+
+def test_contract__backend_and_parameters(ids: Ids, run: Run) -> None:
+    """A test with strategies by backend runs with every library; the first parameters are pytest's."""
+    test = """
+        import pytest
+        from functools import partial
+        from hypothesis import Phase, settings
+        from xbridge.testing import contract
+        from xbridge.testing.strategies import arrays
+
+        small = partial(arrays, dtypes="float32", shapes=(2,), elements=(0, 1))
+
+        @settings(max_examples=3)
+        @contract(small, dtype="kept", aliases=False)
+        def test_double(x):
+            return x * 2
+
+        class TestSum:
+            @settings(max_examples=3)
+            @pytest.mark.parametrize("n", [1, 2])
+            @contract(arrays("numpy", dtypes="float64", elements=(0, 1)), small, dtype="kind")
+            def test_scale(self, n, backend, x, y):
+                assert backend in ("numpy", "numpy_readonly")
+                return n * x
+
+        @settings(max_examples=3, phases=[Phase.generate])
+        @contract(arrays("numpy", dtypes="int64", shapes=(2,)), dtype="float32")
+        def test_wrong(x):
+            return x * 2
+    """
+    assert len(ids(test, "--xbridge=numpy,numpy_readonly")) == 7
+    result = run(test, "--xbridge=numpy,numpy_readonly")
+    result.assert_outcomes(passed=6, failed=1)
+    result.stdout.fnmatch_lines(["*test_wrong dtype with numpy*", "*the result is int64*"])
+
+
+def test_contract__option() -> None:
+    """A wrong option is an error where the test is defined."""
+    with pytest.raises(xbridge.OptionError, match="; try "):
+        contract(arrays("numpy"), dtype="double")
+    with pytest.raises(TypeError):
+        contract(arrays("numpy"), speed="high")  # type: ignore[call-arg]

@@ -1,0 +1,43 @@
+"""The functions of the how-to pages keep what the kit asks of functions."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xbridge
+from xbridge.testing import assert_contract, assert_matches_numpy
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-backend-agnostic-function.md"
+VALUES = [0.5, 0.0, 4.0, 0.25, 1.0]
+
+
+@pytest.fixture(scope="module")
+def functions() -> dict[str, Any]:
+    """The names that the page defines."""
+    for name in ("torch", "jax", "dask.array", "scipy"):
+        pytest.importorskip(name)
+    names: dict[str, Any] = {}
+    for example in doctest.DocTestParser().get_examples(PAGE.read_text(encoding="utf-8")):
+        if example.source.startswith(("from ", "import ", "def ", "@", "KERNEL")):
+            exec(example.source, names)
+    return names
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax", "array_api_strict"])
+def test_page__functions_of_the_how_to(functions: dict[str, Any], library: str) -> None:
+    """They give NumPy's results in every library and layout, constants of integers included."""
+    if not xbridge.is_available(library):
+        pytest.skip("it is not installed")
+    x = xbridge.asarray(np.array(VALUES, "float32"), backend=library)
+    n = xbridge.asarray(np.array([0, 0, 4, 0, 8], "int32"), backend=library)
+    for name in ("smooth", "frequencies", "standardize", "floating"):
+        assert_matches_numpy(functions[name], x)
+        assert_contract(functions[name], x, dtype="kept", ulp=16, empty=False)
+    assert_contract(functions["distance"], x, x, dtype="kept")
+    assert_matches_numpy(lambda x: functions["smooth"](functions["floating"](x)), n, dtype="kind")
+    assert_contract(lambda x: functions["smooth"](functions["floating"](x)), n, empty=False)
