@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 from contextlib import suppress
-from io import StringIO
+from io import BytesIO, StringIO
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -399,6 +399,16 @@ def test_without_a_path_the_picture_is_the_result() -> None:
     assert {name.rpartition("/")[2] for name in names} == {"train.py:1", "train.py:2"}
 
 
+def test_a_picture_shows_itself_where_no_backend_of_matplotlib_is_chosen() -> None:
+    pytest.importorskip("matplotlib")
+    image = pytest.importorskip("PIL.Image")
+    with image.open(BytesIO(converted_on(2).plot()._repr_png_())) as shown:
+        pixels = np.asarray(shown.convert("RGBA"))
+    assert pixels[0, 0, 3] == 0  # no background
+    opaque = pixels[pixels[..., 3] == 255]
+    assert opaque[..., :3].max(-1).min() > 40  # nothing is black
+
+
 def test_a_picture_says_what_it_leaves_out() -> None:
     pytest.importorskip("matplotlib")
     figure = converted_on(3).plot(most=1)
@@ -440,6 +450,7 @@ def test_a_record_that_never_began_cannot_end() -> None:
 def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "xbridge._observe.figure", raising=False)
     with pytest.raises(xbridge.MissingLibraryError, match=r"try pip install 'xbridge-array\[plot\]'"):
         record().plot(tmp_path / "crossings.png")
 

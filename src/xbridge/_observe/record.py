@@ -269,7 +269,8 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         Returns
         -------
         matplotlib.figure.Figure or None
-            The picture, which a notebook shows; None if it is written to a file.
+            The picture, on a transparent background; None if it is written to a file. As the last value of
+            a cell it shows itself in a notebook.
 
         Raises
         ------
@@ -281,20 +282,21 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         >>> record().plot("conversions.png")  # doctest: +SKIP
         """
         try:
-            from matplotlib.figure import Figure  # noqa: PLC0415 -- an extra, and only for this
+            from xbridge._observe.figure import INK, RecordFigure  # noqa: PLC0415 -- matplotlib is an extra
         except ImportError as error:
             reason, hint = f"matplotlib cannot be imported: {error}", "pip install 'xbridge-array[plot]'"
             raise MissingLibraryError.build("draw a record", reason, hint) from error
         rows = self.rows
-        figure = Figure(figsize=(11, 1.4 + 0.45 * len(rows[:most])), layout="constrained")
+        size = (11, 1.4 + 0.45 * len(rows[:most]))
+        figure = RecordFigure(figsize=size, layout="constrained", facecolor="none")
         if rows:
             _draw(figure, rows[:most][::-1])
         else:
-            figure.text(0.5, 0.5, _NOTHING, ha="center", va="center")
+            figure.text(0.5, 0.5, _NOTHING, ha="center", va="center", color=INK)
         if rows[most:]:
             calls, copied, moved, time = _amounts(reduce(RecordRow.plus, rows[most:]))
             left_out = f"left out: rows {len(rows[most:]):,}, calls {calls}, copied {copied}, moved {moved}"
-            figure.supxlabel(f"{left_out}, time {time}", fontsize="medium")
+            figure.supxlabel(f"{left_out}, time {time}", fontsize="medium", color=INK)
         if path is None:
             return figure
         figure.savefig(path)
@@ -319,6 +321,8 @@ def _cells(rows: Sequence[RecordRow], most: int) -> list[tuple[str, ...]]:
 
 def _draw(figure: Any, rows: Sequence[RecordRow]) -> None:
     """Draw the bytes of some rows on the left, and their time on the right."""
+    from xbridge._observe.figure import INK, tint  # noqa: PLC0415 -- matplotlib is an extra
+
     places = range(len(rows))
     left, right = figure.subplots(1, 2, sharey=True)
     copied, moved = ([getattr(row, word) / 1e6 for row in rows] for word in ("copied", "moved"))
@@ -331,10 +335,10 @@ def _draw(figure: Any, rows: Sequence[RecordRow]) -> None:
     right.set_xlabel("ms")
     right.margins(x=0.2)  # for the words behind the bars
     for place, row in enumerate(rows):
-        right.annotate(f" {row.calls:,} x", (row.seconds * 1e3, place), va="center")
-    for each in (left, right):
-        each.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside upper right", ncols=2, frameon=False)
+        right.annotate(f" {row.calls:,} x", (row.seconds * 1e3, place), va="center", color=INK)
+    tint(left)
+    tint(right)
+    figure.legend(loc="outside upper right", ncols=2, frameon=False, labelcolor=INK)
 
 
 def _short(where: str) -> str:

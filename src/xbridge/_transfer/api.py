@@ -258,18 +258,25 @@ def prefetch(
     if ahead < 1:
         raise OptionError.build(f"take depth={shown(depth)}", "it is a whole number from 1 on", "depth=2")
     keywords: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    resolve_destination(backend, keywords)
+    target, _ = resolve_destination(backend, keywords)
     if not any(hasattr(iterable, word) for word in ("__iter__", "__getitem__")):
         raise OptionError.build(f"take batches from {type_of(iterable)}", "it is not iterable", "[batch]")
     cls = SizedPrefetch if hasattr(iterable, "__len__") else Prefetch
-    return cls(iterable, partial(_ahead, iterable, backend, keywords, ahead, caller()))
+    run = partial(_ahead, iterable, backend, keywords, ahead, caller())
+    return cls(iterable, run, f"to {target.name}, {ahead} ahead")
 
 
 class Prefetch:
     """The batches of an iterable, converted ahead of their use, as `prefetch` returns them."""
 
-    def __init__(self, iterable: Iterable[Any], run: Callable[[], Generator[Any, None, None]]) -> None:
-        self._iterable, self._run, self._is_used = iterable, run, False
+    def __init__(
+        self, iterable: Iterable[Any], run: Callable[[], Generator[Any, None, None]], how: str
+    ) -> None:
+        self._iterable, self._run, self._how, self._is_used = iterable, run, how, False
+
+    def __repr__(self) -> str:
+        """Return where the batches come from and where they go, in one line."""
+        return f"<prefetch: batches of {type_of(self._iterable)} {self._how}>"
 
     if TYPE_CHECKING:
 
