@@ -4,8 +4,9 @@ Examples are the ``python`` and ``pycon`` blocks of the Markdown pages. A block 
 prompts is a doctest, and a block without prompts is a script. The blocks of a page share their names, from
 top to bottom. A block that opens with ``python file=name.py`` is a module, which later blocks can import. A
 block that cannot run everywhere opens with ``python no-run``. In a ``console run`` block, the text behind
-``$`` is run in a shell, and its output is compared. Durations such
-as ``1.2 ms`` may differ. Links within the repository are checked, anchors included. Nothing is fetched. By default all pages are checked, those in folders of `docs` included.
+``$`` is run in a shell, and its output is compared. Durations such as ``1.2 ms`` may differ. Links within the
+repository are checked, anchors included. Nothing is fetched. By default all pages are checked, those in
+folders of `docs` included.
 """
 
 import argparse

@@ -226,6 +226,16 @@ def is_available(name: str | ModuleType) -> bool:
     return True
 
 
+def imported() -> list[Backend]:
+    """Return the backends of the libraries that this process has imported."""
+    names = [
+        name
+        for name in known_backends()
+        if any(root in sys.modules for entry in claims(name) for root in entry.roots)
+    ]
+    return [get(name) for name in names if is_available(name)]
+
+
 def count_observers(change: int) -> None:
     """Add to the number of observers. The first empties the fast tables, and the last fills them again."""
     global observers  # noqa: PLW0603 -- changed under the lock
