@@ -137,6 +137,22 @@ def test_the_opening_of_a_block_is_written_for_mkdocs() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("uri", "is_searched"),
+    [
+        ("why.md", True),
+        ("benchmarks/README.md", True),
+        ("benchmarks/details.md", False),
+        ("source/pyproject.toml.md", False),
+        ("found-bugs.md", False),
+    ],
+)
+def test_files_and_long_lists_are_not_searched(uri: str, is_searched: bool) -> None:
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=uri), is_homepage=False, meta={})
+    hooks.on_page_markdown("", page)
+    assert page.meta == ({} if is_searched else {"search": {"exclude": True}})
+
+
 # -- the check ------------------------------------------------------------------------------------
 
 
