@@ -39,6 +39,15 @@ CODE = re.compile(r"<(a|pre|h\d|button)\b.*?</\1>|<code>@?([\w.]+)</code>", re.D
 NOT_SEARCHED = ("source/", "found-bugs.md", "benchmarks/", "CHANGELOG.md", "examples/")
 """Where pages begin that the search leaves out: files of the repository, and long lists."""
 
+FOR_DEVELOPERS = (
+    "CONTRIBUTING.md",
+    "add-a-backend.md",
+    "adoption/",
+    "how-it-works.md",
+    "principles.md",
+    "quality.md",
+)
+"""Pages that the search shows after those for users."""
 
 API = griffe.load("xbridge", search_paths=[ROOT / "src"])
 """The package as it is written; it is not imported."""
@@ -191,6 +200,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     LINKS.uri = page.file.src_uri
     if page.file.src_uri.startswith(NOT_SEARCHED) and page.file.src_uri != "benchmarks/README.md":
         page.meta["search"] = {"exclude": True}
+    elif page.file.src_uri.startswith(FOR_DEVELOPERS):
+        page.meta["search"] = {"boost": 0.3}
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]  # which is empty there, beside the tabs
     return FENCE.sub(lambda found: found[1] + (f' title="{found[2]}"' if found[2] else ""), markdown)
