@@ -35,7 +35,7 @@ MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=targ
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage test-freethreaded hunt fuzz mutation lint format bench docs site site-check find-bugs dist sbom install-wheel test-wheel test-applications release-check clean
+.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage test-freethreaded hunt fuzz mutation lint format bench docs site serve site-check find-bugs dist sbom install-wheel test-wheel test-applications release-check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -136,7 +136,11 @@ site: $(VENV)/dev.stamp ## Build the documents as a site, into build/site; a war
 	@rm -rf build/site
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs --quiet build
 	@echo '[{"version": "dev", "title": "dev", "aliases": []}]' > build/site/versions.json
-	@echo '<meta http-equiv="refresh" content="0; url=dev/">' > build/site/index.html
+	@echo '<meta http-equiv="refresh" content="0; url=dev/index.html">' > build/site/index.html
+	@echo "The site is in build/site. To read it: make serve"
+
+serve: site ## Build the site, serve it on this machine and open it in a browser (ARGS=8001 takes another port)
+	@$(VENV)/bin/python docs/serve.py $(ARGS)
 
 site-check: site ## Open every page of the site in Chromium; pictures go to build/site-pictures
 	$(VENV)/bin/python docs/site_check.py $(ARGS)

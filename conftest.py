@@ -35,6 +35,7 @@ NEEDING = {
         "src/xbridge/backends/dask",
         "src/xbridge/testing/samples/dask.py",
     ],
+    "matplotlib": ["src/xbridge/_observe/figure.py"],
     "safetensors": ["src/xbridge/_cli/formats/safetensors.py"],
     "array_api_strict": [
         "src/xbridge/backends/array_api_strict.py",

@@ -24,22 +24,21 @@ LIBRARIES = ("xbridge-array", "numpy", "torch", "jax", "dask", "ml_dtypes", "arr
 
 TRIAL = "This was a trial: the arrays were small and the rounds few, so the figures say nothing."
 PAGE = """\
-# Benchmarks
+# Benchmarks in full
 
-{verdict}
+This page is for those who work on xbridge; [the summary](README.md) is shorter. {verdict}
 
 `make bench` makes this page; this one was made by `{command}` on {date}.
 `python benchmarks/run.py --quick` only tries whether everything runs, and `--only ROW` measures the rows that
 have a text in them. [In place of](in-place-of.md) has the converters of other projects, and
 [Middle sizes](mid-sizes.md) compares ways to copy from 64 KB to 32 MB.
 
-**How it is measured.** The statements of a row run in turns, in one process and in short blocks, so that
-what slows the machine slows all of them; the arrays are made anew a few times. A figure compares medians;
-behind it stands the range of the middle half of the rounds. Where a row has several
-references, the fastest counts.
+**How it is measured.** The statements of a row run in turns, in one process and in short blocks, so that a
+busy machine slows all of them; the arrays are made anew a few times. A figure is a ratio of medians, followed
+by the interquartile range. If a row has several references, it is compared with the fastest.
 
-**How to read it.** The tables show our statement and the reference as they ran. The peers' figures have
-the same reference as ours; the notes say why there is none where a dash is, and why a target is missed.
+**How to read it.** The tables show our statement and the reference as they ran. The peers are compared with
+the same reference. The notes say why a peer has no figure, and why a target was missed.
 
 {tables}
 

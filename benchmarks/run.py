@@ -1,7 +1,8 @@
-"""Measure xbridge beside the idioms and its peers, print the tables, and write them to two pages.
+"""Measure xbridge beside the idioms and its peers, print the tables, and write them to pages.
 
-README.md has our calls beside the idioms, and in-place-of.md other projects' converters beside our calls. A
-missed target is not a failure, because the machine may be busy. The tables show it.
+details.md has our calls beside the idioms, and in-place-of.md other projects' converters beside our calls;
+README.md and its picture are a summary of the first (`summary.py`). A missed target is not a failure, because
+the machine may be busy. The tables show it.
 """
 
 import argparse
@@ -20,13 +21,14 @@ import in_place_of
 import rows_calls
 import rows_dask
 import rows_jax
+import summary
 from harness import MS, SHARE, Figure, best, figure, measure
 from report import Result, Table, document
 from rows import BULK, IMPORT, STACK, No, RecordRow, Section, names, sections
 from rows_kit import PLUGIN, names_of_kit, section_of_kit
 from rows_tree import names_of_trees, sections_of_trees
 
-PAGES = ("README", "in-place-of")  # in this order: the second leaves torch with one thread
+PAGES = ("details", "in-place-of")  # in this order: the second leaves torch with one thread
 
 
 def main() -> None:
@@ -53,6 +55,8 @@ def main() -> None:
         if text and output:
             output.mkdir(parents=True, exist_ok=True)
             (output / f"{name}.md").write_text(text, encoding="utf-8")
+            if name == PAGES[0] and not quick:  # the arrays of a trial have other sizes
+                summary.write(text, output)
     if not found:
         sys.exit(f"no row has the text {only!r}. Try: python benchmarks/run.py --only to_numpy")
 

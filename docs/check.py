@@ -4,8 +4,9 @@ Examples are the ``python`` and ``pycon`` blocks of the Markdown pages. A block 
 prompts is a doctest, and a block without prompts is a script. The blocks of a page share their names, from
 top to bottom. A block that opens with ``python file=name.py`` is a module, which later blocks can import. A
 block that cannot run everywhere opens with ``python no-run``. In a ``console run`` block, the text behind
-``$`` is run in a shell, and its output is compared. Links within the repository are checked, anchors
-included. Nothing is fetched. By default all pages are checked, those in folders of `docs` included.
+``$`` is run in a shell, and its output is compared. Durations such as ``1.2 ms`` may differ. Links within the
+repository are checked, anchors included. Nothing is fetched. By default all pages are checked, those in
+folders of `docs` included.
 """
 
 import argparse
@@ -27,6 +28,10 @@ from urllib.parse import unquote
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "examples/**/*.md")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+DURATION = re.compile(r"[\d.,]+ (?:ms|s)\b")
+JAX_NOTE = re.compile(r"^-+\nFor simplicity, JAX has removed.*", re.MULTILINE)
+"""What JAX adds to an error, beside its traceback."""
 
 FENCE = re.compile(r"^ *(`{3,}|~{3,})(.*)$")
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)[^)]*\)|^\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
@@ -51,6 +56,15 @@ class Block(NamedTuple):
     def file(self) -> str:
         """The name of the module in the block; empty if the block is not a module."""
         return "".join(word.removeprefix("file=") for word in self.info if word.startswith("file="))
+
+
+class Checker(doctest.OutputChecker):
+    """Compares output like a doctest, but any two durations are equal, so pages can show what was printed."""
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        """Return True if the output is as wanted."""
+        want, got = (DURATION.sub("0 s", text) for text in (want, got))
+        return super().check_output(want, JAX_NOTE.sub("", got), optionflags)
 
 
 def main() -> int:
@@ -131,7 +145,7 @@ def run_doctest(page: str, block: Block, names: dict[str, Any]) -> list[str]:
     """Run a block with prompts and compare its output."""
     report: list[str] = []
     test = doctest.DocTestParser().get_doctest(block.text, names, page, page, block.line - 1)
-    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.append, clear_globs=False)
+    doctest.DocTestRunner(Checker(), optionflags=FLAGS).run(test, out=report.append, clear_globs=False)
     names.update(test.globs)
     return ["".join(report)] if report else []
 
@@ -161,7 +175,7 @@ def run_shell(page: str, block: Block, names: dict[str, Any]) -> list[str]:  # n
             text=True,
             check=False,
         ).stdout
-        if not doctest.OutputChecker().check_output(wanted, shown, FLAGS):
+        if not Checker().check_output(wanted, shown, FLAGS):
             faults.append(f"{page}:{block.line}: $ {command}\nshould print\n{wanted}\nand prints\n{shown}")
     return faults
 

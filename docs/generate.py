@@ -30,7 +30,8 @@ RAISED = ("Error", "Warning")
 NAMES = {
     "convert": "to_backend to_numpy to_torch to_jax to_cupy to_dask asarray to_list unsafe_share",
     "align": "align align_back aligned array_namespace",
-    "trees": "tree.to_backend tree.to_numpy tree.to_torch tree.to_jax tree.to_cupy tree.to_dask tree.align tree.map",
+    "trees": "tree.to_backend tree.to_numpy tree.to_torch tree.to_jax tree.to_cupy tree.to_dask "
+    "tree.align tree.map",
     "move": "transfer Transfer prefetch",
     "observe": "explain Plan policy record",
     "inspect": "backend_of dtype_of device_of native_device Device shares_memory",

@@ -2,7 +2,8 @@
 
 The pages are written for the repository, where a link is a path to a file. On the site, a link to a page of
 the repository is a link to that page, and a link to any other file or folder is a link to a page that shows
-it. The README is the landing page. `reference.md` lists the public names; each gets a page of its docstring.
+it. The README is the landing page. The search leaves out files and long lists. `reference.md` lists the
+public names; each gets a page of its docstring.
 """
 
 import posixpath
@@ -34,6 +35,19 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".yml": "yaml", ".
 CODE = re.compile(r"<(a|pre|h\d|button)\b.*?</\1>|<code>@?([\w.]+)</code>", re.DOTALL)
 """Parts of a page without links to the reference, or a name in code that can become one."""
 
+
+NOT_SEARCHED = ("source/", "found-bugs.md", "benchmarks/", "CHANGELOG.md", "examples/")
+"""Where pages begin that the search leaves out: files of the repository, and long lists."""
+
+FOR_DEVELOPERS = (
+    "CONTRIBUTING.md",
+    "add-a-backend.md",
+    "adoption/",
+    "how-it-works.md",
+    "principles.md",
+    "quality.md",
+)
+"""Pages that the search shows after those for users."""
 
 API = griffe.load("xbridge", search_paths=[ROOT / "src"])
 """The package as it is written; it is not imported."""
@@ -184,6 +198,10 @@ LINKS = RepositoryLinks()
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Note the page that is rendered next, and write the words behind the language of a block for MkDocs."""
     LINKS.uri = page.file.src_uri
+    if page.file.src_uri.startswith(NOT_SEARCHED) and page.file.src_uri != "benchmarks/README.md":
+        page.meta["search"] = {"exclude": True}
+    elif page.file.src_uri.startswith(FOR_DEVELOPERS):
+        page.meta["search"] = {"boost": 0.3}
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]  # which is empty there, beside the tabs
     return FENCE.sub(lambda found: found[1] + (f' title="{found[2]}"' if found[2] else ""), markdown)

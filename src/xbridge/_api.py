@@ -515,7 +515,7 @@ def align(
         Gives the backend, and the device if that backend is the target.
     backend : str or module, optional
         The target; wins over `like`. With neither, the first array decides, and no list or NumPy scalar. Of
-        several libraries, that of the first array which a graph or a transform follows decides.
+        several libraries, that of the first array that requires grad or is traced decides.
     device : str, int or device object, optional
         The device for all. None takes that of `like` or of the first array that is the target's.
     dtype, copy, grad

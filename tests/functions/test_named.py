@@ -139,7 +139,7 @@ def test_aligned_arrays__arrays_made_of_lists_have_places_in_errors_and_in_plans
     with pytest.raises(DTypeError, match=r"^at argument 1 of "):
         f(X, np.array(["a"]))
     plan = xbridge.explain(f, [1.0, 2.0], torch.ones(2, requires_grad=True))
-    assert (plan.caller, plan.followed, list(plan.arguments)) == ("torch", True, ["argument 0", "argument 1"])
+    assert (plan.caller, plan.tracked, list(plan.arguments)) == ("torch", True, ["argument 0", "argument 1"])
 
 
 @pytest.mark.parametrize("arrays", [3, ("x", 3), {"x": 1}, b"x"], ids=str)

@@ -45,7 +45,7 @@ def test_aligned__explain_shows_the_plan_of_each_argument_and_where_the_derivati
         "from_numpy",
     ]
     by_jax = explain(aligned(backend="jax")(scale), torch.ones(2), n=3, dtype="f4")
-    assert (by_jax.followed, by_jax.derivative, by_jax.shapes) == (False, "by jax, any order", "by jax")
+    assert (by_jax.tracked, by_jax.derivative, by_jax.shapes) == (False, "by jax, any order", "by jax")
     twice = explain(by_hand(), leaf())
     assert (twice.derivative, twice.batch, twice.shapes) == (
         "vjp given, twice; jvp given, twice",
@@ -56,8 +56,18 @@ def test_aligned__explain_shows_the_plan_of_each_argument_and_where_the_derivati
     assert (numeric.derivative, numeric.shapes) == ("vjp by central, once; no jvp", "result=")
     text = str(bare)
     assert text.splitlines()[-1] == "shapes      not declared"
-    assert "followed" in text
-    assert "nothing is followed" in str(by_jax)
+    assert ", tracked" in text
+    assert "nothing is tracked" in str(by_jax)
+
+
+def test_the_plan_of_a_call_is_a_table_in_a_notebook_and_with_rich() -> None:
+    plan = explain(aligned(backend="numpy", signature="(n)->(n)")(np.sort), torch.ones(2))
+    html = plan._repr_html_()
+    assert html.count("<tr>") == len(str(plan).splitlines()) == 5
+    assert "shares memory" in html
+    assert "signature (n)-&gt;(n)" in html
+    (table,) = plan.__rich_console__(None, None)
+    assert table.row_count == 5
 
 
 def test_aligned__explain_shows_the_copy_of_an_array_that_the_function_could_write_to() -> None:

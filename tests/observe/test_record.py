@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 from contextlib import suppress
-from io import StringIO
+from io import BytesIO, StringIO
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,16 @@ def test_record__what_shares_is_counted_and_costs_no_bytes() -> None:
     ]
 
 
+def test_record__words_are_those_of_a_policy() -> None:
+    """What `policy(copies="raise")` passes is not counted as copied, and what `casts` passes not as cast."""
+    with record() as seen, xbridge.policy(copies="raise"):
+        xbridge.to_numpy(HOST, dtype="float32")
+    assert [(row.copied, row.cast) for row in seen.rows] == [(0, 4000)]
+    with record() as seen, xbridge.policy(casts="raise"):
+        xbridge.to_numpy(HOST, copy=True)
+    assert [(row.copied, row.cast) for row in seen.rows] == [(8000, 0)]
+
+
 def test_record__bytes_between_devices_are_distinguished_from_copies() -> None:
     """Bytes between devices are distinguished from copies."""
     strict = pytest.importorskip("array_api_strict")
@@ -78,7 +88,7 @@ def test_record__bytes_between_devices_are_distinguished_from_copies() -> None:
         xbridge.to_numpy(far, dtype="float32")
     (row,) = seen.rows
     assert row.source == "array_api_strict float64 on device1"
-    assert (row.copied, row.moved) == (4000, 4000)
+    assert (row.copied, row.cast, row.moved) == (0, 4000, 4000)
     assert row.avoid == "cast it once; keep it where it is, or move it once (if it stays the same)"
 
 
@@ -184,8 +194,8 @@ def test_record__bytes_are_those_of_the_plan_and_have_a_way_to_avoid_them(call: 
             assert seen.rows == ()
             return
     (row,) = seen.rows
-    assert row.copied + row.moved == sum(step.nbytes or 0 for step in plan.steps)
-    assert bool(row.avoid) is bool(row.copied + row.moved)
+    assert row.copied + row.cast + row.moved == sum(step.nbytes or 0 for step in plan.steps)
+    assert bool(row.avoid) is bool(row.copied + row.cast + row.moved)
     assert not {step.copy_reason.message for step in plan.steps if step.copy_reason} & set(
         row.avoid.split("; ")
     )
@@ -319,13 +329,15 @@ def test_record_summary__summary_is_a_table_with_a_last_line_for_all() -> None:
         xbridge.to_numpy(HOST, dtype="float32")
     head, *lines, last = seen.summary().splitlines()
     assert head.split("  ")[0].strip() == "where"
-    assert [word in head for word in ("calls", "copied", "moved", "time", "to avoid it")] == [True] * 5
+    assert [word in head for word in ("calls", "copied", "cast", "moved", "time", "to avoid it")] == [
+        True
+    ] * 6
     assert len(lines) == 2
     copies = next(line for line in lines if f"test_record.py:{COPIES_AT}" in line)
     assert "16 kB" in copies
     assert copies.endswith(ASKED)
     assert last.startswith("all 2")
-    assert "20 kB" in last
+    assert last.split()[2:7] == ["3", "16", "kB", "4", "kB"]
     assert len(seen.summary(most=1).splitlines()) == 3
     assert seen.summary(most=1).splitlines()[-1].split()[2] == "3"
 
@@ -341,7 +353,7 @@ def test_record__amounts_are_written_for_people() -> None:
 
 def test_record__file_below_here_is_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file below here is named from here."""
-    row = record_module.RecordRow(str(tmp_path / "a.py"), 7, "f", "", "", 1, 0, 0, 0.0, "")
+    row = record_module.RecordRow(str(tmp_path / "a.py"), 7, "f", "", "", 1, 0, 0, 0, 0.0, "")
     assert row.where == f"{tmp_path / 'a.py'}:7"
     monkeypatch.chdir(tmp_path)
     assert row.where == "a.py:7"
@@ -369,7 +381,7 @@ NAMES = {"convert": xbridge.to_numpy, "x": HOST}
 def test_record__shows_its_sums_in_a_line() -> None:
     """A record shows its sums in a line."""
     shown = repr(converted_on(3))
-    assert re.fullmatch(r"<record: calls 3, lines 3, copied 24 kB, moved 0 B, time .* m?s>", shown)
+    assert re.fullmatch(r"<record: calls 3, lines 3, copied 24 kB, cast 0 B, moved 0 B, time .* m?s>", shown)
     assert repr(record()) == "<record: nothing was converted>"
 
 
@@ -386,8 +398,8 @@ def test_record__is_a_table_in_a_notebook() -> None:
     list(xbridge.prefetch([HOST], "numpy"))
     html = seen._repr_html_()
     cells = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in html.split("</tr>")[:-1]]
-    assert [len(row) for row in cells] == [8] * 4
-    assert cells[0] == ["where", "from", "to", "calls", "copied", "moved", "time", "to avoid it"]
+    assert [len(row) for row in cells] == [9] * 4
+    assert cells[0] == ["where", "from", "to", "calls", "copied", "cast", "moved", "time", "to avoid it"]
     assert ">nothing was converted<" in record()._repr_html_()
     with record() as seen:
         list(xbridge.prefetch([HOST], "numpy"))
@@ -410,7 +422,7 @@ def test_record__cell_of_a_notebook_has_its_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A cell of a notebook is named as the notebook names it."""
-    row = record_module.RecordRow("/tmp/ipykernel_7/123.py", 2, "f", "", "", 1, 0, 0, 0.0, "")
+    row = record_module.RecordRow("/tmp/ipykernel_7/123.py", 2, "f", "", "", 1, 0, 0, 0, 0.0, "")
     compiler = SimpleNamespace(_filename_map={"/tmp/ipykernel_7/123.py": 3})
     shells = iter([SimpleNamespace(compile=compiler), None])
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: next(shells)))
@@ -423,7 +435,7 @@ def test_record_plot__without_a_path_the_picture_is_the_result() -> None:
     pytest.importorskip("matplotlib")
     figure = converted_on(2).plot()
     left, right = figure.axes
-    assert (len(left.patches), len(right.patches)) == (4, 2)
+    assert (len(left.patches), len(right.patches)) == (6, 2)
     assert figure.get_supxlabel() == ""
     names = [label.get_text().partition("\n")[0] for label in left.get_yticklabels()]
     assert {name[:3] for name in names} == {"..."}
@@ -431,12 +443,25 @@ def test_record_plot__without_a_path_the_picture_is_the_result() -> None:
     assert {name.rpartition("/")[2] for name in names} == {"train.py:1", "train.py:2"}
 
 
+def test_record_plot__picture_shows_itself_where_no_backend_of_matplotlib_is_chosen() -> None:
+    """A picture shows itself where no backend of matplotlib is chosen, on a light or dark page."""
+    pytest.importorskip("matplotlib")
+    image = pytest.importorskip("PIL.Image")
+    with image.open(BytesIO(converted_on(2).plot()._repr_png_())) as shown:
+        pixels = np.asarray(shown.convert("RGBA"))
+    assert pixels[0, 0, 3] == 0  # no background
+    opaque = pixels[pixels[..., 3] == 255]
+    assert opaque[..., :3].max(-1).min() > 40  # nothing is black
+
+
 def test_record_plot__picture_says_what_it_leaves_out() -> None:
     """A picture says what it leaves out."""
     pytest.importorskip("matplotlib")
     figure = converted_on(3).plot(most=1)
-    assert len(figure.axes[0].patches) == 2
-    assert figure.get_supxlabel().startswith("left out: rows 2, calls 2, copied 16 kB, moved 0 B, time ")
+    assert len(figure.axes[0].patches) == 3
+    assert figure.get_supxlabel().startswith(
+        "left out: rows 2, calls 2, copied 16 kB, cast 0 B, moved 0 B, time "
+    )
 
 
 def test_record_plot__picture_of_nothing_says_so() -> None:
@@ -478,6 +503,7 @@ def test_record_plot__matplotlib_is_missing(tmp_path: Path, monkeypatch: pytest.
     """Without matplotlib, the error says what to install."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "xbridge._observe.figure", raising=False)
     with pytest.raises(xbridge.MissingLibraryError, match=r"try pip install 'xbridge-array\[plot\]'"):
         record().plot(tmp_path / "crossings.png")
 

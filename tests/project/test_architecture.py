@@ -45,7 +45,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {
         "_api": "_engine _plan _registry backends _core errors",
         "_inspect": "_engine _plan _registry _core errors",
-        "_observe": "_engine _plan _core errors",
+        "_observe": "_engine _plan _registry _core errors",
         "tree": "_engine _plan _registry backends _host _core errors _deprecation",
     },
     {

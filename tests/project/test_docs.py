@@ -132,6 +132,16 @@ def test_the_pages_in_folders_of_the_documents_are_run_and_their_links_followed(
     assert 'File "docs/how-to/convert.md", line 8' in shown.err
 
 
+def test_a_duration_may_differ_from_that_of_the_page_and_any_other_number_may_not(
+    checker: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for shown, faults in (("row 1 took 1,234 ms", 0), ("row 1 took 2 s", 0), ("row 2 took 0.5 ms", 1)):
+        checker.write("docs/page.md", *("```pycon", ">>> print('row 1 took 0.5 ms')", shown, "```"))
+        checker.write("docs/shell.md", *("```console run", "$ echo row 1 took 0.5 ms", shown, "```"))
+        assert checker.check() == 2 * faults
+        assert f"{2 * faults} faults" in capsys.readouterr().out
+
+
 def test_the_check_reads_only_the_pages_and_folders_that_it_is_given(
     checker: SimpleNamespace,
     monkeypatch: pytest.MonkeyPatch,
@@ -239,9 +249,11 @@ def first_block(page: str, word: str) -> str:
     return found
 
 
-def test_the_example_of_the_readme_is_the_first_of_the_kit() -> None:
+def test_the_example_of_the_first_steps_is_the_first_of_the_kit() -> None:
     """`test_downstream.py` runs it."""
-    assert first_block("README.md", "softmax") in first_block("docs/test-your-library.md", "softmax")
+    assert first_block("docs/get-started.md", "softmax") in first_block(
+        "docs/test-your-library.md", "softmax"
+    )
 
 
 def test_every_test_that_the_principles_name_is_in_the_file_they_name() -> None:

@@ -1,4 +1,4 @@
-"""Every row of docs/idioms.md, run: the idiom and its call side by side.
+"""Every row of docs/how-to/migrate.md that has a memory, run: the idiom and its call side by side.
 
 The page is the data. Both cells of a row are executed as they are printed there, on equal sources,
 and its memory column is what must be true of both; so the page cannot promise what the library does
@@ -26,7 +26,7 @@ import xbridge
 
 torch = pytest.importorskip("torch")
 
-PAGE = Path(__file__).parents[2] / "docs" / "idioms.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "migrate.md"
 
 Names = dict[str, Any]
 """What the cells of a row may mention; the first is the source whose memory is watched."""
@@ -49,9 +49,10 @@ class RecordRow(NamedTuple):
     memory: str
 
 
-def table_lines(columns: int) -> list[list[str]]:
-    """The cells of every table line that has so many columns and a code word in the first."""
-    lines = (line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `"))
+def table_lines(columns: int, section: str = "") -> list[list[str]]:
+    """The cells of every table line from a heading on that has so many columns and code in the first."""
+    text = PAGE.read_text("utf-8").partition(section)[2] if section else PAGE.read_text("utf-8")
+    lines = (line for line in text.splitlines() if line.startswith("| `"))
     cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
     return [row for row in cells if len(row) == columns]
 
@@ -67,7 +68,7 @@ PAGE_ROWS = {
     code(name): RecordRow(code(idiom), code(call), memory)
     for name, idiom, call, memory, _ in table_lines(columns=5)
 }
-PAGE_TRAPS = [code(name) for name, _, _ in table_lines(columns=3)]
+PAGE_TRAPS = [code(name) for name, _, _ in table_lines(columns=3, section="## The traps")]
 
 
 # -- the sources ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Every row of docs/how-to/migrate.md, run: the line before and the line after, on equal sources.
+"""Every row of docs/how-to/migrate.md without a memory, run: the line before and after, on equal sources.
 
 The results are compared by routes that pass xbridge by.
 """
@@ -20,8 +20,9 @@ array_api_compat = pytest.importorskip("array_api_compat")
 xp = pytest.importorskip("array_api_compat.torch")
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "migrate.md"
+TEXT = PAGE.read_text("utf-8").partition("## Longer lines, to NumPy")[2].partition("## The traps")[0]
 ROW = re.compile(r"^\| `([^`]+)` \| `([^`]+)` \| \S.* \|$", re.MULTILINE)
-ROWS = ROW.findall(PAGE.read_text("utf-8"))
+ROWS = ROW.findall(TEXT)
 
 
 def sources() -> dict[str, Any]:
@@ -61,24 +62,10 @@ def described(x: Any) -> Any:
 
 
 def test_every_line_of_a_table_is_a_row_that_is_run() -> None:
-    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
-    assert len(ROWS) == len(lines) == 28
+    lines = [line for line in TEXT.splitlines() if line.startswith("| `")]
+    assert len(ROWS) == len(lines) == 22
 
 
 @pytest.mark.parametrize(("before", "after"), ROWS)
 def test_the_line_after_gives_what_the_line_before_gave(before: str, after: str) -> None:
     assert described(run(after)) == described(run(before))
-
-
-@pytest.mark.parametrize(
-    "after",
-    [
-        after
-        for _, after, changed in re.findall(
-            r"^\| `([^`]+)` \| `([^`]+)` \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE
-        )
-        if changed.startswith("read-only if")
-    ],
-)
-def test_a_result_is_read_only_where_the_page_says_so(after: str) -> None:
-    assert not run(after).flags.writeable

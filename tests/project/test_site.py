@@ -137,6 +137,25 @@ def test_the_opening_of_a_block_is_written_for_mkdocs() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("uri", "search"),
+    [
+        ("why.md", None),
+        ("benchmarks/README.md", None),
+        ("add-a-backend.md", {"boost": 0.3}),
+        ("benchmarks/details.md", {"exclude": True}),
+        ("source/pyproject.toml.md", {"exclude": True}),
+        ("found-bugs.md", {"exclude": True}),
+    ],
+)
+def test_the_search_has_pages_for_users_first_and_no_files_and_long_lists(
+    uri: str, search: dict[str, Any] | None
+) -> None:
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=uri), is_homepage=False, meta={})
+    hooks.on_page_markdown("", page)
+    assert page.meta.get("search") == search
+
+
 # -- the check ------------------------------------------------------------------------------------
 
 

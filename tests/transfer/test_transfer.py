@@ -158,6 +158,10 @@ def test_a_transfer_that_is_dropped_ends_by_itself() -> None:
     assert not thread.is_alive()
 
 
+def test_a_prefetch_says_what_it_converts_and_where_to() -> None:
+    assert repr(xbridge.prefetch([], "numpy", depth=3)) == "<prefetch: batches of a list to numpy, 3 ahead>"
+
+
 @pytest.mark.parametrize(
     "options",
     [{"dtype": "float31"}, {"device": "cuda:0"}, {"copy": 3}, {"grad": "no"}, {"device": "x:y"}],

@@ -39,7 +39,7 @@ def test_a_record_has_the_line_that_began_a_transfer() -> None:
         begin().result()
     (row,) = seen.rows
     assert (row.file, row.line, row.function) == (__file__, line_of(begin), "begin")
-    assert (row.calls, row.copied, row.avoid) == (2, 80, "cast it once (if it stays the same)")
+    assert (row.calls, row.cast, row.avoid) == (2, 80, "cast it once (if it stays the same)")
     assert row.seconds > 0
 
 
@@ -48,7 +48,7 @@ def test_a_record_has_the_line_where_prefetching_was_asked_for() -> None:
     with record() as seen:
         assert len(list(batches)) == 2
     (row,) = seen.rows
-    assert (row.line, row.function, row.calls, row.copied) == (line_of(ahead), "ahead", 4, 160)
+    assert (row.line, row.function, row.calls, row.cast) == (line_of(ahead), "ahead", 4, 160)
 
 
 def test_what_is_converted_at_once_is_seen_too() -> None:
@@ -74,8 +74,8 @@ def test_an_iterable_that_converts_is_seen_under_its_own_line() -> None:
 def test_the_time_of_a_batch_is_shared_out_by_bytes() -> None:
     with record() as seen:
         xbridge.transfer([np.ones(1), np.ones(10**6, "int64")], "numpy", dtype="float32").result()
-    small, large = sorted(seen.rows, key=lambda row: row.copied)
-    assert small.copied * 10**6 == large.copied
+    small, large = sorted(seen.rows, key=lambda row: row.cast)
+    assert small.cast * 10**6 == large.cast
     assert 0 < small.seconds * 1000 < large.seconds
 
 

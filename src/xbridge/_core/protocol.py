@@ -25,12 +25,17 @@ from types import FunctionType, MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     import numpy as np
 
     from xbridge._core.devices import Device
     from xbridge.errors import XBridgeError
 
 ArrayFn: TypeAlias = Callable[[list[object]], list[object]]
+
+Notice: TypeAlias = Callable[[str, Any, object, float], None]
+"""Called with the name of a library's own call, the array that it converted, its result and its seconds."""
 
 HostArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 """An array in host memory: the form that all libraries have in common."""
@@ -524,6 +529,14 @@ class Backend(Protocol):
         """`thread_context()`: capture the modes, device and streams of this thread.
 
         The returned function applies them to the thread that calls it, until that thread ends.
+        """
+
+    @property
+    def watch(self) -> Callable[[Notice], AbstractContextManager[object]] | None:
+        """`watch(notice)`: a context that notices conversions by the library's own calls in this thread.
+
+        After each one it calls `notice(name, source, result, seconds)`, directly from the function that the
+        library calls back. It uses a hook that the library offers, and replaces nothing.
         """
 
     # -- calls of functions: `follows` and `trace` come with `run` -------------------------------------------

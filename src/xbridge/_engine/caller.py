@@ -37,10 +37,11 @@ def caller() -> Caller:
     frame = sys._getframe()  # noqa: SLF001 -- the standard library finds callers likewise
     while frame.f_back and id(frame.f_code) not in codes:
         frame = frame.f_back
-    while frame.f_back and _is_ours(frame.f_code.co_filename):
+    while frame.f_back and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     return Caller(frame.f_code, frame.f_lineno, frame.f_globals)
 
 
-def _is_ours(file: str) -> bool:
+def is_ours(file: str) -> bool:
+    """Return True if a file is one of the package. Those of the test kit call conversions as a user does."""
     return file.startswith(_PACKAGE) and not file.startswith(_KIT)

@@ -69,20 +69,20 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
 ) -> Any:
     """Decorate a function to take arrays of any libraries, compute in one, and return arrays of the caller's.
 
-    Derivatives are kept: a result of arrays that a graph or a transform follows is followed too, under
-    ``torch.func``, ``torch.compile``, ``jax.jit``, ``jax.grad`` and the others. A derivative that does not
-    exist is an error when it is asked for.
+    An array is tracked if it requires grad, or is traced by a transform or a compiler. The result of a
+    tracked array is tracked too, under ``torch.func``, ``torch.compile``, ``jax.jit``, ``jax.grad`` and the
+    others. A derivative that does not exist is an error when it is asked for.
 
     Parameters
     ----------
     fn : callable
         The function. Arrays in its arguments are converted, positional or by keyword, and in containers as
-        those of `xbridge.tree`. Numbers and all other arguments are passed unchanged. In a call that is
-        followed they must have a hash, because calls with other values may be other functions. Arrays in a
-        set, an iterator or the keys of a dict are refused, in arguments and in results.
+        those of `xbridge.tree`. Numbers and all other arguments are passed unchanged. In a call
+        with a tracked array they must be hashable, because they are part of a cache key. Arrays in a set, an
+        iterator or the keys of a dict are an error, in arguments and in results.
     like, backend, device, dtype, copy, grad
         As for `align`. With neither `like` nor `backend`, the function's library is that of the array that
-        decides: the first that is followed, else the first. ``dtype="nearest"`` and ``"default"`` hold for
+        decides: the first that is tracked, else the first. ``dtype="nearest"`` and ``"default"`` hold for
         results as well, with the library that they go back to as the target. ``grad="keep"`` raises at once
         if there is no gradient, and ``"detach"`` cuts the graph.
     arrays : str or tuple of str, optional
@@ -92,12 +92,12 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     vjp : callable or {"complex-step", "central"}, optional
         For a function of NumPy: ``vjp(g, y, *args, **kwargs)`` returns one gradient for each argument. `g` is
         the cotangent in the form of the result `y`. A gradient is the adjoint, so ``vdot(g, J @ t)`` equals
-        ``vdot(vjp(g), t)`` for complex numbers too. None means that there is none, and is never a zero. If
-        `vjp` is itself ``aligned(vjp=...)(f)``, there is a second derivative. A name asks for numerical
-        derivatives.
+        ``vdot(vjp(g), t)`` for complex numbers too. None means that there is no gradient, which is not the
+        same as zeros. If `vjp` is itself ``aligned(vjp=...)(f)``, there is a second derivative. A name asks
+        for numerical derivatives.
     jvp : callable or {"complex-step", "central"}, optional
         For a function of NumPy: ``jvp(tangents, y, *args, **kwargs)`` returns the tangent of the result.
-        `tangents` has one item for each argument, and None for one that does not move.
+        `tangents` has one item for each argument, and None for one that is constant.
     signature : str, optional
         The core axes of a function that broadcasts over all axes before them, as for `numpy.vectorize`:
         ``"()->()"``, ``"(m,n),(n)->(m)"``. It gives shapes, batches, and the chunks of Dask.
@@ -110,8 +110,8 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     callable
         With the signature of `fn`. Arrays in its result go back to the library and the device of the array
         that decides, and to NumPy if no argument has an array. An argument without arrays that is returned
-        stays the same object. Numbers in the result of a call that is followed become arrays too, and so
-        have a gradient.
+        stays the same object. Numbers in the result of a call with a tracked array become arrays too,
+        and so have a gradient.
 
     Raises
     ------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xbridge._core.text import table
+from xbridge._core.text import html_table, rich_table, table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from xbridge._plan.steps import Plan
 
 
@@ -18,8 +20,8 @@ class CallPlan(NamedTuple):
     """The library that computes."""
     caller: str
     """The library that the results go back to."""
-    followed: bool
-    """True if a graph or a transform follows an argument, so that the call is part of it."""
+    tracked: bool
+    """True if an argument requires grad or is traced, so that the call is part of a graph or a transform."""
     arguments: dict[str, Plan]
     """The plan of each array, by its place in the call."""
     derivative: str
@@ -28,12 +30,22 @@ class CallPlan(NamedTuple):
 
     def __str__(self) -> str:
         """Return one fact a line."""
-        how = "followed" if self.followed else "nothing is followed"
-        rows = [
+        return "\n".join(table(self._facts()))
+
+    def _repr_html_(self) -> str:
+        """Return the same as a table, for notebooks."""
+        return html_table(self._facts())
+
+    def __rich_console__(self, console: object, options: object) -> Iterator[Any]:
+        """Yield the same as a table for rich."""
+        yield rich_table(self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        how = "tracked" if self.tracked else "nothing is tracked"
+        return [
             ("call", f"{self.function} in {self.library}, results to {self.caller}, {how}"),
-            *((path, f"{plan!r}") for path, plan in self.arguments.items()),
+            *((path, repr(plan)) for path, plan in self.arguments.items()),
             ("derivative", self.derivative),
             ("batch", self.batch),
             ("shapes", self.shapes),
         ]
-        return "\n".join(table(rows))

@@ -86,7 +86,7 @@ class _Block(Observer):
         rules = self.rules._asdict()
         found = {"detaches": "its graph ends there"} if plan.cuts_graph else {}
         for step in plan.steps:
-            for word in _policy_words(step):
+            for word in words_of(step):
                 if step.copy_reason and (word != "copies" or step.nbytes != 0):
                     found.setdefault(word, step.copy_reason.message)
         yield from ((word, reason) for word, reason in found.items() if rules[word] == rule)
@@ -238,7 +238,7 @@ _CATEGORIES: dict[str, type[PolicyWarning]] = {
 }
 
 
-def _policy_words(step: Step) -> tuple[str, ...]:
+def words_of(step: Step) -> tuple[str, ...]:
     """Return the words of a policy that a step falls under."""
     if step.op == "stream_to_device":
         return ("casts" if len(step.args) > 1 else "copies", "transfers")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import reduce
 from itertools import chain
 from os import PathLike
@@ -20,6 +21,8 @@ from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import lock
 from xbridge._engine.caller import Caller
 from xbridge._engine.execute import Observer, add_observer, remove_observer
+from xbridge._observe.foreign import ForeignCall, watch
+from xbridge._observe.policy import words_of
 from xbridge._observe.statement import Statement
 from xbridge._plan.reasons import ONCE
 from xbridge._plan.steps import Plan
@@ -30,7 +33,8 @@ _MOST_ROWS = 10_000
 _SHOWN = 20
 """The number of rows that a table shows."""
 
-_RIGHT = range(3, 7)
+_AMOUNTS = ("calls", "copied", "cast", "moved", "time")
+_RIGHT = range(3, 8)
 """The columns of amounts."""
 
 _LONGEST = 40
@@ -55,12 +59,16 @@ class RecordRow(NamedTuple):
     target: str
     calls: int
     copied: int
-    """Bytes of new memory on the same device."""
+    """Bytes of new memory of the same dtype, on the same device."""
+    cast: int
+    """Bytes of new memory of another dtype, on the same device."""
     moved: int
     """Bytes that came from another device."""
     seconds: float
     avoid: str
     """How to avoid these bytes, or the option that asks for them. Empty if there are none."""
+    call: str = ""
+    """The library's own call that converted; empty if xbridge did."""
 
     @property
     def where(self) -> str:
@@ -74,15 +82,26 @@ class RecordRow(NamedTuple):
         source = f"{conversion.source.name} {conversion.info.dtype} on {conversion.info.device}"
         target = f"{conversion.target.name} {conversion.dtype} on {conversion.device}"
         place = (code.co_filename, caller.f_lineno, code.co_qualname, source, target)
-        moved = sum(step.nbytes or 0 for step in plan.steps if step.op in ("to_device", "stream_to_device"))
-        copied = sum(step.nbytes or 0 for step in plan.steps) - moved
-        return cls(*place, 1, copied, moved, seconds, _advise(plan))
+        sizes = {"copies": 0, "casts": 0, "transfers": 0}  # the words of a policy
+        for step in plan.steps:
+            sizes[words_of(step)[-1]] += step.nbytes or 0
+        copied, cast, moved = sizes.values()
+        return cls(*place, 1, copied, cast, moved, seconds, _advise(plan))
+
+    @classmethod
+    def of_foreign(cls, call: ForeignCall) -> Self:
+        """Return the row of a conversion by a library's own call."""
+        code = call.caller.f_code
+        place = (code.co_filename, call.caller.f_lineno, code.co_qualname, call.source, call.target)
+        avoid = call.avoid and call.avoid + _IF_SAME
+        return cls(*place, 1, call.copied, call.cast, call.moved, call.seconds, avoid, call.name)
 
     def plus(self, other: RecordRow) -> RecordRow:
         """Return the sum of two rows."""
         return self._replace(
             calls=self.calls + other.calls,
             copied=self.copied + other.copied,
+            cast=self.cast + other.cast,
             moved=self.moved + other.moved,
             seconds=self.seconds + other.seconds,
         )
@@ -112,7 +131,7 @@ class _Counter(Observer):
     """The rows and queues of one record, as an observer of conversions."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, int, str, str, str], RecordRow] = {}
+        self._rows: dict[tuple[str | int, ...], RecordRow] = {}
         self._queues: dict[tuple[str, int, int], QueueStats] = {}
         self._lock = lock()
 
@@ -132,12 +151,12 @@ class _Counter(Observer):
 
     def add(self, row: RecordRow) -> None:
         """Add a row to that of its line, source and target, or to a common one if there are too many."""
-        key = (row.file, row.line, row.source, row.target, row.avoid)
+        key = _key(row)
         with self._lock:
             if key not in self._rows and len(self._rows) >= _MOST_ROWS:
                 row = row._replace(file="elsewhere", line=0, function="", avoid="")
-                row = row._replace(source="anything", target="anything")
-                key = (row.file, row.line, row.source, row.target, row.avoid)
+                row = row._replace(source="anything", target="anything", call="")
+                key = _key(row)
             known = self._rows.get(key)
             self._rows[key] = row if known is None else known.plus(row)
 
@@ -153,14 +172,25 @@ class _Counter(Observer):
 
 
 class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `contextlib.suppress`
-    """Collect the conversions in a `with` block, in all threads of the process.
+    """Collect the conversions in a `with` block.
 
     `rows` has one row for each line of code, source and target. `summary()` returns them as a table,
     `to_json()` as a list, and `plot()` draws them. A notebook and rich show the table. `queues` has one entry
     for each line with a `prefetch` from which batches were taken.
 
-    Conversions in the block are planned one by one, so each takes microseconds longer. A record does not see
-    conversions that a compiler has traced within its library.
+    Parameters
+    ----------
+    foreign : bool
+        False records the conversions by xbridge, in all threads of this process. True adds those by the own
+        calls of the libraries that are imported, in this thread, as far as a library offers a hook: PyTorch
+        does, for `Tensor.numpy`, `cpu`, `to`, `tolist`, `item`, `torch.as_tensor`, `np.asarray` of a
+        tensor, and others of this kind. It does not for `torch.from_numpy`, which copies nothing.
+
+    Notes
+    -----
+    Conversions in the block are planned one by one, so each takes microseconds longer; with `foreign=True`,
+    so does each call of PyTorch. What other processes convert, such as the workers of a data loader, and what
+    compiled code does is not recorded.
 
     Examples
     --------
@@ -169,22 +199,28 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
     ...     for _ in range(3):
     ...         y = xbridge.to_numpy(np.ones(1000), dtype="float32")
     >>> (row,) = seen.rows
-    >>> row.calls, row.copied, row.moved, row.avoid
-    (3, 12000, 0, 'cast it once (if it stays the same)')
+    >>> row.calls, row.copied, row.cast, row.moved, row.avoid
+    (3, 0, 12000, 0, 'cast it once (if it stays the same)')
     """
 
     @entry_point
-    def __init__(self) -> None:
+    def __init__(self, *, foreign: bool = False) -> None:
         self._counter = _Counter()
+        self._foreign = foreign
+        self._watches: list[ExitStack] = []
 
     def __enter__(self) -> Self:
         """Start to collect conversions."""
+        if self._foreign:
+            self._watches.append(watch(lambda call: self._counter.add(RecordRow.of_foreign(call))))
         add_observer(self._counter)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop to collect conversions. The rows stay."""
         remove_observer(self._counter)
+        if self._watches:
+            self._watches.pop().close()
 
     @property
     def rows(self) -> tuple[RecordRow, ...]:
@@ -207,7 +243,7 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         Returns
         -------
         str
-            Calls, bytes copied, bytes moved between devices, time, and how to avoid them; then one line
+            Calls, bytes copied, cast and moved between devices, time, and how to avoid them; then one line
             for each queue.
 
         Examples
@@ -224,9 +260,9 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         rows = self.rows
         if not rows:
             return f"<record: {_NOTHING}>"
-        calls, copied, moved, time = _format_amounts(reduce(RecordRow.plus, rows))
+        calls, *sums = _sums(rows)
         lines = len({(row.file, row.line) for row in rows})
-        return f"<record: calls {calls}, lines {lines:,}, copied {copied}, moved {moved}, time {time}>"
+        return f"<record: {', '.join([calls, f'lines {lines:,}', *sums])}>"
 
     def __str__(self) -> str:
         """Return the summary."""
@@ -249,8 +285,9 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         Returns
         -------
         str
-            The keys are `file`, `line`, `function`, `source`, `target`, `calls`, `copied`, `moved`,
-            `seconds` and `avoid`: how to avoid these bytes, or the option that asks for them.
+            The keys are `file`, `line`, `function`, `source`, `target`, `calls`, `copied`, `cast`, `moved`,
+            `seconds`, `avoid`: how to avoid these bytes, or the option that asks for them, and `call`: the
+            library's own call, empty if xbridge converted.
 
         Examples
         --------
@@ -272,7 +309,8 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         Returns
         -------
         matplotlib.figure.Figure or None
-            The picture, which a notebook shows; None if it is written to a file.
+            The picture, on a transparent background; None if it is written to a file. As the last value of
+            a cell it shows itself in a notebook.
 
         Raises
         ------
@@ -284,20 +322,20 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         >>> record().plot("conversions.png")  # doctest: +SKIP
         """
         try:
-            from matplotlib.figure import Figure  # noqa: PLC0415 -- an extra, and only for this
+            from xbridge._observe.figure import INK, RecordFigure  # noqa: PLC0415 -- matplotlib is an extra
         except ImportError as error:
             reason, hint = f"matplotlib cannot be imported: {error}", "pip install 'xbridge-array[plot]'"
             raise MissingLibraryError.build("draw a record", reason, hint) from error
         rows = self.rows
-        figure = Figure(figsize=(11, 1.4 + 0.45 * len(rows[:most])), layout="constrained")
+        size = (11, 1.4 + 0.45 * len(rows[:most]))
+        figure = RecordFigure(figsize=size, layout="constrained", facecolor="none")
         if rows:
             _draw(figure, rows[:most][::-1])
         else:
-            figure.text(0.5, 0.5, _NOTHING, ha="center", va="center")
+            figure.text(0.5, 0.5, _NOTHING, ha="center", va="center", color=INK)
         if rows[most:]:
-            calls, copied, moved, time = _format_amounts(reduce(RecordRow.plus, rows[most:]))
-            left_out = f"left out: rows {len(rows[most:]):,}, calls {calls}, copied {copied}, moved {moved}"
-            figure.supxlabel(f"{left_out}, time {time}", fontsize="medium")
+            left_out = ", ".join([f"left out: rows {len(rows[most:]):,}", *_sums(rows[most:])])
+            figure.supxlabel(left_out, fontsize="medium", color=INK)
         if path is None:
             return figure
         figure.savefig(path)
@@ -310,14 +348,18 @@ def merge(seen: record, rows: str) -> None:
         seen._counter.add(RecordRow(**row))  # noqa: SLF001 -- within this module
 
 
+def _key(row: RecordRow) -> tuple[str | int, ...]:
+    return row.file, row.line, row.source, row.target, row.avoid, row.call
+
+
 def _cells(rows: Sequence[RecordRow], most: int) -> list[tuple[str, ...]]:
     """Return the cells of a table: of the first rows, at least one, and of the sum of all rows."""
     if not rows:
         return [(_NOTHING,)]
-    head = ("where", "from", "to", "calls", "copied", "moved", "time", "to avoid it")
+    head = ("where", "from", "to", *_AMOUNTS, "to avoid it")
     cells = [
         head,
-        *((row.where, row.source, row.target, *_format_amounts(row), row.avoid) for row in rows[:most]),
+        *((row.where, row.source, _to(row), *_format_amounts(row), row.avoid) for row in rows[:most]),
     ]
     count = f"all {len(rows)}" if len(rows) > 1 else "all"
     return [*cells, (count, "", "", *_format_amounts(reduce(RecordRow.plus, rows)), "")]
@@ -325,22 +367,26 @@ def _cells(rows: Sequence[RecordRow], most: int) -> list[tuple[str, ...]]:
 
 def _draw(figure: Any, rows: Sequence[RecordRow]) -> None:
     """Draw the bytes of some rows on the left, and their time on the right."""
+    from xbridge._observe.figure import INK, tint  # noqa: PLC0415 -- matplotlib is an extra
+
     places = range(len(rows))
     left, right = figure.subplots(1, 2, sharey=True)
-    copied, moved = ([getattr(row, word) / 1e6 for row in rows] for word in ("copied", "moved"))
-    left.barh(places, copied, label="copied")
-    left.barh(places, moved, left=copied, label="moved between devices")
+    begin = [0.0] * len(rows)
+    for word, label in (("copied", "copied"), ("cast", "cast"), ("moved", "moved between devices")):
+        sizes = [getattr(row, word) / 1e6 for row in rows]
+        left.barh(places, sizes, left=begin, label=label)
+        begin = [a + b for a, b in zip(begin, sizes, strict=True)]
     left.set_xlabel("MB")
-    names = [f"{_shorten(row.where)}\n{row.source} to {row.target}" for row in rows]
+    names = [f"{_shorten(row.where)}\n{row.source} to {_to(row)}" for row in rows]
     left.set_yticks(places, names, parse_math=False)  # a file may be named like a formula
     right.barh(places, [row.seconds * 1e3 for row in rows], color="tab:gray")
     right.set_xlabel("ms")
     right.margins(x=0.2)  # for the words behind the bars
     for place, row in enumerate(rows):
-        right.annotate(f" {row.calls:,} x", (row.seconds * 1e3, place), va="center")
-    for each in (left, right):
-        each.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside upper right", ncols=2, frameon=False)
+        right.annotate(f" {row.calls:,} x", (row.seconds * 1e3, place), va="center", color=INK)
+    tint(left)
+    tint(right)
+    figure.legend(loc="outside upper right", ncols=3, frameon=False, labelcolor=INK)
 
 
 def _shorten(where: str) -> str:
@@ -348,9 +394,20 @@ def _shorten(where: str) -> str:
     return where if len(where) <= _LONGEST else f"...{where[3 - _LONGEST :]}"
 
 
+def _to(row: RecordRow) -> str:
+    """Return the target, and the call that converted if xbridge did not."""
+    return f"{row.target} by {row.call}" if row.call else row.target
+
+
 def _format_amounts(row: RecordRow) -> tuple[str, ...]:
-    memory = map(text.format_bytes, (row.copied, row.moved))
+    memory = map(text.format_bytes, (row.copied, row.cast, row.moved))
     return (f"{row.calls:,}", *memory, text.format_seconds(row.seconds))
+
+
+def _sums(rows: Sequence[RecordRow]) -> list[str]:
+    """Return the sums of some rows, each with its name."""
+    total = reduce(RecordRow.plus, rows)
+    return [f"{name} {amount}" for name, amount in zip(_AMOUNTS, _format_amounts(total), strict=True)]
 
 
 def _format_place(row: RecordRow | QueueStats) -> str:

@@ -203,6 +203,16 @@ def is_available(name: str | ModuleType) -> bool:
     return True
 
 
+def imported() -> list[Backend]:
+    """Return the backends of the libraries that this process has imported."""
+    names = [
+        name
+        for name in known_backends()
+        if any(root in sys.modules for entry in claims(name) for root in entry.roots)
+    ]
+    return [get(name) for name in names if is_available(name)]
+
+
 def count_observers(change: int) -> None:
     """Add to the number of observers, who see each conversion that begins afterwards."""
     global observers  # noqa: PLW0603 -- changed under the lock

@@ -270,7 +270,7 @@ def prefetch(
     if ahead < 1:
         raise OptionError.build(f"take depth={shown(depth)}", "it is a whole number from 1 on", "depth=2")
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    resolve_destination(backend, options)
+    target, _ = resolve_destination(backend, options)
     if not any(hasattr(iterable, word) for word in ("__iter__", "__getitem__")):
         raise OptionError.build(f"take batches from {type_of(iterable)}", "it is not iterable", "[batch]")
     if isinstance(iterable, (dict, str, bytes)):
@@ -278,14 +278,21 @@ def prefetch(
         hint = "[x]" if isinstance(iterable, dict) else "[batch]"
         raise OptionError.build(f"take batches from {type_of(iterable)}", reason, hint)
     cls = SizedPrefetch if hasattr(iterable, "__len__") else Prefetch
-    return cls(iterable, partial(_ahead, iterable, backend, options, ahead, caller()))
+    run = partial(_ahead, iterable, backend, options, ahead, caller())
+    return cls(iterable, run, f"to {target.name}, {ahead} ahead")
 
 
 class Prefetch:
     """The batches of an iterable, converted ahead of their use, as `prefetch` returns them."""
 
-    def __init__(self, iterable: Iterable[Any], run: Callable[[], Generator[Any, None, None]]) -> None:
-        self._iterable, self._run, self._is_used = iterable, run, False
+    def __init__(
+        self, iterable: Iterable[Any], run: Callable[[], Generator[Any, None, None]], how: str
+    ) -> None:
+        self._iterable, self._run, self._how, self._is_used = iterable, run, how, False
+
+    def __repr__(self) -> str:
+        """Return where the batches come from and where they go, in one line."""
+        return f"<prefetch: batches of {type_of(self._iterable)} {self._how}>"
 
     if TYPE_CHECKING:
 

@@ -54,6 +54,7 @@ from xbridge.backends.torch._unsupported import (
     without_pending,
 )
 from xbridge.backends.torch._unsupported import is_leaf as is_leaf
+from xbridge.backends.torch._watch import watch as watch
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:

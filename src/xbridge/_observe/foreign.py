@@ -1,0 +1,109 @@
+"""Conversions that a library's own calls do, as rows of a record.
+
+A backend notices such calls by a hook that its library offers (`watch` in the protocol). Nothing is patched.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+from xbridge._core.devices import CPU
+from xbridge._engine.caller import Caller, is_ours
+from xbridge._plan.reasons import reason
+from xbridge._plan.steps import nbytes_of
+from xbridge._registry.registry import are_arrays, backend_for, imported, is_root
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Backend
+
+_PYTHON = "Python numbers"
+
+
+class ForeignCall(NamedTuple):
+    """A call of a library that converted an array."""
+
+    name: str
+    caller: Caller
+    source: str
+    target: str
+    copied: int
+    cast: int
+    moved: int
+    seconds: float
+    avoid: str
+
+
+def watch(add: Callable[[ForeignCall], None]) -> ExitStack:
+    """Call `add` after each conversion by the imported libraries' own calls in this thread."""
+
+    def notice(name: str, source: Array, result: object, seconds: float) -> None:
+        by = _caller()
+        if by and result is not source and are_arrays(type(source)):
+            add(_call(name, by, source, result, seconds))
+
+    with ExitStack() as stack:
+        for backend in imported():
+            if backend.watch:
+                stack.enter_context(backend.watch(notice))
+        return stack.pop_all()
+
+
+def _call(name: str, by: Caller, source: Array, result: object, seconds: float) -> ForeignCall:
+    """Return a call with its bytes: moved to or from a device, cast, or copied. Python numbers have none."""
+    given, made = _End.of(source), _End.of(result)
+    sizes = dict.fromkeys(("copied", "cast", "moved"), 0)
+    avoid = ""
+    if given.device != made.device:
+        sizes["moved"], (avoid,) = made.nbytes or given.nbytes, reason("device", "").advice
+    elif made.dtype and made.dtype != given.dtype:
+        sizes["cast"], (avoid,) = made.nbytes, reason("cast", "").advice
+    elif not given.address or given.address != made.address:
+        sizes["copied"] = made.nbytes
+    return ForeignCall(name, by, given.name, made.name, **sizes, seconds=seconds, avoid=avoid)
+
+
+class _End(NamedTuple):
+    """An array before or after a call, or Python numbers, which are on the host and have no bytes."""
+
+    name: str
+    dtype: str
+    device: Device
+    nbytes: int
+    address: int
+
+    @classmethod
+    def of(cls, x: object) -> _End:
+        backend = backend_for(type(x))
+        if backend is None:
+            return cls(_PYTHON, "", CPU, 0, 0)
+        info = backend.array_info(x)
+        name = f"{backend.name} {info.dtype} on {info.device}"
+        return cls(
+            name, info.dtype, info.device, nbytes_of(info.shape, info.dtype) or 0, _address(backend, x)
+        )
+
+
+def _address(backend: Backend, x: Array) -> int:
+    """Return where the memory of an array begins, or 0 if it has none of its own."""
+    return 0 if backend.unsupported(x, leaving=True) else backend.memory_layout(x).address
+
+
+def _caller() -> Caller | None:
+    """Return the line that made the call, outside of array libraries; None if that is within xbridge."""
+    frame = hook = sys._getframe(2)  # noqa: SLF001 -- of the backend's function that calls `notice`
+    while frame.f_back and (frame.f_code is hook.f_code or _is_library(frame)):
+        frame = frame.f_back
+    ours = is_ours(frame.f_code.co_filename)
+    return None if ours else Caller(frame.f_code, frame.f_lineno, frame.f_globals)
+
+
+def _is_library(frame: FrameType) -> bool:
+    """Return True for code of an array library, such as a data loader of torch, and not for xbridge's."""
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return is_root(package) and not is_ours(frame.f_code.co_filename)

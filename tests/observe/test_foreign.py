@@ -1,0 +1,126 @@
+"""A record of foreign calls: which of a library's own conversions it has, and what their rows say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import xbridge
+from xbridge import record
+from xbridge._registry import registry
+
+torch = pytest.importorskip("torch")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._observe.record import RecordRow
+
+Sizes = tuple[int, int, int]
+
+
+def row_of(call: Callable[[], object]) -> RecordRow:
+    """The one row of a call."""
+    with record(foreign=True) as seen:
+        call()
+    (row,) = seen.rows
+    return row
+
+
+T, A = torch.ones(3), np.ones(3)
+CALLS: dict[str, tuple[Callable[[], object], str, Sizes]] = {
+    "Tensor.numpy": (T.numpy, "numpy float32 on cpu", (0, 0, 0)),
+    "Tensor.__array__": (lambda: np.asarray(T), "numpy float32 on cpu", (0, 0, 0)),
+    "Tensor.tolist": (T.tolist, "Python numbers", (0, 0, 0)),
+    "Tensor.item": (T[0].item, "Python numbers", (0, 0, 0)),
+    "Tensor.__float__": (lambda: float(T[0]), "Python numbers", (0, 0, 0)),
+    "Tensor.to": (lambda: T.to(torch.float64), "torch float64 on cpu", (0, 24, 0)),
+    "Tensor.double": (T.double, "torch float64 on cpu", (0, 24, 0)),
+    "torch.as_tensor": (lambda: torch.as_tensor(A), "torch float64 on cpu", (0, 0, 0)),
+    "torch.tensor": (lambda: torch.tensor(A), "torch float64 on cpu", (24, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_record_foreign__has_the_calls_of_torch(name: str) -> None:
+    """A row has the call, both ends, the bytes of new memory, and the line of the program."""
+    call, target, sizes = CALLS[name]
+    row = row_of(call)
+    assert (row.call, row.target, row.calls) == (name, target, 1)
+    assert (row.copied, row.cast, row.moved) == sizes
+    assert row.file == __file__
+    assert row.source == (
+        f"numpy float64 on {'cpu'}" if name.startswith("torch.") else "torch float32 on cpu"
+    )
+
+
+def test_record_foreign__a_move_has_its_bytes_and_advice() -> None:
+    row = row_of(lambda: T.to("meta"))
+    assert (row.copied, row.cast, row.moved) == (0, 0, 12)
+    assert row.avoid == "keep it where it is, or move it once (if it stays the same)"
+    assert "torch float32 on meta by Tensor.to" in row_table(lambda: T.to("meta"))
+
+
+def row_table(call: Callable[[], object]) -> str:
+    with record(foreign=True) as seen:
+        call()
+    return str(seen)
+
+
+def test_record_foreign__an_array_without_memory_of_its_own_is_counted_as_copied() -> None:
+    sparse = T.to_sparse()
+    row = row_of(lambda: sparse.to("cpu", copy=True))
+    assert (row.copied, row.cast, row.moved) == (12, 0, 0)
+
+
+def test_record_foreign__has_no_call_that_converts_nothing() -> None:
+    """`cpu` of a tensor on the host is the tensor; a list of numbers is no array; `sin` is no conversion."""
+    with record(foreign=True) as seen:
+        T.cpu()
+        torch.tensor([1.0, 2.0])
+        T.sin()
+    assert seen.rows == ()
+
+
+def test_record_foreign__has_the_conversions_of_xbridge_once() -> None:
+    """The calls of torch with which xbridge converts are not those of the program."""
+    with record(foreign=True) as seen:
+        xbridge.to_numpy(T)
+        xbridge.to_torch(A, dtype="float32")
+        xbridge.to_list(T)
+    assert not [row for row in seen.rows if row.call]
+    assert sum(row.calls for row in seen.rows) == 3
+
+
+def test_record_foreign__names_the_line_of_the_program_for_calls_within_torch() -> None:
+    loader = torch.utils.data.DataLoader([A, A], batch_size=2)
+    with record(foreign=True) as seen:
+        list(loader)
+    calls = {row.call: row.file for row in seen.rows}
+    assert calls["torch.as_tensor"] == __file__
+
+
+def test_record_foreign__ends_with_its_block_and_nests() -> None:
+    with record(foreign=True) as outer:
+        with record(foreign=True) as inner:
+            T.numpy()
+        T.numpy()
+    T.numpy()
+    assert [row.calls for row in inner.rows] == [1]
+    assert sum(row.calls for row in outer.rows) == 2
+    assert not registry.observers
+
+
+def test_record_foreign__leaves_compiled_code_to_the_compiler() -> None:
+    compiled: Any = torch.compile(lambda x: x.to(torch.float64) * 2, backend="aot_eager")
+    with record(foreign=True) as seen:
+        assert compiled(T).tolist() == [2.0, 2.0, 2.0]
+    assert [row.call for row in seen.rows] == ["Tensor.tolist"]
+
+
+def test_record__leaves_out_foreign_calls_unless_they_are_asked_for() -> None:
+    with record() as seen:
+        T.numpy()
+    assert seen.rows == ()
