@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     Call = Callable[[Any], Any]
 
 
+def call_aligned(x: Any) -> Any:
+    return xbridge.aligned(backend="toylib")(lambda y: y)(x)  # the backend is known when it is decorated
+
+
 def misspelt(_: object) -> Any:
     raise NameError("name 'fast' is not defined")
 
@@ -37,7 +41,7 @@ TO: dict[str, Call] = {
     "number": lambda x: xbridge.asarray(1.5, backend="toylib"),
     "align": lambda x: xbridge.align(x, backend="toylib"),
     "tree": lambda x: tree.to_backend([x], "toylib"),
-    "aligned": xbridge.aligned(backend="toylib")(lambda y: y),
+    "aligned": call_aligned,
 }
 FROM: dict[str, Call] = {
     "to_numpy": xbridge.to_numpy,

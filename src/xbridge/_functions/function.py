@@ -263,14 +263,17 @@ def convert_argument(x: Array, library: str, options: CallOptions, *, isolated: 
     try:
         y = convert(x, library, options)
     except DTypeError as error:
-        raise missing_dtype_error(error, [x], get(library), options) from error
+        better = missing_dtype_error(error, [x], get(library), options)
+        if better is None:
+            raise
+        raise better from error
     return protect_host(y, x) if library == HOST else y
 
 
 def missing_dtype_error(
     error: DTypeError, xs: Sequence[Array], library: Backend, options: CallOptions
-) -> DTypeError:
-    """Return the error for a dtype that a library lacks, with a hint that the default dtype would do."""
+) -> DTypeError | None:
+    """Return the error for a dtype that a library lacks, if its default dtype would do; else None."""
     for x in xs if options.dtype is None else ():
         dtype = resolve_source(x).info().dtype
         if dtype in DTYPES and library.unsupported_dtype(dtype, CPU) and category(dtype) != "bool":
@@ -278,7 +281,7 @@ def missing_dtype_error(
             if library.unsupported_dtype(default, CPU) is None:
                 hint = f"{error.hint}; or aligned(..., dtype='default')"
                 return DTypeError.build(error.action, error.reason, hint)
-    return error
+    return None
 
 
 @constant

@@ -321,7 +321,10 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
             isolated=isolated,
         )
     except DTypeError as error:
-        raise missing_dtype_error(error, arrays, library, function.options) from error
+        better = missing_dtype_error(error, arrays, library, function.options)
+        if better is None:
+            raise
+        raise better from error
     restore = Restore(tuple(map(verbs.home, sources)), at)
     restore.array_location()
     if library.name == HOST:

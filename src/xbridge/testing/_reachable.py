@@ -45,9 +45,9 @@ class ReachableState:
     """
 
     def __init__(self, f: Callable[..., Any]) -> None:
-        self.roots = roots_of(f)
+        self.roots: frozenset[str] = roots_of(f)
         """The packages in which the function and those that it calls are defined."""
-        self.is_empty = True
+        self.is_empty: bool = True
         """Whether nothing was found that may change: the function keeps nothing between calls."""
         self._undo: list[Callable[[], object]] = []
         self._seen: dict[int, object] = {}

@@ -115,7 +115,8 @@ class PinnedBuffers:
     """The pinned buffers of a device, which has an index. Each is lent to one user at a time."""
 
     def __init__(self, device: torch.device, sizes: Sizes) -> None:
-        self.device, self.sizes = device, sizes
+        self.device: torch.device = device
+        self.sizes: Sizes = sizes
         self.api: Any = getattr(torch, device.type)
         self._permits = _tokens(sizes.buffers)
         self._handles = _tokens(min(HANDLES, sizes.buffers - 1))

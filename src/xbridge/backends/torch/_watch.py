@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 _METHODS = (
     *("__array__", "__bool__", "__complex__", "__float__", "__index__", "__int__"),
@@ -27,7 +28,11 @@ _NAMES: dict[Any, str] = {
 """The functions that convert their first argument, and how they are called."""
 
 
-class watch(TorchFunctionMode):  # noqa: N801 -- a function of the protocol
+def watch(notice: Callable[[str, Any, object, float], None], /) -> AbstractContextManager[object]:
+    return _Watch(notice)
+
+
+class _Watch(TorchFunctionMode):
     def __init__(self, notice: Callable[[str, Any, object, float], None]) -> None:
         super().__init__()
         self.notice = notice

@@ -119,7 +119,7 @@ class Children:
     """The processes of a check, none of which may outlive it."""
 
     def __init__(self) -> None:
-        self.is_over = False
+        self.is_over: bool = False
         self._processes: dict[subprocess.Popen[str], TemporaryDirectory[str]] = {}
         self._lock = lock()
 
