@@ -158,13 +158,18 @@ class ValueLossError(XBridgeError, OverflowError):
     """A value does not fit a dtype that the caller did not name."""
 
     @classmethod
-    def narrowing(cls, dtype: str, narrower: str, *, instead: str = "") -> Self:
-        """Build the error for a value that `narrower` cannot hold. `instead` comes before naming a dtype."""
+    def narrowing(cls, dtype: str, narrower: str, *, cure: str | None = None) -> Self:
+        """Build the error for a value that `narrower` cannot hold.
+
+        `cure` is the hint for a target that lacks `dtype`.
+        """
         action, reason = f"turn {dtype} into {narrower} unasked", f"a value does not fit {narrower}"
         hint = f"naming one: dtype={dtype!r} or dtype={narrower!r}"
-        if instead:
-            reason = f"{reason}, and dtype={narrower!r} would change it"
-        return cls.build(action, reason, instead or hint)
+        if cure is not None and "dtype=" in cure:
+            hint = f"naming it: dtype={narrower!r}"
+        elif cure is not None:
+            reason, hint = f"{reason}, and dtype={narrower!r} would change it", cure
+        return cls.build(action, reason, hint)
 
 
 class GradientError(XBridgeError, RuntimeError):

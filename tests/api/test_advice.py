@@ -242,6 +242,11 @@ PROSE = {
     ],
     "for a shell: the tests of the command line run it": [
         "--force.*",
+        "--each .*",
+        "--{} FILE.*",
+        "(--baseline FILE )?--update-baseline.*",
+        "{} or all",
+        "[?]_at_options.*",
         "--xbridge=all",
         "mkdir -p .*",
         "xbridge-array info.*",
@@ -370,7 +375,7 @@ PROSE = {
         "policy\\({}='allow'\\) around it",
     ],
     "written in another place, and found there": [
-        "[?](hint|entry.install|install|instead|refused.hint|error.hint|stated..hint..|lacks.hint|lack.hint|fixture.instead).*",
+        "[?](hint|cure|entry.install|install|instead|refused.hint|error.hint|stated..hint..|lacks.hint|lack.hint|structural.instead).*",
         "[?]_of_class.*",
         "[?](way_out|_WAYS_OUT|ways.get|'(, )? or '.join|', or '.join|_real_part|_hint_for_objects).*",
         "[?](_SHAPES|fault.1.|repr.near.0..|_option.*|path|word.partition.*|options.0.)",

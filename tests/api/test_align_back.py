@@ -133,7 +133,7 @@ def test_a_scalar_of_numpys_decides_only_alone(scalar: Any) -> None:
     [
         ("numpy", "like=None, backend='numpy'"),
         (np, "like=None, backend='numpy'"),
-        *(("JAX", "like=None"), (3, "like=None"), ([A], "like=None"), ({"a": A}, "like=None")),
+        *(("JAX", "like=None"), (3, "like=None"), ([A], r"like=y\[0\]"), ({"a": A}, "like=None")),
     ],
     ids=lambda given: type(given).__name__,
 )

@@ -107,8 +107,8 @@ REFUSED: list[tuple[object, type[xbridge.XBridgeError]]] = [
     ([[F8], []], O),
     ([[], [F8]], O),
     ([F8, 1.0], O),
-    ([[F8[0], 1.0], {}], O),
-    ([[F8[0], 1.0], "ab"], O),
+    ([[F8[0], 1.0], {}], U),
+    ([[F8[0], 1.0], "ab"], U),
     ([[F8[0], 1.0], np.ones((2, 2))], O),
     ([F4, np.ones(2, "M8[D]")], D),
 ]

@@ -114,7 +114,7 @@ def test_names_of__arrow_dtype_of_pandas() -> None:
 
 
 HINTS: list[tuple[str, str, Callable[[Any], Any], str]] = [
-    ("pandas", "levels", lambda pd: pd.MultiIndex.from_tuples([(1, 2)]), "x.to_frame()"),
+    ("pandas", "levels", lambda pd: pd.MultiIndex.from_tuples([(1, 2)]), "x.to_frame().to_numpy('float64')"),
     ("pandas", "a column", lambda pd: pd.array([True, None]), "x.astype('float64')"),
     ("polars", "a frame", lambda pl: pl.DataFrame({"a": [True, None]}), "x.cast(float)"),
     ("pyarrow", "truth", lambda pa: pa.array([True, None]), "x.cast('float64', safe=False)"),
@@ -166,8 +166,16 @@ def test_cast_hint__arrow_tensor() -> None:
 
 
 TEXT: list[tuple[str, Callable[[Any], Any], str | None]] = [
-    ("pandas", lambda pd: pd.Series(["a"]), "x.astype(float) if it spells numbers, or x.tolist()"),
-    ("pandas", lambda pd: pd.DataFrame({"a": ["a"], "b": [1]}), "x.select_dtypes('number')"),
+    (
+        "pandas",
+        lambda pd: pd.Series(["a"]),
+        "x.astype(float) if it spells numbers, or asarray(x.tolist()) if it holds lists",
+    ),
+    (
+        "pandas",
+        lambda pd: pd.DataFrame({"a": ["a"], "b": [1]}),
+        "x.select_dtypes(['number', 'bool']).astype('float64')",
+    ),
     ("polars", lambda pl: pl.Series(["a"]), None),
     ("pyarrow", lambda pa: pa.array(["a"]), None),
 ]

@@ -32,7 +32,8 @@ def explain_call(
     needed = [place for place in places if place.default is Parameter.empty]
     words = [one.name for one in parameters if one.kind in _KEYWORDS]
     name = fn.__qualname__.removesuffix(".__init__").replace("Restore.__call__", "restore")
-    name = f"xbridge.tree.{name}" if fn.__module__ == "xbridge.tree.verbs" else name
+    if "." not in fn.__qualname__ and fn.__module__.split(".")[1:2] == ["tree"]:
+        name = f"xbridge.tree.{name}"
     start = [_argument(place.name, given[i : i + 1], options) for i, place in enumerate(needed)]
     if not places and Parameter.VAR_POSITIONAL in kinds:
         start = ["*xs"]

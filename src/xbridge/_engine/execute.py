@@ -129,7 +129,7 @@ def perform(x: Array, plan: Plan, steps: Sequence[Step] | None = None, each: Seq
             lacks = conversion.target.unsupported_dtype(conversion.info.dtype, conversion.device)
             if lacks is None:
                 raise
-            narrowing = ValueLossError.narrowing(conversion.info.dtype, conversion.dtype, instead=lacks.hint)
+            narrowing = ValueLossError.narrowing(conversion.info.dtype, conversion.dtype, cure=lacks.hint)
             narrowing.index = error.index
             raise narrowing from error
     return x

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xbridge._core.dtypes import DTYPES
 from xbridge._engine.source import resolve_source
@@ -30,7 +30,7 @@ def requested(x: object, name: str | ModuleType, verb: str = "to_backend") -> tu
 
 def refuse_order(x: object, name: object, verb: str) -> None:
     """Raise an error if a name stands before its array, or a dtype in its place."""
-    if isinstance(x, str) and x in known_backends():
+    if type(x) is str and x in known_backends():
         reason = "the array comes first, and the name of a backend after it"
         raise UnknownBackendError.build(f"find a backend by {type_of(name)}", reason, f"{verb}(x, {x!r})")
     module, _, word = str(name).removeprefix("<class '").removesuffix("'>").rpartition(".")
@@ -42,13 +42,14 @@ def refuse_order(x: object, name: object, verb: str) -> None:
 
 def refuse_alignment(xs: Sequence[object]) -> None:
     """Raise an error if all arrays are in one list, or a name is among them."""
-    if len(xs) == 1 and isinstance(xs[0], (list, tuple)):
-        kinds = set(map(type, xs[0]))
+    first: Any = xs[0] if len(xs) == 1 else None
+    if type(first) in (list, tuple):
+        kinds = set(map(type, first))
         if kinds and all(backend_for(kind) for kind in kinds):
             reason = "each argument is aligned as one array, and this one would be stacked"
-            raise OptionError.build(f"align {type_of(xs[0])} of arrays", reason, "align(*xs)")
+            raise OptionError.build(f"align {type_of(first)} of arrays", reason, "align(*xs)")
     for i, x in enumerate(xs):
-        if isinstance(x, str) and x in known_backends():
+        if type(x) is str and x in known_backends():
             raise OptionError.build(
                 f"align {x!r} at xs[{i}]", "the name of a backend is an option", f"backend={x!r}"
             )

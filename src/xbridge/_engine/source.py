@@ -94,8 +94,9 @@ def resolve_like(like: object) -> Source:
     try:
         return import_source(resolve_source(like))
     except UnsupportedArrayError as error:
-        named: Any = like if registry.is_available(like) else None  # type: ignore[arg-type] # any object
-        first = like[0] if isinstance(like, (list, tuple)) and like else None
+        given: Any = like
+        named = given if registry.is_available(given) else None
+        first = given[0] if type(given) in (list, tuple) and given else None
         hint = "like=None"
         if named is not None:
             hint = f"like=None, backend={get(named).name!r}"

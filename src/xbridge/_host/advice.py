@@ -85,7 +85,7 @@ def is_mistaken(cls: type) -> bool:
 def literal_error(x: object, target: str) -> UnsupportedArrayError:
     """Return the error for a number or a list in place of an array, with the target that was asked for."""
     one, tree = f"asarray(x, backend={target!r})", f"xbridge.tree.to_backend(x, {target!r})"
-    items: list[Any] = list(x) if isinstance(x, (list, tuple)) else []
+    items: list[Any] = [*x] if type(x) in (list, tuple) else []  # type: ignore[misc] # it is one of them
     if any(isinstance(item, dict) for item in items):
         hint = f"xbridge.tree.to_backend(x, {target!r}, scalars=True)"
     elif items and not any(issubclass(type(item), (*LITERALS, str, type(None))) for item in items):

@@ -56,7 +56,7 @@ def is_literal(x: object) -> bool:
 
 def nest(x: Nested) -> Nest | None:
     """Return the arrays in `x` with the shape of its lists; None if there are no arrays."""
-    with Chained(_item_error):
+    with Chained(_part_error):
         kinds = set(map(type, x)) if issubclass(type(x), (list, tuple)) else set()
         mistake = item_error(x) if any(is_mistaken(kind) for kind in kinds) else None
         if mistake:
@@ -187,7 +187,7 @@ def _convert_large_integers(x: Nested, floating: str | None, *, rounding: bool) 
         action = f"make {with_article(floating)} array of this list"
         reason = f"an integer would be rounded in {floating}"
         raise ValueLossError.build(action, reason, f"dtype={dtype!r} to say that it may be")
-    with Chained(_item_error):
+    with Chained(_part_error):
         return np.array(x, dtype)
 
 
@@ -287,7 +287,7 @@ def _ragged_error(reason: str) -> OptionError:
     )
 
 
-def _item_error(error: Exception) -> UnsupportedArrayError:
+def _part_error(error: Exception) -> UnsupportedArrayError:
     return _unusable_error(f"a part of it failed with {error!r}")
 
 
