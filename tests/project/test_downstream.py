@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "downstream"
 PAGE = (ROOT / "docs" / "test-your-library.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```python no-run\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+(CONFIGURATION,) = re.findall(r"^```toml\n(\[tool.pytest.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 LIBRARIES = "numpy", "array_api_strict", "numpy_readonly"
 
 
@@ -44,10 +45,10 @@ def test_the_first_block_is_five_lines_that_test_every_library(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     first = BLOCKS[0]
-    assert first in (ROOT / "README.md").read_text("utf-8")
     lines = [line for line in first.splitlines() if line and not line.startswith("from ")]
     assert len(lines) == 5
     (tmp_path / "test_spectra.py").write_text(first, "utf-8")
+    (tmp_path / "pyproject.toml").write_text(CONFIGURATION, "utf-8")
     said = run(tmp_path, pytestconfig)
     import_module("xbridge.testing")  # which registers one of them
     installed = list(filter(xbridge.is_available, xbridge.known_backends()))

@@ -65,7 +65,7 @@ def test_what_cannot_be_tested_at_its_floor_is_still_named() -> None:
 def test_the_readme_names_the_floors_of_the_libraries() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     said = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX", "dask": "Dask", "cupy-cuda12x": "CuPy"}
-    told = dict(re.findall(r"(NumPy|PyTorch|JAX|Dask|CuPy) from ([\d.]*\d)", readme))
+    told = dict(re.findall(r"(NumPy|PyTorch|JAX|Dask|CuPy)(?: from)? ([\d.]*\d)", readme))
     assert {(name, release(told[word])) for name, word in said.items()} == {
         (name, floor) for name, floor in floors() if name in said
     }

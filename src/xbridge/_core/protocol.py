@@ -485,7 +485,7 @@ class Backend(Protocol):
         """`plan_graph(x)`: the other facts, on which plans with `grad` or `requires_grad` depend.
 
         That is whether `x` requires grad, whether it is a leaf, and whether a graph is recorded now, in this
-        order. It is None if a plan may depend on anything else.
+        order, and whatever else decides whether a graph can begin. It is None if a plan may depend on more.
         """
 
     @property

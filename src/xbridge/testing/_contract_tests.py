@@ -6,14 +6,14 @@ from functools import partial, update_wrapper
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, cast
 
-from hypothesis import given
-from hypothesis import strategies as st
-
+from xbridge.errors import MissingLibraryError
 from xbridge.testing._contract import Contract, check_dtype, hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias, TypedDict, Unpack
+
+    from hypothesis import strategies as st
 
     Inputs: TypeAlias = "st.SearchStrategy[Any] | Callable[[str], st.SearchStrategy[Any]]"
 
@@ -58,6 +58,8 @@ def contract(
     ------
     OptionError
         `dtype` is another word.
+    MissingLibraryError
+        Hypothesis is not installed.
 
     Examples
     --------
@@ -69,6 +71,13 @@ def contract(
     ...     return x * x
     >>> test_square()
     """
+    try:
+        from hypothesis import given  # noqa: PLC0415 -- the assertions need no Hypothesis
+        from hypothesis import strategies as st  # noqa: PLC0415 -- as above
+    except ImportError as error:
+        raise MissingLibraryError.build(
+            "draw arrays", "Hypothesis is not installed", "pip install 'xbridge-array[testing]'"
+        ) from error
     promised = Contract(**promises)
     check_dtype(promised.dtype)
 

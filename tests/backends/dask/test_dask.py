@@ -197,7 +197,7 @@ def test_arrays_of_one_batch_are_computed_together_with_an_observer_too(x: Array
     assert [y.tolist() for y in many] == [VALUES, [n + 1 for n in VALUES]]
     assert runs == [(3,), (3,)]
     (row,) = seen.rows
-    assert (row.calls, row.copied) == (2, 2 * 6 * (4 + 4))  # the cast in the chunks, and the result
+    assert (row.calls, row.cast, row.copied) == (2, 2 * 6 * 4, 2 * 6 * 4)  # in the chunks, and the result
 
 
 def test_nothing_of_a_batch_is_computed_if_one_array_is_refused(x: Array) -> None:

@@ -449,7 +449,7 @@ def plan_kind(x: torch.Tensor, /) -> object:
 def plan_graph(x: torch.Tensor, /) -> tuple[bool, ...] | None:
     if _is_traced() or forward_ad._current_level >= 0 or _functorch.is_functorch_wrapped_tensor(x):
         return None
-    return x.requires_grad, x.is_leaf, torch.is_grad_enabled()
+    return x.requires_grad, x.is_leaf, torch.is_grad_enabled(), x.is_inference()
 
 
 def plan_pending(x: torch.Tensor, /) -> object:

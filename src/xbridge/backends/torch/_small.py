@@ -45,7 +45,10 @@ def fast_to_device(device: Any, /) -> Callable[[HostArray], torch.Tensor | None]
         if _is_traced() or _is_inference() or _python_dispatch._is_in_torch_dispatch_mode:
             return None
         x = from_numpy(host)
-        return x.to(goal) if host.nbytes < sizes().least else to_device(x, _place(goal))
+        try:
+            return x.to(goal) if host.nbytes < sizes().least else to_device(x, _place(goal))
+        except FOREIGN_ERRORS:  # the plan that follows fails too, and says so in its own words
+            return None
 
     return there
 
