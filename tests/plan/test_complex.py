@@ -76,7 +76,7 @@ CALLS: dict[str, Callable[[Any, str, Any], Any]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*ComplexHalf:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*(ComplexHalf|BComplex32):UserWarning")
 @pytest.mark.parametrize("verb", CALLS)
 @pytest.mark.parametrize(("library", "word"), SOURCES, ids=map("-".join, SOURCES))
 def test_cast__complex_is_never_a_real_number(library: str, word: str, verb: str) -> None:
@@ -94,7 +94,7 @@ def test_cast__complex_is_never_a_real_number(library: str, word: str, verb: str
                 assert "complex" in xbridge.dtype_of(y), dtype
 
 
-@pytest.mark.filterwarnings("ignore:.*ComplexHalf:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*(ComplexHalf|BComplex32):UserWarning")
 @pytest.mark.parametrize(("library", "word"), SOURCES, ids=map("-".join, SOURCES))
 def test_cast__complex_has_advice_that_gives_the_real_part(library: str, word: str) -> None:
     """The hint of the refusal, typed, is an array of the real parts, which the cast accepts."""
@@ -135,6 +135,15 @@ def test_cast__complex_inside_records_and_objects_is_refused(kind: str, dtype: A
             xbridge.asarray(y, dtype=dtype)
     with pytest.raises(xbridge.DTypeError):
         xbridge.asarray(lazy, dtype=dtype).compute()
+
+
+def test_cast__failure_in_a_chunk_is_an_error_of_ours() -> None:
+    """What NumPy says about an object is the reason, though the cast runs when Dask computes."""
+    lazy = pytest.importorskip("dask.array").from_array(np.array([1.5], object))
+    with pytest.raises(
+        xbridge.DTypeError, match="cast a chunk of object to datetime64.s.: it failed with Val"
+    ):
+        xbridge.asarray(lazy, dtype=np.dtype("M8[s]")).compute()
 
 
 def test_cast__complex_object_stays_complex() -> None:

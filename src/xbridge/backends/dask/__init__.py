@@ -24,7 +24,7 @@ from xbridge.backends import numpy as _numpy
 from xbridge.backends.dask._chunks import Gathered, gathered, one_chunk, over, unsupported_chunk
 from xbridge.backends.dask._chunks import array_info as array_info
 from xbridge.backends.dask._compute import InParts, computed
-from xbridge.errors import DTypeError
+from xbridge.errors import FOREIGN_ERRORS, DTypeError, XBridgeError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -96,7 +96,17 @@ def astype(x: Array, dtype: str, /) -> Array:
     if x.dtype.kind in "biufc":
         return x.astype(native)
     check_castable(np.empty(0, x.dtype), native)
-    return x.map_blocks(_host.astype, dtype, dtype=native)  # Dask would drop imaginary parts, as NumPy does
+    return x.map_blocks(_cast_chunk, dtype, dtype=native)  # Dask would drop imaginary parts, as NumPy does
+
+
+def _cast_chunk(chunk: HostArray, dtype: str) -> HostArray:
+    try:
+        return _host.astype(chunk, dtype)
+    except XBridgeError:
+        raise
+    except FOREIGN_ERRORS as error:  # of an object or a string, when no plan is there to say it
+        action = f"cast a chunk of {chunk.dtype} to {dtype}"
+        raise DTypeError.build(action, f"it failed with {error!r}", "that step in numpy itself") from error
 
 
 def check_cast(x: Array, dtype: str, /) -> Array:
