@@ -469,9 +469,9 @@ def asarray(
     """
     if TYPE_CHECKING:
         more, other = surplus()
-    if more or other or obj is MISSING:
-        raise call_error(asarray, (obj, *more), other)
-    if like is device is dtype is None and copy is None and grad is None and requires_grad is None:
+    if (like is device is dtype is None and copy is None and grad is None and requires_grad is None) and not (
+        more or other
+    ):
         try:
             convert = direct[backend][type(obj)]
         except FOREIGN_ERRORS:  # as in `to_backend`
@@ -479,6 +479,9 @@ def asarray(
         y = convert(obj)
         if y is not None:
             return y
+    if more or other or obj is MISSING:
+        given = {"backend": backend, "device": device, "dtype": dtype, "copy": copy, "grad": grad}
+        raise call_error(asarray, (obj, *more), other, **given, requires_grad=requires_grad)
     key = ("asarray", backend, type(obj), type(like), device, dtype, copy, grad, requires_grad, False)
     repeat = lookup(key, copy, requires_grad)
     y = repeat(obj) if like is None else repeat(obj, like)

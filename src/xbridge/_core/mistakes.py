@@ -39,7 +39,8 @@ def explain_call(
         start = ["*xs"]
     elif len(given) > len(places):
         surplus = given[len(places) :]
-        chosen = {word: value for value in surplus if (word := _option_of(value, words))}
+        chosen = {word: value for word, value in options.items() if word in words}
+        chosen |= {word: value for value in surplus if (word := _option_of(value, words))}
         reason = f"{name} takes its options by keyword" if words else f"{name} has no options"
         return _error(f"take {_text(surplus[0])} by position", reason, name, start, chosen)
     for word in options:
