@@ -27,6 +27,7 @@ torch = pytest.importorskip("torch")
 
 NUMBER = count()
 
+untyped: Any = xbridge  # for calls that a type checker refuses
 aligned: Any = xbridge.aligned
 by_torch: Any = aligned(backend="torch")(lambda y: y * 2)
 by_numpy: Any = aligned(backend="numpy", signature="()->()")(lambda y: y * 2)
@@ -124,9 +125,9 @@ def test_entry_points__compiled_program_is_not_compiled_again(call: Call, own_re
 
 
 MISTAKES: dict[str, Call] = {
-    "not those of to_torch; try it without the compiler": lambda x: xbridge.to_torch(x, "cuda"),
-    "not those of asarray; try": lambda x: xbridge.asarray([x], "torch"),
-    "not those of to_backend; try": lambda x: xbridge.to_backend(x, "torch", dtyp="float32"),
+    "not those of to_torch; try it without the compiler": lambda x: untyped.to_torch(x, "cuda"),
+    "not those of asarray; try": lambda x: untyped.asarray([x], "torch"),
+    "not those of to_backend; try": lambda x: untyped.to_backend(x, "torch", dtyp="float32"),
     "try dtype='float32'": lambda x: xbridge.to_torch(x, dtype="flaot32"),
     "try backend='torch'": lambda x: xbridge.align(x, x, "torch"),
     "try asarray(x, backend='torch') for one array": lambda x: xbridge.to_torch([x, x]),
@@ -151,7 +152,7 @@ def test_entry_points__error_is_caught_within_a_compiled_program() -> None:
         except xbridge.DTypeError:
             pass
         try:
-            return xbridge.to_torch(x, "cuda")
+            return untyped.to_torch(x, "cuda")
         except xbridge.CallError:
             return x + 1
 
