@@ -111,6 +111,8 @@ EITHER = {
 CALLS = [
     "to_backend(A, 'nunpy')",
     "to_backend(A, backend='JAX', dtype='f4')",
+    "to_backend(A, backend='float32')",
+    "to_backend(A, backend='cpu')",
     "is_available(register_backend(3, 'module'))",
     "to_backend(A, 'numpy', copy='no')",
     "to_backend(A, 'numpy', grad='drop')",
@@ -294,6 +296,7 @@ PROSE = {
         "dtypes= of those .*",
         "leaving one of these open",
     ],
+    "for a program that a compiler traces: a test compiles it": ["it without the compiler.*"],
     "other input, which only the caller knows": [
         "arrays of .*",
         "rows of .*",

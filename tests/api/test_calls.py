@@ -83,6 +83,8 @@ CALLS = {
     "policy('raise')": "policy(copies='raise')",
     "policy(copy='raise')": "policy(copies='raise')",
     "record(3)": "record()",
+    "record(True)": "record(foreign=True)",
+    "align(A, Y, target='numpy')": "align(*xs, backend='numpy')",
 }
 """Calls that do not fit, and the call to type."""
 
@@ -219,6 +221,21 @@ ORDERS: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
     "align((A, A))": (xbridge.OptionError, "align(*xs)"),
     "align([A, A])": (xbridge.OptionError, "align(*xs)"),
     "align(A, 'numpy')": (xbridge.OptionError, "backend='numpy'"),
+    "align(A, numpy)": (xbridge.OptionError, "backend='numpy'"),
+    "align(A, 'cuda:1')": (xbridge.OptionError, "device='cuda:1'"),
+    "align(A, 'float32')": (xbridge.OptionError, "dtype='float32'"),
+    "align(A, 'three')": (
+        xbridge.UnsupportedArrayError,
+        "asarray(float(x)) if it spells a number, or reading the file that it names",
+    ),
+    "to_backend(A, 'cuda')": (xbridge.UnknownBackendError, "backend='torch', device='cuda'"),
+    "to_backend(A, 'float32')": (xbridge.UnknownBackendError, "backend='torch', dtype='float32'"),
+    "to_backend(A, 0)": (xbridge.UnknownBackendError, "backend='torch', device=0"),
+    "tree.to_backend([A], np.float32)": (
+        xbridge.UnknownBackendError,
+        "backend='torch', dtype='float32'",
+    ),
+    "unsafe_share('numpy', A)": (xbridge.UnknownBackendError, "unsafe_share(x, 'numpy')"),
     "asarray(A, like=[A])": (xbridge.OptionError, "like=y[0]"),
     "asarray(A, like=[3])": (xbridge.OptionError, "like=None"),
     "to_numpy({}.get)": (xbridge.UnsupportedArrayError, "x()"),
@@ -243,6 +260,14 @@ def test_an_argument_in_the_wrong_place_is_put_in_its_own(call: str) -> None:
     with pytest.raises(error) as caught:
         eval(call, dict(NAMES))
     assert caught.value.hint == hint
+
+
+def test_to_backend__has_no_target_none_also_after_an_array_has_stayed_as_it_is() -> None:
+    """Without a target, `asarray` returns an array itself. `to_backend` needs one, whatever ran before."""
+    assert xbridge.asarray(A) is A
+    assert xbridge.asarray(A) is A
+    with pytest.raises(xbridge.UnknownBackendError, match="find a backend by None"):
+        NAMES["to_backend"](A, None)
 
 
 def test_a_name_without_a_near_one_gets_no_guess() -> None:

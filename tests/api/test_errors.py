@@ -100,6 +100,12 @@ class Kind(enum.Enum):
         ),
         (type("Matrix", (), {"toarray": None})(), "x.toarray()"),
         (type("Promise", (), {"compute": None})(), "x.compute()"),
+        (type("LazyFrame", (), {"collect": None, "__getitem__": None})(), "x.collect()"),
+        (type("Scalar", (), {"as_py": None})(), "asarray(x.as_py())"),
+        (
+            type("GroupBy", (), {})(),
+            "{key: group for key, group in x}, and xbridge.tree.to_backend with exporters=True",
+        ),
     ],
     ids=lambda x: type(x).__name__,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import UserList
 from functools import partial, wraps
 from itertools import count
@@ -14,6 +15,7 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import tree
+from xbridge._core.entry_points import call_error
 from xbridge._registry import registry
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ torch = pytest.importorskip("torch")
 
 NUMBER = count()
 
+untyped: Any = xbridge  # for calls that a type checker refuses
 aligned: Any = xbridge.aligned
 by_torch: Any = aligned(backend="torch")(lambda y: y * 2)
 by_numpy: Any = aligned(backend="numpy", signature="()->()")(lambda y: y * 2)
@@ -119,3 +122,46 @@ def test_entry_points__compiled_program_is_not_compiled_again(call: Call, own_re
     xbridge.register_backend("toylib", make_backend())
     assert isinstance(xbridge.to_backend(np.ones(1), "toylib"), Toy)
     assert torch.equal(compiled(x), expected)
+
+
+MISTAKES: dict[str, Call] = {
+    "not those of to_torch; try it without the compiler": lambda x: untyped.to_torch(x, "cuda"),
+    "not those of asarray; try": lambda x: untyped.asarray([x], "torch"),
+    "not those of to_backend; try": lambda x: untyped.to_backend(x, "torch", dtyp="float32"),
+    "try dtype='float32'": lambda x: xbridge.to_torch(x, dtype="flaot32"),
+    "try backend='torch'": lambda x: xbridge.align(x, x, "torch"),
+    "try asarray(x, backend='torch') for one array": lambda x: xbridge.to_torch([x, x]),
+}
+"""What the error of a compiled program says -> the mistaken call in the program."""
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_entry_points__mistake_in_a_compiled_program_is_named(words: str) -> None:
+    """The compiler says what the call raised, and not which line of ours it cannot follow."""
+    torch.compiler.reset()
+    compiled = torch.compile(MISTAKES[words], backend="eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported) as caught:
+        compiled(torch.ones(2))
+    assert re.search(rf"raised exception \w+\(.*{re.escape(words)}", str(caught.value))
+
+
+def test_entry_points__error_is_caught_within_a_compiled_program() -> None:
+    def call(x: Any) -> Any:
+        try:
+            return xbridge.to_torch(x, dtype="flaot32")
+        except xbridge.DTypeError:
+            pass
+        try:
+            return untyped.to_torch(x, "cuda")
+        except xbridge.CallError:
+            return x + 1
+
+    torch.compiler.reset()
+    assert torch.compile(call, backend="eager", fullgraph=True)(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_call_error__for_a_compiler_names_the_function() -> None:
+    """What the compiler follows in place of `call_error` is the same kind of error."""
+    error = vars(call_error)["_torchdynamo_inline"](xbridge.to_torch, (), {}, dtype=None)
+    assert isinstance(error, xbridge.CallError)
+    assert error.reason == "the arguments are not those of to_torch"

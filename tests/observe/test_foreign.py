@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,7 @@ def row_of(call: Callable[[], object]) -> RecordRow:
 
 
 T, A = torch.ones(3), np.ones(3)
+T64 = T.double()
 CALLS: dict[str, tuple[Callable[[], object], str, Sizes]] = {
     "Tensor.numpy": (T.numpy, "numpy float32 on cpu", (0, 0, 0)),
     "Tensor.__array__": (lambda: np.asarray(T), "numpy float32 on cpu", (0, 0, 0)),
@@ -38,6 +40,9 @@ CALLS: dict[str, tuple[Callable[[], object], str, Sizes]] = {
     "Tensor.__float__": (lambda: float(T[0]), "Python numbers", (0, 0, 0)),
     "Tensor.to": (lambda: T.to(torch.float64), "torch float64 on cpu", (0, 24, 0)),
     "Tensor.double": (T.double, "torch float64 on cpu", (0, 24, 0)),
+    "Tensor.short": (T.short, "torch int16 on cpu", (0, 6, 0)),
+    "Tensor.type_as": (lambda: T.type_as(T64), "torch float64 on cpu", (0, 24, 0)),
+    "torch.asarray": (lambda: torch.asarray(obj=A, dtype=torch.int8), "torch int8 on cpu", (0, 3, 0)),
     "torch.as_tensor": (lambda: torch.as_tensor(A), "torch float64 on cpu", (0, 0, 0)),
     "torch.tensor": (lambda: torch.tensor(A), "torch float64 on cpu", (24, 0, 0)),
 }
@@ -81,6 +86,7 @@ def test_record_foreign__has_no_call_that_converts_nothing() -> None:
         T.cpu()
         torch.tensor([1.0, 2.0])
         T.sin()
+        assert T.type() == "torch.FloatTensor"
     assert seen.rows == ()
 
 
@@ -118,6 +124,48 @@ def test_record_foreign__leaves_compiled_code_to_the_compiler() -> None:
     with record(foreign=True) as seen:
         assert compiled(T).tolist() == [2.0, 2.0, 2.0]
     assert [row.call for row in seen.rows] == ["Tensor.tolist"]
+
+
+def test_record_foreign__has_an_array_that_is_given_by_keyword() -> None:
+    assert row_of(lambda: torch.tensor(data=A)).copied == 24
+
+
+def test_record_foreign__leaves_a_trace_and_a_fake_mode_as_they_are() -> None:
+    """A row of them would count bytes that do not exist, and a trace would have the questions of the row."""
+    fake_tensor: Any = pytest.importorskip("torch._subclasses.fake_tensor")
+    with record(foreign=True) as seen:
+        with pytest.warns(DeprecationWarning, match="trace"):
+            traced = torch.jit.trace(lambda x: x.double(), (T,), check_trace=False)
+        with fake_tensor.FakeTensorMode():
+            assert torch.ones(3).double().dtype == torch.float64
+    assert seen.rows == ()
+    assert [node.kind() for node in traced.graph.nodes() if node.kind() != "prim::Constant"] == ["aten::to"]
+
+
+def test_record_foreign__ends_for_itself_alone_in_any_order() -> None:
+    """The record that ends first is not the innermost: the other goes on, and nothing stays on the stack."""
+    one, other = record(foreign=True), record(foreign=True)
+    one.__enter__()
+    other.__enter__()
+    one.__exit__()
+    T.numpy()
+    other.__exit__()
+    T.numpy()
+    assert (one.rows, [row.calls for row in other.rows]) == ((), [1])
+    assert torch.overrides._get_current_function_mode() is None
+
+
+def test_record_foreign__ends_in_another_thread() -> None:
+    """A generator may be closed by another thread, whose stack has no watch."""
+    seen = record(foreign=True)
+    seen.__enter__()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(seen.__exit__).result()
+    T.numpy()
+    assert seen.rows == ()
+    with record(foreign=True):  # its end removes the former too
+        pass
+    assert torch.overrides._get_current_function_mode() is None
 
 
 def test_record__leaves_out_foreign_calls_unless_they_are_asked_for() -> None:

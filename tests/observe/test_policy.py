@@ -21,7 +21,7 @@ import xbridge
 from xbridge import PolicyError, policy, unsafe_share
 from xbridge._observe import policy as _policy
 from xbridge._registry import registry
-from xbridge._registry.call_cache import direct
+from xbridge._registry.call_cache import direct, staying
 from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
@@ -370,17 +370,23 @@ def test_policy__line_is_warned_of_once_as_python_does() -> None:
 # -- the hot path --------------------------------------------------------------------------------
 
 
+def tables() -> dict[str, dict[type, Any]]:
+    """The hot tables, by the name of the target."""
+    return {**direct, "none": staying}
+
+
 def test_policy__hot_table_is_empty_while_a_policy_stands_and_full_again_after_the_last() -> None:
     """The hot table is empty while a policy stands and full again after the last."""
     xbridge.to_numpy(np.ones(2))
-    full = {name: set(table) for name, table in direct.items()}
+    full = {name: set(table) for name, table in tables().items()}
     assert full["numpy"]
+    assert full["none"]
     outer, inner = policy(copies="warn"), policy(casts="warn")
     with outer:
         with inner:
-            assert not any(direct.values())
-        assert not any(direct.values())
-    assert {name: set(table) for name, table in direct.items()} == full
+            assert not any(tables().values())
+        assert not any(tables().values())
+    assert {name: set(table) for name, table in tables().items()} == full
 
 
 @pytest.mark.usefixtures("own_registry")

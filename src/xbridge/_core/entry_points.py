@@ -8,16 +8,15 @@ are any. `inspect.signature` and type checkers see the parameters of a function,
 
 from __future__ import annotations
 
+from xbridge._core.dynamo import traced_as
 from xbridge._core.tracebacks import shorten
-from xbridge.errors import XBridgeError
+from xbridge.errors import CallError, XBridgeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
     from typing import Any, TypeVar
-
-    from xbridge.errors import CallError
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,6 +86,13 @@ def _around(fn: F, code: CodeType, closure: tuple[Any, ...] | None) -> F:
     return made  # type: ignore[no-any-return] # it takes what `fn` takes
 
 
+def _traced_call_error(fn: Callable[..., Any], *_: object, **__: object) -> CallError:
+    """Return the error for a call in a program that a compiler traces: it cannot follow `inspect`."""
+    reason = f"the arguments are not those of {fn.__name__}"
+    return CallError.build("trace this call", reason, "it without the compiler, to read the call to type")
+
+
+@traced_as(_traced_call_error)
 def call_error(
     fn: Callable[..., Any], args: tuple[object, ...], surplus: dict[str, object], **options: object
 ) -> CallError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from inspect import Parameter, signature
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -17,7 +16,14 @@ _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _KEYWORDS = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _DEVICES = ("cpu", "cuda", "gpu", "meta", "mps", "rocm", "tpu", "xpu")
 """Kinds of devices, in a string that is neither a dtype nor a library."""
-_SYNONYMS = {"dev": "device", "map_location": "device", "to": "backend", "xp": "backend", "copies": "copy"}
+_SYNONYMS = {
+    "dev": "device",
+    "map_location": "device",
+    "to": "backend",
+    "target": "backend",
+    "xp": "backend",
+    "copies": "copy",
+}
 """Names that other functions have for an option, where a similar name would be another option."""
 
 
@@ -40,9 +46,9 @@ def explain_call(
     elif len(given) > len(places):
         surplus = given[len(places) :]
         chosen = {word: value for word, value in options.items() if word in words}
-        chosen |= {word: value for value in surplus if (word := _option_of(value, words))}
+        chosen |= {word: value for value in surplus if (word := option_of(value, words))}
         reason = f"{name} takes its options by keyword" if words else f"{name} has no options"
-        return _error(f"take {_text(surplus[0])} by position", reason, name, start, chosen)
+        return _error(f"take {text_of(surplus[0])} by position", reason, name, start, chosen)
     for word in options:
         if word not in words:
             asked = start[1] if len(start) == 2 and (len(given) == 2 or "backend" in options) else ""
@@ -63,7 +69,11 @@ def _argument(place: str, given: tuple[object, ...], options: dict[str, object])
 def _error(action: str, reason: str, name: str, start: list[str], options: dict[str, object]) -> CallError:
     words = [
         *start,
-        *(f"{word}={_text(value)}" for word, value in options.items() if word != "backend" or len(start) < 2),
+        *(
+            f"{word}={text_of(value)}"
+            for word, value in options.items()
+            if word != "backend" or len(start) < 2
+        ),
     ]
     return CallError.build(action, reason, f"{name}({', '.join(words)})")
 
@@ -72,9 +82,11 @@ def _unknown(
     word: str, options: dict[str, object], name: str, start: list[str], words: list[str], asked: str
 ) -> CallError:
     """Return the error for a keyword that the function has not."""
+    from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
+
     value = options[word]
     known = {one: value for one, value in options.items() if one in words}
-    action, verb = f"take {word}={_text(value)}", name.rpartition(".")[2]
+    action, verb = f"take {word}={text_of(value)}", name.rpartition(".")[2]
     reason = f"{name} has no such option"
     target = (
         verb.removeprefix("to_") if verb.startswith("to_") and verb not in ("to_backend", "to_list") else ""
@@ -83,7 +95,7 @@ def _unknown(
     is_conversion = verb.startswith("to_") or verb == "unsafe_share"
     hint = ""
     if word == "requires_grad" and is_conversion:
-        hint = f"asarray(x, backend={backend}, requires_grad={_text(value)})"
+        hint = f"asarray(x, backend={backend}, requires_grad={text_of(value)})"
     elif word == "like" and is_conversion:
         hint = f"asarray(x, backend={backend}, like=y)" if target or asked else "asarray(x, like=y)"
     elif word == "force":
@@ -94,17 +106,17 @@ def _unknown(
             f"to_numpy(x).copy(order={value!r})",
         )
     elif word in ("pin_memory", "non_blocking") and backend:
-        place = f", device={_text(options['device'])}" if "device" in options else ""
+        place = f", device={text_of(options['device'])}" if "device" in options else ""
         reason, hint = (
             "a transfer runs beside the program, and pins memory itself",
             f"transfer(x, {backend}{place})",
         )
     elif word == "backend" and target:
-        reason, hint = f"{name} has one target", f"{name.replace(target, 'backend')}(x, {_text(value)})"
+        reason, hint = f"{name} has one target", f"{name.replace(target, 'backend')}(x, {text_of(value)})"
     elif word == "device" and target:
         reason, hint = f"arrays of {target} are in host memory", f"{name}(x)"
     elif word == "writable" and is_conversion:
-        reason, hint = "only NumPy has read-only arrays", f"to_numpy(x, writable={_text(value)})"
+        reason, hint = "only NumPy has read-only arrays", f"to_numpy(x, writable={text_of(value)})"
     if hint:
         return CallError.build(action, reason, hint)
     if start and start[0] == "x" and word in ("x", "a", "obj", "tree", "array", "tensor", "iterable"):
@@ -115,15 +127,15 @@ def _unknown(
     return _error(action, reason, name, start, known | dict.fromkeys(near, value))
 
 
-def _option_of(value: object, words: list[str]) -> str:
+def option_of(value: object, words: list[str]) -> str:
     """Return the option that a value is for; "" if none."""
-    text = _text(value).strip("'")
+    text = text_of(value).strip("'")
     if text in ("allow", "warn", "raise"):
         word = "copies"
     elif text in DTYPES:
         word = "dtype"
     elif isinstance(value, bool):
-        word = "copy"
+        word = "copy" if "copy" in words else "foreign"
     elif isinstance(value, int):
         word = "depth" if "depth" in words else "device"
     elif text.partition(":")[0] in _DEVICES:
@@ -135,7 +147,7 @@ def _option_of(value: object, words: list[str]) -> str:
     return word if word in words else ""
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     """Write a value: a dtype or a device of a library by its name, an array as `y`."""
     if isinstance(value, ModuleType):
         return repr(value.__name__.partition(".")[0])

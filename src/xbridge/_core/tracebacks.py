@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from os import environ
 
+from xbridge._core.dynamo import no_result, traced_as
 from xbridge.errors import XBridgeError
 
 TYPE_CHECKING = False
@@ -19,6 +20,7 @@ _KIT = f"{_PACKAGE}.testing"
 """The test kit calls conversions as a user does."""
 
 
+@traced_as(no_result)
 def shorten(error: XBridgeError) -> None:
     """Drop the frames inside the package from an error, in the frame that caught it and raises it again.
 

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.dtypes import DTYPES
+from xbridge._core.mistakes import option_of, text_of
 from xbridge._engine.source import resolve_source
 from xbridge._host.advice import literal_error
 from xbridge._registry.registry import backend_for, get, known_backends
@@ -41,7 +42,7 @@ def refuse_order(x: object, name: object, verb: str) -> None:
 
 
 def refuse_alignment(xs: Sequence[object]) -> None:
-    """Raise an error if all arrays are in one list, or a name is among them."""
+    """Raise an error if all arrays are in one list, or an option is among them."""
     first: Any = xs[0] if len(xs) == 1 else None
     if type(first) in (list, tuple):
         kinds = set(map(type, first))
@@ -49,7 +50,9 @@ def refuse_alignment(xs: Sequence[object]) -> None:
             reason = "each argument is aligned as one array, and this one would be stacked"
             raise OptionError.build(f"align {type_of(first)} of arrays", reason, "align(*xs)")
     for i, x in enumerate(xs):
-        if type(x) is str and x in known_backends():
-            raise OptionError.build(
-                f"align {x!r} at xs[{i}]", "the name of a backend is an option", f"backend={x!r}"
-            )
+        if isinstance(x, (str, ModuleType)):
+            word, text = option_of(x, ["backend", "device", "dtype"]), text_of(x)
+            if word != "backend" or text.strip("'") in known_backends():
+                raise OptionError.build(
+                    f"align {text} at xs[{i}]", f"a {word} is an option", f"{word}={text}"
+                )

@@ -268,7 +268,7 @@ def explain(x: object, name: str | ModuleType, options: CallOptions, *, isolated
 
 def unsafe_share(x: object, name: str | ModuleType) -> Array:
     """See `xbridge.unsafe_share`."""
-    target, source = requested(x, name)
+    target, source = requested(x, name, "unsafe_share")
     return outside(share, source, [source.backend], target, Options(copy=False, unsafe=True))
 
 

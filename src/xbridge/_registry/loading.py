@@ -171,7 +171,13 @@ def unknown(name: object, names: tuple[str, ...]) -> UnknownBackendError:
     """Return the error for an unknown name. Its hint is a similar name, or the first part of a dotted one."""
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
+    from xbridge._core.mistakes import option_of, text_of  # noqa: PLC0415 -- as above
+
     known = f"the known names are {', '.join(names)}"
+    word = option_of(name, ["device", "dtype"])
+    if word:
+        hint = f"backend='torch', {word}={text_of(name)}"
+        return UnknownBackendError.build(f"find a backend by {shown(name)}", f"it is a {word}", hint)
     if isinstance(name, str):
         root = name.casefold().partition(".")[0]
         near = get_close_matches(_ABBREVIATED.get(root, root), names, n=1, cutoff=_ALIKE)

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C import _get_dispatch_mode, _get_tracing_state, _TorchDispatchModeKey
 from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 _METHODS = (
     *("__array__", "__bool__", "__complex__", "__float__", "__index__", "__int__"),
-    *("bfloat16", "bool", "cpu", "cuda", "double", "float", "half", "int", "item", "long", "numpy"),
-    *("to", "tolist", "type"),
+    *("bfloat16", "bool", "byte", "cdouble", "cfloat", "chalf", "char", "cpu", "cuda", "double", "float"),
+    *("half", "int", "item", "long", "numpy", "short", "to", "tolist", "type", "type_as"),
 )
 _NAMES: dict[Any, str] = {
     **{getattr(torch.Tensor, word): f"Tensor.{word}" for word in _METHODS},
@@ -36,12 +37,27 @@ class _Watch(TorchFunctionMode):
     def __init__(self, notice: Callable[[str, Any, object, float], None]) -> None:
         super().__init__()
         self.notice = notice
+        self.runs = True
+
+    def __exit__(self, *_: object) -> None:
+        """End the watch. If it is not the top of the stack of this thread, a later end removes it."""
+        self.runs = False
+        stack: Any = torch.overrides  # it has no types
+        while isinstance(top := stack._get_current_function_mode(), _Watch) and not top.runs:
+            stack._pop_mode()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = _NAMES.get(func)
-        if name is None or not args or torch.compiler.is_compiling():
-            return func(*args, **kwargs or {})
+        name, options = _NAMES.get(func), kwargs or {}
+        if name is None or not self.runs or torch.compiler.is_compiling() or _has_no_values():
+            return func(*args, **options)
         begin = perf_counter()
-        result = func(*args, **kwargs or {})
-        self.notice(name, args[0], result, perf_counter() - begin)
+        result = func(*args, **options)
+        source = args[0] if args else options.get("data", options.get("obj"))
+        if type(result) is not str:  # `type` without a dtype names that of the tensor
+            self.notice(name, source, result, perf_counter() - begin)
         return result
+
+
+def _has_no_values() -> bool:
+    """Return True for a fake mode, and for a tracer, which would trace what a row asks about an array."""
+    return _get_tracing_state() is not None or _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None
