@@ -176,12 +176,25 @@ TEXT: list[tuple[str, Callable[[Any], Any], str | None]] = [
         lambda pd: pd.DataFrame({"a": ["a"], "b": [1]}),
         "x.select_dtypes(['number', 'bool']).astype('float64')",
     ),
+    ("pandas", lambda pd: pd.DataFrame({"a": ["a"]}), None),
+    ("pandas", lambda pd: pd.MultiIndex.from_tuples([("a", 1)]), None),
     ("polars", lambda pl: pl.Series(["a"]), None),
     ("pyarrow", lambda pa: pa.array(["a"]), None),
 ]
 
 
-@pytest.mark.parametrize(("library", "make", "hint"), TEXT, ids=["series", "frame", "polars", "pyarrow"])
+def test_codes_hint__missing_time_has_no_integer() -> None:
+    """The advice leaves missing times out: as integers they would be the lowest there is."""
+    pd = pytest.importorskip("pandas")
+    for times in (["2020-01-01"], ["2020-01-01", None]):
+        x = pd.Series(pd.to_datetime(times))
+        call = adapter_for(x).codes_hint(x)
+        assert eval(call, {"x": x}).tolist() == [x[0].value // 10**3]
+
+
+@pytest.mark.parametrize(
+    ("library", "make", "hint"), TEXT, ids=["series", "frame", "text", "levels", "polars", "pyarrow"]
+)
 def test_numbers_hint__values_that_are_text(library: str, make: Callable[[Any], Any], hint: str) -> None:
     """Text has the hint of its library, or none, and only pandas casts a table as a whole."""
     x = make(pytest.importorskip(library))

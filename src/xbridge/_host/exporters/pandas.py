@@ -31,16 +31,19 @@ class Adapter(generic.Adapter):
         return super().cast_hint(x, dtype)
 
     def numbers_hint(self, x: Any) -> str | None:
-        """Return the columns of numbers of a data frame; a cast of anything else."""
+        """Return the columns of numbers of a data frame, if it has any; a cast of a series or an index."""
         if isinstance(x, pd.DataFrame):
-            return "x.select_dtypes(['number', 'bool']).astype('float64')"
-        return self.cast_hint(x, "float64") if isinstance(x, pd.MultiIndex) else super().numbers_hint(x)
+            call = "x.select_dtypes(['number', 'bool'])"
+            return f"{call}.astype('float64')" if x.select_dtypes(["number", "bool"]).shape[1] else None
+        return None if isinstance(x, pd.MultiIndex) else super().numbers_hint(x)
 
     def codes_hint(self, x: Any) -> str | None:
         """Return the call that reads the codes of categories, or the integers of times."""
         if isinstance(getattr(x, "dtype", None), pd.CategoricalDtype):
             return "x.cat.codes" if isinstance(x, pd.Series) else "x.codes"
-        return super().codes_hint(x)
+        hint = super().codes_hint(x)
+        # The integer of a missing time is the lowest there is.
+        return hint.replace("x.", "x.dropna().") if hint and x.isna().any() else hint
 
     def cast_table(self, x: Any, dtype: str) -> object:
         """Return a data frame in one dtype: columns of nullable dtypes export objects together."""
