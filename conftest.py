@@ -35,6 +35,7 @@ NEEDING = {
         "src/xbridge/backends/dask",
         "src/xbridge/testing/samples/dask.py",
     ],
+    **{library: [f"src/xbridge/_host/exporters/{library}.py"] for library in ("pandas", "polars", "pyarrow")},
     "matplotlib": ["src/xbridge/_observe/figure.py"],
     "safetensors": ["src/xbridge/_cli/formats/safetensors.py"],
     "array_api_strict": [
