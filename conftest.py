@@ -28,10 +28,13 @@ NEEDING = {
     ],
     "jax": [
         "src/xbridge/_api.py",
+        "src/xbridge/tree/verbs.py",
         "src/xbridge/backends/jax",
         "src/xbridge/testing/samples/jax.py",
     ],
     "dask": [
+        "src/xbridge/_api.py",
+        "src/xbridge/tree/verbs.py",
         "src/xbridge/backends/dask",
         "src/xbridge/testing/samples/dask.py",
     ],
