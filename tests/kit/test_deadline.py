@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -63,7 +63,8 @@ def test_other_settings_of_a_test_stay() -> None:
     test = settings(max_examples=3)(example())
     lift_deadline(test)
     test()
-    assert test._hypothesis_internal_use_settings.max_examples == 3
+    given: Any = test
+    assert given._hypothesis_internal_use_settings.max_examples == 3
 
 
 @pytest.mark.usefixtures("slow")
