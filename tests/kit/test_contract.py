@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import types
 from collections import deque
@@ -16,7 +17,7 @@ from hypothesis import Phase, seed, settings
 import xbridge
 from xbridge.testing import _interleavings, assert_contract, contract
 from xbridge.testing._matches import MismatchError
-from xbridge.testing._reachable import ReachableState
+from xbridge.testing._reachable import ReachableState, root_of
 from xbridge.testing.strategies import arrays
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ BROKEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str
     "half-filled table in threads": (planted.looked_up, (X,), {}, "is not safe in threads"),
     "cache of the first call": (planted.centred_by_first, (X,), {}, "depends on earlier calls"),
     "count of calls": (planted.counted, (X,), {}, "depends on earlier calls"),
+    "buffer that is returned": (planted.tripled_in_buffer, (X,), {}, "changes an earlier result"),
     "empty input": (planted.first_row, (X,), {}, "raises IndexError for empty arrays"),
 }
 """The planted fault -> the function, its arguments, its promises, and the problem that is reported."""
@@ -367,6 +369,53 @@ def test_reachable_state__contents() -> None:
         assert pair is PAIR
         assert pair[1] == {"by name": [1]}
         assert "NEW" not in globals()
+
+
+class Proxy:
+    """An object that may be looked at only in its own time, as those of web frameworks."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("outside of a request")
+
+
+class Frozen(dict[str, int]):
+    """A dict that refuses to be changed."""
+
+    def clear(self) -> None:
+        raise TypeError("it is frozen")
+
+
+def test_reachable_state__unusual_objects() -> None:
+    """Objects that raise, deep containers and those that nobody changed are left alone."""
+    deep: list[Any] = []
+    for _ in range(9999):
+        deep = [deep]
+    proxy, frozen, kept = Proxy(), Frozen(a=1), Frozen(b=2)
+
+    def count() -> object:
+        dict.__setitem__(frozen, "a", 2)
+        deep.append(3)
+        return proxy, frozen, kept
+
+    state = ReachableState(count)
+    count()
+    state.restore()
+    assert (frozen, kept, len(deep)) == ({"a": 2}, {"b": 2}, 1)
+
+
+def test_interleavings__only_until_the_switch() -> None:
+    """The rest of a call is not traced, so that a long loop takes as long as usual."""
+    traced: list[bool] = []
+
+    def looping() -> None:
+        for _ in range(3):
+            traced.append(sys.gettrace() is not None)  # noqa: PERF401 -- it is traced in this frame
+
+    runs = _interleavings.Interleavings(frozenset({root_of(__name__)}))
+    first, *_ = runs.switches(looping)
+    traced.clear()
+    runs.run(looping, lambda: None, first)
+    assert traced == [False] * 3
 
 
 def test_reachable_state__closure_and_cache() -> None:
