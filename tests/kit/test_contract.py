@@ -210,11 +210,23 @@ def test_assert_contract__layouts() -> None:
 def test_assert_contract__empty() -> None:
     """Arrays of one length are emptied together or the first alone, and a refusal may be promised."""
     assert_contract(np.matmul, np.eye(3), np.eye(3))
+    assert_contract(np.linalg.inv, np.eye(3))  # it takes no rows of three
     assert_contract(np.negative, np.float64(3) * np.ones(()))
     found = failure(lambda x: x * 1.0 if x.size else x.astype("i8"), X, dtype="kept").finding
     assert (found.problem, "np.empty" in found.program) == ("dtype", True)
     assert_contract(planted.first_row, X, empty=False)
     assert_contract(planted.first_row, X, raises=IndexError)
+
+
+def test_assert_contract__unprintable_message() -> None:
+    """A program shows an error whose message no source code could have."""
+
+    def refuses(x: Any) -> Any:
+        raise ValueError("\x00 \x1b[31m \ud800")
+
+    found = failure(refuses, X).finding
+    assert "does not fail" not in found.program
+    assert "ValueError: \\x00 \\x1b[31m \\ud800\n" in found.program
 
 
 def test_assert_contract__raises() -> None:

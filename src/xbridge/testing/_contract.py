@@ -400,15 +400,28 @@ def _emptied(call: Call, promised: Contract) -> Iterator[Call]:
     """Yield the call with arrays without elements."""
     if any(one.values.ndim for one in call.recipes()) and all(one.values.size for one in call.recipes()):
         both, one = (_resized(call, lambda values: values[:0], alone=alone) for alone in (False, True))
-        yield both._replace(by=partial(_judge_empty, promised=promised, fallback=one))
+        yield both._replace(by=partial(_judge_empty, promised=promised, others=(one, _without_rows(call))))
 
 
-def _judge_empty(call: Call, run: partial[Any], *, promised: Contract, fallback: Call) -> Difference | None:
-    """Judge the result of a call with empty arrays; arrays of one length need not be of one axis."""
+def _without_rows(call: Call) -> Call:
+    """Return a call without elements in which every axis of the length of the first is empty, for squares."""
+    length = next(len(one.values) for one in call.recipes() if one.values.ndim)
+    return call.map(
+        lambda one: one.with_values(
+            one.values[tuple(slice(0 if n == length else None) for n in one.values.shape)]
+        )
+    )
+
+
+def _judge_empty(
+    call: Call, run: partial[Any], *, promised: Contract, others: tuple[Call, ...]
+) -> Difference | None:
+    """Judge the result of a call with empty arrays; axes of one length may belong together, or not."""
     found = _judge_result(call, run, promised=promised)
     if found is None or not found.kind.startswith("raises "):
         return found
-    return fallback.judge() and found._replace(kind=f"{found.kind} for empty arrays")
+    fail = all(other.judge() for other in others)
+    return found._replace(kind=f"{found.kind} for empty arrays") if fail else None
 
 
 # -- other calls -------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, category, is_inexact, nearest
+from xbridge._core.text import printable
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import XBridgeError, type_of
@@ -170,8 +171,8 @@ def compare(actual: Outcome, expected: Outcome, promise: Promise) -> Difference 
 
 
 def first_line(error: BaseException | str) -> str:
-    """Return the first line of a message."""
-    return (str(error).strip().splitlines() or [""])[0]
+    """Return the first line of a message, as a comment of a program can have it."""
+    return printable((str(error).strip().splitlines() or [""])[0])
 
 
 class _Part(NamedTuple):
