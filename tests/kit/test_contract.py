@@ -415,6 +415,19 @@ def test_reachable_state__unusual_objects() -> None:
     assert (frozen, kept, len(deep)) == ({"a": 2}, {"b": 2}, 1)
 
 
+def test_assert_contract__operations_of_a_second_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A race is found by a Python that does not trace the operations of a function the first time."""
+    listed: list[int] = []
+    switches = _interleavings.Interleavings.switches
+
+    def from_the_second(self: Any, call: Any) -> Any:
+        listed.append(id(self))
+        return switches(self, call) if listed.count(id(self)) > 1 else []
+
+    monkeypatch.setattr(_interleavings.Interleavings, "switches", from_the_second)
+    assert failure(planted.windowed, X).finding.problem == "is not safe in threads"
+
+
 def test_interleavings__only_until_the_switch() -> None:
     """The rest of a call is not traced, so that a long loop takes as long as usual."""
     traced: list[bool] = []

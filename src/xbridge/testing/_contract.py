@@ -474,6 +474,7 @@ def _judge_threads(
         usual = kept(begin(run_alone, run)), kept(begin(run_alone, second))
         if usual[1].error is not None:
             return None
+        begin(runs.switches, run)  # from Python 3.12 on, operations are traced from a second call on
         for switch in begin(runs.switches, run):
             both = begin(runs.run, run, second, switch)
             for number, (made, alone) in enumerate(zip(both, usual, strict=True)):
@@ -506,6 +507,7 @@ def _describe_race(call: Call, other: Call, switch: Switch, number: int, found: 
         "        wait(seconds, 1)",
         "    return switch",
         "def call_first():",
+        "    sys._getframe().f_trace_opcodes = True  # for Python 3.12",
         "    sys.settrace(switch)",
         f"    return {made.call}",
         *["pool.submit(call_first).result()"] * number,
