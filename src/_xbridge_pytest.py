@@ -194,10 +194,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     be for other tests.
     """
     uses_backend = "_xbridge_place" in metafunc.fixturenames
-    if hasattr(metafunc.function, "hypothesis" if uses_backend else "xbridge_contract"):
-        from xbridge.testing._deadline import lift_deadline
-
-        lift_deadline(metafunc.function)
+    if uses_backend or hasattr(metafunc.function, "xbridge_contract"):
+        _lift_deadline(metafunc.function)
     if uses_backend:
         from xbridge.testing import _parametrize
 
@@ -214,12 +212,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Repeat tests of `unittest` classes that use `backend`: pytest parametrizes functions alone."""
-    if any(map(_is_unrepeated, items)):
+    if found := [item for item in items if _is_unrepeated(item)]:
         from xbridge.testing import _parametrize
 
+        for item in found:
+            _lift_deadline(getattr(item, "function", None))
         items[:] = [
             one for item in items for one in (_parametrize.repeat(item) if _is_unrepeated(item) else [item])
         ]
+
+
+def _lift_deadline(function: Any) -> None:
+    """Let the examples of a function take any time if it is a Hypothesis test."""
+    if hasattr(function, "hypothesis"):
+        from xbridge.testing._deadline import lift_deadline
+
+        lift_deadline(function)
 
 
 def _is_unrepeated(item: pytest.Item) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import types
 from collections import deque
@@ -16,7 +17,7 @@ from hypothesis import Phase, seed, settings
 import xbridge
 from xbridge.testing import _interleavings, assert_contract, contract
 from xbridge.testing._matches import MismatchError
-from xbridge.testing._reachable import ReachableState
+from xbridge.testing._reachable import ReachableState, root_of
 from xbridge.testing.strategies import arrays
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ BROKEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str
     "half-filled table in threads": (planted.looked_up, (X,), {}, "is not safe in threads"),
     "cache of the first call": (planted.centred_by_first, (X,), {}, "depends on earlier calls"),
     "count of calls": (planted.counted, (X,), {}, "depends on earlier calls"),
+    "buffer that is returned": (planted.tripled_in_buffer, (X,), {}, "changes an earlier result"),
     "empty input": (planted.first_row, (X,), {}, "raises IndexError for empty arrays"),
 }
 """The planted fault -> the function, its arguments, its promises, and the problem that is reported."""
@@ -208,11 +210,23 @@ def test_assert_contract__layouts() -> None:
 def test_assert_contract__empty() -> None:
     """Arrays of one length are emptied together or the first alone, and a refusal may be promised."""
     assert_contract(np.matmul, np.eye(3), np.eye(3))
+    assert_contract(np.linalg.inv, np.eye(3))  # it takes no rows of three
     assert_contract(np.negative, np.float64(3) * np.ones(()))
     found = failure(lambda x: x * 1.0 if x.size else x.astype("i8"), X, dtype="kept").finding
     assert (found.problem, "np.empty" in found.program) == ("dtype", True)
     assert_contract(planted.first_row, X, empty=False)
     assert_contract(planted.first_row, X, raises=IndexError)
+
+
+def test_assert_contract__unprintable_message() -> None:
+    """A program shows an error whose message no source code could have."""
+
+    def refuses(x: Any) -> Any:
+        raise ValueError("\x00 \x1b[31m \ud800")
+
+    found = failure(refuses, X).finding
+    assert "does not fail" not in found.program
+    assert "ValueError: \\x00 \\x1b[31m \\ud800\n" in found.program
 
 
 def test_assert_contract__raises() -> None:
@@ -367,6 +381,66 @@ def test_reachable_state__contents() -> None:
         assert pair is PAIR
         assert pair[1] == {"by name": [1]}
         assert "NEW" not in globals()
+
+
+class Proxy:
+    """An object that may be looked at only in its own time, as those of web frameworks."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("outside of a request")
+
+
+class Frozen(dict[str, int]):
+    """A dict that refuses to be changed."""
+
+    def clear(self) -> None:
+        raise TypeError("it is frozen")
+
+
+def test_reachable_state__unusual_objects() -> None:
+    """Objects that raise, deep containers and those that nobody changed are left alone."""
+    deep: list[Any] = []
+    for _ in range(9999):
+        deep = [deep]
+    proxy, frozen, kept = Proxy(), Frozen(a=1), Frozen(b=2)
+
+    def count() -> object:
+        dict.__setitem__(frozen, "a", 2)
+        deep.append(3)
+        return proxy, frozen, kept
+
+    state = ReachableState(count)
+    count()
+    state.restore()
+    assert (frozen, kept, len(deep)) == ({"a": 2}, {"b": 2}, 1)
+
+
+def test_assert_contract__operations_of_a_second_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A race is found by a Python that does not trace the operations of a function the first time."""
+    listed: list[int] = []
+    switches = _interleavings.Interleavings.switches
+
+    def from_the_second(self: Any, call: Any) -> Any:
+        listed.append(id(self))
+        return switches(self, call) if listed.count(id(self)) > 1 else []
+
+    monkeypatch.setattr(_interleavings.Interleavings, "switches", from_the_second)
+    assert failure(planted.windowed, X).finding.problem == "is not safe in threads"
+
+
+def test_interleavings__only_until_the_switch() -> None:
+    """The rest of a call is not traced, so that a long loop takes as long as usual."""
+    traced: list[bool] = []
+
+    def looping() -> None:
+        for _ in range(3):
+            traced.append(sys.gettrace() is not None)  # noqa: PERF401 -- it is traced in this frame
+
+    runs = _interleavings.Interleavings(frozenset({root_of(__name__)}))
+    first, *_ = runs.switches(looping)
+    traced.clear()
+    runs.run(looping, lambda: None, first)
+    assert traced == [False] * 3
 
 
 def test_reachable_state__closure_and_cache() -> None:

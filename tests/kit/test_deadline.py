@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -58,6 +58,16 @@ def test_a_deadline_of_a_test_stays() -> None:
 
 
 @pytest.mark.usefixtures("slow")
+def test_other_settings_of_a_test_stay() -> None:
+    """Settings that do not name a deadline have the usual one, which is lifted."""
+    test = settings(max_examples=3)(example())
+    lift_deadline(test)
+    test()
+    given: Any = test
+    assert given._hypothesis_internal_use_settings.max_examples == 3
+
+
+@pytest.mark.usefixtures("slow")
 def test_a_deadline_of_a_profile_stays() -> None:
     settings.register_profile("quick", deadline=100)
     settings.load_profile("quick")
@@ -94,3 +104,22 @@ def test_the_plugin_lifts_the_deadline_of_a_test_with_a_backend(run: Run) -> Non
     """
     run(test, "--xbridge=numpy", "-k", "test_x or test_z").assert_outcomes(passed=2, deselected=1)
     run(test, "--xbridge=numpy", "-k", "test_y").assert_outcomes(failed=1, deselected=2)
+
+
+def test_the_plugin_lets_a_method_run_with_a_new_object_for_each_library(run: Run) -> None:
+    test = """
+        import unittest
+
+        import pytest
+        from hypothesis import given, strategies as st
+
+        class TestX:
+            @given(n=st.just(1))
+            def test_x(self, backend, n): pass
+
+        @pytest.mark.usefixtures("backend")
+        class TestY(unittest.TestCase):
+            @given(n=st.just(1))
+            def test_y(self, n): pass
+    """
+    run(test, "--xbridge=numpy,numpy_readonly").assert_outcomes(passed=4)

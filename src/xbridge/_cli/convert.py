@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from xbridge._cli.errors import RefusedError, check_source, printable
+from xbridge._cli.errors import RefusedError, check_source
 from xbridge._cli.formats import (
     ALL,
     FORMATS,
@@ -24,6 +24,7 @@ from xbridge._cli.formats import (
 from xbridge._cli.formats.sources import Sources
 from xbridge._cli.output import print_arrays, progress
 from xbridge._core.dtypes import DTYPES
+from xbridge._core.text import printable
 from xbridge.errors import Chained
 
 if TYPE_CHECKING:

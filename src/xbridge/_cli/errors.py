@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from xbridge._core.text import printable
 from xbridge.errors import Chained, XBridgeError
 
 TYPE_CHECKING = False
@@ -77,8 +78,3 @@ def shorten(text: str, most: int = _LONGEST) -> str:
 def one_line(error: BaseException | str) -> str:
     """Format an error, or a part of its message, as one line of printable characters."""
     return printable(" ".join(str(error).split()) or type(error).__name__)
-
-
-def printable(text: str) -> str:
-    """Escape control characters, which a terminal would obey."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -6,10 +6,11 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xbridge._cli.errors import check_source, printable, reading
+from xbridge._cli.errors import check_source, reading
 from xbridge._cli.formats import ALL, FORMATS, add_at, name_of_array, read_file, suggest_array
 from xbridge._cli.formats.sources import Sources
 from xbridge._cli.output import print_json
+from xbridge._core.text import printable
 
 if TYPE_CHECKING:
     from xbridge._cli.formats import Refused

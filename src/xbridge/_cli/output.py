@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from xbridge._cli.errors import printable, shorten
+from xbridge._cli.errors import shorten
 from xbridge._core import text
+from xbridge._core.text import printable
 
 if TYPE_CHECKING:
     from xbridge._cli.formats import Content

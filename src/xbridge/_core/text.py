@@ -64,3 +64,8 @@ def format_seconds(seconds: float) -> str:
 
 def _round(amount: float) -> str:
     return f"{amount:,.0f}" if amount >= 99.5 else f"{amount:.3g}"
+
+
+def printable(text: str) -> str:
+    """Escape control characters, which a terminal would obey, and surrogates, which no file takes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -24,7 +24,7 @@ from xbridge.testing._call import Call, describe, program
 from xbridge.testing._diff import differences, look, resolve
 from xbridge.testing._interleavings import DeadlockError, Interleavings, run_alone
 from xbridge.testing._matches import MismatchError
-from xbridge.testing._outcome import MOST_LISTED, Difference, compare, first_line, outcome, parts
+from xbridge.testing._outcome import MOST_LISTED, Difference, compare, first_line, kept, outcome, parts
 from xbridge.testing._reachable import ReachableState
 from xbridge.testing._source import ON_REQUEST, literal, properties_of, read_expression
 from xbridge.testing._without import excluded
@@ -113,7 +113,8 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
     empty : bool
         Whether arrays without elements are taken, if the same call with elements is.
     repeatable : bool
-        Whether a result depends on the arguments alone, not on earlier calls.
+        Whether a result depends on the arguments alone, not on earlier calls, and later calls leave it as it
+        is. A buffer that every call fills and returns breaks this.
     threads : bool
         Whether a call gives the same while another thread calls the function. The call is stopped before each
         of its operations in turn, while a second one runs, so a race is found every time.
@@ -399,15 +400,28 @@ def _emptied(call: Call, promised: Contract) -> Iterator[Call]:
     """Yield the call with arrays without elements."""
     if any(one.values.ndim for one in call.recipes()) and all(one.values.size for one in call.recipes()):
         both, one = (_resized(call, lambda values: values[:0], alone=alone) for alone in (False, True))
-        yield both._replace(by=partial(_judge_empty, promised=promised, fallback=one))
+        yield both._replace(by=partial(_judge_empty, promised=promised, others=(one, _without_rows(call))))
 
 
-def _judge_empty(call: Call, run: partial[Any], *, promised: Contract, fallback: Call) -> Difference | None:
-    """Judge the result of a call with empty arrays; arrays of one length need not be of one axis."""
+def _without_rows(call: Call) -> Call:
+    """Return a call without elements in which every axis of the length of the first is empty, for squares."""
+    length = next(len(one.values) for one in call.recipes() if one.values.ndim)
+    return call.map(
+        lambda one: one.with_values(
+            one.values[tuple(slice(0 if n == length else None) for n in one.values.shape)]
+        )
+    )
+
+
+def _judge_empty(
+    call: Call, run: partial[Any], *, promised: Contract, others: tuple[Call, ...]
+) -> Difference | None:
+    """Judge the result of a call with empty arrays; axes of one length may belong together, or not."""
     found = _judge_result(call, run, promised=promised)
     if found is None or not found.kind.startswith("raises "):
         return found
-    return fallback.judge() and found._replace(kind=f"{found.kind} for empty arrays")
+    fail = all(other.judge() for other in others)
+    return found._replace(kind=f"{found.kind} for empty arrays") if fail else None
 
 
 # -- other calls -------------------------------------------------------------------------------------
@@ -425,18 +439,25 @@ def _other_values(one: Recipe) -> Recipe:
 def _judge_repeated(
     call: Call, _run: Callable[[], Any], *, other: Call, state: ReachableState
 ) -> Difference | None:
-    """Compare a call after another one with the same call before it."""
+    """Compare a call after another one with the same call before it, and a result with itself before it."""
     state.restore()
-    first = call.run()
+    result = call.run()
+    first = kept(result)
+    other.run()
+    changed = compare(result, first, call.promise)
     state.restore()
     other.run()
-    found = compare(call.run(), first, call.promise)
+    found = changed or compare(call.run(), first, call.promise)
     state.restore()
     if found is None:
         return None
     made, before = program(call), program(other, taken=len(call.recipes()))
-    lines = (*_arrays_of(before), before.call, *_checked(made.call, found, made))
-    return found._replace(kind="depends on earlier calls", program=lines)
+    if changed:
+        kind, lines = "changes an earlier result", [f"first = {made.call}", before.call]
+        lines += _checked("first", found, made)
+    else:
+        kind, lines = "depends on earlier calls", [before.call, *_checked(made.call, found, made)]
+    return found._replace(kind=kind, program=(*_arrays_of(before), *lines))
 
 
 def _judge_threads(
@@ -450,9 +471,10 @@ def _judge_threads(
         return start(*calls)
 
     try:
-        usual = begin(run_alone, run), begin(run_alone, second)
+        usual = kept(begin(run_alone, run)), kept(begin(run_alone, second))
         if usual[1].error is not None:
             return None
+        begin(runs.switches, run)  # from Python 3.12 on, operations are traced from a second call on
         for switch in begin(runs.switches, run):
             both = begin(runs.run, run, second, switch)
             for number, (made, alone) in enumerate(zip(both, usual, strict=True)):
@@ -485,6 +507,7 @@ def _describe_race(call: Call, other: Call, switch: Switch, number: int, found: 
         "        wait(seconds, 1)",
         "    return switch",
         "def call_first():",
+        "    sys._getframe().f_trace_opcodes = True  # for Python 3.12",
         "    sys.settrace(switch)",
         f"    return {made.call}",
         *["pool.submit(call_first).result()"] * number,

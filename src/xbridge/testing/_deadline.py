@@ -1,22 +1,30 @@
-"""The deadline of Hypothesis tests that run with several libraries."""
+"""The settings of Hypothesis tests that run with several libraries."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import settings
-from hypothesis.errors import InvalidArgument
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_SETTINGS = "_hypothesis_internal_use_settings"
+"""The attribute in which `hypothesis.settings` keeps those of a test. A second decorator is refused."""
 
 
 def lift_deadline(test: Callable[..., Any]) -> None:
     """Let an example of a Hypothesis test take any time, because a library may start or compile during one.
 
-    A deadline of the user's profile stays, and so do settings of the test.
+    Another deadline than the usual one stays: that of the user's profile, or of settings of the test. A
+    method runs with a new object for each library, as pytest's parameters do it, which Hypothesis takes for
+    a mistake if there is no mark.
     """
-    if settings().deadline == settings.get_profile("default").deadline:
-        with suppress(InvalidArgument):  # the test has settings of its own
-            settings(deadline=None)(test)
+    given: settings = getattr(test, _SETTINGS, None) or settings()
+    is_usual = given.deadline == settings.get_profile("default").deadline
+    lifted = settings(
+        given,
+        deadline=None if is_usual else given.deadline,
+        suppress_health_check={*given.suppress_health_check, HealthCheck.differing_executors},
+    )
+    setattr(test, _SETTINGS, lifted)

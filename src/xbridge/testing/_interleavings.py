@@ -98,7 +98,7 @@ class Interleavings:
             Both wait for each other.
         """
         stop = _SecondCall(second, switch, self._patience)
-        outcome = _CallThread(first, _tracer(stop, self._roots)).wait()
+        outcome = _CallThread(first, _tracer(stop, self._roots, switch.code)).wait()
         if stop.has_waited:  # for a lock that is held at the next operations too
             self._patience = _IMPATIENCE
         return outcome, stop.thread.wait() if stop.thread else run_alone(second)
@@ -116,6 +116,7 @@ class _SecondCall:
     def __call__(self, here: Switch) -> None:
         """Run the second call if the first is at the chosen operation."""
         if here == self._switch and self.thread is None:
+            sys.settrace(None)  # the rest of the first call is as fast as usual
             self.thread = _CallThread(self._call)
             self.thread.join(self._patience)
             self.has_waited = self.thread.is_alive()
@@ -150,12 +151,18 @@ class _CallThread(Thread):
         return self._outcome
 
 
-def _tracer(stop: Callable[[Switch], object], roots: frozenset[str]) -> TraceFunction:
-    """Return a trace function that calls another one before each operation that threads may notice."""
+def _tracer(
+    stop: Callable[[Switch], object], roots: frozenset[str], only: CodeType | None = None
+) -> TraceFunction:
+    """Return a trace function that calls another one before each operation that threads may notice.
+
+    Only one function is traced if its code is given.
+    """
 
     def trace(frame: FrameType, event: str, _argument: object) -> TraceFunction | None:
         if event == "call":
-            if root_of(frame.f_globals.get("__name__")) not in roots:
+            is_ours = root_of(frame.f_globals.get("__name__")) in roots
+            if not is_ours or only not in (None, frame.f_code):
                 return None
             frame.f_trace_lines, frame.f_trace_opcodes = False, True
         elif event == "opcode" and frame.f_lasti in _shared(frame.f_code):

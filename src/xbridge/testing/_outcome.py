@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, category, is_inexact, nearest
+from xbridge._core.text import printable
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import XBridgeError, type_of
@@ -47,6 +48,8 @@ class Outcome(NamedTuple):
     result: Any
     error: Exception | SystemExit | None
     warned: tuple[warnings.WarningMessage, ...]
+    read: list[_Part] | None = None
+    """The parts of the result as they were, if later calls may change it."""
 
 
 class Difference(NamedTuple):
@@ -168,8 +171,8 @@ def compare(actual: Outcome, expected: Outcome, promise: Promise) -> Difference 
 
 
 def first_line(error: BaseException | str) -> str:
-    """Return the first line of a message."""
-    return (str(error).strip().splitlines() or [""])[0]
+    """Return the first line of a message, as a comment of a program can have it."""
+    return printable((str(error).strip().splitlines() or [""])[0])
 
 
 class _Part(NamedTuple):
@@ -182,9 +185,25 @@ class _Part(NamedTuple):
 
 def _read(made: Outcome) -> tuple[Outcome, list[_Part]]:
     """Return an outcome and the parts of its result; its error is that of reading, if a lazy part raises."""
+    if made.read is not None:
+        return made, made.read
     found = outcome(lambda: [_Part(path, part, _look(part)) for path, part in parts(made.result)])
     whole = made._replace(error=made.error or found.error, warned=(*made.warned, *found.warned))
     return whole, found.result or []
+
+
+def kept(made: Outcome) -> Outcome:
+    """Return an outcome that is compared as it is now: a result may be a buffer that later calls fill."""
+    whole, read = _read(made)
+    return whole._replace(read=[one._replace(value=_copied(one.value)) for one in read])
+
+
+def _copied(x: Any) -> Any:
+    backend = backend_for(type(x))
+    if backend is None or backend.assumes_immutable or not isinstance(x, backend.array_types):
+        return x
+    made = outcome(lambda: backend.copy(x))
+    return x if made.error is not None else made.result
 
 
 def _paths(found: list[_Part]) -> str:

@@ -12,12 +12,14 @@ import sys
 from collections import deque
 from contextlib import suppress
 from functools import partial
+from operator import is_
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from xbridge.backends import INDEX
+from xbridge.testing._outcome import catch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -51,12 +53,14 @@ class ReachableState:
         """Whether nothing was found that may change: the function keeps nothing between calls."""
         self._undo: list[Callable[[], object]] = []
         self._seen: dict[int, object] = {}
-        self._visit(f, frozenset())
+        self._left: list[tuple[Any, frozenset[str]]] = [(f, frozenset())]
+        while self._left:  # not by recursion: containers may be nested deeper than Python's stack
+            catch(partial(self._visit, *self._left.pop()))  # objects may raise when they are looked at
 
     def restore(self) -> None:
         """Put all contents back."""
         for undo in self._undo:
-            undo()
+            catch(undo)  # a container may refuse to be changed
 
     def _visit(self, x: Any, names: frozenset[str]) -> None:
         """Find the mutable objects behind an object, in a module behind the names that a function uses."""
@@ -75,15 +79,14 @@ class ReachableState:
         elif hasattr(x, "cache_clear"):
             x.cache_clear()
             self._remember(x.cache_clear)
-            self._visit(getattr(x, "__wrapped__", None), names)
+            self._left.append((getattr(x, "__wrapped__", None), names))
         elif isinstance(x, tuple | frozenset | partial | MethodType | staticmethod | classmethod | property):
             self._visit_all(_parts(x), names)
         else:
             self._visit_mutable(x, names)
 
     def _visit_all(self, objects: Iterable[Any], names: frozenset[str]) -> None:
-        for one in list(objects):
-            self._visit(one, names)
+        self._left += [(one, names) for one in objects if not issubclass(type(one), _VALUES)]
 
     def _visit_function(self, f: FunctionType) -> None:
         names, assigned = frozenset(_names(f.__code__)), frozenset(_assigned(f.__code__))
@@ -93,16 +96,16 @@ class ReachableState:
         self._visit_variables(f.__globals__, names)
         for cell, contents in _cells(f):
             self._undo.append(partial(setattr, cell, "cell_contents", contents))
-            self._visit(contents, names)
+            self._left.append((contents, names))
         self._visit_all((*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()), names)
         if vars(f):
-            self._visit(vars(f), names)
+            self._left.append((vars(f), names))
 
     def _visit_variables(self, variables: dict[str, Any], names: frozenset[str]) -> None:
         """Visit variables of a module, and remember what they are bound to."""
         for name in names & variables.keys():
             self._undo.append(partial(variables.__setitem__, name, variables[name]))
-            self._visit(variables[name], names)
+            self._left.append((variables[name], names))
 
     def _visit_mutable(self, x: Any, names: frozenset[str]) -> None:
         """Remember the contents of a container, an array or an instance."""
@@ -119,8 +122,7 @@ class ReachableState:
             if x.flags.writeable and not x.dtype.hasobject and x.nbytes <= _LARGEST_BUFFER:
                 self._undo.append(partial(np.copyto, x, x.copy()))
         elif root_of(type(x).__module__) in self.roots and hasattr(x, "__dict__"):
-            self._visit(vars(x), names)
-            self._visit(type(x), names)
+            self._left += [(vars(x), names), (type(x), names)]
 
     def _remember(self, undo: Callable[[], object]) -> None:
         self.is_empty = False
@@ -185,6 +187,14 @@ def _parts(x: Any) -> Iterator[Any]:
 
 
 def _refill(container: Any, fill: Callable[[Any], None], contents: Any) -> None:
-    """Give a container its former contents."""
-    container.clear()
-    fill(contents)
+    """Give a container its former contents. One that has them is left alone: it may be of other threads."""
+    if not _holds(container, contents):
+        container.clear()
+        fill(contents)
+
+
+def _holds(container: Any, contents: Any) -> bool:
+    """Return True if a container holds the same objects as another one."""
+    if len(container) != len(contents) or not all(map(is_, container, contents)):
+        return False
+    return not isinstance(container, dict) or all(map(is_, container.values(), contents.values()))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from xbridge._core.text import table
+from xbridge._core.text import printable, table
 from xbridge.errors import OptionError
 from xbridge.testing.check.findings import grouped
 from xbridge.testing.check.triage import CLASSES, OFF, rank, severity_of
@@ -132,7 +132,8 @@ def as_junit(checked: Iterable[Checked], findings: Sequence[Finding]) -> str:
                     message=f"{one.problem}: {one.property} ({one.backend})",
                 )
                 failure.text = one.program
-    return ET.tostring(suite, encoding="unicode", xml_declaration=True)
+    made = ET.tostring(suite, encoding="unicode", xml_declaration=True)
+    return "\n".join(map(printable, made.split("\n")))  # XML has no control characters
 
 
 def as_annotations(findings: Iterable[Finding]) -> str:
