@@ -210,6 +210,19 @@ def test_record__of_a_function_that_writes_to_its_argument(transform: Callable[[
         same(x, X)
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_record__of_a_run_that_wrote_before_it_failed(transform: Callable[[Any], Any]) -> None:
+    """The run without a graph starts from the arguments as they were."""
+
+    def write(x: Any, k: Any) -> Any:
+        return x * k if len(x) < 4 else torch.from_numpy(k.add_(1).numpy() * x.numpy())
+
+    f = aligned(backend="torch", result=lambda x, k: x)(write)
+    derive = transform(jax.grad(lambda x, k: f(x, k).sum()))
+    same(derive(jnp.asarray(X[:2]), jnp.ones(2)), np.ones(2))
+    same(jax.vjp(transform(lambda x: f(x, jnp.ones(4))), jnp.asarray(X))[0], 2 * X)
+
+
 def test_record__refuses_random_numbers_of_a_derivative() -> None:
     """A derivative that draws runs the function again, which is refused as ever."""
 

@@ -99,6 +99,10 @@ class Recorded(NamedTuple):
     """Forgets the record, if there is one."""
 
 
+class NoRecordError(Exception):
+    """A run cannot be recorded. It stopped halfway, and may have written to its arguments."""
+
+
 class _Latest(local):
     form: TreeDef = ARRAY
 
@@ -184,7 +188,10 @@ class DerivableFunction(ABC):
         return False
 
     def record(self, ins: tuple[bool, ...], xs: Sequence[Array], *, once: bool) -> Recorded:
-        """Run the function for gradients of the inputs in `ins`. With `once`, a use drops the record."""
+        """Run the function for gradients of the inputs in `ins`. With `once`, a use drops the record.
+
+        Raise `NoRecordError` if the function has to run without a record, on arrays that were not written to.
+        """
         raise NotImplementedError
 
     def shapes(self, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:

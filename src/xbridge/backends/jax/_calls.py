@@ -21,15 +21,15 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_rules, partial_eval_jaxpr_custom_rules
 from jax.sharding import PartitionSpec
 
-from xbridge._derive.functions import Spec, latest, mask_inexact, select
+from xbridge._derive.functions import NoRecordError, Spec, latest, mask_inexact, select
 from xbridge._derive.records import NOTHING
 from xbridge.backends.jax._functions import conj
 from xbridge.backends.jax._inside import inside
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from xbridge._derive.functions import DerivableFunction
+    from xbridge._derive.functions import DerivableFunction, Recorded, Run
     from xbridge._derive.treedef import TreeDef
 
     Arrays = Sequence[Any]
@@ -174,21 +174,34 @@ class _Recorder:
     def __init__(self, rule: DerivableFunction, ins: Mask, *, once: bool) -> None:
         self.narrows = rule.narrows
         self._rule, self._ins, self._once = rule, ins, once
-        self.made: Any = None
+        self._made: Recorded | None = None
 
     def __call__(self, *xs: Any) -> Any:
-        self.made = self._rule.record(self._ins, xs, once=self._once)
-        return self.made.ys
+        self._made = self._rule.record(self._ins, xs, once=self._once)
+        return self._made.ys
+
+    def run(self, run: Callable[[Run], Arrays]) -> tuple[Arrays, np.ndarray[Any, Any], Any]:
+        """Return what `run` returns, the mark, and what forgets the record.
+
+        The value may be all that is asked for, so a run that cannot be recorded is repeated as any other.
+        """
+        try:
+            ys = run(self)
+        except NoRecordError:
+            ys = run(self._rule)
+        if self._made is None:
+            return ys, _mark(self._rule), None
+        return ys, np.asarray(self._made.mark, "int32"), self._made.drop
 
 
 def _recorded(*xs: Any, rule: DerivableFunction, ins: Mask) -> list[Any]:
     """Record a run now. The record lives as long as its mark."""
-    recorder = _Recorder(rule, ins, once=False)
     given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
-    ys = rule.call.evaluate(recorder, given, "jax")
-    mark = jnp.asarray(np.asarray(recorder.made.mark, "int32"))
-    if recorder.made.drop is not None:
-        finalize(mark, recorder.made.drop).atexit = False
+    recorder = _Recorder(rule, ins, once=False)
+    ys, numbers, drop = recorder.run(lambda run: rule.call.evaluate(run, given, "jax"))
+    mark = jnp.asarray(numbers)
+    if drop is not None:
+        finalize(mark, drop).atexit = False
     return [*ys, mark]
 
 
@@ -199,8 +212,8 @@ def _record_lowered(ctx: Any, *args: Any, rule: DerivableFunction, ins: Mask) ->
 
     def run(*hosts: Any) -> tuple[Any, ...]:
         recorder = _Recorder(rule, ins, once=True)
-        ys = _run_inside(rule, declared, form, *hosts, runs=recorder)
-        return (*ys, np.asarray(recorder.made.mark, "int32"))
+        ys, mark, _ = recorder.run(lambda runs: _run_inside(rule, declared, form, *hosts, runs=runs))
+        return (*ys, mark)
 
     return mlir.emit_python_callback(
         ctx, run, None, args, ctx.avals_in, ctx.avals_out, has_side_effect=False

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from xbridge._core.locks import lock
 from xbridge._derive.functions import (
+    NoRecordError,
     Recorded,
     Spec,
     TracedFunction,
@@ -29,7 +30,7 @@ from xbridge._derive.functions import (
     select,
 )
 from xbridge._derive.numpy_functions import describe_declared
-from xbridge._derive.records import NOTHING, Records
+from xbridge._derive.records import Records
 from xbridge._derive.treedef import ARRAY
 from xbridge.backends.torch._purity import Purity, Watch, changed, inside, random, shared_flags
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
@@ -112,10 +113,6 @@ def _pulled(ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool, keep:
     )
 
 
-class _WithoutGraphError(Exception):
-    """A function fails if torch follows its arguments, as with `x.numpy()`."""
-
-
 class _Graph(NamedTuple):
     """The graph of a run: its leaves, and its outputs."""
 
@@ -188,22 +185,17 @@ class TorchRule(TracedFunction):
             try:
                 with torch.enable_grad():
                     return self.fn(*given)
-            except (XBridgeError, *FOREIGN_ERRORS) as error:
-                raise _WithoutGraphError from error
+            except (XBridgeError, *FOREIGN_ERRORS) as error:  # as of `x.numpy()`
+                raise NoRecordError from error
 
-        graph: _Graph | None = None
         with torch.inference_mode(mode=False):
             own = [x.clone() if x.is_inference() else x for x in xs]
             leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(own, ins, strict=True)]
-            try:
-                with torch.enable_grad():
-                    given = self._copy_written(leaves)
-                ys = self._purity.run(fn, given, again=False)
-                graph = _Graph(ins, leaves, ys)
-            except _WithoutGraphError:  # the value may be all that is asked for
-                ys = self._purity.run(self.fn, own, again=False)
-        number = NOTHING if graph is None else self._graphs.keep(graph, once=once)
-        drop = None if graph is None or once else partial(self._graphs.drop, number)
+            with torch.enable_grad():
+                given = self._copy_written(leaves)
+            ys = self._purity.run(fn, given, again=False)
+        number = self._graphs.keep(_Graph(ins, leaves, ys), once=once)
+        drop = None if once else partial(self._graphs.drop, number)
         return Recorded([y.detach() for y in ys], (self.version(), *number), drop)
 
     def _pulled(self, graph: _Graph, a: Tensors) -> Tensors | None:
