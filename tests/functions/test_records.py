@@ -14,7 +14,7 @@ import pytest
 from crossed import X, curve, refused, same, slope, value, wide
 
 import xbridge
-from xbridge import GradientError
+from xbridge import DTypeError, GradientError
 from xbridge._derive import records
 from xbridge._derive.functions import DerivableFunction
 
@@ -137,6 +137,21 @@ def test_record__keeps_nothing_for_a_derivative_that_no_one_asks_for(counted: tu
     for _ in range(40):
         jax.vjp(run, x)
     assert fn.living == records._MOST  # a program does not say when its results die
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_record__of_a_value_that_cannot_be_given_back_is_not_kept(
+    transform: Callable[[Any], Any],
+) -> None:
+    """A result without a dtype in the caller's library is an error, which keeps no graph."""
+    fn = Counted()
+    f = aligned(backend="torch", result=lambda x: (x, np.zeros((), "i8")))(
+        lambda x: (fn(x), torch.tensor(len(x)))
+    )
+    with jax.enable_x64(False):
+        for _ in range(3):
+            refused(DTypeError, lambda: jax.vjp(transform(f), jnp.ones(4)), "int64")
+    assert fn.living == 0
 
 
 def test_record__is_used_by_the_thread_that_asks(counted: tuple[Counted, Any]) -> None:
@@ -270,4 +285,4 @@ def test_derivable_function__without_records() -> None:
     """A rule does not record unless it says so."""
     assert DerivableFunction.records.fget(SimpleNamespace()) is False  # type: ignore[attr-defined]
     with pytest.raises(NotImplementedError):
-        DerivableFunction.record(SimpleNamespace(), (), (), once=True)  # type: ignore[arg-type]
+        DerivableFunction.record(SimpleNamespace(), (), ())  # type: ignore[arg-type]

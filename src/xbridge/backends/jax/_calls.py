@@ -29,7 +29,7 @@ from xbridge.backends.jax._inside import inside
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge._derive.functions import DerivableFunction, Recorded, Run
+    from xbridge._derive.functions import DerivableFunction, Run
     from xbridge._derive.treedef import TreeDef
 
     Arrays = Sequence[Any]
@@ -171,34 +171,33 @@ def _residuals(rule: DerivableFunction, ys: Arrays, xs: Arrays) -> tuple[Any, ..
 class _Recorder:
     """A rule that records its run."""
 
-    def __init__(self, rule: DerivableFunction, ins: Mask, *, once: bool) -> None:
+    def __init__(self, rule: DerivableFunction, ins: Mask) -> None:
         self.narrows = rule.narrows
-        self._rule, self._ins, self._once = rule, ins, once
-        self._made: Recorded | None = None
+        self._rule, self._ins = rule, ins
 
     def __call__(self, *xs: Any) -> Any:
-        self._made = self._rule.record(self._ins, xs, once=self._once)
+        self._made = self._rule.record(self._ins, xs)
         return self._made.ys
 
-    def run(self, run: Callable[[Run], Arrays]) -> tuple[Arrays, np.ndarray[Any, Any], Any]:
-        """Return what `run` returns, the mark, and what forgets the record.
+    def run(self, run: Callable[[Run], Arrays], *, once: bool) -> tuple[Arrays, np.ndarray[Any, Any], Any]:
+        """Return what `run` returns, the mark, and what forgets the record if there is one.
 
         The value may be all that is asked for, so a run that cannot be recorded is repeated as any other.
         """
         try:
             ys = run(self)
         except NoRecordError:
-            ys = run(self._rule)
-        if self._made is None:
-            return ys, _mark(self._rule), None
-        return ys, np.asarray(self._made.mark, "int32"), self._made.drop
+            return run(self._rule), _mark(self._rule), None
+        mark, drop = self._made.keep(once)
+        return ys, np.asarray(mark, "int32"), drop
 
 
 def _recorded(*xs: Any, rule: DerivableFunction, ins: Mask) -> list[Any]:
     """Record a run now. The record lives as long as its mark."""
     given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
-    recorder = _Recorder(rule, ins, once=False)
-    ys, numbers, drop = recorder.run(lambda run: rule.call.evaluate(run, given, "jax"))
+    ys, numbers, drop = _Recorder(rule, ins).run(
+        lambda run: rule.call.evaluate(run, given, "jax"), once=False
+    )
     mark = jnp.asarray(numbers)
     if drop is not None:
         finalize(mark, drop).atexit = False
@@ -211,8 +210,9 @@ def _record_lowered(ctx: Any, *args: Any, rule: DerivableFunction, ins: Mask) ->
     declared, form, latest.form = _aval_specs(ctx.avals_out[:-1]), latest.form, outer
 
     def run(*hosts: Any) -> tuple[Any, ...]:
-        recorder = _Recorder(rule, ins, once=True)
-        ys, mark, _ = recorder.run(lambda runs: _run_inside(rule, declared, form, *hosts, runs=runs))
+        ys, mark, _ = _Recorder(rule, ins).run(
+            lambda runs: _run_inside(rule, declared, form, *hosts, runs=runs), once=True
+        )
         return (*ys, mark)
 
     return mlir.emit_python_callback(

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from xbridge._core.locks import lock
 from xbridge._derive.functions import (
+    Mark,
     NoRecordError,
     Recorded,
     Spec,
@@ -170,7 +171,7 @@ class TorchRule(TracedFunction):
 
         The marks of a batch stand for many graphs, none of which is that of the batch.
         """
-        rows = marks.reshape(-1, len(Recorded._fields)).tolist()
+        rows = marks.reshape(-1, len(Mark._fields)).tolist()
         graphs = [self._graphs.find((high, low)) for _, high, low in rows]
         if self.reads and {version for version, *_ in rows} - {self.version()}:
             raise changed(self.call.name)
@@ -180,7 +181,7 @@ class TorchRule(TracedFunction):
     def records(self) -> bool:
         return self._is_value
 
-    def record(self, ins: tuple[bool, ...], xs: Tensors, *, once: bool) -> Recorded:
+    def record(self, ins: tuple[bool, ...], xs: Tensors) -> Recorded:
         def fn(*given: torch.Tensor) -> Any:
             try:
                 with torch.enable_grad():
@@ -194,9 +195,12 @@ class TorchRule(TracedFunction):
             with torch.enable_grad():
                 given = self._copy_written(leaves)
             ys = self._purity.run(fn, given, again=False)
-        number = self._graphs.keep(_Graph(ins, leaves, ys), once=once)
-        drop = None if once else partial(self._graphs.drop, number)
-        return Recorded([y.detach() for y in ys], (self.version(), *number), drop)
+        graph = _Graph(ins, leaves, ys)
+        return Recorded([y.detach() for y in ys], partial(self._keep, graph, self.version()))
+
+    def _keep(self, graph: _Graph, version: int, once: bool) -> tuple[Mark, Callable[[], None]]:  # noqa: FBT001 -- a callback
+        number = self._graphs.keep(graph, once=once)
+        return Mark(version, *number), partial(self._graphs.drop, number)
 
     def _pulled(self, graph: _Graph, a: Tensors) -> Tensors | None:
         """Return gradients along the graph of the run of the value, or None if the function has to run again.
