@@ -288,6 +288,35 @@ def test_compile__makes_a_program_for_each_number_in_a_partial() -> None:
         same(run(leaf(4), k), X**k)
 
 
+def with_closure(k: float) -> Any:
+    return lambda x: x**k
+
+
+def with_default(k: float) -> Any:
+    return lambda x, k=k: x**k
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        with_closure,
+        with_default,
+        lambda k: partial(with_closure(k)),
+        lambda k: aligned(backend="jax")(with_closure(k)),
+    ],
+    ids=["closure", "default", "partial", "aligned"],
+)
+def test_compile__makes_a_program_for_each_function_of_the_same_code(make: Any) -> None:
+    """Functions differ by what they are made with, though a compiler compares their code alone."""
+    apply = aligned(backend="jax")(lambda x, fns: fns[0](x))
+    run, _ = compiled(lambda x, fn: apply(x, (fn,)))
+    fns = {k: make(k) for k in (2.0, 3.0)}
+    for k in (2.0, 3.0, 2.0):
+        x = leaf(4)
+        same(run(x, fns[k]), X**k)
+        same(torch.autograd.grad(run(x, fns[k]).sum(), x)[0], k * X ** (k - 1))
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -14,7 +14,7 @@ import pytest
 from crossed import X, curve, refused, same, slope, value, wide
 
 import xbridge
-from xbridge import GradientError
+from xbridge import DTypeError, GradientError
 from xbridge._derive import records
 from xbridge._derive.functions import DerivableFunction
 
@@ -139,6 +139,21 @@ def test_record__keeps_nothing_for_a_derivative_that_no_one_asks_for(counted: tu
     assert fn.living == records._MOST  # a program does not say when its results die
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_record__of_a_value_that_cannot_be_given_back_is_not_kept(
+    transform: Callable[[Any], Any],
+) -> None:
+    """A result without a dtype in the caller's library is an error, which keeps no graph."""
+    fn = Counted()
+    f = aligned(backend="torch", result=lambda x: (x, np.zeros((), "i8")))(
+        lambda x: (fn(x), torch.tensor(len(x)))
+    )
+    with jax.enable_x64(False):
+        for _ in range(3):
+            refused(DTypeError, lambda: jax.vjp(transform(f), jnp.ones(4)), "int64")
+    assert fn.living == 0
+
+
 def test_record__is_used_by_the_thread_that_asks(counted: tuple[Counted, Any]) -> None:
     """Values in several threads keep their own graphs."""
     fn, f = counted
@@ -210,6 +225,19 @@ def test_record__of_a_function_that_writes_to_its_argument(transform: Callable[[
         same(x, X)
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_record__of_a_run_that_wrote_before_it_failed(transform: Callable[[Any], Any]) -> None:
+    """The run without a graph starts from the arguments as they were."""
+
+    def write(x: Any, k: Any) -> Any:
+        return x * k if len(x) < 4 else torch.from_numpy(k.add_(1).numpy() * x.numpy())
+
+    f = aligned(backend="torch", result=lambda x, k: x)(write)
+    derive = transform(jax.grad(lambda x, k: f(x, k).sum()))
+    same(derive(jnp.asarray(X[:2]), jnp.ones(2)), np.ones(2))
+    same(jax.vjp(transform(lambda x: f(x, jnp.ones(4))), jnp.asarray(X))[0], 2 * X)
+
+
 def test_record__refuses_random_numbers_of_a_derivative() -> None:
     """A derivative that draws runs the function again, which is refused as ever."""
 
@@ -257,4 +285,4 @@ def test_derivable_function__without_records() -> None:
     """A rule does not record unless it says so."""
     assert DerivableFunction.records.fget(SimpleNamespace()) is False  # type: ignore[attr-defined]
     with pytest.raises(NotImplementedError):
-        DerivableFunction.record(SimpleNamespace(), (), (), once=True)  # type: ignore[arg-type]
+        DerivableFunction.record(SimpleNamespace(), (), ())  # type: ignore[arg-type]

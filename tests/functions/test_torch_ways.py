@@ -39,6 +39,25 @@ def rand(*shape: int) -> Any:
     return torch.from_numpy(rng.normal(size=shape)).requires_grad_()
 
 
+@pytest.mark.parametrize("library", ["jax", "numpy"])
+def test_aligned__result_of_a_pullback_is_tracked_as_its_arguments_are(library: str) -> None:
+    """A pullback outlives the transform that made it, and so may an argument."""
+    f = in_library(library, vjp=lambda g, y, x: g * slope(x)) if library == "numpy" else in_library(library)
+    for x in (rand(3), rand(3).detach()):
+        y, pull = torch.func.vjp(f, x)
+        g = torch.ones_like(y.detach())
+        assert pull(g)[0].requires_grad == x.requires_grad
+        same(pull(g)[0].detach(), slope(x.detach().numpy()))
+    left: list[Any] = []
+
+    def leak(x: Any) -> Any:
+        left.append(x)
+        return f(x).sum()
+
+    torch.func.grad(leak)(x)
+    assert not f(left[0]).requires_grad
+
+
 @pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 0), (1, 0), (2, None), (0, 2)], ids=str)
 @pytest.mark.parametrize("loop", [(), (5,)], ids=["one axis", "two axes"])
 def test_aligned__any_axes_are_a_batch_of_a_function_with_a_signature(

@@ -89,14 +89,24 @@ class UserDerivative(NamedTuple):
     jvp: UserDerivative | None = None
 
 
+class Mark(NamedTuple):
+    """What derived rules take in the place of a version: the version, and the number of a record."""
+
+    version: int
+    high: int
+    low: int
+
+
 class Recorded(NamedTuple):
-    """The outputs of a run, and the mark that derived rules take in the place of a version."""
+    """The outputs of a run, which may turn out to be of no use."""
 
     ys: Sequence[Array]
-    mark: tuple[int, int, int]
-    """The version, and the number of the record."""
-    drop: Callable[[], None] | None
-    """Forgets the record, if there is one."""
+    keep: Callable[[bool], tuple[Mark, Callable[[], None]]]
+    """Keeps the record, and returns its mark and what forgets it. With True, its first use does."""
+
+
+class NoRecordError(Exception):
+    """A run cannot be recorded. It stopped halfway, and may have written to its arguments."""
 
 
 class _Latest(local):
@@ -183,8 +193,11 @@ class DerivableFunction(ABC):
         """True if `record` works: one run gives the value and what its vjp needs."""
         return False
 
-    def record(self, ins: tuple[bool, ...], xs: Sequence[Array], *, once: bool) -> Recorded:
-        """Run the function for gradients of the inputs in `ins`. With `once`, a use drops the record."""
+    def record(self, ins: tuple[bool, ...], xs: Sequence[Array]) -> Recorded:
+        """Run the function for gradients of the inputs in `ins`.
+
+        Raise `NoRecordError` if the function has to run without a record, on arrays that were not written to.
+        """
         raise NotImplementedError
 
     def shapes(self, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, ValuesView
 from collections.abc import Set as AbstractSet
 from dataclasses import is_dataclass
 from functools import partial
-from types import MemberDescriptorType, SimpleNamespace
+from types import FunctionType, MemberDescriptorType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core import dynamo
@@ -120,7 +120,9 @@ def _flatten_traced(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Tre
     slots = _slots(cls)
     if slots is None:
         refuse_container(x)
-        return ("=", cls, None, x)
+        # A compiler takes functions of the same code for equal, whatever their closures and defaults are. It
+        # notes what `id` was asked for.
+        return ("=", cls, id(x) if cls is FunctionType else None, x)
     names = [*[name for name in slots if hasattr(x, name)], *vars_of(x)]
     return ("data", cls, tuple(names), *[flatten(getattr(x, name), arrays, numbers) for name in names])
 

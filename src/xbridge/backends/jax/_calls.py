@@ -21,15 +21,15 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_rules, partial_eval_jaxpr_custom_rules
 from jax.sharding import PartitionSpec
 
-from xbridge._derive.functions import Spec, latest, mask_inexact, select
+from xbridge._derive.functions import NoRecordError, Spec, latest, mask_inexact, select
 from xbridge._derive.records import NOTHING
 from xbridge.backends.jax._functions import conj
 from xbridge.backends.jax._inside import inside
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from xbridge._derive.functions import DerivableFunction
+    from xbridge._derive.functions import DerivableFunction, Run
     from xbridge._derive.treedef import TreeDef
 
     Arrays = Sequence[Any]
@@ -171,24 +171,36 @@ def _residuals(rule: DerivableFunction, ys: Arrays, xs: Arrays) -> tuple[Any, ..
 class _Recorder:
     """A rule that records its run."""
 
-    def __init__(self, rule: DerivableFunction, ins: Mask, *, once: bool) -> None:
+    def __init__(self, rule: DerivableFunction, ins: Mask) -> None:
         self.narrows = rule.narrows
-        self._rule, self._ins, self._once = rule, ins, once
-        self.made: Any = None
+        self._rule, self._ins = rule, ins
 
     def __call__(self, *xs: Any) -> Any:
-        self.made = self._rule.record(self._ins, xs, once=self._once)
-        return self.made.ys
+        self._made = self._rule.record(self._ins, xs)
+        return self._made.ys
+
+    def run(self, run: Callable[[Run], Arrays], *, once: bool) -> tuple[Arrays, np.ndarray[Any, Any], Any]:
+        """Return what `run` returns, the mark, and what forgets the record if there is one.
+
+        The value may be all that is asked for, so a run that cannot be recorded is repeated as any other.
+        """
+        try:
+            ys = run(self)
+        except NoRecordError:
+            return run(self._rule), _mark(self._rule), None
+        mark, drop = self._made.keep(once)
+        return ys, np.asarray(mark, "int32"), drop
 
 
 def _recorded(*xs: Any, rule: DerivableFunction, ins: Mask) -> list[Any]:
     """Record a run now. The record lives as long as its mark."""
-    recorder = _Recorder(rule, ins, once=False)
     given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
-    ys = rule.call.evaluate(recorder, given, "jax")
-    mark = jnp.asarray(np.asarray(recorder.made.mark, "int32"))
-    if recorder.made.drop is not None:
-        finalize(mark, recorder.made.drop).atexit = False
+    ys, numbers, drop = _Recorder(rule, ins).run(
+        lambda run: rule.call.evaluate(run, given, "jax"), once=False
+    )
+    mark = jnp.asarray(numbers)
+    if drop is not None:
+        finalize(mark, drop).atexit = False
     return [*ys, mark]
 
 
@@ -198,9 +210,10 @@ def _record_lowered(ctx: Any, *args: Any, rule: DerivableFunction, ins: Mask) ->
     declared, form, latest.form = _aval_specs(ctx.avals_out[:-1]), latest.form, outer
 
     def run(*hosts: Any) -> tuple[Any, ...]:
-        recorder = _Recorder(rule, ins, once=True)
-        ys = _run_inside(rule, declared, form, *hosts, runs=recorder)
-        return (*ys, np.asarray(recorder.made.mark, "int32"))
+        ys, mark, _ = _Recorder(rule, ins).run(
+            lambda runs: _run_inside(rule, declared, form, *hosts, runs=runs), once=True
+        )
+        return (*ys, mark)
 
     return mlir.emit_python_callback(
         ctx, run, None, args, ctx.avals_in, ctx.avals_out, has_side_effect=False

@@ -49,7 +49,9 @@ def apply(rule: DerivableFunction, ts: Tensors) -> Tensors:
         if torch.is_grad_enabled() and any(t.requires_grad for t in ts):
             if any(map(_is_gradient_batch, ts)):
                 return _compute_slices(rule, ts)
-            return _apply_plain(rule, *ts)  # type: ignore[no-any-return, no-untyped-call] # torch leaves it untyped
+            # A tensor that outlives its transform, as in the pullback of a vjp, only seems to require grad.
+            living = map(_functorch.unwrap_if_dead, ts)
+            return _apply_plain(rule, *living)  # type: ignore[no-any-return, no-untyped-call] # torch leaves it untyped
         return _compute(rule, ts)
     return _apply_transformed(rule, *ts)  # type: ignore[no-any-return]
 

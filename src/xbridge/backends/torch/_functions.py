@@ -19,6 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from xbridge._core.locks import lock
 from xbridge._derive.functions import (
+    Mark,
+    NoRecordError,
     Recorded,
     Spec,
     TracedFunction,
@@ -29,7 +31,7 @@ from xbridge._derive.functions import (
     select,
 )
 from xbridge._derive.numpy_functions import describe_declared
-from xbridge._derive.records import NOTHING, Records
+from xbridge._derive.records import Records
 from xbridge._derive.treedef import ARRAY
 from xbridge.backends.torch._purity import Purity, Watch, changed, inside, random, shared_flags
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
@@ -112,10 +114,6 @@ def _pulled(ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool, keep:
     )
 
 
-class _WithoutGraphError(Exception):
-    """A function fails if torch follows its arguments, as with `x.numpy()`."""
-
-
 class _Graph(NamedTuple):
     """The graph of a run: its leaves, and its outputs."""
 
@@ -173,7 +171,7 @@ class TorchRule(TracedFunction):
 
         The marks of a batch stand for many graphs, none of which is that of the batch.
         """
-        rows = marks.reshape(-1, len(Recorded._fields)).tolist()
+        rows = marks.reshape(-1, len(Mark._fields)).tolist()
         graphs = [self._graphs.find((high, low)) for _, high, low in rows]
         if self.reads and {version for version, *_ in rows} - {self.version()}:
             raise changed(self.call.name)
@@ -183,28 +181,26 @@ class TorchRule(TracedFunction):
     def records(self) -> bool:
         return self._is_value
 
-    def record(self, ins: tuple[bool, ...], xs: Tensors, *, once: bool) -> Recorded:
+    def record(self, ins: tuple[bool, ...], xs: Tensors) -> Recorded:
         def fn(*given: torch.Tensor) -> Any:
             try:
                 with torch.enable_grad():
                     return self.fn(*given)
-            except (XBridgeError, *FOREIGN_ERRORS) as error:
-                raise _WithoutGraphError from error
+            except (XBridgeError, *FOREIGN_ERRORS) as error:  # as of `x.numpy()`
+                raise NoRecordError from error
 
-        graph: _Graph | None = None
         with torch.inference_mode(mode=False):
             own = [x.clone() if x.is_inference() else x for x in xs]
             leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(own, ins, strict=True)]
-            try:
-                with torch.enable_grad():
-                    given = self._copy_written(leaves)
-                ys = self._purity.run(fn, given, again=False)
-                graph = _Graph(ins, leaves, ys)
-            except _WithoutGraphError:  # the value may be all that is asked for
-                ys = self._purity.run(self.fn, own, again=False)
-        number = NOTHING if graph is None else self._graphs.keep(graph, once=once)
-        drop = None if graph is None or once else partial(self._graphs.drop, number)
-        return Recorded([y.detach() for y in ys], (self.version(), *number), drop)
+            with torch.enable_grad():
+                given = self._copy_written(leaves)
+            ys = self._purity.run(fn, given, again=False)
+        graph = _Graph(ins, leaves, ys)
+        return Recorded([y.detach() for y in ys], partial(self._keep, graph, self.version()))
+
+    def _keep(self, graph: _Graph, version: int, once: bool) -> tuple[Mark, Callable[[], None]]:  # noqa: FBT001 -- a callback
+        number = self._graphs.keep(graph, once=once)
+        return Mark(version, *number), partial(self._graphs.drop, number)
 
     def _pulled(self, graph: _Graph, a: Tensors) -> Tensors | None:
         """Return gradients along the graph of the run of the value, or None if the function has to run again.
