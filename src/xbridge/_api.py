@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from xbridge._core.entry_points import MISSING, call_error, entry_point, inner_entry_point
 from xbridge._core.tracebacks import shorten
-from xbridge._registry.call_cache import decline, direct, lookup
+from xbridge._registry.call_cache import decline, direct, lookup, staying
 from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS, XBridgeError
 
@@ -473,7 +473,7 @@ def asarray(
         raise call_error(asarray, (obj, *more), other)
     if like is device is dtype is None and copy is None and grad is None and requires_grad is None:
         try:
-            convert = direct[backend][type(obj)]
+            convert = (staying if backend is None else direct[backend])[type(obj)]
         except FOREIGN_ERRORS:  # as in `to_backend`
             convert = decline
         y = convert(obj)

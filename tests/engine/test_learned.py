@@ -22,7 +22,7 @@ from xbridge._engine import convert
 from xbridge._host import memory
 from xbridge._plan.options import PLAIN, CallOptions
 from xbridge._registry import call_cache, registry
-from xbridge._registry.call_cache import cached, direct
+from xbridge._registry.call_cache import cached, direct, staying
 from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def outcome(call: Call, x: Any) -> tuple[object, ...]:
 
 
 def tables() -> list[dict[Any, Any]]:
-    return [cached, *direct.values()]
+    return [cached, staying, *direct.values()]
 
 
 def restore(taught: list[dict[Any, Any]]) -> None:

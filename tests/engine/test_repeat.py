@@ -87,6 +87,15 @@ def test_repeat__error_after_the_first_call_reaches_the_caller(own_registry: Non
         xbridge.to_backend(np.ones(2), "toylib", copy=True)
 
 
+def test_repeat__none_names_no_backend_before_and_after_others_were_used() -> None:
+    """Only `asarray` takes None for the library of the array itself."""
+    x: Any = np.ones(2)
+    assert xbridge.asarray(x, backend=None) is x
+    for convert in (xbridge.to_backend, tree.to_backend, xbridge.unsafe_share):
+        with pytest.raises(xbridge.UnknownBackendError, match="backend by None"):
+            convert(x, None)  # type: ignore[arg-type] # this is the mistake
+
+
 KEYS: dict[str, tuple[Call, str, Any, Any, CallOptions]] = {
     "to_backend": (
         lambda x: xbridge.to_backend(x, "numpy", device="cpu", dtype="float32", copy=True, grad="detach"),

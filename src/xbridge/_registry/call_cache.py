@@ -60,11 +60,14 @@ class CallKey(tuple[object, ...]):
         return super().__new__(cls, (verb, target, types, like, *options))
 
 
-direct: dict[Any, dict[type, Convert]] = {HOST: {}, None: {}}
+direct: dict[Any, dict[type, Convert]] = {HOST: {}}
 """Calls without options, by the name of the target and the type of the array.
 
-Without a target, an array stays as it is. There are two levels, because a tuple as key costs 110 ns more.
+There are two levels, because a tuple as key costs 110 ns more.
 """
+
+staying: dict[type, Convert] = {}
+"""Calls of `asarray` without options and without a target: an array stays as it is."""
 
 cached: dict[tuple[object, ...], Callable[..., Any]] = {}
 """All other calls. The oldest makes room for a new one."""
@@ -166,19 +169,21 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
         _is_open = False
         cached.clear()
         kinds.clear()
-        for converters in list(direct.values()):
+        for converters in (staying, *direct.values()):
             converters.clear()
     backends = connected()  # asked after the new version: whoever changes them later makes a newer one
     others: dict[type, Convert] = dict.fromkeys(LITERALS, decline)  # a miss of these would take 250 ns
-    filled: dict[str | None, dict[type, Convert]] = {None: {**others}} if backends else {}
+    stay = {**others} if backends else {}
+    filled: dict[str, dict[type, Convert]] = {}
     for target in backends:
-        filled[None].update(dict.fromkeys(target.fast_types, unchanged))
+        stay.update(dict.fromkeys(target.fast_types, unchanged))
         filled[target.name] = converters = {**others}
         for source in backends:
             converters.update(dict.fromkeys(source.fast_types, _between(source, target)))
     with _lock:
         if version == _version:
             _is_open = bool(backends)
+            staying.update(stay)
             for name, converters in filled.items():
                 direct.setdefault(name, {}).update(converters)
 
