@@ -266,7 +266,7 @@ CROSSING = {
 THREADED = {
     "no wait for what the thread has asked for": ("asked.synchronize()", "pass"),
     "unfinished data is handed out": ("side.synchronize()", "pass"),
-    "the allocator does not hear of the consumer": ("y.record_stream(mine[y.device])", "pass"),
+    "the allocator does not hear of the consumer": ("_keep_for(mine[y.device], y)", "pass"),
     "the consumer's own stream is used": ("else api.stream(side):", "else api.stream(mine[place]):"),
 }
 

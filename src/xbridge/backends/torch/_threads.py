@@ -50,10 +50,17 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
         with torch._C.DisableTorchFunctionSubclass():
             for y in made:
                 if isinstance(y, torch.Tensor) and y.device in mine:
-                    y.record_stream(mine[y.device])
+                    _keep_for(mine[y.device], y)
         return made
 
     return in_thread
+
+
+def _keep_for(stream: Any, x: torch.Tensor) -> None:
+    """Reuse the memory of a tensor only when a stream is done with it, also after the tensor was deleted."""
+    # Torch resolves a pending conjugate or negation first, and would keep the memory of that result.
+    bare = torch.empty(0, dtype=torch.uint8, device=x.device)
+    bare.set_(x.untyped_storage()).record_stream(stream)
 
 
 def queue_mark(device: Device, /) -> Callable[[], object]:
