@@ -50,17 +50,13 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
         with torch._C.DisableTorchFunctionSubclass():
             for y in made:
                 if isinstance(y, torch.Tensor) and y.device in mine:
-                    _keep_for(mine[y.device], y)
+                    if y.is_conj() or y.is_neg():  # torch would do that first, and keep that memory
+                        bare = torch.empty(0, dtype=torch.uint8, device=y.device)
+                        y = bare.set_(y.untyped_storage())  # noqa: PLW2901 -- of the same memory
+                    y.record_stream(mine[y.device])
         return made
 
     return in_thread
-
-
-def _keep_for(stream: Any, x: torch.Tensor) -> None:
-    """Reuse the memory of a tensor only when a stream is done with it, also after the tensor was deleted."""
-    # Torch resolves a pending conjugate or negation first, and would keep the memory of that result.
-    bare = torch.empty(0, dtype=torch.uint8, device=x.device)
-    bare.set_(x.untyped_storage()).record_stream(stream)
 
 
 def queue_mark(device: Device, /) -> Callable[[], object]:
