@@ -262,14 +262,6 @@ def test_an_argument_in_the_wrong_place_is_put_in_its_own(call: str) -> None:
     assert caught.value.hint == hint
 
 
-def test_to_backend__has_no_target_none_also_after_an_array_has_stayed_as_it_is() -> None:
-    """Without a target, `asarray` returns an array itself. `to_backend` needs one, whatever ran before."""
-    assert xbridge.asarray(A) is A
-    assert xbridge.asarray(A) is A
-    with pytest.raises(xbridge.UnknownBackendError, match="find a backend by None"):
-        NAMES["to_backend"](A, None)
-
-
 def test_a_name_without_a_near_one_gets_no_guess() -> None:
     with pytest.raises(xbridge.DTypeError, match="; try one of bool, "):
         xbridge.to_numpy(A, dtype="tf32")

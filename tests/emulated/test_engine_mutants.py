@@ -151,11 +151,12 @@ def check_memory_of_a_handle_on_its_way_back(engine: ModuleType) -> None:
 
 
 def check_a_result_of_another_thread(engine: ModuleType) -> None:
-    """It is complete for any stream, casts on the device included."""
-    there = xbridge.transfer(numbers(7), "torch", device=KIND, dtype="int64").result()
+    """It is complete for any stream, casts on the device included, also of what was there before."""
+    for given in (numbers(7), torch.from_numpy(numbers(7)).to(KIND)):
+        there = xbridge.transfer(given, "torch", device=KIND, dtype="int64").result()
 
-    with api.stream(api.Stream()):
-        assert (there.cpu().numpy() == numbers(7)).all()
+        with api.stream(api.Stream()):
+            assert (there.cpu().numpy() == numbers(7)).all()
 
 
 def check_what_another_thread_reads(engine: ModuleType) -> None:

@@ -119,6 +119,15 @@ def test_the_allocator_hears_of_the_consumers_stream(
     assert any(dtype == torch.float64 and stream == mine for dtype, stream in told)
 
 
+@pytest.mark.parametrize("pending", [torch.conj, lambda x: x.conj().imag], ids=["conjugate", "negative"])
+def test_threaded__pending_operation_stays_pending(pending: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Torch cannot record the stream of such a tensor, but that of its memory."""
+    x = pending(torch.full((4,), 1 + 2j, device=KIND))
+    for made in (xbridge.transfer([x], "torch").result()[0], *xbridge.prefetch([x], "torch")):
+        assert (made.is_conj(), made.is_neg()) == (x.is_conj(), x.is_neg())
+        assert made.cpu().tolist() == x.cpu().tolist()
+
+
 class Foreign:
     """An array of another library on the same device."""
 

@@ -75,6 +75,7 @@ ODD_ARRAYS: dict[str, Callable[[], np.ndarray]] = {
     "in Fortran order": lambda: np.ones((2, 3), order="F"),
     "of another byte order": lambda: np.arange(3.0).astype(">f8"),
     "of a dtype of another package": lambda: np.ones(3, pytest.importorskip("ml_dtypes").bfloat16),
+    "of another name in C": lambda: np.arange(3, dtype=np.ulonglong),
     "of dates": lambda: np.zeros(2, "M8[s]"),
 }
 

@@ -10,6 +10,7 @@ import torch
 from emulated.there import DEVICE, KIND, PACES, api, paced
 
 import xbridge
+from xbridge import tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -97,6 +98,28 @@ def test_what_has_arrived_may_be_used_on_any_stream() -> None:
 
     with api.stream(api.Stream()):
         assert there.eq(1).all().item()
+
+
+CAST_THERE: dict[str, Callable[[], torch.Tensor]] = {
+    "array": lambda: xbridge.to_backend(np.ones(10, "u1"), "torch", device=KIND, dtype="float32"),
+    "tensor": lambda: xbridge.asarray(torch.ones(10, dtype=torch.uint8), device=KIND, dtype="float32"),
+    "leaf": lambda: xbridge.asarray(
+        np.ones(10, "u1"), backend="torch", device=KIND, dtype="float32", requires_grad=True
+    ).detach(),
+    "tree": lambda: tree.to_torch([np.ones(10, "u1"), np.ones(3, "u1")], device=KIND, dtype="float32")[0],
+}
+
+
+@pytest.mark.parametrize("convert", CAST_THERE.values(), ids=CAST_THERE)
+@at_every_pace
+def test_perform__what_is_cast_after_its_move_may_be_used_on_any_stream(
+    convert: Callable[[], torch.Tensor],
+) -> None:
+    """The cast is part of the transfer, which is complete on return."""
+    there = convert()
+
+    with api.stream(api.Stream()):
+        assert there.cpu().tolist() == [1] * 10
 
 
 @at_every_pace

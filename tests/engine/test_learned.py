@@ -957,6 +957,42 @@ def test_recall__any_sequence_of_arrays_and_states_is_converted_as_planned(
                 assert outcome(call, x) == planned_outcome, (kind, state)
 
 
+FAILING: dict[str, tuple[Call, Callable[[int], Any]]] = {
+    "copy": (lambda x: xbridge.to_backend(x, "torch", copy=True), lambda n: torch.zeros(1).expand(n)),
+    "cast": (lambda x: xbridge.to_backend(x, "torch", dtype="float64"), lambda n: torch.zeros(1).expand(n)),
+    "pending": (xbridge.to_numpy, lambda n: torch.zeros(1, dtype=torch.complex64).expand(n).conj()),
+}
+"""Calls, and arrays of any length whose copies need memory for all of it."""
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_repeat__library_that_fails_is_reported_as_by_a_plan(name: str) -> None:
+    """No exception of a library is raised in place of an error of ours, whatever was converted before."""
+    call, make = FAILING[name]
+    with planned(), pytest.raises(xbridge.XBridgeError, match="failed with") as expected:
+        call(make(2**46))
+    for _ in range(2):
+        call(make(3))
+    with pytest.raises(type(expected.value)) as caught:
+        call(make(2**46))
+    assert str(caught.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.vmap])
+def test_repeat__leaf_that_a_transform_forbids_is_refused_as_by_a_plan(transform: Any) -> None:
+    """A new leaf that was made outside of a transform teaches nothing about the inside."""
+    for plain in (np.ones(2), torch.ones(2)):
+        for _ in range(2):
+            xbridge.asarray(plain, backend="torch", requires_grad=True)
+
+        def inside(y: Any, x: Any = plain) -> Any:
+            with pytest.raises(xbridge.GradientError, match="require_grad failed"):
+                xbridge.asarray(x, backend="torch", requires_grad=True)
+            return y.sum()
+
+        transform(inside)(torch.ones(1, 2) if transform is torch.vmap else torch.ones(2))
+
+
 # -- observers, registrations and threads -----------------------------------------------------------
 
 

@@ -256,6 +256,15 @@ def test_sparse_tensors_are_stacked_by_torch() -> None:
     assert xbridge.asarray([sparse, sparse]).to_dense().tolist() == [[[1, 0], [0, 1]]] * 2
 
 
+def test_stack_many__tensors_that_a_mode_refuses_are_reported_as_by_a_plan() -> None:
+    """The exception of torch is the cause of an error of ours."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    x = torch.ones(2)
+    with FakeTensorMode(), pytest.raises(xbridge.XBridgeError, match=r"stack .* failed with"):
+        xbridge.asarray([x, x])
+
+
 def test_a_long_list_of_tensors_leaves_its_library_too() -> None:
     losses = [torch.tensor(1.0)] * 1500
     assert xbridge.asarray(losses, backend="numpy").shape == (1500,)

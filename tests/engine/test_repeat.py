@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import Mock
 
 import numpy as np
@@ -85,6 +85,15 @@ def test_repeat__error_after_the_first_call_reaches_the_caller(own_registry: Non
         xbridge.to_backend(np.ones(2), "toylib", copy=True)
     with pytest.raises(NameError):
         xbridge.to_backend(np.ones(2), "toylib", copy=True)
+
+
+def test_repeat__none_names_no_backend_before_and_after_others_were_used() -> None:
+    """Only `asarray` takes None for the library of the array itself."""
+    x, none = np.ones(2), cast("Any", None)
+    assert xbridge.asarray(x, backend=None) is x
+    for convert in (xbridge.to_backend, tree.to_backend, xbridge.unsafe_share):
+        with pytest.raises(xbridge.UnknownBackendError, match="backend by None"):
+            convert(x, none)
 
 
 KEYS: dict[str, tuple[Call, str, Any, Any, CallOptions]] = {

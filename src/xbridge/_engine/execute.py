@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, TypeVar
 
-from xbridge._core.dynamo import traced_as
+from xbridge._core.devices import CPU
+from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.locks import lock
 from xbridge._core.protocol import Array, Backend
 from xbridge._engine.caller import Caller, caller
@@ -120,10 +121,12 @@ def is_observed(target: Backend) -> bool:
 
 def perform(x: Array, plan: Plan, steps: Sequence[Step] | None = None, each: Sequence[Plan] = ()) -> Array:
     """Execute the steps of a plan, or some of them. `each` are the plans of the arrays in a list of many."""
+    steps = plan.steps if steps is None else steps
     with Chained(lambda error: _failed(step, plan, error)):  # the last step that began
         try:
-            for step in plan.steps if steps is None else steps:
+            for step in steps:
                 x = getattr(step.module, step.op)(x, *step.args)
+            _wait_for_cast(plan, steps)
         except ValueLossError as error:
             conversion = (plan if error.index is None or not each else each[error.index]).conversion
             lacks = conversion.target.unsupported_dtype(conversion.info.dtype, conversion.device)
@@ -133,6 +136,17 @@ def perform(x: Array, plan: Plan, steps: Sequence[Step] | None = None, each: Seq
             narrowing.index = error.index
             raise narrowing from error
     return x
+
+
+@traced_as(no_result)
+def _wait_for_cast(plan: Plan, steps: Sequence[Step]) -> None:
+    """Wait for a cast on the device of an array from the host: a transfer is complete for any stream."""
+    target, start, goal = plan.conversion.target, plan.conversion.info.device, plan.conversion.device
+    if start != CPU or goal == CPU or not steps or steps[-1].op == "to_device":
+        return
+    casts = any(step.op == "astype" and step.module is target for step in steps)
+    if casts and target.queue_mark and goal in target.devices():
+        target.queue_mark(goal)()
 
 
 def _failed(step: Step, plan: Plan, error: Exception) -> XBridgeError:

@@ -3,6 +3,8 @@
 The kind of an array is everything that its plan depends on. Between libraries, that is the dtype and the
 flags of the view that `fast_to_numpy` returns. Within a library, or if an operation is pending, the backend
 names it. The options are in the key of the call, and the state of the backends is asked for in each call.
+A step of the plan may fail for another array, or in a state that only this step depends on. Then the function
+declines, and the plan that follows says so in its own words.
 
 `fast_to_numpy` and `fast_from_numpy` make all checks of the fast path in each call, and return None for an
 array that they do not convert. Then the function declines too, as it does for an array of an unknown kind.
@@ -39,7 +41,7 @@ from xbridge._registry.call_cache import (
 )
 from xbridge._registry.registry import are_arrays, backend_for, get
 from xbridge.backends import HOST
-from xbridge.errors import XBridgeError
+from xbridge.errors import FOREIGN_ERRORS, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,6 +67,9 @@ _NO_ARRAYS = frozenset((*_CONTAINERS, *_LITERALS))
 
 _is_writable = attrgetter("flags.writeable")
 """Only the host makes an array that can be written."""
+
+_FAILURES = (XBridgeError, *FOREIGN_ERRORS)
+"""What a step of a plan may raise. An error of `fast_from_numpy` is a fault of a backend, which is shown."""
 
 _COPYING = (_host.copy, _host.astype, _host.astype_checked)
 """Operations whose result is new and dense."""
@@ -181,7 +186,7 @@ def _within(backend: Backend, x: Array, plan: Plan) -> _Found | None:
     if look is None or kind is None:
         return None
     steps = [(getattr(step.module, step.op), step.args) for step in plan.steps]
-    return _Found((kind,), _in_turn(steps), partial(_by_kind, look))
+    return _Found((kind,), _in_turn(steps), partial(_by_kind, look, failures=_FAILURES))
 
 
 def _between(x: Array, plan: Plan) -> _Found | None:
@@ -223,7 +228,7 @@ def _from_pending(plan: Plan) -> Convert | None:
     That operation makes new memory, so its strides do not matter.
     """
     at = [step.op for step in plan.steps].index("to_numpy") + 1
-    own = [(getattr(step.module, step.op), step.args) for step in plan.steps[:at]]
+    own = [(_declining(getattr(step.module, step.op)), step.args) for step in plan.steps[:at]]
     then = _on_host(plan.steps[at:], plan.conversion.target, native_dtype(plan.conversion.info.dtype))
     return None if then is None else _in_turn([*own, *then])
 
@@ -255,13 +260,15 @@ def _on_host(steps: Sequence[Step], target: Backend, dtype: np.dtype[Any]) -> li
     for step in steps:
         if step.op == "from_numpy":
             if target.name != HOST:
-                calls.append((target.from_numpy if target.assumes_immutable else target.fast_from_numpy, ()))
+                take = _declining(target.from_numpy) if target.assumes_immutable else target.fast_from_numpy
+                calls.append((take, ()))
         elif step == Step(_host, "astype", step.args[:1], step.copy_reason) and calls[-1:] == [
             (_host.check_cast, step.args)
         ]:
             calls[-1] = (_host.astype_checked, step.args)
         else:
-            calls.append((getattr(step.module, step.op), step.args))
+            fn = getattr(step.module, step.op)
+            calls.append((_declining(fn) if step.module is target else fn, step.args))
     trial = _host.ones(dtype)
     if _in_turn(calls)(trial) is None:
         return None
@@ -332,7 +339,12 @@ def _without_graph(
     return without_graph
 
 
-def _by_kind(look: Callable[[Array], object], kinds: Kinds, state: State | None) -> Convert:
+def _by_kind(
+    look: Callable[[Array], object],
+    kinds: Kinds,
+    state: State | None,
+    failures: tuple[type[Exception], ...] = (XBridgeError,),
+) -> Convert:
     """Return the function that finds what to do by the kind that the backend names, and its state if any."""
     find = kinds.get
 
@@ -340,7 +352,7 @@ def _by_kind(look: Callable[[Array], object], kinds: Kinds, state: State | None)
         known = find((look(x), state()) if state else look(x))
         try:
             return None if known is None else known(x)
-        except XBridgeError:  # a value is lost, or the memory was freed: the plan says so in its own words
+        except failures:  # a value is lost, or the memory was freed: the plan says so in its own words
             return None
 
     return convert
@@ -370,6 +382,18 @@ def both(first: Convert, then: Convert) -> Convert:
         return None if y is None else then(y)
 
     return convert
+
+
+def _declining(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of a step that declines where the library fails."""
+
+    def step(*args: Any) -> Any:
+        try:
+            return fn(*args)
+        except FOREIGN_ERRORS:
+            return None
+
+    return step
 
 
 def _bound(fn: Callable[..., Any], args: tuple[Any, ...]) -> Convert:

@@ -44,10 +44,10 @@ def fast_to_device(device: Any, /) -> Callable[[HostArray], torch.Tensor | None]
             return None
         if _is_traced() or _is_inference() or _python_dispatch._is_in_torch_dispatch_mode:
             return None
-        x = from_numpy(host)
         try:
+            x = from_numpy(host)
             return x.to(goal) if host.nbytes < sizes().least else to_device(x, _place(goal))
-        except FOREIGN_ERRORS:  # the plan that follows fails too, and says so in its own words
+        except FOREIGN_ERRORS:  # another name of an integer in C; or the plan fails too, and says why
             return None
 
     return there

@@ -50,6 +50,9 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
         with torch._C.DisableTorchFunctionSubclass():
             for y in made:
                 if isinstance(y, torch.Tensor) and y.device in mine:
+                    if y.is_conj() or y.is_neg():  # torch would do that first, and keep that memory
+                        bare = torch.empty(0, dtype=torch.uint8, device=y.device)
+                        y = bare.set_(y.untyped_storage())  # noqa: PLW2901 -- of the same memory
                     y.record_stream(mine[y.device])
         return made
 
