@@ -189,6 +189,7 @@ def test_codes_hint__missing_time_has_no_integer() -> None:
     for times in (["2020-01-01"], ["2020-01-01", None]):
         x = pd.Series(pd.to_datetime(times))
         call = adapter_for(x).codes_hint(x)
+        assert call is not None
         assert eval(call, {"x": x}).tolist() == x.to_numpy()[:1].view("int64").tolist()
 
 
