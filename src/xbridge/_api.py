@@ -140,7 +140,7 @@ def to_backend(
         raise call_error(
             to_backend, (x, backend, *more), other, device=device, dtype=dtype, copy=copy, grad=grad
         )
-    key = ("convert", backend, type(x), None, device, dtype, copy, grad, None, False)
+    key = ("convert", backend, type(x), None, device, dtype, copy, grad, None, None)
     y = lookup(key, copy)(x)
     if y is not None:
         return y
@@ -162,7 +162,7 @@ def to_numpy(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
-    writable: bool = False,
+    writable: bool | None = None,
 ) -> HostArray:
     """Convert an array of any library and device, with or without a graph, to NumPy.
 
@@ -170,15 +170,17 @@ def to_numpy(
     ----------
     x, dtype, copy, grad
         As for `to_backend`; NumPy has no gradients, so ``"keep"`` raises for an array with a graph.
-    writable : bool
+    writable : bool, optional
         True for an array that may be written: memory that would be shared read-only is copied instead.
+        False for a read-only array, over the same memory if it can be shared. None for an array that may be
+        written wherever the contract allows it.
 
     Returns
     -------
     numpy.ndarray
         It shares the memory of `x` if `x` is in host memory and nothing is to change, and is
         read-only then if `x` is read-only, immutable, repeats memory or is tracked by autograd.
-        Otherwise it is new and writable. A memmap or matrix keeps its class.
+        Otherwise it is new and writable, unless ``writable=False``. A memmap or matrix keeps its class.
 
     Raises
     ------
@@ -196,10 +198,12 @@ def to_numpy(
     False
     >>> to_numpy(t, writable=True).flags.writeable  # one copy
     True
+    >>> to_numpy(torch.ones(3), writable=False).flags.writeable  # no copy
+    False
     """
     if TYPE_CHECKING:
         more, other = surplus()
-    if dtype is None and copy is None and grad is None and writable is False and not (more or other):
+    if dtype is None and copy is None and grad is None and writable is None and not (more or other):
         try:
             convert = _to_host[type(x)]
         except KeyError:
@@ -208,9 +212,7 @@ def to_numpy(
         if host is not None:
             return host
     if more or other or x is MISSING:
-        raise call_error(
-            to_numpy, (x, *more), other, dtype=dtype, copy=copy, grad=grad, writable=writable or None
-        )
+        raise call_error(to_numpy, (x, *more), other, dtype=dtype, copy=copy, grad=grad, writable=writable)
     key = ("convert", HOST, type(x), None, None, dtype, copy, grad, None, writable)
     host = lookup(key, copy, None, writable)(x)
     if host is not None:
@@ -482,7 +484,7 @@ def asarray(
     if more or other or obj is MISSING:
         given = {"backend": backend, "device": device, "dtype": dtype, "copy": copy, "grad": grad}
         raise call_error(asarray, (obj, *more), other, **given, requires_grad=requires_grad)
-    key = ("asarray", backend, type(obj), type(like), device, dtype, copy, grad, requires_grad, False)
+    key = ("asarray", backend, type(obj), type(like), device, dtype, copy, grad, requires_grad, None)
     repeat = lookup(key, copy, requires_grad)
     y = repeat(obj) if like is None else repeat(obj, like)
     if y is not None:
@@ -543,7 +545,7 @@ def align(
     tensor([4., 7.], dtype=torch.float64)
     """
     types = tuple([type(x) for x in xs])
-    key = ("align", backend, types, type(like), device, dtype, copy, grad, None, False)
+    key = ("align", backend, types, type(like), device, dtype, copy, grad, None, None)
     ys: tuple[Array, ...] | None = lookup(key, copy)(xs, like)
     if ys is not None:
         return ys

@@ -215,7 +215,7 @@ if TYPE_CHECKING:
         copy: bool | None = None,
         grad: Grad = None,
         requires_grad: bool | None = None,
-        writable: bool = False,
+        writable: bool | None = None,
     ) -> Plan: ...
     @overload
     def explain(fn: Callable[..., object], x: object, /, *args: object, **kwargs: object) -> CallPlan: ...
@@ -232,7 +232,7 @@ def explain(
     copy: Any = None,
     grad: Any = None,
     requires_grad: Any = None,
-    writable: Any = False,
+    writable: Any = None,
     **kwargs: object,
 ) -> Any:
     """Plan a conversion, or a call of an aligned function, without running it.
@@ -247,7 +247,7 @@ def explain(
         The other arguments of a function.
     device, dtype, copy, grad, requires_grad
         As for `to_backend` and `asarray`.
-    writable : bool
+    writable : bool, optional
         As for `to_numpy`, which alone has it.
 
     Returns
@@ -286,7 +286,7 @@ def explain(
     has_vars = issubclass(type(x), (type(explain), partial))  # a proxy may raise
     function = vars(x).get("__xbridge__") if has_vars else None
     if function is not None and x.__wrapped__ is function.fn:
-        named = {**asked, "writable": writable or None}
+        named = {**asked, "writable": writable}
         given = {word: value for word, value in named.items() if value is not None}
         return function.explain(backend, *args, **given, **kwargs)
     if args or kwargs:

@@ -37,7 +37,7 @@ def test_grad_is_none_keep_or_detach(grad: object, meant: str) -> None:
         xbridge.to_numpy(np.ones(2), grad=grad)  # type: ignore[arg-type] # that is the mistake
 
 
-@pytest.mark.parametrize("writable", [None, 1, "yes", np.True_])
+@pytest.mark.parametrize("writable", [0, 1, "yes", np.True_])
 def test_writable_is_true_or_false(writable: object) -> None:
     with pytest.raises(xbridge.OptionError, match="writable=True"):
         xbridge.to_numpy(np.ones(2), writable=writable)  # type: ignore[arg-type] # that is the mistake
@@ -53,6 +53,36 @@ def test_a_writable_array_of_numpy_is_itself_or_one_copy_of_what_is_read_only(op
         assert not np.shares_memory(own, fixed)
         own[0] = 7.0
     assert fixed[0] == 0.0
+
+
+@pytest.mark.parametrize("options", [{}, {"copy": True}, {"dtype": "float32"}, {"copy": False}])
+def test_to_numpy__writable_false_is_read_only(options: Any) -> None:
+    """The result is read-only, of shared memory or new, and the caller's own array stays writable."""
+    for x in (
+        np.arange(6.0),
+        np.ones((1, 1)).view(np.matrix),
+        np.arange(6.0)[::-2],
+        np.arange(6.0, dtype=">f8"),
+    ):
+        for _ in range(3):  # the second call may be learned from the first
+            plan = xbridge.explain(x, "numpy", writable=False, **options)
+            if plan.error:
+                continue
+            y = xbridge.to_numpy(x, writable=False, **options)
+            assert (y.flags.writeable, plan.writable) == (False, False)
+            assert xbridge.shares_memory(x, y) is plan.shares_memory
+            assert (y == xbridge.to_numpy(x, **options)).all()
+            with pytest.raises(ValueError, match="WRITEABLE"):
+                y.flags.writeable = True
+            assert type(y) is type(x)
+            assert x.flags.writeable
+
+
+def test_to_numpy__writable_false_of_python_objects_is_a_view() -> None:
+    """NumPy alone may hold Python objects, so their view is made by NumPy's own flag."""
+    x = np.array([None, "a"])
+    y = xbridge.to_numpy(x, writable=False)
+    assert (y.tolist(), y.flags.writeable, x.flags.writeable) == ([None, "a"], False, True)
 
 
 def test_memory_that_must_not_be_written_is_not_shared_as_a_writable_array() -> None:
@@ -73,9 +103,9 @@ def test_the_copy_for_a_writable_array_is_explained(own_registry: None) -> None:
     assert "writable=True, and a shared array would be read-only" in str(plan)
     plan = xbridge.explain(fixed, "numpy", writable=True, copy=False)
     assert isinstance(plan.error, xbridge.CopyError)
-    with pytest.raises(xbridge.OptionError, match=r"for toylib: only to_numpy makes a writable"):
+    with pytest.raises(xbridge.OptionError, match=r"for toylib: only to_numpy has writable"):
         xbridge.explain(x, "toylib", writable=True)
-    with pytest.raises(xbridge.OptionError, match="it is True or False"):
+    with pytest.raises(xbridge.OptionError, match="it is None, True or False"):
         xbridge.explain(x, "numpy", writable=1)  # type: ignore[call-overload] # the mistake
 
 

@@ -20,7 +20,10 @@ READERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[st
     "elements that share memory": ({}, {"strides": (0, 4)}, {}, ["numpy as_readonly"]),
     "copy=True": ({}, {}, {"copy": True}, ["numpy copy"]),
     "writable=True of plain memory": ({}, {}, {"writable": True}, []),
+    "writable=False of plain memory": ({}, {}, {"writable": False}, []),
+    "writable=False of new memory": ({}, {}, {"writable": False, "copy": True}, ["numpy copy"]),
     "writable=True of read-only memory": ({}, {"writable": False}, {"writable": True}, ["numpy copy"]),
+    "writable=False for a compiler": ({}, {}, {"writable": False, "compiled": True}, ["numpy copy"]),
     "for a compiler, plain": ({}, {}, {"compiled": True}, []),
     "for a compiler, read-only": ({}, {"writable": False}, {"compiled": True}, ["numpy copy"]),
     "for a function that writes": ({}, {}, {"isolated": True}, ["numpy copy"]),
@@ -53,7 +56,8 @@ def test_plan_between__shares_memory_unless_a_reason_forbids_it(case: str) -> No
     x, info = array_of(**array)
     plan = plan_between(source, library("target", **target), x, info, options(**words))
     detach = ["source detach"] if info.requires_grad else []
-    assert steps_of(plan) == [*detach, "source to_numpy", *on_host, "target from_numpy"]
+    last = ["numpy as_readonly"] if words.get("writable") is False else []
+    assert steps_of(plan) == [*detach, "source to_numpy", *on_host, "target from_numpy", *last]
     assert plan.shares_memory is not any("copy" in step for step in on_host)
 
 

@@ -88,6 +88,8 @@ CALLS: dict[str, Call] = {
     "detach": lambda x: tree.to_numpy(x, grad="detach"),
     "keep": lambda x: tree.to_numpy(x, grad="keep"),
     "writable": lambda x: tree.to_numpy(x, writable=True),
+    "read-only": lambda x: tree.to_numpy(x, writable=False),
+    "read-only scalars": lambda x: tree.to_numpy(x, scalars=True, writable=False),
     "writable dtype": lambda x: tree.to_numpy(x, dtype="float32", writable=True),
     "exporters": lambda x: tree.to_backend(x, "torch", exporters=True),
     "restore": lambda x: xbridge.align_back(np.ones(1), torch.ones(1))[1](x, to=1),
@@ -172,7 +174,7 @@ def test_to_backend__notifies_an_observer_of_a_known_tree() -> None:
         tree.to_backend(x, "torch", copy=True)
 
 
-@pytest.mark.parametrize("writable", [1, 0, None, np.True_])
+@pytest.mark.parametrize("writable", [1, 0, "yes", np.True_])
 def test_to_numpy__refuses_what_equals_a_learned_option(writable: Any) -> None:
     """A value that is equal to True or False is refused in a known call too."""
     for known in (True, False):

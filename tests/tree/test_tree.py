@@ -600,6 +600,13 @@ def test_tree_to_numpy__every_array_of_a_tree_can_be_writable_at_the_cost_of_the
     assert not tree.to_numpy(batch)["fixed"][0].flags.writeable
     assert tree.to_numpy(fixed, writable=True).flags.writeable
     assert tree.to_numpy([2.0], writable=True, scalars=True)[0].flags.writeable
+    for _ in range(2):
+        locked = tree.to_numpy({**batch, "loss": 2.0}, writable=False, scalars=True)
+        assert not any(
+            y.flags.writeable for y in (locked["x"], locked["fixed"][0], locked["n"], locked["loss"])
+        )
+        assert np.shares_memory(locked["x"], x)
+        assert x.flags.writeable
     with pytest.raises(xbridge.CopyError, match=r"tree\['fixed'\]\[0\].*writable=True"):
         tree.to_numpy(batch, writable=True, copy=False)
     with pytest.raises(xbridge.OptionError, match="take writable=1"):

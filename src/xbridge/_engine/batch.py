@@ -143,7 +143,8 @@ def _start_each(
     caller has tried what was cached before. Otherwise the others reuse its plan.
     """
     reusing: dict[object, Callable[[Source], _Progress | None]] = {}
-    shared = not (options.requires_grad or options.writable or options.compiled or target.is_tracing())
+    shared = not (options.requires_grad or options.compiled or target.is_tracing())
+    shared = shared and options.writable is None
     recorded = False
     for given in sources:
         source = import_for(given, target, options)

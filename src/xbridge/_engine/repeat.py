@@ -180,7 +180,7 @@ def _within(backend: Backend, x: Array, plan: Plan) -> _Found | None:
     # A transform runs over arrays without values, which no check can read.
     if backend.autograd and (options.grad or options.requires_grad or plan.checks):
         look = look and graph and _both_kinds(look, graph)
-    if options.writable:
+    if options.writable is not None:
         look = look and _both_kinds(look, _is_writable)
     kind = look(x) if look else None
     if look is None or kind is None:
@@ -241,7 +241,8 @@ def _from_view(host: HostArray, plan: Plan) -> Convert | None:
     at = [step.op for step in plan.steps].index("to_numpy")
     # `fast_to_numpy` detaches the array, and its view is read-only if it has to be.
     first = [step for step in plan.steps[:at] if step.op != "detach"]
-    then = [step for step in plan.steps[at + 1 :] if step.op != "as_readonly"]
+    shown = plan.conversion.options.writable is not False
+    then = [step for step in plan.steps[at + 1 :] if step.op != "as_readonly" or not shown]
     if first and source.name != HOST:
         return None
     steps = [*first, *then]
@@ -549,7 +550,8 @@ def _tree_converter(name: str, options: CallOptions, *, scalars: bool) -> Conver
 def _leaf_converter(name: str, cls: type, options: CallOptions, *, scalars: bool) -> Convert:
     """Return the function that converts the leaves of a type, or declines."""
     if cls in NUMBERS and scalars:
-        return cached.get(options._replace(writable=False).key("asarray", name, cls, type(None)), decline)
+        known = cached.get(options._replace(writable=None).key("asarray", name, cls, type(None)), decline)
+        return both(known, _host.as_readonly) if options.writable is False else known
     if cls in _LITERALS:
         return unchanged
     if not are_arrays(cls) or str(options.device).partition(":")[0] not in ("None", CPU):

@@ -258,11 +258,9 @@ def explain(x: object, name: str | ModuleType, options: CallOptions, *, isolated
     """See `xbridge.explain`."""
     target, source = requested(x, name, "explain")
     checked = read_options((target, source.backend), options)._replace(isolated=isolated)
-    if checked.writable and target.name != HOST:
-        reason = "only to_numpy makes a writable array"
-        raise OptionError.build(
-            f"take writable=True for {target.name}", reason, "explain(x, 'numpy', writable=True)"
-        )
+    if checked.writable is not None and target.name != HOST:
+        asked, reason = f"writable={checked.writable}", "only to_numpy has writable"
+        raise OptionError.build(f"take {asked} for {target.name}", reason, f"explain(x, 'numpy', {asked})")
     return outside(foresee, source, [source.backend], target, checked)
 
 

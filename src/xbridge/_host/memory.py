@@ -219,7 +219,11 @@ def fill(into: HostArray, values: HostArray) -> None:
 
 
 def as_readonly(host: HostArray) -> HostArray:
-    """Return a read-only view, which cannot be made writable again."""
+    """Return a read-only view, which cannot be made writable again unless it holds Python objects."""
+    if host.dtype.hasobject:
+        view = host.view()
+        view.flags.writeable = False
+        return view
     return _reinterpret(host, writable=False)
 
 
@@ -229,7 +233,8 @@ def as_writable(host: HostArray) -> HostArray:
 
 
 def _reinterpret(host: HostArray, *, writable: bool) -> HostArray:
-    return raw_view(layout_of(host)._replace(writable=writable), owner=host).view(host.dtype)
+    view = raw_view(layout_of(host)._replace(writable=writable), owner=host)
+    return view.view(host.dtype, type(host))
 
 
 def check_cast(host: HostArray, dtype: str) -> HostArray:

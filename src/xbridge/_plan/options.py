@@ -53,7 +53,7 @@ class CallOptions(NamedTuple):
     copy: Any = None
     grad: Any = None
     requires_grad: Any = None
-    writable: Any = False
+    writable: Any = None
 
     def are_plain(self) -> bool:
         """Return True if no option is given. Some objects equal None, such as NumPy's dtype of 64 bits."""
@@ -93,8 +93,9 @@ def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
             action = "take requires_grad=False with grad='keep'"
             raise OptionError.build(action, "they contradict each other", "one of them")
         grad = "detach"
-    if writable is not True and writable is not False:
-        raise OptionError.build(f"take writable={shown(writable)}", "it is True or False", "writable=True")
+    if writable is not None and writable is not True and writable is not False:
+        action = f"take writable={shown(writable)}"
+        raise OptionError.build(action, "it is None, True or False", "writable=True")
     device, dtype = _read("device", given.device, backends), _read("dtype", given.dtype, backends)
     return Options(device, dtype, copy, grad, requires_grad is True, writable=writable)
 

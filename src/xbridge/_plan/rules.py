@@ -30,6 +30,9 @@ from xbridge._plan.reasons import ASKED, ASKED_WRITABLE, CopyReason, reason
 from xbridge._plan.steps import Conversion, Options, Plan, Step, in_words
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
 
+_READONLY = Step(_host, "as_readonly")
+"""The result is read-only from here on."""
+
 
 def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:
     """Plan a conversion within one library."""
@@ -45,6 +48,8 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
             changes = [Step(backend, "copy", copy_reason=ASKED)]
         elif options.writable and not backend.memory_layout(x).writable:
             changes = [Step(backend, "copy", copy_reason=ASKED_WRITABLE)]
+    if options.writable is False and (changes or backend.memory_layout(x).writable):
+        changes = [*changes, _READONLY]
     refused = backend.unreadable(x) if changes and backend.unreadable else None
     if refused:
         raise refused.error.build(in_words(backend, info, backend), refused.reason, refused.hint)
@@ -95,8 +100,10 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
         # A move is complete when it returns. A cast may read immutable memory after it returns.
         once = device != CPU if target.assumes_immutable else later
         on_host += _share_or_copy(conversion, layout, will_copy=bool(taken.copy_reason or once))
-    elif source.readonly and not any(step.copy_reason for step in on_host):
+    elif source.readonly and options.writable is not False and not any(step.copy_reason for step in on_host):
         on_host.append(Step(_host, "as_writable"))  # new memory, which the caller alone uses
+    if options.writable is False and _READONLY not in on_host:
+        later = [*later, _READONLY]
     return _make_plan(conversion, fuse_transfer(conversion, [*steps, *on_host, taken, *later]))
 
 
@@ -235,7 +242,7 @@ def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: b
     why = why or (ASKED if conversion.options.copy else None)
     if why:
         return [Step(_host, "copy", axis_order(target), why)]
-    return [Step(_host, "as_readonly")] if _is_guarded(info, layout) else []
+    return [_READONLY] if _is_guarded(info, layout) else []
 
 
 def _is_guarded(info: ArrayInfo, layout: MemoryLayout) -> bool:
@@ -271,7 +278,7 @@ def _reasons_not_to_share(conversion: Conversion, layout: MemoryLayout) -> Itera
             yield reason("requires_grad", f"it requires grad, and {_has_no_readonly(target)}")
     elif conversion.options.writable and _is_guarded(info, layout):
         yield ASKED_WRITABLE
-    elif conversion.options.compiled and _is_guarded(info, layout):
+    elif conversion.options.compiled and (conversion.options.writable is False or _is_guarded(info, layout)):
         yield reason("compiled", "a compiler would make its read-only array writable")
 
 

@@ -57,8 +57,8 @@ class Options(NamedTuple):
     """True if a compiler will handle the result. Compilers make read-only arrays writable."""
     unsafe: bool = False
     """True to share memory that the contract would copy."""
-    writable: bool = False
-    """True to copy memory that the result must not write."""
+    writable: bool | None = None
+    """True to copy memory that the result must not write, False for a read-only result."""
     isolated: bool = False
     """True to copy memory that a function could write to through the result."""
 
@@ -108,7 +108,7 @@ _PURPOSES: dict[Op, str] = {
     "from_numpy": "an array over that memory",
     "to_dlpack": "its memory is shown where it is",
     "from_dlpack": "an array over that memory",
-    "as_readonly": "the source cannot be written through it",
+    "as_readonly": "nothing can be written through it",
     "as_writable": "no other array uses the new memory",
     "require_grad": "a new graph begins",
 }

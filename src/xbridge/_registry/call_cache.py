@@ -92,7 +92,7 @@ def lookup(
     key: tuple[object, ...],
     copy: object,
     requires_grad: object = None,
-    writable: object = False,  # noqa: FBT002 -- a keyword takes longer
+    writable: object = None,
 ) -> Callable[..., Any]:
     """Return the function that repeats a call, or one that declines.
 
@@ -102,7 +102,7 @@ def lookup(
     if (
         (copy is None or copy is True or copy is False)
         and (requires_grad is None or requires_grad is True or requires_grad is False)
-        and (writable is False or writable is True)
+        and (writable is None or writable is True or writable is False)
     ):
         try:
             return cached.get(key, decline)

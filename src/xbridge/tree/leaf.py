@@ -115,7 +115,7 @@ def _convert_structural(structural: StructuralArray, name: str, options: CallOpt
     device = "cpu" if structural.on_host else options.device
     try:
         return verbs.to_backend(
-            structural.array, name, options._replace(dtype=None, device=device, writable=False)
+            structural.array, name, options._replace(dtype=None, device=device, writable=None)
         )
     except DTypeError as error:
         raise DTypeError.build(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xbridge._core.entry_points import entry_point
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
-from xbridge._engine.repeat import record_tree
+from xbridge._engine.repeat import both, record_tree
 from xbridge._engine.source import TargetChoice, resolve_source
+from xbridge._host import as_readonly
 from xbridge._plan.options import CallOptions
 from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import get
@@ -82,7 +83,7 @@ def to_backend(
             [0., 0., 0.]]), 'label': (tensor([1, 1]), ['cat', 'dog'])}
     """
     kinds = NUMBERS if scalars else ()
-    key = ("tree", backend, kinds, None, device, dtype, copy, grad, None, False)
+    key = ("tree", backend, kinds, None, device, dtype, copy, grad, None, None)
     made = lookup(key, copy)(tree)
     if made is not None:
         return made
@@ -98,7 +99,7 @@ def to_numpy(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
-    writable: bool = False,
+    writable: bool | None = None,
     scalars: bool = False,
     exporters: bool = False,
 ) -> Tree:
@@ -108,7 +109,7 @@ def to_numpy(
     ----------
     tree, dtype, copy, grad, scalars, exporters
         As for `xbridge.tree.to_backend`.
-    writable : bool
+    writable : bool, optional
         As for `xbridge.to_numpy`, for each array.
 
     Returns
@@ -395,7 +396,9 @@ def _convert_leaves(
     batch: TreeArrays, target: Backend, options: CallOptions, *, scalars: bool = False
 ) -> Tree:
     """Convert the arrays of a tree, and with `scalars` its Python numbers."""
-    number = None
+    number: Callable[[Any], Any] | None = None
     if scalars:
-        number = partial(verbs.make_array, name=target.name, options=options._replace(writable=False))
+        number = partial(verbs.make_array, name=target.name, options=options._replace(writable=None))
+        if options.writable is False:
+            number = both(number, as_readonly)
     return batch.map(leaf_converter(target, options, batch.kinds), number)
