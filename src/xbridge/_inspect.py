@@ -130,6 +130,7 @@ def dtype_of(x: Array, /) -> str:
     return _owner(x).dtype_of(x)
 
 
+@entry_point
 def array_namespace(*xs: Array) -> ModuleType:
     """Return the array API namespace of arrays of one backend.
 
@@ -172,6 +173,7 @@ def array_namespace(*xs: Array) -> ModuleType:
     return get(*names).namespace(arrays[0])
 
 
+@entry_point
 def shares_memory(a: Array, b: Array, /) -> bool:
     """Return True if two arrays have a byte of memory in common, across libraries.
 

@@ -216,6 +216,7 @@ CALLS = [
     "prefetch([A], 'numpy', depth=0)",
     "waited(A, timeout='1')",
     "policy(copies='never')",
+    "record(foreign='yes')",
     "restored(A, to=5)",
     "unsafe_share(A[::-1], 'torch')",
     "unsafe_share(A, 'jax')",

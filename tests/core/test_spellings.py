@@ -113,7 +113,6 @@ def test_to_backend__plugin_is_named_by_the_module_of_a_root_that_it_declares() 
     "name",
     [
         *(
-            "cuda",
             "tensorflow",
             "tensorflow.experimental.numpy",
             "mlx",

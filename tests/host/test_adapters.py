@@ -193,6 +193,22 @@ def test_codes_hint__missing_time_has_no_integer() -> None:
         assert eval(call, {"x": x}).tolist() == x.to_numpy()[:1].view("int64").tolist()
 
 
+def test_codes_hint__numbers_inside_of_values() -> None:
+    """The advice for periods, intervals and lists is a call that reads their numbers."""
+    pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    of: dict[str, tuple[Any, list[object]]] = {
+        "period": (pd.Series(pd.period_range("1970", periods=2, freq="Y")), [0, 1]),
+        "interval": (pd.Series(pd.interval_range(0, 2)), [0.5, 1.5]),
+        "index": (pd.interval_range(0, 2), [0.5, 1.5]),
+        "list": (pd.Series(pd.arrays.ArrowExtensionArray(pa.array([[1], [2]]))), [[1], [2]]),
+    }
+    for name, (x, numbers) in of.items():
+        with pytest.raises(xbridge.DTypeError) as caught:
+            xbridge.to_numpy(x)
+        inside = eval(caught.value.hint, {"x": x, "asarray": xbridge.asarray})
+        assert xbridge.to_numpy(inside).tolist() == numbers, name
+
+
 @pytest.mark.parametrize(
     ("library", "make", "hint"), TEXT, ids=["series", "frame", "text", "levels", "polars", "pyarrow"]
 )

@@ -147,11 +147,16 @@ def option_of(value: object, words: list[str]) -> str:
     return word if word in words else ""
 
 
+def _name_of(value: object) -> str:
+    return str(getattr(value, "__name__", value))
+
+
 def text_of(value: object) -> str:
     """Write a value: a dtype or a device of a library by its name, an array as `y`."""
-    if isinstance(value, ModuleType):
-        return repr(value.__name__.partition(".")[0])
-    word = str(getattr(value, "__name__", value)).rpartition(".")[2]
+    word = shown(value, _name_of)
+    if issubclass(type(value), ModuleType):  # a proxy may raise
+        return repr(word.partition(".")[0])
+    word = word.rpartition(".")[2]
     if word in DTYPES or (type(value).__name__ == "device" and word.partition(":")[0] in _DEVICES):
         return repr(word)
     return "y" if hasattr(value, "shape") else shown(value)

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 def requested(x: object, name: str | ModuleType, verb: str = "to_backend") -> tuple[Backend, Source]:
     """Return the target and the source of a conversion."""
-    if not isinstance(name, (str, ModuleType)):
-        refuse_order(x, name, verb)
+    refuse_order(x, name, verb)
     target, source = get(name), resolve_source(x)
     if source.is_literal() and not hasattr(type(x), "_fields"):
         raise literal_error(x, target.name)
@@ -31,6 +30,8 @@ def requested(x: object, name: str | ModuleType, verb: str = "to_backend") -> tu
 
 def refuse_order(x: object, name: object, verb: str) -> None:
     """Raise an error if a name stands before its array, or a dtype in its place."""
+    if isinstance(name, (str, ModuleType)):
+        return
     if type(x) is str and x in known_backends():
         reason = "the array comes first, and the name of a backend after it"
         raise UnknownBackendError.build(f"find a backend by {type_of(name)}", reason, f"{verb}(x, {x!r})")
@@ -50,7 +51,7 @@ def refuse_alignment(xs: Sequence[object]) -> None:
             reason = "each argument is aligned as one array, and this one would be stacked"
             raise OptionError.build(f"align {type_of(first)} of arrays", reason, "align(*xs)")
     for i, x in enumerate(xs):
-        if isinstance(x, (str, ModuleType)):
+        if issubclass(type(x), (str, ModuleType)):  # a proxy may raise
             word, text = option_of(x, ["backend", "device", "dtype"]), text_of(x)
             if word != "backend" or text.strip("'") in known_backends():
                 raise OptionError.build(

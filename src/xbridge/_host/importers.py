@@ -58,9 +58,10 @@ def _read_export(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, b
     if _get_attribute(x, "__dlpack__") is not None and _get_attribute(x, "__dlpack_device__") is not None:
         try:
             host, shares = from_dlpack(x, fetch=fetch)
-        except ExportError:
+        except ExportError as error:
             if all(_get_attribute(x, protocol) is None for protocol in _OTHERS):
-                raise
+                refused = UnsupportedArrayError.build(error.action, error.reason, error.hint)
+                raise refused from error.__cause__
     if host is None:
         host = _read_otherwise(x, must_share=must_share)
     with chain_export_errors(x):

@@ -26,7 +26,7 @@ from xbridge._observe.policy import words_of
 from xbridge._observe.statement import Statement
 from xbridge._plan.reasons import ONCE
 from xbridge._plan.steps import Plan
-from xbridge.errors import MissingLibraryError
+from xbridge.errors import MissingLibraryError, OptionError, shown
 
 _MOST_ROWS = 10_000
 
@@ -205,6 +205,8 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
 
     @entry_point
     def __init__(self, *, foreign: bool = False) -> None:
+        if foreign is not True and foreign is not False:
+            raise OptionError.build(f"take foreign={shown(foreign)}", "it is True or False", "foreign=True")
         self._counter = _Counter()
         self._foreign = foreign
         self._watches: list[ExitStack] = []

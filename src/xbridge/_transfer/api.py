@@ -28,6 +28,7 @@ from xbridge._core.locks import freed
 from xbridge._core.tracebacks import shorten
 from xbridge._engine.caller import Caller, caller
 from xbridge._engine.execute import observers
+from xbridge._engine.requests import refuse_order
 from xbridge._plan.options import CallOptions
 from xbridge._transfer.queued import Queued, begin_queued
 from xbridge._transfer.threads import (
@@ -184,6 +185,7 @@ def transfer(
     {'x': array([1., 1.], dtype=float32), 'name': 'a'}
     """
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
+    refuse_order(tree, backend, "transfer")
     target, place = resolve_destination(backend, options)
     convert = leaf_converter(target, options)
     future: Future[Any] = Future()
@@ -270,6 +272,7 @@ def prefetch(
     if ahead < 1:
         raise OptionError.build(f"take depth={shown(depth)}", "it is a whole number from 1 on", "depth=2")
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
+    refuse_order(iterable, backend, "prefetch")
     target, _ = resolve_destination(backend, options)
     if not any(hasattr(iterable, word) for word in ("__iter__", "__getitem__")):
         raise OptionError.build(f"take batches from {type_of(iterable)}", "it is not iterable", "[batch]")

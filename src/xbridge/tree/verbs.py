@@ -9,6 +9,7 @@ from xbridge._core.entry_points import entry_point
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
 from xbridge._engine.repeat import both, record_tree
+from xbridge._engine.requests import refuse_order
 from xbridge._engine.source import TargetChoice, resolve_source
 from xbridge._host import as_readonly
 from xbridge._plan.options import CallOptions
@@ -385,6 +386,7 @@ def _convert(
     tree: Tree, name: str | ModuleType, options: CallOptions, *, scalars: bool, exporters: bool
 ) -> Tree:
     """Convert a tree by a walk, and cache the call for small ones."""
+    refuse_order(tree, name, "tree.to_backend")
     batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
     made = _convert_leaves(batch, get(name), options, scalars=scalars)

@@ -38,10 +38,15 @@ class Adapter(generic.Adapter):
         return None if isinstance(x, pd.MultiIndex) else super().numbers_hint(x)
 
     def codes_hint(self, x: Any) -> str | None:
-        """Return the call that reads the codes of categories, or the integers of times."""
-        if isinstance(getattr(x, "dtype", None), pd.CategoricalDtype):
+        """Return the call that reads the codes of categories, the integers of times, or numbers inside."""
+        dtype = getattr(x, "dtype", None)
+        if isinstance(dtype, pd.CategoricalDtype):
             return "x.cat.codes" if isinstance(x, pd.Series) else "x.codes"
-        hint = super().codes_hint(x)
+        if isinstance(dtype, pd.IntervalDtype):
+            return "x.array.mid" if isinstance(x, pd.Series) else "x.mid"
+        if isinstance(dtype, pd.ArrowDtype) and dtype.type is list:
+            return "asarray(x.tolist())"
+        hint = "x.astype('int64')" if isinstance(dtype, pd.PeriodDtype) else super().codes_hint(x)
         # The integer of a missing time is the lowest there is.
         return hint.replace("x.", "x.dropna().") if hint and x.isna().any() else hint
 
