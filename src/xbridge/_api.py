@@ -346,8 +346,7 @@ def to_cupy(
     XBridgeError
         As for `to_backend`.
     """
-    made: Array = to_backend(x, "cupy", device=device, dtype=dtype, copy=copy, grad=grad)
-    return made
+    return to_backend(x, "cupy", device=device, dtype=dtype, copy=copy, grad=grad)
 
 
 @entry_point

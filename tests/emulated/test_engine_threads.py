@@ -7,7 +7,9 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from emulated.there import DEVICE, KIND, PACES, api, paced
 
 import xbridge
 from xbridge._registry.registry import get
-from xbridge.backends.torch import _pinned, _threads, _transfer
+from xbridge.backends.torch import _pinned, _staging, _threads, _transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -289,3 +291,12 @@ def test_prefetch__last_reference_to_a_batch_is_dropped_by_the_program() -> None
     loop.close()
     gc.collect()
     assert dropped == [threading.get_ident()] * 7
+
+
+def test_crew__helper_without_a_buffer_leaves_the_pieces_to_the_caller() -> None:
+    """A thread that finds every buffer lent takes no piece, and reports that it is done."""
+    pieces, over = iter([None]), SimpleQueue[BaseException | None]()
+    crew = _staging.Crew(cast("Any", SimpleNamespace(lend_at_once=lambda: None)))
+    crew._help(cast("Any", pytest.fail), cast("Any", pieces), over)
+    assert over.get_nowait() is None
+    assert [*pieces] == [None]

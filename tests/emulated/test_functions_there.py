@@ -10,6 +10,7 @@ import torch
 from emulated.there import DEVICE
 
 import xbridge
+from xbridge._core import dynamo
 from xbridge.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -74,6 +75,17 @@ def test_aligned__is_compiled_for_a_device(*, tracked: bool) -> None:
     assert str(f(far, far).device) == DEVICE
     assert str(f(here, far).device) == (DEVICE if tracked else "cpu")
     assert f(here, far).tolist() == [6, 6]
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_aligned__program_gathers_tensors_of_several_devices(
+    monkeypatch: pytest.MonkeyPatch, *, tracked: bool
+) -> None:
+    """What a compiler follows gives the same in eager code, where the calls of a program are seen."""
+    here, far = torch.full((2,), 2.0), there(3, tracked=tracked)
+    monkeypatch.setattr(dynamo, "is_compiling", lambda: True)
+    y = FUNCTIONS["jax"](here, far)
+    assert (str(y.device), y.tolist()) == (DEVICE if tracked else "cpu", [6, 6])
 
 
 def test_aligned__without_a_device_is_refused() -> None:

@@ -63,7 +63,7 @@ def test_flatten__objects_in_compiled_code(monkeypatch: pytest.MonkeyPatch) -> N
     """Partials are read, containers of arrays are refused, and other objects are constants."""
     monkeypatch.setattr(dynamo, "is_compiling", lambda: True)
     numbers: list[Any] = []
-    given = partial(pow, 2, exp=3.0)
+    given = partial(pow, 2, "text", exp=3.0)
     form = flatten(given, [], numbers)
     assert form[0] == "partial"
     objects: list[Any] = []

@@ -233,10 +233,5 @@ def _from_buffer(x: object) -> HostArray:
     return host
 
 
-def _attribute_names(cls: type) -> set[str]:
-    """Return the names that a class and its bases have, without those of its metaclass."""
-    return {word for base in cls.__mro__ for word in vars(base)}
-
-
 def not_shared(x: object, reason: str) -> CopyError:
     return CopyError.build(f"share the memory of {type_of(x)}", reason, "copy=None")

@@ -10,7 +10,9 @@ from xbridge.errors import CallError
 class Statement(type):
     """The class of such a class. ``with record:`` is an error with the call to type."""
 
-    if not TYPE_CHECKING:  # for a type checker, the class is no context
+    if TYPE_CHECKING:
+        pass  # for a type checker, the class is no context
+    else:
 
         def __enter__(cls) -> None:
             """Raise the error."""
