@@ -94,7 +94,8 @@ def chips(name: str = "chips", **more: Any) -> ModuleType:
 # -- four names ----------------------------------------------------------------------------------
 
 
-def test_a_completed_backend_has_every_name_of_the_protocol() -> None:
+def test_completed__has_every_name_of_the_protocol() -> None:
+    """A completed backend has each constant, function and flag of the protocol."""
     backend = Completed(of_four_names("fours"), get)
     names = [word for word in vars(Backend) if not word.startswith("_")]
     assert set(names) == {*CONSTANTS, *VERBS, *OPTIONAL, *DERIVED}
@@ -103,7 +104,8 @@ def test_a_completed_backend_has_every_name_of_the_protocol() -> None:
     assert set(REQUIRED) <= set(names)
 
 
-def test_a_module_is_left_as_it_was_written() -> None:
+def test_get__leaves_the_module_unchanged() -> None:
+    """A backend is completed without a change to its module, and only once."""
     module = of_four_names("fours")
     before = dict(vars(module))
     xbridge.register_backend("fours", module, roots=(ROOT, "toylib"))
@@ -112,7 +114,8 @@ def test_a_module_is_left_as_it_was_written() -> None:
     assert get("fours") is get("fours")
 
 
-def test_a_backend_of_four_names_converts_both_ways() -> None:
+def test_completed__four_names_convert_both_ways() -> None:
+    """A backend of the four required names converts, copies, casts, stacks and refuses."""
     xbridge.register_backend("fours", of_four_names("fours"), roots=("toylib",))
     a = np.arange(6.0).reshape(2, 3).T
     x = xbridge.to_backend(a, "fours")
@@ -139,7 +142,8 @@ def test_a_backend_of_four_names_converts_both_ways() -> None:
         xbridge.to_numpy(Toy(np.array(["text"])))
 
 
-def test_subclasses_and_scalars_of_the_named_types_are_owned() -> None:
+def test_owns__includes_subclasses_and_scalars() -> None:
+    """Subclasses and scalars of the listed types are owned, and only those types are fast."""
     backend = complete(scalar_types=(np.float32,))
     assert [backend.owns(cls) for cls in (Toy, Chip, np.float32, np.float64)] == [True, True, True, False]
     assert backend.fast_types == (Toy,)
@@ -148,7 +152,8 @@ def test_subclasses_and_scalars_of_the_named_types_are_owned() -> None:
 # -- gaps ----------------------------------------------------------------------------------------
 
 
-def test_flags_are_derived_from_the_gaps() -> None:
+def test_completed__flags_follow_from_gaps() -> None:
+    """A declared gap turns off the flag of its feature."""
     for feature, flag, value in (
         ("readonly", "readonly", False),
         ("autograd", "autograd", False),
@@ -160,7 +165,8 @@ def test_flags_are_derived_from_the_gaps() -> None:
         assert getattr(Completed(full, get), flag) is value
 
 
-def test_a_feature_without_its_verb_is_a_gap_and_a_reason_that_is_given_stays() -> None:
+def test_gaps__missing_function_is_a_gap() -> None:
+    """A feature without its function is a gap, and a reason that the module gives is kept."""
     found = Completed(of_four_names("fours"), get).gaps
     assert set(found) == {"devices", "autograd", "namespace"}
     assert {gap.status for gap in found.values()} == {"notimpl"}
@@ -170,7 +176,8 @@ def test_a_feature_without_its_verb_is_a_gap_and_a_reason_that_is_given_stays() 
     assert str(mine) == "never: toys do not learn"
 
 
-def test_the_index_and_the_modules_agree_on_the_import_of_device_memory() -> None:
+def test_index__agrees_with_backends_on_dlpack() -> None:
+    """The index and each backend agree on whether device memory can be imported."""
     for name, entry in INDEX.items():
         if xbridge.is_available(name):
             assert get(name).imports_dlpack is bool(entry.imports_dlpack), name
@@ -179,7 +186,8 @@ def test_the_index_and_the_modules_agree_on_the_import_of_device_memory() -> Non
 # -- a namespace ---------------------------------------------------------------------------------
 
 
-def test_the_namespace_of_an_array_casts_copies_and_stacks() -> None:
+def test_completed__namespace_casts_copies_and_stacks() -> None:
+    """Where an array has a namespace, its functions cast, copy and stack."""
     xbridge.register_backend("spaced", of_four_names("spaced", Spaced), roots=(ROOT,))
     x = Spaced(np.arange(3.0))
     assert xbridge.array_namespace(x) is spaced
@@ -197,7 +205,8 @@ class Unspaced(Toy):
         raise ZeroDivisionError("no namespace today")
 
 
-def test_an_error_of_a_namespace_is_chained() -> None:
+def test_array_namespace__chains_the_error_of_a_library() -> None:
+    """An error raised by a library's `__array_namespace__` is the cause of ours."""
     xbridge.register_backend("spaced", of_four_names("spaced", Unspaced), roots=(ROOT,))
     x = Unspaced(np.arange(3.0))
     with pytest.raises(xbridge.UnsupportedArrayError) as caught:
@@ -213,7 +222,8 @@ def test_an_error_of_a_namespace_is_chained() -> None:
 # -- devices -------------------------------------------------------------------------------------
 
 
-def test_a_backend_with_devices_computes_by_numpy_and_stays_where_the_array_is() -> None:
+def test_completed__computes_with_numpy_and_keeps_the_device() -> None:
+    """Without functions of its own, a backend computes with NumPy and returns to the device."""
     xbridge.register_backend("chips", chips(), roots=(ROOT,))
     x = Chip(np.arange(3.0), CHIP)
     for options in ({"dtype": "float32"}, {"copy": True}):
@@ -242,18 +252,21 @@ def test_a_backend_with_devices_computes_by_numpy_and_stays_where_the_array_is()
         ("cpu", "chip:1", "cpu"),
     ],
 )
-def test_a_device_without_an_index_is_the_near_one_or_the_first(device: str, near: str, found: str) -> None:
+def test_resolve_device__kind_without_an_index(device: str, near: str, found: str) -> None:
+    """A kind without an index means the near device of that kind, or else the first."""
     backend = Completed(chips(), get)
     assert backend.resolve_device(xbridge.Device(device), xbridge.Device(near)) == found
 
 
 @pytest.mark.parametrize("device", ["chip:2", "cuda", "cuda:0"])
-def test_a_device_that_is_not_present_is_refused(device: str) -> None:
+def test_resolve_device__refuses_missing_devices(device: str) -> None:
+    """A device that does not exist is refused with a list of those that do."""
     with pytest.raises(xbridge.DeviceError, match="its devices are cpu, chip:0, chip:1; try device='cpu'"):
         Completed(chips(), get).resolve_device(xbridge.Device(device), CPU)
 
 
-def test_two_libraries_on_one_device_go_by_way_of_the_host_unless_both_exchange_memory() -> None:
+def test_plan__uses_dlpack_only_if_both_libraries_can() -> None:
+    """Libraries that share a device go through the host unless both exchange memory."""
     both: dict[str, Any] = {"to_dlpack": lambda x: x, "from_dlpack": lambda x: x}
     by_host = ["to_device", "to_numpy", "as_writable", "from_numpy", "to_device"]
     for given, taken, expected in (
@@ -269,7 +282,9 @@ def test_two_libraries_on_one_device_go_by_way_of_the_host_unless_both_exchange_
         assert [step.op for step in plan.steps] == expected
 
 
-def test_a_cast_that_no_library_has_on_the_device_is_refused_with_what_the_source_lacks() -> None:
+def test_explain__cast_that_neither_library_has() -> None:
+    """A cast that neither library can do on the device is refused for the source's dtype."""
+
     def only(name: str, dtype: str) -> ModuleType:
         def unsupported_dtype(word: str, device: xbridge.Device) -> Unsupported | None:
             lacks = Unsupported(xbridge.DTypeError, f"{name} has no {word}", "another library")
@@ -285,14 +300,16 @@ def test_a_cast_that_no_library_has_on_the_device_is_refused_with_what_the_sourc
     assert plan.error.reason == "chips has no float32"
 
 
-def test_a_cast_to_a_dtype_of_as_many_bits_comes_after_the_move() -> None:
+def test_explain__same_width_cast_follows_the_move() -> None:
+    """A cast runs before a move only if it makes the array smaller."""
     xbridge.register_backend("chips", chips(), roots=(ROOT,))
     for dtype, expected in (("int64", ["to_device", "astype"]), ("int32", ["astype", "to_device"])):
         plan = xbridge.explain(Chip(np.arange(3.0)), "chips", device=CHIP, dtype=dtype)
         assert [step.op for step in plan.steps] == expected
 
 
-def test_an_array_on_several_devices_is_gathered_only_if_a_device_is_named() -> None:
+def test_to_backend__gathers_only_on_a_named_device() -> None:
+    """An array on several devices is gathered only if a device is named."""
     xbridge.register_backend("chips", chips(), roots=(ROOT,))
     x = Chip(np.arange(3.0), SHARDED)
     error = xbridge.explain(x, "numpy").error
@@ -309,7 +326,9 @@ class Leaf(Toy):
     tracked = False
 
 
-def test_a_backend_with_gradients_shows_numpy_detached_arrays_only() -> None:
+def test_to_numpy__sees_detached_arrays_only() -> None:
+    """A backend with gradients detaches an array before NumPy sees it."""
+
     def to_numpy(x: Leaf) -> Any:
         assert not x.tracked, "it requires grad"
         return x.data

@@ -78,20 +78,23 @@ def is_unharmed() -> bool:
 # -- found ---------------------------------------------------------------------------------------
 
 
-def test_a_plugin_is_found_by_its_name_and_not_imported_before(install: Callable[..., None]) -> None:
+def test_known_backends__lists_a_plugin_without_importing_it(install: Callable[..., None]) -> None:
+    """A plugin is known by name at once and imported when it is used."""
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
     assert xbridge.known_backends()[-1] == "toylib"
     assert "toy_plugin" not in sys.modules
     assert isinstance(xbridge.to_backend(np.ones(2), "toylib"), Toy)
 
 
-def test_a_plugin_is_found_by_an_array_of_its_library(install: Callable[..., None]) -> None:
+def test_backend_of__finds_a_plugin_by_its_array(install: Callable[..., None]) -> None:
+    """An array of a plugin's library loads that plugin."""
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
     assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
     assert xbridge.to_numpy(Toy(np.ones(2))).tolist() == [1.0, 1.0]
 
 
-def test_a_plugin_is_not_imported_for_arrays_of_others(install: Callable[..., None]) -> None:
+def test_backend_of__array_of_others_imports_no_plugin(install: Callable[..., None]) -> None:
+    """Arrays of other libraries import no plugin."""
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
     assert xbridge.to_numpy(memoryview(b"ab")).tolist() == [97, 98]
     with pytest.raises(xbridge.UnsupportedArrayError):
@@ -99,9 +102,8 @@ def test_a_plugin_is_not_imported_for_arrays_of_others(install: Callable[..., No
     assert "toy_plugin" not in sys.modules
 
 
-def test_importing_xbridge_neither_looks_for_plugins_nor_imports_one(
-    install: Callable[..., None], tmp_path: Path
-) -> None:
+def test_import_xbridge__does_not_look_for_plugins(install: Callable[..., None], tmp_path: Path) -> None:
+    """`import xbridge` neither reads entry points nor imports a plugin."""
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin="raise SystemExit(3)\n")
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import xbridge\n"
@@ -119,9 +121,8 @@ def test_importing_xbridge_neither_looks_for_plugins_nor_imports_one(
 @pytest.mark.parametrize(
     "line", ["1 / 0", "import no_such_library", "class Oops(Exception): ...\nraise Oops"]
 )
-def test_a_plugin_that_cannot_be_imported_is_named_and_does_no_harm(
-    install: Callable[..., None], line: str
-) -> None:
+def test_plugins__import_error_is_named_and_contained(install: Callable[..., None], line: str) -> None:
+    """A plugin that fails to import is named in its error, and nothing else is affected."""
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
     install("xbridge-broken", "broken = broken_plugin", broken_plugin=f"{line}\n")
     error = refused("broken")
@@ -131,7 +132,8 @@ def test_a_plugin_that_cannot_be_imported_is_named_and_does_no_harm(
     assert is_unharmed()
 
 
-def test_a_plugin_whose_library_is_missing_says_what_to_install(install: Callable[..., None]) -> None:
+def test_plugins__missing_library_says_what_to_install(install: Callable[..., None]) -> None:
+    """A plugin whose library is missing names the package to install."""
     install("xbridge-nolib", "nolib = nolib_plugin", nolib_plugin="import nolib\n")
     assert str(refused("nolib")) == (
         "cannot use backend 'nolib': nolib is not installed; try pip install xbridge-nolib"
@@ -139,7 +141,8 @@ def test_a_plugin_whose_library_is_missing_says_what_to_install(install: Callabl
 
 
 @pytest.mark.parametrize("path", ["no_such_plugin", "toylib.no_such_module", "toylib:make_backend", "no way"])
-def test_an_entry_point_to_nothing_is_named_and_does_no_harm(install: Callable[..., None], path: str) -> None:
+def test_plugins__entry_point_to_nothing_is_contained(install: Callable[..., None], path: str) -> None:
+    """An entry point to a missing module is named, and nothing else is affected."""
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
     install("xbridge-broken", f"broken = {path}")
     assert str(refused("broken")) == (
@@ -186,9 +189,10 @@ def test_an_entry_point_to_nothing_is_named_and_does_no_harm(install: Callable[.
         ),
     ],
 )
-def test_a_plugin_that_is_not_a_backend_is_named_and_does_no_harm(
+def test_plugins__invalid_backend_is_named_and_contained(
     install: Callable[..., None], changes: str, reason: str
 ) -> None:
+    """A plugin that is not a valid backend is named, and nothing else is affected."""
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
     made = f"toylib.make_backend(**{{'name': 'broken'}} | dict({changes}))"
     module = f"import sys, toylib\nsys.modules[__name__] = {made}\n"
@@ -199,9 +203,8 @@ def test_a_plugin_that_is_not_a_backend_is_named_and_does_no_harm(
     assert is_unharmed()
 
 
-def test_a_plugin_that_was_broken_is_tried_anew_when_it_is_asked_for(
-    install: Callable[..., None], tmp_path: Path
-) -> None:
+def test_plugins__broken_plugin_is_tried_again(install: Callable[..., None], tmp_path: Path) -> None:
+    """A plugin that failed once is tried again at the next request."""
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin="1 / 0\n")
     with pytest.raises(xbridge.MissingLibraryError, match="ZeroDivisionError"):
         xbridge.backend_of(Toy(np.ones(2)))
@@ -209,9 +212,8 @@ def test_a_plugin_that_was_broken_is_tried_anew_when_it_is_asked_for(
     assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
 
 
-def test_a_package_with_broken_metadata_announces_nothing_and_does_no_harm(
-    install: Callable[..., None],
-) -> None:
+def test_plugins__broken_metadata_is_ignored(install: Callable[..., None]) -> None:
+    """A package with broken metadata announces no backend and affects no other."""
     install("xbridge-broken", "no entry point")
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
     assert xbridge.known_backends()[-1] == "toylib"
@@ -221,9 +223,8 @@ def test_a_package_with_broken_metadata_announces_nothing_and_does_no_harm(
 # -- one name, several backends ------------------------------------------------------------------
 
 
-def test_two_plugins_that_claim_one_name_are_both_named_and_do_no_harm(
-    install: Callable[..., None],
-) -> None:
+def test_plugins__duplicate_name_is_refused(install: Callable[..., None]) -> None:
+    """Two plugins that claim one name are both named in the error, and neither is imported."""
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
     install("one", "others = one_plugin", one_plugin=TOYS)
     install("two", "others = two_plugin", two_plugin=TOYS)
@@ -239,9 +240,10 @@ def test_two_plugins_that_claim_one_name_are_both_named_and_do_no_harm(
     assert is_unharmed()
 
 
-def test_a_package_that_is_on_the_path_twice_is_one(
+def test_plugins__package_on_the_path_twice_counts_once(
     install: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of a package that is on the path twice, the first one counts."""
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
     shutil.copytree(tmp_path, tmp_path / "older")
     (tmp_path / "older" / "toy_plugin.py").write_text("1 / 0\n", "utf-8")
@@ -249,7 +251,8 @@ def test_a_package_that_is_on_the_path_twice_is_one(
     assert is_unharmed()
 
 
-def test_an_array_that_two_plugins_claim_is_refused_with_both_names(install: Callable[..., None]) -> None:
+def test_backend_of__array_claimed_by_two_plugins(install: Callable[..., None]) -> None:
+    """An array that two plugins claim is refused, until a program registers a backend for it."""
     install("one", "toylib = one_plugin", one_plugin=TOYS)
     install("two", "toylib = two_plugin", two_plugin=TOYS)
     for use in (xbridge.backend_of, xbridge.to_numpy, xbridge.asarray):
@@ -259,9 +262,8 @@ def test_an_array_that_two_plugins_claim_is_refused_with_both_names(install: Cal
     assert is_unharmed(), "what a program registers goes before what is installed"
 
 
-def test_a_plugin_that_claims_the_name_of_a_built_in_backend_is_passed_over(
-    install: Callable[..., None],
-) -> None:
+def test_plugins__cannot_replace_a_builtin_backend(install: Callable[..., None]) -> None:
+    """A plugin that claims the name of a built-in backend is ignored."""
     for name in ("numpy", "torch"):
         install(f"xbridge-{name}", f"{name} = {name}_plugin", **{f"{name}_plugin": "1 / 0\n"})
     assert [xbridge.known_backends().count(name) for name in ("numpy", "torch")] == [1, 1]
@@ -273,10 +275,8 @@ def test_a_plugin_that_claims_the_name_of_a_built_in_backend_is_passed_over(
 # -- tested --------------------------------------------------------------------------------------
 
 
-def test_a_run_of_tests_leaves_broken_plugins_out_and_says_so(
-    run: Run,
-    install: Callable[..., None],
-) -> None:
+def test_pytest_plugin__leaves_broken_plugins_out(run: Run, install: Callable[..., None]) -> None:
+    """A test run over all backends skips broken plugins and reports them."""
     install("xbridge-broken", "broken = broken_plugin", broken_plugin="1 / 0\n")
     install("one", "others = one_plugin", one_plugin=TOYS)
     install("two", "others = two_plugin", two_plugin=TOYS)
@@ -292,7 +292,8 @@ def test_a_run_of_tests_leaves_broken_plugins_out_and_says_so(
 # -- written -------------------------------------------------------------------------------------
 
 
-def test_what_a_backend_outside_is_written_with_is_public() -> None:
+def test_protocol__plugins_need_only_public_names() -> None:
+    """The example plugin uses only public names of xbridge."""
     files = sorted((HERE / "plugin_package" / "src").rglob("*.py"))
     assert len(files) == 2
     for path in files:

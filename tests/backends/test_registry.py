@@ -33,32 +33,37 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("own_registry")
 
 
-def test_a_backend_registered_late_is_seen_by_the_next_call() -> None:
+def test_register_backend__is_seen_by_the_next_call() -> None:
+    """A backend that is registered late serves the next call."""
     with pytest.raises(xbridge.UnsupportedArrayError):
         xbridge.backend_of(Toy(np.ones(2)))
     xbridge.register_backend("toylib", make_backend())
     assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
 
 
-def test_a_subclass_belongs_to_the_backend_of_its_base() -> None:
+def test_backend_of__subclass() -> None:
+    """An array of a subclass belongs to the backend of its base class."""
     xbridge.register_backend("toylib", make_backend())
     assert xbridge.backend_of(SubToy(np.ones(2))) == "toylib"
 
 
-def test_a_package_root_only_nominates_and_owns_decides() -> None:
+def test_owns__decides_among_classes_of_a_root() -> None:
+    """The root package only selects candidates; `owns` decides."""
     xbridge.register_backend("toylib", make_backend(owns=lambda cls: cls is SubToy))
     assert xbridge.backend_of(SubToy(np.ones(2))) == "toylib"
     with pytest.raises(xbridge.UnsupportedArrayError):
         xbridge.backend_of(Toy(np.ones(2)))
 
 
-def test_roots_say_which_packages_the_arrays_come_from() -> None:
+def test_register_backend__roots_name_the_packages() -> None:
+    """`roots` names the packages of the arrays, as a tuple or as a string."""
     for roots in ("toylib",), "toylib":
         xbridge.register_backend("toys", make_backend("toys"), roots=roots, replace=True)  # type: ignore[arg-type]
         assert xbridge.backend_of(Toy(np.ones(2))) == "toys"
 
 
-def test_a_name_is_never_taken_by_accident() -> None:
+def test_register_backend__refuses_a_taken_name() -> None:
+    """A name that is taken is refused unless `replace=True` or the backend is the same."""
     first = make_backend()
     xbridge.register_backend("toylib", first)
     xbridge.register_backend("toylib", first)
@@ -71,7 +76,8 @@ def test_a_name_is_never_taken_by_accident() -> None:
         xbridge.register_backend("numpy", make_backend("numpy"))
 
 
-def test_replacing_a_backend_replaces_it_in_every_table() -> None:
+def test_register_backend__replace_updates_every_table() -> None:
+    """A replacement takes effect in all tables at once."""
     toy = Toy(np.ones(2))
     xbridge.register_backend("toylib", make_backend())
     assert xbridge.dtype_of(toy) == "float64"
@@ -80,16 +86,18 @@ def test_replacing_a_backend_replaces_it_in_every_table() -> None:
     assert xbridge.dtype_of(toy) == "replaced"
 
 
-def test_a_replaced_backend_is_tried_anew() -> None:
+def test_register_backend__replacement_is_tried_again() -> None:
+    """A replacement for a backend that failed to load is tried."""
     xbridge.register_backend("toylib", "no_such_toys")
     assert not xbridge.is_available("toylib")
     xbridge.register_backend("toylib", make_backend(), replace=True)
     assert xbridge.is_available("toylib")
 
 
-def test_a_backend_given_as_a_path_is_imported_when_it_is_needed(
+def test_register_backend__path_is_imported_on_demand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A backend given as a module path is imported when it is needed."""
     (tmp_path / "late_toys.py").write_text(
         "import sys, toylib\nsys.modules[__name__] = toylib.make_backend()\n"
     )
@@ -100,7 +108,8 @@ def test_a_backend_given_as_a_path_is_imported_when_it_is_needed(
     assert "late_toys" in sys.modules
 
 
-def test_a_missing_library_says_what_to_install() -> None:
+def test_to_backend__missing_library_says_what_to_install() -> None:
+    """The error for a missing library says what to install."""
     xbridge.register_backend("nolib", "nolib.backend")
     assert xbridge.is_available("nolib") is False
     with pytest.raises(xbridge.MissingLibraryError, match="is not installed") as caught:
@@ -114,9 +123,10 @@ def test_a_missing_library_says_what_to_install() -> None:
 @pytest.mark.parametrize(
     "line", ["from numpy import no_such_name", "import no_such_name", "raise OSError('no_such_name')"]
 )
-def test_a_broken_library_is_distinguished_from_a_missing_one(
+def test_to_backend__broken_library_is_not_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
+    """A library that fails to import is told apart from one that is missing."""
     (tmp_path / "broken_toys.py").write_text(f"{line}\n")
     monkeypatch.syspath_prepend(tmp_path)
     xbridge.register_backend("toylib", "broken_toys")
@@ -127,7 +137,8 @@ def test_a_broken_library_is_distinguished_from_a_missing_one(
     assert str(caught.value).endswith('; try python -c "import broken_toys"')
 
 
-def test_a_required_name_that_is_missing_is_named_when_the_backend_is_loaded() -> None:
+def test_to_backend__names_missing_functions_of_a_backend() -> None:
+    """Loading an incomplete or misnamed backend fails with the names it lacks."""
     xbridge.register_backend("toylib", make_backend(from_numpy=None, array_types=None))
     with pytest.raises(xbridge.OptionError) as caught:
         xbridge.to_backend(np.ones(2), "toylib")
@@ -140,7 +151,8 @@ def test_a_required_name_that_is_missing_is_named_when_the_backend_is_loaded() -
         xbridge.to_backend(np.ones(2), "others")
 
 
-def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
+def test_to_backend__unknown_backend_suggests_the_nearest() -> None:
+    """An unknown name is refused with the nearest known one."""
     with pytest.raises(xbridge.UnknownBackendError, match="try 'numpy'"):
         xbridge.to_backend(np.ones(2), "nunpy")
     with pytest.raises(xbridge.UnknownBackendError, match=r"backend by \['numpy'\]: .*; try one of these$"):
@@ -148,7 +160,8 @@ def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
     assert not xbridge.is_available("nunpy")
 
 
-def test_entry_points_are_read_once_and_not_for_lists_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_points__are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entry points are read by the first unknown type, and not for lists and numbers."""
     scans: list[str] = []
 
     def distributions() -> list[object]:
@@ -165,7 +178,8 @@ def test_entry_points_are_read_once_and_not_for_lists_and_numbers(monkeypatch: p
     assert scans == ["again"]
 
 
-def test_threads_that_race_see_one_backend_or_the_next_and_nothing_else() -> None:
+def test_register_backend__racing_threads_see_old_or_new() -> None:
+    """Threads that convert during a replacement see the old backend or the new one."""
     info = backend.array_info(np.ones(2))
     first = make_backend(array_info=lambda _: info._replace(dtype="first"))
     second = make_backend(array_info=lambda _: info._replace(dtype="second"))
@@ -197,7 +211,8 @@ def test_threads_that_race_see_one_backend_or_the_next_and_nothing_else() -> Non
     assert xbridge.dtype_of(Toy(np.ones(2))) == "second"
 
 
-def test_what_reads_memory_later_shares_only_what_cannot_change() -> None:
+def test_to_backend__copies_for_a_library_that_reads_later() -> None:
+    """A library that reads memory later shares only memory that cannot change."""
     xbridge.register_backend("toylib", make_backend())
     a = np.ones(3)
     copied = xbridge.to_backend(a, "toylib")
@@ -214,7 +229,8 @@ def reading(**changes: Any) -> ModuleType:
     return make_backend(gaps={**gaps("readonly"), "sharing": mould}, **own)
 
 
-def test_what_never_looks_at_host_memory_reads_it_once_and_says_so() -> None:
+def test_to_backend__reads_host_memory_once() -> None:
+    """A library that never shares host memory reads it once, and says why it copies."""
     taken: list[HostArray] = []
 
     def from_host(host: HostArray) -> Toy:
@@ -236,7 +252,8 @@ def test_what_never_looks_at_host_memory_reads_it_once_and_says_so() -> None:
     assert xbridge.to_backend(np.ones(0), "toylib", copy=False).data.size == 0
 
 
-def test_the_backends_that_take_part_are_asked_first_what_a_thing_means() -> None:
+def test_dtype_name__participating_backends_are_asked() -> None:
+    """A dtype or device object is understood if a backend of the conversion knows it."""
     half, place = object(), object()
     xbridge.register_backend(
         "toylib",
@@ -250,7 +267,8 @@ def test_the_backends_that_take_part_are_asked_first_what_a_thing_means() -> Non
     assert xbridge.to_numpy(Toy(np.ones(2)), dtype=half).dtype == "f2"
 
 
-def test_the_device_decides_on_the_default_dtype_and_align_on_the_device() -> None:
+def test_default_dtype__depends_on_the_device() -> None:
+    """The target device decides on the default dtype, and `align` on the target device."""
     toys = xbridge.Device("toys:0")
     moved: list[object] = []
 
@@ -292,9 +310,10 @@ def test_the_device_decides_on_the_default_dtype_and_align_on_the_device() -> No
         ("complex128", ["move toys:1", "cast complex128"], ["move cpu", "move others:0", "cast complex128"]),
     ],
 )
-def test_what_moves_to_another_librarys_device_goes_by_way_of_the_host_and_as_narrow_as_it_can(
+def test_to_backend__casts_on_the_cheaper_side_of_a_move(
     dtype: str, within: list[str], across: list[str]
 ) -> None:
+    """A move to another library's device passes through the host, cast as narrow as it can."""
     steps: list[str] = []
 
     def move(x: Toy, device: object) -> Toy:
@@ -323,15 +342,15 @@ def test_what_moves_to_another_librarys_device_goes_by_way_of_the_host_and_as_na
 
 
 @pytest.mark.parametrize(("dtype", "narrowed"), [("i8", "i4"), ("u8", "u4"), ("i2", "i2"), ("u4", "u4")])
-def test_integers_are_narrowed_to_the_width_of_the_default_and_keep_their_sign(
-    dtype: str, narrowed: str
-) -> None:
+def test_to_backend__default_narrows_integers(dtype: str, narrowed: str) -> None:
+    """Integers are narrowed to the width of the default and stay signed or unsigned."""
     xbridge.register_backend("toylib", make_backend(default_dtype=lambda kind, device: "int32"))
     a = np.array([1, 2], dtype)
     assert xbridge.to_backend(a, "toylib", dtype="default").data.dtype == np.dtype(narrowed)
 
 
-def test_two_libraries_without_read_only_arrays_convert_through_host_memory() -> None:
+def test_to_backend__two_libraries_share_host_memory() -> None:
+    """Libraries without read-only arrays share writable host memory and copy the rest."""
     own: dict[str, Any] = {
         "assumes_immutable": False,
         "memory_layout": lambda x: backend.memory_layout(x.data),
@@ -346,7 +365,8 @@ def test_two_libraries_without_read_only_arrays_convert_through_host_memory() ->
     assert not np.shares_memory(xbridge.to_backend(Toy(a), "others").data, a)
 
 
-def test_plain_arrays_of_two_libraries_take_the_fast_path() -> None:
+def test_to_backend__plain_arrays_take_the_fast_path() -> None:
+    """Plain arrays pass from one library to another through both fast functions."""
     asked: list[str] = []
 
     def fast_from_numpy(host: HostArray) -> Toy | None:
@@ -417,20 +437,16 @@ print(type(one) is asking.Array, xbridge.backend_of(one), xbridge.is_available("
         "xbridge.known_backends(); xbridge.is_available('numpy')",
     ],
 )
-def test_a_library_may_ask_for_its_backend_while_it_is_imported_and_looked_up(
-    tmp_path: Path, asks: str
-) -> None:
-    """The look-up waits for the import of the library, and the library for an answer to the look-up."""
+def test_is_available__during_a_concurrent_import(tmp_path: Path, asks: str) -> None:
+    """A library may ask for its backend while one thread imports it and another looks it up."""
     (tmp_path / "asking.py").write_text(LIBRARY.format(asks=asks, patience=PATIENCE))
     (tmp_path / "asking_xbridge.py").write_text(BACKEND)
     status, shown = run(IN_THREADS.format(patience=PATIENCE), path=tmp_path, limit=4 * PATIENCE)
     assert (status, shown) == (0, ["True asking True"])
 
 
-def test_a_library_that_asks_for_itself_too_early_is_available_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its own backend cannot be imported before it is there itself, and that is no answer for good."""
+def test_is_available__asked_by_the_library_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that asks for its backend too early gets no answer that lasts."""
     (tmp_path / "early.py").write_text(
         "import numpy as np, xbridge\n"
         "available = xbridge.is_available('early')\n"
@@ -453,9 +469,8 @@ def test_a_library_that_asks_for_itself_too_early_is_available_later(
     assert xbridge.is_available("early")
 
 
-def test_a_backend_that_is_looked_up_by_its_own_import_is_said_to_be_under_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_to_backend__backend_that_is_being_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend that its own import looks up is reported as still being imported."""
     (tmp_path / "round.py").write_text(
         "import numpy as np, xbridge\n"
         "available = xbridge.is_available('round')\n"
@@ -476,9 +491,8 @@ def test_a_backend_that_is_looked_up_by_its_own_import_is_said_to_be_under_way(
     )
 
 
-def test_what_could_not_be_loaded_is_not_tried_again_to_say_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_is_available__failed_import_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend that failed to load is not imported again to say so."""
     (tmp_path / "broken_once.py").write_text("import toylib\ntoylib.tries.append(1)\nraise OSError\n")
     monkeypatch.syspath_prepend(tmp_path)
     tries: list[int] = []
@@ -491,9 +505,10 @@ def test_what_could_not_be_loaded_is_not_tried_again_to_say_so(
 # -- what is registered while somebody looks -------------------------------------------------------
 
 
-def test_a_backend_that_is_registered_during_the_import_of_another_wins(
+def test_register_backend__during_the_import_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A backend that is registered while its predecessor is imported wins."""
     (tmp_path / "first_toys.py").write_text(
         "import sys, toylib, xbridge\n"
         "xbridge.register_backend('toylib', toylib.winner, replace=True)\n"
@@ -516,7 +531,8 @@ def test_a_backend_that_is_registered_during_the_import_of_another_wins(
     assert registry.get("toylib").to_numpy is winner.to_numpy
 
 
-def test_a_backend_that_is_registered_while_another_decides_is_seen_by_the_next_call() -> None:
+def test_register_backend__while_another_decides() -> None:
+    """A backend that is registered inside `owns` serves the next call."""
     info = backend.array_info(np.ones(2))
     second = make_backend(array_info=lambda _: info._replace(dtype="second"))
 
@@ -543,9 +559,10 @@ class Slow(Completed):
 
 
 @pytest.mark.parametrize("watch", [xbridge.record, lambda: xbridge.policy(copies="warn")])
-def test_tables_that_are_being_filled_are_dropped_if_an_observer_is_added_meanwhile(
+def test_direct__is_dropped_if_an_observer_arrives(
     monkeypatch: pytest.MonkeyPatch, watch: Callable[[], AbstractContextManager[object]]
 ) -> None:
+    """Tables that are being filled when an observer is added are left empty."""
     monkeypatch.setattr(Slow, "reading", threading.Event())
     monkeypatch.setattr(Slow, "may_go_on", threading.Event())
     slow = Slow(make_backend(), registry.get)
@@ -565,8 +582,8 @@ def test_tables_that_are_being_filled_are_dropped_if_an_observer_is_added_meanwh
     assert direct["toylib"].keys() >= {Toy}
 
 
-def test_nothing_fills_the_tables_while_there_is_an_observer() -> None:
-    """Threads that load, replace and convert, and one that watches again and again."""
+def test_direct__stays_empty_under_an_observer() -> None:
+    """No thread that loads, replaces or converts fills the tables under an observer."""
     backends = [make_backend(), make_backend()]
     xbridge.register_backend("toylib", backends[0])
     over, begin, failures = threading.Event(), threading.Barrier(5), []
@@ -619,8 +636,8 @@ def test_nothing_fills_the_tables_while_there_is_an_observer() -> None:
     ],
     ids=["backend_of", "to_numpy", "list", "like", "align", "tree", "aligned"],
 )
-def test_backend_for__class_that_was_looked_at_is_collected(use: Callable[[Any], Any]) -> None:
-    """A class of arrays lives as long as its user needs it."""
+def test_backend_for__does_not_keep_a_class_alive(use: Callable[[Any], Any]) -> None:
+    """A class of arrays can be collected after it was looked up."""
     made: list[Any] = [type("SubArray", (np.ndarray,), {}) for _ in range(2)]
     if xbridge.is_available("torch"):
         import torch

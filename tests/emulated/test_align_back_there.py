@@ -24,7 +24,8 @@ def inputs() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("order", list(permutations(inputs())), ids=" ".join)
-def test_the_first_array_decides_unless_a_device_is_named(order: tuple[str, ...]) -> None:
+def test_align_back__meets_on_the_device_of_the_first_array(order: tuple[str, ...]) -> None:
+    """The first array decides where arrays meet, unless a device is named; results go back."""
     given = inputs()
     first = next(name for name in order if name in ("numpy", "torch", "there"))
     own = next(name for name in order if name in ("torch", "there"))
@@ -48,7 +49,8 @@ def test_the_first_array_decides_unless_a_device_is_named(order: tuple[str, ...]
             assert xbridge.to_list(back) == [0, 1, 2]
 
 
-def test_a_tree_goes_there_and_back() -> None:
+def test_tree__round_trip_to_the_device() -> None:
+    """The arrays of a tree go to the device and back, and duplicates are moved once."""
     from xbridge import tree
 
     a = np.arange(3.0)
@@ -58,7 +60,8 @@ def test_a_tree_goes_there_and_back() -> None:
     assert tree.to_numpy(made)["a"][0].tolist() == [0, 1, 2]
 
 
-def test_the_lengths_of_a_packed_sequence_stay_on_the_host() -> None:
+def test_tree__lengths_of_a_packed_sequence_stay_on_the_host() -> None:
+    """torch needs the batch sizes of a packed sequence on the host, so they are not moved."""
     from xbridge import tree
 
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)

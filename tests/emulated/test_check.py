@@ -6,7 +6,8 @@ from xbridge.testing.check import targets
 from xbridge.testing.check.search import check
 
 
-def test_a_missing_device_is_found_on_the_emulated_accelerator() -> None:
+def test_check__finds_a_missing_device() -> None:
+    """The search for faults finds a lost device, and says that its program needs an accelerator."""
     (only,) = check(targets.find_targets("planted:missing_device"), ["torch"], {}, 60.0)
     found = only.findings[0]
     assert (found.backend, found.needed) == ("torch", ("another device",))

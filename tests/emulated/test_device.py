@@ -30,7 +30,8 @@ def there(*shape: int) -> torch.Tensor:
     return torch.arange(float(count)).reshape(shape).to("emu")
 
 
-def test_it_is_a_device_of_torch_with_one_index() -> None:
+def test_install__makes_a_device_with_one_index() -> None:
+    """The emulated accelerator is torch's current accelerator, with a single device."""
     assert str(there(2).device) == "emu:0"
     assert type(there(2)) is torch.Tensor
     assert torch.accelerator.current_accelerator() == torch.device("emu")
@@ -39,12 +40,14 @@ def test_it_is_a_device_of_torch_with_one_index() -> None:
     assert (api.device_count(), api.current_device()) == (1, 0)
 
 
-def test_a_second_index_is_refused() -> None:
+def test_install__has_no_second_index() -> None:
+    """A tensor cannot be moved to a second device."""
     with pytest.raises(RuntimeError, match="there is no emu:1"):
         torch.ones(2).to("emu:1")
 
 
-def test_to_install_it_twice_does_nothing() -> None:
+def test_install__twice_does_nothing() -> None:
+    """A second call keeps the tensors of the first."""
     x = there(3)
 
     emulated.install()
@@ -52,7 +55,8 @@ def test_to_install_it_twice_does_nothing() -> None:
     assert x.tolist() == [0, 1, 2]
 
 
-def test_it_refuses_a_process_in_which_another_backend_has_its_place() -> None:
+def test_install__refuses_if_the_place_is_taken() -> None:
+    """A process in which another backend uses torch's private device is refused."""
     code = (
         "import torch; torch.utils.rename_privateuse1_backend('npu')\n"
         "from xbridge.testing import emulated; emulated.install()"
@@ -65,12 +69,14 @@ def test_it_refuses_a_process_in_which_another_backend_has_its_place() -> None:
 
 
 @pytest.mark.parametrize("read", [torch.Tensor.numpy, np.asarray, np.from_dlpack, from_dlpack, memoryview])
-def test_the_host_cannot_read_it(read: Callable[..., Any]) -> None:
+def test_memory__host_cannot_read_it(read: Callable[..., Any]) -> None:
+    """None of NumPy, DLPack and the buffer protocol can read memory of the device."""
     with pytest.raises((TypeError, RuntimeError, ValueError, BufferError)):
         read(there(3))
 
 
-def test_it_shares_no_memory_with_the_host() -> None:
+def test_memory__is_not_shared_with_the_host() -> None:
+    """A move copies, in both directions."""
     host = torch.zeros(3)
     x = host.to("emu")
     back = x.cpu()
@@ -81,7 +87,8 @@ def test_it_shares_no_memory_with_the_host() -> None:
     assert x.tolist() == [0, 0, 0]
 
 
-def test_the_host_has_nothing_at_its_addresses() -> None:
+def test_memory__is_not_mapped_at_its_addresses() -> None:
+    """To read at an address of the device ends the process, as it would on a GPU."""
     code = (
         "import ctypes, torch; from xbridge.testing import emulated; emulated.install()\n"
         "x = torch.ones(3, device='emu'); torch.emu.synchronize(); print('alive', flush=True)\n"
@@ -116,7 +123,8 @@ LOOKS = {
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-def test_a_view_has_the_layout_that_it_has_on_the_host(look: Callable[..., Any]) -> None:
+def test_view__has_the_layout_of_a_host_view(look: Callable[..., Any]) -> None:
+    """A view has the shape, strides, offset and flags that it would have on the host."""
     host = torch.arange(12.0).reshape(3, 4)
     x = look(host.to("emu"))
     expected = look(host)
@@ -131,7 +139,8 @@ def test_a_view_has_the_layout_that_it_has_on_the_host(look: Callable[..., Any])
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-def test_a_view_is_of_the_same_memory(look: Callable[..., Any]) -> None:
+def test_view__shares_memory_with_its_base(look: Callable[..., Any]) -> None:
+    """A write through a view reaches its base."""
     x = there(3, 4)
     view = look(x)
 
@@ -144,7 +153,8 @@ def test_a_view_is_of_the_same_memory(look: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-def test_a_view_does_not_wait(look: Callable[..., Any]) -> None:
+def test_view__does_not_wait(look: Callable[..., Any]) -> None:
+    """A view of a tensor does not complete the copy into it."""
     pinned = torch.zeros(3, 4).pin_memory()
     x = torch.empty(3, 4, device="emu").copy_(pinned, non_blocking=True)
 
@@ -155,7 +165,8 @@ def test_a_view_does_not_wait(look: Callable[..., Any]) -> None:
 
 
 @every_dtype
-def test_fresh_memory_has_all_bits_set(name: str) -> None:
+def test_empty__has_all_bits_set(name: str) -> None:
+    """New memory of any dtype and layout has all bits set."""
     dtype = getattr(torch, name)
     for x in (
         torch.empty(4, dtype=dtype, device="emu"),
@@ -165,13 +176,15 @@ def test_fresh_memory_has_all_bits_set(name: str) -> None:
 
 
 @every_dtype
-def test_fresh_pinned_memory_has_all_bits_set(name: str) -> None:
+def test_empty__pinned_memory_has_all_bits_set(name: str) -> None:
+    """New pinned memory has all bits set too."""
     x = torch.empty(4, dtype=getattr(torch, name), pin_memory=True)
 
     assert (bits(x) == 0xFF).all()
 
 
-def test_new_memory_holds_values_that_no_program_computes() -> None:
+def test_empty__holds_no_computed_value() -> None:
+    """New memory holds values that no program would compute, such as NaN."""
     assert torch.empty(2, device="emu").isnan().all()
     assert torch.empty(2, dtype=torch.bfloat16, device="emu").isnan().all()
     no_bool = torch.empty(2, dtype=torch.bool, device="emu").clone().cpu()
@@ -179,7 +192,8 @@ def test_new_memory_holds_values_that_no_program_computes() -> None:
     assert not same_bits(no_bool, torch.tensor([True, True]))
 
 
-def test_memory_that_is_freed_holds_nothing_of_what_was_there() -> None:
+def test_memory__is_cleared_when_freed() -> None:
+    """Memory that is used again holds nothing of its former values."""
     x = torch.ones(129, device="emu")
     place = x.data_ptr()
     del x
@@ -190,7 +204,8 @@ def test_memory_that_is_freed_holds_nothing_of_what_was_there() -> None:
     assert y.isnan().all()
 
 
-def test_memory_lives_as_long_as_a_view_of_it() -> None:
+def test_memory__lives_as_long_as_its_views() -> None:
+    """Memory is not used again while a view of it exists."""
     view = there(3, 4)[1:].T
 
     others = [torch.empty(3, 4, device="emu") for _ in range(3)]
@@ -199,7 +214,8 @@ def test_memory_lives_as_long_as_a_view_of_it() -> None:
     assert view.tolist() == [[4, 8], [5, 9], [6, 10], [7, 11]]
 
 
-def test_memory_of_the_host_is_pinned_where_torch_was_asked_for_that() -> None:
+def test_pin_memory__pins_on_request_only() -> None:
+    """Memory of the host is pinned exactly where torch was asked for it."""
     pinned = torch.zeros(4).pin_memory()
 
     assert pinned.is_pinned()
@@ -211,7 +227,8 @@ def test_memory_of_the_host_is_pinned_where_torch_was_asked_for_that() -> None:
     assert not torch.zeros(0).is_pinned()
 
 
-def test_memory_is_no_longer_pinned_when_it_is_freed() -> None:
+def test_pin_memory__is_released_with_the_last_view() -> None:
+    """Memory is no longer counted as pinned once the last view of it is gone."""
     before = set(_memory._pinned)
     pinned = torch.empty(4, pin_memory=True)
     view = pinned[1:]
@@ -223,12 +240,14 @@ def test_memory_is_no_longer_pinned_when_it_is_freed() -> None:
     assert set(_memory._pinned) == before
 
 
-def test_memory_of_the_device_cannot_be_pinned() -> None:
+def test_pin_memory__refuses_device_memory() -> None:
+    """Only memory of the host can be pinned."""
     with pytest.raises(RuntimeError, match="only memory of the host"):
         torch.empty(2, device="emu", pin_memory=True)
 
 
-def test_what_is_pinned_keeps_its_values_and_layout() -> None:
+def test_pin_memory__keeps_values_and_layout() -> None:
+    """A pinned copy has the values and the strides of its source."""
     x = torch.arange(6.0).reshape(2, 3).T
 
     pinned = x.pin_memory()
@@ -237,7 +256,8 @@ def test_what_is_pinned_keeps_its_values_and_layout() -> None:
     assert pinned.stride() == x.stride()
 
 
-def test_a_deep_copy_is_a_copy_on_the_device() -> None:
+def test_deepcopy__stays_on_the_device() -> None:
+    """A deep copy has memory of its own on the same device."""
     x = there(3)
     host = torch.zeros(3)
     y, other = copy.deepcopy((x, host))
@@ -249,11 +269,13 @@ def test_a_deep_copy_is_a_copy_on_the_device() -> None:
     assert x.tolist() == [0, 1, 2]
 
 
-def test_it_prints_like_any_tensor() -> None:
+def test_repr__shows_values_and_device() -> None:
+    """A tensor of the device prints its values and its device."""
     assert repr(there(2)) == "tensor([0., 1.], device='emu:0')"
 
 
-def test_seeds_reach_what_is_drawn_on_it() -> None:
+def test_manual_seed__determines_random_numbers() -> None:
+    """The same seed gives the same random numbers on the device."""
     draws = []
     for _ in range(2):
         torch.manual_seed(3)
@@ -262,7 +284,8 @@ def test_seeds_reach_what_is_drawn_on_it() -> None:
     assert draws[0] == draws[1]
 
 
-def test_gradients_flow_on_it() -> None:
+def test_backward__on_the_device() -> None:
+    """A gradient is computed on the device of its leaf."""
     w = there(3).requires_grad_()
 
     (w * w).sum().backward()  # type: ignore[no-untyped-call]
@@ -272,7 +295,8 @@ def test_gradients_flow_on_it() -> None:
     assert w.grad.tolist() == [0, 2, 4]
 
 
-def test_gradients_flow_to_it_and_back() -> None:
+def test_backward__through_moves() -> None:
+    """A gradient flows through a move to the device and back."""
     w = torch.ones(3, requires_grad=True)
 
     (w.to("emu") * 3).cpu().sum().backward()  # type: ignore[no-untyped-call]
@@ -281,7 +305,8 @@ def test_gradients_flow_to_it_and_back() -> None:
     assert w.grad.tolist() == [3, 3, 3]
 
 
-def test_it_can_be_used_in_inference_mode_and_the_result_after_it() -> None:
+def test_inference_mode__result_is_usable_afterwards() -> None:
+    """A tensor made in inference mode can be moved to the host after it."""
     with torch.inference_mode():
         x = there(3) * 2
 

@@ -76,7 +76,8 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @at_every_pace
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_dtype_is_moved_bit_by_bit(dtype: torch.dtype) -> None:
+def test_to_device__keeps_the_bits_of_any_dtype(dtype: torch.dtype) -> None:
+    """A large tensor of any dtype arrives bit by bit, in both directions."""
     x = numbered(dtype, 3, 7, 9)
 
     there = xbridge.to_backend(x, "torch", device=KIND)
@@ -89,7 +90,8 @@ def test_every_dtype_is_moved_bit_by_bit(dtype: torch.dtype) -> None:
 
 @at_every_pace
 @pytest.mark.parametrize("lay", LAYOUTS.values(), ids=LAYOUTS)
-def test_every_layout_arrives_as_torch_would_lay_it_out(lay: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_to_device__lays_out_as_torch_does(lay: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """A large tensor of any layout gets the strides that torch's own move gives."""
     x = lay(numbered(torch.float32, 3, 7, 9))
     y = lay(numbered(torch.float32, 3, 7, 9).to(KIND))
 
@@ -102,7 +104,8 @@ def test_every_layout_arrives_as_torch_would_lay_it_out(lay: Callable[[torch.Ten
 
 
 @at_every_pace
-def test_a_tensor_that_was_made_in_inference_mode_is_moved_as_well() -> None:
+def test_to_device__works_in_inference_mode() -> None:
+    """A tensor made in inference mode is moved, and stays an inference tensor."""
     with torch.inference_mode():
         x = numbered(torch.int32, 50)
         there = xbridge.to_backend(x, "torch", device=KIND) + 1
@@ -112,7 +115,8 @@ def test_a_tensor_that_was_made_in_inference_mode_is_moved_as_well() -> None:
     assert (back == x + 1).all()
 
 
-def test_a_transferred_tensor_is_not_a_view_and_can_be_tracked() -> None:
+def test_to_device_many__results_are_not_views() -> None:
+    """Tensors that arrived in one pack are no views, so autograd tracks each alone."""
     there = xbridge.to_backend(numbered(torch.int32, 50), "torch", device=KIND)
     packed = _transfer.to_device_many([torch.ones(3), torch.ones(4)], xbridge.Device(DEVICE))
 
@@ -135,7 +139,8 @@ def no_staging(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_staging")
-def test_what_torch_has_to_take_part_in_goes_the_plain_way(engine: ModuleType) -> None:
+def test_to_device__leaves_special_tensors_to_torch(engine: ModuleType) -> None:
+    """Leaves, pinned and empty tensors are moved by torch, without a buffer."""
     leaf = torch.ones(50, requires_grad=True)
     pinned = torch.ones(50).pin_memory()
     for x in (leaf, pinned, torch.ones(0)):
@@ -152,7 +157,8 @@ class Marked(torch.Tensor):
 
 
 @pytest.mark.usefixtures("no_staging")
-def test_a_subclass_and_what_a_transform_or_a_mode_watches_go_the_plain_way(engine: ModuleType) -> None:
+def test_to_device__leaves_subclasses_and_modes_to_torch(engine: ModuleType) -> None:
+    """Subclasses, and calls inside a transform or a mode, are moved by torch."""
     marked = torch.ones(50).as_subclass(Marked)
     mapped = torch.func.vmap(lambda x: engine.to_device(x, xbridge.Device(DEVICE)))(torch.ones(2, 50))
     with Passes():  # type: ignore[no-untyped-call] # theirs
@@ -167,7 +173,8 @@ def test_a_subclass_and_what_a_transform_or_a_mode_watches_go_the_plain_way(engi
 @pytest.mark.usefixtures("no_staging")
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("together", [False, True])
-def test_a_tangent_goes_along_with_a_large_tensor(together: bool) -> None:
+def test_to_device__keeps_a_tangent(together: bool) -> None:
+    """The tangent of a dual tensor is moved along with it."""
     with forward_ad.dual_level():
         x = forward_ad.make_dual(torch.ones(50), torch.full((50,), 2.0))  # type: ignore[no-untyped-call]
         if together:
@@ -182,7 +189,8 @@ def test_a_tangent_goes_along_with_a_large_tensor(together: bool) -> None:
 
 @pytest.mark.parametrize("default", ["meta", KIND])
 @pytest.mark.parametrize("n", [3, 50])
-def test_a_default_device_has_no_part_in_a_transfer(default: str, n: int) -> None:
+def test_to_device__ignores_the_default_device(default: str, n: int) -> None:
+    """A default device of torch changes no result, alone or in a pack."""
     xs = [torch.arange(n) + i for i in range(3)] + [torch.ones(2, n, 3).transpose(0, 2)]
     with torch.device(default):
         there = _transfer.to_device_many(xs, xbridge.Device(DEVICE))
@@ -195,7 +203,8 @@ def test_a_default_device_has_no_part_in_a_transfer(default: str, n: int) -> Non
 
 
 @pytest.mark.usefixtures("no_staging")
-def test_zeros_that_have_no_memory_go_the_plain_way(engine: ModuleType) -> None:
+def test_to_device__leaves_zero_tensors_to_torch(engine: ModuleType) -> None:
+    """A zero tensor without memory, as autograd makes it, is moved by torch."""
     zeros = torch._efficientzerotensor((50,))  # what autograd makes of no gradient
 
     for x in (
@@ -207,7 +216,8 @@ def test_zeros_that_have_no_memory_go_the_plain_way(engine: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("transform", [torch.func.grad, lambda fn: lambda x: torch.func.vjp(fn, x)])
-def test_what_a_transform_only_passes_by_goes_the_plain_way(transform: Any) -> None:
+def test_to_device__untransformed_tensor_in_a_transform(transform: Any) -> None:
+    """A tensor that a transform does not track is moved by torch while one runs."""
     given = [torch.ones(50), torch.ones(50)]
 
     def loss(x: torch.Tensor) -> torch.Tensor:
@@ -220,14 +230,16 @@ def test_what_a_transform_only_passes_by_goes_the_plain_way(transform: Any) -> N
 
 
 @pytest.mark.usefixtures("no_staging")
-def test_a_device_without_pinned_memory_is_left_to_torch(engine: ModuleType) -> None:
+def test_to_device_many__device_without_pinned_memory(engine: ModuleType) -> None:
+    """A device without pinned memory is left to torch."""
     (there,) = engine.to_device_many([torch.ones(50)], xbridge.Device("meta"))
 
     assert there.is_meta
 
 
 @pytest.mark.usefixtures("no_staging")
-def test_within_the_host_or_the_device_nothing_is_staged(engine: ModuleType) -> None:
+def test_to_device__stages_nothing_on_one_side(engine: ModuleType) -> None:
+    """A move within the host or within the device uses no buffer."""
     x = torch.ones(50)
 
     assert engine.to_device(x, xbridge.Device("cpu")) is x
@@ -237,9 +249,8 @@ def test_within_the_host_or_the_device_nothing_is_staged(engine: ModuleType) -> 
 # -- the buffers -----------------------------------------------------------------------------------
 
 
-def test_the_callers_memory_is_never_pinned_and_buffers_are_made_once(
-    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pinned_buffers__are_made_once(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers are pinned once, and the memory of the caller never is."""
     made = []
     real = torch.empty
 
@@ -259,7 +270,8 @@ def test_the_callers_memory_is_never_pinned_and_buffers_are_made_once(
     assert not torch.from_numpy(back).is_pinned()
 
 
-def test_a_memmap_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staging__reads_a_memmap_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mapped file is read piece by piece, without a copy of the whole."""
     np.arange(100.0).tofile(tmp_path / "numbers")
     mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
     seen = []
@@ -287,9 +299,10 @@ PIECES = {
 
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize(("nbytes", "parts"), PIECES.values(), ids=PIECES)
-def test_a_large_tensor_is_divided_among_the_buffers_each_way(
+def test_staging__divides_a_large_tensor_among_buffers(
     nbytes: int, parts: list[int], inference: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A large tensor is divided into the same pieces in both directions."""
     monkeypatch.setattr(_staging, "PAGE", 8)
     use_sizes(monkeypatch, SIZES._replace(chunk=256))
     found: list[list[int]] = []
@@ -308,8 +321,8 @@ def test_a_large_tensor_is_divided_among_the_buffers_each_way(
     assert bits(back) == bits(here)
 
 
-def test_crew__pieces_of_a_result_end_where_huge_pages_do() -> None:
-    """No two threads write into one huge page of new memory, except into the first and the last."""
+def test_crew__pieces_end_at_huge_pages() -> None:
+    """No two threads write into one huge page of new memory, except the first and the last."""
     memory = np.empty(10 * _staging.PAGE + 4096, np.uint8)
     start = memory.__array_interface__["data"][0]
     for offset in (0, 1, 4095):
@@ -320,8 +333,8 @@ def test_crew__pieces_of_a_result_end_where_huge_pages_do() -> None:
         assert all(0 < b - a <= 2 * _staging.PAGE for a, b in itertools.pairwise(cuts))
 
 
-def test_crew__threads_stay_for_the_next_array(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread is started for another array; all of them end when there is nothing to do."""
+def test_crew__reuses_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next array starts no thread, and the threads end when there is nothing to do."""
     use_sizes(monkeypatch, SIZES._replace(buffers=3))
     monkeypatch.setattr(_staging, "IDLE", PATIENCE)
     started = []
@@ -350,7 +363,8 @@ def test_crew__threads_stay_for_the_next_array(monkeypatch: pytest.MonkeyPatch) 
     assert xbridge.to_backend(np.arange(100), "torch", device=KIND).tolist() == list(range(100))
 
 
-def test_an_array_of_the_least_size_and_no_smaller_one_uses_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_to_device__starts_at_the_least_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers are used from the least size on, and not below it."""
     use_sizes(monkeypatch, SIZES._replace(buffers=1, least=48, fused=48))
     used: list[int] = []
     share = _staging.Crew._share
@@ -378,10 +392,10 @@ TIMES: dict[str, tuple[int, dict[bool, float], str]] = {
 
 
 @pytest.mark.parametrize(("nbytes", "times", "chosen"), TIMES.values(), ids=TIMES)
-def test_chooser__uses_the_faster_way_after_each_was_tried_once(
+def test_chooser__uses_the_faster_way(
     nbytes: int, times: dict[bool, float], chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two calls try both ways; later ones use the faster, and rarely the other if it was almost as fast."""
+    """Two calls try both ways; later ones use the faster, and rarely one that was almost as fast."""
     monkeypatch.setattr(_staging, "AGAIN", 4)
     now, used = [0.0], []
     monkeypatch.setattr(_staging, "perf_counter", lambda: now[0])
@@ -400,8 +414,8 @@ def test_chooser__uses_the_faster_way_after_each_was_tried_once(
     assert "".join(used) == chosen
 
 
-def test_chooser__sizes_and_ways_are_tried_each_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is faster for one size may be slower for another, and back."""
+def test_chooser__decides_by_size_and_direction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The faster way is found separately for each size and each direction."""
     use_sizes(monkeypatch, SIZES._replace(timed=True))
     copies = []
     share = _staging.Crew._share
@@ -419,7 +433,8 @@ def test_chooser__sizes_and_ways_are_tried_each_for_itself(monkeypatch: pytest.M
     assert copies == [100, 100, 1000, 1000]
 
 
-def test_a_child_process_makes_its_own_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_buffers__child_process_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forked process pins buffers of its own."""
     made: list[int] = []
     empty = torch.empty
     process = 1
@@ -439,7 +454,8 @@ def test_a_child_process_makes_its_own_buffers(monkeypatch: pytest.MonkeyPatch) 
     assert len(made) <= 4  # a crew may have done it all with one buffer
 
 
-def test_a_memmap_is_cast_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staging__casts_a_memmap_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mapped file is cast piece by piece, in little memory."""
     use_sizes(monkeypatch, SIZES._replace(chunk=1 << 14, buffers=2, least=1, fused=1))
     np.arange(1e5).tofile(tmp_path / "numbers")
     mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
@@ -456,7 +472,9 @@ def test_a_memmap_is_cast_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @at_every_pace
-def test_threads_share_the_buffers() -> None:
+def test_pinned_buffers__are_shared_by_threads() -> None:
+    """Several threads transfer at once with one set of buffers."""
+
     def there_and_back(i: int) -> bool:
         a = np.arange(100.0) + i
         return bool((xbridge.to_numpy(xbridge.to_backend(a, "torch", device=KIND)) == a).all())
@@ -465,7 +483,8 @@ def test_threads_share_the_buffers() -> None:
         assert all(pool.map(there_and_back, range(12)))
 
 
-def test_a_failure_in_a_thread_is_raised_and_gives_the_buffers_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crew__failing_thread_returns_its_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in a thread is raised, and the buffers can be used again."""
     with monkeypatch.context() as patch:
         patch.setattr(_staging, "plain_copy", lambda *_: 1 / 0)
         with pytest.raises(xbridge.DeviceError, match="ZeroDivisionError"):
@@ -474,7 +493,8 @@ def test_a_failure_in_a_thread_is_raised_and_gives_the_buffers_back(monkeypatch:
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
 
 
-def test_an_error_for_lack_of_memory_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_backend__out_of_memory_is_torchs_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own error for a lack of memory reaches the caller unchanged."""
     error = torch.OutOfMemoryError("out of memory")
 
     def fail(*_: object) -> None:
@@ -487,7 +507,8 @@ def test_an_error_for_lack_of_memory_is_torchs_own(monkeypatch: pytest.MonkeyPat
         assert caught.value is error
 
 
-def test_a_device_that_fails_gives_the_buffers_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crew__failing_device_returns_its_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a device has failed, the buffers can be used again."""
     with monkeypatch.context() as patch:
         patch.setattr(api.Event, "synchronize", lambda event: 1 / 0)
         for _ in range(3):
@@ -497,7 +518,8 @@ def test_a_device_that_fails_gives_the_buffers_back(monkeypatch: pytest.MonkeyPa
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
 
 
-def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crew__caller_works_alone_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no thread can be started, the calling thread does the whole transfer."""
     use_sizes(monkeypatch, SIZES._replace(buffers=4))
     start = threading.Thread.start
     started: list[threading.Thread] = []
@@ -517,7 +539,7 @@ def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_crew__error_of_another_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody begins another piece after an error, wherever it is raised, and the error is raised."""
+    """After an error in any thread, no other piece is begun, and the error is raised."""
     fill, failed = _staging.plain_copy, threading.Event()
     home = threading.current_thread()
 
@@ -539,9 +561,10 @@ def test_crew__error_of_another_thread_is_raised(monkeypatch: pytest.MonkeyPatch
 
 
 @at_every_pace
-def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocated(
+def test_to_device_many__aligns_tensors_in_a_pack(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The tensors of a pack are laid where each could have been allocated alone."""
     use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=2, least=1 << 20, fused=1 << 20))
     xs = [numbered(dtype, 2, 3).t() for dtype in DTYPES] + [torch.ones(1), torch.ones(3, 3)[:, ::2]]
 
@@ -558,7 +581,8 @@ def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocate
     assert len({y.untyped_storage().data_ptr() for y in there[:4]}) == 1
 
 
-def test_a_pack_is_moved_in_one_copy_each_way(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_device_many__is_one_copy(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pack is moved in a single copy, in both directions."""
     if KIND == "cuda":
         pytest.skip("the pretend device counts its copies")
     use_sizes(monkeypatch, SIZES._replace(chunk=4096, buffers=1, least=1 << 20, fused=1 << 20))
@@ -579,9 +603,10 @@ def test_a_pack_is_moved_in_one_copy_each_way(engine: ModuleType, monkeypatch: p
     assert [x.tolist() for x in back] == [x.tolist() for x in xs]
 
 
-def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(
+def test_to_device_many__host_results_have_their_own_storage(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """On the host, no tensor of a pack reaches into the memory of another."""
     use_sizes(monkeypatch, SIZES._replace(chunk=4096, buffers=1, least=1 << 20, fused=1 << 20))
 
     back = engine.to_device_many(
@@ -594,7 +619,8 @@ def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(
         back[0].resize_(100)
 
 
-def test_a_tensor_larger_than_a_buffer_is_moved_alone(engine: ModuleType) -> None:
+def test_to_device_many__moves_large_tensors_alone(engine: ModuleType) -> None:
+    """A tensor that is larger than a buffer is not packed."""
     xs = [torch.arange(n) + n for n in (3, 100, 8, 9)]
 
     there = engine.to_device_many(xs, xbridge.Device(DEVICE))
@@ -602,9 +628,8 @@ def test_a_tensor_larger_than_a_buffer_is_moved_alone(engine: ModuleType) -> Non
     assert [x.tolist() for x in there] == [x.tolist() for x in xs]
 
 
-def test_the_core_moves_small_arrays_together_and_large_ones_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_transfer__packs_small_arrays_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small arrays of a batch are moved together and large ones alone, with a cast or without."""
     use_sizes(monkeypatch, SIZES._replace(chunk=1 << 16, buffers=2, least=1 << 18, fused=1 << 18))
     seen = watch_packs(monkeypatch)
     large = np.zeros(1 << 16)
@@ -619,7 +644,8 @@ def test_the_core_moves_small_arrays_together_and_large_ones_alone(
     assert seen == [4, 4]
 
 
-def test_what_follows_the_first_of_its_dtype_is_what_it_would_be_alone() -> None:
+def test_transfer__packed_array_equals_a_single_one() -> None:
+    """An array in a pack arrives as it would alone, however it differs from the first one."""
     first = np.arange(6.0)
     read_only = np.arange(6.0) + 1
     read_only.flags.writeable = False
@@ -649,7 +675,8 @@ def test_what_follows_the_first_of_its_dtype_is_what_it_would_be_alone() -> None
         assert bits(y) == bits(alone)
 
 
-def test_sources_of_a_pack_may_be_written_when_it_is_there() -> None:
+def test_transfer__sources_may_be_written_afterwards() -> None:
+    """Once a pack has arrived, its sources may be written."""
     batch = [np.full(5, i) for i in range(20)]
 
     there = xbridge.transfer(batch, "torch", device=KIND).result()
@@ -659,7 +686,9 @@ def test_sources_of_a_pack_may_be_written_when_it_is_there() -> None:
     assert [x.tolist() for x in there] == [[i] * 5 for i in range(20)]
 
 
-def test_a_pack_that_fails_is_moved_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transfer__failed_pack_is_moved_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a pack fails, its arrays are moved one by one, and an error names one of them."""
+
     def failing(xs: list[torch.Tensor], device: object) -> None:
         raise RuntimeError("out of memory")
 
@@ -675,7 +704,8 @@ def test_a_pack_that_fails_is_moved_one_by_one(monkeypatch: pytest.MonkeyPatch) 
         xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND, copy=True).result()
 
 
-def test_gradients_flow_through_a_transfer() -> None:
+def test_transfer__gradients_flow() -> None:
+    """Gradients flow back through a transfer of several tensors."""
     w = [torch.ones(3, requires_grad=True), torch.ones(50, requires_grad=True)]
 
     there = xbridge.transfer(w, "torch", device=KIND, grad="keep").result()
@@ -684,7 +714,8 @@ def test_gradients_flow_through_a_transfer() -> None:
     assert all(x.grad is not None and x.grad.eq(2).all() for x in w)
 
 
-def test_a_tensor_whose_storage_was_freed_is_refused() -> None:
+def test_transfer__refuses_freed_storage() -> None:
+    """A tensor whose storage was freed is refused in a batch too."""
     freed = torch.ones(5)
     freed.untyped_storage().resize_(0)
 
@@ -692,8 +723,8 @@ def test_a_tensor_whose_storage_was_freed_is_refused() -> None:
         xbridge.transfer([torch.ones(5), freed], "torch", device=KIND).result()
 
 
-def test_fetch_many__declines_tensors_outside_of_their_storage() -> None:
-    """An operator of the device would read beyond the storage. A plan refuses these."""
+def test_fetch_many__declines_tensors_beyond_their_storage() -> None:
+    """A tensor that reaches beyond its storage is left to a plan, which refuses it."""
     whole, freed, shrunk = torch.ones(5), torch.ones(5), torch.ones(9)[4:]
     freed.untyped_storage().resize_(0)
     shrunk.untyped_storage().resize_(32)
@@ -717,18 +748,18 @@ def setting(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], _pinned.Sizes]:
 
 
 @pytest.mark.parametrize("mebibytes", [1, 3, 64, 100])
-def test_no_more_is_pinned_than_the_setting_says(
-    mebibytes: int, setting: Callable[[str], _pinned.Sizes]
-) -> None:
+def test_pinned_mib__limits_pinned_memory(mebibytes: int, setting: Callable[[str], _pinned.Sizes]) -> None:
+    """No more memory is pinned than the setting allows."""
     chunk, buffers, *_ = setting(str(mebibytes))
 
     assert chunk.bit_count() == 1
     assert mebibytes / 2 < chunk * buffers / 2**20 <= mebibytes
 
 
-def test_at_zero_nothing_is_staged(
+def test_pinned_mib__zero_stages_nothing(
     setting: Callable[[str], _pinned.Sizes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With the setting at zero, no buffer is used."""
     off = setting("0")
     use_sizes(monkeypatch, off)
     monkeypatch.setattr(_pinned.PinnedBuffers, "lend", None)
@@ -739,16 +770,16 @@ def test_at_zero_nothing_is_staged(
 
 
 @pytest.mark.parametrize("said", ["", " ", " 64 "])
-def test_a_setting_may_stand_among_spaces_and_nothing_is_the_default(
-    said: str, setting: Callable[[str], _pinned.Sizes]
-) -> None:
+def test_pinned_mib__ignores_spaces(said: str, setting: Callable[[str], _pinned.Sizes]) -> None:
+    """Spaces around the number are ignored, and an empty setting means the default."""
     assert setting(said) == setting("64")
 
 
 @pytest.mark.parametrize("mebibytes", [1 << 40, 1 << 60])
-def test_memory_that_cannot_be_pinned_is_an_error_that_names_the_setting(
+def test_pinned_mib__error_of_unpinnable_memory_names_it(
     mebibytes: int, setting: Callable[[str], _pinned.Sizes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """If memory cannot be pinned, the error names the setting."""
     enormous = setting(str(mebibytes))._replace(least=1, timed=False)
     use_sizes(monkeypatch, enormous)
 
@@ -756,9 +787,8 @@ def test_memory_that_cannot_be_pinned_is_an_error_that_names_the_setting(
         xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
 
-def test_the_error_of_buffers_that_cannot_be_pinned_names_them_and_the_reason_of_torch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_pinned_buffers__error_states_sizes_and_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If buffers cannot be pinned, the error gives their number and size and torch's reason."""
     empty = torch.empty
 
     def failing(*args: Any, **options: Any) -> torch.Tensor:
@@ -779,12 +809,13 @@ def test_the_error_of_buffers_that_cannot_be_pinned_names_them_and_the_reason_of
 
 
 @pytest.mark.parametrize(("processors", "buffers"), [(None, 1), (1, 1), (6, 6), (8, 8), (100, 8)])
-def test_every_processor_has_a_buffer_up_to_eight(
+def test_pinned_mib__one_buffer_for_each_processor(
     processors: int | None,
     buffers: int,
     setting: Callable[[str], _pinned.Sizes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Each processor has a buffer, up to eight of them."""
     monkeypatch.setattr("os.cpu_count", lambda: processors)
     found = setting("64")
 
@@ -793,7 +824,8 @@ def test_every_processor_has_a_buffer_up_to_eight(
 
 
 @pytest.mark.parametrize("said", ["much", "-1", "1.5"])
-def test_a_setting_that_is_not_a_number_is_refused(said: str, setting: Callable[[str], object]) -> None:
+def test_pinned_mib__refuses_what_is_not_a_number(said: str, setting: Callable[[str], object]) -> None:
+    """A setting that is not a whole number is refused with an example."""
     with pytest.raises(xbridge.OptionError) as failure:
         setting(said)
 
@@ -803,7 +835,8 @@ def test_a_setting_that_is_not_a_number_is_refused(said: str, setting: Callable[
     )
 
 
-def test_what_arrives_belongs_to_no_stream_but_the_current_one() -> None:
+def test_to_backend__memory_belongs_to_the_current_stream() -> None:
+    """Memory that arrives on a side stream is reused on that stream without a hazard."""
     side = api.Stream()
     with api.stream(side):
         there = xbridge.to_backend(np.ones(100), "torch", device=KIND)

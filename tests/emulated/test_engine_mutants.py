@@ -286,9 +286,10 @@ def caught(check: Callable[[ModuleType], None], engine: ModuleType, pace: float 
 
 @pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_engine_is_right(
+def test_engine__keeps_each_promise_at_every_pace(
     check: Callable[[ModuleType], None], pace: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The transfer engine passes all checks, whether the device is fast or slow."""
     if check is check_that_nobody_waits_for_this_thread and (KIND == "cuda" or pace is not None):
         pytest.skip("nobody can see that: whoever computes may be done")
     with paced(pace):
@@ -310,7 +311,8 @@ MISTAKES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("pace", RUSHED.values(), ids=RUSHED)
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_in_it_is_caught(
+def test_engine__each_planted_mistake_is_caught(
     mistake: dict[str, Any], pace: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each planted mistake makes at least one of the checks fail."""
     assert any(caught(check, use_small_buffers(monkeypatch, **mistake), pace) for check in CHECKS)

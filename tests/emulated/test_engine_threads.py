@@ -44,9 +44,8 @@ EXPECTED = [[i + 1.0] * 4 for i in range(3)]
 
 @pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
 @pytest.mark.parametrize("target", ["numpy", "torch"])
-def test_what_the_consumer_has_asked_for_is_there_when_it_is_handed_out(
-    target: str, pace: float | None
-) -> None:
+def test_prefetch__batch_is_complete_when_handed_out(target: str, pace: float | None) -> None:
+    """A batch is complete when it is handed out, even if its work was queued before."""
     with paced(pace), api.stream(api.Stream()):
         batches = [made(i) for i in range(3)]
 
@@ -55,7 +54,8 @@ def test_what_the_consumer_has_asked_for_is_there_when_it_is_handed_out(
 
 
 @pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
-def test_an_iterable_may_have_a_stream_of_its_own(pace: float | None) -> None:
+def test_prefetch__iterable_may_use_its_own_stream(pace: float | None) -> None:
+    """Batches that the iterable computes on a stream of its own arrive complete."""
     own = api.Stream()
 
     def batches() -> Iterator[torch.Tensor]:
@@ -69,7 +69,8 @@ def test_an_iterable_may_have_a_stream_of_its_own(pace: float | None) -> None:
         assert [x.tolist() for x in there] == EXPECTED
 
 
-def test_an_iterable_works_on_the_stream_of_the_consumer_in_its_modes() -> None:
+def test_prefetch__iterable_runs_on_the_consumers_stream() -> None:
+    """The iterable runs in another thread, on the stream and in the modes of the consumer."""
     seen = []
 
     def batches() -> Iterator[torch.Tensor]:
@@ -85,7 +86,9 @@ def test_an_iterable_works_on_the_stream_of_the_consumer_in_its_modes() -> None:
     assert threading.get_ident() not in {thread for *_, thread in seen}
 
 
-def test_an_iterable_makes_tensors_where_the_consumer_does() -> None:
+def test_prefetch__iterable_sees_the_consumers_default_device() -> None:
+    """The iterable makes tensors on the default device of the consumer."""
+
     def batches() -> Iterator[torch.Tensor]:
         yield torch.ones(2)
 
@@ -98,9 +101,8 @@ def test_an_iterable_makes_tensors_where_the_consumer_does() -> None:
 
 
 @pytest.mark.parametrize("device", [None, KIND])
-def test_the_allocator_hears_of_the_consumers_stream(
-    device: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prefetch__records_the_consumers_stream(device: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's allocator learns that the consumer's stream uses a batch."""
     told = []
     record_stream = torch.Tensor.record_stream
 
@@ -123,7 +125,7 @@ def test_the_allocator_hears_of_the_consumers_stream(
 
 @pytest.mark.parametrize("pending", [torch.conj, lambda x: x.conj().imag], ids=["conjugate", "negative"])
 def test_threaded__pending_operation_stays_pending(pending: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Torch cannot record the stream of such a tensor, but that of its memory."""
+    """A lazily conjugated or negated tensor stays lazy in another thread."""
     x = pending(torch.full((4,), 1 + 2j, device=KIND))
     for made in (xbridge.transfer([x], "torch").result()[0], *xbridge.prefetch([x], "torch")):
         assert (made.is_conj(), made.is_neg()) == (x.is_conj(), x.is_neg())
@@ -137,9 +139,8 @@ class Foreign:
         self.values = values
 
 
-def test_the_target_has_its_own_stream_on_the_device_of_another_library(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ends__names_each_library_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries that share a device are each asked for their own stream on it."""
     asked, backend = [], get("torch")
     threaded = backend.threaded
 
@@ -165,7 +166,8 @@ def test_the_target_has_its_own_stream_on_the_device_of_another_library(
     assert found == [(Theirs, DEVICE), (backend, DEVICE), (Theirs, "cpu")]
 
 
-def test_a_transfer_from_the_host_does_not_wait_for_other_computations() -> None:
+def test_transfer__does_not_wait_for_other_streams() -> None:
+    """A transfer from the host does not wait for a computation on another stream."""
     if KIND == "cuda":
         pytest.skip("a computation that goes on until it may end is the pretend one's")
     computed = threading.Event()
@@ -188,7 +190,8 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, word, lambda: threading.get_ident() == me, raising=False)
 
 
-def test_while_a_graph_is_captured_no_other_thread_may_convert(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transfer__refuses_other_threads_during_graph_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a graph is captured, no other thread may convert, and the error says what may."""
     x = torch.ones(4, device=KIND)
     captured(monkeypatch)
     monkeypatch.setattr(api.Stream, "record_event", None)
@@ -207,7 +210,8 @@ def test_while_a_graph_is_captured_no_other_thread_may_convert(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("kind", ["cpu", "meta", "mps", "xpu", KIND])
-def test_only_a_kind_of_device_with_streams_is_asked_for_them(kind: str) -> None:
+def test_streams_of__asks_only_devices_with_streams(kind: str) -> None:
+    """Only a kind of device that has streams is asked for them."""
     api = _threads.streams_of(torch.device(kind))
 
     assert hasattr(api, "Stream") is (api is not None)
@@ -215,9 +219,10 @@ def test_only_a_kind_of_device_with_streams_is_asked_for_them(kind: str) -> None
     assert api is not None or kind != KIND
 
 
-def test_while_a_graph_is_captured_arrays_are_moved_without_pinned_buffers(
+def test_to_backend__uses_no_pinned_buffer_during_graph_capture(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """While a graph is captured, arrays are moved without pinned buffers."""
     captured(monkeypatch)
     monkeypatch.setattr(_pinned.PinnedBuffers, "lend", None)
 
@@ -225,9 +230,10 @@ def test_while_a_graph_is_captured_arrays_are_moved_without_pinned_buffers(
     assert len(engine.to_device_many([torch.ones(2)] * 3, xbridge.Device(DEVICE))) == 3
 
 
-def test_two_first_uses_at_once_make_one_set_of_buffers(
+def test_pinned_buffers__concurrent_first_uses_make_one_set(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Two threads that transfer for the first time make one set of buffers."""
     made = []
     both = threading.Barrier(2, timeout=0.2)
     real = _pinned.PinnedBuffers
@@ -276,7 +282,7 @@ def test_prefetch__batches_on_the_device_are_bounded(depth: int, monkeypatch: py
 
 
 def test_prefetch__last_reference_to_a_batch_is_dropped_by_the_program() -> None:
-    """No batch is deleted in a thread of the loop, whose work would stop meanwhile."""
+    """No thread of the loop deletes a batch, since that would delay its work."""
     dropped: list[int] = []
 
     def noted(batch: torch.Tensor) -> None:

@@ -26,7 +26,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 BATCH = [np.full(2, float(i)) for i in range(5)] + [np.arange(3)]
 
 
-def test_every_array_of_a_pack_is_counted_with_its_bytes() -> None:
+def test_record__counts_each_array_of_a_pack() -> None:
+    """A record counts each array of a pack with its own bytes."""
     with record() as seen:
         there = xbridge.transfer(BATCH, "torch", device=KIND).result()
         back = xbridge.transfer(there, "numpy").result()
@@ -41,14 +42,16 @@ def test_every_array_of_a_pack_is_counted_with_its_bytes() -> None:
     }
 
 
-def test_a_record_counts_the_bytes_of_the_plan() -> None:
+def test_record__agrees_with_explain_on_bytes() -> None:
+    """A record counts as many bytes as the plans foretell."""
     foretold = [explain(x, "torch", device=KIND) for x in BATCH]
     with record() as seen:
         xbridge.transfer(BATCH, "torch", device=KIND).result()
     assert sum(row.moved for row in seen.rows) == sum(step.nbytes or 0 for p in foretold for step in p.steps)
 
 
-def test_arrays_are_moved_together_with_and_without_an_observer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record__does_not_split_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays are packed alike with and without a record."""
     use_sizes(monkeypatch, SIZES._replace(chunk=4096))
     packs = watch_packs(monkeypatch)
     xbridge.transfer(BATCH, "torch", device=KIND).result()
@@ -58,7 +61,8 @@ def test_arrays_are_moved_together_with_and_without_an_observer(monkeypatch: pyt
     assert packs == [len(BATCH)] * 2
 
 
-def test_nothing_is_sent_where_a_policy_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy__forbidden_transfer_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a policy forbids transfers, nothing is sent, in this thread or another."""
     sent: list[object] = []
     monkeypatch.setattr(get("torch"), "to_device_many", lambda *args: sent.append(args))
     monkeypatch.setattr(get("torch"), "to_device", lambda *args: sent.append(args))

@@ -43,8 +43,8 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=list(WAYS))
 @functions
-def test_aligned__results_are_where_the_caller_is(f: Any, way: Callable[[Any], Any]) -> None:
-    """`device` is the place of the computation, and not that of results or gradients."""
+def test_aligned__results_are_on_the_callers_device(f: Any, way: Callable[[Any], Any]) -> None:
+    """`device` is where the function computes; results and gradients stay with the caller."""
     if f is FUNCTIONS["numpy"] and way is WAYS["jvp"]:
         return  # it has no jvp
     made = way(f)
@@ -53,8 +53,8 @@ def test_aligned__results_are_where_the_caller_is(f: Any, way: Callable[[Any], A
 
 
 @functions
-def test_aligned__gradients_are_where_their_arguments_are(f: Any) -> None:
-    """Of tensors on several devices, the first that is followed decides, whatever its place."""
+def test_aligned__gradients_are_on_the_devices_of_their_arguments(f: Any) -> None:
+    """A gradient is on the device of its argument, and the result on that of the first one tracked."""
     here, far = torch.full((2,), 2.0), there(3, tracked=True)
     y = f(here, far)
     assert str(y.device) == DEVICE
@@ -88,8 +88,8 @@ def test_aligned__program_gathers_tensors_of_several_devices(
     assert (str(y.device), y.tolist()) == (DEVICE if tracked else "cpu", [6, 6])
 
 
-def test_aligned__without_a_device_is_refused() -> None:
-    """A library that lacks the device gets no array of it unless `device` says so."""
+def test_aligned__refuses_a_device_that_the_library_lacks() -> None:
+    """A library that lacks the device of an array refuses it unless `device` is given."""
     if DEVICE.startswith("emu"):
         f = aligned(backend="jax")(jax.numpy.sin)
         with pytest.raises(DeviceError, match="try device='cpu'"):
@@ -97,7 +97,7 @@ def test_aligned__without_a_device_is_refused() -> None:
 
 
 @pytest.mark.parametrize("xs", [(0, 1), (1, 0)])
-def test_aligned__describes_results_of_tensors_without_values(xs: tuple[int, int]) -> None:
-    """A meta tensor beside one with values has no values to move, and so has the result."""
+def test_aligned__meta_argument_gives_a_meta_result(xs: tuple[int, int]) -> None:
+    """A meta tensor has no values to compute with, so the result is a meta tensor too."""
     each = torch.ones(2, device="meta"), there(3)
     assert FUNCTIONS["jax"](*[each[i] for i in xs]).is_meta

@@ -20,7 +20,8 @@ def counting() -> torch.Tensor:
 
 
 @pace
-def test_a_result_that_is_read_too_early_is_not_there(pace: float | None) -> None:
+def test_copy__read_too_early_gives_garbage(pace: float | None) -> None:
+    """The result of a non-blocking copy is there only after a wait."""
     x = counting()
     with paced(pace):
         host = x.to("cpu", non_blocking=True)
@@ -31,7 +32,8 @@ def test_a_result_that_is_read_too_early_is_not_there(pace: float | None) -> Non
 
 
 @pace
-def test_a_pinned_target_that_is_read_too_early_holds_what_it_held(pace: float | None) -> None:
+def test_copy__pinned_target_read_too_early_is_stale(pace: float | None) -> None:
+    """A pinned target keeps its old values until somebody waits."""
     x, host = counting(), torch.zeros(3).pin_memory()
     with paced(pace):
         host.copy_(x, non_blocking=True)
@@ -41,7 +43,8 @@ def test_a_pinned_target_that_is_read_too_early_holds_what_it_held(pace: float |
         assert host.tolist() == [1, 2, 3]
 
 
-def test_a_pinned_target_that_is_used_again_for_the_same_values_hides_that_it_is_read_too_early() -> None:
+def test_copy__reused_pinned_target_hides_an_early_read() -> None:
+    """If the target held the same values before, an early read goes unnoticed."""
     x, host = counting(), torch.zeros(3).pin_memory()
     host.copy_(x)
     host.copy_(x, non_blocking=True)
@@ -55,7 +58,8 @@ def test_a_pinned_target_that_is_used_again_for_the_same_values_hides_that_it_is
 
 
 @pace
-def test_a_pinned_source_that_is_written_too_early_arrives_changed(pace: float | None) -> None:
+def test_copy__pinned_source_written_too_early_arrives_changed(pace: float | None) -> None:
+    """A write to a pinned source before a wait changes what arrives."""
     pinned = torch.ones(3).pin_memory()
     with paced(pace):
         x = pinned.to("emu", non_blocking=True)
@@ -69,7 +73,8 @@ def test_a_pinned_source_that_is_written_too_early_arrives_changed(pace: float |
 
 
 @pace
-def test_a_pinned_source_may_be_written_after_a_copy_that_blocks(pace: float | None) -> None:
+def test_copy__blocking_copy_releases_its_pinned_source(pace: float | None) -> None:
+    """After a blocking copy, the pinned source may be written."""
     pinned = torch.ones(3).pin_memory()
     with paced(pace):
         x = pinned.to("emu")
@@ -79,7 +84,8 @@ def test_a_pinned_source_may_be_written_after_a_copy_that_blocks(pace: float | N
 
 @pace
 @pytest.mark.parametrize("non_blocking", [False, True])
-def test_pageable_memory_may_be_written_at_once(non_blocking: bool, pace: float | None) -> None:
+def test_copy__pageable_source_may_be_written_at_once(non_blocking: bool, pace: float | None) -> None:
+    """Pageable memory may be written after the call, blocking or not."""
     source = torch.ones(3)
     with paced(pace):
         x = source.to("emu", non_blocking=non_blocking)
@@ -88,7 +94,8 @@ def test_pageable_memory_may_be_written_at_once(non_blocking: bool, pace: float 
 
 
 @pace
-def test_a_copy_into_pageable_memory_is_there_at_once(pace: float | None) -> None:
+def test_copy__into_pageable_memory_is_complete(pace: float | None) -> None:
+    """A copy into pageable memory is complete when the call returns."""
     host = torch.zeros(3)
     x = counting()
     with paced(pace):
@@ -97,7 +104,8 @@ def test_a_copy_into_pageable_memory_is_there_at_once(pace: float | None) -> Non
 
 
 @pace
-def test_a_blocking_copy_into_pinned_memory_is_there_at_once(pace: float | None) -> None:
+def test_copy__blocking_into_pinned_memory_is_complete(pace: float | None) -> None:
+    """A blocking copy into pinned memory is complete when the call returns."""
     host = torch.zeros(3).pin_memory()
     x = counting()
     with paced(pace):
@@ -106,7 +114,8 @@ def test_a_blocking_copy_into_pinned_memory_is_there_at_once(pace: float | None)
 
 
 @pace
-def test_a_stream_that_does_not_wait_for_the_copy_computes_with_garbage(pace: float | None) -> None:
+def test_stream__without_a_wait_computes_with_garbage(pace: float | None) -> None:
+    """A stream that does not wait for a copy computes with garbage."""
     pinned, side = torch.ones(3).pin_memory(), api.Stream()
     x = torch.empty(3, device="emu")
     with paced(pace):
@@ -118,7 +127,8 @@ def test_a_stream_that_does_not_wait_for_the_copy_computes_with_garbage(pace: fl
         assert (x + 1).tolist() == [2, 2, 2]
 
 
-def test_a_stream_that_does_not_wait_for_the_producer_copies_garbage() -> None:
+def test_stream__without_a_wait_copies_garbage() -> None:
+    """A stream that does not wait for the producer copies garbage."""
     side = api.Stream()
     x = torch.zeros(3, device="emu") + 1
     with side:
@@ -130,7 +140,8 @@ def test_a_stream_that_does_not_wait_for_the_producer_copies_garbage() -> None:
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_memory_that_another_stream_still_uses_is_given_away_unless_it_is_recorded(recorded: bool) -> None:
+def test_record_stream__keeps_memory_from_being_reused(recorded: bool) -> None:
+    """Memory in use by another stream is reused too early unless it was recorded."""
     x, side = torch.ones(257, device="emu"), api.Stream()
     side.wait_stream(api.current_stream())
     with side:
@@ -146,7 +157,8 @@ def test_memory_that_another_stream_still_uses_is_given_away_unless_it_is_record
         assert later.isnan().any().item() is not recorded
 
 
-def test_a_host_scalar_that_comes_first_causes_no_wait() -> None:
+def test_kernel__host_scalar_operand_does_not_wait() -> None:
+    """An operator with a host scalar does not wait for the copy of its other operand."""
     pinned = torch.ones(3).pin_memory()
     x = torch.tensor(2.0) * pinned.to("emu", non_blocking=True)
 
@@ -155,7 +167,8 @@ def test_a_host_scalar_that_comes_first_causes_no_wait() -> None:
     assert x.tolist() == [10, 10, 10]
 
 
-def test_a_kernel_waits_as_a_copy_does() -> None:
+def test_kernel__runs_in_the_order_of_the_stream() -> None:
+    """An operator is queued like a copy, and reads a pinned source when it runs."""
     pinned = torch.ones(3).pin_memory()
     x = pinned.to("emu", non_blocking=True) * 2
 
@@ -164,7 +177,8 @@ def test_a_kernel_waits_as_a_copy_does() -> None:
     assert x.tolist() == [10, 10, 10]
 
 
-def test_a_host_scalar_is_taken_at_the_call() -> None:
+def test_kernel__reads_a_host_scalar_at_the_call() -> None:
+    """A host scalar may be changed after the call."""
     scale = torch.tensor(2.0)
     x = counting() * scale
 
@@ -173,7 +187,8 @@ def test_a_host_scalar_is_taken_at_the_call() -> None:
     assert x.tolist() == [2, 4, 6]
 
 
-def test_memory_that_is_freed_before_its_stream_gets_there_is_still_read_right() -> None:
+def test_memory__freed_before_use_is_still_read_correctly() -> None:
+    """Memory that is freed before its stream has read it keeps its values until then."""
     x = counting()
     y = x * 2
     del x

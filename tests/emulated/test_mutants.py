@@ -60,8 +60,8 @@ WRONG: dict[str, Move] = {
         through_pinned_memory,
     )
 }
-RESULT = transfers.test_the_result_is_there_as_soon_as_the_call_has_returned
-SOURCE = transfers.test_the_source_may_be_written_as_soon_as_the_call_has_returned
+RESULT = transfers.test_to_numpy__result_is_complete_on_return
+SOURCE = transfers.test_to_backend__source_may_be_written_on_return
 PROMISES: list[tuple[Callable[[Any], None], Any]] = [
     *((RESULT, way) for way in transfers.BACK.values()),
     *((SOURCE, way) for way in transfers.SOURCES.values()),
@@ -81,14 +81,16 @@ def broken(promise: Callable[[Any], None], way: object) -> bool:
 
 @pytest.mark.parametrize("pace", RUSHED.values(), ids=RUSHED)
 @pytest.mark.parametrize("move", WRONG.values(), ids=WRONG)
-def test_a_wrong_way_breaks_a_promise(
+def test_to_device__wrong_way_breaks_a_promise(
     move: Move, pace: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each wrong way to move a tensor fails a test of the transfers."""
     monkeypatch.setattr(get("torch"), "to_device", lambda x, device: move(x, str(device)))
 
     with paced(pace):
         assert any(broken(promise, way) for promise, way in PROMISES)
 
 
-def test_the_promises_are_kept_by_the_right_way() -> None:
+def test_to_device__right_way_keeps_the_promises() -> None:
+    """The same tests pass with the backend's own function."""
     assert not any(broken(promise, way) for promise, way in PROMISES)

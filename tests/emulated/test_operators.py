@@ -90,7 +90,8 @@ ON_COMPLEX = {
 
 
 @pytest.mark.parametrize("do", ON_REALS.values(), ids=ON_REALS)
-def test_an_operator_gives_what_it_gives_on_the_host(do: Callable[..., Any]) -> None:
+def test_operator__agrees_with_the_host(do: Callable[..., Any]) -> None:
+    """An operator gives the bits, dtype and strides that it gives on the host."""
     result, expected = do(X.to("emu")), do(X)
 
     assert (str(result.device), result.dtype) == ("emu:0", expected.dtype)
@@ -99,12 +100,14 @@ def test_an_operator_gives_what_it_gives_on_the_host(do: Callable[..., Any]) -> 
 
 
 @pytest.mark.parametrize("do", ON_COMPLEX.values(), ids=ON_COMPLEX)
-def test_a_pending_operation_gives_what_it_gives_on_the_host(do: Callable[..., Any]) -> None:
+def test_operator__pending_conjugation_agrees_with_the_host(do: Callable[..., Any]) -> None:
+    """A lazy conjugation or negation on the device gives the bits of the host."""
     assert same_bits(do(Z.to("emu")).cpu(), do(Z))
 
 
 @pytest.mark.parametrize("do", [torch.conj, lambda z: z.conj().imag], ids=["conj", "neg"])
-def test_what_is_pending_on_the_host_arrives_done(do: Callable[..., Any]) -> None:
+def test_operator__pending_on_the_host_is_resolved_by_the_move(do: Callable[..., Any]) -> None:
+    """What is pending on the host is done when the tensor arrives."""
     assert same_bits(do(Z).to("emu").cpu(), do(Z))
 
 
@@ -122,11 +125,13 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_a_tensor_can_be_made_there(make: Callable[..., Any]) -> None:
+def test_operator__creates_tensors_on_the_device(make: Callable[..., Any]) -> None:
+    """A function that creates a tensor gives the same bits on the device."""
     assert same_bits(make(device="emu").cpu(), make())
 
 
-def test_a_memory_format_is_kept() -> None:
+def test_empty__keeps_the_memory_format() -> None:
+    """A memory format is kept by a new tensor."""
     x = torch.empty(1, 2, 3, 4, device="emu", memory_format=torch.channels_last)
 
     assert x.is_contiguous(memory_format=torch.channels_last)
@@ -142,7 +147,8 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("ask", ANSWERS.values(), ids=ANSWERS)
-def test_a_question_about_values_is_answered_as_on_the_host(ask: Callable[..., Any]) -> None:
+def test_operator__answers_as_on_the_host(ask: Callable[..., Any]) -> None:
+    """A question about values has the same answer as on the host."""
     assert ask(X.to("emu")) == ask(X)
 
 
@@ -158,7 +164,8 @@ MIXED = {
 
 
 @pytest.mark.parametrize("mix", MIXED.values(), ids=MIXED)
-def test_two_devices_in_one_operator_are_refused(mix: Callable[..., Any]) -> None:
+def test_operator__refuses_mixed_devices(mix: Callable[..., Any]) -> None:
+    """Operands on two devices are refused, and the one on the host is unchanged."""
     host = X.clone()
 
     with pytest.raises(RuntimeError, match="device"):
@@ -167,7 +174,8 @@ def test_two_devices_in_one_operator_are_refused(mix: Callable[..., Any]) -> Non
     assert same_bits(host, X)
 
 
-def test_shapes_that_do_not_fit_are_refused_at_the_call() -> None:
+def test_operator__refuses_wrong_shapes_at_the_call() -> None:
+    """Shapes that do not fit raise at the call and not at the next wait."""
     x = torch.ones(3, device="emu")
 
     with pytest.raises(RuntimeError, match="size"):

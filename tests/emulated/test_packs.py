@@ -53,7 +53,7 @@ def equal(made: list[Any], given: list[np.ndarray]) -> bool:
 
 @pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
 def test_batch__odd_arrays_are_converted_one_by_one(pace: float | None) -> None:
-    """One odd array among others has no effect on the way that the others take."""
+    """An unusual array in a batch does not keep the others from being packed."""
     odd = [np.arange(6.0)[::2], np.ones(3, ">f4"), np.zeros((0, 2)), np.zeros(1 << 12), np.array(["text"])]
     given = [*arrays(20), *odd]
     with paced(pace):
@@ -83,8 +83,8 @@ def test_transfer__handle_is_done_when_its_pack_has_arrived() -> None:
 
 
 @pytest.mark.usefixtures("no_thread")
-def test_transfer__time_is_over_before_the_device_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The transfer goes on, and a later call has its result."""
+def test_transfer__continues_after_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timeout does not end the transfer, and a later call has its result."""
     handle = xbridge.transfer(tensors(), "numpy")
     with monkeypatch.context() as patch:
         patch.setattr(api.Event, "query", lambda event: False)
@@ -95,8 +95,8 @@ def test_transfer__time_is_over_before_the_device_is_done(monkeypatch: pytest.Mo
     assert equal(handle.result(), arrays())
 
 
-def test_transfer__handles_keep_a_few_buffers_and_give_them_back() -> None:
-    """Others take threads meanwhile, and a handle that is deleted gives its buffer back."""
+def test_transfer__handles_hold_a_limited_number_of_buffers() -> None:
+    """Further transfers use threads, and a deleted handle returns its buffer."""
     handles = [xbridge.transfer(tensors(), "numpy") for _ in range(4)]
     kinds = [type(handle._future).__name__ for handle in handles]
     assert kinds == ["Queued", "Queued", "Future", "Future"]
@@ -112,7 +112,7 @@ def test_transfer__handles_keep_a_few_buffers_and_give_them_back() -> None:
 def test_transfer__one_buffer_is_left_for_calls_that_wait(
     buffers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handle that nobody asks for its result does not hold up others."""
+    """Handles with pending results leave a buffer for calls that wait."""
     use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=buffers, least=1 << 20))
     kept = [xbridge.transfer(tensors(), "numpy") for _ in range(3)]
     assert equal(xbridge.tree.to_numpy(tensors()), arrays())
@@ -127,14 +127,14 @@ FEW: dict[str, Callable[[], list[np.ndarray]]] = {
 
 
 @pytest.mark.parametrize("make", FEW.values(), ids=FEW)
-def test_transfer__of_other_batches_takes_a_thread(make: Callable[[], list[np.ndarray]]) -> None:
-    """What is not one pack of ordinary arrays is converted in a thread."""
+def test_transfer__other_batches_use_a_thread(make: Callable[[], list[np.ndarray]]) -> None:
+    """A batch that is not a single pack of ordinary arrays is converted in a thread."""
     handle = xbridge.transfer(make(), "torch", device=KIND)
     assert type(handle._future).__name__ == "Future"
     assert equal(handle.result(), make())
 
 
-def test_transfer__much_is_not_packed_by_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transfer__large_batch_is_packed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call returns soon, and a thread packs what takes time."""
     monkeypatch.setattr(_packs, "AT_CALL", 100)
     handle = xbridge.transfer(arrays(), "torch", device=KIND)
@@ -143,8 +143,8 @@ def test_transfer__much_is_not_packed_by_the_caller(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("word", ["wait", "result"])
-def test_transfer__converts_anew_if_the_device_fails(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the device is that of the array, as for a conversion."""
+def test_transfer__converts_again_if_the_device_fails(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the device fails while a pack is pending, its arrays are converted without it."""
 
     def fail(*_: object) -> None:
         raise RuntimeError
@@ -154,8 +154,8 @@ def test_transfer__converts_anew_if_the_device_fails(word: str, monkeypatch: pyt
     assert equal(handle.result(), arrays())
 
 
-def test_transfer__child_cannot_ask_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The handle of another process says so, unless it had its result before."""
+def test_transfer__child_process_cannot_wait_for_a_handle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handle of another process is refused unless it has its result already."""
     handle, had = xbridge.transfer(tensors(), "numpy"), xbridge.transfer(arrays(), "torch", device=KIND)
     had.result()
     elsewhere = os.getpid() + 1
@@ -168,10 +168,8 @@ def test_transfer__child_cannot_ask_the_device(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("pinning", [True, False])
-def test_batch__without_memory_arrays_are_moved_one_by_one(
-    pinning: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If there is no memory for a pack, on the device or pinned, there may be some for each array."""
+def test_batch__falls_back_without_memory_for_a_pack(pinning: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If memory for a pack is lacking, arrays are moved one by one."""
     given, there, empty = arrays(), tensors(), torch.empty
 
     def failing(*args: Any, **options: Any) -> torch.Tensor:
@@ -191,7 +189,7 @@ def test_batch__without_memory_arrays_are_moved_one_by_one(
     assert equal(xbridge.transfer(given, "torch", device=KIND).result(), given)
 
 
-def test_batch__is_packed_by_several_threads_at_once() -> None:
+def test_batch__can_be_packed_by_several_threads() -> None:
     """Each thread has buffers of its own while it needs them."""
     wrong: list[int] = []
 
@@ -210,8 +208,8 @@ def test_batch__is_packed_by_several_threads_at_once() -> None:
     assert not wrong
 
 
-def test_release__buffers_that_nobody_uses_are_forgotten() -> None:
-    """Memory is pinned again when it is needed again."""
+def test_release__frees_unused_buffers() -> None:
+    """Unused buffers are freed, and memory is pinned again when it is needed."""
     _pinned.release()  # there are none
     assert equal(xbridge.tree.to_numpy(tensors()), arrays())
     buffers = _pinned.buffers_of(PLACE)
@@ -224,8 +222,8 @@ def test_release__buffers_that_nobody_uses_are_forgotten() -> None:
     assert equal(xbridge.tree.to_numpy(tensors()), arrays())
 
 
-def test_queue_mark__waits_for_what_was_queued() -> None:
-    """The mark of a device waits; that of the host has nothing to wait for."""
+def test_queue_mark__waits_for_queued_work() -> None:
+    """The mark of a device waits for its queue; that of the host has nothing to wait for."""
     mark = get("torch").queue_mark
     assert mark is not None
     x = torch.ones(3, device=KIND) + 1
@@ -236,16 +234,16 @@ def test_queue_mark__waits_for_what_was_queued() -> None:
     assert x.tolist() == [2] * 3
 
 
-def test_send_many__declines_all_in_a_mode() -> None:
-    """In the inference mode, a plan makes tensors outside of it, as for a single array."""
+def test_send_many__declines_inference_mode() -> None:
+    """In inference mode, the arrays of a batch become ordinary tensors, as single ones do."""
     with torch.inference_mode():
         there = xbridge.tree.to_backend(arrays(20), "torch", device=KIND)
     assert not any(x.is_inference() for x in there)
     assert equal(there, arrays(20))
 
 
-def test_fetch_many__declines_tensors_of_the_host() -> None:
-    """None of them is moved, also beside arrays of another library."""
+def test_fetch_many__declines_host_tensors() -> None:
+    """Tensors of the host are not packed, alone or next to other arrays."""
     fetch = get("torch").fetch_many
     assert fetch is not None
     assert fetch([torch.ones(2), torch.ones(3)]) is None
@@ -255,22 +253,22 @@ def test_fetch_many__declines_tensors_of_the_host() -> None:
     assert equal(mixed, [*arrays(20), *arrays(2)])
 
 
-def test_batch__of_odd_arrays_alone_is_planned() -> None:
-    """A batch without an ordinary array has no pack."""
+def test_batch__of_unusual_arrays_is_planned() -> None:
+    """A batch without an ordinary array is converted without a pack."""
     odd = [np.arange(6.0)[::2] + 0j for _ in range(20)]
     odd = [np.repeat(a, 2)[::2] for a in odd]
     assert equal(xbridge.tree.to_backend(odd, "torch", device=KIND), odd)
 
 
-def test_batch__dtypes_that_an_operator_may_lack_are_packed_as_others() -> None:
-    """Their bits arrive."""
+def test_batch__packs_unsigned_dtypes() -> None:
+    """Unsigned integers, for which torch lacks operators, are packed like any other dtype."""
     given = [np.arange(5).astype(word) for word in ("uint16", "uint32", "uint64") for _ in range(2)]
     there = xbridge.tree.to_backend(given, "torch", device=KIND)
     assert equal(xbridge.tree.to_numpy(there), given)
 
 
-def test_batch__device_without_a_move_or_that_is_missing_has_no_packs() -> None:
-    """Arrays for the host are shared, and a device that is not there is an error as ever."""
+def test_batch__host_and_missing_devices_have_no_packs() -> None:
+    """Arrays for the host are shared, and a missing device is the usual error."""
     given = arrays(20)
     here = xbridge.tree.to_backend(given, "torch", device="cpu")
     assert all(xbridge.shares_memory(a, x) for a, x in zip(given, here, strict=True))

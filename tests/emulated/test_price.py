@@ -90,8 +90,8 @@ def there(xs: list[np.ndarray]) -> list[torch.Tensor]:
     return [torch.from_numpy(x).to(KIND) for x in xs]
 
 
-def test_to_backend__ordinary_array_costs_what_the_idiom_does() -> None:
-    """A call like one before asks torch for one copy, and nothing is planned."""
+def test_to_backend__ordinary_array_costs_as_much_as_torch() -> None:
+    """A repeated call asks torch for one copy, and nothing is planned."""
     (a,) = hosts(1)
     for device in (KIND, f"{KIND}:0", torch.device(KIND)):
         cost = price(partial(xbridge.to_backend, a, "torch", device=device))
@@ -100,8 +100,8 @@ def test_to_backend__ordinary_array_costs_what_the_idiom_does() -> None:
         assert cost.c <= 6, cost
 
 
-def test_to_numpy__ordinary_tensor_costs_what_the_idiom_does() -> None:
-    """As for the way there, with the checks that the idiom lacks."""
+def test_to_numpy__ordinary_tensor_costs_as_much_as_torch() -> None:
+    """A repeated call costs one copy and one wait, and a few checks."""
     (t,) = there(hosts(1))
     cost = price(lambda: xbridge.to_numpy(t))
     assert (cost.copies, cost.allocations, cost.waits) == (1, 0, 1)
@@ -119,8 +119,8 @@ ALIKE: dict[str, Callable[[int], list[np.ndarray]]] = {
 
 
 @pytest.mark.parametrize("make", ALIKE.values(), ids=ALIKE)
-def test_tree__one_more_array_costs_no_function_of_python(make: Callable[[int], list[np.ndarray]]) -> None:
-    """What is done for each array of a batch is done by loops of C, both ways."""
+def test_tree__another_array_costs_no_python_call(make: Callable[[int], list[np.ndarray]]) -> None:
+    """The work for each array of a batch is done by loops in C, in both directions."""
     sent = slope(lambda n: partial(xbridge.tree.to_backend, make(n), "torch", device=KIND))
     got = slope(lambda n: partial(xbridge.tree.to_numpy, there(make(n))))
     for cost in (sent, got):
@@ -159,8 +159,8 @@ def test_batch__is_one_copy_for_each_buffer(n: int, way: str) -> None:
         assert cost.waits <= (2 if way in ("tree", "transfer") else 6), cost
 
 
-def test_batch__of_two_buffers_is_two_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pack is exactly a buffer, and one byte more makes two packs."""
+def test_batch__larger_than_a_buffer_is_two_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that fills a buffer is one copy, and one more byte makes it two."""
     use_sizes(monkeypatch, SIZES._replace(chunk=4096, least=1 << 20))
     for last, packs in ((1024, 1), (1025, 2)):
         xs = [np.ones(1024, np.uint8)] * 3 + [np.ones(last, np.uint8)]
@@ -170,8 +170,8 @@ def test_batch__of_two_buffers_is_two_copies(monkeypatch: pytest.MonkeyPatch) ->
         assert sent.copies == got.copies == packs
 
 
-def test_transfer__of_small_arrays_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device copies a small batch by itself, and little is done on the host for it."""
+def test_transfer__small_batch_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device copies a small batch by itself, with little work on the host."""
     xs = hosts(100)
     ts = there(xs)
     xbridge.transfer(xs, "torch", device=KIND).result()
@@ -180,8 +180,8 @@ def test_transfer__of_small_arrays_starts_no_thread(monkeypatch: pytest.MonkeyPa
     assert price(lambda: xbridge.transfer(ts, "numpy").result()).python <= 152
 
 
-def test_prefetch__one_more_batch_costs_a_few_functions() -> None:
-    """What a batch of one array costs, with its two threads."""
+def test_prefetch__another_batch_costs_a_few_calls() -> None:
+    """Another batch of one array costs a bounded number of calls in both threads."""
     (a,) = hosts(1)
 
     def make(n: int) -> Callable[[], object]:
@@ -192,8 +192,8 @@ def test_prefetch__one_more_batch_costs_a_few_functions() -> None:
     assert cost.c <= 60, cost
 
 
-def test_large_array__one_more_piece_costs_two_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece takes the lock of the interpreter a few times, since other threads need it too."""
+def test_large_array__another_piece_costs_two_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that copies takes the interpreter's lock only a few times for each piece."""
     use_sizes(monkeypatch, SIZES._replace(chunk=128, buffers=1))  # one thread, which is this one
 
     def send(n: int) -> Callable[[], object]:
@@ -208,8 +208,8 @@ def test_large_array__one_more_piece_costs_two_functions(monkeypatch: pytest.Mon
         assert price(make(32)).python <= 80, price(make(32))
 
 
-def test_learned_move__is_planned_with_an_observer() -> None:
-    """A policy or a record sees each conversion, so nothing is repeated without a plan."""
+def test_repeated_move__is_seen_by_policies_and_records() -> None:
+    """A policy or a record sees each conversion, including those that are repeated."""
     (a,), (t,) = hosts(1), there(hosts(1))
     xbridge.to_backend(a, "torch", device=KIND)
     xbridge.to_numpy(t)

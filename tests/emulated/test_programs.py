@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 VALUES = torch.tensor([1.0, -2.0, 3.0])
 
 
-def test_the_first_operator_imports_nothing() -> None:
+def test_kernel__first_operator_imports_nothing() -> None:
+    """No module is imported by the first operator on the device."""
     code = (
         "import sys, torch; from xbridge.testing import emulated; emulated.install()\n"
         "before = set(sys.modules)\n"
@@ -35,7 +36,8 @@ def test_the_first_operator_imports_nothing() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "emu"])
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_checkpoint_computes_again_in_backward(device: str, reentrant: bool) -> None:
+def test_checkpoint__recomputes_in_backward(device: str, reentrant: bool) -> None:
+    """A checkpoint runs its function again on the backward pass."""
     x = VALUES.clone().to(device).requires_grad_()
     calls = []
 
@@ -68,9 +70,8 @@ def first(result: Any) -> torch.Tensor:
 
 
 @every_layer
-def test_a_layer_gives_what_it_gives_on_the_host(
-    make: Callable[[], torch.nn.Module], shape: tuple[int, ...]
-) -> None:
+def test_layer__agrees_with_the_host(make: Callable[[], torch.nn.Module], shape: tuple[int, ...]) -> None:
+    """The gradients of a layer agree with those on the host."""
     torch.manual_seed(3)
     layer, x = make(), torch.randn(shape)
     twin, y = copy.deepcopy(layer).to("emu"), x.to("emu").requires_grad_()
@@ -87,7 +88,8 @@ def test_a_layer_gives_what_it_gives_on_the_host(
 
 
 @every_layer
-def test_a_layer_needs_no_graph(make: Callable[[], torch.nn.Module], shape: tuple[int, ...]) -> None:
+def test_layer__works_without_a_graph(make: Callable[[], torch.nn.Module], shape: tuple[int, ...]) -> None:
+    """In inference mode, a layer gives the result of the host."""
     torch.manual_seed(3)
     layer, x = make(), torch.randn(shape)
     expected = first(layer(x)).detach()
@@ -97,7 +99,8 @@ def test_a_layer_needs_no_graph(make: Callable[[], torch.nn.Module], shape: tupl
     torch.testing.assert_close(result, expected)
 
 
-def test_a_kernel_that_the_host_lacks_is_refused_at_the_call() -> None:
+def test_kernel__missing_on_the_host_is_refused_at_the_call() -> None:
+    """A kernel that the host lacks is refused at the call, and the device goes on."""
     cell = torch.nn.LSTMCell(3, 2).to("emu")
 
     with pytest.raises(NotImplementedError, match="the host, which computes"):
@@ -106,7 +109,8 @@ def test_a_kernel_that_the_host_lacks_is_refused_at_the_call() -> None:
     assert torch.ones(2, device="emu").tolist() == [1, 1]
 
 
-def test_a_tensor_comes_out_of_a_pickle_on_the_device() -> None:
+def test_pickle__loads_onto_the_device() -> None:
+    """A tensor is unpickled onto the device, in memory of its own."""
     x = VALUES.to("emu")
     y = pickle.loads(pickle.dumps(x))
 
@@ -118,7 +122,8 @@ def test_a_tensor_comes_out_of_a_pickle_on_the_device() -> None:
 
 @pytest.mark.parametrize("source", ["cpu", "emu"])
 @pytest.mark.parametrize("target", ["cpu", "emu", "emu:0"])
-def test_a_file_is_loaded_where_it_is_asked_for(source: str, target: str) -> None:
+def test_load__maps_to_the_requested_device(source: str, target: str) -> None:
+    """A saved file is loaded onto the device that is asked for, and views stay views."""
     x = VALUES.clone().to(source)
     file = io.BytesIO()
     torch.save([x, x[1:]], file)
@@ -131,20 +136,23 @@ def test_a_file_is_loaded_where_it_is_asked_for(source: str, target: str) -> Non
     assert (y.tolist(), view.tolist()) == ([1, 7, 3], [7, 3])
 
 
-def test_there_is_one_device_to_be_current() -> None:
+def test_current_device__is_always_the_first() -> None:
+    """There is one device that can be current."""
     with api.device("emu:0"):
         assert api.current_device() == 0
         assert str(torch.ones(1, device="emu").device) == "emu:0"
 
 
-def test_autocast_may_be_asked_for() -> None:
+def test_autocast__is_accepted() -> None:
+    """A program may ask for autocast on the device."""
     with torch.autocast("emu", torch.bfloat16):
         x = VALUES.to("emu") * 2
 
     assert x.tolist() == [2, -4, 6]
 
 
-def test_no_time_passes_between_events() -> None:
+def test_event__elapsed_time_is_zero() -> None:
+    """No time passes between two events."""
     start, end = api.Event(enable_timing=True), api.Event(enable_timing=True)
     start.record()
     x = VALUES.to("emu") * 2

@@ -56,7 +56,7 @@ def test_fast_to_device__ordinary_array_is_not_planned(planned: list[Any], pace:
 
 @pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
 def test_fast_from_device__ordinary_tensor_is_not_planned(planned: list[Any], pace: float | None) -> None:
-    """The result is new memory that may be written, with what the current stream has computed."""
+    """The result is new writable memory with all that the current stream has computed."""
     with paced(pace), api.stream(api.Stream()):
         for dtype in (torch.float64, torch.int8, torch.bool, torch.complex64):
             for shape in ((), (5,), (2, 3)):
@@ -81,8 +81,8 @@ ODD_ARRAYS: dict[str, Callable[[], np.ndarray]] = {
 
 
 @pytest.mark.parametrize("make", ODD_ARRAYS.values(), ids=ODD_ARRAYS)
-def test_fast_to_device__other_arrays_are_planned(make: Callable[[], np.ndarray], planned: list[Any]) -> None:
-    """They arrive as they would in a first call, or are refused as there."""
+def test_fast_to_device__unusual_array_is_planned(make: Callable[[], np.ndarray], planned: list[Any]) -> None:
+    """Unusual arrays arrive, or are refused, as in a first call."""
     a = make()
     try:
         there = xbridge.to_backend(a, "torch", device=KIND)
@@ -103,18 +103,18 @@ ODD_TENSORS: dict[str, Callable[[], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("make", ODD_TENSORS.values(), ids=ODD_TENSORS)
-def test_fast_from_device__other_tensors_are_planned(
+def test_fast_from_device__unusual_tensor_is_planned(
     make: Callable[[], torch.Tensor], planned: list[Any]
 ) -> None:
-    """They come back as they would in a first call."""
+    """Unusual tensors come back as in a first call."""
     x = make()
     host = xbridge.to_numpy(x)
     assert len(planned) == 1
     assert host.tolist() == x.detach().cpu().resolve_conj().resolve_neg().tolist()
 
 
-def test_fast_from_device__in_doubt_a_tensor_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is outside of its storage is not read, and no error leaves the function."""
+def test_fast_from_device__declines_tensors_beyond_their_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing outside of a storage is read, and no error leaves the function."""
     moved = torch.ones(5, device=KIND)
     assert _small.fast_from_device(moved) is not None
     assert _small.fast_from_device(torch.ones(5)) is None
@@ -125,8 +125,8 @@ def test_fast_from_device__in_doubt_a_tensor_is_declined(monkeypatch: pytest.Mon
         assert _small.fast_from_device(moved) is None
 
 
-def test_repeated_move__mode_is_asked_in_each_call(planned: list[Any]) -> None:
-    """In a mode or a transform the call is planned, as in a first call."""
+def test_repeated_move__is_planned_under_a_mode(planned: list[Any]) -> None:
+    """Modes and transforms are checked at each call, which is then planned as a first one is."""
     a, t = np.ones(3), torch.ones(3, device=KIND)
     with torch.inference_mode():
         there = xbridge.to_backend(a, "torch", device=KIND)
@@ -146,7 +146,7 @@ def test_repeated_move__mode_is_asked_in_each_call(planned: list[Any]) -> None:
 
 
 def test_repeated_move__other_options_are_planned(planned: list[Any]) -> None:
-    """A word means a copy that may be shared or not, so `copy=False` raises at every call."""
+    """A call with other options is planned each time, so `copy=False` always raises."""
     for _ in range(2):
         with pytest.raises(xbridge.CopyError):
             xbridge.to_backend(np.ones(3), "torch", device=KIND, copy=False)
@@ -158,7 +158,7 @@ def test_repeated_move__other_options_are_planned(planned: list[Any]) -> None:
 
 
 def test_repeated_move__shares_memory_does_not_move() -> None:
-    """The way to the host is not one of the views by which memory is compared."""
+    """`shares_memory` compares tensors of the device without a move to the host."""
     t = torch.ones(3, device=KIND)
     for _ in range(3):
         xbridge.to_numpy(t)
@@ -167,8 +167,8 @@ def test_repeated_move__shares_memory_does_not_move() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta", "gpu", "nowhere", 3.5, "cuda:x"])
-def test_fast_to_device__device_that_only_a_plan_finds_is_declined(device: object) -> None:
-    """A word of ours, or of no device of torch, is not repeated."""
+def test_fast_to_device__declines_other_devices(device: object) -> None:
+    """A device that is not torch's own name of an accelerator is left to a plan."""
     assert get("torch").fast_to_device is not None
     assert _small.fast_to_device(device) is None
 
@@ -176,7 +176,7 @@ def test_fast_to_device__device_that_only_a_plan_finds_is_declined(device: objec
 def test_repeated_move__large_array_is_not_planned(
     planned: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Large arrays use buffers, or torch's own way if that is faster, and neither is planned again."""
+    """Large arrays use buffers, or torch's own move if that is faster, without a new plan."""
     monkeypatch.setattr(_pinned, "LEAST", 64)
     monkeypatch.setattr(_pinned, "_sizes", None)
     for n in range(4):

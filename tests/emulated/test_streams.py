@@ -44,7 +44,8 @@ WAITS = {
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-def test_a_copy_is_done_after_a_wait(ones: torch.Tensor, wait: Callable[..., Any]) -> None:
+def test_wait__completes_a_copy(ones: torch.Tensor, wait: Callable[..., Any]) -> None:
+    """A copy is done after any kind of wait."""
     host = sent(ones)
     event = api.Event()
     event.record()
@@ -55,7 +56,8 @@ def test_a_copy_is_done_after_a_wait(ones: torch.Tensor, wait: Callable[..., Any
     assert arrived(host)
 
 
-def test_an_event_means_what_was_asked_before_it_and_no_more(ones: torch.Tensor) -> None:
+def test_event__covers_earlier_work_only(ones: torch.Tensor) -> None:
+    """An event stands for what was queued before it and no more."""
     before = sent(ones)
     event = api.current_stream().record_event()
     after = sent(ones)
@@ -66,7 +68,8 @@ def test_an_event_means_what_was_asked_before_it_and_no_more(ones: torch.Tensor)
     api.synchronize()
 
 
-def test_an_event_that_was_never_recorded_waits_for_nothing(ones: torch.Tensor) -> None:
+def test_event__never_recorded_waits_for_nothing(ones: torch.Tensor) -> None:
+    """An event that was never recorded is complete."""
     host = sent(ones)
     event = api.Event(enable_timing=False)
 
@@ -79,7 +82,8 @@ def test_an_event_that_was_never_recorded_waits_for_nothing(ones: torch.Tensor) 
     api.synchronize()
 
 
-def test_an_event_that_is_recorded_again_means_the_later_work(ones: torch.Tensor) -> None:
+def test_event__recorded_again_covers_later_work(ones: torch.Tensor) -> None:
+    """An event that is recorded again covers the work up to then."""
     event = api.Event()
     event.record()
     host = sent(ones)
@@ -90,7 +94,8 @@ def test_an_event_that_is_recorded_again_means_the_later_work(ones: torch.Tensor
     assert arrived(host)
 
 
-def test_a_wait_for_an_event_covers_the_work_that_it_meant_at_the_call(ones: torch.Tensor) -> None:
+def test_wait_event__uses_the_recording_at_the_call(ones: torch.Tensor) -> None:
+    """A wait for an event covers the work that it stood for at the call."""
     producer, consumer = api.Stream(), api.Stream()
     event = producer.record_event()
     consumer.wait_event(event)
@@ -105,7 +110,8 @@ def test_a_wait_for_an_event_covers_the_work_that_it_meant_at_the_call(ones: tor
 
 
 @pytest.mark.parametrize("question", ["stream", "event"])
-def test_a_second_query_completes_the_work(ones: torch.Tensor, question: str) -> None:
+def test_query__second_call_completes_the_work(ones: torch.Tensor, question: str) -> None:
+    """A program that polls comes to an end, since the second query does the work."""
     host = sent(ones)
     stream = api.current_stream()
     event = stream.record_event()
@@ -117,7 +123,8 @@ def test_a_second_query_completes_the_work(ones: torch.Tensor, question: str) ->
 
 
 @pytest.mark.parametrize("question", ["stream", "event"])
-def test_a_first_query_runs_no_work(ones: torch.Tensor, question: str) -> None:
+def test_query__first_call_runs_no_work(ones: torch.Tensor, question: str) -> None:
+    """A first query only reports that work is pending."""
     stream, event = api.Stream(), api.Event()
     asked = stream.query if question == "stream" else event.query
     with stream:
@@ -134,7 +141,8 @@ def test_a_first_query_runs_no_work(ones: torch.Tensor, question: str) -> None:
             assert asked()
 
 
-def test_a_stream_does_not_wait_for_another_one(ones: torch.Tensor) -> None:
+def test_stream__does_not_wait_for_another(ones: torch.Tensor) -> None:
+    """A wait for one stream does not complete the work of another."""
     side = api.Stream()
     with api.stream(side):
         host = sent(ones)
@@ -146,7 +154,8 @@ def test_a_stream_does_not_wait_for_another_one(ones: torch.Tensor) -> None:
     assert arrived(host)
 
 
-def test_a_stream_waits_for_another_one_if_wait_stream_is_called(ones: torch.Tensor) -> None:
+def test_wait_stream__orders_two_streams(ones: torch.Tensor) -> None:
+    """After `wait_stream`, a wait completes the work of both streams."""
     side = api.Stream()
     with api.stream(side):
         host = sent(ones)
@@ -157,7 +166,8 @@ def test_a_stream_waits_for_another_one_if_wait_stream_is_called(ones: torch.Ten
     assert arrived(host)
 
 
-def test_an_event_makes_the_current_stream_wait(ones: torch.Tensor) -> None:
+def test_event__makes_the_current_stream_wait(ones: torch.Tensor) -> None:
+    """`wait` makes the current stream wait for the work before the event."""
     side = api.Stream()
     with side:
         host = sent(ones)
@@ -168,7 +178,8 @@ def test_an_event_makes_the_current_stream_wait(ones: torch.Tensor) -> None:
     assert arrived(host)
 
 
-def test_streams_that_wait_for_each_other_in_turn_all_get_there(ones: torch.Tensor) -> None:
+def test_stream__mutual_waits_do_not_deadlock(ones: torch.Tensor) -> None:
+    """Streams that wait for each other in turn all complete."""
     one, other = api.Stream(), api.Stream()
     x = torch.zeros(1, device="emu")
     one.wait_stream(api.current_stream())
@@ -185,7 +196,8 @@ def test_streams_that_wait_for_each_other_in_turn_all_get_there(ones: torch.Tens
     assert x.tolist() == [200]
 
 
-def test_streams_nest_and_belong_to_their_thread() -> None:
+def test_stream__nests_and_belongs_to_its_thread() -> None:
+    """Nested streams end in order, and each thread has a current one of its own."""
     seen = []
     one, other = api.Stream(), api.Stream(device="emu:0", priority=0)
     with one:
@@ -201,7 +213,8 @@ def test_streams_nest_and_belong_to_their_thread() -> None:
     assert len({one, other, api.default_stream()}) == 3
 
 
-def test_many_threads_may_wait_for_the_same_work(ones: torch.Tensor) -> None:
+def test_synchronize__from_many_threads(ones: torch.Tensor) -> None:
+    """Many threads may wait for the same work, which is done once."""
     x = torch.zeros(1, device="emu")
     for _ in range(300):
         x += 1
@@ -214,7 +227,8 @@ def test_many_threads_may_wait_for_the_same_work(ones: torch.Tensor) -> None:
     assert x.tolist() == [300]
 
 
-def test_an_error_in_the_work_is_raised_once_by_a_wait() -> None:
+def test_synchronize__raises_an_error_once() -> None:
+    """An error in queued work is raised by one wait, and the device goes on."""
     x = torch.ones(3, device="emu")[torch.tensor([9], device="emu")]
 
     with pytest.raises(IndexError):
@@ -236,7 +250,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
         return func(*args, **(kwargs or {}))
 
 
-def test_a_mode_does_not_see_the_work_that_is_done_inside_it(ones: torch.Tensor) -> None:
+def test_synchronize__is_invisible_to_modes(ones: torch.Tensor) -> None:
+    """A mode does not see the queued work that runs inside it."""
     doubled = ones * 2
     host = sent(doubled)
 
@@ -247,24 +262,28 @@ def test_a_mode_does_not_see_the_work_that_is_done_inside_it(ones: torch.Tensor)
     assert host.tolist() == [2, 2, 2]
 
 
-def test_with_a_delay_a_copy_is_not_done_at_once(ones: torch.Tensor) -> None:
+def test_delay__copy_is_not_done_at_once(ones: torch.Tensor) -> None:
+    """Within a delay, a copy is still pending after the call."""
     with emulated.delay(3600):
         assert not arrived(sent(ones))
 
 
-def test_with_a_delay_a_copy_is_done_by_itself_in_the_end(ones: torch.Tensor) -> None:
+def test_delay__copy_completes_by_itself(ones: torch.Tensor) -> None:
+    """Within a delay, a copy is done in the end without a wait."""
     with emulated.delay(0.01):
         host = sent(ones)
         while not arrived(host):
             pass
 
 
-def test_with_a_delay_a_wait_runs_the_copy_at_once(ones: torch.Tensor) -> None:
+def test_delay__wait_runs_the_copy_at_once(ones: torch.Tensor) -> None:
+    """A wait does not last as long as the delay."""
     with emulated.delay(3600):
         assert ones.cpu().tolist() == [1, 1, 1]
 
 
-def test_a_delay_inside_another_one_is_the_one_that_counts(ones: torch.Tensor) -> None:
+def test_delay__inner_delay_counts(ones: torch.Tensor) -> None:
+    """Of two nested delays, the inner one applies."""
     with emulated.delay(3600):
         with emulated.delay(0):
             host = sent(ones)
@@ -273,7 +292,8 @@ def test_a_delay_inside_another_one_is_the_one_that_counts(ones: torch.Tensor) -
         assert not arrived(sent(ones))
 
 
-def test_a_delay_ends_with_everything_done(ones: torch.Tensor) -> None:
+def test_delay__ends_with_all_work_done(ones: torch.Tensor) -> None:
+    """At the end of a delay, the work of all streams is complete."""
     side = api.Stream()
     with emulated.delay(3600):
         hosts = [sent(ones) for _ in range(3)]

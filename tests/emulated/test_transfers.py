@@ -39,9 +39,8 @@ SOURCES: dict[str, Callable[[], torch.Tensor | np.ndarray]] = {
 
 @at_every_pace
 @pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
-def test_the_source_may_be_written_as_soon_as_the_call_has_returned(
-    make: Callable[[], torch.Tensor | np.ndarray],
-) -> None:
+def test_to_backend__source_may_be_written_on_return(make: Callable[[], torch.Tensor | np.ndarray]) -> None:
+    """The source may be written as soon as the call has returned."""
     source = make()
 
     there = xbridge.to_backend(source, "torch", device=KIND)
@@ -61,15 +60,15 @@ BACK: dict[str, Callable[[torch.Tensor], bool]] = {
 
 @at_every_pace
 @pytest.mark.parametrize("all_are_two", BACK.values(), ids=BACK)
-def test_the_result_is_there_as_soon_as_the_call_has_returned(
-    all_are_two: Callable[[torch.Tensor], bool],
-) -> None:
+def test_to_numpy__result_is_complete_on_return(all_are_two: Callable[[torch.Tensor], bool]) -> None:
+    """The result of pending work is there as soon as the call has returned."""
     still_computed = torch.ones(10, device=KIND) + 1
 
     assert all_are_two(still_computed)
 
 
-def test_the_result_is_the_callers_own() -> None:
+def test_to_numpy__result_is_owned() -> None:
+    """The result may be written without a change to the tensor on the device."""
     x = torch.ones(3, device=KIND)
 
     host = xbridge.to_numpy(x)
@@ -81,9 +80,8 @@ def test_the_result_is_the_callers_own() -> None:
 
 @at_every_pace
 @pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
-def test_a_transfer_belongs_to_the_stream_that_is_current(
-    make: Callable[[], torch.Tensor | np.ndarray],
-) -> None:
+def test_to_backend__runs_on_the_current_stream(make: Callable[[], torch.Tensor | np.ndarray]) -> None:
+    """A transfer is ordered with the work of the current stream."""
     side = api.Stream()
     with api.stream(side):
         there = xbridge.to_backend(make(), "torch", device=KIND) + 1
@@ -93,7 +91,8 @@ def test_a_transfer_belongs_to_the_stream_that_is_current(
 
 
 @at_every_pace
-def test_what_has_arrived_may_be_used_on_any_stream() -> None:
+def test_to_backend__result_is_usable_on_any_stream() -> None:
+    """What has arrived may be used on any stream without a wait."""
     there = xbridge.to_backend(np.ones(10), "torch", device=KIND)
 
     with api.stream(api.Stream()):
@@ -112,10 +111,8 @@ CAST_THERE: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.parametrize("convert", CAST_THERE.values(), ids=CAST_THERE)
 @at_every_pace
-def test_perform__what_is_cast_after_its_move_may_be_used_on_any_stream(
-    convert: Callable[[], torch.Tensor],
-) -> None:
-    """The cast is part of the transfer, which is complete on return."""
+def test_to_backend__cast_after_the_move_is_usable_on_any_stream(convert: Callable[[], torch.Tensor]) -> None:
+    """A cast on the device is part of the transfer, which is complete on return."""
     there = convert()
 
     with api.stream(api.Stream()):
@@ -123,7 +120,8 @@ def test_perform__what_is_cast_after_its_move_may_be_used_on_any_stream(
 
 
 @at_every_pace
-def test_a_copy_on_the_device_is_ordered_on_the_current_stream() -> None:
+def test_to_backend__copy_on_the_device_is_ordered() -> None:
+    """A copy on the device sees nothing that is written later on the current stream."""
     side = api.Stream()
     with api.stream(side):
         x = torch.ones(10, device=KIND)
@@ -137,14 +135,16 @@ def test_a_copy_on_the_device_is_ordered_on_the_current_stream() -> None:
 
 
 @pytest.mark.parametrize("device", [KIND, DEVICE, "gpu", torch.device(KIND), torch.device(DEVICE)])
-def test_every_word_for_the_device_means_it(device: object) -> None:
+def test_asarray__accepts_every_spelling_of_the_device(device: object) -> None:
+    """Each spelling of the device places the array on it."""
     there = xbridge.asarray([1.5, 2.5], backend="torch", device=device)
 
     assert xbridge.device_of(there) == DEVICE
     assert there.tolist() == [1.5, 2.5]
 
 
-def test_without_a_word_a_tensor_stays_where_it_is() -> None:
+def test_to_backend__keeps_the_device_of_a_tensor() -> None:
+    """A tensor stays on its device unless another one is named."""
     x = torch.ones(3, device=KIND)
 
     assert xbridge.to_backend(x, "torch") is x
@@ -153,12 +153,14 @@ def test_without_a_word_a_tensor_stays_where_it_is() -> None:
     assert xbridge.device_of(xbridge.asarray([1, 2], like=x)) == DEVICE
 
 
-def test_an_unknown_device_raises() -> None:
+def test_to_backend__refuses_an_unknown_device() -> None:
+    """A device that does not exist is an error."""
     with pytest.raises(xbridge.DeviceError, match=f"no device {KIND}:99"):
         xbridge.to_backend(np.ones(2), "torch", device=f"{KIND}:99")
 
 
-def test_a_move_between_host_and_device_is_never_shared() -> None:
+def test_to_numpy__copy_false_refuses_a_move() -> None:
+    """A move between the host and the device is a copy, so `copy=False` refuses it."""
     x = torch.ones(3, device=KIND)
 
     for call in (
@@ -170,7 +172,8 @@ def test_a_move_between_host_and_device_is_never_shared() -> None:
             call()
 
 
-def test_memory_on_the_device_is_shared_with_its_views_alone() -> None:
+def test_shares_memory__on_the_device() -> None:
+    """Memory on the device is shared with its own views alone."""
     x = torch.ones(3, device=KIND)
 
     assert xbridge.shares_memory(x, x[1:])
@@ -178,7 +181,8 @@ def test_memory_on_the_device_is_shared_with_its_views_alone() -> None:
     assert not xbridge.shares_memory(x, x.cpu())
 
 
-def test_arrays_are_aligned_to_the_device_of_the_first_one() -> None:
+def test_align__uses_the_device_of_the_first_array() -> None:
+    """Arrays are aligned on the device of the first one, unless a device is named."""
     on_device, on_host, weak = xbridge.align(torch.ones(3, device=KIND), np.full(3, 2.0), 5)
     there, here = xbridge.align(np.ones(3), torch.full((3,), 2.0, device=KIND), device="cpu")
 
@@ -187,19 +191,22 @@ def test_arrays_are_aligned_to_the_device_of_the_first_one() -> None:
     assert (there.tolist(), here.tolist()) == ([1, 1, 1], [2, 2, 2])
 
 
-def test_a_list_of_tensors_is_stacked_where_they_are() -> None:
+def test_asarray__stacks_tensors_on_their_device() -> None:
+    """A list of tensors is stacked on the device that holds them."""
     x = xbridge.asarray([torch.ones(2, device=KIND), torch.zeros(2, device=KIND)])
 
     assert xbridge.device_of(x) == DEVICE
     assert x.tolist() == [[1, 1], [0, 0]]
 
 
-def test_a_list_of_tensors_on_two_devices_is_refused() -> None:
+def test_asarray__refuses_tensors_on_two_devices() -> None:
+    """A list of tensors on two devices is refused, and `align` is suggested."""
     with pytest.raises(xbridge.DeviceError, match="align"):
         xbridge.asarray([torch.ones(2, device=KIND), torch.zeros(2)])
 
 
-def test_what_goes_to_meta_from_anywhere_is_torchs_own_operation() -> None:
+def test_to_backend__meta_device_is_left_to_torch() -> None:
+    """A move to the meta device gives what torch's own move gives."""
     for place in ("cpu", KIND):
         for x in (torch.ones(100, device=place), torch.ones(2, 3, device=place).T):
             there = xbridge.to_backend(x, "torch", device="meta")
@@ -212,7 +219,8 @@ def test_what_goes_to_meta_from_anywhere_is_torchs_own_operation() -> None:
 
 
 @pytest.mark.parametrize("wide", [float, complex, int])
-def test_a_default_dtype_is_checked_and_cast_on_the_way(wide: type) -> None:
+def test_to_backend__casts_to_the_default_dtype(wide: type) -> None:
+    """A default dtype is applied on the way, after a check of the values."""
     array: np.ndarray = np.arange(4).astype(wide)
 
     there = xbridge.to_backend(array, "torch", device=KIND, dtype="default")
@@ -221,14 +229,16 @@ def test_a_default_dtype_is_checked_and_cast_on_the_way(wide: type) -> None:
     assert there.tolist() == array.tolist()
 
 
-def test_a_value_that_would_be_lost_on_the_device_is_refused() -> None:
+def test_to_backend__refuses_a_lost_value_on_the_device() -> None:
+    """A value on the device that the default dtype cannot hold is refused."""
     x = torch.tensor([1.0, 1e300], dtype=torch.float64, device=KIND)
 
     with pytest.raises(xbridge.ValueLossError):
         xbridge.to_backend(x, "torch", dtype="default")
 
 
-def test_a_gradient_flows_through_a_move_both_ways() -> None:
+def test_to_backend__gradient_flows_both_ways() -> None:
+    """A gradient flows through a move to the device and one back."""
     w = torch.ones(3, requires_grad=True)
 
     there = xbridge.to_backend(w, "torch", device=KIND, grad="keep")
@@ -239,7 +249,8 @@ def test_a_gradient_flows_through_a_move_both_ways() -> None:
     assert w.grad.tolist() == [3, 3, 3]
 
 
-def test_a_graph_on_the_device_ends_where_the_library_ends() -> None:
+def test_to_numpy__ends_the_graph_on_the_device() -> None:
+    """A result outside of torch has no graph, and `grad="keep"` refuses it."""
     w = torch.ones(3, device=KIND, requires_grad=True)
     y = w * 2
 
@@ -249,7 +260,8 @@ def test_a_graph_on_the_device_ends_where_the_library_ends() -> None:
         xbridge.to_numpy(y, grad="keep")
 
 
-def test_a_move_can_make_a_new_leaf_there() -> None:
+def test_asarray__makes_a_leaf_on_the_device() -> None:
+    """A NumPy array can become a leaf on the device."""
     leaf = xbridge.asarray(np.ones(3), backend="torch", device=KIND, requires_grad=True)
     (leaf * leaf).sum().backward()  # type: ignore[no-untyped-call] # theirs
 
@@ -258,7 +270,8 @@ def test_a_move_can_make_a_new_leaf_there() -> None:
     assert leaf.grad.tolist() == [2, 2, 2]
 
 
-def test_a_move_without_history_leaves_the_graph() -> None:
+def test_to_backend__detach_leaves_the_graph() -> None:
+    """A tensor that is moved with `grad="detach"` does not require grad."""
     w = torch.ones(3, requires_grad=True)
 
     assert not xbridge.to_backend(w, "torch", device=KIND, grad="detach").requires_grad

@@ -82,7 +82,8 @@ def as_tensor(array: Host) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("given", "wanted"), EVERY)
-def test_the_fewest_bytes_go_to_the_device_and_the_cast_is_that_of_torch(given: str, wanted: str) -> None:
+def test_to_backend__sends_the_fewest_bytes(given: str, wanted: str) -> None:
+    """To the device, the fewest bytes cross, and the values are those of torch's cast."""
     array = castable(given, wanted, np.random.default_rng(1))
     expected = as_tensor(array).to(getattr(torch, wanted))
 
@@ -95,7 +96,8 @@ def test_the_fewest_bytes_go_to_the_device_and_the_cast_is_that_of_torch(given: 
 
 
 @pytest.mark.parametrize(("given", "wanted"), PAIRS)
-def test_the_fewest_bytes_leave_the_device_and_the_cast_is_that_of_numpy(given: str, wanted: str) -> None:
+def test_to_numpy__fetches_the_fewest_bytes(given: str, wanted: str) -> None:
+    """From the device, the fewest bytes cross, and the values are those of NumPy's cast."""
     array = castable(given, wanted, np.random.default_rng(2))
     with np.errstate(all="ignore"):
         expected = array.astype(host_dtype(wanted))
@@ -110,7 +112,8 @@ def test_the_fewest_bytes_leave_the_device_and_the_cast_is_that_of_numpy(given: 
 
 
 @pytest.mark.parametrize(("given", "wanted"), EVERY)
-def test_the_fewest_bytes_leave_the_device_within_torch(given: str, wanted: str) -> None:
+def test_to_backend__fetches_the_fewest_bytes_within_torch(given: str, wanted: str) -> None:
+    """Within torch, the fewest bytes leave the device."""
     array = castable(given, wanted, np.random.default_rng(3))
 
     back, crossed = crossing(as_tensor(array).to(KIND), "torch", device="cpu", dtype=wanted)
@@ -123,7 +126,8 @@ def test_the_fewest_bytes_leave_the_device_within_torch(given: str, wanted: str)
 
 
 @given(host_arrays(dtypes=st.sampled_from(NAMES), nan="any"), st.sampled_from(NAMES))
-def test_the_fewest_bytes_are_moved_for_any_layout(array: Host, wanted: str) -> None:
+def test_to_backend__sends_the_fewest_bytes_for_any_layout(array: Host, wanted: str) -> None:
+    """The number of bytes that cross does not depend on the layout of the source."""
     given = array.dtype.name
     assume((given, wanted) in PAIRS and not numpy_alone(given, wanted))
     before = bits(array)
@@ -139,7 +143,8 @@ def test_the_fewest_bytes_are_moved_for_any_layout(array: Host, wanted: str) -> 
     assert same_bits(bits(array), before)
 
 
-def test_a_part_of_a_tensor_leaves_the_device_narrow_and_alone() -> None:
+def test_to_numpy__fetches_only_the_selected_part() -> None:
+    """Of a view, only its own elements cross, after the cast."""
     x = torch.arange(24.0, dtype=torch.float64, device=KIND).reshape(4, 6)
 
     back, crossed = crossing(x[::2, 1::2].T, "numpy", dtype="float32")
@@ -148,7 +153,8 @@ def test_a_part_of_a_tensor_leaves_the_device_narrow_and_alone() -> None:
     assert back.tolist() == [[1, 13], [3, 15], [5, 17]]
 
 
-def test_what_is_pending_is_done_before_the_cast_on_the_device() -> None:
+def test_to_numpy__resolves_conj_before_the_cast() -> None:
+    """A lazy conjugation is done on the device, before the cast."""
     z = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex128, device=KIND)
 
     back, crossed = crossing(z.conj(), "numpy", dtype="complex64")
@@ -157,7 +163,8 @@ def test_what_is_pending_is_done_before_the_cast_on_the_device() -> None:
     assert back.tolist() == [1 - 2j, 3 + 4j]
 
 
-def test_a_memmap_goes_to_the_device_as_it_is_and_widens_there(tmp_path: Path) -> None:
+def test_to_backend__memmap_widens_on_the_device(tmp_path: Path) -> None:
+    """A mapped file crosses with the bytes that it has, and is widened on the device."""
     np.save(tmp_path / "pixels.npy", np.arange(6, dtype="uint8"))
     pixels = np.load(tmp_path / "pixels.npy", mmap_mode="r")
 
@@ -172,7 +179,8 @@ def test_a_memmap_goes_to_the_device_as_it_is_and_widens_there(tmp_path: Path) -
     assert there.tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_batch_of_small_arrays_widens_on_the_device() -> None:
+def test_transfer__small_arrays_widen_on_the_device() -> None:
+    """Each array of a small batch crosses at its narrower dtype."""
     batch = {"a": np.arange(3, dtype="uint8"), "b": np.arange(4.0, dtype="float32"), "c": np.arange(5.0)}
 
     with xbridge.record() as seen:
@@ -184,9 +192,8 @@ def test_a_batch_of_small_arrays_widens_on_the_device() -> None:
 
 
 @pytest.mark.parametrize("pace", PACES)
-def test_a_cast_before_or_behind_pinned_buffers_takes_whole_values(
-    pace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_staging__cast_handles_whole_values(pace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cast before or after the buffers never splits a value."""
     use_small_buffers(monkeypatch)
     pixels = np.arange(250, dtype="uint8")
 
@@ -240,9 +247,8 @@ TABLE = np.arange(77.0).reshape(7, 11)
 @all_large
 @given(st.sampled_from(SENT), st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_large_array_of_any_layout_is_cast_during_its_transfer(
-    pair: tuple[str, str], data: st.DataObject
-) -> None:
+def test_to_backend__casts_large_arrays_of_any_layout(pair: tuple[str, str], data: st.DataObject) -> None:
+    """A large array of any layout is cast during its transfer, in a single step."""
     given, wanted = pair
     array = data.draw(host_arrays(dtypes=st.just(given), nan="any").filter(lambda array: array.size))
     sent(array, wanted, dtype=wanted)
@@ -250,13 +256,15 @@ def test_a_large_array_of_any_layout_is_cast_during_its_transfer(
 
 @all_large
 @pytest.mark.parametrize("array", [TABLE[::-1], TABLE.T[:, ::-1], np.broadcast_to(TABLE[:1], (7, 11))])
-def test_a_large_array_is_cast_on_its_way_from_back_to_front_too(array: Host) -> None:
+def test_to_backend__casts_reversed_and_swapped_arrays(array: Host) -> None:
+    """A large array is cast on its way from reversed strides and foreign byte orders too."""
     sent(array, "float32", dtype="float32")
     sent(array.view(array.dtype.newbyteorder()), "float32", dtype="float32")
 
 
 @all_large
-def test_what_the_host_has_to_copy_is_copied_on_its_way_too() -> None:
+def test_to_backend__copies_odd_layouts_on_the_way() -> None:
+    """What the host would have to copy first is copied during the transfer."""
     foreign = TABLE.astype(">f8")
 
     for array in (foreign, TABLE[::-1], foreign.T[::2]):
@@ -271,7 +279,8 @@ def test_what_the_host_has_to_copy_is_copied_on_its_way_too() -> None:
 
 @all_large
 @pytest.mark.parametrize("pace", PACES)
-def test_a_large_array_that_is_cast_is_complete_for_any_stream(pace: str) -> None:
+def test_to_backend__cast_large_array_is_usable_on_any_stream(pace: str) -> None:
+    """A large array that is cast on its way is complete for any stream on return."""
     source = np.arange(250.0)
 
     with paced(PACES[pace]), api.stream(api.Stream()):
@@ -284,7 +293,8 @@ def test_a_large_array_that_is_cast_is_complete_for_any_stream(pace: str) -> Non
 
 
 @all_large
-def test_a_value_that_is_lost_is_seen_before_a_large_array_is_sent() -> None:
+def test_to_backend__checks_values_before_sending() -> None:
+    """A value that would be lost is found before a large array is sent."""
     numbers = np.array([1.0, 1e300])
 
     plan = xbridge.explain(numbers, "torch", device=KIND, dtype="default")
@@ -296,7 +306,8 @@ def test_a_value_that_is_lost_is_seen_before_a_large_array_is_sent() -> None:
     assert (named.is_leaf, named.requires_grad) == (True, True)
 
 
-def test_a_lazy_array_is_cast_in_its_parts_if_fewer_bytes_are_sent_then() -> None:
+def test_to_backend__casts_dask_chunks_if_fewer_bytes_cross() -> None:
+    """A Dask array is cast in its chunks if fewer bytes are sent then."""
     da = pytest.importorskip("dask.array")
     for before, after, verbs in (
         (
@@ -315,7 +326,8 @@ def test_a_lazy_array_is_cast_in_its_parts_if_fewer_bytes_are_sent_then() -> Non
 
 
 @all_large
-def test_a_large_array_that_is_cast_on_its_way_is_both_a_cast_and_a_transfer() -> None:
+def test_policy__fused_cast_is_a_cast_and_a_transfer() -> None:
+    """A cast during a transfer counts as both for policies and records."""
     numbers = np.ones(100)
 
     with xbridge.policy(casts="raise"), pytest.raises(xbridge.PolicyError, match="forbids casts"):
@@ -331,9 +343,10 @@ def test_a_large_array_that_is_cast_on_its_way_is_both_a_cast_and_a_transfer() -
 
 
 @pytest.mark.parametrize("setting", [0, 64])
-def test_an_array_is_cast_on_its_way_from_as_many_bytes_on_as_go_through_buffers(
+def test_explain__casts_on_the_way_from_the_staged_size(
     setting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An array is cast on its way exactly if it is large enough for the buffers."""
     monkeypatch.setenv(_pinned.SETTING, str(setting))
     monkeypatch.setattr(_pinned, "FUSED", 4096)
     use_small_buffers(monkeypatch)
@@ -350,7 +363,8 @@ def test_an_array_is_cast_on_its_way_from_as_many_bytes_on_as_go_through_buffers
 
 
 @all_large
-def test_an_array_is_cast_first_where_torch_has_to_take_part_in_the_move() -> None:
+def test_explain__casts_first_under_a_mode() -> None:
+    """Where torch takes part in the move, the cast comes first."""
     with Passes():  # type: ignore[no-untyped-call] # theirs
         plan = xbridge.explain(TABLE, "torch", device=KIND, dtype="float32")
         there = xbridge.to_backend(TABLE, "torch", device=KIND, dtype="float32")
@@ -360,9 +374,8 @@ def test_an_array_is_cast_first_where_torch_has_to_take_part_in_the_move() -> No
 
 
 @all_large
-def test_a_device_that_fails_while_an_array_is_cast_is_an_error_of_ours(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_to_backend__failure_during_the_cast_is_an_xbridge_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure while a large array is cast raises `DeviceError` with the step."""
     monkeypatch.setattr(_staging, "fill", lambda *_: 1 / 0)
 
     failed = f"stream_to_device {DEVICE} float32 failed with ZeroDivisionError"
@@ -372,9 +385,10 @@ def test_a_device_that_fails_while_an_array_is_cast_is_an_error_of_ours(
 
 @pytest.mark.parametrize("size", [3, 1 << 10])
 @pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"dtype": "float32"}], ids=str)
-def test_a_policy_is_the_same_whatever_the_size(
+def test_policy__does_not_depend_on_the_size(
     options: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A policy forbids the same calls for small arrays and large ones."""
     use_small_buffers(monkeypatch)
     use_sizes(monkeypatch, SIZES._replace(least=1 << 10, fused=1 << 10))
     foreign = np.arange(size + 0.0).astype(">f8")
@@ -393,7 +407,8 @@ def test_a_policy_is_the_same_whatever_the_size(
 
 
 @pytest.mark.parametrize(("given", "wanted"), [("float64", "float32"), ("float32", "float64")])
-def test_a_gradient_flows_through_a_cast_and_a_move(given: str, wanted: str) -> None:
+def test_to_backend__gradient_flows_through_cast_and_move(given: str, wanted: str) -> None:
+    """A gradient flows through a cast and a move together, with the fewest bytes."""
     w = torch.ones(3, dtype=getattr(torch, given), requires_grad=True)
 
     there, sent = crossing(w, "torch", device=KIND, dtype=wanted, grad="keep")
@@ -405,7 +420,8 @@ def test_a_gradient_flows_through_a_cast_and_a_move(given: str, wanted: str) -> 
     assert (w.grad.dtype, w.grad.tolist()) == (w.dtype, [3, 3, 3])
 
 
-def test_a_tracked_tensor_leaves_its_graph_before_it_is_cast_for_numpy() -> None:
+def test_to_numpy__detaches_before_the_cast() -> None:
+    """A tracked tensor leaves its graph before it is cast for NumPy."""
     w = torch.ones(3, dtype=torch.float64, device=KIND, requires_grad=True)
 
     plan = xbridge.explain(w, "numpy", dtype="float32")
@@ -416,7 +432,8 @@ def test_a_tracked_tensor_leaves_its_graph_before_it_is_cast_for_numpy() -> None
 
 
 @pytest.mark.parametrize("value", [0.1, 1e300])
-def test_a_default_dtype_is_checked_and_cast_before_it_leaves_the_device(value: float) -> None:
+def test_to_backend__checks_and_casts_before_leaving_the_device(value: float) -> None:
+    """A default dtype is checked and cast on the device, before the move."""
     jax = pytest.importorskip("jax")
     x = torch.tensor([1.0, value], dtype=torch.float64, device=KIND)
 
@@ -432,7 +449,8 @@ def test_a_default_dtype_is_checked_and_cast_before_it_leaves_the_device(value: 
             assert made.tolist() == np.array([1.0, value], "float32").tolist()
 
 
-def test_a_cast_that_jax_does_its_own_way_is_left_to_jax() -> None:
+def test_to_backend__leaves_subnormal_casts_to_jax() -> None:
+    """A cast that flushes subnormals in JAX is done by JAX."""
     jax = pytest.importorskip("jax")
     x = torch.tensor([1e-40, 1.0], dtype=torch.float64, device=KIND)
 
@@ -444,12 +462,14 @@ def test_a_cast_that_jax_does_its_own_way_is_left_to_jax() -> None:
     assert same_bits(np.asarray(made), np.asarray(own))
 
 
-def test_what_mps_makes_of_large_numbers_is_left_to_the_host() -> None:
+def test_cast_matches_numpy__not_for_integers_on_mps() -> None:
+    """A cast of large integers that MPS does differently is done on the host."""
     assert cast_matches_numpy("int64", "int32", xbridge.Device("cuda:0"))
     assert not cast_matches_numpy("int64", "int32", xbridge.Device("mps:0"))
 
 
-def test_copy_false_names_the_first_of_what_would_be_new_memory() -> None:
+def test_to_backend__copy_false_names_the_first_copy() -> None:
+    """`copy=False` names the first step that would need new memory."""
     x = torch.ones(3, dtype=torch.float64, device=KIND)
 
     with pytest.raises(xbridge.CopyError, match="float64 becomes float32"):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 BATCH = {"x": np.arange(4.0), "y": [np.ones(3), "text", np.arange(2)], "large": np.zeros(1 << 16)}
 
 
-def test_a_list_is_recorded_as_stacked_where_it_was_stacked() -> None:
+def test_record__shows_where_a_list_was_stacked() -> None:
+    """A record shows the device on which a list was stacked."""
     x = torch.ones(2, device=KIND)
     with xbridge.record() as home:
         xbridge.asarray([x, x], backend="numpy")
@@ -33,7 +34,8 @@ def test_a_list_is_recorded_as_stacked_where_it_was_stacked() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"backend": "torch"}, {"backend": "numpy"}], ids=str)
-def test_a_numpy_scalar_goes_to_the_device_of_the_arrays_in_its_list(options: dict[str, Any]) -> None:
+def test_asarray__numpy_scalar_follows_the_arrays(options: dict[str, Any]) -> None:
+    """A NumPy scalar in a list goes to the device of the arrays beside it."""
     x = torch.full((), 2.0, device=KIND)
 
     for xs, values in (([np.float32(1), x], [1, 2]), ([x, np.float32(1), 3], [2, 1, 3])):
@@ -42,7 +44,8 @@ def test_a_numpy_scalar_goes_to_the_device_of_the_arrays_in_its_list(options: di
         assert xbridge.device_of(made) == ("cpu" if options == {"backend": "numpy"} else DEVICE)
 
 
-def test_of_arrays_that_cross_together_the_error_says_which_it_was() -> None:
+def test_tree__error_names_the_array_in_a_pack() -> None:
+    """An error about one of several packed arrays names its path."""
     gone = torch.ones(3)
     gone.untyped_storage().resize_(0)
 
@@ -64,9 +67,10 @@ def packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     ("home", "backend", "place"), [(KIND, "numpy", {}), ("cpu", "torch", {"device": KIND})]
 )
-def test_of_a_thousand_small_tensors_one_of_each_kind_is_planned(
+def test_tree__plans_one_array_of_each_kind(
     monkeypatch: pytest.MonkeyPatch, home: str, backend: str, place: dict[str, Any], options: dict[str, Any]
 ) -> None:
+    """Of a thousand small tensors, one of each kind is planned."""
     planned: list[Any] = []
     right: Callable[..., Any] = vars(batch)["plan"]
 
@@ -95,7 +99,8 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_small_arrays_of_a_tree_cross_together(way: Callable[[Any], Any], packs: list[int]) -> None:
+def test_tree__small_arrays_are_sent_together(way: Callable[[Any], Any], packs: list[int]) -> None:
+    """The small arrays of a tree go to the device in one pack."""
     there = way(BATCH)
 
     assert packs == [3]
@@ -106,7 +111,8 @@ def test_small_arrays_of_a_tree_cross_together(way: Callable[[Any], Any], packs:
 
 
 @pytest.mark.parametrize("idle", [True, False])
-def test_small_arrays_of_a_tree_come_back_together(idle: bool, packs: list[int]) -> None:
+def test_tree__small_arrays_are_fetched_together(idle: bool, packs: list[int]) -> None:
+    """The small tensors of a tree come back in one pack."""
     there = [torch.full((3,), i, device=DEVICE) for i in range(4)]
 
     made = tree.to_numpy([*there, torch.ones(2)], copy=None if idle else True)
@@ -124,7 +130,8 @@ def test_small_arrays_of_a_tree_come_back_together(idle: bool, packs: list[int])
     ],
     ids=["to_backend", "align", "transfer"],
 )
-def test_of_tensors_on_both_sides_those_are_moved_that_are_not_there(bring: Callable[[Any], Any]) -> None:
+def test_tree__moves_only_what_is_elsewhere(bring: Callable[[Any], Any]) -> None:
+    """Tensors that are already in place are returned themselves."""
     here, there = torch.ones(2), torch.full((2,), 2.0, device=DEVICE)
 
     made = bring([here, there, here])
@@ -134,7 +141,8 @@ def test_of_tensors_on_both_sides_those_are_moved_that_are_not_there(bring: Call
     assert made[1].tolist() == [2, 2]
 
 
-def test_the_lengths_of_a_packed_sequence_stay_on_the_host() -> None:
+def test_tree__lengths_of_a_packed_sequence_stay_on_the_host() -> None:
+    """The batch sizes of a packed sequence are neither moved nor cast."""
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 3), torch.ones(4, 3)], enforce_sorted=False)
     for made in (
         tree.to_backend([packed], "torch", device=KIND, dtype="float16"),
@@ -145,12 +153,14 @@ def test_the_lengths_of_a_packed_sequence_stay_on_the_host() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_an_array_that_cannot_cross_is_named(way: Callable[[Any], Any]) -> None:
+def test_tree__error_names_an_array_that_cannot_be_moved(way: Callable[[Any], Any]) -> None:
+    """An array that cannot be converted is named by its path."""
     with pytest.raises(xbridge.DTypeError, match=r"at tree(\[0\])?\['y'\]\[1\]: cannot convert"):
         way({"x": np.ones(1), "y": [np.ones(2), np.array([None])]})
 
 
-def test_dask_arrays_are_computed_together_and_cross_together(packs: list[int]) -> None:
+def test_tree__dask_arrays_are_computed_and_sent_together(packs: list[int]) -> None:
+    """Dask arrays in a tree are computed in one go and sent in packs."""
     da = pytest.importorskip("dask.array")
     runs = []
 
@@ -168,9 +178,8 @@ def test_dask_arrays_are_computed_together_and_cross_together(packs: list[int]) 
 
 
 @pytest.mark.parametrize("default", [KIND, "cpu", "meta"])
-def test_whatever_device_is_the_default_all_arrives_where_it_was_sent(
-    default: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tree__ignores_the_default_device(default: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever torch's default device is, everything arrives where it was sent."""
     batch = [np.arange(n + 0.0) for n in (3, 4, 200)]
 
     use_small_buffers(monkeypatch)

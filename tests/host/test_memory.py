@@ -106,7 +106,7 @@ def lies(draw: st.DrawFn, size: int) -> Lie:
 
 
 @given(lies(300), lies(300))
-def test_copy__shares_memory_agrees_with_the_bytes_and_with_numpy(one: Lie, other: Lie) -> None:
+def test_shares_memory__agrees_with_the_bytes_and_with_numpy(one: Lie, other: Lie) -> None:
     """`shares_memory` agrees with the bytes and with NumPy."""
     buffer = np.zeros(300, np.uint8)
     a, b = one.over(buffer), other.over(buffer)
@@ -129,7 +129,7 @@ HARD = [
 
 
 @pytest.mark.parametrize(("one", "other"), HARD)
-def test_copy__shares_memory_is_exact_where_the_solver_of_numpy_gives_up(one: Lie, other: Lie) -> None:
+def test_shares_memory__is_exact_where_the_solver_of_numpy_gives_up(one: Lie, other: Lie) -> None:
     """`shares_memory` is exact where the solver of NumPy gives up."""
     buffer = np.zeros(4000, np.uint8)
     a, b = one.over(buffer), other.over(buffer)

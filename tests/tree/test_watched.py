@@ -59,7 +59,8 @@ def line_of(call: Callable[[], Any]) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("call", COPYING.values(), ids=COPYING)
-def test_a_copy_is_reported_with_the_callers_line(call: Callable[[], Any]) -> None:
+def test_policy__copy_warning_points_at_the_caller(call: Callable[[], Any]) -> None:
+    """A copy is reported, as a warning and on record, at the line of the caller."""
     with policy(copies="warn"), record() as seen, pytest.warns(xbridge.CopyWarning) as caught:
         call()
     assert {(one.filename, one.lineno) for one in caught} == {line_of(call)}
@@ -68,7 +69,8 @@ def test_a_copy_is_reported_with_the_callers_line(call: Callable[[], Any]) -> No
 
 
 @pytest.mark.parametrize("call", MOVING.values(), ids=MOVING)
-def test_a_transfer_is_reported_with_the_callers_line(call: Callable[[], Any]) -> None:
+def test_policy__transfer_warning_points_at_the_caller(call: Callable[[], Any]) -> None:
+    """A transfer is reported, as a warning and on record, at the line of the caller."""
     with policy(transfers="warn"), record() as seen, pytest.warns(xbridge.TransferWarning) as caught:
         call()
     assert {(one.filename, one.lineno) for one in caught} == {line_of(call)}
@@ -77,12 +79,14 @@ def test_a_transfer_is_reported_with_the_callers_line(call: Callable[[], Any]) -
 
 
 @pytest.mark.parametrize("call", MOVING.values(), ids=MOVING)
-def test_a_policy_refuses_what_would_be_brought_from_a_device(call: Callable[[], Any]) -> None:
+def test_policy__forbids_transfers_from_a_device(call: Callable[[], Any]) -> None:
+    """A policy on transfers stops every call that would move an array off its device."""
     with policy(transfers="raise"), pytest.raises(xbridge.PolicyError, match="forbids transfers"):
         call()
 
 
-def test_a_policy_refuses_to_bring_the_second_array_from_a_device_and_says_which() -> None:
+def test_policy__names_the_array_that_would_move() -> None:
+    """The error names the array that would move; arrays that stay where they are pass."""
     with policy(transfers="raise"):
         xbridge.align_back(ARRAY, ARRAY)
         with pytest.raises(xbridge.PolicyError, match="on device1 to numpy"):
@@ -93,7 +97,8 @@ def test_a_policy_refuses_to_bring_the_second_array_from_a_device_and_says_which
         assert restore(aligned[1]) is THERE
 
 
-def test_each_array_of_a_tree_and_of_a_list_is_on_record() -> None:
+def test_record__counts_every_array_of_a_tree_or_list() -> None:
+    """Each array of a tree or of a list is a call on record."""
     strict = [xp.asarray(ARRAY) for _ in range(3)]
     with record() as of_tree:
         tree.to_numpy({"a": strict})

@@ -67,7 +67,8 @@ GUARDED: dict[str, Callable[[], HostArray]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_writable_host_memory_of_any_layout_is_shared_both_ways(layout: str) -> None:
+def test_to_backend__shares_writable_memory_of_any_layout(layout: str) -> None:
+    """Writable host memory is shared in both directions, whatever its layout."""
     a = LAYOUTS[layout]()
     x = xbridge.to_backend(a, NAME)
     back = xbridge.to_numpy(x)
@@ -80,7 +81,8 @@ def test_writable_host_memory_of_any_layout_is_shared_both_ways(layout: str) -> 
 
 
 @pytest.mark.parametrize("layout", GUARDED)
-def test_what_may_not_be_written_is_shared_and_read_only_for_good(layout: str) -> None:
+def test_to_backend__shared_read_only_memory_stays_read_only(layout: str) -> None:
+    """Memory that must not be written is shared, and can never be made writable again."""
     a = GUARDED[layout]()
     x = xbridge.to_backend(a, NAME)
     assert np.shares_memory(inside(x), a)
@@ -91,7 +93,8 @@ def test_what_may_not_be_written_is_shared_and_read_only_for_good(layout: str) -
 
 
 @pytest.mark.parametrize("layout", GUARDED)
-def test_it_is_shown_to_numpy_by_the_same_rule(layout: str) -> None:
+def test_to_numpy__shared_read_only_memory_stays_read_only(layout: str) -> None:
+    """NumPy sees the same memory, and cannot make it writable either."""
     x = strict.asarray(GUARDED[layout](), copy=False)
     host = xbridge.to_numpy(x)
     assert np.shares_memory(host, inside(x))
@@ -99,7 +102,8 @@ def test_it_is_shown_to_numpy_by_the_same_rule(layout: str) -> None:
         host.flags.writeable = True
 
 
-def test_flags_and_shape_of_the_one_array_are_not_those_of_the_other() -> None:
+def test_to_backend__flags_are_not_shared() -> None:
+    """Arrays that share memory keep flags of their own."""
     a = np.arange(3.0)
     x = xbridge.to_backend(a, NAME)
     host = xbridge.to_numpy(x)
@@ -110,7 +114,8 @@ def test_flags_and_shape_of_the_one_array_are_not_those_of_the_other() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"copy": False}])
-def test_foreign_byte_order_is_copied_or_refused(options: dict[str, Any]) -> None:
+def test_to_backend__foreign_byte_order_is_copied_or_refused(options: dict[str, Any]) -> None:
+    """A foreign byte order is copied, and refused with `copy=False`."""
     a = BASE.astype(">f8")
     if options:
         with pytest.raises(xbridge.CopyError, match="foreign order"):
@@ -121,7 +126,8 @@ def test_foreign_byte_order_is_copied_or_refused(options: dict[str, Any]) -> Non
         assert inside(x).tobytes() == BASE.tobytes()
 
 
-def test_a_copy_shares_no_memory_and_can_be_written() -> None:
+def test_to_backend__copy_is_writable_and_not_shared() -> None:
+    """A copy can be written, shares no memory and stays on its device."""
     a = np.broadcast_to(BASE[0], (4, 6))
     for copied in (xbridge.to_backend(a, NAME, copy=True), xbridge.asarray(at("cpu"), copy=True)):
         assert inside(copied).flags.writeable
@@ -132,7 +138,8 @@ def test_a_copy_shares_no_memory_and_can_be_written() -> None:
     assert not np.shares_memory(inside(copied), inside(x))
 
 
-def test_shared_memory_is_seen_on_every_device_and_never_across_two() -> None:
+def test_shares_memory__is_false_across_devices() -> None:
+    """Overlap is found on any device, but never between two devices."""
     x = at("device1")
     assert xbridge.shares_memory(x, x[1:])
     assert not xbridge.shares_memory(x, x.to_device(CPU))
@@ -142,7 +149,8 @@ def test_shared_memory_is_seen_on_every_device_and_never_across_two() -> None:
 
 
 @pytest.mark.parametrize("dtype", NATIVE)
-def test_every_dtype_of_the_standard_keeps_its_bits(dtype: str) -> None:
+def test_to_backend__keeps_the_bits_of_standard_dtypes(dtype: str) -> None:
+    """Every dtype of the array API standard arrives with its bits unchanged."""
     bits = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 256, (7, 16), np.uint8)
     a = bits.view(dtype)
     x = xbridge.to_backend(a, NAME)
@@ -152,21 +160,24 @@ def test_every_dtype_of_the_standard_keeps_its_bits(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "longdouble", "M8[s]", "U1"])
-def test_no_other_dtype_comes_in(dtype: str) -> None:
+def test_to_backend__refuses_nonstandard_dtypes(dtype: str) -> None:
+    """A dtype outside the standard is refused, and the fast path declines it."""
     a = np.zeros(2, dtype)
     assert backend.fast_from_numpy(a) is None
     with pytest.raises(xbridge.DTypeError):
         xbridge.to_backend(a, NAME)
 
 
-def test_a_half_comes_in_by_naming_a_wider_dtype() -> None:
+def test_to_backend__float16_needs_a_wider_dtype() -> None:
+    """The error for float16 suggests a wider dtype, and that dtype works."""
     a = np.array([0.5, np.inf], "float16")
     with pytest.raises(xbridge.DTypeError, match=r"has no float16; try dtype='nearest', or dtype='float32'$"):
         xbridge.to_backend(a, NAME)
     assert xbridge.to_list(xbridge.to_backend(a, NAME, dtype="float32")) == [0.5, np.inf]
 
 
-def test_a_cast_that_overflows_is_silent_and_numpys_own() -> None:
+def test_to_backend__overflowing_cast_is_silent() -> None:
+    """A cast that overflows warns of nothing and gives the bits that NumPy gives."""
     a = np.array([np.nan, 1e300, -1.5])
     with np.errstate(all="ignore"):
         expected = a.astype("float32").tobytes(), a.astype("int8").tobytes()
@@ -175,7 +186,8 @@ def test_a_cast_that_overflows_is_silent_and_numpys_own() -> None:
         assert tuple(inside(y).tobytes() for y in cast) == expected
 
 
-def test_the_host_casts_as_the_library_does() -> None:
+def test_host_casts__match_the_library() -> None:
+    """Every cast done on the host gives the bits that the library itself gives."""
     for source, target in backend.host_casts:
         a = np.array([0.0, 1.0, 2.75, 100.0]).astype(source)
         there = xbridge.to_backend(strict.asarray(a), NAME, dtype=target)
@@ -183,13 +195,15 @@ def test_the_host_casts_as_the_library_does() -> None:
 
 
 @pytest.mark.parametrize("device", HERE[:2])
-def test_a_complex_number_is_true_unless_both_its_parts_are_zero(device: str) -> None:
+def test_to_backend__complex_to_bool_compares_with_zero(device: str) -> None:
+    """A complex number is true unless both its parts are zero."""
     a = np.array([0, -0.0, 1, 1j, complex(np.nan, 0)], "complex64")
     for x in (a, at(device, a, "complex64")):
         assert xbridge.to_list(xbridge.to_backend(x, NAME, dtype=bool)) == [False, False, True, True, True]
 
 
-def test_its_dtype_objects_are_understood_and_numpys_are_not_taken_for_them() -> None:
+def test_dtype_name__knows_only_its_own_objects() -> None:
+    """The library's dtype objects are understood, and NumPy's are not mistaken for them."""
     assert xbridge.to_numpy(np.ones(2), dtype=strict.float32).dtype == np.float32
     assert xbridge.dtype_of(xbridge.to_backend(at("cpu"), NAME, dtype=np.dtype("int8"))) == "int8"
     assert backend.dtype_name(np.dtype("float32")) is None
@@ -200,7 +214,8 @@ def test_its_dtype_objects_are_understood_and_numpys_are_not_taken_for_them() ->
 
 
 @pytest.mark.parametrize("device", ELSEWHERE)
-def test_a_device_is_reached_by_its_name_and_by_its_object(device: str) -> None:
+def test_to_backend__device_by_name_or_object(device: str) -> None:
+    """A device can be given by name or as the library's own object."""
     a = np.ones(2, "float32")
     word = backend._DEVICES[xbridge.Device(device)]
     for x in (xbridge.to_backend(a, NAME, device=device), xbridge.to_backend(a, NAME, device=word)):
@@ -212,7 +227,8 @@ def test_a_device_is_reached_by_its_name_and_by_its_object(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ELSEWHERE)
-def test_what_comes_from_another_device_is_the_callers_own_and_writable(device: str) -> None:
+def test_to_numpy__result_from_a_device_is_owned(device: str) -> None:
+    """A result that was moved from another device is writable and independent of its source."""
     x = at(device)
     host = xbridge.to_numpy(x)
     host[0] = 7.0
@@ -224,9 +240,9 @@ def test_what_comes_from_another_device_is_the_callers_own_and_writable(device: 
         xbridge.to_numpy(x, copy=False)
 
 
-def test_no_conversion_uses_the_dlpack_that_calls_every_device_the_cpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_to_numpy__avoids_dlpack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No conversion uses DLPack, which reports every device as the CPU."""
+
     def refuse(*args: object, **options: object) -> None:
         raise AssertionError
 
@@ -236,13 +252,15 @@ def test_no_conversion_uses_the_dlpack_that_calls_every_device_the_cpu(
     assert xbridge.to_list(at("device1")) == [1.0, 2.0, 3.0]
 
 
-def test_the_library_itself_refuses_to_show_the_host_what_was_not_moved() -> None:
+def test_to_numpy__backend_function_refuses_device_memory() -> None:
+    """The backend's own functions do not expose memory that was not moved to the host."""
     with pytest.raises(RuntimeError, match="device1"):
         backend.to_numpy(at("device1"))
     assert backend.fast_to_numpy(at("device1")) is None
 
 
-def test_a_missing_device_is_refused_with_a_hint_that_works() -> None:
+def test_to_backend__missing_device_hint_works() -> None:
+    """The error for a device that torch lacks suggests one that works."""
     pytest.importorskip("torch")
     with pytest.raises(xbridge.DeviceError, match=r"no device device1 here, .*try device='cpu'$"):
         xbridge.to_backend(at("device1"), "torch")
@@ -250,24 +268,28 @@ def test_a_missing_device_is_refused_with_a_hint_that_works() -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda:0", "device7", "device1:0"])
-def test_a_device_that_it_has_not_is_answered_with_those_that_it_has(device: str) -> None:
+def test_to_backend__unknown_device_lists_known_ones(device: str) -> None:
+    """The error for an unknown device lists the devices that there are."""
     for x in (np.ones(2), at("cpu")):
         with pytest.raises(xbridge.DeviceError, match=r"cpu, device1, device2.*try device='cpu'$"):
             xbridge.to_backend(x, NAME, device=device)
 
 
-def test_an_object_that_is_not_a_device_is_refused() -> None:
+def test_to_backend__refuses_a_non_device_object() -> None:
+    """An object that no library knows as a device is refused."""
     with pytest.raises(xbridge.DeviceError, match=r"no library knows it as a device; try device='cpu'$"):
         xbridge.to_backend(at("cpu"), NAME, device=["device1"])
 
 
-def test_another_device_stands_for_the_gpu() -> None:
+def test_to_backend__gpu_means_a_device_other_than_the_cpu() -> None:
+    """`device="gpu"` selects a device other than the CPU, or keeps the current one."""
     for x, device in ((np.ones(2), "device1"), (at("cpu"), "device1"), (at("device2"), "device2")):
         assert xbridge.device_of(xbridge.to_backend(x, NAME, device="gpu")) == device
 
 
 @pytest.mark.parametrize("device", HERE)
-def test_numbers_become_the_defaults_of_their_device(device: str) -> None:
+def test_default_dtype__follows_the_device(device: str) -> None:
+    """Python numbers get the default dtypes of their device."""
     for number, kind in ((True, "bool"), (1, "int"), (1.5, "float"), (1j, "complex")):
         x = xbridge.asarray([number], backend=NAME, device=device)
         theirs = strict.asarray(number, device=x.device)
@@ -277,7 +299,8 @@ def test_numbers_become_the_defaults_of_their_device(device: str) -> None:
 
 
 @pytest.mark.skipif("no_x64" not in HERE, reason="came with array-api-strict 2.6")
-def test_a_device_without_wide_dtypes_refuses_or_narrows_them() -> None:
+def test_to_backend__device_without_wide_dtypes() -> None:
+    """On a device without 64-bit dtypes, they are refused or narrowed on request."""
     for x in (np.array([1.0, 2.0]), at("device1", [1.0, 2.0], "float64")):
         with pytest.raises(
             xbridge.DTypeError, match="its device no_x64 has no float64; try dtype='nearest', or"
@@ -291,13 +314,15 @@ def test_a_device_without_wide_dtypes_refuses_or_narrows_them() -> None:
 
 
 @pytest.mark.skipif("no_float64" not in HERE, reason="came with array-api-strict 2.5")
-def test_a_cast_comes_before_a_move_to_where_there_is_no_such_dtype() -> None:
+def test_to_backend__casts_before_moving() -> None:
+    """A dtype that the target device lacks is cast before the move."""
     for source in (np.ones(2), at("cpu", [1, 1], "float64")):
         x = xbridge.to_backend(source, NAME, device="no_float64", dtype="complex64")
         assert inside(x).tolist() == [1.0, 1.0]
 
 
-def test_an_older_standard_or_one_without_extras_changes_no_conversion() -> None:
+def test_to_backend__ignores_strict_flags() -> None:
+    """An older standard, or one without extensions, changes no conversion."""
     with strict.ArrayAPIStrictFlags(
         api_version="2022.12", boolean_indexing=False, data_dependent_shapes=False, enabled_extensions=()
     ):
@@ -317,20 +342,23 @@ def plus_one(x: Array) -> Array:
     return x + xp.ones(x.shape, dtype=x.dtype)
 
 
-def test_code_that_forgets_a_device_fails_on_a_cpu() -> None:
+def test_array_api_strict__code_that_forgets_the_device_fails() -> None:
+    """Code that forgets the device of its argument fails even on a machine without a GPU."""
     assert xbridge.to_list(plus_one(at("cpu"))) == [2.0, 3.0, 4.0]
     with pytest.raises(ValueError, match="device"):
         plus_one(at("device1"))
 
 
-def test_its_namespace_is_the_library() -> None:
+def test_array_namespace__is_the_library() -> None:
+    """The library is its own namespace, and it neither traces nor differentiates."""
     assert xbridge.array_namespace(at("device2")) is strict
     assert xbridge.backend_of(at("device2")) == NAME
     assert get(NAME).is_tracing() is get(NAME).is_grad_enabled() is False
     assert get(NAME).untraced(plus_one) is plus_one
 
 
-def test_arrays_in_a_list_stay_on_their_device_and_are_not_mixed() -> None:
+def test_asarray__list_stays_on_its_device() -> None:
+    """Arrays in a list stay on their device, and arrays of two devices are not mixed."""
     x = at("device1")
     nested = xbridge.asarray([[x, x], [x, [4, 5, 6]]])
     assert nested.device == x.device
@@ -341,7 +369,8 @@ def test_arrays_in_a_list_stay_on_their_device_and_are_not_mixed() -> None:
     assert {y.device for y in aligned} == {x.device}
 
 
-def test_it_has_no_gradients() -> None:
+def test_asarray__has_no_gradients() -> None:
+    """A request for gradients is refused; detaching changes nothing."""
     x = at("cpu")
     with pytest.raises(xbridge.GradientError, match="no gradients"):
         xbridge.asarray(x, requires_grad=True)

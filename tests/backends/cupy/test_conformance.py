@@ -19,7 +19,8 @@ NEEDS_A_NAMESPACE = {
 
 
 @pytest.mark.usefixtures("own_registry", "few_examples")
-def test_cupys_backend_keeps_every_promise_but_those_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conformance__cupy_fails_only_the_named_promises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy's backend keeps every promise except those that need a namespace."""
     stub_cupy.install(monkeypatch, stub_cupy.module())
     reports = run("cupy")
     assert set(reports.failed) == NEEDS_A_NAMESPACE, reports.failed

@@ -33,7 +33,8 @@ def sent(values: Any, **options: Any) -> Any:
 
 
 @pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
-def test_where_cupy_is_missing_the_error_says_how_to_install_it() -> None:
+def test_to_backend__missing_cupy_says_how_to_install() -> None:
+    """Without CuPy, the error says how to install it."""
     with pytest.raises(xbridge.MissingLibraryError, match=r"try pip install 'xbridge-array\[cupy\]'"):
         xbridge.to_backend(np.ones(2), "cupy")
     assert not xbridge.is_available("cupy")
@@ -51,9 +52,10 @@ def test_where_cupy_is_missing_the_error_says_how_to_install_it() -> None:
     ],
     ids=["no driver", "no device"],
 )
-def test_where_cupy_has_no_gpu_it_is_not_available_and_the_error_says_why(
+def test_is_available__false_without_a_gpu(
     count: int | RuntimeError, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """CuPy without a GPU is not available, and the error says why."""
     stub_cupy.install(monkeypatch, stub_cupy.module(count))
     for _ in range(2):
         with pytest.raises(
@@ -66,7 +68,8 @@ def test_where_cupy_has_no_gpu_it_is_not_available_and_the_error_says_why(
 
 
 @pytest.mark.skipif(find_spec("cupy") is None, reason="needs CuPy, on a machine without a GPU")
-def test_cupy_itself_without_a_gpu_is_not_available() -> None:
+def test_is_available__agrees_with_cupy() -> None:
+    """`is_available` gives the answer of CuPy itself."""
     code = "import xbridge, cupy; print(xbridge.is_available('cupy') == cupy.is_available())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
@@ -75,7 +78,8 @@ def test_cupy_itself_without_a_gpu_is_not_available() -> None:
 # -- to the GPU and back -------------------------------------------------------------------------
 
 
-def test_an_array_of_the_host_goes_to_the_current_device_unless_another_is_named(cupy: ModuleType) -> None:
+def test_to_backend__uses_the_current_device(cupy: ModuleType) -> None:
+    """A host array goes to CuPy's current device unless another one is named."""
     assert xbridge.device_of(sent([1.0])) == "cuda:0"
     assert xbridge.device_of(sent([1.0], device="cuda:1")) == "cuda:1"
     with stub_cupy.Device(1):
@@ -87,7 +91,8 @@ def test_an_array_of_the_host_goes_to_the_current_device_unless_another_is_named
     assert stub_cupy.state.current == 0
 
 
-def test_what_is_on_a_gpu_stays_there(cupy: ModuleType) -> None:
+def test_to_backend__keeps_the_device_of_an_array(cupy: ModuleType) -> None:
+    """An array on a GPU stays on its device, alone, in a list or aligned with others."""
     x = sent([1.0, 2.0], device="cuda:1")
     for same in (
         xbridge.to_backend(x, "cupy"),
@@ -101,7 +106,8 @@ def test_what_is_on_a_gpu_stays_there(cupy: ModuleType) -> None:
     assert xbridge.device_of(xbridge.asarray([x, x])) == "cuda:1"
 
 
-def test_the_host_and_devices_that_are_not_there_are_refused(cupy: ModuleType) -> None:
+def test_to_backend__refuses_the_host_and_missing_devices(cupy: ModuleType) -> None:
+    """The host and devices that do not exist are refused with a list of those that do."""
     for device in ("cpu", "cuda:2", "mps", "rocm:0"):
         with pytest.raises(xbridge.DeviceError, match="its devices are cuda:0, cuda:1; try device='gpu'"):
             sent([1.0], device=device)
@@ -109,7 +115,8 @@ def test_the_host_and_devices_that_are_not_there_are_refused(cupy: ModuleType) -
         xbridge.to_backend(sent([1.0]), "cupy", device="cpu")
 
 
-def test_a_transfer_is_complete_when_the_call_returns(cupy: ModuleType) -> None:
+def test_to_backend__transfer_is_complete_on_return(cupy: ModuleType) -> None:
+    """Once the call returns, the source may be written without a change to the result."""
     a = np.arange(4.0)
     x = xbridge.to_backend(a, "cupy")
     a[:] = -1
@@ -121,7 +128,8 @@ def test_a_transfer_is_complete_when_the_call_returns(cupy: ModuleType) -> None:
     assert xbridge.to_numpy(late).tolist() == [0.0, 1.0, 2.0]
 
 
-def test_another_thread_uses_the_device_and_the_stream_of_the_caller(cupy: ModuleType) -> None:
+def test_transfer__uses_the_callers_device_and_stream(cupy: ModuleType) -> None:
+    """A worker thread uses the device and waits for the stream of the calling thread."""
     with cupy.cuda.Device(1), cupy.cuda.Stream(7) as mine:
         late = cupy.asarray(np.arange(3.0))
         there, back = (xbridge.transfer(x, to) for x, to in ((np.ones(2), "cupy"), (late, "numpy")))
@@ -134,13 +142,15 @@ def test_another_thread_uses_the_device_and_the_stream_of_the_caller(cupy: Modul
     assert mine.waits > waited
 
 
-def test_another_thread_uses_the_device_that_is_named(cupy: ModuleType) -> None:
+def test_transfer__uses_the_named_device(cupy: ModuleType) -> None:
+    """A named device wins over the current one, and a wrong name is refused."""
     assert xbridge.transfer(np.ones(2), "cupy", device="cuda:1").result().device.id == 1
     with pytest.raises(xbridge.DeviceError, match="device='gpu'"):
         xbridge.transfer(np.ones(2), "cupy", device="cpu")
 
 
-def test_every_layout_is_converted(cupy: ModuleType) -> None:
+def test_to_backend__converts_every_layout(cupy: ModuleType) -> None:
+    """Strided, reversed, empty, 0-d and byte-swapped arrays make the round trip."""
     a = np.arange(24, dtype="f4").reshape(2, 3, 4)
     for view in (
         a,
@@ -163,7 +173,8 @@ def test_every_layout_is_converted(cupy: ModuleType) -> None:
         assert np.array_equal(xbridge.to_numpy(view), view._memory)
 
 
-def test_what_comes_back_is_the_callers_own(cupy: ModuleType) -> None:
+def test_to_numpy__result_is_owned(cupy: ModuleType) -> None:
+    """The result may be written without a change to the array on the GPU."""
     x = sent([1.0, 2.0])
     host = xbridge.to_numpy(x)
     host[0] = 9
@@ -173,7 +184,8 @@ def test_what_comes_back_is_the_callers_own(cupy: ModuleType) -> None:
             call()
 
 
-def test_fewer_bytes_are_sent_where_numpy_casts_alike_and_else_cupy_casts(cupy: ModuleType) -> None:
+def test_to_backend__casts_on_the_smaller_side(cupy: ModuleType) -> None:
+    """A cast runs where fewer bytes travel, if NumPy and CuPy agree on its result."""
     backend: Any = get("cupy")
     steps: list[str] = []
     cast, move = backend.astype, backend.to_device
@@ -206,7 +218,8 @@ def test_fewer_bytes_are_sent_where_numpy_casts_alike_and_else_cupy_casts(cupy: 
     assert steps == ["move float64"]
 
 
-def test_what_the_target_lacks_is_cast_where_cupy_has_arrays(cupy: ModuleType) -> None:
+def test_to_backend__casts_on_the_gpu_for_a_limited_target(cupy: ModuleType) -> None:
+    """A dtype that the target lacks is cast before the array leaves the GPU."""
     pytest.importorskip("array_api_strict")
     x = sent(np.array([0.5, 2.0], "f2"))
     plan = xbridge.explain(x, "array_api_strict", device="cpu", dtype="float32")
@@ -220,7 +233,8 @@ def test_what_the_target_lacks_is_cast_where_cupy_has_arrays(cupy: ModuleType) -
 # -- dtypes --------------------------------------------------------------------------------------
 
 
-def test_bfloat16_came_with_version_14(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_backend__bfloat16_needs_cupy_14(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bfloat16 is refused by CuPy 13 and converted by CuPy 14."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     a = np.ones(2, ml_dtypes.bfloat16)
     stub_cupy.install(monkeypatch, stub_cupy.module(version="13.6.0"))
@@ -236,7 +250,8 @@ def test_bfloat16_came_with_version_14(monkeypatch: pytest.MonkeyPatch) -> None:
     assert xbridge.to_list(xbridge.to_backend(a.astype("f4"), "cupy", dtype="bfloat16")) == [1.0, 1.0]
 
 
-def test_a_dtype_that_cupy_lacks_is_refused_or_cast_before_it_leaves(cupy: ModuleType) -> None:
+def test_to_backend__unsupported_dtype_is_refused_or_cast(cupy: ModuleType) -> None:
+    """A dtype that CuPy lacks is refused, or cast on the host if another is named."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     a = np.ones(2, ml_dtypes.float8_e5m2)
     with pytest.raises(xbridge.DTypeError, match="CuPy has no float8_e5m2"):
@@ -244,9 +259,8 @@ def test_a_dtype_that_cupy_lacks_is_refused_or_cast_before_it_leaves(cupy: Modul
     assert xbridge.to_list(xbridge.to_backend(a, "cupy", dtype="float32")) == [1.0, 1.0]
 
 
-def test_integers_and_floats_are_checked_against_a_dtype_that_the_caller_did_not_name(
-    cupy: ModuleType,
-) -> None:
+def test_check_cast__finds_lost_values(cupy: ModuleType) -> None:
+    """A value that a dtype chosen by the library cannot hold raises `ValueLossError`."""
     x = sent([2**53 + 1, 2])
     with pytest.raises(xbridge.ValueLossError):
         xbridge.asarray([x, sent([1.0, 2.0])])
@@ -271,7 +285,9 @@ def test_integers_and_floats_are_checked_against_a_dtype_that_the_caller_did_not
 # -- what is refused -----------------------------------------------------------------------------
 
 
-def test_what_means_more_than_its_numbers_stays(cupy: ModuleType) -> None:
+def test_to_numpy__refuses_subclasses_and_records(cupy: ModuleType) -> None:
+    """Subclasses and structured dtypes stay in CuPy, and the error says how to convert them."""
+
     class Units(cupy.ndarray):  # type: ignore[misc,name-defined] # made at run time
         """With a unit."""
 
@@ -287,14 +303,16 @@ def test_what_means_more_than_its_numbers_stays(cupy: ModuleType) -> None:
         xbridge.to_numpy(fields)
 
 
-def test_cupy_has_no_gradients_and_says_so(cupy: ModuleType) -> None:
+def test_asarray__has_no_gradients(cupy: ModuleType) -> None:
+    """A request for gradients is refused, and torch is suggested."""
     with pytest.raises(xbridge.GradientError, match="CuPy does not differentiate"):
         xbridge.asarray([1.0], backend="cupy", requires_grad=True)
     with pytest.raises(xbridge.GradientError, match="try backend='torch'"):
         get("cupy").require_grad(sent([1.0]))
 
 
-def test_any_array_is_described(cupy: ModuleType) -> None:
+def test_memory_layout__describes_any_array(cupy: ModuleType) -> None:
+    """The backend describes the shape, strides, address and alignment of any array."""
     backend = get("cupy")
     x = sent(np.arange(6.0).reshape(2, 3))
     layout = backend.memory_layout(x[:, 1:])
@@ -316,7 +334,8 @@ def test_any_array_is_described(cupy: ModuleType) -> None:
     assert (backend.fast_to_numpy(x), backend.fast_from_numpy(np.ones(2))) == (None, None)
 
 
-def test_the_namespace_is_array_api_compats(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_array_namespace__is_array_api_compat(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The namespace of a CuPy array is the one of array-api-compat."""
     import array_api_compat
 
     compat = type(cupy)("array_api_compat.cupy")
@@ -325,20 +344,23 @@ def test_the_namespace_is_array_api_compats(cupy: ModuleType, monkeypatch: pytes
     assert xbridge.array_namespace(sent([1.0])) is compat
 
 
-def test_on_amds_devices_the_kind_is_rocm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_of__is_rocm_on_amd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On AMD's devices, the kind of device is `rocm`."""
     stub_cupy.install(monkeypatch, stub_cupy.module(hip=True))
     assert xbridge.device_of(sent([1.0])) == "rocm:0"
     assert xbridge.device_of(sent([1.0], device="rocm:1")) == "rocm:1"
 
 
-def test_libraries_without_device_memory_exchange_none() -> None:
+def test_to_dlpack__is_none_for_host_libraries() -> None:
+    """Libraries without device memory have no functions for DLPack."""
     for name in ("numpy", "dask", "array_api_strict"):
         if xbridge.is_available(name):
             assert get(name).to_dlpack is None
             assert get(name).from_dlpack is None
 
 
-def test_a_number_keeps_the_sign_of_zero(cupy: ModuleType) -> None:
+def test_to_numpy__scalar_keeps_negative_zero(cupy: ModuleType) -> None:
+    """The sign of zero survives the round trip of a 0-d array."""
     for values in (np.array(-0.0), np.array(-0.0, ">f4"), np.array(complex(-0.0, -0.0))):
         x = sent(values)
         assert x.shape == ()
@@ -354,7 +376,8 @@ def test_a_number_keeps_the_sign_of_zero(cupy: ModuleType) -> None:
         *(("bfloat16", other) for other in ("float64", "bool")),
     ],
 )
-def test_a_cast_keeps_subnormal_numbers(dtype: str, other: str, cupy: ModuleType) -> None:
+def test_to_backend__cast_keeps_subnormals(dtype: str, other: str, cupy: ModuleType) -> None:
+    """A cast to any dtype keeps subnormal numbers as NumPy does."""
     if "bfloat16" in (dtype, other):
         pytest.importorskip("ml_dtypes")
     here, there = native_dtype(dtype), native_dtype(other)

@@ -52,7 +52,8 @@ def busy() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_bits_arrive_on_the_gpu_and_come_back(dtype: str) -> None:
+def test_to_numpy__round_trip_keeps_values(dtype: str) -> None:
+    """Any layout of any dtype arrives on the GPU and comes back."""
     for shape in SHAPES:
         a = np.arange(int(np.prod(shape, dtype=int))).reshape(shape).astype(dtype)
         for view in (a, a.T, a[..., ::-1] if a.ndim else a, a[..., ::2] if a.ndim else a):
@@ -62,7 +63,8 @@ def test_bits_arrive_on_the_gpu_and_come_back(dtype: str) -> None:
             assert np.array_equal(xbridge.to_numpy(x), view)
 
 
-def test_bfloat16_keeps_its_bits() -> None:
+def test_to_backend__bfloat16_keeps_its_bits() -> None:
+    """All patterns of bfloat16 survive the way through CuPy and torch."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     if get("cupy").unsupported_dtype("bfloat16", xbridge.Device("cuda:0")):
         pytest.skip("CuPy is older than 14")
@@ -74,7 +76,8 @@ def test_bfloat16_keeps_its_bits() -> None:
     assert xbridge.to_numpy(xbridge.to_backend(t, "cupy")).tobytes() == a.tobytes()
 
 
-def test_a_transfer_has_ended_when_the_call_returns() -> None:
+def test_to_backend__transfer_is_complete_on_return() -> None:
+    """The source may be written after the call, and a result waits for its stream."""
     a = np.ones(1 << 24, "f4")
     x = xbridge.to_backend(a, "cupy")
     a[:] = -1
@@ -84,7 +87,8 @@ def test_a_transfer_has_ended_when_the_call_returns() -> None:
         assert xbridge.to_numpy(y).min() == 2.0
 
 
-def test_the_kernels_of_cast_check_copy_and_stack_run() -> None:
+def test_check_cast__kernels_run() -> None:
+    """The kernels for casts, checks, copies and stacks compile and run on the GPU."""
     x = xbridge.to_backend(np.array([1.5, np.nan, np.inf]), "cupy")
     assert xbridge.to_list(xbridge.to_backend(x, "cupy", dtype="float16"))[0] == 1.5
     backend = get("cupy")
@@ -110,7 +114,8 @@ def test_the_kernels_of_cast_check_copy_and_stack_run() -> None:
         ("complex128", "complex64"),
     ],
 )
-def test_a_cast_keeps_subnormal_numbers(dtype: str, other: str) -> None:
+def test_to_backend__cast_keeps_subnormals(dtype: str, other: str) -> None:
+    """A cast on the GPU keeps subnormal numbers as NumPy does."""
     if get("cupy").unsupported_dtype("bfloat16", xbridge.Device("cuda:0")) and "bfloat16" in (dtype, other):
         pytest.skip("CuPy is older than 14")
     here, there = native_dtype(dtype), native_dtype(other)
@@ -124,7 +129,8 @@ def test_a_cast_keeps_subnormal_numbers(dtype: str, other: str) -> None:
         assert xbridge.to_numpy(made).tobytes() == np.asarray(view.astype(there)).tobytes()
 
 
-def test_a_number_keeps_its_bits() -> None:
+def test_to_backend__scalar_keeps_its_bits() -> None:
+    """Negative zero and the payload of a NaN survive the round trip of a 0-d array."""
     for values in (np.array(-0.0), np.array(-0.0, "f4"), np.array([0x7FF8000000000005]).view("f8")[0, ...]):
         assert xbridge.to_numpy(xbridge.to_backend(values, "cupy")).tobytes() == values.tobytes()
 
@@ -133,7 +139,8 @@ def test_a_number_keeps_its_bits() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_torch_and_cupy_share_memory_both_ways(dtype: str) -> None:
+def test_to_backend__torch_and_cupy_share_memory(dtype: str) -> None:
+    """torch and CuPy share memory in both directions."""
     for shape in SHAPES:
         t = tensor(shape, dtype)
         x = xbridge.to_backend(t, "cupy")
@@ -149,7 +156,8 @@ def test_torch_and_cupy_share_memory_both_ways(dtype: str) -> None:
             assert xbridge.shares_memory(t, x)
 
 
-def test_no_byte_sees_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_backend__never_passes_through_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between torch and CuPy, no byte goes through host memory."""
     for name in ("torch", "cupy"):
         for verb in ("to_numpy", "from_numpy"):
             monkeypatch.setattr(get(name), verb, lambda *_: pytest.fail("it went to the host"))
@@ -161,7 +169,8 @@ def test_no_byte_sees_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     xbridge.align(t, x)
 
 
-def test_a_tensor_that_requires_grad_is_copied() -> None:
+def test_to_backend__copies_a_tensor_that_requires_grad() -> None:
+    """A tensor that requires grad is copied, and refused with `copy=False`."""
     leaf = tensor().requires_grad_()
     x = xbridge.to_backend(leaf, "cupy")
     x[...] = -1
@@ -170,7 +179,8 @@ def test_a_tensor_that_requires_grad_is_copied() -> None:
         xbridge.to_backend(leaf, "cupy", copy=False)
 
 
-def test_a_conjugate_and_a_negation_are_done_first() -> None:
+def test_to_backend__resolves_conj_and_neg() -> None:
+    """Lazy conjugation and negation are resolved before the tensor is handed over."""
     z = tensor(dtype="complex64") * (1 + 2j)
     assert np.array_equal(xbridge.to_numpy(xbridge.to_backend(z.conj(), "cupy")), z.cpu().numpy().conj())
     assert np.array_equal(
@@ -178,7 +188,8 @@ def test_a_conjugate_and_a_negation_are_done_first() -> None:
     )
 
 
-def test_negative_strides_are_copied_for_torch_and_shared_otherwise() -> None:
+def test_to_backend__negative_strides_are_copied_for_torch() -> None:
+    """torch gets a copy of negative strides and shares any other layout."""
     x = cupy.arange(12.0).reshape(3, 4)
     assert torch.equal(
         xbridge.to_backend(x[::-1], "torch").cpu(), torch.arange(12.0).double().reshape(3, 4).flip(0)
@@ -189,7 +200,8 @@ def test_negative_strides_are_copied_for_torch_and_shared_otherwise() -> None:
 
 
 @pytest.mark.parametrize("way", ["to cupy", "to torch"])
-def test_memory_is_handed_over_in_the_order_of_both_streams(way: str) -> None:
+def test_to_backend__orders_both_streams(way: str) -> None:
+    """The receiving stream waits for work that is pending on the other one."""
     mine, theirs = torch.cuda.Stream(), cupy.cuda.Stream(non_blocking=True)
     for _ in range(5):
         if way == "to cupy":
@@ -208,7 +220,8 @@ def test_memory_is_handed_over_in_the_order_of_both_streams(way: str) -> None:
         assert total == 3.0 * (1 << 20)
 
 
-def test_another_thread_reads_after_the_stream_of_the_caller() -> None:
+def test_transfer__waits_for_the_callers_stream() -> None:
+    """A worker thread reads only after the pending work of the calling thread."""
     for _ in range(5):
         with cupy.cuda.Stream(non_blocking=True):
             x = cupy.zeros(1 << 20, "f4")
@@ -221,7 +234,8 @@ def test_another_thread_reads_after_the_stream_of_the_caller() -> None:
         assert float(tensor.result()[0].sum()) == 3.0 * (1 << 20)
 
 
-def test_a_copy_does_not_see_what_is_written_after_the_call() -> None:
+def test_to_backend__copy_precedes_later_writes() -> None:
+    """A copy does not see what is written to its source after the call."""
     with torch.cuda.stream(torch.cuda.Stream()), cupy.cuda.Stream(non_blocking=True):
         for options in ({"copy": True}, {"dtype": "float64"}):
             t = torch.ones(1 << 22, device="cuda")
@@ -243,7 +257,8 @@ def jax() -> Any:
 
 
 @pytest.mark.parametrize("dtype", [word for word in DTYPES if word not in ("int64", "float64")])
-def test_every_pair_with_jax_copies_on_the_device(jax: Any, dtype: str) -> None:
+def test_to_backend__jax_copies_on_the_device(jax: Any, dtype: str) -> None:
+    """To and from JAX, memory is copied on the device, so no array of JAX is ever written."""
     for shape in SHAPES:
         t = tensor(shape, dtype)
         sources: list[tuple[Any, str]] = [(t, "torch"), (xbridge.to_backend(t, "cupy", copy=True), "cupy")]
@@ -260,7 +275,8 @@ def test_every_pair_with_jax_copies_on_the_device(jax: Any, dtype: str) -> None:
             t = tensor(shape, dtype)
 
 
-def test_layouts_that_jax_lacks_arrive_by_value(jax: Any) -> None:
+def test_to_backend__jax_gets_any_layout(jax: Any) -> None:
+    """A layout that JAX lacks arrives by value."""
     t = tensor((4, 6))
     for view in (t.T, t[::2], t[:, 1:3], t.expand(2, 4, 6), t.reshape(2, 2, 6).permute(2, 0, 1)):
         assert np.array_equal(np.asarray(xbridge.to_backend(view, "jax")), view.cpu().numpy())
@@ -268,7 +284,8 @@ def test_layouts_that_jax_lacks_arrive_by_value(jax: Any) -> None:
     assert np.array_equal(np.asarray(xbridge.to_backend(x, "jax")), cupy.asnumpy(x))
 
 
-def test_jax_waits_for_torch_and_torch_for_jax(jax: Any) -> None:
+def test_to_backend__jax_and_torch_wait_for_each_other(jax: Any) -> None:
+    """JAX waits for torch's stream, and torch for JAX's."""
     with torch.cuda.stream(torch.cuda.Stream()):
         for _ in range(5):
             t = torch.zeros(1 << 20, device="cuda")
@@ -281,7 +298,8 @@ def test_jax_waits_for_torch_and_torch_for_jax(jax: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
-def test_64_bits_of_jax_are_kept_where_they_are_off(jax: Any, dtype: str) -> None:
+def test_to_backend__keeps_64_bits_without_x64(jax: Any, dtype: str) -> None:
+    """A 64-bit array of JAX keeps its bits where x64 mode is off."""
     values = (np.array([2**40 + 1, 2**62]) / (3 if dtype[0] in "fc" else 1)).astype(dtype)
     backend = get("jax")
     with jax.enable_x64(True):
@@ -294,7 +312,8 @@ def test_64_bits_of_jax_are_kept_where_they_are_off(jax: Any, dtype: str) -> Non
         xbridge.asarray(x, device="cpu")
 
 
-def test_an_array_of_jax_stays_on_the_host_where_the_gpu_is_the_default(jax: Any) -> None:
+def test_to_backend__jax_stays_on_the_host(jax: Any) -> None:
+    """A JAX array made from host memory stays on the CPU even if the GPU is JAX's default."""
     with jax.default_device(jax.devices("gpu")[0]):
         x = xbridge.to_backend(np.ones(3, "f4"), "jax")
         made = [
@@ -323,7 +342,8 @@ class Shows:
 @pytest.mark.parametrize("word", ["cuda", "dlpack"])
 @pytest.mark.parametrize("target", ["torch", "cupy"])
 @pytest.mark.parametrize("make", [tensor, lambda: cupy.arange(12.0).reshape(3, 4)], ids=["torch", "cupy"])
-def test_exporters_of_device_memory_are_looked_at(make: Callable[[], Any], target: str, word: str) -> None:
+def test_to_backend__shares_memory_of_exporters(make: Callable[[], Any], target: str, word: str) -> None:
+    """The memory of an exporter of either protocol is shared, and copied on request."""
     x = make()
     got = xbridge.to_backend(Shows(x, word), target)
     got[0, 0] = 42
@@ -334,7 +354,8 @@ def test_exporters_of_device_memory_are_looked_at(make: Callable[[], Any], targe
     assert float(x[0, 0]) == 42.0
 
 
-def test_read_only_exporters_are_copied_and_false_ones_refused() -> None:
+def test_to_backend__checks_cuda_array_interface() -> None:
+    """A read-only exporter is copied, and one with false metadata is refused."""
     x = cupy.arange(12.0)
     said = x.__cuda_array_interface__
     for target in ("torch", "cupy"):
@@ -353,7 +374,8 @@ def test_read_only_exporters_are_copied_and_false_ones_refused() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_memory_is_handed_over_on_whichever_device_it_is() -> None:
+def test_to_backend__works_on_the_second_device() -> None:
+    """Memory on another device than the current one is shared, and the current one is kept."""
     t = torch.arange(4.0, device="cuda:1")
     x = xbridge.to_backend(t, "cupy", copy=False)
     assert xbridge.device_of(x) == "cuda:1"

@@ -69,7 +69,8 @@ def x() -> Array:
     ("before", "after"),
     [("f8", "float32"), (">f8", "float64"), ("i8", "int16"), ("f4", "int32"), ("c16", "complex64")],
 )
-def test_a_cast_of_chunks_gives_what_numpy_gives(before: str, after: str, chunks: Any, unknown: bool) -> None:
+def test_to_numpy__casts_chunks_as_numpy_does(before: str, after: str, chunks: Any, unknown: bool) -> None:
+    """A cast of the chunks gives the bytes of NumPy's cast of the whole array."""
     values = np.random.default_rng(0).normal(0, 1e5, (4, 5)).astype(before)
     x = da.from_array(values, chunks=chunks)
     x = x[da.ones(4, dtype="bool", chunks=(x.chunks[0],))] if unknown else x
@@ -80,7 +81,8 @@ def test_a_cast_of_chunks_gives_what_numpy_gives(before: str, after: str, chunks
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0)])
-def test_arrays_of_no_axis_and_of_no_element_are_cast(shape: tuple[int, ...]) -> None:
+def test_to_numpy__casts_scalar_and_empty_arrays(shape: tuple[int, ...]) -> None:
+    """Arrays without axes and without elements are cast too."""
     made = xbridge.to_numpy(da.ones(shape, dtype="f8") + 1, dtype="float32")
     assert (made.dtype.name, made.tolist()) == ("float32", np.full(shape, 2.0).tolist())
 
@@ -89,14 +91,16 @@ def test_arrays_of_no_axis_and_of_no_element_are_cast(shape: tuple[int, ...]) ->
     ("before", "after"),
     [("f8", "float32"), ("f8", "float16"), ("i8", "int32"), ("f4", "bfloat16"), ("f4", "int8")],
 )
-def test_torch_gets_the_values_that_its_own_cast_gives(before: str, after: str) -> None:
+def test_to_backend__casts_chunks_as_torch_does(before: str, after: str) -> None:
+    """torch gets the values that its own cast would give."""
     torch = pytest.importorskip("torch")
     values = np.linspace(-100, 100, 4001).astype(before)
     made = xbridge.to_backend(da.from_array(values, chunks=999), "torch", dtype=after)
     assert torch.equal(made, torch.from_numpy(values).to(getattr(torch, after)))
 
 
-def test_the_same_array_twice_has_two_results() -> None:
+def test_to_numpy__duplicate_arrays_get_separate_results() -> None:
+    """The same Dask array twice in a tree gives two results that share no memory."""
     x = da.from_array(np.arange(7.0), chunks=3) + 0
     again = da.Array(x.dask, x.name, x.chunks, meta=x._meta)
     for dtype in (None, "float32"):
@@ -105,7 +109,8 @@ def test_the_same_array_twice_has_two_results() -> None:
         assert other.tolist() == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_the_result_shares_no_memory_with_what_the_graph_holds() -> None:
+def test_to_numpy__result_is_not_shared_with_the_graph() -> None:
+    """A write to the result does not reach the arrays inside the graph."""
     a = np.arange(7.0)
     for chunks in (-1, 3):
         x = da.from_array(a, chunks=chunks, name=False)
@@ -119,7 +124,8 @@ def test_the_result_shares_no_memory_with_what_the_graph_holds() -> None:
 # -- refusals ------------------------------------------------------------------------------------
 
 
-def test_a_value_that_is_lost_in_a_chunk_is_the_error_that_it_was() -> None:
+def test_to_backend__value_loss_in_a_chunk_is_raised() -> None:
+    """A value that is lost in a chunk raises the same error as in a plain array."""
     x = da.from_array(np.array([1.0, np.inf, 1e300, 2.0]), chunks=1)
     jax = pytest.importorskip("jax")
     torch = pytest.importorskip("torch")
@@ -135,7 +141,8 @@ def test_a_value_that_is_lost_in_a_chunk_is_the_error_that_it_was() -> None:
 
 
 @pytest.mark.parametrize("unknown", [False, True])
-def test_of_several_arrays_the_error_names_the_one_whose_value_is_lost(x: Array, unknown: bool) -> None:
+def test_to_backend__value_loss_names_the_array(x: Array, unknown: bool) -> None:
+    """In a tree of several Dask arrays, the error names the one with the lost value."""
     pytest.importorskip("torch")
     lost = da.from_array(np.array([1.0, 1e300]), chunks=1)
     batch = [x.astype("i8"), lost[lost > 0] if unknown else lost, x]
@@ -161,7 +168,8 @@ LIES: dict[str, tuple[Callable[[HostArray], Any], str]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("dtype", [None, "float32"])
-def test_a_chunk_that_is_not_as_announced_is_refused_with_a_cast_too(lie: str, dtype: str | None) -> None:
+def test_to_numpy__refuses_chunks_that_differ_from_the_metadata(lie: str, dtype: str | None) -> None:
+    """A chunk that contradicts its metadata is refused, with or without a cast."""
     task, came = LIES[lie]
     x = da.from_array(np.ones(6), chunks=3).map_blocks(task, dtype="f8", meta=np.empty(0))
     with pytest.raises(xbridge.UnsupportedArrayError, match=rf"announced .* \(3,\) came as .*({came})"):
@@ -169,7 +177,9 @@ def test_a_chunk_that_is_not_as_announced_is_refused_with_a_cast_too(lie: str, d
 
 
 @pytest.mark.parametrize("dtype", [None, "float32"])
-def test_what_a_task_raises_propagates_with_a_cast_too(dtype: str | None) -> None:
+def test_to_numpy__task_error_propagates(dtype: str | None) -> None:
+    """What a task raises reaches the caller, with or without a cast."""
+
     def fail(chunk: HostArray) -> HostArray:
         raise ZeroDivisionError("in a task")
 
@@ -182,14 +192,16 @@ def test_what_a_task_raises_propagates_with_a_cast_too(dtype: str | None) -> Non
 
 
 @pytest.mark.parametrize("options", [{}, {"dtype": "float32"}, {"dtype": "int64"}])
-def test_arrays_of_a_list_are_computed_together_beside_others(x: Array, options: dict[str, Any]) -> None:
+def test_asarray__computes_a_mixed_list_together(x: Array, options: dict[str, Any]) -> None:
+    """The Dask arrays of a list are computed together, next to arrays of NumPy."""
     made = xbridge.asarray([np.ones(7), x + 1, x.astype("i8"), x * 2], backend="numpy", **options)
     assert made.dtype == options.get("dtype", "float64")
     assert made.tolist() == [[1] * 7, [*range(1, 8)], [*range(7)], [*range(0, 14, 2)]]
     assert sorted(runs) == [1, 3, 3]
 
 
-def test_an_integer_that_the_promotion_of_a_list_would_round_is_an_error(x: Array) -> None:
+def test_asarray__promotion_that_rounds_is_refused(x: Array) -> None:
+    """An integer that promotion would round is an error, unless the dtype is named."""
     whole = da.from_array(np.full(7, 2**53 + 1), chunks=3)
     with pytest.raises(xbridge.ValueLossError, match="turn int64 into float64"):
         xbridge.asarray([np.ones(7), x, whole], backend="numpy")
@@ -201,14 +213,16 @@ def test_an_integer_that_the_promotion_of_a_list_would_round_is_an_error(x: Arra
 
 
 @pytest.mark.parametrize("dtype", [None, "float32"])
-def test_align_computes_its_arrays_together(x: Array, dtype: str | None) -> None:
+def test_align__computes_arrays_together(x: Array, dtype: str | None) -> None:
+    """The arrays that are aligned share one computation of their common tasks."""
     a, y, number, z, u = xbridge.align(np.ones(2), x + 1, 2, x * 2, x[x > 4], dtype=dtype)
     assert [a.tolist(), y.tolist(), number] == [[1, 1], [1, 2, 3, 4, 5, 6, 7], 2]
     assert [z.tolist(), u.tolist()] == [[0, 2, 4, 6, 8, 10, 12], [5, 6]]
     assert sorted(runs) == [1, 3, 3]
 
 
-def test_align_back_and_aligned_compute_their_arrays_together(x: Array) -> None:
+def test_align_back__computes_arrays_together(x: Array) -> None:
+    """`align_back` and `aligned` compute their arrays in one go."""
     (_, y, z), _ = xbridge.align_back(np.ones(1), x + 1, x * 2)
     assert sorted(runs) == [1, 3, 3]
     runs.clear()
@@ -217,7 +231,8 @@ def test_align_back_and_aligned_compute_their_arrays_together(x: Array) -> None:
     assert sorted(runs) == [1, 3, 3]
 
 
-def test_align_names_the_array_that_is_refused_and_computes_nothing_before(x: Array) -> None:
+def test_align__refuses_before_computing(x: Array) -> None:
+    """The error names the array that is refused, and no task has run before it."""
     with pytest.raises(xbridge.DTypeError, match=r"^at xs\[2\]: .* drops the imaginary part"):
         xbridge.align(np.ones(2), x, x * 1j, dtype="float64")
     with pytest.raises(xbridge.DTypeError, match=r"^at xs\[2\]: .* drops the imaginary part"):
@@ -228,21 +243,24 @@ def test_align_names_the_array_that_is_refused_and_computes_nothing_before(x: Ar
         xbridge.align(np.ones(2), x, 1, short)
 
 
-def test_align_does_not_name_an_array_for_a_task_that_fails(x: Array) -> None:
+def test_align__task_error_names_no_array(x: Array) -> None:
+    """An error of a task, which may belong to several arrays, gets a note and no path."""
     failing = x.map_blocks(lambda chunk: 1 / 0, dtype="f8", meta=np.empty(0))
     with pytest.raises(ZeroDivisionError) as caught:
         xbridge.align(np.ones(2), failing, x)
     assert caught.value.__notes__ == ["in a task, which xbridge ran to compute 2 Dask arrays together"]
 
 
-def test_align_does_not_name_an_array_for_an_error_of_ours_in_a_task(x: Array) -> None:
+def test_align__xbridge_error_in_a_task_names_no_array(x: Array) -> None:
+    """An error that xbridge raises inside a task is not blamed on one array."""
     failing = x.map_blocks(lambda chunk: xbridge.to_backend(chunk, "nowhere"), dtype="f8", meta=np.empty(0))
     with pytest.raises(xbridge.UnknownBackendError) as caught:
         xbridge.align(np.ones(2), failing, x)
     assert "xs[" not in str(caught.value)
 
 
-def test_a_cast_that_numpy_lacks_is_refused_before_a_chunk_is_computed() -> None:
+def test_to_numpy__unsupported_cast_computes_nothing() -> None:
+    """A cast that NumPy lacks is refused before any chunk is computed."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     seen: list[Any] = []
 
@@ -256,7 +274,8 @@ def test_a_cast_that_numpy_lacks_is_refused_before_a_chunk_is_computed() -> None
     assert not seen
 
 
-def test_align_within_dask_computes_nothing(x: Array) -> None:
+def test_align__stays_lazy_within_dask(x: Array) -> None:
+    """Alignment within Dask computes nothing."""
     xbridge.align(x, x + 1, np.ones(7), dtype="float32")
     assert runs == []
 
@@ -264,7 +283,8 @@ def test_align_within_dask_computes_nothing(x: Array) -> None:
 # -- what a plan says ----------------------------------------------------------------------------
 
 
-def test_a_plan_says_that_the_chunks_are_cast_before_the_array_is_whole(x: Array) -> None:
+def test_explain__shows_the_cast_of_chunks(x: Array) -> None:
+    """The plan says that the chunks are cast before they are joined."""
     plan = xbridge.explain(x, "numpy", dtype="float32")
     assert [(step.backend, step.action, step.nbytes) for step in plan.steps] == [
         ("dask", "in_parts", 0),
@@ -287,7 +307,8 @@ def test_a_plan_says_that_the_chunks_are_cast_before_the_array_is_whole(x: Array
     ]
 
 
-def test_a_policy_on_casts_and_on_copies_forbids_the_cast_of_chunks(x: Array) -> None:
+def test_policy__applies_to_chunk_casts(x: Array) -> None:
+    """A policy on casts or on copies also forbids the cast of chunks."""
     with xbridge.policy(casts="raise"), pytest.raises(xbridge.PolicyError, match="float64 becomes float32"):
         xbridge.to_numpy(x, dtype="float32")
     with xbridge.policy(copies="raise"), pytest.raises(xbridge.PolicyError, match="still to be computed"):

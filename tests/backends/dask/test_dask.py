@@ -71,12 +71,14 @@ LAZY: dict[str, Callable[[Array], object]] = {
 
 
 @pytest.mark.parametrize("question", LAZY)
-def test_nothing_is_computed_before_it_leaves(x: Array, question: str) -> None:
+def test_dask__stays_lazy_until_values_are_needed(x: Array, question: str) -> None:
+    """Questions about an array, and calls that keep it in Dask, run no task."""
     LAZY[question](x)
     assert runs == []
 
 
-def test_nothing_is_computed_to_refuse_it(x: Array) -> None:
+def test_to_numpy__refusal_computes_nothing(x: Array) -> None:
+    """A request that is refused runs no task."""
     with pytest.raises(xbridge.CopyError, match="it is still to be computed; try copy=None"):
         xbridge.to_numpy(x, copy=False)
     with pytest.raises(xbridge.DeviceError, match="Dask arrays are computed in host memory"):
@@ -87,7 +89,8 @@ def test_nothing_is_computed_to_refuse_it(x: Array) -> None:
     assert runs == []
 
 
-def test_what_stays_is_computed_by_dask_as_asked(x: Array) -> None:
+def test_asarray__result_in_dask_stays_lazy(x: Array) -> None:
+    """What stays in Dask is cast, copied and stacked once Dask computes it."""
     assert xbridge.asarray(x) is x
     assert xbridge.asarray(x, dtype="float32").compute().dtype == np.float32
     assert xbridge.asarray(x, copy=True).compute().tolist() == VALUES
@@ -98,14 +101,16 @@ def test_what_stays_is_computed_by_dask_as_asked(x: Array) -> None:
     assert mixed.compute().tolist() == [VALUES, [1.0] * 6]
 
 
-def test_a_copy_has_memory_of_its_own_when_it_is_computed() -> None:
+def test_asarray__copy_has_its_own_memory() -> None:
+    """Once computed, a copy shares no memory with its source."""
     x = da.from_array(np.arange(6.0), chunks=3)
     for other, shares in ((xbridge.asarray(x), True), (xbridge.asarray(x, copy=True), False)):
         found = da.map_blocks(lambda a, b: np.full(a.shape, np.shares_memory(a, b)), x, other, dtype=bool)
         assert found.compute().all() == found.compute().any() == shares
 
 
-def test_a_promotion_that_only_the_values_could_allow_is_refused(x: Array) -> None:
+def test_check_cast__refuses_promotions_that_depend_on_values(x: Array) -> None:
+    """A promotion that only the values could justify is refused for a lazy array."""
     whole = x.astype("int64")
     with pytest.raises(xbridge.DTypeError, match="computed; try naming it: dtype='float64'"):
         xbridge.asarray([x, whole])
@@ -114,7 +119,8 @@ def test_a_promotion_that_only_the_values_could_allow_is_refused(x: Array) -> No
         backend.check_cast(x.astype("float32"), "float16")
 
 
-def test_what_is_computed_is_checked(x: Array) -> None:
+def test_check_cast__checks_computed_arrays(x: Array) -> None:
+    """Once computed, an array is checked by its values and not computed again."""
     done = backend.materialize(x * 1e300)
     assert backend.check_cast(done, "float64") is done
     with pytest.raises(xbridge.ValueLossError, match="float32"):
@@ -123,7 +129,8 @@ def test_what_is_computed_is_checked(x: Array) -> None:
     assert len(runs) == 2
 
 
-def test_what_is_of_unknown_sizes_stays_so_within_dask(x: Array) -> None:
+def test_asarray__unknown_sizes_stay_unknown(x: Array) -> None:
+    """Arrays of unknown sizes stay lazy within Dask."""
     part = x[x > 2]
     assert xbridge.asarray(part) is part
     for made in (xbridge.asarray(part, dtype="float32"), xbridge.asarray([part, part])):
@@ -156,27 +163,31 @@ UNKNOWN: dict[str, Callable[[Array], Any]] = {
 
 
 @pytest.mark.parametrize("way", UNKNOWN)
-def test_what_leaves_is_computed_once_whatever_its_size(x: Array, way: str) -> None:
+def test_to_numpy__unknown_sizes_are_computed_once(x: Array, way: str) -> None:
+    """An array of unknown sizes is computed once on its way out."""
     assert list(UNKNOWN[way](x[x > 0])) == VALUES
     assert len(runs) == 2
 
 
 @pytest.mark.parametrize("way", LEAVING)
-def test_what_leaves_is_computed_once(x: Array, way: str) -> None:
+def test_to_numpy__computes_once(x: Array, way: str) -> None:
+    """Every way out of Dask computes each chunk once."""
     assert list(LEAVING[way](x)) == VALUES
     assert runs == [(3,), (3,)]
 
 
 @pytest.mark.parametrize("name", ["torch", "array_api_strict"])
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_leaves_for_another_library_is_computed_once(x: Array, name: str, count: int) -> None:
+def test_to_backend__computes_once_for_any_library(x: Array, name: str, count: int) -> None:
+    """An array or list that goes to another library is computed once."""
     pytest.importorskip(name)
     assert xbridge.to_list(xbridge.asarray([x] * count, backend=name)) == [VALUES] * count
     assert xbridge.to_list(xbridge.to_backend(x.sum(), name, dtype="float32")) == 21.0
     assert runs == [(3,), (3,)] * 2
 
 
-def test_arrays_of_one_list_are_computed_together(x: Array) -> None:
+def test_asarray__computes_a_list_together(x: Array) -> None:
+    """The arrays of a list share one computation."""
     table = xbridge.asarray([[x, x + 1], [x * 2, x]], backend="numpy")
     assert table[1, 0].tolist() == [2 * n for n in VALUES]
     assert runs == [(3,), (3,)]
@@ -184,14 +195,16 @@ def test_arrays_of_one_list_are_computed_together(x: Array) -> None:
     assert xbridge.asarray([whole, 1.5, whole], backend="numpy").tolist() == [1, 1.5, 1]
 
 
-def test_arrays_of_one_batch_are_computed_together(x: Array) -> None:
+def test_transfer__computes_a_batch_together(x: Array) -> None:
+    """The arrays of a batch share one computation."""
     batch = xbridge.transfer({"a": x, "b": [x + 1, np.ones(2)], "c": 2 * x}, "numpy").result()
     assert [batch["a"].tolist(), batch["c"].tolist()] == [VALUES, [2 * n for n in VALUES]]
     assert batch["b"][0].tolist() == [n + 1 for n in VALUES]
     assert runs == [(3,), (3,)]
 
 
-def test_arrays_of_one_batch_are_computed_together_with_an_observer_too(x: Array) -> None:
+def test_transfer__computes_together_under_record(x: Array) -> None:
+    """A batch is computed together while it is on record too, and counted once."""
     with xbridge.record() as seen, xbridge.policy(copies="allow"):
         many = xbridge.transfer([x, x + 1], "torch", dtype="float32").result()
     assert [y.tolist() for y in many] == [VALUES, [n + 1 for n in VALUES]]
@@ -200,7 +213,8 @@ def test_arrays_of_one_batch_are_computed_together_with_an_observer_too(x: Array
     assert (row.calls, row.cast, row.copied) == (2, 2 * 6 * 4, 2 * 6 * 4)  # in the chunks, and the result
 
 
-def test_nothing_of_a_batch_is_computed_if_one_array_is_refused(x: Array) -> None:
+def test_transfer__refused_batch_computes_nothing(x: Array) -> None:
+    """If one array of a batch is refused, no task runs."""
     with pytest.raises(xbridge.DTypeError, match=r"^at tree\[1\]: .* drops the imaginary part"):
         xbridge.transfer([x, x * 1j], "numpy", dtype="float64").result()
     assert runs == []
@@ -211,14 +225,16 @@ def made_by(task: Callable[[Any], Any]) -> Array:
     return da.from_array(np.ones(4), chunks=2).map_blocks(task, dtype="float64", meta=np.empty(0))
 
 
-def test_of_a_batch_in_which_a_chunk_is_not_as_announced_the_error_says_which_array_it_was(x: Array) -> None:
+def test_transfer__bad_chunk_names_the_array(x: Array) -> None:
+    """The error for a chunk that contradicts its metadata names the array in the batch."""
     batch = [np.ones(2), x, np.ones(2), made_by(lambda chunk: chunk[:1])]
     for name in ("numpy", "torch"):
         with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\[3\]: .*shape \(4,\)"):
             xbridge.transfer(batch, name, dtype="float32").result()
 
 
-def test_of_a_batch_in_which_a_value_is_lost_the_error_says_which_array_it_was(x: Array) -> None:
+def test_transfer__value_loss_names_the_array(x: Array) -> None:
+    """The error for a lost value names the array in the batch."""
     jax = pytest.importorskip("jax")
     batch = [np.ones(2), x, np.ones(2), da.from_array(np.array([1.0, 1e300]))]
     with jax.enable_x64(False), pytest.raises(xbridge.ValueLossError, match=r"^at tree\[3\]: "):
@@ -233,9 +249,10 @@ def of_ours(chunk: Any) -> Any:
 @pytest.mark.parametrize(
     ("task", "error"), [(lambda chunk: 1 / 0, ZeroDivisionError), (of_ours, xbridge.CopyError)]
 )
-def test_a_task_of_a_batch_that_fails_is_an_error_and_no_task_runs_twice(
+def test_transfer__failing_task_is_not_retried(
     x: Array, task: Callable[[Any], Any], error: type[Exception]
 ) -> None:
+    """A failing task ends the batch with its error, and no task runs twice."""
     bad = made_by(task)
     with dask.config.set(scheduler="sync"), pytest.raises(error) as caught:
         xbridge.transfer({"good": x, "bad": [x + 1, bad, x * 2]}, "numpy").result()
@@ -243,22 +260,23 @@ def test_a_task_of_a_batch_that_fails_is_an_error_and_no_task_runs_twice(
     assert len(runs) <= 2
 
 
-def test_an_error_of_ours_in_the_only_task_names_its_path() -> None:
+def test_transfer__error_in_the_only_task_names_its_path() -> None:
+    """An error that xbridge raises in a batch with one Dask array names its path."""
     with pytest.raises(xbridge.XBridgeError, match=r"^at tree\['bad'\]: "):
         xbridge.transfer({"good": np.ones(2), "bad": made_by(of_ours)}, "numpy").result()
 
 
 @pytest.mark.parametrize("size", ["auto", -1, "1 B"])
 @pytest.mark.parametrize("shape", [(), (1,), (0, 3)])
-def test_an_array_that_cannot_be_divided_is_one_chunk_whatever_the_size_of_chunks(
-    shape: tuple[int, ...], size: object
-) -> None:
+def test_to_backend__indivisible_array_is_one_chunk(shape: tuple[int, ...], size: object) -> None:
+    """An array that cannot be divided is a single chunk, whatever the chunk size."""
     with dask.config.set({"array.chunk-size": size}):
         assert xbridge.to_backend(np.ones(shape), "dask").chunks == tuple((n,) for n in shape)
 
 
 @pytest.mark.parametrize("shape", [(0, 20_000), (2, 300, 0), (0,)])
-def test_an_array_without_elements_comes_in_whatever_its_shape(shape: tuple[int, ...]) -> None:
+def test_to_backend__accepts_empty_arrays_of_any_shape(shape: tuple[int, ...]) -> None:
+    """An array without elements arrives with its shape."""
     for given in (np.zeros(shape), np.zeros(shape)[..., ::-1]):
         made = xbridge.to_backend(given, "dask")
         assert (made.shape, made.compute().shape) == (shape, shape)
@@ -277,7 +295,8 @@ CUTS: dict[str, tuple[Callable[[Array], Array], Callable[[HostArray], HostArray]
 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("target", ["numpy", "torch", "jax", "array_api_strict"])
-def test_what_is_of_unknown_sizes_arrives_as_it_was_computed(cut: str, target: str) -> None:
+def test_to_backend__unknown_sizes_arrive_as_computed(cut: str, target: str) -> None:
+    """An array of unknown sizes arrives in every library with the sizes it turned out to have."""
     if not xbridge.is_available(target):
         pytest.skip(f"{target} is not installed")
     values = np.arange(20, dtype="int32").reshape(5, 4)
@@ -287,7 +306,8 @@ def test_what_is_of_unknown_sizes_arrives_as_it_was_computed(cut: str, target: s
     assert (found.shape, found.tolist()) == (at_once(values).shape, at_once(values).tolist())
 
 
-def test_what_is_of_unknown_sizes_is_not_shared_and_fits_no_list_of_other_lengths(x: Array) -> None:
+def test_asarray__unknown_sizes_are_not_shared_or_ragged(x: Array) -> None:
+    """Unknown sizes are refused with `copy=False` and in a list of different lengths."""
     with pytest.raises(xbridge.CopyError, match="still to be computed"):
         xbridge.to_numpy(x[x > 2], copy=False)
     assert runs == []
@@ -296,7 +316,8 @@ def test_what_is_of_unknown_sizes_is_not_shared_and_fits_no_list_of_other_length
     assert len(runs) == 2  # both, together
 
 
-def test_the_policy_and_the_records_see_what_is_of_unknown_sizes(x: Array) -> None:
+def test_policy__sees_arrays_of_unknown_sizes(x: Array) -> None:
+    """Policies and records see arrays of unknown sizes as any others."""
     with xbridge.record() as seen:
         xbridge.to_numpy(x[x > 2])
     (row,) = seen.rows
@@ -306,7 +327,8 @@ def test_the_policy_and_the_records_see_what_is_of_unknown_sizes(x: Array) -> No
 
 
 @pytest.mark.parametrize("others", [[], [np.ones(6)]])
-def test_a_list_is_not_computed_only_to_be_refused(x: Array, others: list[Any]) -> None:
+def test_asarray__refused_list_computes_nothing(x: Array, others: list[Any]) -> None:
+    """A list is not computed only to be refused."""
     with pytest.raises(xbridge.GradientError):
         xbridge.asarray([x, *others], backend="numpy", requires_grad=True)
     with pytest.raises(xbridge.DeviceError):
@@ -317,7 +339,8 @@ def test_a_list_is_not_computed_only_to_be_refused(x: Array, others: list[Any]) 
     assert runs == []
 
 
-def test_it_goes_through_the_schedulers_that_the_user_has_set(x: Array) -> None:
+def test_to_numpy__uses_the_configured_scheduler(x: Array) -> None:
+    """The computation goes through the scheduler that the user has set."""
     asked = []
 
     def schedule(graph: object, keys: object, **options: object) -> Any:
@@ -330,7 +353,8 @@ def test_it_goes_through_the_schedulers_that_the_user_has_set(x: Array) -> None:
 
 
 @pytest.mark.parametrize("copy", [None, True])
-def test_the_result_is_the_callers_own(copy: bool | None) -> None:
+def test_to_numpy__result_is_owned(copy: bool | None) -> None:
+    """The result is a plain writable array that shares nothing with the graph."""
     stored = da.from_array(np.arange(6.0), chunks=6).persist(scheduler="synchronous")
     for source in (
         stored,
@@ -351,7 +375,8 @@ def test_the_result_is_the_callers_own(copy: bool | None) -> None:
     "dtype", ["bool", "int8", "float16", "complex128", "bfloat16", "float8_e4m3fn", ">f8", "<u2"]
 )
 @pytest.mark.parametrize("chunks", [-1, 2, ((1, 3), (3, 2, 0))])
-def test_every_bit_goes_there_and_back(dtype: str, chunks: object) -> None:
+def test_to_numpy__round_trip_keeps_every_bit(dtype: str, chunks: object) -> None:
+    """Any dtype in any chunks makes the round trip with its bits unchanged."""
     if "float8" in dtype or "bfloat" in dtype:
         pytest.importorskip("ml_dtypes")
     kind = native_dtype(dtype)
@@ -371,7 +396,8 @@ def test_every_bit_goes_there_and_back(dtype: str, chunks: object) -> None:
         assert host.tobytes() == a.astype(kind.newbyteorder("=")).tobytes()
 
 
-def test_a_dtype_that_the_target_lacks_is_cast_from_what_was_computed(x: Array) -> None:
+def test_to_backend__casts_the_computed_values(x: Array) -> None:
+    """A dtype that the target lacks is cast as part of the one computation."""
     pytest.importorskip("array_api_strict")
     small = xbridge.to_backend(x.astype("float16"), "array_api_strict", dtype="float32")
     assert xbridge.to_list(small) == VALUES
@@ -383,7 +409,8 @@ def test_a_dtype_that_the_target_lacks_is_cast_from_what_was_computed(x: Array) 
 
 @pytest.mark.parametrize("options", [{}, {"device": "cpu"}, {"copy": True}, {"dtype": "float64"}])
 @pytest.mark.parametrize("size", ["1 MiB", "16 B"])
-def test_a_later_write_to_the_source_is_not_seen(options: dict[str, Any], size: str) -> None:
+def test_to_backend__later_writes_are_not_seen(options: dict[str, Any], size: str) -> None:
+    """A write to the source after the call does not reach the Dask array."""
     a = np.arange(6.0)
     with dask.config.set({"array.chunk-size": size}):
         x = xbridge.to_backend(a, "dask", **options)
@@ -392,7 +419,8 @@ def test_a_later_write_to_the_source_is_not_seen(options: dict[str, Any], size: 
     assert x.compute().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
 
-def test_what_is_read_only_is_copied_because_its_owner_may_write_it() -> None:
+def test_to_backend__copies_read_only_views() -> None:
+    """A read-only view is copied, because its owner may still write it."""
     owner = np.arange(6.0)
     view = owner[:]
     view.flags.writeable = False
@@ -405,7 +433,8 @@ def test_what_is_read_only_is_copied_because_its_owner_may_write_it() -> None:
         xbridge.to_backend(view, "dask", copy=False)
 
 
-def test_immutable_memory_is_not_copied() -> None:
+def test_from_numpy__does_not_copy() -> None:
+    """`from_numpy` trusts that the memory it gets is immutable and shares it."""
     a = np.arange(6.0)
     with dask.config.set({"array.chunk-size": "16 B"}):
         x = backend.from_numpy(a)
@@ -413,12 +442,15 @@ def test_immutable_memory_is_not_copied() -> None:
     assert found.compute(scheduler="synchronous").all()
 
 
-def test_two_conversions_are_two_arrays_to_a_scheduler_that_remembers() -> None:
+def test_to_backend__names_are_unique() -> None:
+    """Two conversions of one array have different names, so no scheduler confuses them."""
     a = np.arange(6.0)
     assert xbridge.to_backend(a, "dask").name != xbridge.to_backend(a, "dask").name
 
 
-def test_a_task_cannot_write_what_it_shares_with_other_tasks() -> None:
+def test_to_backend__chunks_are_read_only() -> None:
+    """A task cannot write the memory that it shares with other tasks."""
+
     def spoil(chunk: HostArray) -> HostArray:
         chunk[...] = 9.0
         return chunk
@@ -431,7 +463,8 @@ def test_a_task_cannot_write_what_it_shares_with_other_tasks() -> None:
     assert x.compute().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
 
-def test_a_tensor_made_in_a_task_is_a_copy_of_what_the_task_shares() -> None:
+def test_to_backend__tensor_in_a_task_is_a_copy() -> None:
+    """A tensor that a task makes of its chunk is a copy."""
     torch = pytest.importorskip("torch")
 
     def spoil(chunk: HostArray) -> HostArray:
@@ -445,7 +478,8 @@ def test_a_tensor_made_in_a_task_is_a_copy_of_what_the_task_shares() -> None:
     assert x.compute().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
 
-def test_tensors_and_lists_come_in() -> None:
+def test_to_backend__accepts_tensors_and_lists() -> None:
+    """Tensors and lists of numbers are converted to Dask arrays."""
     torch = pytest.importorskip("torch")
     t = torch.arange(3.0, requires_grad=True)
     x = xbridge.to_backend(t, "dask")
@@ -457,11 +491,13 @@ def test_tensors_and_lists_come_in() -> None:
     assert xbridge.asarray([[1, 2], [3, 4]], backend="dask").compute().tolist() == [[1, 2], [3, 4]]
 
 
-def test_the_namespace_is_the_compatible_one(x: Array) -> None:
+def test_array_namespace__is_array_api_compat(x: Array) -> None:
+    """The namespace of a Dask array is the one of array-api-compat."""
     assert xbridge.array_namespace(x, 1.0).__name__ == "array_api_compat.dask.array"
 
 
-def test_the_namespace_lacks_what_its_description_says(x: Array) -> None:
+def test_array_namespace__lacks_what_the_docs_list(x: Array) -> None:
+    """The namespace lacks exactly what its description says."""
     xp = xbridge.array_namespace(x)
     described = ("take_along_axis", "broadcast_shapes", "from_dlpack")
     assert [word for word in described if hasattr(xp, word)] == []
@@ -470,7 +506,8 @@ def test_the_namespace_lacks_what_its_description_says(x: Array) -> None:
     assert math.isnan(xp.unique_values(x).shape[0])
 
 
-def test_a_function_may_return_what_is_still_to_be_computed() -> None:
+def test_aligned__function_may_return_lazy_arrays() -> None:
+    """A function may return arrays that are still to be computed."""
     x = da.ones(3)
     options: list[dict[str, Any]] = [{}, {"backend": "dask"}, {"like": x}]
     for option in options:

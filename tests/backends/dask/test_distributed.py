@@ -52,27 +52,31 @@ def x(client: object) -> Array:
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "array_api_strict"])
-def test_the_cluster_computes_what_leaves_once(x: Array, name: str) -> None:
+def test_to_backend__cluster_computes_once(x: Array, name: str) -> None:
+    """With a client, an array that leaves is computed on the cluster, once."""
     pytest.importorskip(name)
     assert xbridge.to_list(xbridge.to_backend(x, name)) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     assert runs == [True, True]
 
 
-def test_what_stays_is_not_sent_to_the_cluster(x: Array) -> None:
+def test_asarray__stays_off_the_cluster(x: Array) -> None:
+    """What stays in Dask sends nothing to the cluster."""
     xbridge.asarray([xbridge.asarray(x, dtype="float32"), xbridge.asarray(x, copy=True)])
     xbridge.shares_memory(x, x)
     assert runs == []
 
 
 @pytest.mark.parametrize("chunks", [3, 6])
-def test_what_a_worker_keeps_is_not_written_through_the_result(client: object, chunks: int) -> None:
+def test_to_numpy__worker_memory_is_not_shared(client: object, chunks: int) -> None:
+    """A write to the result does not reach the chunks that a worker keeps."""
     kept = (da.from_array(np.arange(6.0), chunks=chunks) + 0).persist()
     host = xbridge.to_numpy(kept)
     host[...] = 9.0
     assert xbridge.to_list(kept) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
 
-def test_what_goes_to_the_cluster_is_what_it_was_at_the_call(client: object) -> None:
+def test_to_backend__cluster_gets_the_values_at_the_call(client: object) -> None:
+    """The cluster sees the values at the time of the call, whatever is written later."""
     a = np.arange(6.0)
     x = xbridge.to_backend(a, "dask")
     a[...] = 9.0
@@ -80,7 +84,9 @@ def test_what_goes_to_the_cluster_is_what_it_was_at_the_call(client: object) -> 
     assert xbridge.to_list(xbridge.to_backend(a, "dask")) == [9.0] * 6
 
 
-def test_what_a_worker_raises_propagates(x: Array) -> None:
+def test_to_numpy__worker_error_propagates(x: Array) -> None:
+    """What a task raises on a worker reaches the caller."""
+
     def fail(chunk: HostArray) -> HostArray:
         raise ZeroDivisionError("on a worker")
 
@@ -88,7 +94,8 @@ def test_what_a_worker_raises_propagates(x: Array) -> None:
         xbridge.to_numpy(x.map_blocks(fail, dtype="f8", meta=np.empty(0)))
 
 
-def test_a_worker_that_returns_another_chunk_is_found_out(x: Array) -> None:
+def test_to_numpy__refuses_unexpected_chunks_of_a_worker(x: Array) -> None:
+    """A chunk that contradicts its metadata is refused when a worker sends it."""
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"came as numpy\.ndarray float32"):
         xbridge.to_numpy(x.map_blocks(np.float32, dtype="f8", meta=np.empty(0)))
 
@@ -110,7 +117,8 @@ def fetched(client: object, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_a_worker_sends_the_chunk_after_the_cast(fetched: list[Any], x: Array, dtype: str) -> None:
+def test_to_numpy__workers_cast_before_sending(fetched: list[Any], x: Array, dtype: str) -> None:
+    """A worker casts a chunk before it sends it."""
     made = xbridge.to_numpy(x, dtype=dtype)
     assert (made.dtype.name, made.tolist()) == (dtype, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert [*chain.from_iterable(fetched)] == [(dtype, 3)] * 2
@@ -118,9 +126,10 @@ def test_a_worker_sends_the_chunk_after_the_cast(fetched: list[Any], x: Array, d
 
 
 @pytest.mark.parametrize(("limit", "most"), [(1, 1), (32, 2), (1 << 20, 9)])
-def test_chunks_are_fetched_a_few_at_a_time(
+def test_to_numpy__fetches_a_few_chunks_at_a_time(
     fetched: list[Any], limit: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Chunks are fetched in groups, so that few of them are in memory at once."""
     monkeypatch.setattr(_compute, "FETCHED", limit)
     x = da.from_array(np.arange(27.0), chunks=3) + 1
     one, other = xbridge.tree.to_numpy([x, da.Array(x.dask, x.name, x.chunks, meta=x._meta)])
@@ -130,13 +139,15 @@ def test_chunks_are_fetched_a_few_at_a_time(
     assert sum(map(len, fetched)) == 9
 
 
-def test_arrays_of_unknown_sizes_are_cast_on_the_cluster_too(fetched: list[Any], x: Array) -> None:
+def test_to_numpy__unknown_sizes_are_cast_on_workers(fetched: list[Any], x: Array) -> None:
+    """Arrays of unknown sizes are cast on the cluster too."""
     part = xbridge.to_numpy(x[x > 2], dtype="float32")
     assert (part.dtype.name, part.tolist()) == ("float32", [3.0, 4.0, 5.0, 6.0])
     assert {dtype for dtype, _ in chain.from_iterable(fetched)} == {"float32"}
 
 
-def test_a_value_that_is_lost_on_a_worker_is_the_error_that_it_was(fetched: list[Any]) -> None:
+def test_to_backend__value_loss_on_a_worker_names_the_array(fetched: list[Any]) -> None:
+    """A value that is lost on a worker raises the usual error, with the path of its array."""
     pytest.importorskip("torch")
     lost = da.from_array(np.array([1.0, 1e300]), chunks=1) + 0
     with pytest.raises(xbridge.ValueLossError, match=r"^at tree\[1\]: .* turn float64 into float32"):
@@ -145,15 +156,16 @@ def test_a_value_that_is_lost_on_a_worker_is_the_error_that_it_was(fetched: list
     assert made.tolist() == [1.0]
 
 
-def test_a_worker_that_returns_another_chunk_is_found_out_before_the_cast(
-    fetched: list[Any], x: Array
-) -> None:
+def test_to_numpy__checks_chunks_before_the_cast(fetched: list[Any], x: Array) -> None:
+    """A chunk that contradicts its metadata is refused even if the cast would hide it."""
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"came as numpy\.ndarray float32"):
         xbridge.to_numpy(x.map_blocks(np.float32, dtype="f8", meta=np.empty(0)), dtype="float32")
 
 
 @pytest.mark.parametrize("bad", [{(0,), (1,), (2,)}, {(2,)}], ids=["every chunk", "the last chunk"])
-def test_an_error_keeps_no_chunk_on_the_cluster(client: Any, bad: set[tuple[int, ...]]) -> None:
+def test_align__error_releases_the_chunks(client: Any, bad: set[tuple[int, ...]]) -> None:
+    """After an error, the cluster keeps only the chunks that the user holds."""
+
     def other(chunk: HostArray, block_id: tuple[int, ...]) -> HostArray:
         return chunk[:1] if block_id in bad else chunk
 
@@ -168,7 +180,9 @@ def test_an_error_keeps_no_chunk_on_the_cluster(client: Any, bad: set[tuple[int,
     assert caught.value.__traceback__ is not None
 
 
-def test_a_task_that_converts_does_not_wait_for_its_own_thread(client: Any) -> None:
+def test_to_numpy__nested_call_on_a_worker_does_not_deadlock(client: Any) -> None:
+    """A task that converts an array does not wait for its own thread."""
+
     def inner(number: float) -> float:
         x = da.ones(4, chunks=2) * number
         return float(xbridge.to_numpy(x, dtype="float32").sum())
@@ -178,7 +192,8 @@ def test_a_task_that_converts_does_not_wait_for_its_own_thread(client: Any) -> N
 
 
 @pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler")  # which an older Dask says
-def test_a_client_that_is_named_as_the_scheduler_is_used(client: Any, x: Array) -> None:
+def test_to_numpy__client_as_scheduler(client: Any, x: Array) -> None:
+    """A client that is configured as the scheduler is used."""
     import dask
 
     with dask.config.set(scheduler=client):

@@ -39,7 +39,8 @@ CALLS: dict[str, Callable[[Array], Any]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("scheduler", ["threads", "synchronous"])
-def test_the_peak_is_the_result_and_the_chunks_in_flight(call: str, scheduler: str) -> None:
+def test_to_numpy__peak_memory_is_bounded(call: str, scheduler: str) -> None:
+    """The peak is the size of the result and of the chunks in flight."""
     x = da.ones(CHUNKS << 16, chunks=1 << 16, dtype="f8") * 2.0
     result = {"an array": 1, "a cast": 0.5, "a checked cast": 1}.get(call, 1) * x.nbytes
     with dask.config.set(scheduler=scheduler, num_workers=2):
@@ -54,7 +55,8 @@ def test_the_peak_is_the_result_and_the_chunks_in_flight(call: str, scheduler: s
     assert result <= peak < 1.35 * result
 
 
-def test_the_memory_is_aligned_for_libraries_that_share_only_such() -> None:
+def test_to_numpy__result_is_aligned() -> None:
+    """A result is aligned for libraries that share only aligned memory."""
     for dtype in (None, "float32"):
         made = xbridge.to_numpy(da.ones(1 << 18, chunks=1 << 16), dtype=dtype)
         assert made.ctypes.data % 64 == 0
@@ -70,7 +72,8 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_tasks_in_other_processes_return_the_chunks_that_they_cannot_write() -> None:
+def test_to_numpy__works_in_other_processes() -> None:
+    """Tasks in other processes return their chunks, as they cannot write the result."""
     x = da.from_array(np.arange(7.0), chunks=3) + 1
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         for config in ({"scheduler": "processes"}, {"scheduler": "threads"}):
@@ -80,7 +83,8 @@ def test_tasks_in_other_processes_return_the_chunks_that_they_cannot_write() -> 
                 assert (made.dtype.name, made.tolist()) == ("float32", [1, 2, 3, 4, 5, 6, 7])
 
 
-def test_each_name_that_dask_asks_for_is_new_whatever_the_memory_holds() -> None:
+def test_to_numpy__every_token_is_new() -> None:
+    """Dask gets a new name for the result each time, whatever its memory holds."""
     write = _compute.Result(da.ones(7, chunks=3)).write
     assert tokenize(write) != tokenize(write)
 
@@ -95,7 +99,8 @@ print(made.dtype, type(other), other[0].dtype)
 """
 
 
-def test_a_worker_casts_chunks_without_our_package() -> None:
+def test_to_numpy__worker_casts_without_xbridge() -> None:
+    """A worker that lacks xbridge can cast the chunks."""
     cloudpickle = pytest.importorskip("cloudpickle")
     cast = _compute.Result(_compute.InParts(da.ones(7, chunks=3), "float32"))._cast()
     code = [sys.executable, "-c", WITHOUT_US, cloudpickle.dumps(cast).hex()]

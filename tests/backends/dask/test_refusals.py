@@ -42,7 +42,8 @@ def refusal_of(call: Callable[[], object]) -> xbridge.XBridgeError:
         ),
     ],
 )
-def test_chunks_of_unknown_sizes_that_do_not_fit_together_are_refused(chunk: Any, came: str) -> None:
+def test_to_numpy__refuses_chunks_that_do_not_fit_together(chunk: Any, came: str) -> None:
+    """Chunks of unknown sizes that cannot be joined are refused."""
     x = da.from_array(np.arange(16.0).reshape(4, 4), chunks=2)
     part = x[x[:, 0] >= 0].map_blocks(chunk, dtype=float, meta=np.empty((0, 0)))
     error = refusal_of(lambda: xbridge.to_numpy(part))
@@ -54,7 +55,8 @@ class Metres(np.ndarray[Any, np.dtype[Any]]):
     """What a library of units would make of an array."""
 
 
-def test_masks_and_units_are_refused_and_the_ways_out_work() -> None:
+def test_to_numpy__advice_for_masks_units_and_dates_works() -> None:
+    """Masks, units and dates are refused, and the advice in each error works."""
     masked = da.ma.masked_equal(da.from_array(np.arange(3.0)), 1)
     assert str(refusal_of(lambda: xbridge.to_numpy(masked))).endswith("try dask.array.ma.filled(x, value)")
     assert xbridge.to_numpy(da.ma.filled(masked, 7)).tolist() == [0.0, 7.0, 2.0]
@@ -75,7 +77,8 @@ class Tile:
         return self
 
 
-def test_chunks_of_other_libraries_are_described_and_refused() -> None:
+def test_to_numpy__refuses_chunks_of_unknown_libraries() -> None:
+    """Chunks of a library that xbridge does not know are described and refused."""
     tiles = da.Array({("tiles", 0): Tile()}, "tiles", ((3,),), meta=Tile())
     assert (xbridge.backend_of(tiles), xbridge.device_of(tiles)) == ("dask", "cpu")
     assert xbridge.dtype_of(tiles) == "float64"
@@ -85,7 +88,8 @@ def test_chunks_of_other_libraries_are_described_and_refused() -> None:
     )
 
 
-def test_sparse_chunks_are_refused_and_the_way_out_works() -> None:
+def test_to_numpy__advice_for_sparse_chunks_works() -> None:
+    """Sparse chunks are refused, and making them dense helps."""
     sparse = pytest.importorskip("sparse")
     x = da.from_array(np.eye(3)).map_blocks(sparse.COO.from_numpy)
     assert "its chunks are sparse.COO" in str(refusal_of(lambda: xbridge.to_numpy(x)))
@@ -107,7 +111,9 @@ LIES: dict[str, Callable[[HostArray], object]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_chunk_that_is_not_what_was_announced_is_an_error(lie: str) -> None:
+def test_to_numpy__refuses_chunks_that_differ_from_the_metadata(lie: str) -> None:
+    """A chunk of another dtype, shape or type than announced is an error."""
+
     def late(chunk: HostArray, block_info: Any = None) -> object:
         return LIES[lie](chunk) if block_info and block_info[0]["chunk-location"] == (1,) else chunk
 
@@ -122,14 +128,17 @@ def test_a_chunk_that_is_not_what_was_announced_is_an_error(lie: str) -> None:
         assert lie in str(error)
 
 
-def test_the_number_that_numpy_makes_of_an_empty_reduction_is_accepted() -> None:
+def test_to_numpy__accepts_scalar_reductions() -> None:
+    """NumPy returns a scalar for a reduction, and it is accepted as a 0-d array."""
     x = da.from_array(np.arange(6.0), chunks=2)
     assert xbridge.to_numpy(x.sum()).shape == ()
     assert xbridge.to_list(x.max()) == 5.0
     assert xbridge.to_numpy(da.from_array(np.array(2.0)))[()] == 2.0
 
 
-def test_what_a_task_raises_propagates_with_a_note() -> None:
+def test_to_numpy__task_error_gets_a_note() -> None:
+    """What a task raises reaches the caller with a note about the computation."""
+
     def fail(chunk: HostArray) -> HostArray:
         if chunk.size:
             raise ZeroDivisionError("in the second chunk")
@@ -147,7 +156,9 @@ class TheirsAlone(Exception):  # noqa: N818 -- not an error that anybody foresee
     """What only the user knows."""
 
 
-def test_an_unforeseen_exception_of_a_task_propagates_too() -> None:
+def test_to_numpy__unknown_exception_propagates() -> None:
+    """An exception class that only the user knows reaches the caller unchanged."""
+
     def fail(chunk: HostArray) -> HostArray:
         raise TheirsAlone
 
@@ -171,7 +182,9 @@ CONVERSIONS: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("name", CONVERSIONS)
-def test_a_file_that_a_task_cannot_read_is_an_os_error(name: str, recorded: bool) -> None:
+def test_to_numpy__missing_file_is_an_os_error(name: str, recorded: bool) -> None:
+    """A task that cannot read its file raises `FileNotFoundError` with the name of the file."""
+
     def load(chunk: HostArray) -> HostArray:
         raise FileNotFoundError(2, "No such file", "x.npy")
 
@@ -181,12 +194,14 @@ def test_a_file_that_a_task_cannot_read_is_an_os_error(name: str, recorded: bool
     assert (type(caught.value), caught.value.filename) == (FileNotFoundError, "x.npy")
 
 
-def test_what_numpy_would_not_let_go_does_not_come_in() -> None:
+def test_to_backend__refuses_what_numpy_refuses() -> None:
+    """Arrays that cannot leave NumPy are refused for Dask too."""
     for a in (np.ma.masked_array([1.0]), np.array([None]), np.ones(2).view(Metres), np.array(["1"])):
         assert isinstance(refusal_of(lambda: xbridge.to_backend(a, "dask")), TypeError)  # noqa: B023
 
 
-def test_query_planning_is_refused_where_the_backend_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dask__refuses_query_planning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading the backend fails where Dask's query planning is on."""
     monkeypatch.setattr(da, "ARRAY_EXPR_ENABLED", True)
     with pytest.raises(ImportError, match=r"array\.query-planning"):
         runpy.run_path(backend.__file__)

@@ -58,7 +58,8 @@ def run(code: str) -> None:
     assert (status, lines[-1:]) == (0, ["done"])
 
 
-def test_every_device_has_its_name() -> None:
+def test_devices__have_distinct_names() -> None:
+    """Each of four devices is reached by its own name, and a wrong name lists them."""
     run("""
     assert backend.devices() == ("cpu", "cpu:1", "cpu:2", "cpu:3")
     for name, device in zip(backend.devices(), devices):
@@ -80,7 +81,8 @@ def test_every_device_has_its_name() -> None:
     """)
 
 
-def test_an_array_leaves_another_device_when_that_is_said() -> None:
+def test_to_numpy__array_on_another_device_is_copied() -> None:
+    """An array leaves another device by copy, and `copy=False` says from where."""
     run("""
     x = xbridge.to_backend(a, "jax", device="cpu:2")
     host = xbridge.to_numpy(x)
@@ -97,7 +99,8 @@ def test_an_array_leaves_another_device_when_that_is_said() -> None:
     """)
 
 
-def test_a_move_from_memory_that_can_change_is_complete() -> None:
+def test_to_backend__move_is_complete_on_return() -> None:
+    """The source of a move may be written as soon as the call returns."""
     run("""
     large = np.ones((1 << 22) + 16, "f4")
     start = -large.ctypes.data // 4 % 16
@@ -111,7 +114,8 @@ def test_a_move_from_memory_that_can_change_is_complete() -> None:
     """)
 
 
-def test_an_array_on_several_devices_is_gathered_only_on_a_named_device() -> None:
+def test_to_backend__sharded_array_needs_a_named_device() -> None:
+    """An array on several devices is gathered only on a device that is named."""
     run("""
     for x in (split, everywhere):
         assert (xbridge.device_of(x), xbridge.dtype_of(x)) == ("sharded", "float32")
@@ -141,7 +145,8 @@ def test_an_array_on_several_devices_is_gathered_only_on_a_named_device() -> Non
     """)
 
 
-def test_a_list_of_arrays_on_several_devices_is_gathered_on_a_named_device() -> None:
+def test_asarray__sharded_list_needs_a_named_device() -> None:
+    """A list of sharded arrays is gathered only on a device that is named."""
     run("""
     for x in (split, everywhere):
         for target in ("numpy", "array_api_strict", "dask"):
@@ -153,7 +158,8 @@ def test_a_list_of_arrays_on_several_devices_is_gathered_on_a_named_device() -> 
     """)
 
 
-def test_an_array_on_another_cpu_comes_to_the_one_that_torch_has() -> None:
+def test_to_backend__torch_takes_an_array_from_another_cpu() -> None:
+    """torch has one CPU, and takes an array from any of JAX's if `cpu` is named."""
     pytest.importorskip("torch")
     run("""
     x = jax.device_put(a, devices[1])
@@ -165,7 +171,8 @@ def test_an_array_on_another_cpu_comes_to_the_one_that_torch_has() -> None:
     """)
 
 
-def test_nothing_goes_back_to_several_devices() -> None:
+def test_aligned__cannot_restore_to_several_devices() -> None:
+    """A result that would go back to several devices is refused before the function runs."""
     run("""
     calls = []
     double = xbridge.aligned(backend="numpy", device="cpu")(lambda x: calls.append(x) or 2 * x)
@@ -178,7 +185,8 @@ def test_nothing_goes_back_to_several_devices() -> None:
     """)
 
 
-def test_a_function_that_was_called_before_refuses_a_sharded_array_before_it_runs() -> None:
+def test_aligned__repeated_call_refuses_a_sharded_array() -> None:
+    """A sharded array is refused before the function runs, after other calls succeeded too."""
     run("""
     calls = []
     double = xbridge.aligned(backend="jax")(lambda x: calls.append(x) or [2 * x])
@@ -190,7 +198,8 @@ def test_a_function_that_was_called_before_refuses_a_sharded_array_before_it_run
     """)
 
 
-def test_a_sharded_array_works_with_one_without_a_device() -> None:
+def test_to_backend__result_works_with_a_sharded_array() -> None:
+    """A converted array is uncommitted, so JAX computes with it next to a sharded one."""
     run("""
     total = split + xbridge.to_backend(a, "jax")
     assert total.sharding == split.sharding
@@ -198,7 +207,8 @@ def test_a_sharded_array_works_with_one_without_a_device() -> None:
     """)
 
 
-def test_a_mesh_of_one_device_is_that_device() -> None:
+def test_device_of__mesh_of_one_device() -> None:
+    """An array sharded over a single device counts as an array on that device."""
     run("""
     assert xbridge.device_of(on_one) == "cpu"
     host = xbridge.to_numpy(on_one)
@@ -208,7 +218,8 @@ def test_a_mesh_of_one_device_is_that_device() -> None:
     """)
 
 
-def test_columns_keep_their_numbers_wherever_they_go() -> None:
+def test_to_device__column_major_array_keeps_its_values() -> None:
+    """An array that JAX lays out by columns keeps its values on every move."""
     run("""
     from jax.experimental.layout import Format, Layout
     from jax.sharding import SingleDeviceSharding
@@ -233,7 +244,8 @@ def test_columns_keep_their_numbers_wherever_they_go() -> None:
     """)
 
 
-def test_values_are_checked_where_they_are() -> None:
+def test_check_cast__checks_on_the_device() -> None:
+    """Values are checked for loss on the device that holds them."""
     run("""
     def sent(values, dtype, device):
         with jax.enable_x64(True):
@@ -257,7 +269,8 @@ def test_values_are_checked_where_they_are() -> None:
     """)
 
 
-def test_a_default_device_of_jax_moves_nothing() -> None:
+def test_from_numpy__ignores_the_default_device() -> None:
+    """A default device of JAX moves no array and no result to it."""
     run("""
     for chosen in (devices[2], "cpu", devices[0]):
         with jax.default_device(chosen):
@@ -280,7 +293,8 @@ def test_a_default_device_of_jax_moves_nothing() -> None:
     """)
 
 
-def test_the_kit_lays_arrays_on_the_host_whatever_the_default_device_of_jax_is() -> None:
+def test_samples__ignore_the_default_device() -> None:
+    """The sample arrays of the test kit are on the host, whatever JAX's default device is."""
     run("""
     from xbridge.testing.samples.jax import cases
     with jax.default_device(devices[2]):
@@ -290,7 +304,8 @@ def test_the_kit_lays_arrays_on_the_host_whatever_the_default_device_of_jax_is()
     """)
 
 
-def test_the_conformance_suite_knows_that_there_may_be_several_cpus() -> None:
+def test_conformance__handles_several_cpus() -> None:
+    """The conformance suite passes where JAX has several CPU devices."""
     suite = ("--pyargs", "xbridge.testing.conformance.test_devices", "--xbridge=jax")
     options = ("-k", "resolves_to_itself or gpu or copied", "-p", "no:cacheprovider", "-q", "-W", "error")
     done = subprocess.run(
@@ -321,7 +336,8 @@ class Card:
         self.platform_version = version
 
 
-def test_a_device_has_the_name_and_number_that_others_know_it_by() -> None:
+def test_device_name__matches_other_libraries() -> None:
+    """A device gets the kind and the index by which other libraries know it."""
     assert _devices.name_device(Card(1, "PJRT C API\ncuda 12090")) == "cuda:1"
     assert _devices.name_device(Card(None, "rocm 60300")) == "rocm:7"
     here = jax.local_devices()[0]
@@ -349,9 +365,10 @@ def test_a_device_has_the_name_and_number_that_others_know_it_by() -> None:
         ("sharded", "sharded", "sharded"),
     ],
 )
-def test_a_device_is_sought_by_its_kind(
+def test_resolve_device__finds_a_device_by_kind(
     monkeypatch: pytest.MonkeyPatch, asked: str, near: str, found: str | None
 ) -> None:
+    """A kind without an index means the nearest device of that kind, or the default one."""
     here = dict.fromkeys(map(Device, ("cpu", "cpu:1", "cuda:0", "cuda:1")))
     monkeypatch.setattr(module, "devices_by_name", lambda: here)
     if found is None:
@@ -363,7 +380,8 @@ def test_a_device_is_sought_by_its_kind(
     assert module.resolve_device(Device("gpu"), Device("cpu")) == "cuda:1"
 
 
-def test_a_move_is_new_memory() -> None:
+def test_to_device__returns_new_memory() -> None:
+    """A move to the same device is still a copy, traced or not."""
     assert module.devices()[0] == "cpu"
     x = jnp.arange(3.0)
     for y in (module.to_device(x, Device("cpu")), jax.jit(lambda x: module.to_device(x, Device("cpu")))(x)):
@@ -371,7 +389,8 @@ def test_a_move_is_new_memory() -> None:
         assert y.tolist() == x.tolist()
 
 
-def test_columns_are_laid_row_by_row_before_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_materialize__makes_column_major_arrays_row_major(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns are rearranged into rows before the array is moved."""
     from jax.experimental.layout import Format, Layout
 
     columns = Format(Layout((1, 0)), jax.sharding.SingleDeviceSharding(jax.local_devices()[0]))
@@ -384,7 +403,8 @@ def test_columns_are_laid_row_by_row_before_a_move(monkeypatch: pytest.MonkeyPat
     assert module.materialize(x).tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
 
 
-def test_a_few_numbers_say_whether_one_would_be_lost() -> None:
+def test_finite_extremes__few_numbers_show_a_loss() -> None:
+    """The extremes of the finite values decide whether a cast loses one."""
     assert finite_extremes(jnp, jnp.array([3, -5, 4])).tolist() == [-5, 4]
     assert finite_extremes(jnp, jnp.array([3.0, jnp.nan, -jnp.inf, 4.0])).tolist() == [0.0, 4.0]
     assert finite_extremes(jnp, jnp.array([3.0 - 7j, jnp.inf * 1j])).tolist() == [0.0, 3.0, -7.0, 0.0]
@@ -392,7 +412,8 @@ def test_a_few_numbers_say_whether_one_would_be_lost() -> None:
     assert module.check_cast(empty, "float16") is empty
 
 
-def test_what_other_processes_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported__array_held_by_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array with parts in other processes is refused with that reason."""
     x = jnp.ones(2)
     monkeypatch.setattr(type(x), "is_fully_addressable", property(lambda x: False))
     refused = module.unsupported(x, leaving=True)
@@ -400,7 +421,9 @@ def test_what_other_processes_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -
     assert refused.reason == "other processes hold parts of it"
 
 
-def test_a_jax_without_its_cpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_backend__jax_without_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its CPU platform, JAX cannot take host memory, and the error says so."""
+
     def none(backend: str) -> None:
         message = f"Unknown backend: {backend!r} requested"
         raise RuntimeError(message)
@@ -419,7 +442,8 @@ def test_a_jax_without_its_cpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- others --------------------------------------------------------------------------------------
 
 
-def test_nothing_of_jax_starts_before_it_is_needed() -> None:
+def test_is_available__does_not_initialize_jax() -> None:
+    """JAX's platforms are initialized by the first call that needs a device."""
     status, lines = fresh.run("""
         import os
         os.environ["JAX_PLATFORMS"] = "cpu"
@@ -468,7 +492,8 @@ print("done")
 """
 
 
-def test_an_array_of_which_others_hold_a_part_is_refused() -> None:
+def test_to_numpy__refuses_an_array_spread_over_processes() -> None:
+    """In two real processes, an array of which each holds a part is refused by both."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

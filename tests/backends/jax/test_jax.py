@@ -42,7 +42,8 @@ def address(x: Array) -> int:
 # -- sharing -------------------------------------------------------------------------------------
 
 
-def test_numpy_looks_at_the_memory_of_jax_and_may_not_write_it() -> None:
+def test_to_numpy__shares_memory_read_only() -> None:
+    """NumPy shares JAX's memory, and can never make it writable."""
     x = jnp.arange(3.0)
     a = xbridge.to_numpy(x)
     assert a.__array_interface__["data"] == (address(x), True)
@@ -51,14 +52,16 @@ def test_numpy_looks_at_the_memory_of_jax_and_may_not_write_it() -> None:
     assert xbridge.shares_memory(x, a)
 
 
-def test_a_copy_for_numpy_is_the_callers_own() -> None:
+def test_to_numpy__copy_is_owned() -> None:
+    """A copy may be written without a change to the JAX array."""
     x = jnp.arange(3.0)
     a = xbridge.to_numpy(x, copy=True)
     a[:] = 7
     assert x.tolist() == [0.0, 1.0, 2.0]
 
 
-def test_a_view_outlives_the_array_that_is_deleted_or_donated() -> None:
+def test_to_numpy__view_outlives_a_deleted_or_donated_array() -> None:
+    """A view keeps its memory alive after JAX deletes or donates the array."""
     x, y = jnp.arange(1e5), jnp.arange(1e5)
     views = [xbridge.to_numpy(x), xbridge.to_numpy(y)]
     x.delete()
@@ -69,7 +72,8 @@ def test_a_view_outlives_the_array_that_is_deleted_or_donated() -> None:
     assert all((other == 7).all() for other in others)
 
 
-def test_torch_gets_a_copy_which_it_may_write() -> None:
+def test_to_backend__torch_gets_a_writable_copy() -> None:
+    """torch has no read-only arrays, so it gets a copy of JAX's memory."""
     pytest.importorskip("torch")
     x = jnp.arange(3.0)
     t = xbridge.to_backend(x, "torch")
@@ -79,7 +83,8 @@ def test_torch_gets_a_copy_which_it_may_write() -> None:
         xbridge.to_backend(x, "torch", copy=False)
 
 
-def test_what_can_change_is_not_shared() -> None:
+def test_to_backend__never_shares_mutable_memory() -> None:
+    """JAX assumes that memory never changes, so host memory is always copied."""
     a = np.arange(3, dtype="f4")
     a.flags.writeable = False  # others may hold it writable
     for options in ({}, {"copy": None}, {"copy": True}, {"device": "cpu"}):
@@ -91,7 +96,8 @@ def test_what_can_change_is_not_shared() -> None:
     assert xbridge.to_backend(a[:0], "jax", copy=False).shape == (0,)
 
 
-def test_a_tensor_that_requires_grad_becomes_an_array_of_its_values() -> None:
+def test_to_backend__takes_values_of_a_tensor_that_requires_grad() -> None:
+    """A tensor that requires grad is converted by its values."""
     torch = pytest.importorskip("torch")
     t = torch.arange(3.0, requires_grad=True)
     x = xbridge.to_backend(t, "jax")
@@ -100,7 +106,8 @@ def test_a_tensor_that_requires_grad_becomes_an_array_of_its_values() -> None:
     assert x.tolist() == [0.0, 1.0, 2.0]
 
 
-def test_a_copy_within_jax_is_new_memory_where_the_array_was() -> None:
+def test_asarray__copy_stays_on_its_device() -> None:
+    """A copy within JAX is new memory with the same sharding."""
     x = jnp.arange(3.0)
     y = xbridge.asarray(x, copy=True)
     assert address(x) != address(y)
@@ -109,7 +116,8 @@ def test_a_copy_within_jax_is_new_memory_where_the_array_was() -> None:
     assert xbridge.to_backend(x, "jax", device="cpu", copy=False) is x
 
 
-def test_an_array_without_a_device_follows_the_computation() -> None:
+def test_to_backend__result_is_uncommitted() -> None:
+    """A converted array without a named device follows the computation it joins."""
     assert not xbridge.to_backend(np.ones(2, "f4"), "jax").committed
     assert not xbridge.to_backend(np.ones(2, "f4"), "jax", copy=True).committed
 
@@ -118,7 +126,8 @@ def test_an_array_without_a_device_follows_the_computation() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
-def test_64_bits_are_refused_while_they_are_off_and_both_ways_out_are_named(dtype: str) -> None:
+def test_to_backend__without_x64_refuses_wide_dtypes(dtype: str) -> None:
+    """The error names the two remedies: a narrower dtype, and the x64 mode."""
     given = f"cannot convert a numpy {dtype} array of shape (2,) on cpu to jax"
     with pytest.raises(xbridge.DTypeError) as caught:
         xbridge.to_backend(np.ones(2, dtype), "jax")
@@ -137,7 +146,8 @@ def test_64_bits_are_refused_while_they_are_off_and_both_ways_out_are_named(dtyp
             call()
 
 
-def test_default_narrows_what_fits_and_refuses_the_rest() -> None:
+def test_to_backend__default_narrows_without_loss() -> None:
+    """`dtype="default"` narrows values that fit and refuses the others."""
     for dtype, narrow in {
         "int64": "int32",
         "uint64": "uint32",
@@ -152,7 +162,8 @@ def test_default_narrows_what_fits_and_refuses_the_rest() -> None:
             xbridge.to_backend(large, "jax", dtype="default")
 
 
-def test_64_bits_pass_where_they_are_on(wide: None) -> None:
+def test_to_backend__with_x64_keeps_wide_dtypes(wide: None) -> None:
+    """64-bit values pass unchanged where x64 mode is on."""
     a = np.array([2**40 + 1, -(2**62)])
     x = xbridge.to_backend(a, "jax")
     assert (xbridge.dtype_of(x), x.tolist()) == ("int64", a.tolist())
@@ -160,7 +171,8 @@ def test_64_bits_pass_where_they_are_on(wide: None) -> None:
     assert xbridge.to_backend(np.array([0.1]), "jax", dtype="default").tolist() == [0.1]
 
 
-def test_whether_64_bits_are_on_is_a_matter_of_the_thread(wide: None) -> None:
+def test_to_backend__x64_mode_is_per_thread(wide: None) -> None:
+    """x64 mode is read in the thread that converts."""
     refused = []
 
     def elsewhere() -> None:
@@ -176,7 +188,8 @@ def test_whether_64_bits_are_on_is_a_matter_of_the_thread(wide: None) -> None:
     assert xbridge.to_backend(np.ones(2), "jax").dtype == "float64"
 
 
-def test_an_array_of_64_bits_stays_one_where_they_are_off() -> None:
+def test_asarray__wide_array_stays_wide_without_x64() -> None:
+    """An array made with x64 mode on keeps its 64 bits after it is turned off."""
     with jax.enable_x64(True):
         x = xbridge.to_backend(np.array([2**40 + 1, 2**62]), "jax")
     for y in (x, xbridge.asarray(x, copy=True), xbridge.asarray(x, device="cpu"), xbridge.asarray([x])[0]):
@@ -190,9 +203,8 @@ def test_an_array_of_64_bits_stays_one_where_they_are_off() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
-def test_a_move_between_platforms_keeps_64_bits_where_they_are_off(
-    dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_to_device__keeps_64_bits_without_x64(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move between platforms keeps 64 bits where JAX alone would narrow them."""
     values = np.array([2**40 + 1, 2**62]).astype(dtype)
     put = jax.device_put
 
@@ -217,7 +229,8 @@ def test_a_move_between_platforms_keeps_64_bits_where_they_are_off(
         assert (moved.dtype, xbridge.to_numpy(moved).tobytes()) == (dtype, values.tobytes())
 
 
-def test_dtypes_are_known_by_the_names_that_jax_gives_them() -> None:
+def test_dtype_name__knows_jax_dtypes() -> None:
+    """JAX's own dtype objects are accepted wherever a dtype is."""
     ones = np.ones(2, "f4")
     for dtype in (jnp.bfloat16, jnp.float8_e4m3fn, jnp.int8, jnp.bool_):
         x = xbridge.to_backend(ones, "jax", dtype=dtype)
@@ -226,7 +239,8 @@ def test_dtypes_are_known_by_the_names_that_jax_gives_them() -> None:
         assert xbridge.to_numpy(ones, dtype=dtype).dtype == jnp.dtype(dtype)
 
 
-def test_small_floats_cross_bit_by_bit() -> None:
+def test_to_backend__small_floats_keep_their_bits() -> None:
+    """Every pattern of bfloat16 and of the 8-bit floats survives the round trip."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     for word in (
         "bfloat16",
@@ -245,7 +259,8 @@ def test_small_floats_cross_bit_by_bit() -> None:
         assert xbridge.to_numpy(xbridge.asarray(x, copy=True)).tobytes() == bits.tobytes()
 
 
-def test_a_dtype_without_a_canonical_name_stays_in_jax() -> None:
+def test_dtype_of__dtype_without_a_canonical_name() -> None:
+    """A dtype that only JAX names stays in JAX and is refused by other libraries."""
     for word in ("int4", "uint4", "int2", "float8_e4m3", "float4_e2m1fn"):
         x = jnp.zeros(2, word)
         assert xbridge.dtype_of(x) == word
@@ -257,13 +272,15 @@ def test_a_dtype_without_a_canonical_name_stays_in_jax() -> None:
                 call(x)
 
 
-def test_subnormal_numbers_keep_their_bits_unless_jax_computes_with_them() -> None:
+def test_to_backend__keeps_subnormals_until_jax_computes() -> None:
+    """Subnormal numbers keep their bits in a transfer; a cast by JAX flushes them."""
     tiny = np.array([1e-45, -1e-40, 0.0], "f4")
     assert xbridge.to_numpy(xbridge.to_backend(tiny, "jax")).tobytes() == tiny.tobytes()
     assert xbridge.asarray(xbridge.to_backend(tiny, "jax"), dtype="float16").tolist() == [0.0, 0.0, 0.0]
 
 
-def test_a_cast_is_jaxs_own() -> None:
+def test_to_backend__casts_as_jax_does() -> None:
+    """A cast to a dtype gives the values of JAX's own cast."""
     a = np.array([300.0, -5.0, 1e10, np.nan], "f4")
     for dtype in ("int8", "uint8", "int32"):
         found = xbridge.to_backend(a, "jax", dtype=dtype)
@@ -286,9 +303,8 @@ def deleted() -> Array:
         (deleted, r"its memory was deleted or donated; try a copy made before that, with x.copy\(\)"),
     ],
 )
-def test_arrays_without_numbers_in_memory_are_refused_by_other_libraries_only(
-    make: Callable[[], Array], reason: str
-) -> None:
+def test_to_numpy__refuses_arrays_without_values(make: Callable[[], Array], reason: str) -> None:
+    """Arrays with no values in memory pass within JAX and are refused elsewhere."""
     x = make()
     assert xbridge.asarray(x) is x
     assert xbridge.device_of(x) == "cpu"
@@ -303,12 +319,14 @@ def test_arrays_without_numbers_in_memory_are_refused_by_other_libraries_only(
             call(x)
 
 
-def test_a_copy_of_deleted_memory_is_refused() -> None:
+def test_asarray__refuses_to_copy_deleted_memory() -> None:
+    """A copy of an array that was deleted or donated is an error."""
     with pytest.raises(xbridge.UnsupportedArrayError, match="its memory was deleted or donated"):
         xbridge.asarray(deleted(), copy=True)
 
 
-def test_gradients_are_asked_of_functions() -> None:
+def test_asarray__requires_grad_is_refused() -> None:
+    """JAX differentiates functions, so no array of it can require grad."""
     with pytest.raises(xbridge.GradientError, match="JAX differentiates functions, not arrays"):
         xbridge.asarray([1.0, 2.0], backend="jax", requires_grad=True)
     with pytest.raises(xbridge.GradientError, match="JAX differentiates functions, not arrays"):
@@ -321,7 +339,8 @@ def test_gradients_are_asked_of_functions() -> None:
 # -- lists, names --------------------------------------------------------------------------------
 
 
-def test_lists_of_arrays_become_one_array() -> None:
+def test_asarray__list_of_arrays_is_stacked() -> None:
+    """A list of JAX and NumPy arrays becomes one JAX array."""
     x, a = jnp.arange(3), np.arange(3, dtype="i4")
     for items in ([x, a], [a, x], [[x, a]]):
         found = xbridge.asarray(items, backend="jax")
@@ -331,7 +350,8 @@ def test_lists_of_arrays_become_one_array() -> None:
     assert xbridge.asarray([x.sum(), 1.5], dtype="float32").tolist() == [3.0, 1.5]
 
 
-def test_a_list_whose_common_dtype_has_64_bits_becomes_the_default_where_that_is_asked_for() -> None:
+def test_asarray__default_narrows_a_wide_list() -> None:
+    """A list whose common dtype has 64 bits is narrowed on request, if no value is lost."""
     wide = [np.float64(0.1), np.int64(2**24), np.complex128(2j)]
     for other, dtype in zip(wide, ("float32", "float32", "complex64"), strict=True):
         pair = [jnp.ones((), "float32"), other]
@@ -351,16 +371,19 @@ def test_a_list_whose_common_dtype_has_64_bits_becomes_the_default_where_that_is
         xbridge.asarray([jnp.ones(()), np.longdouble(1)], dtype="default")
 
 
-def test_the_namespace_is_jaxs_own() -> None:
+def test_array_namespace__is_jax_numpy() -> None:
+    """The namespace of a JAX array is `jax.numpy`."""
     assert xbridge.array_namespace(jnp.ones(2), 1.0) is jnp
 
 
-def test_a_default_device_of_jax_moves_nothing_that_is_not_its_own() -> None:
+def test_to_backend__ignores_a_default_platform() -> None:
+    """JAX's default device, given as a platform, does not move a converted array."""
     with jax.default_device("cpu"):
         assert xbridge.device_of(xbridge.to_backend(np.ones(2, "f4"), "jax")) == "cpu"
 
 
-def test_a_transfer_that_was_asked_for_passes_a_guard_against_the_others() -> None:
+def test_to_backend__passes_a_transfer_guard() -> None:
+    """A conversion is an explicit transfer, which JAX's transfer guard permits."""
     with jax.transfer_guard("disallow"):
         x = xbridge.to_backend(np.ones(3, "f4"), "jax")
         assert xbridge.to_numpy(x).tolist() == [1.0, 1.0, 1.0]
@@ -380,9 +403,8 @@ def test_a_transfer_that_was_asked_for_passes_a_guard_against_the_others() -> No
         ((), ("bool", "complex64", "int32")),
     ],
 )
-def test_arrays_of_jaxs_among_themselves_are_promoted_as_jax_promotes(
-    shape: tuple[int, ...], dtypes: tuple[str, ...]
-) -> None:
+def test_asarray__promotes_as_jax_does(shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
+    """Arrays of JAX in a list get the dtype and the bits of `jnp.stack`."""
     x = [jnp.full(shape, value, dtype) for value, dtype in enumerate(dtypes, 1)]
     expected = jnp.stack(x)
     for made in (xbridge.asarray(x), jax.jit(lambda: xbridge.asarray(x))()):
@@ -392,21 +414,24 @@ def test_arrays_of_jaxs_among_themselves_are_promoted_as_jax_promotes(
 
 @pytest.mark.parametrize("number", [True, 2, 3.5, 1j])
 @pytest.mark.parametrize("dtype", ["bool", "int32", "uint8", "bfloat16", "float16", "float32"])
-def test_a_number_among_arrays_of_jaxs_bends_as_it_does_in_jax(number: complex, dtype: str) -> None:
+def test_asarray__python_number_is_weak(number: complex, dtype: str) -> None:
+    """A Python number in a list bends to the dtype of the arrays, as it does in JAX."""
     x = jnp.ones((), dtype)
     made = xbridge.asarray([x, number])
     assert made.dtype == (x + number if dtype != "bool" or number is not True else x | number).dtype
     assert made.tolist() == [1, number]
 
 
-def test_sixty_four_bits_are_jaxs_rule_where_they_are_on(wide: None) -> None:
+def test_asarray__promotes_as_jax_does_with_x64(wide: None) -> None:
+    """With x64 mode on, a list is promoted to 64 bits unless that loses a value."""
     assert xbridge.asarray([jnp.int32(1), 3.5]).dtype == jnp.result_type(jnp.int32, 3.5) == "float64"
     assert xbridge.asarray([jnp.int64(2**53), jnp.float64(0.5)]).tolist() == [2.0**53, 0.5]
     with pytest.raises(xbridge.ValueLossError, match="does not fit"):
         xbridge.asarray([jnp.int64(2**53 + 1), jnp.float64(0.5)])
 
 
-def test_an_integer_that_jax_would_round_in_a_list_is_refused_and_one_that_fits_is_not() -> None:
+def test_asarray__refuses_a_promotion_that_rounds() -> None:
+    """An integer that JAX would round is refused, and one that fits is not."""
     for x in (
         [jnp.int32(2**24 + 1), 0.5],
         [jnp.int32(1), 2**24 + 1, 0.5],
@@ -417,7 +442,8 @@ def test_an_integer_that_jax_would_round_in_a_list_is_refused_and_one_that_fits_
     assert xbridge.asarray([jnp.int32(2**24), 0.5]).tolist() == [2**24, 0.5]
 
 
-def test_what_jax_has_no_rule_for_is_promoted_as_numpy_promotes() -> None:
+def test_asarray__falls_back_to_numpy_promotion() -> None:
+    """A pair for which JAX has no rule is promoted as NumPy promotes it."""
     pair = [jnp.ones(2, "float8_e5m2"), jnp.ones(2)]
     with pytest.raises(ValueError, match="no available implicit dtype promotion path"):
         jnp.result_type(*pair)
@@ -433,16 +459,16 @@ def test_what_jax_has_no_rule_for_is_promoted_as_numpy_promotes() -> None:
         *product([[np.int64(1), 2**40], [[np.int64(1), 2**31]]], ["nearest", "default", "int32"]),
     ],
 )
-def test_a_python_integer_that_fits_no_dtype_of_jax_is_not_answered_with_one(
-    numbers: Any, dtype: Any
-) -> None:
+def test_asarray__refuses_too_large_python_integers(numbers: Any, dtype: Any) -> None:
+    """A Python integer that fits no dtype of JAX is refused, with a hint that helps."""
     with pytest.raises(
         xbridge.ValueLossError, match="JAX has no int64 while its x64 mode is off; try smaller"
     ):
         xbridge.asarray(numbers, backend="jax", dtype=dtype)
 
 
-def test_random_keys_have_the_namespace_of_jax() -> None:
+def test_array_namespace__of_random_keys() -> None:
+    """Random keys have the namespace of JAX."""
     key = jax.random.key(0)
     assert xbridge.array_namespace(key) is jnp
     assert xbridge.array_namespace(jax.random.split(key)[0]) is jnp
@@ -453,10 +479,8 @@ def test_random_keys_have_the_namespace_of_jax() -> None:
     "given", [("float64", 1e300), ("int64", 2**40), ("uint64", 2**63), ("complex128", 1e300j)], ids=str
 )
 @pytest.mark.parametrize("turn", [1, -1])
-def test_promote__wide_array_in_a_list_stays_wide_while_x64_is_off(
-    given: tuple[str, complex], other: Any, turn: int
-) -> None:
-    """A value that 32 bits do not hold is kept or refused, never rounded."""
+def test_promote__wide_array_in_a_list_stays_wide(given: tuple[str, complex], other: Any, turn: int) -> None:
+    """A value that 32 bits cannot hold is kept or refused, never rounded."""
     dtype, value = given
     with jax.enable_x64(True):
         x = jnp.asarray(value, dtype)

@@ -78,9 +78,10 @@ def row_by_row(shape: tuple[int, ...]) -> HostArray:
     ],
     ids=["rows", "columns", "backwards", "swapped", "repeated", "transposed"],
 )
-def test_a_large_array_is_copied_in_one_pass_and_taken_over(
+def test_to_backend__large_array_is_copied_once(
     copies: list[HostArray], make: Callable[[], HostArray], options: dict[str, Any]
 ) -> None:
+    """A large array is copied or cast in one pass, into memory that JAX then owns."""
     a = make() if options.get("dtype") != "int32" else make().astype("i2")
     x = xbridge.to_backend(a, "jax", **options)
     assert len(copies) == 1
@@ -88,7 +89,8 @@ def test_a_large_array_is_copied_in_one_pass_and_taken_over(
     np.testing.assert_array_equal(np.asarray(x), a.astype(x.dtype))
 
 
-def test_a_cast_that_is_jaxs_alone_is_made_of_a_copy(copies: list[HostArray]) -> None:
+def test_to_backend__cast_by_jax_starts_from_a_copy(copies: list[HostArray]) -> None:
+    """A cast that only JAX can do reads a copy, so a later write is not seen."""
     a = row_by_row((512, 256))
     x = xbridge.to_backend(a, "jax", dtype="float16")
     a[...] = 0
@@ -96,7 +98,8 @@ def test_a_cast_that_is_jaxs_alone_is_made_of_a_copy(copies: list[HostArray]) ->
     np.testing.assert_array_equal(np.asarray(x), jnp.asarray(row_by_row((512, 256))).astype("f2"))
 
 
-def test_the_copy_is_held_by_jax_alone() -> None:
+def test_from_numpy__memory_is_released_with_the_array() -> None:
+    """JAX alone keeps the copy alive, and lets it go with the array."""
     a = row_by_row((512, 256))
     held: list[weakref.ref[HostArray]] = []
     copy = _host.copy(a, "C")
@@ -115,7 +118,8 @@ def test_the_copy_is_held_by_jax_alone() -> None:
 
 @pytest.mark.parametrize("alignment", [0, 4, 16, 32, 48])
 @pytest.mark.parametrize("n", [3, 1000, LARGE])
-def test_jax_has_memory_of_its_own_for_any_layout_of_the_source(alignment: int, n: int) -> None:
+def test_to_backend__never_shares_unaligned_memory(alignment: int, n: int) -> None:
+    """JAX gets memory of its own, however the source is aligned."""
     for copy in (None, True):
         a = beside(alignment, (n,))
         a[...] = 1
@@ -125,7 +129,8 @@ def test_jax_has_memory_of_its_own_for_any_layout_of_the_source(alignment: int, 
         assert (np.asarray(x) == 1).all()
 
 
-def test_a_consumer_that_runs_later_does_not_see_a_later_write() -> None:
+def test_to_backend__pending_computation_sees_no_later_write() -> None:
+    """A computation that is still running does not see a later write to the source."""
     consume = jax.jit(lambda x: (x @ x).sum())
     n = 1500
     a = np.ones((n, n), "f4")
@@ -140,7 +145,8 @@ def test_a_consumer_that_runs_later_does_not_see_a_later_write() -> None:
             assert float(result) == pytest.approx(float(n) ** 3, rel=1e-3)
 
 
-def test_the_same_holds_for_a_tensor() -> None:
+def test_to_backend__pending_computation_sees_no_write_to_a_tensor() -> None:
+    """The same promise holds for a torch tensor as the source."""
     torch = pytest.importorskip("torch")
     t = torch.ones(LARGE)
     x = xbridge.to_backend(t, "jax")
@@ -149,7 +155,8 @@ def test_the_same_holds_for_a_tensor() -> None:
     assert float(result) == LARGE
 
 
-def test_the_host_copies_to_where_others_take_over() -> None:
+def test_host_copy__is_aligned_for_jax() -> None:
+    """Copies and casts on the host are aligned so that JAX can take them over."""
     for n in (1 << 14, (1 << 14) + 1, 1 << 20, 1 << 24):
         for a in (np.ones(n, "f4"), np.ones((n, 2), "f4").T, np.ones(n, "f8")[::-1]):
             for made in (_host.copy(a, "C"), _host.astype(a, "float64", "C")):
@@ -158,7 +165,8 @@ def test_the_host_copies_to_where_others_take_over() -> None:
                 np.testing.assert_array_equal(made, a)
 
 
-def test_a_host_array_in_another_order_is_not_shared_with_jax() -> None:
+def test_accepts_layout__needs_row_major_aligned_memory() -> None:
+    """JAX takes over only aligned row-major memory, and copies any other layout."""
     a = _host.copy(row_by_row((256, 256)), "C")
     info = xbridge._registry.registry.get("numpy").array_info(a)
     for host, holds in ((a, True), (a.T, False), (a[::2], False), (a.reshape(-1)[1:], False)):
@@ -167,7 +175,8 @@ def test_a_host_array_in_another_order_is_not_shared_with_jax() -> None:
         np.testing.assert_array_equal(np.asarray(backend.from_numpy(host)), host)
 
 
-def test_the_long_way_from_the_host_leads_to_the_same_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_numpy__without_private_device_put(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without JAX's private `_device_put`, the public way gives the same result."""
     a = row_by_row((512, 256))
     monkeypatch.setattr(backend, "_device_put", None)
     assert backend.fast_from_numpy(a) is None
@@ -176,7 +185,8 @@ def test_the_long_way_from_the_host_leads_to_the_same_place(monkeypatch: pytest.
         np.testing.assert_array_equal(np.asarray(x), a)
 
 
-def test_columns_that_jax_lays_side_by_side_are_laid_row_by_row_on_the_way_out() -> None:
+def test_to_numpy__column_major_array_is_copied() -> None:
+    """An array that JAX lays out by columns is copied into rows."""
     from jax.experimental.layout import Format, Layout
 
     columns = Format(Layout((1, 0)), jax.sharding.SingleDeviceSharding(jax.local_devices()[0]))
@@ -191,7 +201,8 @@ def test_columns_that_jax_lays_side_by_side_are_laid_row_by_row_on_the_way_out()
     assert x.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
 
 
-def test_only_places_of_one_kind_are_stored_and_every_array_is_read_the_short_way() -> None:
+def test_fast_to_numpy__caches_single_device_shardings_only() -> None:
+    """Only single-device shardings are cached, and every array is read correctly."""
     host = jax.devices("cpu")[0]
     mesh = jax.sharding.Mesh(np.array([host]), ("x",))
     named = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
@@ -204,15 +215,15 @@ def test_only_places_of_one_kind_are_stored_and_every_array_is_read_the_short_wa
     assert {type(place) for place in backend._host_shardings} == {jax.sharding.SingleDeviceSharding}
 
 
-def test_a_dtype_without_a_name_and_an_array_without_items_have_no_short_way() -> None:
+def test_fast_to_numpy__declines_small_dtypes_and_empty_arrays() -> None:
+    """A dtype without a canonical name and an empty array take the planned path."""
     assert backend.fast_to_numpy(jnp.ones(3, "int4")) is None
     assert backend.fast_to_numpy(jnp.ones(0)) is None
 
 
 @pytest.mark.parametrize("device", [("gpu", 0), ("cpu", 1)], ids=str)
-def test_an_array_elsewhere_than_on_the_first_device_of_the_host_has_no_short_way(
-    device: tuple[str, int],
-) -> None:
+def test_fast_to_numpy__declines_other_devices(device: tuple[str, int]) -> None:
+    """An array on a GPU or on a second CPU takes the planned path."""
     platform, index = device
     one = SimpleNamespace(platform=platform, local_hardware_id=index)
     x: Any = SimpleNamespace(sharding=_Place(one))

@@ -74,7 +74,9 @@ def inside(request: pytest.FixtureRequest) -> Callable[[Fn], Any]:
     return lambda fn: TRANSFORMS[request.param](fn, matrix())
 
 
-def test_a_tracer_is_asked_like_any_other_array(inside: Callable[[Fn], Any]) -> None:
+def test_dtype_of__works_on_a_tracer(inside: Callable[[Fn], Any]) -> None:
+    """A tracer answers the same questions as an array."""
+
     def fn(x: Array) -> Array:
         assert (xbridge.backend_of(x), xbridge.dtype_of(x), xbridge.device_of(x)) == ("jax", "float32", "cpu")
         assert xbridge.array_namespace(x, 1) is jnp
@@ -83,9 +85,9 @@ def test_a_tracer_is_asked_like_any_other_array(inside: Callable[[Fn], Any]) -> 
     inside(fn)
 
 
-def test_the_native_device_of_a_tracer_goes_into_the_functions_of_the_namespace(
-    inside: Callable[[Fn], Any],
-) -> None:
+def test_native_device__of_a_tracer_is_accepted_by_the_namespace(inside: Callable[[Fn], Any]) -> None:
+    """The native device of a tracer is a valid argument of the namespace's functions."""
+
     def made(x: Array) -> Any:
         xp = xbridge.array_namespace(x)
         return x + xp.zeros(3, dtype="float32", device=xbridge.native_device(x))
@@ -93,7 +95,9 @@ def test_the_native_device_of_a_tracer_goes_into_the_functions_of_the_namespace(
     inside(made)
 
 
-def test_a_tracer_with_nothing_to_change_is_itself(inside: Callable[[Fn], Any]) -> None:
+def test_asarray__returns_an_unchanged_tracer(inside: Callable[[Fn], Any]) -> None:
+    """A tracer that needs no change is returned itself."""
+
     def fn(x: Array) -> Any:
         assert xbridge.asarray(x) is x
         assert xbridge.to_backend(x, "jax", device="cpu", dtype="float32", copy=False, grad="keep") is x
@@ -104,7 +108,8 @@ def test_a_tracer_with_nothing_to_change_is_itself(inside: Callable[[Fn], Any]) 
     inside(fn)
 
 
-def test_a_step_on_a_tracer_is_traced(inside: Callable[[Fn], Any]) -> None:
+def test_asarray__steps_on_a_tracer_are_traced(inside: Callable[[Fn], Any]) -> None:
+    """Copies, casts and stacks of a tracer become part of the program."""
     steps: tuple[Fn, ...] = (
         lambda x: xbridge.asarray(x, copy=True),
         lambda x: xbridge.to_backend(x, "jax", dtype="float16"),
@@ -121,7 +126,8 @@ def test_a_step_on_a_tracer_is_traced(inside: Callable[[Fn], Any]) -> None:
     inside(fn)
 
 
-def test_what_is_concrete_becomes_a_constant(inside: Callable[[Fn], Any]) -> None:
+def test_to_backend__concrete_array_becomes_a_constant(inside: Callable[[Fn], Any]) -> None:
+    """A concrete array converted inside a transform is a constant, safe from later writes."""
     torch = pytest.importorskip("torch")
     kept: list[Array] = []
 
@@ -149,7 +155,9 @@ def test_what_is_concrete_becomes_a_constant(inside: Callable[[Fn], Any]) -> Non
     assert [y.ravel()[1].item() for y in kept] == [2, 2, 2, 2, 3, 2, 1, 1, 1, 1]
 
 
-def test_what_is_concrete_leaves_as_it_does_anywhere(inside: Callable[[Fn], Any]) -> None:
+def test_to_numpy__concrete_array_inside_a_transform(inside: Callable[[Fn], Any]) -> None:
+    """A concrete array leaves JAX inside a transform as it does outside."""
+
     def fn(x: Array) -> Array:
         a = xbridge.to_numpy(matrix())
         assert a.ctypes.data == matrix().unsafe_buffer_pointer()
@@ -163,7 +171,9 @@ def test_what_is_concrete_leaves_as_it_does_anywhere(inside: Callable[[Fn], Any]
     inside(fn)
 
 
-def test_a_tracer_is_refused_on_the_way_out(inside: Callable[[Fn], Any]) -> None:
+def test_to_numpy__refuses_a_tracer(inside: Callable[[Fn], Any]) -> None:
+    """A tracer has no values, so no conversion takes it out of JAX."""
+
     def fn(x: Array) -> Array:
         for call in (
             xbridge.to_numpy,
@@ -182,7 +192,9 @@ def test_a_tracer_is_refused_on_the_way_out(inside: Callable[[Fn], Any]) -> None
     inside(fn)
 
 
-def test_values_that_are_not_there_are_not_checked() -> None:
+def test_check_cast__refuses_a_tracer() -> None:
+    """The values of a tracer cannot be checked, and the error suggests to name the dtype."""
+
     def fn(x: Array) -> Array:
         with pytest.raises(xbridge.DTypeError, match="a tracer has no values to check; try dtype='float16'"):
             backend.check_cast(x, "float16")
@@ -191,7 +203,8 @@ def test_values_that_are_not_there_are_not_checked() -> None:
     jax.jit(fn)(matrix())
 
 
-def test_gradients_flow_unless_they_are_cut() -> None:
+def test_asarray__gradients_flow_unless_detached() -> None:
+    """Gradients flow through copies, casts and stacks until they are detached."""
     flows: dict[str, Fn] = {
         "copy": lambda x: xbridge.asarray(x, copy=True),
         "astype": lambda x: xbridge.asarray(x, dtype="bfloat16", grad="keep"),
@@ -207,7 +220,9 @@ def test_gradients_flow_unless_they_are_cut() -> None:
         assert gradient(lambda x, cut=cut: x + cut(x), matrix()).tolist() == [[1.0] * 3] * 2  # type: ignore[misc]
 
 
-def test_a_graph_is_kept_or_the_loss_is_reported() -> None:
+def test_asarray__refuses_to_lose_a_gradient() -> None:
+    """A cast that would cut the gradient is refused if the caller wants to keep it."""
+
     def fn(x: Array) -> Array:
         with pytest.raises(xbridge.GradientError, match="no gradient flows through int32"):
             xbridge.asarray(x, dtype="int32", grad="keep")
@@ -218,7 +233,9 @@ def test_a_graph_is_kept_or_the_loss_is_reported() -> None:
     gradient(fn, matrix())
 
 
-def test_a_callback_converts_what_it_is_given() -> None:
+def test_to_numpy__works_in_a_callback() -> None:
+    """A host callback can convert the arrays that it receives."""
+
     def on_the_host(x: Array) -> np.ndarray[Any, np.dtype[Any]]:
         return xbridge.to_numpy(x, copy=True) * 2
 
@@ -226,7 +243,9 @@ def test_a_callback_converts_what_it_is_given() -> None:
     assert fn(matrix()).tolist() == (matrix() * 2).tolist()
 
 
-def test_tracers_in_a_list_are_promoted_as_jax_promotes(inside: Callable[[Fn], Any]) -> None:
+def test_asarray__promotes_tracers_as_jax_does(inside: Callable[[Fn], Any]) -> None:
+    """Tracers in a list are promoted by JAX's rules."""
+
     def fn(x: Array) -> Array:
         made: Array = xbridge.asarray(
             [x, x.astype("bfloat16"), jnp.arange(6).reshape(2, 3), x.astype("int32")]
@@ -237,6 +256,7 @@ def test_tracers_in_a_list_are_promoted_as_jax_promotes(inside: Callable[[Fn], A
     inside(fn)
 
 
-def test_a_gradient_goes_through_a_list_of_several_dtypes() -> None:
+def test_asarray__gradient_through_a_mixed_list() -> None:
+    """A gradient flows through a list of several dtypes."""
     found = jax.grad(lambda x: xbridge.asarray([jnp.arange(2), 3 * x]).sum())(jnp.ones(2))
     assert found.tolist() == [3.0, 3.0]

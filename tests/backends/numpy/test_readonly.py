@@ -32,7 +32,8 @@ def _registered(own_registry: None) -> None:
     xbridge.register_backend(NAME, "xbridge.testing._numpy_readonly", roots=("xbridge",))
 
 
-def test_it_is_known_where_the_kit_is_imported_and_nothing_else_is_imported() -> None:
+def test_numpy_readonly__is_registered_by_the_test_kit() -> None:
+    """The backend is known once the kit is imported, and no library is loaded for it."""
     code = (
         "import sys, xbridge; assert 'numpy_readonly' not in xbridge.known_backends();"
         "import xbridge.testing; assert 'numpy_readonly' in xbridge.known_backends();"
@@ -103,7 +104,8 @@ WRITES: dict[str, Callable[[Array], object]] = {
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_it_cannot_be_written(write: str) -> None:
+def test_readonlyarray__refuses_every_write(write: str) -> None:
+    """No method, function or flag of NumPy can write the array."""
     x = made()
     with pytest.raises(ValueError):
         WRITES[write](x)
@@ -111,12 +113,14 @@ def test_it_cannot_be_written(write: str) -> None:
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_plain_array_can_be_written_or_is_already_writable(write: str) -> None:
+def test_readonlyarray__same_writes_work_on_a_plain_array(write: str) -> None:
+    """Each of these writes succeeds on a plain array, so it is the class that refuses."""
     if write != "x.resize(3)":  # the one that wants memory of its own
         WRITES[write](PLAIN.copy())
 
 
-def test_a_view_as_read_only_is_one_and_the_array_stays_what_it_was() -> None:
+def test_readonlyarray__view_leaves_the_original_writable() -> None:
+    """A read-only view refuses writes, and its original stays writable."""
     a = PLAIN.copy()
     x = a.view(ReadOnlyArray)
     for write in (set_by(0), set_attribute("flags.writeable", value=True)):
@@ -127,7 +131,8 @@ def test_a_view_as_read_only_is_one_and_the_array_stays_what_it_was() -> None:
     assert x[0].tolist() == [7.0, 7.0, 7.0]
 
 
-def test_an_array_of_objects_cannot_be_written_either() -> None:
+def test_readonlyarray__object_array_refuses_writes() -> None:
+    """An array of Python objects cannot be written either."""
     x = made().astype(object)
     for write in (set_by(0), set_attribute("flags.writeable", value=True)):
         with pytest.raises(ValueError):
@@ -173,7 +178,8 @@ def parts(result: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("make", RESULTS)
-def test_what_numpy_makes_of_it_is_numpys_result_and_read_only(make: str) -> None:
+def test_readonlyarray__results_are_read_only(make: str) -> None:
+    """What NumPy computes from it equals NumPy's own result and is read-only."""
     found, expected = RESULTS[make](made()), RESULTS[make](PLAIN)
     assert type(found) is type(expected) or isinstance(found, ReadOnlyArray)
     for one, other in zip(parts(found), parts(expected), strict=True):
@@ -182,11 +188,13 @@ def test_what_numpy_makes_of_it_is_numpys_result_and_read_only(make: str) -> Non
         assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
 
 
-def test_the_names_of_a_result_of_several_arrays_stay() -> None:
+def test_readonlyarray__named_tuple_results_keep_their_fields() -> None:
+    """A result of several arrays keeps the names of its fields."""
     assert type(np.unique_all(made()).values) is ReadOnlyArray
 
 
-def test_a_scalar_result_does_what_a_scalar_does() -> None:
+def test_readonlyarray__scalar_result_acts_as_a_scalar() -> None:
+    """A 0-d result formats, converts and indexes as a NumPy scalar does."""
     total = made().sum()
     assert (f"{total:.1f}", float(total), "abc"[np.argmax(made()[0] > 0)]) == ("15.0", 15.0, "b")
     assert made().any()
@@ -194,7 +202,8 @@ def test_a_scalar_result_does_what_a_scalar_does() -> None:
     assert type(long.item()) is type(long.tolist()[0]) is np.longdouble
 
 
-def test_what_is_given_to_be_filled_is_filled_and_stays_writable() -> None:
+def test_readonlyarray__out_argument_is_filled() -> None:
+    """An array passed as `out` is filled, returned and still writable."""
     x, out = made(), np.zeros((2, 3))
     total = out
     assert np.add(x, 1, out=out) is out
@@ -209,14 +218,17 @@ def test_what_is_given_to_be_filled_is_filled_and_stays_writable() -> None:
     assert type(fraction) is ReadOnlyArray
 
 
-def test_a_mask_is_not_lost_on_the_way() -> None:
+def test_readonlyarray__keeps_a_mask() -> None:
+    """A sum with a masked array is a masked array."""
     masked = np.ma.masked_array(PLAIN, mask=PLAIN > 1)
     total = made() + masked
     assert isinstance(total, np.ma.MaskedArray)
     assert total.mask.tolist() == (PLAIN > 1).tolist()
 
 
-def test_another_library_is_asked_as_numpy_would_ask_it() -> None:
+def test_readonlyarray__defers_to_other_libraries() -> None:
+    """Another library is asked through NumPy's protocols, as it is for a plain array."""
+
     class Other:
         def __array_function__(self, *args: object) -> str:
             return "asked"
@@ -245,7 +257,8 @@ CREATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("make", CREATIONS)
-def test_what_its_namespace_makes_is_read_only(make: str) -> None:
+def test_array_namespace__creations_are_read_only(make: str) -> None:
+    """Every array that the namespace makes is read-only."""
     found, expected = (
         CREATIONS[make](xbridge.array_namespace(made())),
         CREATIONS[make](array_api_compat.numpy),
@@ -256,7 +269,8 @@ def test_what_its_namespace_makes_is_read_only(make: str) -> None:
         assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
 
 
-def test_its_namespace_is_one_and_has_what_array_api_compat_has() -> None:
+def test_array_namespace__mirrors_array_api_compat() -> None:
+    """The namespace is a single object with the names of array-api-compat's."""
     xp = xbridge.array_namespace(made())
     assert xp is made().__array_namespace__()
     assert xp.sum is xp.sum
@@ -267,7 +281,8 @@ def test_its_namespace_is_one_and_has_what_array_api_compat_has() -> None:
         _ = xp.no_such_function
 
 
-def test_array_api_compat_knows_it_as_numpy() -> None:
+def test_array_namespace__array_api_compat_sees_numpy() -> None:
+    """array-api-compat takes a read-only array for one of NumPy."""
     xp = array_api_compat.array_namespace(made())
     assert xp is array_api_compat.numpy
     assert type(xp.sum(made(), axis=0)) is ReadOnlyArray
@@ -287,18 +302,21 @@ def normalised(x: Array) -> Array:
     return x
 
 
-def test_code_that_writes_in_place_fails_on_it() -> None:
+def test_numpy_readonly__finds_in_place_code() -> None:
+    """Code that writes into its argument fails on this backend."""
     assert xbridge.to_list(normalised(np.array([1.0, 3.0]))) == [-1.0, 1.0]
     with pytest.raises(ValueError, match="read-only"):
         normalised(xbridge.asarray([1.0, 3.0], backend=NAME))
 
 
-def test_its_arrays_are_its_own_and_not_numpys() -> None:
+def test_backend_of__read_only_array_is_not_numpys() -> None:
+    """The arrays belong to the backend of their own, and plain ones do not."""
     assert xbridge.backend_of(made()) == xbridge.backend_of(made()[0, 0]) == NAME
     assert not get(NAME).owns(np.ndarray)
 
 
-def test_it_looks_at_numpys_memory_which_may_still_change_there() -> None:
+def test_to_backend__shares_numpy_memory() -> None:
+    """NumPy's memory is shared, and a later write by NumPy is visible."""
     a = PLAIN.copy()
     for value in TURNS:
         x = xbridge.to_backend(a, NAME)
@@ -310,7 +328,8 @@ def test_it_looks_at_numpys_memory_which_may_still_change_there() -> None:
     assert not np.shares_memory(xbridge.to_backend(a, NAME, copy=True), a)
 
 
-def test_numpy_looks_at_its_memory_and_may_not_write() -> None:
+def test_to_numpy__shares_memory_read_only() -> None:
+    """NumPy shares the memory and cannot make it writable."""
     x = made()
     for _ in TURNS:
         host = xbridge.to_numpy(x)
@@ -323,7 +342,8 @@ def test_numpy_looks_at_its_memory_and_may_not_write() -> None:
     assert x.tolist() == PLAIN.tolist()
 
 
-def test_each_step_within_it_makes_one_of_it() -> None:
+def test_to_backend__steps_return_read_only_arrays() -> None:
+    """Copies, casts and stacks within the backend are read-only arrays."""
     x = made()
     assert xbridge.to_backend(x, NAME) is x
     copied = xbridge.to_backend(x, NAME, copy=True)
@@ -335,7 +355,8 @@ def test_each_step_within_it_makes_one_of_it() -> None:
     assert get(NAME).check_cast(x, "float32") is x
 
 
-def test_arrays_that_are_not_numeric_are_refused_in_both_directions() -> None:
+def test_to_backend__refuses_non_numeric_arrays() -> None:
+    """Arrays that are not numeric are refused in both directions."""
     with pytest.raises(xbridge.DTypeError, match=r"try x.astype\(float\) if"):
         xbridge.to_backend(np.array(["a"]), NAME)
     with pytest.raises(xbridge.DTypeError, match=r"try x.astype\(float\) if"):
@@ -346,7 +367,8 @@ def test_arrays_that_are_not_numeric_are_refused_in_both_directions() -> None:
         xbridge.to_backend(np.ones(2, "longdouble"), NAME)
 
 
-def test_foreign_byte_order_does_not_come_in() -> None:
+def test_to_backend__converts_foreign_byte_order() -> None:
+    """A foreign byte order arrives as native."""
     a = PLAIN.astype(">f8")
     x = xbridge.to_backend(a, NAME)
     assert x.dtype.isnative
@@ -364,7 +386,8 @@ COPIES: dict[str, Callable[[Array], Array]] = {
 
 
 @pytest.mark.parametrize("how", COPIES)
-def test_a_copy_is_plain_and_can_be_written(how: str) -> None:
+def test_readonlyarray__copy_is_plain_and_writable(how: str) -> None:
+    """A copy is a plain NumPy array that can be written."""
     x = made()
     y = COPIES[how](x)
     assert type(y) is np.ndarray

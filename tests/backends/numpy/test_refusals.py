@@ -29,7 +29,8 @@ MASKED = [name for name in refused if "mask" in name]
 
 
 @pytest.mark.parametrize("name", MASKED)
-def test_a_masked_array_is_refused_everywhere(name: str) -> None:
+def test_to_numpy__refuses_masked_arrays(name: str) -> None:
+    """A masked array is refused by every verb, since its mask would be lost."""
     xbridge.register_backend("toylib", make_backend())
     x = refused[name]()
     calls: list[Callable[[], object]] = [
@@ -68,7 +69,8 @@ LEAVING: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
 @pytest.mark.parametrize(
     "options", [{}, {"copy": True}, {"dtype": "float32"}, {"dtype": "default"}], ids=repr
 )
-def test_what_has_no_plain_numbers_does_not_leave(name: str, options: dict[str, Any]) -> None:
+def test_to_backend__refuses_arrays_without_plain_numbers(name: str, options: dict[str, Any]) -> None:
+    """Subclasses, objects, dates and records do not leave NumPy; the hint says what to do."""
     xbridge.register_backend("toylib", make_backend())
     make, (error, hint) = refused[name], LEAVING[name]
     calls: list[Callable[[], object]] = [
@@ -85,7 +87,8 @@ def test_what_has_no_plain_numbers_does_not_leave(name: str, options: dict[str, 
 
 
 @pytest.mark.parametrize("name", LEAVING)
-def test_within_numpy_everything_passes(name: str) -> None:
+def test_to_numpy__passes_any_numpy_array(name: str) -> None:
+    """What cannot leave NumPy is accepted within NumPy, as it is or copied."""
     x = refused[name]()
     assert xbridge.to_numpy(x) is x
     assert xbridge.asarray(x) is x
@@ -111,7 +114,8 @@ class Raising(np.ndarray):
     __len__ = __iter__ = __getitem__ = _refuse
 
 
-def test_a_subclass_that_raises_in_its_attributes_is_described_and_refused_as_any_other() -> None:
+def test_to_backend__refuses_a_subclass_that_raises() -> None:
+    """A subclass whose attributes raise is described and refused like any other."""
     xbridge.register_backend("toylib", make_backend())
     plain = np.arange(3.0)
     x = plain.view(Raising)
@@ -130,7 +134,8 @@ def test_a_subclass_that_raises_in_its_attributes_is_described_and_refused_as_an
             call()
 
 
-def test_long_doubles_stay_in_numpy() -> None:
+def test_to_list__refuses_long_doubles() -> None:
+    """Long doubles stay in NumPy, and the hint names the dtype to cast to."""
     for dtype, wide in (("longdouble", "float64"), ("clongdouble", "complex128")):
         x = np.ones(2, dtype)
         assert xbridge.to_numpy(x) is x
@@ -148,7 +153,8 @@ def test_long_doubles_stay_in_numpy() -> None:
         ("int4", "casting it in its own library first"),
     ],
 )
-def test_a_dtype_that_is_lacking_has_a_way_out(word: str, hint: str) -> None:
+def test_instead__suggests_a_dtype(word: str, hint: str) -> None:
+    """A dtype that is missing in a library has a suggested replacement."""
     assert instead(word) == hint
 
 
@@ -159,12 +165,14 @@ def test_a_dtype_that_is_lacking_has_a_way_out(word: str, hint: str) -> None:
         *((word, False) for word in ("<U4", "S3", "object", "void", "V8", "float99")),
     ],
 )
-def test_numpy_has_its_own_words_for_numbers_and_times_and_no_others(word: str, known: bool) -> None:
+def test_unsupported_dtype__knows_numpy_dtypes(word: str, known: bool) -> None:
+    """NumPy has the dtypes of numbers and times that it defines, and no others."""
     lacks = get("numpy").unsupported_dtype(word, xbridge.Device("cpu"))
     assert (lacks and lacks.reason) == (None if known else f"NumPy has no {word}")
 
 
-def test_no_cast_drops_an_imaginary_part_whatever_the_precision() -> None:
+def test_to_numpy__cast_keeps_the_imaginary_part() -> None:
+    """A cast from complex to real is refused at any precision."""
     for dtype in ("complex64", "complex128", "clongdouble"):
         for real in ("float64", "int8"):
             with pytest.raises(D, match=r"drops the imaginary part; try x\.real$"):
@@ -172,7 +180,8 @@ def test_no_cast_drops_an_imaginary_part_whatever_the_precision() -> None:
 
 
 @pytest.mark.parametrize("word", ["int4", "uint2", "float8_e3m4", "float6_e2m3fn", "float4_e2m1fn"])
-def test_small_dtypes_without_a_canonical_name_stay_in_numpy(word: str) -> None:
+def test_dtype_of__small_dtype_stays_in_numpy(word: str) -> None:
+    """A dtype of ml_dtypes without a canonical name stays in NumPy."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     xbridge.register_backend("toylib", make_backend())
     x = np.zeros(2, getattr(ml_dtypes, word))
@@ -184,18 +193,21 @@ def test_small_dtypes_without_a_canonical_name_stay_in_numpy(word: str) -> None:
 
 
 @pytest.mark.parametrize("x", [1, 1.5, True, 1j, [1], (1,), range(3)], ids=repr)
-def test_numbers_and_lists_are_not_arrays(x: object) -> None:
+def test_to_numpy__refuses_numbers_and_lists(x: object) -> None:
+    """Numbers and lists are not arrays, and the error suggests `asarray`."""
     for call in (xbridge.to_numpy, xbridge.to_list):
         with pytest.raises(U, match=r"try asarray\(x"):
             call(x)
 
 
-def test_only_numbers_are_read_from_ctypes() -> None:
+def test_to_numpy__ctypes_pointers_are_refused() -> None:
+    """A ctypes array is read only if it holds numbers."""
     with pytest.raises(xbridge.XBridgeError, match="; try "):
         xbridge.to_numpy((ctypes.c_void_p * 2)())
 
 
-def test_a_cast_that_numpy_lacks_is_refused() -> None:
+def test_to_numpy__refuses_a_cast_that_numpy_lacks() -> None:
+    """A pair of dtypes that NumPy cannot cast is an error."""
     pytest.importorskip("ml_dtypes")
     pairs = [
         (one, other)

@@ -42,7 +42,8 @@ INTO_TORCH: dict[str, Callable[[], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", INTO_TORCH)
-def test_what_was_made_in_inference_mode_serves_autograd_later(name: str) -> None:
+def test_to_backend__inference_mode_result_serves_autograd(name: str) -> None:
+    """A tensor that was converted in inference mode can be used by autograd later."""
     with torch.inference_mode():
         made = INTO_TORCH[name]()
     assert not made.is_inference()
@@ -53,7 +54,8 @@ def test_what_was_made_in_inference_mode_serves_autograd_later(name: str) -> Non
     assert w.grad is not None
 
 
-def test_an_inference_tensor_leaves_as_any_other() -> None:
+def test_to_numpy__inference_tensor() -> None:
+    """An inference tensor is shared, copied and refused like any other."""
     with torch.inference_mode():
         x = torch.ones(3)
         tracked = torch.ones(3, requires_grad=True)
@@ -66,14 +68,16 @@ def test_an_inference_tensor_leaves_as_any_other() -> None:
 
 
 @pytest.mark.parametrize("name", INTO_TORCH)
-def test_a_default_device_moves_nothing(name: str) -> None:
+def test_to_backend__ignores_the_default_device(name: str) -> None:
+    """A default device does not move a converted array."""
     with torch.device("meta"):
         made = INTO_TORCH[name]()
     assert made.device.type == "cpu"
     assert made.tolist() == INTO_TORCH[name]().tolist()
 
 
-def test_a_default_device_moves_no_tensor_either() -> None:
+def test_asarray__ignores_the_default_device() -> None:
+    """A default device does not move a tensor that is cast, copied or stacked."""
     x = torch.arange(3.0)
     with torch.device("meta"):
         assert xbridge.asarray([x, A]).device.type == "cpu"
@@ -82,7 +86,8 @@ def test_a_default_device_moves_no_tensor_either() -> None:
         assert overlaps(xbridge.to_numpy(x), x)
 
 
-def test_the_default_dtype_is_for_numbers_and_on_request() -> None:
+def test_asarray__default_dtype_applies_to_numbers() -> None:
+    """torch's default dtype is used for Python numbers, and for arrays on request."""
     torch.set_default_dtype(torch.float16)
     try:
         assert xbridge.asarray([0.5, 1.0], backend="torch").dtype == torch.float16
@@ -97,7 +102,8 @@ def test_the_default_dtype_is_for_numbers_and_on_request() -> None:
 
 
 @pytest.mark.parametrize("mode", [Passes, PassesFunctions])
-def test_modes_that_watch_operations_do_not_stand_in_the_way(mode: type[Passes | PassesFunctions]) -> None:
+def test_to_numpy__works_under_dispatch_modes(mode: type[Passes | PassesFunctions]) -> None:
+    """A mode that watches torch's operations does not change what a conversion shares."""
     x, tracked = torch.arange(3.0), torch.ones(2, requires_grad=True)
     with mode():
         assert overlaps(xbridge.to_numpy(x), x)
@@ -107,7 +113,8 @@ def test_modes_that_watch_operations_do_not_stand_in_the_way(mode: type[Passes |
         assert xbridge.asarray([x, A]).tolist() == [[0, 1, 2], [0, 1, 2]]
 
 
-def test_nothing_is_lost_when_gradients_are_off() -> None:
+def test_asarray__no_grad_loses_nothing() -> None:
+    """Under `no_grad`, a gradient is kept or its loss is refused."""
     x = torch.ones(2, requires_grad=True)
     with torch.no_grad():
         assert not xbridge.to_numpy(x).flags.writeable

@@ -55,7 +55,8 @@ def cast_by_numpy(array: Host, word: str) -> Host | None:
 
 
 @pytest.mark.parametrize(("source", "target"), SWEPT_PAIRS)
-def test_an_explicit_dtype_is_the_cast_of_torch(source: str, target: str) -> None:
+def test_to_backend__casts_as_torch_does(source: str, target: str) -> None:
+    """A cast to torch gives the bits of torch's own cast, from any source."""
     array = castable(source, target, np.random.default_rng(1))
     expected = as_tensor(array).to(torch_dtype(target))
     for given_array in (array, as_tensor(array)):
@@ -65,7 +66,8 @@ def test_an_explicit_dtype_is_the_cast_of_torch(source: str, target: str) -> Non
 
 
 @pytest.mark.parametrize(("source", "target"), SWEPT_PAIRS)
-def test_an_explicit_dtype_is_the_cast_of_numpy(source: str, target: str) -> None:
+def test_to_numpy__casts_as_numpy_does(source: str, target: str) -> None:
+    """A cast to NumPy gives the bits of NumPy's own cast, from any source."""
     array = castable(source, target, np.random.default_rng(2))
     expected = cast_by_numpy(array, target)
     for given_array in (array, as_tensor(array)):
@@ -79,9 +81,10 @@ def test_an_explicit_dtype_is_the_cast_of_numpy(source: str, target: str) -> Non
 
 
 @given(ONCE_EACH, st.data(), seeds())
-def test_the_cast_does_not_depend_on_the_layout(
+def test_to_backend__cast_does_not_depend_on_the_layout(
     array: Host, data: st.DataObject, rng: np.random.Generator
 ) -> None:
+    """A cast gives the same bits for every layout of the source."""
     word = array.dtype.name
     target = data.draw(st.sampled_from([end for start, end in PAIRS if start == word]))
     values = castable(word, target, rng, array.shape)
@@ -92,8 +95,8 @@ def test_the_cast_does_not_depend_on_the_layout(
     assert same_bits(result, as_tensor(values).to(torch_dtype(target)))
 
 
-def test_each_library_rounds_float64_to_float16_as_it_does_itself() -> None:
-    """Beside the middle of two neighbours: NumPy rounds once, torch by way of float32."""
+def test_to_backend__float16_rounds_as_the_target_does() -> None:
+    """Between two float16 values, NumPy rounds once, and torch rounds through float32."""
     array = np.array([1 + 2**-11 + 2**-40])
     assert xbridge.to_backend(array, "torch", dtype="float16").item() == as_tensor(array).half().item()
     assert xbridge.to_numpy(as_tensor(array), dtype="float16").item() == 1 + 2**-10
@@ -127,7 +130,8 @@ def loses(wide: Tensor, narrow: Tensor) -> bool:
 
 
 @given(ANY, st.sampled_from(FLOATS))
-def test_the_default_dtype_is_the_documented_one_or_a_value_is_lost(array: Host, default: str) -> None:
+def test_to_backend__default_dtype_is_as_documented(array: Host, default: str) -> None:
+    """`dtype="default"` gives the documented dtype, or raises if a value is lost."""
     word = narrowed(array.dtype.name, default)
     expected = as_tensor(array).to(torch_dtype(word))
     lost = word != array.dtype.name and loses(as_tensor(array), expected)
@@ -140,15 +144,16 @@ def test_the_default_dtype_is_the_documented_one_or_a_value_is_lost(array: Host,
 
 
 @pytest.mark.parametrize("rest", [np.inf, -np.inf, np.nan, -0.0])
-def test_a_lost_value_is_found_beside_any_other(rest: float) -> None:
+def test_to_backend__finds_a_lost_value_among_others(rest: float) -> None:
+    """A lost value is found next to infinities and NaNs."""
     array = np.array([rest, -1e300, rest])
     for source in (array, as_tensor(array)):
         with pytest.raises(xbridge.ValueLossError):
             xbridge.to_backend(source, "torch", dtype="default")
 
 
-def test_a_lost_value_is_found_behind_a_signalling_nan() -> None:
-    """The largest of a signalling NaN and a number is a NaN, and then it is the next number."""
+def test_to_backend__finds_a_lost_value_after_a_signalling_nan() -> None:
+    """A signalling NaN, which hides the largest number from a reduction, hides no loss."""
     array = np.array([0x7FF0000000000001, 0, 0], np.uint64).view(np.float64)
     array[1] = 1e300
     for source in (array, as_tensor(array)):
@@ -156,8 +161,8 @@ def test_a_lost_value_is_found_behind_a_signalling_nan() -> None:
             xbridge.to_backend(source, "torch", dtype="default")
 
 
-def test_a_value_that_the_target_alone_rounds_to_infinity_is_lost() -> None:
-    """Rounded once it is the largest float16; by way of float32, as torch rounds, it is infinite."""
+def test_to_backend__finds_a_value_rounded_to_infinity() -> None:
+    """A value that torch rounds to infinity, by way of float32, counts as lost."""
     array = np.array([65519.99999999])
     lost = torch.isinf(as_tensor(array).half()).any()
     for source in (array, as_tensor(array)):
@@ -170,7 +175,8 @@ INTEGERS = [word for word in TORCH_DTYPES if host_dtype(word).kind in "iu"]
 
 @pytest.mark.parametrize("wanted", INTEGERS)
 @pytest.mark.parametrize("given_word", INTEGERS)
-def test_an_integer_is_lost_if_it_leaves_the_range_of_a_dtype(given_word: str, wanted: str) -> None:
+def test_check_cast__integer_outside_the_range(given_word: str, wanted: str) -> None:
+    """An integer is lost exactly if it is outside the range of the target."""
     given_range, wanted_range = np.iinfo(given_word), np.iinfo(wanted)
     middle = np.array([0, 1], given_word)
     for end in (int(given_range.min), int(given_range.max)):
@@ -181,7 +187,8 @@ def test_an_integer_is_lost_if_it_leaves_the_range_of_a_dtype(given_word: str, w
 
 
 @given(ANY, st.sampled_from(FLOATS))
-def test_no_dtype_of_torch_is_too_wide_for_the_default_of_numpy(array: Host, default: str) -> None:
+def test_to_numpy__default_keeps_torch_dtypes(array: Host, default: str) -> None:
+    """NumPy's default is never narrower than a dtype of torch."""
     tensor = as_tensor(array)
     with default_dtype(default):
         assert same_bits(xbridge.to_numpy(tensor, dtype="default"), tensor)

@@ -53,7 +53,8 @@ WITHIN: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", WITHIN)
-def test_torch_to_torch_is_traced_whole_and_gives_what_eager_gives(name: str) -> None:
+def test_compile__torch_to_torch_is_one_graph(name: str) -> None:
+    """A conversion within torch compiles without a graph break and agrees with eager."""
     call = WITHIN[name]
     x = torch.arange(3.0, requires_grad=True)
     compiled = torch.compile(call, fullgraph=True, backend="eager")(x)
@@ -68,7 +69,8 @@ def default(x: Tensor) -> Tensor:
     return narrowed
 
 
-def test_the_default_dtype_breaks_the_graph_where_values_decide_and_gives_what_eager_gives() -> None:
+def test_compile__default_dtype_breaks_the_graph() -> None:
+    """Where values decide the dtype, the graph breaks, and the result agrees with eager."""
     x = torch.arange(3.0, dtype=torch.float64)
     compiled = torch.compile(default, backend="eager")
     assert compiled(x).dtype == default(x).dtype == torch.float32
@@ -77,14 +79,16 @@ def test_the_default_dtype_breaks_the_graph_where_values_decide_and_gives_what_e
         compiled(x + 1e300)
 
 
-def test_where_values_decide_the_default_dtype_is_refused_by_a_compiler_that_wants_one_graph() -> None:
+def test_compile__fullgraph_refuses_the_default_dtype() -> None:
+    """Where values decide the dtype, `fullgraph=True` raises torch's own error."""
     x = torch.arange(3.0, dtype=torch.float64)
     with pytest.raises(torch._dynamo.exc.Unsupported):
         torch.compile(default, fullgraph=True, backend="eager")(x)
 
 
 @pytest.mark.parametrize("name", WITHIN)
-def test_where_the_graph_may_break_compiled_code_gives_what_eager_gives_too(name: str) -> None:
+def test_compile__agrees_with_eager(name: str) -> None:
+    """With graph breaks allowed, compiled code agrees with eager."""
     call = WITHIN[name]
     x = torch.arange(3.0, requires_grad=True)
     compiled, eager = torch.compile(call, backend="eager")(x), call(x)
@@ -94,7 +98,8 @@ def test_where_the_graph_may_break_compiled_code_gives_what_eager_gives_too(name
 
 
 @pytest.mark.parametrize("call", ["to_backend(x * 2, 'torch', dtype='float64')", "asarray(x * 2)"])
-def test_the_first_call_of_a_process_may_be_a_compiled_one(call: str) -> None:
+def test_compile__first_call_of_a_process(call: str) -> None:
+    """The first call of a process may be a compiled one."""
     code = f"""
 import torch, xbridge
 print(torch.compile(lambda x: xbridge.{call}, fullgraph=True, backend="eager")(torch.ones(2)).tolist())
@@ -103,7 +108,9 @@ print(torch.compile(lambda x: xbridge.{call}, fullgraph=True, backend="eager")(t
 
 
 @pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"copy": True}])
-def test_to_numpy_in_compiled_code_cuts_the_graph_as_eager_does(options: dict[str, object]) -> None:
+def test_to_numpy__compiled_call_cuts_the_graph(options: dict[str, object]) -> None:
+    """Compiled code cuts gradients at the same place as eager."""
+
     def loss(x: Tensor) -> Tensor:
         y = x * 2
         held: Tensor = torch.as_tensor(np.array(xbridge.to_numpy(y, **options)))  # type: ignore[arg-type]
@@ -118,7 +125,9 @@ def test_to_numpy_in_compiled_code_cuts_the_graph_as_eager_does(options: dict[st
     assert x.grad.tolist() == eager.tolist() == [0.0, 4.0, 8.0]
 
 
-def test_a_read_only_result_can_be_used_by_the_compiled_code_that_follows() -> None:
+def test_to_numpy__compiled_code_can_use_a_read_only_result() -> None:
+    """Compiled code can continue with a result that eager would make read-only."""
+
     def total(x: Tensor) -> Tensor:
         held: Tensor = torch.as_tensor(xbridge.to_numpy(x))
         return held + x
@@ -131,7 +140,8 @@ def leave(x: Tensor) -> object:
     return xbridge.to_numpy(x)
 
 
-def test_to_numpy_in_compiled_code_copies_where_eager_gives_a_read_only_view() -> None:
+def test_to_numpy__compiled_call_copies_read_only_results() -> None:
+    """Where eager gives a read-only view, compiled code gets a writable copy."""
     x = torch.ones(3, requires_grad=True)
     copied = torch.compile(leave, backend="eager")(x)
     copied[0] = 5
@@ -140,23 +150,24 @@ def test_to_numpy_in_compiled_code_copies_where_eager_gives_a_read_only_view() -
         torch.compile(lambda x: xbridge.to_numpy(x, copy=False), backend="eager")(x)
 
 
-def test_to_numpy_in_compiled_code_shares_what_eager_shares_writable() -> None:
+def test_to_numpy__compiled_call_shares_writable_results() -> None:
+    """What eager shares writable is shared in compiled code too."""
     x = torch.ones(3)
     shared = torch.compile(leave, backend="eager")(x)
     shared[0] = 5
     assert x.tolist() == [5.0, 1.0, 1.0]
 
 
-def test_numpy_to_torch_in_compiled_code_shares_as_in_eager() -> None:
+def test_to_backend__compiled_call_shares_numpy_memory() -> None:
+    """NumPy memory is shared with torch in compiled code as in eager."""
     a = np.ones(3, "f4")
     shared = torch.compile(lambda a: xbridge.to_backend(a, "torch"), backend="eager")(a)
     a[0] = 5
     assert shared.tolist() == [5.0, 1.0, 1.0]
 
 
-def test_between_two_parts_of_a_compiled_program_nothing_is_shared_read_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_to_numpy__copies_between_parts_of_a_compiled_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two compiled parts, a result that would be read-only is a copy."""
     from xbridge.backends import torch as backend
 
     monkeypatch.setattr(backend, "_compiler", lambda: "a compiler")
@@ -166,7 +177,8 @@ def test_between_two_parts_of_a_compiled_program_nothing_is_shared_read_only(
     assert x.tolist() == [1.0, 1.0, 1.0]
 
 
-def test_a_compiled_program_moves_a_tensor_by_torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_device__uses_torch_alone_when_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While torch compiles, a tensor is moved by torch's own function."""
     # Here without a compiler: lines that it traces count as not run.
     monkeypatch.setattr(torch.compiler, "is_dynamo_compiling", lambda: True)
     x = torch.arange(4.0, requires_grad=True)

@@ -39,9 +39,10 @@ def places(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> lis
 
 @pytest.mark.parametrize("tracked", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_tensor_goes_the_short_way_and_is_read_only_if_two_elements_share_memory(
+def test_fast_to_numpy__overlapping_elements_are_read_only(
     layout: tuple[tuple[int, ...], tuple[int, ...], int], tracked: bool
 ) -> None:
+    """A result is read-only if two of its elements share memory or it requires grad."""
     taken = places(*layout)
     base = torch.arange(max(taken) + 1.0)
     host = get("torch").fast_to_numpy(base.as_strided(*layout).requires_grad_(tracked))
@@ -56,9 +57,10 @@ def test_a_tensor_goes_the_short_way_and_is_read_only_if_two_elements_share_memo
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_tensor_beyond_its_storage_does_not_go_the_short_way(
+def test_fast_to_numpy__declines_tensors_beyond_their_storage(
     layout: tuple[tuple[int, ...], tuple[int, ...], int],
 ) -> None:
+    """A tensor that reaches beyond its storage is declined."""
     last = max(places(*layout))
     base = torch.arange(last + 1.0)
     x = base.as_strided(*layout)
@@ -68,7 +70,8 @@ def test_a_tensor_beyond_its_storage_does_not_go_the_short_way(
 
 
 @pytest.mark.parametrize("tracked", [False, True])
-def test_a_dtype_that_numpy_has_from_elsewhere_is_shared_and_writable_without_a_graph(tracked: bool) -> None:
+def test_fast_to_numpy__shares_bfloat16(tracked: bool) -> None:
+    """A dtype of ml_dtypes is shared, and writable unless the tensor requires grad."""
     pytest.importorskip("ml_dtypes")
     x = torch.arange(4.0).to(torch.bfloat16).requires_grad_(tracked)
     host = get("torch").fast_to_numpy(x)
@@ -80,7 +83,8 @@ def test_a_dtype_that_numpy_has_from_elsewhere_is_shared_and_writable_without_a_
     assert host[0] == 7
 
 
-def test_an_array_of_such_a_dtype_is_shared_with_torch_if_torch_has_such_strides() -> None:
+def test_fast_from_numpy__shares_bfloat16() -> None:
+    """A bfloat16 array is shared if torch can express its strides, and copied otherwise."""
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
     host = np.arange(4).astype(bfloat16)
     x = shorter(host)
@@ -113,9 +117,10 @@ COPIED = {
 
 
 @pytest.mark.parametrize("layout", [*SHARED.values(), *COPIED.values()], ids=[*SHARED, *COPIED])
-def test_an_array_of_any_layout_goes_the_short_way_to_torch_and_is_shared_if_torch_has_such_strides(
+def test_fast_from_numpy__shares_strides_that_torch_has(
     layout: tuple[tuple[int, ...], tuple[int, ...], int],
 ) -> None:
+    """Every layout is converted, and shared if torch can express its strides."""
     shape, strides, start = layout
     base = np.arange(6.0)
     host = np.ndarray(shape, base.dtype, base, start, strides)
@@ -125,7 +130,8 @@ def test_an_array_of_any_layout_goes_the_short_way_to_torch_and_is_shared_if_tor
     assert np.shares_memory(x.numpy(), base) is (layout in SHARED.values())
 
 
-def test_what_torch_cannot_stride_over_is_copied_on_the_short_way() -> None:
+def test_fast_from_numpy__copies_strides_that_torch_lacks() -> None:
+    """Strides and byte orders that torch cannot express are copied."""
     record = np.zeros(3, [("a", "c16"), ("b", "f8")])
     record["a"] = [1, 2j, 3]
     for host in (record["a"], np.arange(3.0).astype(">f8"), np.zeros(17, np.uint8)[1:].view("f8")):
@@ -134,14 +140,16 @@ def test_what_torch_cannot_stride_over_is_copied_on_the_short_way() -> None:
         assert not np.shares_memory(x.numpy(), host)
 
 
-def test_tensors_whose_conjugate_is_pending_are_stacked_at_once() -> None:
+def test_stack_many__accepts_pending_conjugates() -> None:
+    """Tensors with a pending conjugation are stacked in one call."""
     x = torch.tensor([1 + 2j])
     stack: Any = get("torch").stack_many
     assert stack([x.conj(), x]).tolist() == [[1 - 2j], [1 + 2j]]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2])
-def test_a_leaf_of_a_dtype_of_another_package_becomes_read_only_for_good(dtype: Any) -> None:
+def test_fast_to_numpy__leaf_of_a_foreign_dtype_is_read_only(dtype: Any) -> None:
+    """A leaf of an ml_dtypes dtype can never be made writable, on any call."""
     pytest.importorskip("ml_dtypes")
     x = torch.ones(4).to(dtype).requires_grad_()
     for _ in range(2):
@@ -152,7 +160,8 @@ def test_a_leaf_of_a_dtype_of_another_package_becomes_read_only_for_good(dtype: 
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # by the compiler
-def test_a_compiled_function_gets_a_copy_of_what_is_to_be_read_only() -> None:
+def test_to_numpy__compiled_function_gets_a_copy() -> None:
+    """A compiled function gets a copy of what eager shows read-only."""
     leaf = torch.ones(4).bfloat16().requires_grad_()
     for x in (torch.ones(1).expand(3), leaf):
         host = xbridge.to_numpy(x)
@@ -162,7 +171,8 @@ def test_a_compiled_function_gets_a_copy_of_what_is_to_be_read_only() -> None:
         assert made.tolist() == host.tolist()
 
 
-def test_under_a_compiler_what_is_to_be_read_only_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_to_numpy__declines_read_only_results_when_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a compiler, only a tensor whose result is writable takes the fast path."""
     repeated, brain = torch.ones(1).expand(3), torch.ones(3).bfloat16().requires_grad_()
     module = get("torch")
     assert module.fast_to_numpy(repeated) is not None
@@ -174,11 +184,13 @@ def test_under_a_compiler_what_is_to_be_read_only_is_planned(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("dtype", [">U1", ">M8[s]", "S1", ">g"])
-def test_a_dtype_that_torch_lacks_in_any_byte_order_does_not_go_the_short_way(dtype: str) -> None:
+def test_fast_from_numpy__declines_unsupported_dtypes(dtype: str) -> None:
+    """A dtype that torch lacks is declined in either byte order."""
     assert get("torch").fast_from_numpy(np.zeros(2, dtype)) is None
 
 
-def test_tensors_elsewhere_have_no_short_way_however_often_one_is_asked_and_the_others_keep_theirs() -> None:
+def test_fast_to_numpy__declines_other_devices() -> None:
+    """Tensors on other devices are declined each time, and the others keep the fast path."""
     module, there = get("torch"), torch.ones(3, device="meta")
     for _ in range(3):
         assert module.fast_to_numpy(there) is None
@@ -191,7 +203,8 @@ def test_tensors_elsewhere_have_no_short_way_however_often_one_is_asked_and_the_
 
 @pytest.mark.parametrize("start", [1, 2])
 @pytest.mark.parametrize("left", [0, 4, 8, 11])
-def test_a_view_is_none_if_its_storage_ends_before_it(start: int, left: int) -> None:
+def test_fast_to_numpy__declines_views_beyond_a_shrunk_storage(start: int, left: int) -> None:
+    """A view is declined if its storage ends before it."""
     x = torch.arange(3.0)[start:]
     x.untyped_storage().resize_(left)
     assert get("torch").fast_to_numpy(x) is None

@@ -74,7 +74,8 @@ SPECIAL: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", SPECIAL)
-def test_tensors_without_values_in_memory_are_not_converted_to_other_libraries(name: str) -> None:
+def test_to_numpy__refuses_tensors_without_values(name: str) -> None:
+    """A tensor with no values in memory is refused by every verb, with a hint."""
     make, hint = SPECIAL[name]
     x = make()
     calls: list[Callable[[], object]] = [
@@ -94,7 +95,8 @@ def test_tensors_without_values_in_memory_are_not_converted_to_other_libraries(n
 
 
 @pytest.mark.parametrize("name", SPECIAL)
-def test_within_torch_it_passes_as_it_is(name: str) -> None:
+def test_asarray__passes_special_tensors_within_torch(name: str) -> None:
+    """What cannot leave torch is accepted within torch unchanged."""
     x = SPECIAL[name][0]()
     assert xbridge.asarray(x) is x
     assert xbridge.to_backend(x, "torch", device=str(x.device), copy=False) is x
@@ -104,7 +106,8 @@ def test_within_torch_it_passes_as_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["sparse", "sparse rows", "nested", "jagged", "meta", "fake", "a wrapper"])
-def test_a_cast_or_a_copy_within_torch_is_torchs_own(name: str) -> None:
+def test_asarray__casts_special_tensors_as_torch_does(name: str) -> None:
+    """A cast or copy within torch gives the type and layout of torch's own."""
     x = SPECIAL[name][0]()
     for made, theirs in (
         (xbridge.asarray(x, dtype="float64"), x.to(torch.float64)),
@@ -114,7 +117,8 @@ def test_a_cast_or_a_copy_within_torch_is_torchs_own(name: str) -> None:
         assert made is not x
 
 
-def test_what_torch_itself_cannot_do_raises_ours() -> None:
+def test_asarray__error_of_torch_becomes_an_xbridge_error() -> None:
+    """What torch itself cannot do raises an error of xbridge, with a hint."""
     for x, options in (
         (SPECIAL["quantized"][0](), {"dtype": "float64"}),
         (SPECIAL["mkldnn"][0](), {"dtype": "float64"}),
@@ -126,7 +130,8 @@ def test_what_torch_itself_cannot_do_raises_ours() -> None:
             xbridge.asarray(x, **options)
 
 
-def test_a_mask_of_torch_is_not_lost() -> None:
+def test_to_numpy__refuses_masked_tensors() -> None:
+    """A masked tensor is refused, since its mask would be lost."""
     x = masked(torch.tensor([1.0, -1.0]))
     assert xbridge.asarray(x) is x
     for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.asarray([x], backend="numpy")):
@@ -135,7 +140,8 @@ def test_a_mask_of_torch_is_not_lost() -> None:
         assert caught.value.hint == "x.to_tensor(value)"
 
 
-def test_meta_takes_and_gives_no_data() -> None:
+def test_to_backend__refuses_the_meta_device() -> None:
+    """The meta device neither takes nor gives data."""
     meta = torch.ones(2, device="meta")
     for call in (
         lambda: xbridge.to_backend(np.ones(2), "torch", device="meta"),
@@ -161,7 +167,8 @@ SMALL = ("int4", "uint2", "int1", "float4_e2m1fn_x2", "bits8", "bits1x8", "compl
 
 @pytest.mark.parametrize("word", [word for word in SMALL if hasattr(torch, word)])
 @pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
-def test_dtypes_without_a_canonical_name_stay_in_torch(word: str) -> None:
+def test_dtype_of__small_dtype_stays_in_torch(word: str) -> None:
+    """A dtype without a canonical name stays in torch."""
     x = torch.zeros(4, dtype=torch.int32).view(getattr(torch, word))
     assert xbridge.asarray(x) is x
     assert xbridge.dtype_of(x) == word
@@ -173,7 +180,8 @@ def test_dtypes_without_a_canonical_name_stay_in_torch(word: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
-def test_no_cast_drops_an_imaginary_part_whatever_the_precision() -> None:
+def test_asarray__cast_keeps_the_imaginary_part() -> None:
+    """A cast from complex to real is refused at any precision."""
     for dtype in (torch.complex32, torch.complex64, torch.complex128):
         x = torch.zeros(4, dtype=torch.float64).view(dtype)
         for call in (xbridge.asarray, xbridge.to_numpy):
@@ -182,13 +190,15 @@ def test_no_cast_drops_an_imaginary_part_whatever_the_precision() -> None:
 
 
 @pytest.mark.parametrize("word", ["longdouble", "clongdouble"])
-def test_torch_has_no_long_doubles(word: str) -> None:
+def test_to_backend__refuses_long_doubles(word: str) -> None:
+    """torch has no long doubles, and the error suggests a dtype."""
     for x in (np.ones(2, word), np.ones((), word)[()]):
         with pytest.raises(D, match="; try dtype="):
             xbridge.to_backend(x, "torch")
 
 
-def test_a_subclass_that_will_not_be_asked_is_not_asked() -> None:
+def test_asarray__subclass_without_torch_function() -> None:
+    """A subclass that refuses `__torch_function__` is converted without a call to it."""
     x = torch.ones(2).as_subclass(Refuses)
     assert xbridge.asarray(x) is x
     assert xbridge.dtype_of(x) == "float32"
@@ -207,7 +217,8 @@ def batches(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("cls", [Refuses, RefusesOddly])
-def test_a_tensor_is_described_and_read_without_calls_of_its_class(cls: Any) -> None:
+def test_to_numpy__does_not_call_methods_of_a_subclass(cls: Any) -> None:
+    """A tensor is described and read without a call to a method of its class."""
     plain = torch.ones(2)
     x = plain.as_subclass(cls)
     assert (xbridge.backend_of(x), xbridge.dtype_of(x), xbridge.device_of(x)) == ("torch", "float32", "cpu")
@@ -236,9 +247,8 @@ def test_a_tensor_is_described_and_read_without_calls_of_its_class(cls: Any) -> 
     ],
     ids=["astype", "copy", "stack", "transfer"],
 )
-def test_what_a_class_raises_in_an_operation_of_torch_is_chained(
-    cls: Any, call: Callable[[Any], Any]
-) -> None:
+def test_asarray__chains_the_error_of_a_subclass(cls: Any, call: Callable[[Any], Any]) -> None:
+    """An error that a subclass raises in torch's operation is the cause of ours."""
     with pytest.raises(xbridge.XBridgeError, match=r"; try that step in torch itself$") as caught:
         call(torch.ones(2).as_subclass(cls))
     causes = [caught.value.__cause__, getattr(caught.value.__cause__, "__cause__", None)]
@@ -255,7 +265,8 @@ def mesh() -> Iterator[Any]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_distributed_tensor_says_how_to_gather_it(mesh: Any) -> None:
+def test_to_numpy__distributed_tensor_says_how_to_gather(mesh: Any) -> None:
+    """The error for a distributed tensor says how to gather it."""
     from torch.distributed.tensor import Shard, distribute_tensor
 
     x = distribute_tensor(torch.ones(4), mesh, [Shard(0)])

@@ -21,7 +21,7 @@ fake = pytest.importorskip("torch._subclasses.fake_tensor")
 @pytest.mark.parametrize("before", [False, True], ids=["first call", "repeated call"])
 @pytest.mark.parametrize("options", [{}, {"copy": True}, {"dtype": "float32"}, {"grad": "keep"}], ids=str)
 def test_to_backend__fake_mode_agrees_with_explain(options: dict[str, Any], *, before: bool) -> None:
-    """A NumPy array becomes a fake tensor, as by torch's own calls, and the plan shares no memory."""
+    """A NumPy array becomes a fake tensor, as in torch, and the plan shares no memory."""
     a = np.ones(3)
     if before:
         assert xbridge.to_numpy(xbridge.to_backend(a, "torch", **options)).tolist() == [1, 1, 1]
@@ -38,7 +38,7 @@ def test_to_backend__fake_mode_agrees_with_explain(options: dict[str, Any], *, b
 
 @pytest.mark.parametrize("before", [False, True], ids=["first call", "repeated call"])
 def test_to_backend__fake_mode_shares_no_memory(*, before: bool) -> None:
-    """`copy=False` is refused in a fake mode, also if it was done outside of it."""
+    """`copy=False` is refused in a fake mode, even after the same call succeeded outside of it."""
     a = np.ones(3)
     calls: list[Callable[[], object]] = [
         lambda: xbridge.to_backend(a, "torch", copy=False),
@@ -73,14 +73,14 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("verb", CALLS)
-def test_fx__proxy_is_never_passed_over(verb: str) -> None:
-    """A cast of a proxy is refused wherever the proxy is, and not left out of the program."""
+def test_fx__proxy_is_always_refused(verb: str) -> None:
+    """A conversion of a proxy is refused anywhere, and never left out of the traced program."""
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"torch\.fx: .*; try x\.to\(dtype\)"):
         torch.fx.symbolic_trace(CALLS[verb])
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("xbridge-")]
 
 
-def test_fx__proxy_can_be_cast_as_the_message_says() -> None:
-    """The advice, written into the program, casts."""
+def test_fx__advice_of_the_error_works() -> None:
+    """The cast that the error suggests works in a traced program."""
     program = torch.fx.symbolic_trace(lambda x: tree.map(lambda y: y.to(torch.float64), {"a": x})["a"] + 1)
     assert program(torch.ones(2)).dtype == torch.float64

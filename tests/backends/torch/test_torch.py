@@ -31,7 +31,8 @@ TENSORS: dict[str, Callable[[], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_the_shortcut_to_numpy_shares_plain_tensors_and_protects_a_graph(name: str) -> None:
+def test_fast_to_numpy__shares_memory(name: str) -> None:
+    """Plain tensors are shared, and those that require grad are read-only."""
     x = TENSORS[name]()
     host = get("torch").fast_to_numpy(x)
     assert host is not None
@@ -40,7 +41,8 @@ def test_the_shortcut_to_numpy_shares_plain_tensors_and_protects_a_graph(name: s
     assert host.flags.writeable is not x.requires_grad
 
 
-def test_the_shortcut_from_numpy_shares_plain_arrays_and_copies_read_only_ones() -> None:
+def test_fast_from_numpy__copies_read_only_arrays() -> None:
+    """Writable arrays are shared and read-only ones are copied."""
     host = np.arange(3.0)
     made: Any = get("torch").fast_from_numpy(host)
     host[0] = 7
@@ -51,36 +53,40 @@ def test_the_shortcut_from_numpy_shares_plain_arrays_and_copies_read_only_ones()
     assert host.tolist() == [7, 1, 2]
 
 
-def test_tensors_alike_are_stacked_at_once() -> None:
+def test_stack_many__needs_like_tensors() -> None:
+    """Tensors of one shape, dtype and layout are stacked in one call; others are declined."""
     stack_many: Any = get("torch").stack_many
     assert stack_many([torch.ones(2), torch.zeros(2)]).tolist() == [[1, 1], [0, 0]]
     assert stack_many([torch.ones(2), torch.zeros(3)[1:]]) is None
     assert stack_many([torch.ones(2), torch.zeros(2).double()]) is None
 
 
-def test_a_list_of_one_tensor_in_a_list_has_an_axis_for_each_list() -> None:
+def test_asarray__nested_list_of_one_tensor() -> None:
+    """A tensor in nested lists gets an axis for each list."""
     assert xbridge.asarray([[torch.ones(2)]]).shape == (1, 1, 2)
     assert xbridge.asarray([[torch.ones(3)[1:]]]).shape == (1, 1, 2)
 
 
-def test_numpys_second_dtype_of_64_unsigned_bits_keeps_its_values() -> None:
+def test_from_numpy__converts_ulonglong() -> None:
+    """NumPy's second unsigned 64-bit dtype keeps its values."""
     host = np.array([0, 1, 2**64 - 1], np.ulonglong)
     made = get("torch").from_numpy(host)
     assert (made.dtype, made.tolist()) == (torch.uint64, [0, 1, 2**64 - 1])
 
 
-def test_a_tensor_of_zeros_that_has_no_memory_is_made_on_its_device() -> None:
+def test_materialize__zero_tensor_stays_on_its_device() -> None:
+    """A zero tensor without memory is made on the device that it names."""
     x = torch._efficientzerotensor((3,), device="meta")
     assert get("torch").materialize(x).device.type == "meta"
 
 
-def test_host_memory_is_one_device_of_torchs_whatever_its_index_elsewhere() -> None:
+def test_resolve_device__cpu_index_is_ignored() -> None:
+    """torch has one CPU device, whatever index another library gives it."""
     assert get("torch").resolve_device(CPU, xbridge.Device("cpu:1")) == CPU
 
 
-def test_an_accelerator_that_is_not_there_is_answered_with_the_devices(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_resolve_device__missing_accelerator_lists_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request for a GPU that does not exist lists the devices that do."""
     import xbridge.backends.torch as module
 
     monkeypatch.setattr(module, "accelerators", tuple)

@@ -65,7 +65,8 @@ WITHIN: dict[str, tuple[Fn, Fn]] = {
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("name", WITHIN)
-def test_a_call_within_torch_is_transformed_as_torchs_own(transform: str, name: str) -> None:
+def test_asarray__is_transformed_like_torch_operations(transform: str, name: str) -> None:
+    """A call within torch gives the result of torch's own operations under any transform."""
     ours, theirs = (TRANSFORMS[transform](call) for call in WITHIN[name])
     for one, other in zip(ours, theirs, strict=True):
         assert one.dtype == other.dtype
@@ -84,7 +85,9 @@ OUT: dict[str, Callable[[Tensor], object]] = {
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("name", OUT)
-def test_what_is_transformed_does_not_leave_torch(transform: str, name: str) -> None:
+def test_to_numpy__refuses_transformed_tensors(transform: str, name: str) -> None:
+    """A tensor that a transform is tracing does not leave torch."""
+
     def leave(y: Tensor) -> Tensor:
         with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
             OUT[name](y)
@@ -94,7 +97,9 @@ def test_what_is_transformed_does_not_leave_torch(transform: str, name: str) -> 
 
 
 @pytest.mark.parametrize("transform", ["make_fx", "make_fx of symbols"])
-def test_a_tracer_bakes_no_value_into_its_program(transform: str) -> None:
+def test_to_numpy__refuses_to_bake_values_into_a_trace(transform: str) -> None:
+    """Under a tracer, even a plain tensor is refused, as its values would be baked in."""
+
     def leave(y: Tensor) -> Tensor:
         with pytest.raises(xbridge.UnsupportedArrayError, match="bake"):
             xbridge.to_numpy(X)
@@ -104,7 +109,8 @@ def test_a_tracer_bakes_no_value_into_its_program(transform: str) -> None:
 
 
 @pytest.mark.parametrize("transform", ["vmap", "functionalize"])
-def test_what_is_not_transformed_leaves_from_within_a_transform(transform: str) -> None:
+def test_to_numpy__plain_tensor_inside_a_transform(transform: str) -> None:
+    """A tensor that is not transformed leaves from within vmap and functionalize."""
     seen = []
 
     def leave(y: Tensor) -> Tensor:
@@ -132,7 +138,8 @@ def tangent(x: Tensor) -> list[Any] | None:
 
 @pytest.mark.parametrize("options", [{"dtype": "float64"}, {"copy": True}])
 @pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad, lambda f: torch.vmap(torch.func.grad(f))])
-def test_freed_storage_is_not_read_in_a_transform(transform: Any, options: dict[str, Any]) -> None:
+def test_asarray__freed_storage_in_a_transform(transform: Any, options: dict[str, Any]) -> None:
+    """A tensor whose storage was freed is refused inside a transform."""
     freed = torch.ones(3, 2)
     freed.untyped_storage().resize_(0)
     read = transform(lambda x: xbridge.asarray(x, **options).sum())
@@ -140,7 +147,8 @@ def test_freed_storage_is_not_read_in_a_transform(transform: Any, options: dict[
         read(freed)
 
 
-def test_a_tensor_without_strides_has_no_tangent() -> None:
+def test_asarray__sparse_tensor_has_no_tangent() -> None:
+    """A sparse tensor passes through forward mode unchanged."""
     sparse = torch.eye(2).to_sparse()
     with forward_ad.dual_level():
         assert xbridge.asarray(sparse, backend="torch", grad="keep") is sparse
@@ -150,14 +158,16 @@ def test_a_tensor_without_strides_has_no_tangent() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
 @pytest.mark.parametrize("view", [lambda d: d, lambda d: d[1:], lambda d: d.conj(), lambda d: d.conj().real])
 @pytest.mark.parametrize("name", OUT)
-def test_a_tangent_is_not_lost(dtype: Any, view: Any, name: str) -> None:
+def test_to_numpy__refuses_to_lose_a_tangent(dtype: Any, view: Any, name: str) -> None:
+    """A dual tensor does not leave torch, since its tangent would be lost."""
     with forward_ad.dual_level():
         dual = view(dual_of(torch.ones(4, dtype=dtype)))
         with pytest.raises(xbridge.UnsupportedArrayError, match="tangent would be lost; try forward_ad"):
             OUT[name](dual)
 
 
-def test_a_tangent_stays_within_torch_or_ends_on_request() -> None:
+def test_asarray__keeps_a_tangent_within_torch() -> None:
+    """A tangent survives casts, copies and stacks, and is dropped on request."""
     with forward_ad.dual_level():
         dual = dual_of(torch.ones(2))
         assert xbridge.asarray(dual) is dual
@@ -171,7 +181,8 @@ def test_a_tangent_stays_within_torch_or_ends_on_request() -> None:
                 xbridge.asarray(dual, **options)
 
 
-def test_what_has_no_tangent_leaves_as_ever() -> None:
+def test_to_numpy__plain_tensor_in_forward_mode() -> None:
+    """A tensor without a tangent leaves as usual in forward mode."""
     tracked = torch.ones(2, requires_grad=True)
     with forward_ad.dual_level():
         assert xbridge.to_numpy(X).tolist() == [1.0, 2.0, 3.0]
@@ -184,7 +195,8 @@ def test_what_has_no_tangent_leaves_as_ever() -> None:
 # -- fake tensors --------------------------------------------------------------------------------
 
 
-def test_fake_tensors_stay_fake_within_torch() -> None:
+def test_asarray__fake_tensors_stay_fake() -> None:
+    """Fake tensors are cast, copied and stacked as fake tensors."""
     with FakeTensorMode():
         x = torch.ones(2, 3)
         assert xbridge.asarray(x) is x
@@ -201,7 +213,8 @@ def test_fake_tensors_stay_fake_within_torch() -> None:
 
 @pytest.mark.parametrize("name", [name for name in OUT if name != "shares_memory"])
 @pytest.mark.parametrize("lenient", [False, True])
-def test_a_real_tensor_does_not_leave_through_a_fake_mode(name: str, *, lenient: bool) -> None:
+def test_to_numpy__refuses_real_tensors_in_a_fake_mode(name: str, *, lenient: bool) -> None:
+    """In a fake mode, a real tensor does not leave torch."""
     mode = FakeTensorMode(allow_non_fake_inputs=lenient)
     torch.set_warn_always(True)
     try:
@@ -212,7 +225,9 @@ def test_a_real_tensor_does_not_leave_through_a_fake_mode(name: str, *, lenient:
     assert xbridge.to_numpy(X).tolist() == [1.0, 2.0, 3.0]
 
 
-def test_torchs_own_tracer_says_what_it_bakes() -> None:
+def test_to_numpy__jit_trace_warns() -> None:
+    """`torch.jit.trace` warns of the values that it bakes into the program."""
+
     def leave(x: Tensor) -> Tensor:
         return x.add(float(xbridge.to_numpy(x)[0]))
 
