@@ -75,7 +75,8 @@ def toy(own_registry: None) -> type[Toy]:
         np.frombuffer(b"-" + A.tobytes(), np.uint8)[1:].view(A.dtype).reshape(A.shape),
     ],
 )
-def test_the_same_values_are_the_same_in_any_layout(other: Host) -> None:
+def test_assert_same__equal_values_in_any_layout(other: Host) -> None:
+    """Only the values count, not the layout, alignment or byte order of an array."""
     assert assert_same(A, other) is None  # type: ignore[func-returns-value] # that is the promise
     assert_same(other, A)
 
@@ -92,7 +93,8 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize(("other", "what"), DIFFERENT.values(), ids=DIFFERENT)
-def test_a_difference_is_shown_first(other: Host, what: str) -> None:
+def test_assert_same__message_begins_with_the_difference(other: Host, what: str) -> None:
+    """The first line of the message names what differs."""
     with pytest.raises(AssertionError) as failure:
         assert_same(A, other)
     assert said(failure)[0] == f"the arrays differ in {what}:"
@@ -118,18 +120,21 @@ def test_a_difference_is_shown_first(other: Host, what: str) -> None:
         (pattern(1, "?"), pattern(3, "?"), "different bits: 0x01 and 0x03"),
     ],
 )
-def test_equal_numbers_of_different_bits_differ(one: Host, other: Host, hint: str) -> None:
+def test_assert_same__equal_numbers_with_different_bits(one: Host, other: Host, hint: str) -> None:
+    """NaNs, zeros and booleans with different bits differ, unless dtypes are not checked."""
     with pytest.raises(AssertionError, match=hint):
         assert_same(one, other)
     assert_same(one, other, check_dtype=False)
 
 
-def test_values_that_print_the_same_are_shown_exactly() -> None:
+def test_assert_same__shows_values_that_print_alike_exactly() -> None:
+    """Two different values that print the same are shown with all of their digits."""
     with pytest.raises(AssertionError, match=r"exactly 0\.10000000149011612 and 0\.1"):
         assert_same(np.array([0.1], "f4"), np.array([0.1]))
 
 
-def test_only_the_first_few_values_are_shown() -> None:
+def test_assert_same__message_lists_the_first_few_values() -> None:
+    """The message lists the first five values that differ and counts the rest."""
     with pytest.raises(AssertionError) as failure:
         assert_same(np.arange(100), np.arange(100) + 1)
     assert said(failure) == [
@@ -146,7 +151,8 @@ def test_only_the_first_few_values_are_shown() -> None:
     ]
 
 
-def test_library_and_device_count_unless_the_library_does_not(toy: type[Toy]) -> None:
+def test_assert_same__check_backend_and_check_device(toy: type[Toy]) -> None:
+    """By default, devices are compared only between arrays of one library."""
     one = toy(A)
     assert_same(one, toy(A.copy()))
     with pytest.raises(AssertionError, match="differ in backend:"):
@@ -161,7 +167,8 @@ def test_library_and_device_count_unless_the_library_does_not(toy: type[Toy]) ->
         assert_same(one, changed(0.0), check_backend=False)
 
 
-def test_the_device_counts_within_a_library(own_registry: None) -> None:
+def test_assert_same__compares_devices_within_a_library(own_registry: None) -> None:
+    """Arrays of one library on two devices differ, unless devices are not checked."""
     far = Toy(A)
 
     def array_info(x: Toy) -> Any:
@@ -190,7 +197,8 @@ def test_the_device_counts_within_a_library(own_registry: None) -> None:
         (np.array([], "i4"), np.array([], "f4")),
     ],
 )
-def test_numbers_may_be_equal_in_different_dtypes(one: Host, other: Host) -> None:
+def test_assert_same__equal_numbers_of_different_dtypes(one: Host, other: Host) -> None:
+    """With check_dtype=False, equal numbers of any two dtypes are the same."""
     for a, b in ((one, other), (other, one)):
         assert_same(a, b, check_dtype=False)
         with pytest.raises(AssertionError, match="differ in dtype:"):
@@ -210,13 +218,15 @@ def test_numbers_may_be_equal_in_different_dtypes(one: Host, other: Host) -> Non
         (np.array([np.nan]), np.array([0])),
     ],
 )
-def test_numbers_are_compared_exactly(one: Host, other: Host) -> None:
+def test_assert_same__compares_different_dtypes_exactly(one: Host, other: Host) -> None:
+    """With check_dtype=False, no number is rounded or wrapped before it is compared."""
     for a, b in ((one, other), (other, one)):
         with pytest.raises(AssertionError, match="1 of 1 values"):
             assert_same(a, b, check_dtype=False)
 
 
-def test_shapes_may_broadcast_if_they_need_not_be_equal() -> None:
+def test_assert_same__broadcasts_without_check_shape() -> None:
+    """With check_shape=False, shapes that broadcast are compared element by element."""
     assert_same(np.zeros((2, 3)), np.float64(0), check_shape=False)
     with pytest.raises(AssertionError, match="5 of 6 values"):
         assert_same(A, np.array([2.0]), check_shape=False)
@@ -224,7 +234,8 @@ def test_shapes_may_broadcast_if_they_need_not_be_equal() -> None:
         assert_same(A, np.zeros(5), check_shape=False)
 
 
-def test_scalars_and_empty_arrays_are_arrays() -> None:
+def test_assert_same__scalars_and_empty_arrays() -> None:
+    """NumPy scalars are compared as 0-d arrays, and empty arrays by their shapes."""
     assert_same(np.float32(1.5), np.array(1.5, "f4"))
     assert_same(np.zeros((0, 3)), np.ones((0, 3)))
     with pytest.raises(AssertionError, match=r"\(\)  1\.5     2\.5"):
@@ -234,7 +245,8 @@ def test_scalars_and_empty_arrays_are_arrays() -> None:
 
 
 @pytest.mark.parametrize("wrong", [[1.0, 2.0], 1.0, None, "abc"])
-def test_an_object_that_is_not_an_array_is_refused_with_a_hint(wrong: object) -> None:
+def test_assertions__refuse_objects_that_are_not_arrays(wrong: object) -> None:
+    """Every assertion refuses lists, numbers and other objects, and suggests `asarray`."""
     for check in (assert_same, assert_close, assert_shares_memory, assert_independent):
         with pytest.raises(xbridge.UnsupportedArrayError, match=r"no backend owns .* try xbridge\.asarray"):
             check(A, wrong)
@@ -252,7 +264,8 @@ def test_an_object_that_is_not_an_array_is_refused_with_a_hint(wrong: object) ->
         np.zeros(2, np.longdouble),
     ],
 )
-def test_an_array_that_cannot_be_read_is_refused_with_the_way_out(refused: Host) -> None:
+def test_assertions__refuse_unsupported_arrays(refused: Host) -> None:
+    """Masked arrays and unsupported dtypes are refused with a suggestion."""
     for check in (assert_same, assert_close, assert_shares_memory, assert_independent):
         with pytest.raises(xbridge.XBridgeError, match=r"^cannot \w+ a numpy .* array: .*; try "):
             check(refused, refused)
@@ -276,7 +289,8 @@ def pairs(draw: st.DrawFn) -> tuple[Host, Host]:
 
 
 @given(pairs())
-def test_same_is_what_bytes_say(pair: tuple[Host, Host]) -> None:
+def test_assert_same__agrees_with_the_bytes(pair: tuple[Host, Host]) -> None:
+    """Two arrays of one dtype and shape are the same exactly when their bytes are equal."""
     one, other = pair
     if one.tobytes() == other.tobytes():
         assert_same(one, other)
@@ -286,7 +300,8 @@ def test_same_is_what_bytes_say(pair: tuple[Host, Host]) -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False))
-def test_numbers_are_the_same_as_python_says(whole: int, real: float) -> None:
+def test_assert_same__agrees_with_python_on_numbers(whole: int, real: float) -> None:
+    """An integer and a float are the same exactly when Python says that they are equal."""
     for near in (real, float(whole)):
         try:
             assert_same(np.array(whole), np.array(near), check_dtype=False)
@@ -296,7 +311,8 @@ def test_numbers_are_the_same_as_python_says(whole: int, real: float) -> None:
         assert same == (whole == near)
 
 
-def test_assertions_hold_with_optimisation_on() -> None:
+def test_assertions__fail_under_python_optimization() -> None:
+    """The assertions still fail under `python -O`, which removes assert statements."""
     code = (
         "import numpy as np; from xbridge.testing import assert_same; assert_same(np.array(1), np.array(2))"
     )
@@ -322,7 +338,8 @@ TOLERANCES = {
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-def test_the_tolerance_fits_the_dtype(dtype: str) -> None:
+def test_assert_close__default_tolerance_depends_on_the_dtype(dtype: str) -> None:
+    """Each floating and complex dtype has default tolerances that fit its precision."""
     rtol, atol = TOLERANCES[dtype]
     expected = np.array([1.0, 100.0], dtype)
     step = np.array(atol + rtol * np.array([1.0, 100.0]))
@@ -342,7 +359,8 @@ def test_the_tolerance_fits_the_dtype(dtype: str) -> None:
         ("float8_e8m0fnu", 0),
     ],
 )
-def test_a_coarse_dtype_is_close_within_a_few_steps(dtype: str, steps: int) -> None:
+def test_assert_close__default_tolerance_of_low_precision_dtypes(dtype: str, steps: int) -> None:
+    """The default tolerance of a low-precision dtype is at most two representable steps."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     code = f"u{np.dtype(getattr(ml_dtypes, dtype)).itemsize}"
     one = int(np.array(1, getattr(ml_dtypes, dtype)).view(code))
@@ -356,7 +374,8 @@ def test_a_coarse_dtype_is_close_within_a_few_steps(dtype: str, steps: int) -> N
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int64"])
-def test_whole_numbers_are_close_when_equal(dtype: str) -> None:
+def test_assert_close__default_tolerance_of_integers_is_zero(dtype: str) -> None:
+    """Booleans and integers have to be equal, unless a tolerance is given."""
     ones = np.ones(3, dtype)
     assert_close(ones, ones.copy())
     with pytest.raises(AssertionError, match="3 of 3 values"):
@@ -365,7 +384,8 @@ def test_whole_numbers_are_close_when_equal(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])
-def test_large_integers_are_distinguished(dtype: str) -> None:
+def test_assert_close__distinguishes_large_integers(dtype: str) -> None:
+    """Integers that float64 would round to the same number are told apart."""
     for base in (2**53, 2**62, 2**63 - 2):
         one, other = np.array([base], dtype), np.array([base + 1], dtype)
         with pytest.raises(AssertionError, match=r"largest absolute error: 1\.0"):
@@ -376,7 +396,8 @@ def test_large_integers_are_distinguished(dtype: str) -> None:
         assert_close(other, one, rtol=2.0**-52)
 
 
-def test_infinities_are_close_to_themselves_alone() -> None:
+def test_assert_close__infinities() -> None:
+    """An infinity is close only to itself, whatever the tolerance."""
     inf, big = np.array([np.inf]), np.array([1e308])
     assert_close(inf, inf.copy())
     assert_close(inf, inf.copy(), rtol=0, atol=0)
@@ -388,7 +409,8 @@ def test_infinities_are_close_to_themselves_alone() -> None:
         assert_close(np.array([complex(np.inf, 1)]), np.array([complex(np.inf, 2)]), atol=1)
 
 
-def test_a_nan_is_close_to_a_nan_if_asked() -> None:
+def test_assert_close__equal_nan() -> None:
+    """NaNs are close to each other, unless equal_nan=False, and never to a number."""
     nan, one = np.array([np.nan]), np.array([1.0])
     assert_close(nan, -nan)
     assert_close(np.array([complex(np.nan, 1)]), np.array([complex(np.nan, 2)]))
@@ -400,7 +422,8 @@ def test_a_nan_is_close_to_a_nan_if_asked() -> None:
     assert said(failure)[4] == "  (0,)  nan     nan"
 
 
-def test_close_arrays_have_one_shape_dtype_library_and_device(toy: type[Toy]) -> None:
+def test_assert_close__compares_shape_dtype_backend_and_device(toy: type[Toy]) -> None:
+    """Close arrays agree in shape, dtype, backend and device, as far as these are checked."""
     assert_close(np.zeros((0, 2)), np.ones((0, 2)))
     with pytest.raises(AssertionError, match="shape"):
         assert_close(np.zeros(3), np.zeros((1, 3)))
@@ -414,7 +437,8 @@ def test_close_arrays_have_one_shape_dtype_library_and_device(toy: type[Toy]) ->
         assert_close(toy(A), A, check_backend=False, check_device=True)
 
 
-def test_the_largest_errors_are_shown() -> None:
+def test_assert_close__message_has_the_largest_errors() -> None:
+    """The message ends with the tolerance and the largest absolute and relative errors."""
     with pytest.raises(AssertionError) as failure:
         assert_close(np.array([1.5, 100.0, 0.0, np.nan]), np.array([1.0, 101.0, 0.0, np.nan]), atol=0.1)
     assert said(failure)[3:] == [
@@ -428,7 +452,8 @@ def test_the_largest_errors_are_shown() -> None:
 
 
 @pytest.mark.parametrize("tolerance", [-1.0, math.nan, math.inf, 10**400, "x", [1], 1j, np.ones(2)])
-def test_a_tolerance_that_is_none_is_refused(tolerance: Any) -> None:
+def test_assert_close__refuses_invalid_tolerances(tolerance: Any) -> None:
+    """A tolerance that is negative, not finite or not a real number is refused."""
     with pytest.raises(xbridge.OptionError, match="cannot compare with rtol"):
         assert_close(A, A, rtol=tolerance)
     with pytest.raises(xbridge.OptionError, match="cannot compare with atol"):
@@ -439,7 +464,8 @@ NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(-1e30, 1e30)
 
 
 @given(NUMBERS, NUMBERS, st.sampled_from([0.0, 1e-12, 0.5, 1.0]))
-def test_close_is_what_fractions_say(one: float, other: float, rtol: float) -> None:
+def test_assert_close__agrees_with_exact_fractions(one: float, other: float, rtol: float) -> None:
+    """Two numbers are close when their exact difference is within the tolerance."""
     error, allowed = abs(Fraction(one) - Fraction(other)), Fraction(rtol) * abs(Fraction(other))
     if error == 0 or error < allowed * Fraction(0.999):
         assert_close(np.array(one), np.array(other), rtol=rtol, atol=0, check_dtype=False)
@@ -448,7 +474,8 @@ def test_close_is_what_fractions_say(one: float, other: float, rtol: float) -> N
             assert_close(np.array(one), np.array(other), rtol=rtol, atol=0, check_dtype=False)
 
 
-def test_the_read_only_arrays_of_the_kit_count_as_numpys() -> None:
+def test_assertions__treat_numpy_readonly_as_numpy() -> None:
+    """The read-only arrays of the kit count as arrays of NumPy."""
     x = xbridge.to_backend(A, "numpy_readonly")
     assert_same(x, A)
     assert_close(A, x)

@@ -78,7 +78,8 @@ def windows(draw: st.DrawFn) -> tuple[Host, Host, Host]:
 
 
 @given(windows())
-def test_memory_is_shared_where_a_write_is_seen(drawn: tuple[Host, Host, Host]) -> None:
+def test_assert_shares_memory__agrees_with_the_effect_of_a_write(drawn: tuple[Host, Host, Host]) -> None:
+    """Two arrays share memory exactly when a write to one is visible in the other."""
     memory, a, b = drawn
     seen = shared(a, b)
     a.view(f"u{a.itemsize}")[...] = np.iinfo(f"u{a.itemsize}").max
@@ -86,7 +87,8 @@ def test_memory_is_shared_where_a_write_is_seen(drawn: tuple[Host, Host, Host]) 
     assert seen == bool(b.any())
 
 
-def test_views_share_memory_and_copies_do_not() -> None:
+def test_assert_shares_memory__views_and_copies() -> None:
+    """Views share memory with their base; copies, disjoint views and empty arrays do not."""
     assert shared(A, A)
     assert shared(A, A.T[::-1])
     assert shared(A, A.view("u1"))
@@ -97,13 +99,15 @@ def test_views_share_memory_and_copies_do_not() -> None:
     assert not shared(np.float64(1), np.float64(1))
 
 
-def test_memory_is_shared_across_libraries(toy: type[Toy]) -> None:
+def test_assert_shares_memory__across_libraries(toy: type[Toy]) -> None:
+    """Arrays of two libraries over the same memory share it."""
     assert shared(A, toy(A[1:]))
     assert not shared(A, toy(A.copy()))
 
 
 @pytest.mark.parametrize("apart", [8, 14])
-def test_memory_is_compared_where_the_solver_gives_up(apart: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assert_shares_memory__solver_of_numpy_gives_up(apart: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is exact even where the solver of NumPy gives up."""
     memory = np.zeros(4000, np.uint8)
     a = as_strided(memory[:8], (4, 4, 4), (143, 94, 86))
     b = as_strided(memory[apart : apart + 8], (3, 4, 4), (143, 94, 86))
@@ -126,7 +130,8 @@ def touched(a: Host) -> Host:
 # -- there and back ------------------------------------------------------------------------------
 
 
-def test_a_faithful_library_passes(toy: type[Toy]) -> None:
+def test_assert_roundtrip__lossless_library_passes(toy: type[Toy]) -> None:
+    """A library that returns every array unchanged passes, in both directions."""
     for array in (A, A.T, np.array([np.nan, -0.0]), np.zeros((0, 2), "i1"), np.float64(2)):
         assert_roundtrip(array, "toylib")
         assert_roundtrip(array, "numpy")
@@ -144,9 +149,10 @@ WAYS = {
 
 
 @pytest.mark.parametrize(("fault", "way", "what"), WAYS.values(), ids=WAYS)
-def test_a_lossy_library_is_reported_with_the_direction(
+def test_assert_roundtrip__reports_the_lossy_direction(
     own_registry: None, fault: dict[str, Any], way: str, what: str
 ) -> None:
+    """The message says what was changed, and whether on the way there or back."""
     xbridge.register_backend("toylib", make_backend(**fault))
     with pytest.raises(AssertionError, match=what) as failure:
         assert_roundtrip(-0.0 * A, "toylib")
@@ -175,18 +181,21 @@ def placed(**changes: Any) -> Toy:
     return move(Toy(A), ELSEWHERE)
 
 
-def test_a_host_library_may_have_an_array_of_a_device_for_a_while(own_registry: None) -> None:
+def test_assert_roundtrip__between_host_and_device(own_registry: None) -> None:
+    """An array on a device survives the way to a host library, and vice versa."""
     assert_roundtrip(placed(), "numpy")
     assert_roundtrip(A, "toylib", device=ELSEWHERE)
 
 
-def test_a_device_lost_on_the_way_back_is_reported(own_registry: None) -> None:
+def test_assert_roundtrip__device_lost_on_the_way_back(own_registry: None) -> None:
+    """An array that does not return to its device is reported."""
     toy = placed(to_device=lambda x, device: Toy(x.data.copy()))
     with pytest.raises(AssertionError, match=r"^on the way back from numpy:\nthe arrays differ in device:"):
         assert_roundtrip(toy, "numpy")
 
 
-def test_a_device_lost_on_the_way_there_is_reported(own_registry: None) -> None:
+def test_assert_roundtrip__device_lost_on_the_way_there(own_registry: None) -> None:
+    """An array that arrives on another device than expected is reported."""
     xbridge.register_backend(
         "toylib",
         make_backend(
@@ -197,13 +206,15 @@ def test_a_device_lost_on_the_way_there_is_reported(own_registry: None) -> None:
         assert_roundtrip(A, "toylib")
 
 
-def test_both_ways_keep_to_the_options(toy: type[Toy]) -> None:
+def test_assert_roundtrip__options_apply_both_ways(toy: type[Toy]) -> None:
+    """An option such as copy=False applies to the way back too."""
     xbridge.to_backend(toy(A), "numpy", copy=False)
     with pytest.raises(xbridge.CopyError):
         assert_roundtrip(toy(A), "numpy", copy=False)
 
 
-def test_a_refused_conversion_stays_a_refusal() -> None:
+def test_assert_roundtrip__refused_conversion_raises_its_own_error() -> None:
+    """A conversion that is refused raises its own error, not an AssertionError."""
     with pytest.raises(xbridge.UnknownBackendError):
         assert_roundtrip(A, "nolib")
     with pytest.raises(xbridge.DeviceError):
@@ -246,13 +257,15 @@ def changes(a: Host, change: Callable[[Host], None], error: Exception) -> None:
 
 
 @pytest.mark.parametrize(("change", "what"), CHANGES.values(), ids=CHANGES)
-def test_a_change_is_reported(change: Callable[[Host], None], what: str) -> None:
+def test_assert_unchanged__reports_what_changed(change: Callable[[Host], None], what: str) -> None:
+    """A change of the values, shape, byte order or flags is reported for the array by its index."""
     array = A.copy()
     with pytest.raises(AssertionError, match=rf"^array 1 was changed:\n.*{what}"), assert_unchanged(A, array):
         change(array)
 
 
-def test_a_value_that_comes_back_was_never_gone() -> None:
+def test_assert_unchanged__restored_values_pass() -> None:
+    """Values that are restored before the block ends count as unchanged."""
     array = A.copy()
     with assert_unchanged(array) as nothing:
         array[0] += 1
@@ -260,7 +273,8 @@ def test_a_value_that_comes_back_was_never_gone() -> None:
     assert nothing is None
 
 
-def test_every_array_that_was_changed_is_reported() -> None:
+def test_assert_unchanged__reports_every_changed_array() -> None:
+    """The message lists all arrays that were changed, and no others."""
     arrays = [A.copy(), A.copy(), A.copy()]
     with pytest.raises(AssertionError) as failure, assert_unchanged(*arrays):
         arrays[0][...] = arrays[2][...] = 0
@@ -270,12 +284,14 @@ def test_every_array_that_was_changed_is_reported() -> None:
     ]
 
 
-def test_scalars_never_change() -> None:
+def test_assert_unchanged__accepts_scalars() -> None:
+    """NumPy scalars are accepted beside arrays."""
     with assert_unchanged(np.float64(1), A[0, 0]):
         pass
 
 
-def test_an_exception_of_the_block_goes_on_as_it_is() -> None:
+def test_assert_unchanged__exception_without_a_change() -> None:
+    """An exception in the block is raised as it is if nothing was changed."""
     error, array = ValueError("no"), A.copy()
     with pytest.raises(ValueError) as failure, assert_unchanged(array):
         changes(array, np.sum, error)
@@ -283,7 +299,8 @@ def test_an_exception_of_the_block_goes_on_as_it_is() -> None:
     assert not hasattr(error, "__notes__")
 
 
-def test_an_exception_of_the_block_takes_the_report_along() -> None:
+def test_assert_unchanged__exception_after_a_change() -> None:
+    """An exception in the block carries the report of a change as a note."""
     error, array = ValueError("no"), A.copy()
     with pytest.raises(ValueError) as failure, assert_unchanged(array):
         changes(array, set_value, error)

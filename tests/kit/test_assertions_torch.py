@@ -42,7 +42,8 @@ Z = np.array([1 + 2j, complex(-0.0, 0.0), complex(np.nan, np.inf)])
         (torch.tensor(1.5), np.float32(1.5)),
     ],
 )
-def test_a_tensor_is_the_same_as_its_values(tensor: Tensor, values: np.ndarray) -> None:
+def test_assert_same__tensors_and_their_values(tensor: Tensor, values: np.ndarray) -> None:
+    """A tensor equals its values in NumPy, whatever its strides, pending operations and graph."""
     assert_same(tensor, values, check_backend=False)
     assert_same(values, tensor, check_backend=False)
     with pytest.raises(AssertionError, match="differ in backend:"):
@@ -51,7 +52,8 @@ def test_a_tensor_is_the_same_as_its_values(tensor: Tensor, values: np.ndarray) 
         assert_same(tensor, -values, check_backend=False)
 
 
-def test_requires_grad_is_compared_only_if_the_caller_asks() -> None:
+def test_assert_same__check_grad() -> None:
+    """Whether tensors require grad is compared only with check_grad=True."""
     leaf, plain = torch.ones(3, requires_grad=True), torch.ones(3)
     assert_same(leaf, plain)
     assert_same(leaf, leaf * 1, check_grad=True)
@@ -59,7 +61,8 @@ def test_requires_grad_is_compared_only_if_the_caller_asks() -> None:
         assert_same(leaf, plain, check_grad=True)
 
 
-def test_coarse_values_are_compared_bit_by_bit_and_shown() -> None:
+def test_assertions__bfloat16_tensors() -> None:
+    """Tensors of bfloat16 are compared like those of any dtype, and shown with their bits."""
     one, other = torch.tensor([1.0, 0.0]).bfloat16(), torch.tensor([1.0, -0.0]).bfloat16()
     with pytest.raises(AssertionError, match=r"\(1,\)  0 +-0 +different zeros: 0x0000 and 0x8000"):
         assert_same(one, other)
@@ -71,7 +74,8 @@ def test_coarse_values_are_compared_bit_by_bit_and_shown() -> None:
 
 
 @given(st.lists(st.integers(0, 0xFFFF) | st.sampled_from([0, 0x8000, 0x7FC0]), min_size=2, max_size=2))
-def test_the_same_is_what_bits_say(codes: list[int]) -> None:
+def test_assert_same__agrees_with_the_bits_of_bfloat16(codes: list[int]) -> None:
+    """Two tensors of bfloat16 are the same exactly when their bits are equal."""
     one, other = (torch.tensor([code]).to(torch.uint16).view(torch.bfloat16) for code in codes)
     if codes[0] == codes[1]:
         assert_same(one, other)
@@ -80,7 +84,8 @@ def test_the_same_is_what_bits_say(codes: list[int]) -> None:
             assert_same(one, other)
 
 
-def test_the_last_bits_of_torchs_integers_count() -> None:
+def test_assertions__distinguish_large_integers_of_torch() -> None:
+    """Integers of torch are compared exactly where float64 would round them."""
     with pytest.raises(AssertionError, match=r"largest absolute error: 1\.0"):
         assert_close(torch.tensor([2**53 + 1]), torch.tensor([2**53]))
     top = torch.tensor([2**63 - 1])
@@ -88,7 +93,8 @@ def test_the_last_bits_of_torchs_integers_count() -> None:
         assert_same(top, np.array([2.0**63]), check_dtype=False, check_backend=False)
 
 
-def test_memory_is_shared_across_libraries() -> None:
+def test_assert_shares_memory__tensors_and_numpy_arrays() -> None:
+    """A tensor over the memory of a NumPy array shares it, as far as both overlap."""
     a = np.zeros(6, np.float32)
     t = torch.from_numpy(a)
     assert_shares_memory(a, t)
@@ -104,7 +110,8 @@ def test_memory_is_shared_across_libraries() -> None:
 
 
 @pytest.mark.parametrize("refused", [torch.zeros(2, device="meta"), torch.eye(2).to_sparse()])
-def test_a_tensor_without_memory_is_refused(refused: Tensor) -> None:
+def test_assertions__refuse_tensors_without_dense_memory(refused: Tensor) -> None:
+    """Tensors on the meta device and sparse tensors are refused with a suggestion."""
     for check in (assert_same, assert_close, assert_shares_memory, assert_independent):
         with pytest.raises(
             xbridge.UnsupportedArrayError, match=r"^cannot \w+ a torch float32 array: .*; try "
@@ -112,7 +119,8 @@ def test_a_tensor_without_memory_is_refused(refused: Tensor) -> None:
             check(refused, refused)
 
 
-def test_torch_brings_everything_back() -> None:
+def test_assert_roundtrip__torch_is_lossless() -> None:
+    """Torch returns arrays of any layout and size unchanged, or refuses the options."""
     for array in (Z, np.arange(6.0).reshape(2, 3)[::-1], np.zeros((0, 2), "u2"), np.float32(1)):
         assert_roundtrip(array, "torch")
         assert_roundtrip(array, "torch", copy=True)
@@ -125,7 +133,8 @@ def test_torch_brings_everything_back() -> None:
         assert_roundtrip(np.arange(3)[::-1], "torch", copy=False)
 
 
-def test_an_operation_of_torch_on_the_way_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assert_roundtrip__reports_an_operation_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that torch changes on the way is reported."""
     monkeypatch.setattr(get("torch"), "from_numpy", lambda host: torch.from_numpy(np.nan_to_num(host)))
     with pytest.raises(AssertionError, match=r"^on the way to torch:\n.*1 of 1 values:\n.*\n.*\n.*\n.* nan"):
         assert_roundtrip(np.array([np.nan]), "torch", copy=True)
@@ -151,7 +160,8 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("change", "what"), CHANGES.values(), ids=CHANGES)
-def test_a_change_of_a_tensor_is_reported(change: Callable[[Tensor], object], what: str) -> None:
+def test_assert_unchanged__reports_changes_of_tensors(change: Callable[[Tensor], object], what: str) -> None:
+    """Writes that restore the value, new memory, strides and requires_grad are changes too."""
     tensor = torch.ones(3)
     with (
         pytest.raises(AssertionError, match=rf"(?s)^array 0 was changed:\n.*{what}"),
@@ -160,7 +170,8 @@ def test_a_change_of_a_tensor_is_reported(change: Callable[[Tensor], object], wh
         change(tensor)
 
 
-def test_another_history_is_a_change() -> None:
+def test_assert_unchanged__new_grad_fn() -> None:
+    """An in-place operation in the graph is a change, even if it keeps every value."""
     leaf = torch.ones(3, requires_grad=True)
     result = leaf * 2
     with pytest.raises(AssertionError, match=r"grad_fn: .*Mul.* became .*Add"), assert_unchanged(result):
@@ -184,14 +195,16 @@ def _renew(leaf: Tensor) -> None:
     ],
     ids=["added to", "renewed", "gone"],
 )
-def test_another_gradient_is_a_change(change: Callable[[Tensor], None], told: str) -> None:
+def test_assert_unchanged__changed_gradient(change: Callable[[Tensor], None], told: str) -> None:
+    """A gradient that is added to, replaced or removed is a change of its leaf."""
     leaf = torch.ones(3, requires_grad=True)
     (leaf * 2).sum().backward()
     with pytest.raises(AssertionError, match=f"grad: {told}"), assert_unchanged(leaf):
         change(leaf)
 
 
-def test_a_first_gradient_is_a_change_where_it_is_kept() -> None:
+def test_assert_unchanged__first_gradient() -> None:
+    """A first gradient is a change of each tensor that retains it."""
     leaf = torch.ones(3, requires_grad=True)
     inner, passing = leaf * 2, leaf * 2
     inner.retain_grad()
@@ -203,7 +216,8 @@ def test_a_first_gradient_is_a_change_where_it_is_kept() -> None:
         passing.sum().backward()
 
 
-def test_what_only_reads_changes_nothing() -> None:
+def test_assert_unchanged__reading_passes() -> None:
+    """Operations that only read a tensor do not change it."""
     leaf = torch.ones(3, requires_grad=True)
     with torch.inference_mode():
         inference = torch.ones(3)

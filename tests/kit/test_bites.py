@@ -43,7 +43,8 @@ RAISED: dict[str, type[Exception]] = {
 """Where a test fails by what the faulty backend raises, and not by a check or a refusal."""
 
 
-def test_a_backend_without_a_fault_passes() -> None:
+def test_conformance__correct_backend_passes() -> None:
+    """A backend without a fault passes the suite, including every test that a fault is planted for."""
     register("tiles")
     reports = run("tiles")
     assert reports.failed == {}
@@ -52,7 +53,8 @@ def test_a_backend_without_a_fault_passes() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_noticed(fault: str) -> None:
+def test_conformance__notices_each_planted_fault(fault: str) -> None:
+    """A planted fault fails the test that promises what it breaks, and no other."""
     test, changes = FAULTS[fault]
     name = f"tiles-{list(FAULTS).index(fault)}"
     register(name, **changes)

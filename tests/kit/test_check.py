@@ -62,7 +62,8 @@ PLANTED: dict[str, dict[str, tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_fault_is_found_with_its_cause_and_nothing_else(name: str) -> None:
+def test_check__finds_each_planted_fault(name: str) -> None:
+    """Each planted fault is found in the libraries that show it, with its cause and nothing else."""
     expected = {one: what for one, what in PLANTED[name].items() if xbridge.is_available(one)}
     if not expected:
         pytest.skip("no library shows it here")
@@ -73,7 +74,8 @@ def test_a_planted_fault_is_found_with_its_cause_and_nothing_else(name: str) -> 
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_the_program_of_a_finding_fails_by_itself_and_passes_for_a_right_function(name: str) -> None:
+def test_check__program_reproduces_the_finding(name: str) -> None:
+    """The program of a finding needs no xbridge, and fails for the faulty function alone."""
     for one, _ in findings_of(f"planted:{name}"):
         assert "xbridge" not in one.program
         if "not run here" in one.program:
@@ -98,11 +100,13 @@ RIGHT: dict[str, Any] = {
 """Functions without the fault, as far as the program of its finding shows it."""
 
 
-def test_nothing_is_found_in_a_function_without_a_fault() -> None:
+def test_check__finds_nothing_in_a_correct_function() -> None:
+    """A function without a fault has no findings."""
     assert findings_of("planted:centred") == []
 
 
-def test_what_may_do_harm_is_not_called_and_the_reason_is_given() -> None:
+def test_check__skips_functions_that_may_do_harm() -> None:
+    """Functions that may have effects or draw random numbers are skipped, with the reason."""
     harmless = [
         target
         for target in targets.find_targets("planted")
@@ -175,9 +179,8 @@ def module_of(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 NUMBERS = count()
 
 
-def test_a_function_that_changes_files_itself_or_by_others_of_its_module_is_not_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check__skips_functions_that_change_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that changes files, directly or through helpers of its module, is not called."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kept").mkdir()
     name = module_of(EFFECTS, tmp_path, monkeypatch)
@@ -188,9 +191,10 @@ def test_a_function_that_changes_files_itself_or_by_others_of_its_module_is_not_
     assert {path for path in tmp_path.iterdir() if path.name != "__pycache__"} == before
 
 
-def test_a_module_that_ends_the_process_is_refused_and_what_it_prints_is_not_a_result(
+def test_check__module_that_exits_or_prints_on_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A module that exits or fails on import is refused, and what it prints goes to stderr."""
     monkeypatch.chdir(tmp_path)
     ends = module_of("raise SystemExit(0)", tmp_path, monkeypatch)
     assert main(["check", ends]) == 2
@@ -209,22 +213,25 @@ def exits(x: Any) -> Any:
     return x
 
 
-def test_a_function_that_exits_with_a_library_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check__function_that_exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that exits for the arrays of one library has a finding there."""
     pytest.importorskip("torch")
     monkeypatch.setattr(planted, "exits", exits, raising=False)
     ((found, backends),) = findings_of("planted:exits", ["numpy", "torch"])
     assert (found.problem, found.property, backends) == ("raises SystemExit", "plain arrays", ["torch"])
 
 
-def test_a_device_that_would_be_left_out_is_refused() -> None:
+def test_chosen__refuses_devices() -> None:
+    """A named device is refused, since every device of a library is checked."""
     for word in ("array_api_strict:device1", "torch:cuda"):
         with pytest.raises(xbridge.OptionError, match=f"; try {word.partition(':')[0]}$"):
             chosen(word)
 
 
-def test_a_report_that_cannot_be_written_is_refused_before_a_function_is_called(
+def test_check__refuses_an_unwritable_report_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A report that cannot be written is refused before any function is called."""
     monkeypatch.setattr(workers, "check_in_workers", None)
     for place, reason in (
         (tmp_path, "it is a directory"),
@@ -234,12 +241,14 @@ def test_a_report_that_cannot_be_written_is_refused_before_a_function_is_called(
         assert reason in capsys.readouterr().err
 
 
-def test_a_check_without_time_calls_nothing() -> None:
+def test_check__calls_nothing_without_time() -> None:
+    """A check with no time left calls no function, and says why."""
     (only,) = check(targets.find_targets("planted:middle"), ["numpy"], {}, 0.0)
     assert (only.findings, only.skipped) == ([], "the time is over")
 
 
-def test_kinds_of_arguments_can_be_given() -> None:
+def test_read_words__kinds_of_arguments() -> None:
+    """Kinds and values of arguments are given by name, and functions are called with them."""
     words = signatures.read_words("x: float, n: 3, axis: axis, s: number, y: array, t: (1, 2), d: int")
     assert words == {
         "x": "float",
@@ -256,18 +265,21 @@ def test_kinds_of_arguments_can_be_given() -> None:
 
 
 @pytest.mark.parametrize("words", ["x", "1: float", "x:", "x: float, y", "x: (((", "x: many"])
-def test_kinds_that_cannot_be_read_are_refused(words: str) -> None:
+def test_read_words__refuses_malformed_kinds(words: str) -> None:
+    """Malformed and unknown kinds of arguments are refused with a suggestion."""
     with pytest.raises(xbridge.OptionError, match="; try "):
         signatures.read_words(words)
 
 
-def test_a_kind_that_is_not_one_is_refused() -> None:
+def test_read_words__quotes_an_unknown_kind() -> None:
+    """The error about an unknown kind of argument quotes it."""
     with pytest.raises(xbridge.OptionError, match=r"'many'.*; try "):
         findings_of("planted:by_option", ["numpy"], "x: many")
 
 
 @pytest.mark.parametrize("spec", ["no_such_module", "planted:no_such_function"])
-def test_a_module_or_function_that_is_missing_is_refused(spec: str) -> None:
+def test_find_targets__missing_module_or_function(spec: str) -> None:
+    """A module or function that does not exist is refused with a suggestion."""
     with pytest.raises(xbridge.OptionError, match="; try "):
         targets.find_targets(spec)
 
@@ -291,7 +303,8 @@ def documented(
     return x
 
 
-def test_a_docstring_shows_how_to_call_a_function() -> None:
+def test_slots_of__reads_the_docstring() -> None:
+    """The types in a docstring and the default values give arguments to try."""
     slots = signatures.slots_of(documented, {})
     assert slots is not None
     shown = {slot.name: (slot.kind, slot.values) for slot in slots}
@@ -304,14 +317,16 @@ def test_a_docstring_shows_how_to_call_a_function() -> None:
     assert labels == ["", "y", "flag", "scale"]
 
 
-def test_functions_of_numpy_without_a_signature_are_called_by_their_number_of_arguments() -> None:
+def test_slots_of__function_without_a_signature() -> None:
+    """A ufunc is called with as many arrays as it has inputs; a builtin without a signature is not."""
     slots = signatures.slots_of(np.add, {})
     assert slots is not None
     assert len(slots) == 2
     assert signatures.slots_of(iter, {}) is None
 
 
-def test_shapes_in_a_docstring_and_shares_of_one_are_tried() -> None:
+def test_bases__shapes_shares_and_labels() -> None:
+    """Shapes come from the docstring; shares that add up to one and labels of clusters are tried."""
     base = next(bases(planted.combine, {}))
     assert [arg.shape for arg in base.args] == [(4,), (3,), (4, 3)]
     assert base.args[0].sum() == pytest.approx(1)
@@ -321,13 +336,15 @@ def test_shapes_in_a_docstring_and_shares_of_one_are_tried() -> None:
     assert signatures._shape("array (optional)") is None
 
 
-def test_a_list_of_arrays_has_two() -> None:
+def test_bases__list_of_arrays() -> None:
+    """An argument that is a list of arrays gets two of them."""
     (pair,) = next(bases(planted.stacked, {})).args
     assert [x.shape for x in pair] == [(6,), (6,)]
     assert findings_of("planted:stacked") == []
 
 
-def test_literals_of_the_examples_in_a_docstring_are_tried() -> None:
+def test_bases__literals_of_docstring_examples() -> None:
+    """Literals in the examples of a docstring are tried as arguments."""
     found = {base.label: base.args[0].shape for base in bases(planted.swapped, {})}
     assert found == {"the example 'a b -> b a'": (4, 3), "the example 'a -> a'": (6,)}
     if xbridge.is_available("torch"):
@@ -335,7 +352,8 @@ def test_literals_of_the_examples_in_a_docstring_are_tried() -> None:
         assert causes == {"the example 'a b -> b a'"}
 
 
-def test_an_array_namespace_is_compared_with_numpys() -> None:
+def test_find_targets__array_namespace() -> None:
+    """The functions of an array namespace are compared with those of the same name in NumPy's."""
     pytest.importorskip("torch")
     (add,) = targets.find_targets("array_api_compat.torch:add")
     assert (add.backend, add.reference) == ("torch", np.add)
@@ -354,13 +372,16 @@ def test_an_array_namespace_is_compared_with_numpys() -> None:
     assert {one.backend for one in checked.findings} == {"torch"}
 
 
-def test_a_layout_is_tried_with_one_array_alone_that_has_more_axes() -> None:
+def test_check__layout_of_one_array_with_more_axes() -> None:
+    """A layout that needs more axes is tried with one array alone having them."""
     pytest.importorskip("torch")
     ((found, _),) = findings_of("planted:outer_product", ["torch"])
     assert (found.property, found.problem) == ("transposed", "raises RuntimeError")
 
 
-def test_causes_are_one_line_each() -> None:
+def test_as_text__one_line_for_each_cause() -> None:
+    """Findings with the same cause share one line of text, section of Markdown and row of JSON."""
+
     def one(
         function: str, backend: str, needed: str, message: str = "no", problem: str = "raises E"
     ) -> Finding:
@@ -396,7 +417,8 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_here")
-def test_a_function_that_ends_its_process_is_a_finding_and_the_next_is_checked() -> None:
+def test_check_in_workers__function_that_ends_its_process() -> None:
+    """A function that ends its process has a finding, and the next function is checked."""
     checked = {
         one.function: one for one in check_in_workers(job("planted:dies", "planted:middle"), workers=1)
     }
@@ -407,9 +429,8 @@ def test_a_function_that_ends_its_process_is_a_finding_and_the_next_is_checked()
 
 
 @pytest.mark.usefixtures("_here")
-def test_the_command_prints_a_table_and_programs_and_returns_one_if_something_is_found(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_check__command_with_findings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The command prints a table and programs, writes its report, and returns 1."""
     report = tmp_path / "report.md"
     options = ["--backends", "numpy", "--workers", "1", "--report", str(report)]
     assert main(["check", "planted:middle", *options]) == 1
@@ -420,7 +441,8 @@ def test_the_command_prints_a_table_and_programs_and_returns_one_if_something_is
 
 
 @pytest.mark.usefixtures("_here")
-def test_the_command_returns_zero_if_nothing_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check__command_without_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command returns 0 if nothing is found, and lists what it skipped."""
     assert main(["check", "planted:centred", "planted:of_a_callable", "--backends", "numpy", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown == {"findings": [], "skipped": {"planted.of_a_callable": NO_ARGUMENTS}}
@@ -431,7 +453,7 @@ NO_ARGUMENTS = "no arguments were found with which it works; try --args"
 
 @pytest.mark.usefixtures("_here")
 def test_check__status_if_nothing_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing that is checked is not success."""
+    """A check that could call no function is not a success."""
     assert main(["check", "planted:of_a_callable", "--backends", "numpy"]) == 3
     assert capsys.readouterr().out.splitlines()[0] == "nothing was checked"
 
@@ -447,12 +469,14 @@ def test_check__calls_a_function_that_is_named(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("option", ["--seconds=0", "--seconds=nan", "--seconds=inf", "--workers=0"])
-def test_a_check_by_nothing_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check__refuses_invalid_seconds_and_workers(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Seconds and workers that are zero or not finite are refused."""
     assert main(["check", "planted", option]) == 2
     assert "; try --each 2 --workers 2" in capsys.readouterr().err
 
 
-def test_what_scipy_declares_is_not_called() -> None:
+def test_declared__support_of_scipy_functions() -> None:
+    """The libraries and devices that SciPy declares unsupported for a function are left out."""
     pytest.importorskip("scipy", minversion="1.17")
     code = (
         "from xbridge.testing.check.targets import declared, find_targets\n"
@@ -467,7 +491,8 @@ def test_what_scipy_declares_is_not_called() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_what_scikit_learn_does_not_dispatch_is_called_with_numpy_alone() -> None:
+def test_declared__dispatch_of_scikit_learn() -> None:
+    """Functions that scikit-learn does not dispatch are called with NumPy alone."""
     sklearn = pytest.importorskip("sklearn", minversion="1.6")
     found = [
         targets.Target(f"sklearn.metrics.{name}", getattr(sklearn.metrics, name))
@@ -476,7 +501,8 @@ def test_what_scikit_learn_does_not_dispatch_is_called_with_numpy_alone() -> Non
     assert [targets.declared(target).backends for target in found] == [("dask", "jax"), targets._ALL]
 
 
-def test_every_library_is_checked_by_default_but_the_read_only_one() -> None:
+def test_chosen__default_backends() -> None:
+    """By default every installed library is checked, except numpy_readonly."""
     names, emulated = chosen(None)
     assert set(names) == {one for one in xbridge.known_backends() if xbridge.is_available(one)} - {
         "numpy_readonly"
@@ -506,19 +532,22 @@ def test_every_library_is_checked_by_default_but_the_read_only_one() -> None:
         "grow",
     ],
 )
-def test_what_the_standard_leaves_open_is_not_found(name: str) -> None:
+def test_check__accepts_what_the_standard_leaves_open(name: str) -> None:
+    """Differences that the array API standard permits are not findings."""
     assert findings_of(f"planted:{name}", ["numpy", "torch"]) == []
 
 
 @pytest.mark.parametrize(("name", "word"), [("one_axis", "axes"), ("not_equal", "equal values")])
-def test_a_layout_is_not_blamed_for_the_form_that_it_needs(name: str, word: str) -> None:
+def test_check__blames_shape_and_values_before_the_layout(name: str, word: str) -> None:
+    """A failure caused by the number of axes or by equal values is not put down to a layout."""
     pytest.importorskip("torch")
     found = findings_of(f"planted:{name}", ["torch"])
     assert found
     assert any(word in one.property for one, _ in found)
 
 
-def test_an_argument_that_is_not_floating_is_not_set_to_nan() -> None:
+def test_check__never_sets_an_integer_to_nan() -> None:
+    """An integer argument is not set to NaN, so that the check still finds other faults."""
     assert findings_of("planted:middle", ["numpy"], "x: float, y: int") != []
 
 
@@ -535,7 +564,7 @@ def test_an_argument_that_is_not_floating_is_not_set_to_nan() -> None:
 def test_check__part_of_a_name_or_of_a_message_hides_nothing(
     name: str, library: str, cause: str, problem: str
 ) -> None:
-    """A failure with plain arrays is not taken for a missing dtype, nor a name by a part of it."""
+    """Neither part of a name nor part of a message hides a failure with plain arrays."""
     if not xbridge.is_available(library):
         pytest.skip(f"{library} is not installed")
     found = findings_of(f"planted:{name}", [library])
@@ -543,7 +572,7 @@ def test_check__part_of_a_name_or_of_a_message_hides_nothing(
 
 
 def test_check__blames_no_device_for_what_fails_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that fails on the default device too is one of plain arrays."""
+    """A call that also fails on the default device is put down to plain arrays."""
     pytest.importorskip("array_api_strict")
     (target,) = targets.find_targets("planted:centred")
     call = stages.plain(target, next(bases(target.function, {})), "array_api_strict")
@@ -559,16 +588,18 @@ def test_check__blames_no_device_for_what_fails_without_it(monkeypatch: pytest.M
 
 
 def test_check__output_is_no_input() -> None:
-    """The array for a result is not filled by the check."""
+    """An array that is passed for the output is not checked as an input."""
     assert not [one for one, _ in findings_of("planted:into", ["numpy"]) if "output" in one.property]
 
 
-def test_a_library_that_is_declared_unsupported_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check__skips_libraries_declared_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that a function declares as unsupported is not tried."""
     monkeypatch.setattr(search, "declared", lambda target: targets.Declared(("numpy",), host_only=True))
     assert findings_of("planted:middle", ["numpy"]) == []
 
 
-def test_a_check_ends_if_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check__ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that runs out of time ends, and says that it is incomplete."""
     monkeypatch.setattr(
         search, "time", SimpleNamespace(monotonic=count(0, 0.4).__next__, process_time=time.process_time)
     )
@@ -577,9 +608,10 @@ def test_a_check_ends_if_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("_here")
-def test_functions_that_are_left_when_the_time_is_over_are_named(
+def test_check__names_functions_left_without_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Functions that were not checked, or only in part, for lack of time are named."""
     left = [one.skipped for one in check_in_workers(job("planted:middle", "planted:cut", seconds=0.0))]
     assert left == ["the time is over"] * 2
     half = search.Checked("planted.middle", [], "", is_complete=False)
@@ -588,7 +620,8 @@ def test_functions_that_are_left_when_the_time_is_over_are_named(
     assert "in part, because the time was over: middle" in capsys.readouterr().out
 
 
-def test_the_table_of_scipy_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_declared__reads_the_capabilities_of_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SciPy's table says whether a function supports a library, an accelerator, lazy arrays and jit."""
     entry = {
         "np_only": False,
         "out_of_scope": False,
@@ -610,7 +643,8 @@ def test_the_table_of_scipy_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(planted.maximum).backends == targets._ALL
 
 
-def test_only_functions_of_the_package_are_found_in_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_targets__functions_of_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module stands for the public functions of its package, or for those in `__all__`."""
     found = {target.name for target in targets.find_targets("planted")}
     assert "planted.middle" in found
     others = ("np", "array_api_compat", "Any", "deepcopy", "_COUNT")
@@ -647,7 +681,8 @@ def picky(x: Any, weights: Any = None) -> Any:
     return x
 
 
-def test_unusual_parameters_are_filled_or_left_out() -> None:
+def test_slots_of__unusual_parameters() -> None:
+    """Unusual parameters are filled in or left out; one that cannot be guessed prevents a call."""
     slots = signatures.slots_of(unusual, {})
     assert slots is not None
     assert [(slot.name, slot.kind, slot.values) for slot in slots] == [
@@ -670,7 +705,8 @@ def test_unusual_parameters_are_filled_or_left_out() -> None:
 
 
 @pytest.mark.usefixtures("_here")
-def test_a_function_that_does_not_return_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_in_workers__function_that_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that does not return is stopped and has a finding."""
     monkeypatch.setattr(workers, "_PATIENCE", 0.5)
     checked = {
         one.function: one
@@ -680,7 +716,8 @@ def test_a_function_that_does_not_return_is_a_finding(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("_here")
-def test_an_interrupt_ends_the_processes_of_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_in_workers__interrupt_ends_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt ends all processes of a check, even one that is just being started."""
     begun: list[subprocess.Popen[str]] = []
     start = subprocess.Popen
 
@@ -711,9 +748,10 @@ def test_an_interrupt_ends_the_processes_of_a_check(monkeypatch: pytest.MonkeyPa
         ("x.to('emu:0')", "does not end", True),
     ],
 )
-def test_a_crash_is_a_finding_only_if_its_program_crashes_by_itself(
+def test_ended__crash_has_to_be_reproduced(
     code: str, reason: str, is_confirmed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """A crash or hang is a finding only if the program of the call reproduces it."""
     monkeypatch.setattr(workers, "_PATIENCE", 1.5)
     stored = tmp_path / "program.py"
     stored.write_text(f"numpy\n{code}", encoding="utf-8")
@@ -723,15 +761,17 @@ def test_a_crash_is_a_finding_only_if_its_program_crashes_by_itself(
 
 
 @pytest.mark.usefixtures("_here")
-def test_a_worker_that_cannot_begin_says_why() -> None:
+def test_check_in_workers__worker_that_cannot_start() -> None:
+    """A function whose worker cannot start is skipped, with the error as the reason."""
     (one,) = check_in_workers(job("no_such_module:f"), workers=1)
     assert one.skipped.startswith("it cannot be checked: xbridge.errors.OptionError: cannot check")
 
 
 @pytest.mark.parametrize("with_emulated", [False, True])
-def test_a_worker_prints_a_line_when_it_begins_and_for_each_function(
+def test_workers__main_writes_a_line_for_each_function(
     with_emulated: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """A worker writes a line when it starts and one for each function that it checks."""
     output, stored = tmp_path / "results.txt", tmp_path / "program.py"
     asked = [["planted:centred"], ["numpy"], {}, 20.0, with_emulated, [[], 0, 2.0, 0], []]
     if with_emulated:
@@ -950,7 +990,7 @@ class Terminal(StringIO):
 
 @pytest.mark.usefixtures("_here")
 def test_check__keeps_the_findings_of_a_function_whose_check_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the check itself fails, the findings before are kept, and the reason is given."""
+    """If the check itself fails, earlier findings are kept and the reason is given."""
     pytest.importorskip("array_api_strict")
     usual = _reproduction.reproduction
     calls = count()
@@ -967,7 +1007,8 @@ def test_check__keeps_the_findings_of_a_function_whose_check_raises(monkeypatch:
 
 
 @pytest.mark.usefixtures("_here")
-def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check__shows_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, the command shows a line for each function that is done."""
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     assert main(["check", "planted:of_a_callable", "--backends", "numpy"]) == 3

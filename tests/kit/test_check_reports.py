@@ -221,7 +221,7 @@ def test_calls_in_examples__gives_the_arguments(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_arguments_of__examples_are_run_and_their_arrays_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If nothing that is guessed works, an example is taken, with short arrays."""
+    """If no guessed arguments work, those of an example are used, with shorter arrays."""
     monkeypatch.setattr(planted, "exemplary", exemplary, raising=False)
     monkeypatch.setattr(exemplary, "__doc__", EXAMPLES)
     (target,) = targets.find_targets("planted:exemplary")
@@ -242,7 +242,7 @@ def test_arguments_of__functions_of_torch_are_compared_with_themselves() -> None
 
 
 def test_arguments_of__functions_of_jax_are_called_with_its_arrays() -> None:
-    """A function that makes JAX's arrays of NumPy's is one of JAX."""
+    """A function that turns arrays of NumPy into those of JAX counts as one of JAX."""
     pytest.importorskip("jax")
     (target,) = targets.find_targets("jax.nn:relu")
     found, bases = search.arguments_of(target, {}, ["numpy", "jax"])
@@ -321,7 +321,7 @@ def test_read_classes__adds_those_that_are_off() -> None:
 def test_classify__by_the_problem_and_the_property(
     changed: dict[str, Any], category: str, severity: str
 ) -> None:
-    """Each finding has a class, and a severity."""
+    """Each finding has a class and a severity."""
     found = triage.classify(finding("")._replace(**changed), is_optional=False)
     assert (found.category, triage.severity_of(found)) == (category, severity)
 
@@ -334,7 +334,7 @@ def test_classify__an_optional_argument() -> None:
 
 
 def test_unsupported__most_functions_fail() -> None:
-    """A library that most functions do not take is none that the module takes."""
+    """A library that most functions of a module refuse counts as unsupported by the module."""
 
     def result(name: str, *fails: str) -> Checked:
         failed = [finding("plain", function=name)._replace(backend=one) for one in fails]
@@ -349,7 +349,7 @@ def test_unsupported__most_functions_fail() -> None:
 
 
 def test_as_text__ranks_causes_and_has_one_line_for_a_class_that_is_off() -> None:
-    """Crashes come first, and the classes that are off last, in a line each."""
+    """Crashes come first, and the classes that are off come last with one line each."""
     found = [
         finding("special-values", function="m.g"),
         finding("layout", line="m.py:3"),
@@ -386,7 +386,7 @@ def test_as_junit__has_a_test_for_each_function() -> None:
 
 
 def test_as_junit__any_message() -> None:
-    """Control characters, which XML has not, and halves of characters are escaped."""
+    """Control characters, which XML cannot contain, and lone surrogates are escaped."""
     checked = [Checked("m.f", [], ""), Checked("m.g", [], "\x1b[31m ]]> \ud800\r\n")]
     text = reports.as_junit(checked, [finding("layout", "a\x00b")._replace(program="x\n# \x08 é")])
     (failure,), (skipped,) = ET.fromstring(text.encode())

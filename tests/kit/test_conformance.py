@@ -29,14 +29,17 @@ __all__ = ["few_examples"]
 
 
 @pytest.mark.usefixtures("own_registry", "few_examples")
-def test_the_smallest_toy_keeps_every_promise_but_those_that_it_names() -> None:
+def test_conformance__minimal_backend_passes() -> None:
+    """A minimal backend passes, apart from the gaps that it declares."""
     xbridge.register_backend("toylib", make_backend())
     reports = run("toylib")
     assert (reports.failed, reports.astray) == ({}, {})
 
 
 @pytest.mark.usefixtures("own_registry", "few_examples")
-def test_a_toy_that_never_looks_at_host_memory_keeps_its_word_about_memory() -> None:
+def test_conformance__backend_that_copies_host_memory() -> None:
+    """A backend that copies all host memory passes the tests of memory, given that it declares so."""
+
     def from_numpy(host: HostArray) -> Toy:
         return Toy(np.array(host, host.dtype.newbyteorder("=")))
 
@@ -49,27 +52,31 @@ def test_a_toy_that_never_looks_at_host_memory_keeps_its_word_about_memory() -> 
 
 
 @pytest.mark.usefixtures("own_registry")
-def test_a_backend_without_a_verb_is_not_run_and_says_which(capsys: pytest.CaptureFixture[str]) -> None:
+def test_conformance__backend_with_a_misspelt_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    """A backend with a misspelt verb ends the run, and the error suggests the right one."""
     register("tiles-misspelt", materialize=None, materialise=lambda x: x)
     reports = run("tiles-misspelt")
     assert reports.ended == pytest.ExitCode.USAGE_ERROR
     assert "defines materialise; try materialize" in capsys.readouterr().err
 
 
-def test_every_promise_that_may_be_broken_has_a_test() -> None:
+def test_conformance__every_feature_has_a_test() -> None:
+    """Each feature that a backend may lack is promised by some test of the suite."""
     tests = [vars(conformance)[name] for name in conformance.__all__]
     marked = {mark.args[0] for test in tests for mark in getattr(test, "pytestmark", ()) if mark.name == MARK}
     assert marked == set(FEATURES)
     assert len(tests) == len(set(conformance.__all__))
 
 
-def test_an_unknown_promise_cannot_be_marked() -> None:
+def test_promise__unknown_feature() -> None:
+    """A test cannot promise a feature that does not exist."""
     with pytest.raises(KeyError, match="speed"):
         promise("speed")
 
 
 @pytest.mark.parametrize("importer", ["the package", "one line in a test file"])
-def test_another_project_runs_it_in_its_own_folder(importer: str, tmp_path: Path) -> None:
+def test_conformance__runs_from_another_project(importer: str, tmp_path: Path) -> None:
+    """Another project can run the suite by --pyargs or by an import in a test file."""
     where = ["--pyargs", "xbridge.testing.conformance"]
     if importer == "one line in a test file":
         (tmp_path / "test_mine.py").write_text("from xbridge.testing.conformance import *\n")

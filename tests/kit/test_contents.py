@@ -42,7 +42,8 @@ def patterns(word: str) -> set[int]:
 
 
 @pytest.mark.parametrize("word", swept(["float16", "float32", "float64", "complex64", "complex128"]))
-def test_floating_contents_have_zeros_infinities_nans_and_subnormals(word: str) -> None:
+def test_host_arrays__special_floating_values(word: str) -> None:
+    """Both zeros, infinities, extremes, subnormals and NaNs with payloads are drawn."""
     part = host_dtype(word).type(0).real.dtype
     code = f"u{part.itemsize}"
     info = np.finfo(part)
@@ -58,7 +59,8 @@ def test_floating_contents_have_zeros_infinities_nans_and_subnormals(word: str) 
 
 
 @pytest.mark.parametrize("word", ["float16", "float32", "complex128", "bfloat16"])
-def test_nans_are_quiet_if_no_other_is_asked_for(word: str) -> None:
+def test_host_arrays__nans_are_quiet_by_default(word: str) -> None:
+    """Unless nan='any' is given, all NaNs of a dtype have the same quiet bit pattern."""
     pytest.importorskip("ml_dtypes")
     some = drawn(host_arrays(dtypes=word, shapes=(50,), layouts="C", writable=True), 50)
     with np.errstate(invalid="raise"):
@@ -71,33 +73,39 @@ def test_nans_are_quiet_if_no_other_is_asked_for(word: str) -> None:
 
 
 @pytest.mark.parametrize("word", swept(word for word in DTYPES if category(word) == "int"))
-def test_integer_contents_reach_both_ends(word: str) -> None:
+def test_host_arrays__integers_reach_both_ends(word: str) -> None:
+    """The least and the greatest integers of a dtype are drawn, and their neighbours."""
     info = np.iinfo(word)
     ends = np.array([info.min, info.min + 1, 0, 1, info.max - 1, info.max], word)
     assert set(ends.view(f"u{ends.itemsize}").tolist()) <= patterns(word)
 
 
-def test_truth_values_are_nothing_else() -> None:
+def test_host_arrays__booleans_are_zero_or_one() -> None:
+    """Booleans have the bit patterns 0 and 1 only."""
     assert patterns("bool") == {0, 1}
 
 
 @pytest.mark.parametrize("word", swept(word for word in HOST_DTYPES if word.startswith("float8")))
-def test_all_patterns_of_a_byte_are_drawn(word: str) -> None:
+def test_host_arrays__every_bit_pattern_of_float8(word: str) -> None:
+    """Each of the 256 bit patterns of a float8 dtype is drawn."""
     assert patterns(word) == set(range(256))
 
 
 @pytest.mark.parametrize("word", swept(word for word in HOST_DTYPES if DTYPES[word].bits == 16))
-def test_two_bytes_take_patterns_from_everywhere(word: str) -> None:
+def test_host_arrays__bit_patterns_of_16_bit_dtypes(word: str) -> None:
+    """Every value of the high byte of a 16-bit dtype is drawn."""
     assert {code >> 8 for code in patterns(word)} == set(range(256))
 
 
-def test_contents_do_not_repeat_so_that_each_position_shows() -> None:
+def test_host_arrays__elements_are_often_distinct() -> None:
+    """Many arrays have distinct elements, so that a misplaced one is noticed."""
     some = drawn(host_arrays(dtypes="int64", shapes=(3, 4), layouts="C"), 200)
     assert sum(np.unique(x).size > 10 for x in some) > 20
 
 
 @given(st.data())
-def test_every_element_is_between_the_bounds(data: st.DataObject) -> None:
+def test_host_arrays__elements_within_bounds(data: st.DataObject) -> None:
+    """With bounds as elements=, no element of any dtype lies outside of them."""
     word = data.draw(dtypes("numpy"))
     low, high = data.draw(st.sampled_from([(0, 1), (1, 4), (0, 0), (-8, 8), (0.5, 2), (-128, 127)]))
     try:
@@ -112,7 +120,8 @@ def test_every_element_is_between_the_bounds(data: st.DataObject) -> None:
         assert ((low <= part) & (part <= high)).all()
 
 
-def test_bounds_are_reached_at_both_ends_and_in_every_width() -> None:
+def test_host_arrays__bounds_are_attained() -> None:
+    """Both bounds are drawn, and many values between them, for narrow and wide dtypes."""
     for word, low, high in (
         ("int64", -(2**63), 2**63 - 1),
         ("uint64", 0, 2**64 - 1),
@@ -129,14 +138,16 @@ def test_bounds_are_reached_at_both_ends_and_in_every_width() -> None:
         assert len(found) > 30
 
 
-def test_bounds_may_be_scalars_of_numpy() -> None:
+def test_host_arrays__bounds_as_numpy_scalars() -> None:
+    """Bounds may be NumPy scalars of any dtype."""
     most = np.finfo("float32").max
     for low, high in ((np.float32(0), np.float64(1)), (np.int64(-3), np.uint8(4)), (-most, most)):
         found = np.concatenate(drawn(host_arrays(dtypes="float32", shapes=3, elements=(low, high))))
         assert (found.min(), found.max()) == (low, high)
 
 
-def test_bounds_leave_only_the_dtypes_that_have_them() -> None:
+def test_host_arrays__bounds_restrict_the_dtypes() -> None:
+    """Without dtypes=, only dtypes that can hold both bounds are drawn."""
     words = {x.dtype.name for x in drawn(host_arrays(elements=(-2, 0.5)))}
     assert {"float64", "float32", "complex64"} <= words
     assert not words & {"bool", "int8", "uint8", "float8_e8m0fnu"}
@@ -145,11 +156,13 @@ def test_bounds_leave_only_the_dtypes_that_have_them() -> None:
 @given(
     host_arrays(dtypes=st.sampled_from(["float64", "float32"]), elements=st.sampled_from([0.5, 2.0, np.nan]))
 )
-def test_every_element_comes_from_the_strategy(x: Host) -> None:
+def test_host_arrays__elements_from_a_strategy(x: Host) -> None:
+    """With a strategy as elements=, every element is drawn from it."""
     assert (np.isin(x, [0.5, 2.0]) | np.isnan(x)).all()
 
 
-def test_a_numpy_scalar_of_the_dtype_is_laid_bit_for_bit() -> None:
+def test_host_arrays__numpy_scalars_keep_their_bits() -> None:
+    """An element that is a NumPy scalar of the dtype keeps its bits, signalling NaNs included."""
     signalling = np.array([0x7F800001], "u4").view("f4")[0]
     x = least(host_arrays(dtypes="float32", shapes=(20,), elements=st.just(signalling)))
     assert set(x.view("u4").tolist()) == {0x7F800001}
@@ -171,14 +184,16 @@ def test_a_numpy_scalar_of_the_dtype_is_laid_bit_for_bit() -> None:
         ("float64", None),
     ],
 )
-def test_an_element_that_is_not_of_the_dtype_is_named(word: str, number: object) -> None:
+def test_host_arrays__element_that_the_dtype_cannot_hold(word: str, number: object) -> None:
+    """The error about an element that the dtype cannot hold exactly quotes it."""
     with pytest.raises(xbridge.DTypeError) as caught:
         least(host_arrays(dtypes=word, shapes=(2,), elements=st.just(number)))
     assert str(caught.value).startswith(f"cannot put the element {number!r} into an array of {word}: ")
     assert "try dtypes=" in str(caught.value)
 
 
-def test_elements_of_every_kind_of_number_are_taken_where_they_are_exact() -> None:
+def test_host_arrays__elements_of_any_kind_of_number() -> None:
+    """Fractions, complex numbers and booleans are accepted where the dtype holds them exactly."""
     for word, number in (("float64", Fraction(1, 2)), ("complex64", 1 + 2j), ("bool", True), ("uint8", 7.0)):
         assert least(host_arrays(dtypes=word, shapes=(), elements=st.just(number))).item() == number
 
@@ -186,7 +201,8 @@ def test_elements_of_every_kind_of_number_are_taken_where_they_are_exact() -> No
 # -- shrinking -----------------------------------------------------------------------------------
 
 
-def test_the_simplest_array_is_zero() -> None:
+def test_arrays__shrink_to_a_zero() -> None:
+    """The simplest array is a contiguous 0-d zero of float64."""
     x = least(arrays("numpy"))
     assert (x.shape, x.dtype, x.item()) == ((), np.float64, 0.0)
     assert x.flags.carray
@@ -202,40 +218,46 @@ SPECIAL: dict[str, Callable[[Host], object]] = {
 
 
 @pytest.mark.parametrize("such", SPECIAL.values(), ids=SPECIAL)
-def test_one_element_among_zeros_is_left_of_what_needs_one(such: Callable[[Host], object]) -> None:
+def test_arrays__shrink_to_one_element_among_zeros(such: Callable[[Host], object]) -> None:
+    """A failure that needs one special value shrinks to that value among zeros."""
     x = least(arrays("numpy", dtypes="float64", shapes=(3, 4)), such)
     assert np.count_nonzero(x.view("u8")) == 1
     assert x.flags.carray
 
 
 @pytest.mark.parametrize("seed", [0, 3, 11])  # 5 of 25 seeds leave 5, 7 or 8 elements
-def test_some_zeros_are_left_around_a_number_of_some_size(seed: int) -> None:
+def test_arrays__shrink_some_elements_to_zero(seed: int) -> None:
+    """A failure that needs a number of a certain size leaves zeros around it."""
     strategy = arrays("numpy", dtypes="float64", shapes=(3, 4))
     x = find(strategy, lambda x: ((x > 1e30) & (x < 1e60)).any(), settings=FIND, random=Random(seed))
     assert np.count_nonzero(x.view("u8")) <= 8
 
 
 @pytest.mark.parametrize("such", SPECIAL.values(), ids=SPECIAL)
-def test_one_element_is_left_where_the_shape_is_free_too(such: Callable[[Host], object]) -> None:
+def test_arrays__shrink_to_one_element(such: Callable[[Host], object]) -> None:
+    """A failure that needs one special value shrinks to one element if the shape is free."""
     free = least(arrays("numpy", dtypes=dtypes("numpy", kinds="float")), lambda x: such(x.astype("f8")))
     assert free.size == 1
 
 
-def test_what_needs_an_axis_or_a_stride_gets_the_shortest() -> None:
+def test_arrays__shrink_to_the_shortest_shape() -> None:
+    """A failure that needs axes, a negative stride or a flag shrinks to the shortest shape with it."""
     assert least(arrays("numpy"), lambda x: x.ndim == 3).shape == (1, 1, 1)
     x = least(arrays("numpy"), lambda x: any(stride < 0 for stride in x.strides) and x.size)
     assert (x.shape, x.tolist()) == ((2,), [0, 0])
     assert least(arrays("numpy"), lambda x: not x.flags.writeable).shape == ()
 
 
-def test_what_needs_every_element_counts_or_repeats() -> None:
+def test_arrays__shrink_to_counting_or_repeating() -> None:
+    """Where every element has to be nonzero, the elements count up from one or repeat."""
     x = least(arrays("numpy", dtypes="float64", shapes=(2, 3)), lambda x: x.all())
     assert x.tolist() == [[1, 2, 3], [4, 5, 6]]
     x = least(arrays("numpy", dtypes="int8", shapes=(2, 3), elements=st.integers(-9, 9)), lambda x: x.all())
     assert x.tolist() == [[1, 1, 1], [1, 1, 1]]
 
 
-def test_what_needs_several_numbers_gets_readable_ones() -> None:
+def test_arrays__shrink_to_readable_numbers() -> None:
+    """A failure that needs several numbers shrinks to multiples of 1/8."""
     x = least(arrays("numpy", dtypes="float64", shapes=(4,), elements=(-9, 9)), lambda x: x.sum() > 10)
     assert (x * 8 == np.rint(x * 8)).all()
     x = least(
@@ -246,7 +268,9 @@ def test_what_needs_several_numbers_gets_readable_ones() -> None:
     assert (x * 8 == np.rint(x * 8)).all()
 
 
-def test_a_failure_shows_the_layout_of_its_array(capsys: pytest.CaptureFixture[str]) -> None:
+def test_arrays__failure_shows_the_layout(capsys: pytest.CaptureFixture[str]) -> None:
+    """A failing example has a note with the dtype, shape, layout and strides of its array."""
+
     @settings(max_examples=200, database=None, derandomize=True, verbosity=Verbosity.normal)
     @given(x=arrays("numpy", dtypes="int16", layouts="reversed", writable=False))
     def fails(x: Host) -> None:
@@ -260,7 +284,8 @@ def test_a_failure_shows_the_layout_of_its_array(capsys: pytest.CaptureFixture[s
     )
 
 
-def test_a_strategy_reads_as_it_was_written() -> None:
+def test_arrays__repr() -> None:
+    """The repr of a strategy has the arguments as they were written."""
     strategy = arrays("numpy", dtypes="int8", shapes=(2,), elements=(0, 1))
     assert "'numpy', dtypes='int8', shapes=(2,), elements=(0, 1)" in repr(strategy)
 
@@ -274,9 +299,10 @@ def test_a_strategy_reads_as_it_was_written() -> None:
         ("torch", "emulated", "cannot emulate an accelerator: torch is not installed"),
     ],
 )
-def test_a_part_of_the_kit_whose_library_is_missing_says_which_extra_has_it(
+def test_testing__missing_library_names_the_extra(
     library: str, module: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A part of the kit whose library is missing names the extra that installs it."""
     found = find_spec(f"xbridge.testing.{module}")
     assert found is not None
     assert found.origin is not None
@@ -287,7 +313,8 @@ def test_a_part_of_the_kit_whose_library_is_missing_says_which_extra_has_it(
     assert str(refused.value) == f"{message}; try pip install 'xbridge-array[{extra}]'"
 
 
-def test_the_assertions_need_neither_pytest_nor_hypothesis() -> None:
+def test_assertions__need_neither_pytest_nor_hypothesis() -> None:
+    """The assertions work without pytest and Hypothesis, which the other parts say they need."""
     code = """
         import sys
         for name in ("pytest", "_pytest", "hypothesis"):

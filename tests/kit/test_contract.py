@@ -77,7 +77,7 @@ def test_assert_contract__broken_promise(fault: str) -> None:
 
 @pytest.mark.parametrize("number", range(5))
 def test_assert_contract__fault_is_found_with_every_seed(number: int) -> None:
-    """A race does not wait for luck: a test of a few examples finds it, whatever they are."""
+    """A test of a few examples finds a race, whatever the examples are."""
     numbers = arrays("numpy", dtypes="float64", shapes=(3,), elements=(-9, 9), layouts="C")
     # not shrunk, which takes hundreds of calls
     for f in (planted.windowed, planted.doubled_in_scratch, planted.looked_up, planted.centred_by_first):
@@ -146,7 +146,7 @@ def test_assert_contract__dtype() -> None:
 
 
 def test_assert_contract__aliases() -> None:
-    """A result has memory in common with an argument, or has not, as is promised."""
+    """A result shares memory with an argument, or does not, as promised."""
     assert_contract(np.transpose, X, aliases=True)
     assert_contract(lambda x: "word", X, aliases=True)
     assert_contract(lambda x: x, X)
@@ -183,7 +183,7 @@ def test_assert_contract__ulp_without_float64() -> None:
 
 
 def test_assert_contract__ulp_of_a_function_of_one_dtype() -> None:
-    """A function that refuses one of both dtypes has no error to count."""
+    """A function that refuses one of the two dtypes has no error to count."""
 
     def single(x: Any) -> Any:
         if x.dtype != "f4":
@@ -240,7 +240,7 @@ def test_assert_contract__raises() -> None:
 
 
 def test_assert_contract__switched_off() -> None:
-    """A function of random numbers is held to what does not compare two calls."""
+    """A function of random numbers can be held to the promises that do not compare two calls."""
     rng = np.random.default_rng(0)
 
     def noisy(x: Any) -> Any:
@@ -254,7 +254,7 @@ def test_assert_contract__switched_off() -> None:
 
 
 def test_assert_contract__deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls that wait for each other are a failure, not a test that hangs."""
+    """Calls that deadlock fail the test instead of hanging it."""
     monkeypatch.setattr(_interleavings, "_LONGEST", 0.2)
     monkeypatch.setattr(_interleavings, "_PATIENCE", 0.05)
     one, other = threading.Lock(), threading.Lock()
@@ -416,7 +416,7 @@ def test_reachable_state__unusual_objects() -> None:
 
 
 def test_assert_contract__operations_of_a_second_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A race is found by a Python that does not trace the operations of a function the first time."""
+    """A race is found even if Python does not trace the operations of the first call."""
     listed: list[int] = []
     switches = _interleavings.Interleavings.switches
 

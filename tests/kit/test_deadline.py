@@ -41,7 +41,8 @@ def example() -> Callable[[], None]:
 
 
 @pytest.mark.usefixtures("slow")
-def test_an_example_may_take_any_time() -> None:
+def test_lift_deadline__slow_example_passes() -> None:
+    """A slow example fails under the default deadline, and passes once it is lifted."""
     with pytest.raises(DeadlineExceeded):
         example()()
     test = example()
@@ -50,7 +51,8 @@ def test_an_example_may_take_any_time() -> None:
 
 
 @pytest.mark.usefixtures("slow")
-def test_a_deadline_of_a_test_stays() -> None:
+def test_lift_deadline__keeps_the_deadline_of_a_test() -> None:
+    """A deadline in the settings of a test is kept."""
     test = settings(deadline=100)(example())
     lift_deadline(test)
     with pytest.raises(DeadlineExceeded):
@@ -58,8 +60,8 @@ def test_a_deadline_of_a_test_stays() -> None:
 
 
 @pytest.mark.usefixtures("slow")
-def test_other_settings_of_a_test_stay() -> None:
-    """Settings that do not name a deadline have the usual one, which is lifted."""
+def test_lift_deadline__keeps_other_settings_of_a_test() -> None:
+    """Settings without a deadline are kept, and only the default deadline is lifted."""
     test = settings(max_examples=3)(example())
     lift_deadline(test)
     test()
@@ -68,7 +70,8 @@ def test_other_settings_of_a_test_stay() -> None:
 
 
 @pytest.mark.usefixtures("slow")
-def test_a_deadline_of_a_profile_stays() -> None:
+def test_lift_deadline__keeps_the_deadline_of_a_profile() -> None:
+    """A deadline in the loaded profile is kept."""
     settings.register_profile("quick", deadline=100)
     settings.load_profile("quick")
     test = example()
@@ -77,7 +80,8 @@ def test_a_deadline_of_a_profile_stays() -> None:
         test()
 
 
-def test_the_plugin_lifts_the_deadline_of_a_test_with_a_backend(run: Run) -> None:
+def test_plugin__lifts_the_deadline_of_tests_with_a_backend(run: Run) -> None:
+    """Tests with a backend, contracts included, have no deadline; other tests keep theirs."""
     test = """
         import time
         from itertools import count
@@ -106,7 +110,8 @@ def test_the_plugin_lifts_the_deadline_of_a_test_with_a_backend(run: Run) -> Non
     run(test, "--xbridge=numpy", "-k", "test_y").assert_outcomes(failed=1, deselected=2)
 
 
-def test_the_plugin_lets_a_method_run_with_a_new_object_for_each_library(run: Run) -> None:
+def test_plugin__methods_run_with_every_library(run: Run) -> None:
+    """Hypothesis accepts that a test method runs on a new instance for each library."""
     test = """
         import unittest
 

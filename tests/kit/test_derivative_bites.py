@@ -87,20 +87,23 @@ JVPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("fault", VJPS)
-def test_a_wrong_vjp_is_noticed(fault: str) -> None:
+def test_assert_derivative__wrong_vjp(fault: str) -> None:
+    """Every planted mistake in a vjp is noticed."""
     fn, vjp, args = VJPS[fault]
     with pytest.raises((AssertionError, xbridge.XBridgeError)):
         assert_derivative(aligned(backend="numpy", vjp=vjp)(fn), *args)
 
 
 @pytest.mark.parametrize("fault", VJPS)
-def test_the_function_itself_is_right(fault: str) -> None:
+def test_assert_derivative__central_differences_pass(fault: str) -> None:
+    """The functions with planted mistakes pass with central differences instead."""
     fn, _, args = VJPS[fault]
     assert_derivative(aligned(backend="numpy", vjp="central", jvp="central")(fn), *args, rtol=1e-5)
 
 
 @pytest.mark.parametrize("fault", JVPS)
-def test_a_wrong_jvp_is_noticed(fault: str) -> None:
+def test_assert_derivative__wrong_jvp(fault: str) -> None:
+    """Every planted mistake in a jvp is noticed, and the message names the tangent."""
     fn, jvp = JVPS[fault]
     right = aligned(backend="numpy", vjp="central", jvp="central")(fn)
     assert_derivative(right, X, rtol=1e-5)
@@ -108,7 +111,8 @@ def test_a_wrong_jvp_is_noticed(fault: str) -> None:
         assert_derivative(aligned(backend="numpy", vjp="central", jvp=jvp)(fn), X, rtol=1e-5)
 
 
-def test_a_wrong_signature_is_noticed_in_batches() -> None:
+def test_assert_derivative__wrong_signature() -> None:
+    """A signature that is wrong for batches is noticed."""
     total = aligned(backend="numpy", signature="(n)->()", vjp=lambda g, y, x: g[..., None] + 0 * x)(
         lambda x: x.sum() if x.ndim == 1 else x.sum(0)
     )
@@ -117,14 +121,16 @@ def test_a_wrong_signature_is_noticed_in_batches() -> None:
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
-def test_right_derivatives_of_every_library_pass(name: str) -> None:
+def test_assert_derivative__right_derivatives_pass(name: str) -> None:
+    """Right derivatives pass, whichever library the function and its arguments are of."""
     if name == "torch" or xbridge.is_available("jax"):
         pytest.importorskip("jax")
     assert_derivative(in_library(name), X)
     assert_derivative(in_library(name), xbridge.asarray(X, backend="torch"))
 
 
-def test_arguments_that_do_not_move_and_dicts_are_accepted() -> None:
+def test_assert_derivative__integer_arguments_and_dicts() -> None:
+    """Arguments and results without a derivative are accepted, in dicts too."""
     f = aligned(backend="numpy", vjp=lambda g, y, x, i, *, k: (g["y"] * k, None, None))(
         lambda x, i, *, k: {"y": x * k, "i": i, "n": 3}
     )
@@ -132,7 +138,8 @@ def test_arguments_that_do_not_move_and_dicts_are_accepted() -> None:
     assert_derivative(aligned(backend="numpy", vjp=lambda g, y, x: 2 * g)(lambda x: 2 * x), np.ones(100))
 
 
-def test_there_has_to_be_something_to_move_and_a_gradient() -> None:
+def test_assert_derivative__nothing_to_differentiate() -> None:
+    """Integer arguments alone, and a function without a derivative, are refused."""
     with pytest.raises(xbridge.OptionError):
         assert_derivative(in_library("numpy"), np.arange(3))
     with pytest.raises(xbridge.GradientError):
@@ -165,13 +172,13 @@ def test_assert_derivative__scale_of_the_function(x: list[float]) -> None:
 
 
 def test_assert_derivative__jumps_beside_the_arguments() -> None:
-    """Steps over a jump do not show a derivative."""
+    """A jump beside the arguments does not disturb the comparison."""
     assert_derivative(of_vjp(np.floor, lambda g, y, x: 0 * g), np.array([0.3, 5.2]))
     assert_derivative(of_vjp(np.log, lambda g, y, x: g / x), np.array([1e-8, 1.0, 1e8]))
 
 
 def test_assert_derivative__rtol() -> None:
-    """A solver with a tolerance is compared with that tolerance, which the message names."""
+    """rtol= allows for the error of an approximate solver, and the message names it."""
     rough = of_vjp(np.sin, lambda g, y, x: (1 + 1e-4) * g * np.cos(x))
     with pytest.raises(AssertionError, match="rtol="):
         assert_derivative(rough, np.ones(2))

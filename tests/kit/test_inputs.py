@@ -21,11 +21,13 @@ from xbridge.testing.strategies import (
 
 
 @given(array_likes())
-def test_whatever_is_like_an_array_becomes_one(x: Any) -> None:
+def test_array_likes__accepted_by_asarray(x: Any) -> None:
+    """Every drawn array-like is accepted by `asarray`."""
     xbridge.asarray(x)
 
 
-def test_every_sort_of_array_like_is_drawn() -> None:
+def test_array_likes__every_sort_is_drawn() -> None:
+    """Scalars, sequences, buffers and objects with an array protocol are drawn."""
     some = drawn(array_likes(backends="numpy"), 1000)
     found = {type(x).__name__ for x in some}
     assert {"bool", "int", "float", "complex", "list", "tuple", "ndarray", "float32", "memoryview"} <= found
@@ -35,14 +37,16 @@ def test_every_sort_of_array_like_is_drawn() -> None:
     assert any(isinstance(x, list) and len(x) == 2 and isinstance(x[0], np.ndarray) for x in some)
 
 
-def test_array_likes_have_the_shape_that_is_asked_for() -> None:
+def test_array_likes__shape() -> None:
+    """The last axes of an array-like have the requested shape."""
     for x in drawn(array_likes(backends=st.just("numpy"), shapes=(2, 3))):
         if type(x).__name__ != "array":
             assert xbridge.asarray(x).shape[-2:] == (2, 3)
 
 
 @given(conversions())
-def test_a_conversion_is_done_or_refused_with_a_way_out(call: Any) -> None:
+def test_conversions__succeed_or_raise_with_a_suggestion(call: Any) -> None:
+    """A drawn conversion returns an array of the target, or raises with a suggestion."""
     refused = None
     try:
         result = xbridge.to_backend(call.array, call.target, **call.options)
@@ -51,7 +55,8 @@ def test_a_conversion_is_done_or_refused_with_a_way_out(call: Any) -> None:
     assert "; try " in refused if refused else xbridge.backend_of(result) == call.target
 
 
-def test_conversions_take_every_option() -> None:
+def test_conversions__every_option_is_drawn() -> None:
+    """Conversions are drawn with each value of every option, and to the given targets."""
     some = drawn(conversions(backends="numpy", targets=st.just("numpy")), 1000)
     assert {call.target for call in some} == {"numpy"}
     asked = {(word, value) for call in some for word, value in call.options.items()}
@@ -67,7 +72,8 @@ def test_conversions_take_every_option() -> None:
     assert len({word for option, word in asked if option == "dtype"}) > 10
 
 
-def test_refusals_are_drawn_of_every_kind() -> None:
+def test_refusals__many_kinds_of_numpy_arrays() -> None:
+    """Many kinds of arrays are drawn, and the backend supports none of them."""
     assert len({repr(type(x)) + repr(x) for x in drawn(refusals("numpy"), 500)}) > 10
     for x in drawn(refusals("numpy"), 50):
         assert get("numpy").unsupported(x, leaving=True)

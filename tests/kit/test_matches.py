@@ -56,7 +56,8 @@ def summary(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_function_of_the_standard_matches_with_every_structure_of_results(library: str) -> None:
+def test_assert_matches_numpy__nested_arguments_and_results(library: str) -> None:
+    """A function of the standard matches with nested arguments and results of any structure."""
     x = xbridge.asarray(X, backend=library, dtype="float32")
     assert_matches_numpy(summary, x)
     assert_matches_numpy(lambda pair, extra: pair[0] + extra["y"], (x, 1), extra={"y": x})
@@ -87,7 +88,8 @@ def test_a_function_of_the_standard_matches_with_every_structure_of_results(libr
         (lambda x: warned(x) if is_torch(x) else x, "warns UserWarning"),
     ],
 )
-def test_each_kind_of_difference_is_found(wrong: Callable[[Any], Any], kind: str) -> None:
+def test_assert_matches_numpy__finds_each_kind_of_difference(wrong: Callable[[Any], Any], kind: str) -> None:
+    """Each kind of difference is found, and the program in the message shows it."""
     torch = pytest.importorskip("torch")
     found = failure(wrong, torch.ones(3)).finding
     assert found.problem == kind
@@ -101,8 +103,8 @@ def test_each_kind_of_difference_is_found(wrong: Callable[[Any], Any], kind: str
         assert isinstance(raised.value, AssertionError)
 
 
-def test_a_long_result_and_one_of_several_parts_are_asserted_too() -> None:
-    """A program selects the part that differs; more values than it lists are only compared by the reader."""
+def test_assert_matches_numpy__program_of_nested_and_long_results() -> None:
+    """The program selects the part that differs, and leaves the comparison of a long one to the reader."""
     torch = pytest.importorskip("torch")
     found = failure(lambda x: {"a": [x, x + (not isinstance(x, np.ndarray))]}, torch.ones(2)).finding
     assert "result['a'][1].numpy(force=True), [1.0, 1.0]" in found.program
@@ -145,7 +147,8 @@ def test_assert_gradients__program_of_jax() -> None:
     exec(program, {"f": lambda x, n: x * n})
 
 
-def test_the_dtype_of_a_sum_is_compared_with_that_of_numpys_scalar() -> None:
+def test_assert_matches_numpy__dtype_of_scalar_results() -> None:
+    """The dtype of a sum is compared with that of a NumPy scalar, and not with a Python float."""
     torch = pytest.importorskip("torch")
     wide = torch.ones(3, dtype=torch.float64)
     found = failure(lambda x: x.sum().float() if is_torch(x) else x.sum(), wide)
@@ -153,11 +156,13 @@ def test_the_dtype_of_a_sum_is_compared_with_that_of_numpys_scalar() -> None:
     assert_matches_numpy(lambda x: x.sum().float() if is_torch(x) else float(x.sum()), wide)
 
 
-def test_objects_that_are_equal_to_themselves_alone_are_not_compared() -> None:
+def test_assert_matches_numpy__ignores_objects_without_equality() -> None:
+    """Results that are equal only to themselves, such as iterators, are not compared."""
     assert_matches_numpy(lambda x: [object(), map(abs, x), zip((1,), (2,), strict=True), lambda: x], X)
 
 
-def test_a_warning_without_a_message_is_a_difference() -> None:
+def test_assert_matches_numpy__warning_without_a_message() -> None:
+    """A warning of another class is a difference even without a message."""
     torch = pytest.importorskip("torch")
 
     def warn(x: Any) -> Any:
@@ -167,7 +172,8 @@ def test_a_warning_without_a_message_is_a_difference() -> None:
     assert failure(warn, torch.ones(2)).finding.problem == "warns UserWarning"
 
 
-def test_an_exception_without_a_message_is_reported_for_a_lazy_array() -> None:
+def test_assert_lazy__exception_without_a_message() -> None:
+    """An exception without a message is reported by its class."""
     da = pytest.importorskip("dask.array")
 
     def refuse(x: Any) -> Any:
@@ -177,7 +183,8 @@ def test_an_exception_without_a_message_is_reported_for_a_lazy_array() -> None:
         assert_lazy(refuse, da.ones(2))
 
 
-def test_a_gradient_of_nan_agrees_with_a_quotient_of_nan_alone() -> None:
+def test_assert_gradients__nan() -> None:
+    """A NaN gradient agrees only with a difference quotient that is NaN too."""
     torch = pytest.importorskip("torch")
     assert_gradients(torch.tanh, torch.tensor([np.nan], dtype=torch.float64))
     with pytest.raises(MismatchError, match="the derivative is nan, and the difference quotient 0"):
@@ -193,7 +200,8 @@ def warned(x: Any) -> Any:
     return x
 
 
-def test_refusals_and_warnings_are_compared_only_if_asked_and_any_two_refusals_agree() -> None:
+def test_assert_matches_numpy__errors_and_warnings() -> None:
+    """Any two exceptions agree, and errors=False and warnings=False ignore one without the other."""
     torch = pytest.importorskip("torch")
 
     def refuse(x: Any) -> Any:
@@ -206,7 +214,8 @@ def test_refusals_and_warnings_are_compared_only_if_asked_and_any_two_refusals_a
     assert_matches_numpy(lambda x: warned(x) if is_torch(x) else x, torch.ones(2), warnings=False)
 
 
-def test_the_reference_and_the_tolerance_can_be_given() -> None:
+def test_assert_matches_numpy__reference_and_tolerances() -> None:
+    """A reference, a tolerance and the strictness of dtypes can be given."""
     assert_matches_numpy(np.add, X, X, reference=lambda x, y: x + y)
     failure(lambda x: x, X, reference=np.negative)
     close = X * (1 + 3 * np.finfo(float).eps)
@@ -221,12 +230,14 @@ def test_the_reference_and_the_tolerance_can_be_given() -> None:
 
 
 @pytest.mark.parametrize("options", [{"dtype": "equal"}, {"rtol": 1.0, "ulp": 1}])
-def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
+def test_assert_matches_numpy__refuses_invalid_options(options: dict[str, Any]) -> None:
+    """An unknown dtype rule, and rtol= together with ulp=, are refused."""
     with pytest.raises(xbridge.OptionError, match="; try "):
         assert_matches_numpy(np.add, X, X, **options)
 
 
-def test_the_result_belongs_on_the_device_of_the_arguments() -> None:
+def test_assert_matches_numpy__device_of_the_result() -> None:
+    """A result on another device than the arguments is a difference."""
     strict = pytest.importorskip("array_api_strict")
     x = strict.asarray(X, device=strict.Device("device1"))
     found = failure(
@@ -256,7 +267,9 @@ def test_the_result_belongs_on_the_device_of_the_arguments() -> None:
         ("read-only", lambda x: np.lib.stride_tricks.as_strided(x, writeable=False)),
     ],
 )
-def test_the_layout_that_makes_numpys_call_fail_is_named_and_is_in_the_program(name: str, build: Any) -> None:
+def test_assert_matches_numpy__names_the_layout(name: str, build: Any) -> None:
+    """The layout that makes a call fail is named, and the program builds it."""
+
     def only_plain(x: Any) -> Any:
         flags = x.flags
         if not (flags.c_contiguous and flags.aligned and flags.writeable and x.dtype.isnative):
@@ -272,7 +285,8 @@ def test_the_layout_that_makes_numpys_call_fail_is_named_and_is_in_the_program(n
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_property_changes_how_an_array_is_stored_and_not_its_values(library: str) -> None:
+def test_recipe__properties_keep_the_values(library: str) -> None:
+    """A property changes how an array is stored, and none of its values."""
     for dtype in ("float32", "complex64"):
         values = np.broadcast_to(X[:1], (3, 3)).astype(dtype)
         for name in properties_of(library):
@@ -283,7 +297,8 @@ def test_a_property_changes_how_an_array_is_stored_and_not_its_values(library: s
                 assert host.tolist() == values.tolist(), name
 
 
-def test_pending_bits_of_torch_are_named() -> None:
+def test_assert_matches_numpy__names_properties_of_tensors() -> None:
+    """Pending operations, requires_grad and inference mode are named where they matter."""
     torch = pytest.importorskip("torch")
     z = torch.ones(2, dtype=torch.complex64)
 
@@ -301,14 +316,16 @@ def test_pending_bits_of_torch_are_named() -> None:
 
 
 @pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity")])
-def test_the_value_that_makes_a_call_fail_is_named(value: float, word: str) -> None:
+def test_assert_matches_numpy__names_the_special_value(value: float, word: str) -> None:
+    """The NaN or infinity that makes a call fail is named, and the program contains it."""
     x = np.array([1.0, value])
     found = failure(np.nan_to_num, x, reference=lambda x: x).finding
     assert found.needed == (word,)
     assert f"np.{'nan' if word == 'NaN' else 'inf'}" in found.program
 
 
-def test_a_nan_with_a_pending_negation_is_unchanged_by_a_call() -> None:
+def test_assert_matches_numpy__nan_with_a_pending_negation() -> None:
+    """An argument that holds a NaN with a pending negation counts as unchanged."""
     torch = pytest.importorskip("torch")
     assert_matches_numpy(lambda x: x + 1, torch._neg_view(torch.tensor([float("nan"), -0.0])))
 
@@ -329,19 +346,22 @@ EXPLAINED = """
 """
 
 
-def test_the_explanation_of_a_failure_lists_no_line_of_the_kit(run: Run) -> None:
+def test_assert_matches_numpy__explanation_omits_the_kit(run: Run) -> None:
+    """The explanation that Hypothesis gives for a failure lists no line of the kit."""
     shown = run(EXPLAINED).stdout.str()
     assert "Failing test case" in shown
     assert "xbridge/testing/_" not in shown.partition("Explanation:")[2].partition("reproduce_failure")[0]
 
 
-def test_large_integers_and_their_dtype_are_named() -> None:
+def test_assert_matches_numpy__names_large_integers() -> None:
+    """Integers that overflow are named together with their dtype."""
     x = np.array([100, 1], np.int8)
     found = failure(lambda x: x + x, x, reference=lambda x: x.astype("int64") * 2, dtype="kind").finding
     assert found.needed == ("large integers", "int8")
 
 
-def test_an_array_of_a_plugin_has_no_program(own_registry: None) -> None:
+def test_assert_matches_numpy__array_of_a_plugin(own_registry: None) -> None:
+    """Without source code for the arrays of a library, the finding says so."""
     from toylib import Toy, make_backend
 
     xbridge.register_backend("toylib", make_backend())
@@ -349,14 +369,17 @@ def test_an_array_of_a_plugin_has_no_program(own_registry: None) -> None:
     assert found.program == "# no program: the kit has no source code for arrays of toylib"
 
 
-def test_an_argument_that_is_refused_or_is_not_an_array_is_passed_on() -> None:
+def test_assert_matches_numpy__other_arguments_are_passed_on() -> None:
+    """Object arrays and arguments that are not arrays are passed on as they are."""
     objects = np.array([None, 1])
     assert_matches_numpy(lambda x, y: (len(x), y), objects, float("inf"))
     found = failure(planted.middle, X, float("inf"), reference=lambda x, y: x).finding
     assert "middle(a, float('inf'))" in found.program
 
 
-def test_arrays_in_containers_have_names_in_the_program() -> None:
+def test_assert_matches_numpy__program_names_nested_arrays() -> None:
+    """The program gives a name to each array inside a container."""
+
     def double(pair: Any, one: Any, more: Any) -> Any:
         return pair[0] * 2
 
@@ -364,7 +387,9 @@ def test_arrays_in_containers_have_names_in_the_program() -> None:
     assert "f([a, 1], (b,), more={'k': c})" in found.program
 
 
-def test_a_program_that_does_not_fail_says_so() -> None:
+def test_assert_matches_numpy__program_that_does_not_fail() -> None:
+    """A program that does not reproduce the failure says so."""
+
     def refuse_maps(x: Any) -> Any:
         if isinstance(x, np.memmap):
             raise TypeError("no")
@@ -377,7 +402,8 @@ def test_a_program_that_does_not_fail_says_so() -> None:
     assert "this program does not fail" in failure(refuse_maps, x).finding.program
 
 
-def test_a_dtype_of_ml_dtypes_is_imported_in_the_program() -> None:
+def test_recipe__imports_ml_dtypes() -> None:
+    """The program for an array with a dtype of ml_dtypes imports that package."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     x = np.ones(2, ml_dtypes.bfloat16)
     found = failure(lambda x: x + x, x, reference=lambda x: x).finding
@@ -387,7 +413,8 @@ def test_a_dtype_of_ml_dtypes_is_imported_in_the_program() -> None:
     assert recipe.make().dtype == x.dtype
 
 
-def test_warnings_of_one_class_agree() -> None:
+def test_assert_matches_numpy__equal_warnings_agree() -> None:
+    """A warning that both calls give is not a difference."""
     torch = pytest.importorskip("torch")
     assert_matches_numpy(warned, torch.ones(2))
 
@@ -423,7 +450,7 @@ def dask_config() -> Any:
 
 
 def test_assert_matches_numpy__warning_that_torch_gives_once() -> None:
-    """A warning of torch's is found in each call, and the process is as before."""
+    """A warning that torch gives only once is found in each call, and torch's setting is kept."""
     torch = pytest.importorskip("torch")
     before = torch.is_warn_always_enabled()
     for _ in range(3):
@@ -433,7 +460,8 @@ def test_assert_matches_numpy__warning_that_torch_gives_once() -> None:
     assert torch.is_warn_always_enabled() == before
 
 
-def test_a_right_gradient_passes_and_a_wrong_or_missing_one_fails() -> None:
+def test_assert_gradients__right_wrong_and_missing() -> None:
+    """A right gradient passes; a wrong one, a cut graph and an exception fail."""
     torch = pytest.importorskip("torch")
     x = torch.tensor([0.5, 2.0], dtype=torch.float64)
     assert_gradients(torch.tanh, x)
@@ -471,7 +499,7 @@ def test_assert_gradients__expanded_tensors(axis: int) -> None:
 
 
 def test_assert_matches_numpy__names_of_results() -> None:
-    """Results of torch with names of torch's kind have the structure of a named tuple or a tuple."""
+    """The named results of torch match named tuples and plain tuples."""
     torch = pytest.importorskip("torch")
 
     def largest(x: Any) -> Any:
@@ -483,21 +511,24 @@ def test_assert_matches_numpy__names_of_results() -> None:
         assert_matches_numpy(lambda x: (x,) if isinstance(x, np.ndarray) else Pair(x, x), torch.asarray(X))
 
 
-def test_gradients_of_jax_are_checked_in_the_dtype_that_it_has() -> None:
+def test_assert_gradients__jax() -> None:
+    """Gradients of JAX are checked in the precision that its arrays have."""
     jax = pytest.importorskip("jax")
     assert_gradients(jax.numpy.tanh, jax.numpy.asarray([0.5, 2.0]))
     with pytest.raises(MismatchError):
         assert_gradients(lambda x: x * jax.lax.stop_gradient(x), jax.numpy.asarray([0.5, 2.0]))
 
 
-def test_a_library_without_gradients_or_an_integer_is_refused() -> None:
+def test_assert_gradients__refuses_arrays_without_gradients() -> None:
+    """Arrays of NumPy and tensors of integers have no gradients and are refused."""
     torch = pytest.importorskip("torch")
     for x in (X, torch.ones(2, dtype=torch.int64)):
         with pytest.raises(xbridge.GradientError, match="; try "):
             assert_gradients(lambda x: x, x)
 
 
-def test_a_lazy_function_passes_and_one_that_computes_fails() -> None:
+def test_assert_lazy__dask() -> None:
+    """A function that keeps a Dask array lazy passes; one that computes it or raises fails."""
     da = pytest.importorskip("dask.array")
     x = da.arange(4.0, chunks=2)
     assert_lazy(lambda x: x.sum(), x)
@@ -507,7 +538,8 @@ def test_a_lazy_function_passes_and_one_that_computes_fails() -> None:
         assert_lazy(lambda x: x.no_such_method(), x)
 
 
-def test_a_function_that_needs_a_value_under_jit_fails() -> None:
+def test_assert_lazy__jax() -> None:
+    """A function that JAX can trace passes; one that needs a value or raises fails."""
     jax = pytest.importorskip("jax")
     x = jax.numpy.ones(3)
     assert_lazy(lambda x, n: x * n, x, n=2)
@@ -517,7 +549,8 @@ def test_a_function_that_needs_a_value_under_jit_fails() -> None:
         assert_lazy(lambda x: x.no_such_method(), x)
 
 
-def test_a_library_without_lazy_arrays_is_refused() -> None:
+def test_assert_lazy__refuses_libraries_without_lazy_arrays() -> None:
+    """Arrays of a library that has no lazy ones are refused."""
     with pytest.raises(xbridge.OptionError, match="; try "):
         assert_lazy(lambda x: x, X)
 
@@ -543,7 +576,8 @@ FAILING = """
 """
 
 
-def test_a_run_ends_with_a_line_for_each_cause_and_writes_a_report(run: Run, tmp_path: Any) -> None:
+def test_plugin__summary_and_report_of_findings(run: Run, tmp_path: Any) -> None:
+    """A run ends with a line for each cause, and --xbridge-report writes them to a file."""
     report = tmp_path / "found.json"
     result = run(FAILING, f"--xbridge-report={report}")
     result.assert_outcomes(failed=2)

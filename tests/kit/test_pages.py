@@ -30,7 +30,7 @@ def functions() -> dict[str, Any]:
 
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax", "array_api_strict"])
 def test_page__functions_of_the_how_to(functions: dict[str, Any], library: str) -> None:
-    """They give NumPy's results in every library and layout, constants of integers included."""
+    """The functions of the page give NumPy's results in every library and layout, for integers too."""
     if not xbridge.is_available(library):
         pytest.skip("it is not installed")
     x = xbridge.asarray(np.array(VALUES, "float32"), backend=library)

@@ -22,7 +22,8 @@ PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 # -- which places ------------------------------------------------------------------------------------
 
 
-def test_a_test_runs_with_what_is_asked_for_in_that_order(ids: Ids) -> None:
+def test_plugin__runs_the_named_backends_in_order(ids: Ids) -> None:
+    """A test runs with the backends and devices that --xbridge names, in that order."""
     test = "def test_x(backend): pass"
     assert ids(test, "--xbridge=toylib,numpy") == ["test_x[toylib]", "test_x[numpy]"]
     assert ids(test, "--xbridge=numpy", "--xbridge= toylib:chip:1 ,numpy") == [
@@ -31,28 +32,30 @@ def test_a_test_runs_with_what_is_asked_for_in_that_order(ids: Ids) -> None:
     ]
 
 
-def test_without_a_choice_every_backend_that_is_here_is_run(ids: Ids) -> None:
+def test_plugin__default_is_every_installed_backend(ids: Ids) -> None:
+    """Without a choice, a test runs with every installed backend."""
     here = ids("def test_x(backend): pass")
     assert here == [f"test_x[{name}]" for name in filter(xbridge.is_available, xbridge.known_backends())]
     assert {"test_x[numpy]", "test_x[toylib]", "test_x[numpy_readonly]"} <= set(here)
 
 
-def test_all_runs_every_kind_of_device(ids: Ids) -> None:
+def test_plugin__all_runs_every_kind_of_device(ids: Ids) -> None:
+    """--xbridge=all runs a test once on each kind of device."""
     found = ids("def test_x(backend): pass", "--xbridge=all")
     assert "test_x[numpy]" in found
     assert [test for test in found if "toylib" in test] == ["test_x[toylib:cpu]", "test_x[toylib:chip]"]
 
 
-def test_the_configuration_file_chooses_unless_the_command_line_does(
-    ids: Ids, pytester: pytest.Pytester
-) -> None:
+def test_plugin__command_line_overrides_the_configuration_file(ids: Ids, pytester: pytest.Pytester) -> None:
+    """The configuration file chooses the backends, unless the command line does."""
     test = "def test_x(backend): pass"
     pytester.makeini("[pytest]\nxbridge = toylib, numpy\n")
     assert ids(test) == ["test_x[toylib]", "test_x[numpy]"]
     assert ids(test, "--xbridge=numpy") == ["test_x[numpy]"]
 
 
-def test_a_test_that_does_not_ask_is_left_alone(ids: Ids) -> None:
+def test_plugin__leaves_other_tests_alone(ids: Ids) -> None:
+    """A test without one of the fixtures runs once, as usual."""
     assert ids("def test_x(): pass", "--xbridge=all") == ["test_x"]
 
 
@@ -66,21 +69,22 @@ def test_a_test_that_does_not_ask_is_left_alone(ids: Ids) -> None:
         ("numpy:", "*cannot read device '': *; try device='cpu'"),
     ],
 )
-def test_what_is_asked_for_by_name_and_not_there_ends_the_run(run: Run, asked: str, message: str) -> None:
+def test_plugin__missing_backend_or_device_ends_the_run(run: Run, asked: str, message: str) -> None:
+    """A named backend or device that is not available ends the run, with a suggestion."""
     result = run("def test_x(): pass", "-q", f"--xbridge=numpy,{asked}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: --xbridge: {message}"])
 
 
-def test_no_name_at_all_ends_the_run(run: Run) -> None:
+def test_plugin__empty_choice_ends_the_run(run: Run) -> None:
+    """A choice without a single name ends the run."""
     result = run("def test_x(): pass", "--xbridge=,")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --xbridge: *no name is given; try --xbridge=all"])
 
 
-def test_a_wrong_name_in_the_configuration_file_ends_the_run_and_says_where(
-    run: Run, pytester: pytest.Pytester
-) -> None:
+def test_plugin__unknown_name_in_the_configuration_file(run: Run, pytester: pytest.Pytester) -> None:
+    """An unknown name in the configuration file ends the run, and the error says where it is."""
     pytester.makeini("[pytest]\nxbridge = nunpy\n")
     result = run("def test_x(): pass")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -90,7 +94,8 @@ def test_a_wrong_name_in_the_configuration_file_ends_the_run_and_says_where(
 # -- fixtures ----------------------------------------------------------------------------------------
 
 
-def test_the_fixtures_give_the_name_the_device_and_the_namespace_of_a_place(run: Run) -> None:
+def test_fixtures__backend_device_and_xp(run: Run) -> None:
+    """The fixtures give the name, the device and the array namespace that a test runs with."""
     test = """
         import xbridge
 
@@ -111,7 +116,8 @@ def test_the_fixtures_give_the_name_the_device_and_the_namespace_of_a_place(run:
     run(test, "--xbridge=toylib,toylib:chip:1,toylib:cpu,numpy").assert_outcomes(passed=5)
 
 
-def test_any_of_the_fixtures_alone_makes_the_test_run_everywhere(ids: Ids) -> None:
+def test_fixtures__any_one_parametrizes_a_test(ids: Ids) -> None:
+    """Any one of the fixtures makes a test run with every backend."""
     for name in ("backend", "device", "xp"):
         assert ids(f"def test_x({name}): pass", "--xbridge=numpy,toylib") == [
             "test_x[numpy]",
@@ -119,7 +125,8 @@ def test_any_of_the_fixtures_alone_makes_the_test_run_everywhere(ids: Ids) -> No
         ]
 
 
-def test_the_fixtures_live_as_long_as_the_session(run: Run) -> None:
+def test_fixtures__have_session_scope(run: Run) -> None:
+    """Fixtures of session scope can use them."""
     test = """
         import pytest
 
@@ -132,13 +139,15 @@ def test_the_fixtures_live_as_long_as_the_session(run: Run) -> None:
     run(test, "--xbridge=numpy,toylib").assert_outcomes(passed=2)
 
 
-def test_a_library_without_a_namespace_skips_what_needs_one(run: Run) -> None:
+def test_fixtures__library_without_a_namespace(run: Run) -> None:
+    """A test that uses xp is skipped for a library without an array namespace."""
     result = run("def test_x(xp): pass", "--xbridge=barelib,numpy")
     result.assert_outcomes(passed=1, skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*: barelib has no namespace: never: it is too small"])
 
 
-def test_a_project_s_own_fixture_named_backend_wins(run: Run) -> None:
+def test_fixtures__project_overrides_backend(run: Run) -> None:
+    """A fixture named backend in the project takes precedence, and nothing is parametrized."""
     test = """
         import pytest
 
@@ -152,7 +161,8 @@ def test_a_project_s_own_fixture_named_backend_wins(run: Run) -> None:
     run(test, "--xbridge=numpy,toylib").assert_outcomes(passed=1)
 
 
-def test_a_project_s_own_fixture_named_device_wins(run: Run) -> None:
+def test_fixtures__project_overrides_device(run: Run) -> None:
+    """A fixture named device in the project takes precedence."""
     test = """
         import pytest
 
@@ -166,7 +176,8 @@ def test_a_project_s_own_fixture_named_device_wins(run: Run) -> None:
     run(test, "--xbridge=toylib").assert_outcomes(passed=1)
 
 
-def test_the_device_follows_a_project_s_own_backend(run: Run) -> None:
+def test_fixtures__device_and_xp_follow_the_backend_of_the_project(run: Run) -> None:
+    """The device and namespace are those of the backend that the project's own fixture gives."""
     test = """
         import pytest
 
@@ -181,14 +192,15 @@ def test_the_device_follows_a_project_s_own_backend(run: Run) -> None:
     run(test, "--xbridge=numpy,numpy:cpu").assert_outcomes(passed=1)
 
 
-def test_a_test_that_asks_too_late_gets_a_hint(run: Run) -> None:
+def test_fixtures__requested_too_late(run: Run) -> None:
+    """A test that requests a fixture only while it runs fails with a hint."""
     result = run("def test_x(request): request.getfixturevalue('backend')")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*try naming backend among the arguments of a test function"])
 
 
 def test_fixtures__only_if_the_project_asks(run: Run, pytester: pytest.Pytester, loading: Loading) -> None:
-    """A project that asks for nothing has no fixture of ours, and may give each name a meaning of its own."""
+    """Without the option, a project has none of the fixtures and may use their names for its own."""
     test = "def test_x(backend): pass"
     for option, outcome in {
         "--xbridge=numpy": "*1 passed*",
@@ -238,7 +250,7 @@ def test_fixtures__unittest_classes(run: Run) -> None:
 
 
 def test_makereport__exceptions_of_others(run: Run) -> None:
-    """An exception of another library with our names for attributes is reported as any other."""
+    """An exception whose attributes happen to be named like the kit's is reported like any other."""
     test = """
         class StrangeError(Exception):
             exceptions = None
@@ -250,7 +262,8 @@ def test_makereport__exceptions_of_others(run: Run) -> None:
     run(test, "--xbridge=numpy").assert_outcomes(failed=1)
 
 
-def test_without_the_plugin_there_is_nothing_of_it(pytester: pytest.Pytester) -> None:
+def test_plugin__disabled(pytester: pytest.Pytester) -> None:
+    """With -p no:xbridge there are no fixtures."""
     pytester.makepyfile("def test_x(backend): pass")
     result = pytester.runpytest("-p", "no:xbridge", "-p", "no:cacheprovider")
     result.stdout.fnmatch_lines(["*fixture 'backend' not found"])
@@ -259,7 +272,8 @@ def test_without_the_plugin_there_is_nothing_of_it(pytester: pytest.Pytester) ->
 # -- the header --------------------------------------------------------------------------------------
 
 
-def test_the_header_says_what_runs_where(run: Run) -> None:
+def test_report_header__lists_backends_and_devices(run: Run) -> None:
+    """The header lists the backends, their versions and the devices that tests run on."""
     import numpy as np
 
     result = run("def test_x(): pass", "--xbridge=numpy,toylib:cpu,toylib:chip")
@@ -267,12 +281,14 @@ def test_the_header_says_what_runs_where(run: Run) -> None:
     result.stdout.no_fnmatch_line("*missing*")
 
 
-def test_the_header_says_what_all_could_not_find(run: Run) -> None:
+def test_report_header__lists_missing_libraries(run: Run) -> None:
+    """With --xbridge=all, the header lists the libraries that are not installed."""
     result = run("def test_x(): pass", "--xbridge=all")
     result.stdout.fnmatch_lines(["xbridge*: numpy *, missing: *nolib (pip install nolib)*"])
 
 
-def test_a_run_without_the_fixture_has_no_header(run: Run) -> None:
+def test_report_header__none_without_a_choice(run: Run) -> None:
+    """A run that chooses no backends has no header."""
     run("def test_x(backend): pass").stdout.no_fnmatch_line("xbridge*:*")
 
 
@@ -304,18 +320,21 @@ def loaded_by(test: str, pytester: pytest.Pytester, loading: Loading, *options: 
     return set(pytester.path.joinpath("loaded.txt").read_text(encoding="utf-8").split())
 
 
-def test_a_run_without_the_fixture_imports_nothing(pytester: pytest.Pytester, loading: Loading) -> None:
+def test_plugin__imports_nothing_by_itself(pytester: pytest.Pytester, loading: Loading) -> None:
+    """A run without the fixtures imports neither xbridge nor any array library."""
     loaded = loaded_by("def test_x(): pass", pytester, loading)
     assert "_xbridge_pytest" in loaded
     assert loaded & HEAVY == set()
 
 
-def test_the_import_test_can_fail(pytester: pytest.Pytester, loading: Loading) -> None:
+def test_plugin__imports_what_the_fixtures_need(pytester: pytest.Pytester, loading: Loading) -> None:
+    """A run with a fixture imports xbridge and NumPy, so the test of imports can fail."""
     loaded = loaded_by("def test_x(backend): pass", pytester, loading, "--xbridge=numpy")
     assert {"xbridge", "numpy"} <= loaded & HEAVY
 
 
-def test_what_is_installed_announces_the_plugin() -> None:
+def test_plugin__entry_point() -> None:
+    """The project declares the plugin as an entry point for pytest."""
     project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
     assert project["entry-points"]["pytest11"] == {"xbridge": "_xbridge_pytest"}
 
@@ -336,7 +355,8 @@ def _sham(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_sham")
-def test_a_pretended_device_is_installed_before_devices_are_listed(ids: Ids) -> None:
+def test_plugin__installs_emulated_devices_first(ids: Ids) -> None:
+    """An emulated device is installed before the devices of its library are listed."""
     for asked in ("toylib:sham", "toylib:sham:0", "toylib:sham:0,toylib", "toylib:cpu,toylib:sham"):
         places = [f"test_x[{word}]" for word in asked.split(",")]
         assert ids("def test_x(backend): pass", f"--xbridge={asked}") == places
@@ -344,13 +364,15 @@ def test_a_pretended_device_is_installed_before_devices_are_listed(ids: Ids) -> 
 
 @pytest.mark.usefixtures("_sham")
 @pytest.mark.parametrize("asked", ["toylib,toylib:sham", "toylib:sham,toylib"])
-def test_a_pretended_device_is_present_for_all_in_any_order(run: Run, asked: str) -> None:
+def test_plugin__emulated_device_in_any_order(run: Run, asked: str) -> None:
+    """An emulated device is installed for every test, wherever the choice names it."""
     run("def test_x(device): assert device == 'sham:0'", f"--xbridge={asked}").assert_outcomes(passed=2)
 
 
-def test_a_torch_without_backends_in_python_has_no_emulated_accelerator(
+def test_emulated__torch_without_backends_in_python(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A torch without backends in Python is refused, with a suggestion to upgrade."""
     registration = pytest.importorskip("torch.utils.backend_registration")
     from xbridge.testing import emulated
 
@@ -359,9 +381,8 @@ def test_a_torch_without_backends_in_python_has_no_emulated_accelerator(
         emulated.install.__wrapped__()
 
 
-def test_the_emulated_accelerator_is_installed_by_its_name(
-    pytester: pytest.Pytester, loading: Loading
-) -> None:
+def test_plugin__installs_the_emulated_accelerator(pytester: pytest.Pytester, loading: Loading) -> None:
+    """--xbridge=torch:emu installs the emulated accelerator and runs tests on it."""
     registration = pytest.importorskip("torch.utils.backend_registration")
     if not hasattr(registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("this torch has no backends in Python")

@@ -30,7 +30,8 @@ PLACES = "--xbridge=numpy,toylib:cpu,toylib:chip"
         ("", "numpy toylib:cpu toylib:chip"),
     ],
 )
-def test_a_place_that_the_mark_rules_out_is_not_made(ids: Ids, mark: str, where: str) -> None:
+def test_mark__only_and_skip(ids: Ids, mark: str, where: str) -> None:
+    """A test is not collected for the backends and devices that only= and skip= exclude."""
     test = f"""
         import pytest
 
@@ -40,7 +41,8 @@ def test_a_place_that_the_mark_rules_out_is_not_made(ids: Ids, mark: str, where:
     assert ids(test, PLACES) == [f"test_x[{place}]" for place in where.split()]
 
 
-def test_marks_of_a_module_a_class_and_a_test_all_count(ids: Ids) -> None:
+def test_mark__of_module_class_and_test_combine(ids: Ids) -> None:
+    """The marks of a module, a class and a test all apply."""
     test = """
         import pytest
 
@@ -64,7 +66,8 @@ def test_marks_of_a_module_a_class_and_a_test_all_count(ids: Ids) -> None:
     ]
 
 
-def test_a_test_that_is_left_with_no_place_says_so(run: Run) -> None:
+def test_mark__that_excludes_every_backend(run: Run) -> None:
+    """A test that its mark excludes everywhere is skipped, with the reason."""
     test = """
         import pytest
 
@@ -89,9 +92,8 @@ def test_a_test_that_is_left_with_no_place_says_so(run: Run) -> None:
         ("readonly", []),
     ],
 )
-def test_a_place_that_lacks_what_is_needed_is_skipped_with_the_reason(
-    run: Run, needs: str, reasons: list[str]
-) -> None:
+def test_mark__needs(run: Run, needs: str, reasons: list[str]) -> None:
+    """A backend or device that lacks what needs= names is skipped, with the reason."""
     test = f"""
         import pytest
 
@@ -120,7 +122,8 @@ def test_a_place_that_lacks_what_is_needed_is_skipped_with_the_reason(
         ("'numpy'", "*does not take 'numpy'; try only=, skip=, needs= or without="),
     ],
 )
-def test_a_mark_with_unknown_words_is_an_error(run: Run, mark: str, message: str) -> None:
+def test_mark__unknown_words(run: Run, mark: str, message: str) -> None:
+    """Unknown backends, devices, features and keywords in a mark are errors with a suggestion."""
     test = f"""
         import pytest
 
@@ -133,7 +136,8 @@ def test_a_mark_with_unknown_words_is_an_error(run: Run, mark: str, message: str
 
 
 @pytest.mark.parametrize("arguments", ["", "own"], ids=["no fixture", "another's"])
-def test_a_mark_that_would_do_nothing_is_an_error(run: Run, arguments: str) -> None:
+def test_mark__without_effect(run: Run, arguments: str) -> None:
+    """A mark on a test that uses none of the fixtures is an error."""
     test = f"""
         import pytest
 
@@ -150,7 +154,8 @@ def test_a_mark_that_would_do_nothing_is_an_error(run: Run, arguments: str) -> N
     )
 
 
-def test_a_mark_of_a_module_or_a_class_is_accepted_with_tests_that_need_none(ids: Ids) -> None:
+def test_mark__of_module_or_class_spares_other_tests(ids: Ids) -> None:
+    """A mark of a module or class is accepted if some of its tests use none of the fixtures."""
     test = """
         import pytest
 
@@ -165,7 +170,8 @@ def test_a_mark_of_a_module_or_a_class_is_accepted_with_tests_that_need_none(ids
     assert ids(test, PLACES) == ["TestClass::test_x", "test_y"]
 
 
-def test_the_marks_are_registered(run: Run) -> None:
+def test_mark__registered(run: Run) -> None:
+    """`pytest --markers` lists the marks."""
     result = run("def test_x(): pass", "--markers")
     result.stdout.fnmatch_lines(["@pytest.mark.xbridge(*): *", "@pytest.mark.xbridge_promise(*): *"])
 
@@ -178,7 +184,8 @@ def test_the_marks_are_registered(run: Run) -> None:
     [("assert backend == 'numpy'", {"passed": 1, "xfailed": 1}), ("pass", {"passed": 1, "failed": 1})],
     ids=["declared", "stale"],
 )
-def test_a_declared_gap_must_fail(run: Run, body: str, outcomes: dict[str, int]) -> None:
+def test_promise__declared_gap_has_to_fail(run: Run, body: str, outcomes: dict[str, int]) -> None:
+    """A test of a gap that a backend declares has to fail, and is reported if it passes."""
     test = f"""
         from xbridge.testing._gaps import promise
 
@@ -217,7 +224,8 @@ DRAWING = """
 """
 
 
-def test_a_layout_that_is_left_out_is_drawn_only_on_request(run: Run) -> None:
+def test_mark__without_layouts(run: Run) -> None:
+    """A layout that the mark or the configuration leaves out is drawn only on request."""
     result = run(DRAWING, "--xbridge=numpy", "-o", "xbridge_without=unaligned odd\\ strides")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["*draw arrays without 'reverse': *try without='reversed'*"])

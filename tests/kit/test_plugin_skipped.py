@@ -29,7 +29,8 @@ def said(result: pytest.RunResult) -> list[str]:
     return [line for line in result.outlines if line.startswith("xbridge: ") and "no test ran" in line]
 
 
-def test_a_run_whose_tests_were_all_skipped_fails(run: Run) -> None:
+def test_skipped_backends__all_tests_skipped(run: Run) -> None:
+    """A run fails if every test with a named backend was skipped."""
     result = run(NEEDS, "--xbridge=toylib:cpu,toylib:chip")
     result.assert_outcomes(skipped=4)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -37,7 +38,8 @@ def test_a_run_whose_tests_were_all_skipped_fails(run: Run) -> None:
     assert said(result) == [f"{line}which shows why"]
 
 
-def test_a_backend_without_a_test_beside_others_is_named(run: Run) -> None:
+def test_skipped_backends__one_of_several_backends(run: Run) -> None:
+    """A run passes if only one of its backends ran no test, and names that one."""
     result = run(NEEDS, "--xbridge=toylib:cpu,numpy")
     result.assert_outcomes(passed=2, skipped=2)
     assert result.ret == 0
@@ -53,9 +55,8 @@ def test_a_backend_without_a_test_beside_others_is_named(run: Run) -> None:
         ("def test_x(backend): assert False", 1),
     ],
 )
-def test_a_skip_counts_wherever_it_is_and_an_expected_failure_is_a_run(
-    run: Run, body: str, ends: int
-) -> None:
+def test_skipped_backends__skips_and_expected_failures(run: Run, body: str, ends: int) -> None:
+    """Skips by a test or a mark count alike, and an expected failure counts as a run."""
     result = run(f"import pytest\n\n{body}", "--xbridge=numpy")
     assert result.ret == ends
     assert len(said(result)) == ("False" not in body)
@@ -70,17 +71,15 @@ def test_a_skip_counts_wherever_it_is_and_an_expected_failure_is_a_run(
         ("--xbridge=toylib,numpy", "-k", "numpy"),
     ],
 )
-def test_a_run_that_names_no_backend_or_leaves_its_tests_out_is_as_before(
-    run: Run, options: tuple[str, ...]
-) -> None:
+def test_skipped_backends__leave_other_runs_alone(run: Run, options: tuple[str, ...]) -> None:
+    """Runs that name no backend, only collect, or deselect tests end as usual."""
     result = run(NEEDS, *options)
     assert (result.ret, said(result)) == (0, [])
 
 
 @pytest.mark.parametrize("where", ["option", "file"])
-def test_a_run_without_tests_for_backends_says_so_if_its_command_names_one(
-    run: Run, pytester: pytest.Pytester, where: str
-) -> None:
+def test_skipped_backends__no_test_uses_a_backend(run: Run, pytester: pytest.Pytester, where: str) -> None:
+    """A run in which no test uses a backend says so if the command line names one."""
     pytester.makeini("[pytest]\nxbridge = numpy")
     result = run("def test_x(): pass", *(["--xbridge=numpy"] if where == "option" else []))
     assert result.ret == 0
@@ -105,7 +104,8 @@ def config(output: dict[str, Any] | None = None) -> Any:
     return here
 
 
-def test_the_counts_of_workers_are_added() -> None:
+def test_skipped_backends__add_up_the_counts_of_workers() -> None:
+    """The controller adds up the counts of parallel workers, and only it fails the run."""
     controller, place = SkippedBackends(["numpy", "toylib"]), SimpleNamespace(id="toylib")
     items = [
         SimpleNamespace(nodeid=name, callspec=SimpleNamespace(params={"_xbridge_place": place}))

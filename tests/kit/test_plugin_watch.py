@@ -46,7 +46,8 @@ def nobody_watches_afterwards() -> Iterator[None]:
     assert _policy.policy.now() == _policy.Rules()
 
 
-def test_the_summary_of_a_recorded_run_is_printed_at_its_end(run: Run) -> None:
+def test_xbridge_record__prints_a_summary(run: Run) -> None:
+    """A recorded run ends with a table of its conversions, those in other threads included."""
     result = run(COPIES, "--xbridge-record")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
@@ -59,8 +60,8 @@ def test_the_summary_of_a_recorded_run_is_printed_at_its_end(run: Run) -> None:
     )
 
 
-def test_the_conversions_of_all_processes_of_a_run_are_reported_together() -> None:
-    """As pytest-xdist calls it: a process has an output, and a node that was killed has handed in none."""
+def test_xbridge_record__adds_up_parallel_workers() -> None:
+    """The records of pytest-xdist's workers are added up, except for those of a killed worker."""
     seen = record()
     told: dict[str, Any] = {}
     config = SimpleNamespace(stash=pytest.Stash(), workeroutput=told)
@@ -77,27 +78,32 @@ def test_the_conversions_of_all_processes_of_a_run_are_reported_together() -> No
     assert (row.where, row.calls, row.copied) == (once.where, 2, 16_000)
 
 
-def test_a_run_that_is_not_recorded_says_nothing(run: Run) -> None:
+def test_xbridge_record__off_by_default(run: Run) -> None:
+    """Without --xbridge-record, a run prints no table of conversions."""
     run(COPIES).stdout.no_fnmatch_line("*xbridge: conversions*")
 
 
-def test_a_policy_holds_for_the_run(run: Run) -> None:
+def test_xbridge_policy__applies_to_the_run(run: Run) -> None:
+    """The policy applies to every test of the run, in all threads."""
     result = run(COPIES, "--xbridge-policy=copies=raise", "-W", "error")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*PolicyError: *copies='raise'* forbids copies*"])
 
 
-def test_a_test_of_the_run_may_be_allowed_what_it_needs(run: Run) -> None:
+def test_xbridge_policy__relaxed_for_one_test(run: Run) -> None:
+    """A test can relax the policy of the run for itself."""
     test = f"{COPIES}\ntest_here = xbridge.policy(copies='allow')(test_here)"
     run(test, "--xbridge-policy=copies=raise", "-k", "here").assert_outcomes(passed=1, deselected=1)
 
 
-def test_warnings_of_a_policy_are_in_the_summary_of_warnings_by_line(run: Run) -> None:
+def test_xbridge_policy__warnings_name_the_line(run: Run) -> None:
+    """The summary of warnings lists those of the policy with the line that caused them."""
     result = run(COPIES, "--xbridge-policy", "copies=warn", "-W", "default")
     result.stdout.fnmatch_lines(["*test_it.py:5: CopyWarning: *copy=True"])
 
 
-def test_a_misspelt_policy_ends_the_run(run: Run) -> None:
+def test_xbridge_policy__misspelt(run: Run) -> None:
+    """A misspelt policy ends the run with an error."""
     result = run(COPIES, "--xbridge-policy=transfer=raise")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --xbridge-policy: cannot take a policy on 'transfer': *"])

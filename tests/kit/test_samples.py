@@ -45,7 +45,8 @@ def laid(case: LayoutCase, words: tuple[str, ...] = HOST_DTYPES) -> Iterator[tup
 
 
 @pytest.mark.parametrize("name", known.cases)
-def test_every_way_holds_the_bits_that_were_laid_and_reads_them_back(name: str) -> None:
+def test_numpy_samples__hold_bits_and_read_them_back(name: str) -> None:
+    """An array of any layout holds the bits that it was made of, and `read` returns them."""
     examples = list(laid(known.cases[name]))
     assert examples
     for array, values in examples:
@@ -59,7 +60,8 @@ def test_every_way_holds_the_bits_that_were_laid_and_reads_them_back(name: str) 
 
 
 @pytest.mark.parametrize("name", known.cases)
-def test_a_way_keeps_no_hold_of_the_values(name: str) -> None:
+def test_numpy_samples__share_no_memory_with_the_values(name: str) -> None:
+    """An array of any layout shares no memory with the values that it was made of."""
     case = known.cases[name]
     for word in ("float64", "int64"):
         for shape in ((2, 3), (0,)):
@@ -69,7 +71,8 @@ def test_a_way_keeps_no_hold_of_the_values(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", known.cases)
-def test_an_array_can_be_written_as_its_way_says_and_all_of_it_changes(name: str) -> None:
+def test_numpy_samples__write_changes_every_element(name: str) -> None:
+    """An array is writable exactly when its layout says so, and `write` changes all of it."""
     case = known.cases[name]
     for array, values in laid(case):
         assert array.flags.writeable == case.writable
@@ -84,7 +87,8 @@ def test_an_array_can_be_written_as_its_way_says_and_all_of_it_changes(name: str
 
 
 @pytest.mark.parametrize("name", [name for name, case in known.cases.items() if case.as_readonly])
-def test_a_frozen_array_is_where_it_was_and_can_not_be_written(name: str) -> None:
+def test_numpy_samples__as_readonly_keeps_the_memory(name: str) -> None:
+    """`as_readonly` returns an array over the same memory that cannot be written."""
     case = known.cases[name]
     assert case.as_readonly
     for array, values in laid(case, ("int64", "complex64")):
@@ -104,7 +108,8 @@ def one(name: str, word: str = "complex64", shape: tuple[int, ...] = (2, 3, 2)) 
     return laid_so
 
 
-def test_every_layout_has_the_property_that_its_name_says() -> None:
+def test_numpy_samples__layouts_are_what_they_are_called() -> None:
+    """Each layout has the flags, strides or type that its name promises."""
     assert one("C").flags.carray
     assert one("Fortran").flags.farray
     assert not one("transposed").flags.forc
@@ -129,7 +134,8 @@ def test_every_layout_has_the_property_that_its_name_says() -> None:
 
 @pytest.mark.parametrize("word", ["float32", "bool", "complex128", "bfloat16"])
 @pytest.mark.parametrize("name", ["transposed", "strided", "reversed", "offset"])
-def test_the_base_of_a_view_is_an_ordinary_array_of_its_dtype(name: str, word: str) -> None:
+def test_numpy_samples__base_of_a_view(name: str, word: str) -> None:
+    """The base of a view is an ordinary array of the same dtype."""
     pytest.importorskip("ml_dtypes")
     x = one(name, word)
     assert type(x.base) is np.ndarray
@@ -138,7 +144,8 @@ def test_the_base_of_a_view_is_an_ordinary_array_of_its_dtype(name: str, word: s
     assert one("Fortran", word).flags.owndata
 
 
-def test_a_memory_map_leaves_no_file_behind(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_samples__memmap_leaves_no_file_behind(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A memory map leaves no file behind, even while it is in use."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     array = one("memmap")
     assert not list(tmp_path.iterdir())
@@ -147,15 +154,17 @@ def test_a_memory_map_leaves_no_file_behind(tmp_path: Any, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", known.refused)
-def test_what_must_be_refused_is_numpys_and_is_refused(name: str) -> None:
+def test_numpy_samples__refused_arrays(name: str) -> None:
+    """Every array that has to be refused is of NumPy, and its backend refuses it."""
     x, backend = known.refused[name](), get("numpy")
     assert xbridge.backend_of(x) == "numpy"
     assert backend.unsupported(x, leaving=True)
 
 
-def test_what_must_be_refused_without_ml_dtypes_has_none_of_its_numbers(
+def test_numpy_samples__refused_arrays_without_ml_dtypes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Without ml_dtypes, no array of its dtypes is among those to be refused."""
     monkeypatch.setattr(known, "find_spec", lambda name: None)
     assert known._small() == {}
 
@@ -163,7 +172,8 @@ def test_what_must_be_refused_without_ml_dtypes_has_none_of_its_numbers(
 # -- other devices -------------------------------------------------------------------------------
 
 
-def test_a_way_that_is_there_on_a_device_holds_its_bits_there() -> None:
+def test_make_on__layout_of_a_device() -> None:
+    """A layout that a device has is made there, with the same bits, strides and flags."""
     pytest.importorskip("array_api_strict")
     backend, kit = get("array_api_strict"), samples_of("array_api_strict")
     device = backend.devices()[1]
@@ -183,7 +193,8 @@ def test_a_way_that_is_there_on_a_device_holds_its_bits_there() -> None:
             assert not backend.memory_layout(frozen).writable
 
 
-def test_what_can_not_be_laid_on_a_device_is_moved_there() -> None:
+def test_make_on__moves_other_layouts_to_the_device() -> None:
+    """An array whose layout a device cannot make is made on the host and moved there."""
     far = xbridge.Device("far:0")
     moves: list[object] = []
 
@@ -211,7 +222,8 @@ READONLY: dict[str, Any] = {"gaps": {}, "assumes_immutable": False}
 
 
 @pytest.mark.parametrize("changes", [{}, READONLY], ids=["immutable", "readonly"])
-def test_any_library_is_given_the_host_memory_that_it_can_express(changes: dict[str, Any]) -> None:
+def test_derived_samples__any_library(changes: dict[str, Any]) -> None:
+    """The samples of any library wrap every host layout that the library accepts."""
     kit = toys(**changes)
     for case in kit.cases.values():
         for array, values in laid(case):
@@ -221,7 +233,8 @@ def test_any_library_is_given_the_host_memory_that_it_can_express(changes: dict[
             assert same_bits(kit.read(array), values)
 
 
-def test_only_a_library_with_read_only_arrays_has_memory_that_repeats() -> None:
+def test_derived_samples__repeating_memory_is_read_only() -> None:
+    """Only a library with read-only arrays gets layouts whose elements share memory."""
     repeating = {"broadcast", "overlapping", "read-only"}
     assert not repeating & set(toys().cases)
     kit = toys(**READONLY)
@@ -231,7 +244,8 @@ def test_only_a_library_with_read_only_arrays_has_memory_that_repeats() -> None:
         assert all(not array.data.flags.writeable for array, _ in laid(kit.cases[name]))
 
 
-def test_a_library_is_not_given_what_it_cannot_hold() -> None:
+def test_derived_samples__omit_unsupported_layouts_and_dtypes() -> None:
+    """A library is given no layout or dtype that its backend does not accept."""
     kit = toys(
         accepts_layout=lambda info, layout: info.native_byteorder and min(layout.strides, default=0) >= 0
     )
@@ -243,7 +257,8 @@ def test_a_library_is_not_given_what_it_cannot_hold() -> None:
     assert lacking.cases["C"].takes("int16", (2,))
 
 
-def test_an_immutable_library_can_not_be_written_and_another_one_can() -> None:
+def test_derived_samples__write() -> None:
+    """Arrays of an immutable library cannot be written; others can, unless they are read-only."""
     kit = toys()
     assert not any(case.writable for case in kit.cases.values())
     with pytest.raises(ValueError, match="a Toy on cpu is read-only"):
@@ -262,7 +277,8 @@ def test_an_immutable_library_can_not_be_written_and_another_one_can() -> None:
             kit.write(frozen)
 
 
-def test_an_array_is_read_without_its_graph_after_it_is_materialized_and_from_its_device() -> None:
+def test_derived_samples__read_detaches_materializes_and_moves() -> None:
+    """`read` detaches an array, materializes it and moves it to the host, in this order."""
     calls: list[str] = []
     numpy = get("numpy")
 
@@ -290,7 +306,9 @@ def test_an_array_is_read_without_its_graph_after_it_is_materialized_and_from_it
         toys(**far).write(Toy(array))
 
 
-def test_a_library_with_gradients_has_leaves_by_its_own_verb() -> None:
+def test_derived_samples__require_grad() -> None:
+    """A library with gradients makes leaves by the `require_grad` of its backend."""
+
     def require_grad(x: Toy) -> Toy:
         return x
 
@@ -300,7 +318,8 @@ def test_a_library_with_gradients_has_leaves_by_its_own_verb() -> None:
 
 
 @pytest.mark.usefixtures("own_registry")
-def test_what_is_known_is_that_of_the_backend_that_is_registered_now() -> None:
+def test_samples_of__follows_the_registry() -> None:
+    """The samples are cached for a backend, and derived anew when it is replaced."""
     assert samples_of("numpy") is known
     xbridge.register_backend("toylib", make_backend())
     first = samples_of("toylib")

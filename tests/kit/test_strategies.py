@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 
 @given(samples("numpy"))
-def test_an_array_holds_its_values_and_shares_no_memory_with_them(sample: Sample) -> None:
+def test_samples__array_holds_a_copy_of_the_values(sample: Sample) -> None:
+    """The array of a sample holds its values, and shares no memory with them."""
     assert same_bits(sample.array, sample.values)
     assert not np.shares_memory(sample.array, sample.values)
     assert sample.values.dtype.isnative
@@ -48,7 +49,8 @@ def test_an_array_holds_its_values_and_shares_no_memory_with_them(sample: Sample
 
 
 @given(samples("numpy"))
-def test_an_array_can_be_written_where_it_is_said_to_be(sample: Sample) -> None:
+def test_samples__writable(sample: Sample) -> None:
+    """The array of a sample can be written exactly when the sample says so."""
     assert not sample.tracked
     assert sample.array.flags.writeable == sample.writable
     if sample.writable:
@@ -60,7 +62,8 @@ def test_an_array_can_be_written_where_it_is_said_to_be(sample: Sample) -> None:
 
 
 @given(st.data())
-def test_what_is_asked_for_is_drawn(data: st.DataObject) -> None:
+def test_samples__requested_dtype_shape_and_writability(data: st.DataObject) -> None:
+    """The array has the dtype, shape and writability that were requested."""
     dtype, writable = data.draw(dtypes("numpy")), data.draw(st.booleans())
     shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
     sample = data.draw(samples("numpy", dtypes=dtype, shapes=shape, writable=writable, requires_grad=False))
@@ -69,12 +72,14 @@ def test_what_is_asked_for_is_drawn(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("layout", known.cases)
-def test_every_layout_is_drawn_by_its_name(layout: str) -> None:
+def test_samples__layouts_by_name(layout: str) -> None:
+    """Each layout can be requested by its name."""
     assert {sample.layout for sample in drawn(samples("numpy", layouts=layout), 20)} == {layout}
 
 
 @pytest.mark.parametrize("layout", ["strided", "offset", "odd strides"])
-def test_axes_of_one_element_cost_no_memory(layout: str) -> None:
+def test_samples__axes_of_length_one_take_no_memory(layout: str) -> None:
+    """Axes of length one do not enlarge the memory behind an array."""
     shape = (*[1] * 8, 2, *[1] * 10)
     owner = least(samples("numpy", layouts=layout, dtypes="int8", shapes=shape)).array
     while isinstance(owner.base, np.ndarray):
@@ -82,7 +87,8 @@ def test_axes_of_one_element_cost_no_memory(layout: str) -> None:
     assert owner.nbytes <= 8
 
 
-def test_everything_valid_is_drawn_where_nothing_is_asked() -> None:
+def test_samples__everything_is_drawn_by_default() -> None:
+    """Without options, every layout and dtype is drawn, with and without axes, elements and writability."""
     some = drawn(samples("numpy"), 1500)
     assert {sample.layout for sample in some} == set(known.cases)
     assert {sample.values.dtype.name for sample in some} == set(HOST_DTYPES)
@@ -92,7 +98,8 @@ def test_everything_valid_is_drawn_where_nothing_is_asked() -> None:
     assert {"C", "Fortran", "reversed", "broadcast", "byte-swapped", "read-only", "memmap"} <= frozen
 
 
-def test_options_may_be_strategies_or_objects_of_the_library() -> None:
+def test_arrays__options_as_strategies_or_objects() -> None:
+    """Options may be strategies, and dtypes may be objects of the library."""
     strategy = arrays(
         "numpy",
         dtypes=st.sampled_from(["int8", np.dtype("float32"), np.uint16]),
@@ -108,7 +115,8 @@ def test_options_may_be_strategies_or_objects_of_the_library() -> None:
     assert {x.shape for x in drawn(arrays("numpy", shapes=3), 10)} == {(3,)}
 
 
-def test_of_a_list_of_dtypes_those_are_drawn_that_the_library_has(own_registry: None) -> None:
+def test_arrays__list_of_dtypes(own_registry: None) -> None:
+    """Of a list of dtypes, those that the library has are drawn; it is refused if there are none."""
     some = drawn(arrays("numpy", dtypes=["float64", np.int8]))
     assert {x.dtype.name for x in some} == {"float64", "int8"}
     lacks = get("numpy").unsupported_dtype("float31", Device("cpu"))
@@ -121,7 +129,8 @@ def test_of_a_list_of_dtypes_those_are_drawn_that_the_library_has(own_registry: 
         arrays("toylib", dtypes=["float64"])
 
 
-def test_trees_are_containers_of_the_leaves_that_the_library_converts() -> None:
+def test_trees__containers_of_the_leaves() -> None:
+    """Trees of every kind of container are drawn, and `tree.map` reaches all of their leaves."""
     some = drawn(trees(st.builds(np.ones, st.just(2))), 300)
     kinds = {type(tree).__name__ for tree in some}
     assert kinds == {
@@ -140,18 +149,21 @@ def test_trees_are_containers_of_the_leaves_that_the_library_converts() -> None:
     assert len(seen) > 300
 
 
-def test_leaves_that_are_not_a_strategy_are_refused() -> None:
+def test_trees__refuse_leaves_without_a_strategy() -> None:
+    """Leaves that are not a strategy are refused."""
     with pytest.raises(xbridge.OptionError, match="the leaves are not a strategy but of type str"):
         trees("numpy")  # type: ignore[arg-type] # the mistake
 
 
-def test_strategies_that_never_go_together_satisfy_nothing() -> None:
+def test_arrays__contradictory_strategies() -> None:
+    """Strategies for options that never fit together yield no example."""
     strategy = arrays("numpy", layouts=st.just("byte-swapped"), dtypes=st.just("int8"))
     with pytest.raises((NoSuchExample, Unsatisfiable)):
         least(strategy)
 
 
-def test_host_arrays_are_arrays_of_numpy() -> None:
+def test_host_arrays__requested_options() -> None:
+    """Host arrays have the dtype, shape, layout, writability and bounds that were requested."""
     some = drawn(
         host_arrays(dtypes="int16", shapes=(2, 3), layouts="strided", writable=False, elements=(0, 5))
     )
@@ -161,19 +173,22 @@ def test_host_arrays_are_arrays_of_numpy() -> None:
         assert x.max() <= 5
 
 
-def test_a_dtype_whose_values_the_host_cannot_hold_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dtypes__without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ml_dtypes, only dtypes of NumPy itself are drawn."""
     monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
     assert all(hasattr(np, name) for name in drawn(dtypes("numpy")))
 
 
-def test_kinds_are_those_of_the_dtypes() -> None:
+def test_dtypes__kinds() -> None:
+    """kinds= restricts the dtypes to one or several kinds."""
     for kind in ("bool", "int", "float", "complex"):
         names = set(drawn(dtypes("numpy", kinds=kind)))
         assert names == {name for name in HOST_DTYPES if category(name) == kind}
     assert set(drawn(dtypes("numpy", kinds=("bool", "complex")))) == {"bool", "complex64", "complex128"}
 
 
-def test_the_devices_of_a_backend_come_host_first(own_registry: None) -> None:
+def test_devices__shrink_to_the_host(own_registry: None) -> None:
+    """All devices of a backend are drawn, and the simplest one is the host."""
     assert set(drawn(devices("numpy"))) == {Device("cpu")}
     places = (Device("cpu"), Device("far:0"))
     xbridge.register_backend("toylib", make_backend(devices=lambda: places))
@@ -217,16 +232,18 @@ def test_the_devices_of_a_backend_come_host_first(own_registry: None) -> None:
     ],
     ids=repr,
 )
-def test_what_cannot_be_drawn_is_refused_at_once(
+def test_arrays__refuse_impossible_options_at_once(
     asked: dict[str, Any], error: type[Exception], words: str
 ) -> None:
+    """Options that cannot be met are refused as soon as the strategy is made."""
     for strategy in (arrays, samples):
         with pytest.raises(error, match=words) as caught:
             strategy("numpy", **asked)
         assert "; try " in str(caught.value)
 
 
-def test_an_unknown_backend_is_refused_at_once() -> None:
+def test_strategies__refuse_an_unknown_backend_at_once() -> None:
+    """Every strategy refuses an unknown backend as soon as it is made."""
     for ask in (arrays, samples, dtypes, layouts, devices, refusals):
         with pytest.raises(xbridge.UnknownBackendError, match="nolib"):
             ask("nolib")
@@ -237,7 +254,8 @@ def test_an_unknown_backend_is_refused_at_once() -> None:
         array_likes(backends="nolib")
 
 
-def test_kinds_of_dtypes_that_are_not_there_are_refused_at_once(own_registry: None) -> None:
+def test_dtypes__refuse_missing_kinds_at_once(own_registry: None) -> None:
+    """Unknown kinds, and kinds of which a library has no dtype, are refused at once."""
     with pytest.raises(xbridge.OptionError, match="the kinds are bool, int, float, complex"):
         dtypes("numpy", kinds="real")
     with pytest.raises(xbridge.OptionError, match="of kind 3: the kinds are bool, int, float, complex"):
@@ -285,7 +303,8 @@ def toylib(own_registry: None) -> None:
 
 
 @pytest.mark.usefixtures("toylib")
-def test_a_library_of_which_nothing_is_known_is_drawn_on_every_device() -> None:
+def test_samples__unknown_library_on_every_device() -> None:
+    """Arrays of a library that the kit does not know are drawn on all of its devices."""
     some = drawn(samples("toylib"), 400)
     kinds = {(xbridge.device_of(sample.array), sample.tracked, sample.writable) for sample in some}
     assert kinds == {
@@ -297,7 +316,8 @@ def test_a_library_of_which_nothing_is_known_is_drawn_on_every_device() -> None:
 
 
 @pytest.mark.usefixtures("toylib")
-def test_a_device_can_be_asked_for_and_has_its_own_dtypes() -> None:
+def test_samples__requested_device_has_its_own_dtypes() -> None:
+    """Arrays on a requested device have only the dtypes that it supports."""
     for device, has_bytes in (("cpu", True), ("far:0", False)):
         some = drawn(samples("toylib", devices=device), 300)
         assert {xbridge.device_of(sample.array) for sample in some} == {device}
@@ -311,7 +331,8 @@ def test_a_device_can_be_asked_for_and_has_its_own_dtypes() -> None:
 
 
 @pytest.mark.usefixtures("toylib")
-def test_a_library_without_read_only_arrays_has_none_to_draw() -> None:
+def test_arrays__refuse_what_a_library_lacks() -> None:
+    """Read-only arrays, refusals and gradients of integers are refused where a library has none."""
     with pytest.raises(xbridge.OptionError, match="toylib has none"):
         arrays("toylib", writable=False)
     with pytest.raises(xbridge.OptionError, match="the test kit has none"):

@@ -49,7 +49,8 @@ def laid(case: LayoutCase, word: str) -> list[tuple[Tensor, Host]]:
 
 @pytest.mark.parametrize("word", DTYPES_OF_TORCH)
 @pytest.mark.parametrize("name", known.cases)
-def test_every_way_holds_the_bits_that_were_laid_and_reads_them_back(name: str, word: str) -> None:
+def test_torch_samples__hold_bits_and_read_them_back(name: str, word: str) -> None:
+    """A tensor of any layout holds the bits that it was made of, and `read` returns a copy."""
     case = known.cases[name]
     examples = laid(case, word)
     for tensor, values in examples:
@@ -65,7 +66,8 @@ def test_every_way_holds_the_bits_that_were_laid_and_reads_them_back(name: str, 
 
 
 @pytest.mark.parametrize("name", ["strided", "offset", "transposed", "channels-last", "expanded"])
-def test_the_base_of_a_view_is_an_ordinary_tensor_of_its_dtype(name: str) -> None:
+def test_torch_samples__base_of_a_view(name: str) -> None:
+    """The base of a view is an ordinary tensor of the same dtype."""
     x = known.cases[name].make(values_of("float32", (2, 3, 2, 2)))
     assert x._base is not None
     assert (x._base.dtype, x._base._base) == (x.dtype, None)
@@ -73,7 +75,8 @@ def test_the_base_of_a_view_is_an_ordinary_tensor_of_its_dtype(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", known.cases)
-def test_a_tensor_can_be_written_as_its_way_says_and_all_of_it_changes(name: str) -> None:
+def test_torch_samples__write_changes_every_element(name: str) -> None:
+    """A tensor is writable exactly when its layout says so, and `write` changes all of it."""
     case = known.cases[name]
     for word in ("bool", "int32", "float32", "complex64", "bfloat16"):
         for tensor, values in laid(case, word):
@@ -89,7 +92,8 @@ def test_a_tensor_can_be_written_as_its_way_says_and_all_of_it_changes(name: str
 
 
 @pytest.mark.parametrize("name", [name for name, case in known.cases.items() if case.require_grad])
-def test_a_tracked_tensor_is_a_new_leaf_over_the_same_memory(name: str) -> None:
+def test_torch_samples__require_grad_makes_a_leaf(name: str) -> None:
+    """`require_grad` returns a new leaf over the same memory."""
     case = known.cases[name]
     assert case.require_grad
     for word in ("float32", "complex64"):
@@ -111,7 +115,8 @@ def one(name: str, word: str = "complex64", shape: tuple[int, ...] = (2, 3, 2, 2
     return case.make(case.fold(values) if case.fold else values)
 
 
-def test_every_layout_has_the_property_that_its_name_says() -> None:
+def test_torch_samples__layouts_are_what_they_are_called() -> None:
+    """Each layout has the strides, pending operation or place in a graph that its name promises."""
     assert one("contiguous").is_contiguous()
     assert one("transposed").stride() == (1, 2, 6, 12)
     assert one("channels-last").is_contiguous(memory_format=torch.channels_last)
@@ -132,20 +137,23 @@ def test_every_layout_has_the_property_that_its_name_says() -> None:
     assert not one("view of a leaf").is_leaf
 
 
-def test_the_view_of_a_grad_shares_memory_with_the_grad_of_a_living_leaf() -> None:
+def test_torch_samples__view_of_a_grad() -> None:
+    """The view of a grad keeps its leaf alive, and shares memory with the grad."""
     view = one("view of a grad")
     assert np.array_equal(touched(view), touched(view.leaf.grad))
     known.write(view)
     assert same_bits(view, view.leaf.grad)
 
 
-def test_samples_have_graphs_even_if_gradients_are_off() -> None:
+def test_torch_samples__graphs_without_grad_mode() -> None:
+    """Tensors have their graphs even if they are made under `torch.no_grad`."""
     with torch.no_grad():
         assert not one("non-leaf").is_leaf
         assert one("view of a leaf").requires_grad
 
 
-def test_the_graph_shows_if_a_gradient_reaches_the_source() -> None:
+def test_reaches__follows_the_graph() -> None:
+    """`reaches` tells whether a gradient of one tensor flows back to another."""
     leaf, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     middle = leaf * 2
     result = (middle + other) * middle
@@ -161,7 +169,8 @@ def test_the_graph_shows_if_a_gradient_reaches_the_source() -> None:
 
 
 @pytest.mark.parametrize("name", known.refused)
-def test_what_must_be_refused_is_torchs_and_is_refused(name: str) -> None:
+def test_torch_samples__refused_tensors(name: str) -> None:
+    """Every tensor that has to be refused is of torch, and its conversion is refused."""
     x = known.refused[name]()
     assert xbridge.backend_of(x) == "torch"
     for options in ({}, {"copy": True}):
@@ -169,7 +178,8 @@ def test_what_must_be_refused_is_torchs_and_is_refused(name: str) -> None:
             xbridge.to_backend(x, "numpy", **options)  # type: ignore[call-overload] # either option
 
 
-def test_a_wrapper_computes_with_what_it_holds() -> None:
+def test_torch_samples__wrapper_computes() -> None:
+    """The wrapper subclass computes with the tensor that it holds."""
     assert (known.refused["a wrapper"]() + 1).tolist() == [2.0, 2.0]
 
 
@@ -177,7 +187,8 @@ def test_a_wrapper_computes_with_what_it_holds() -> None:
 
 
 @given(samples("torch", devices="cpu"))
-def test_a_tensor_holds_its_values_and_is_tracked_and_writable_as_it_is_said(sample: Sample) -> None:
+def test_samples__tensor_is_as_described(sample: Sample) -> None:
+    """A tensor has the values, gradient tracking and writability that its sample says."""
     tensor = sample.array
     assert same_bits(tensor, sample.values)
     assert tensor.requires_grad == sample.tracked
@@ -189,7 +200,8 @@ def test_a_tensor_holds_its_values_and_is_tracked_and_writable_as_it_is_said(sam
             known.write(tensor)
 
 
-def test_everything_valid_is_drawn_where_nothing_is_asked() -> None:
+def test_samples__everything_of_torch_is_drawn_by_default() -> None:
+    """Without options, every layout and dtype of torch is drawn, and leaves of many layouts."""
     some = drawn(samples("torch", devices="cpu"), 1500)
     assert {sample.layout for sample in some} == set(known.cases)
     assert {str(sample.array.dtype) for sample in some} == {f"torch.{word}" for word in DTYPES_OF_TORCH}
@@ -197,7 +209,8 @@ def test_everything_valid_is_drawn_where_nothing_is_asked() -> None:
     assert {"contiguous", "transposed", "conj", "neg", "leaf", "Parameter"} <= leaves
 
 
-def test_tensors_that_require_grad_are_drawn_of_every_relation_to_a_graph() -> None:
+def test_samples__requires_grad() -> None:
+    """requires_grad= selects tensors by whether they are tracked, with every place in a graph."""
     some = drawn(samples("torch", devices="cpu", requires_grad=True), 600)
     assert all(sample.array.requires_grad for sample in some)
     assert {sample.layout for sample in some} == {
@@ -209,7 +222,8 @@ def test_tensors_that_require_grad_are_drawn_of_every_relation_to_a_graph() -> N
     }
 
 
-def test_tensors_that_autograd_or_inference_mode_restricts_are_drawn_only_on_request() -> None:
+def test_arrays__restricted_tensors_only_on_request() -> None:
+    """Tensors that require grad or belong to inference mode are drawn only on request."""
     some = drawn(arrays("torch", devices="cpu"), 400)
     assert not any(x.requires_grad or x.is_inference() for x in some)
     assert any(x.is_neg() for x in some)
@@ -221,7 +235,8 @@ def test_tensors_that_autograd_or_inference_mode_restricts_are_drawn_only_on_req
         assert not any(x.is_neg() for x in drawn(arrays("torch", devices="cpu"), 400))
 
 
-def test_every_device_is_drawn_and_an_array_there_holds_its_values() -> None:
+def test_samples__every_device_of_torch() -> None:
+    """Tensors on every device of torch hold their values."""
     assert set(drawn(devices("torch"))) == set(get("torch").devices())
     for device in get("torch").devices():
         for sample in drawn(samples("torch", devices=device), 100):
@@ -258,20 +273,23 @@ for there in (
 """
 
 
-def test_tensors_on_a_device_have_as_many_layouts() -> None:
+def test_samples__layouts_on_the_emulated_accelerator() -> None:
+    """Tensors on the emulated accelerator have views, pending operations and graphs too."""
     if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("this torch has no backends in Python")
     run = subprocess.run([sys.executable, "-c", AWAY], cwd=TESTS, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
 
 
-def test_dtypes_are_those_that_torch_has() -> None:
+def test_dtypes__of_torch() -> None:
+    """The dtypes drawn are those that torch has, and may be requested as its objects."""
     assert set(drawn(dtypes("torch"))) == set(DTYPES_OF_TORCH)
     some = drawn(arrays("torch", dtypes=torch.bfloat16, layouts="transposed"), 10)
     assert {x.dtype for x in some} == {torch.bfloat16}
 
 
-def test_the_layouts_that_a_mark_may_name_without_their_library_are_those_of_the_libraries() -> None:
+def test_without__knows_the_layouts_of_all_libraries() -> None:
+    """Each layout that can be left out while its library is missing is a layout of some library."""
     backends = [name for name in xbridge.known_backends() if xbridge.is_available(name)]
     assert {layout for name in backends for layout in samples_of(name).cases} | {
         "backwards",
@@ -279,7 +297,8 @@ def test_the_layouts_that_a_mark_may_name_without_their_library_are_those_of_the
     } >= LAYOUTS
 
 
-def test_the_simplest_tensor_is_zero() -> None:
+def test_arrays__shrink_to_a_zero_of_torch() -> None:
+    """The simplest tensor is a 0-d zero, and a failure shrinks to one element among zeros."""
     x = least(arrays("torch"))
     assert (tuple(x.shape), x.dtype, x.item(), x.requires_grad) == ((), torch.float64, 0.0, False)
     assert type(x) is torch.Tensor
@@ -303,11 +322,13 @@ def test_the_simplest_tensor_is_zero() -> None:
     ],
     ids=repr,
 )
-def test_what_torch_cannot_have_is_refused_at_once(asked: Any, error: type[Exception], words: str) -> None:
+def test_arrays__refuse_impossible_options_of_torch(asked: Any, error: type[Exception], words: str) -> None:
+    """Options that torch cannot meet are refused as soon as the strategy is made."""
     with pytest.raises(error, match=words) as caught:
         arrays("torch", **asked)
     assert "; try " in str(caught.value)
 
 
-def test_refusals_are_drawn_of_every_kind() -> None:
+def test_refusals__kinds_of_tensors() -> None:
+    """Tensors, fake tensors and wrappers are drawn among the refusals."""
     assert {type(x).__name__ for x in drawn(refusals("torch"), 300)} >= {"Tensor", "FakeTensor", "Wrapper"}

@@ -13,7 +13,8 @@ from xbridge.testing.strategies import arrays, arrays_together, axes, indices, x
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch", "array_api_strict"])
-def test_arrays_together_are_of_one_device_dtype_and_shape(library: str) -> None:
+def test_arrays_together__same_device_dtype_and_shape(library: str) -> None:
+    """By default, arrays drawn together have the same device, dtype and shape."""
     if not xbridge.is_available(library):
         pytest.skip(f"{library} is not installed")
     for x, y, z in drawn(arrays_together(library, 3), 60):
@@ -22,7 +23,8 @@ def test_arrays_together_are_of_one_device_dtype_and_shape(library: str) -> None
         assert xbridge.device_of(x) == xbridge.device_of(y) == xbridge.device_of(z)
 
 
-def test_shapes_broadcast_or_are_those_that_are_given() -> None:
+def test_arrays_together__shapes() -> None:
+    """Shapes broadcast to that of the first array, or are the given ones."""
     some = drawn(arrays_together("numpy", 3, shapes="broadcastable"), 200)
     for group in some:
         assert np.broadcast_shapes(*(x.shape for x in group)) == group[0].shape
@@ -31,7 +33,8 @@ def test_shapes_broadcast_or_are_those_that_are_given() -> None:
     assert (x.shape, y.shape) == ((2, 3), (3,))
 
 
-def test_dtypes_are_promoted_by_the_standard_or_are_the_one_that_is_given() -> None:
+def test_arrays_together__dtypes() -> None:
+    """Dtypes are ones that the standard promotes, or the given one for every array."""
     strict = pytest.importorskip("array_api_strict")
     some = drawn(arrays_together("array_api_strict", dtypes="promotable", devices="cpu"), 200)
     for x, y in some:
@@ -54,12 +57,14 @@ def test_dtypes_are_promoted_by_the_standard_or_are_the_one_that_is_given() -> N
     ],
     ids=str,
 )
-def test_options_that_mean_nothing_are_refused(asked: dict[str, Any]) -> None:
+def test_arrays_together__refuse_invalid_options(asked: dict[str, Any]) -> None:
+    """Invalid shapes, dtypes and numbers of arrays are refused with a suggestion."""
     with pytest.raises(xbridge.OptionError, match="; try "):
         arrays_together("numpy", **asked)
 
 
-def test_dtypes_of_the_standard_are_those_that_the_library_has_now() -> None:
+def test_xp_dtypes__follow_the_configuration() -> None:
+    """Dtypes of the standard are drawn only if the library has them in its current configuration."""
     assert set(drawn(xp_dtypes("numpy", ("float", "complex")))) == {
         "float32",
         "float64",
@@ -73,12 +78,14 @@ def test_dtypes_of_the_standard_are_those_that_the_library_has_now() -> None:
             assert set(drawn(xp_dtypes("jax", "float"))) == {"float32"}
 
 
-def test_a_dtype_that_the_library_lacks_is_refused_as_for_arrays() -> None:
+def test_arrays_together__unknown_dtype() -> None:
+    """A dtype that the library lacks is refused, as by `arrays`."""
     with pytest.raises(xbridge.DTypeError, match="; try "):
         drawn(arrays_together("numpy", dtypes="float99"))
 
 
-def test_axes_and_indices_select_from_the_array() -> None:
+def test_axes_and_indices__select_from_the_array() -> None:
+    """Axes and indices are valid for the array, and an array that has none is refused."""
     x = np.arange(12).reshape(3, 4)
     assert set(drawn(axes(x))) == {-2, -1, 0, 1}
     for axis in (0, -1):
@@ -89,14 +96,17 @@ def test_axes_and_indices_select_from_the_array() -> None:
             refused()
 
 
-def test_indices_are_of_the_library_and_device_of_the_array() -> None:
+def test_indices__library_and_device_of_the_array() -> None:
+    """Indices are an array of the same library on the same device."""
     strict = pytest.importorskip("array_api_strict")
     x = strict.ones(3, device=strict.Device("device1"))
     assert {chosen.device for chosen in drawn(indices(x), 5)} == {x.device}
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int16", "uint8"])
-def test_contents_fulfil_the_condition_that_is_asked_for(dtype: str) -> None:
+def test_arrays__contents(dtype: str) -> None:
+    """contents= gives constant, distinct, sorted or nondegenerate elements."""
+
     def some(contents: str) -> list[Any]:
         return drawn(arrays("numpy", dtypes=dtype, shapes=(3, 5), contents=contents, layouts="C"), 60)  # type: ignore[arg-type]
 
@@ -113,7 +123,8 @@ def test_contents_fulfil_the_condition_that_is_asked_for(dtype: str) -> None:
         assert len({*np.diff(np.unique(x)).tolist()}) > 1
 
 
-def test_distinct_contents_repeat_only_if_the_dtype_has_too_few_numbers() -> None:
+def test_arrays__contents_of_any_dtype_and_size() -> None:
+    """Elements repeat only if the dtype has too few numbers, and an array may have none or one."""
     x = least(arrays("numpy", dtypes="int8", shapes=(200,), contents="nondegenerate", layouts="C"))
     assert len(set(x.tolist())) == 127
     assert least(arrays("numpy", dtypes="float64", shapes=(0,), contents="constant", layouts="C")).size == 0
@@ -123,7 +134,8 @@ def test_distinct_contents_repeat_only_if_the_dtype_has_too_few_numbers() -> Non
 @pytest.mark.parametrize(
     "asked", [{"contents": "equal"}, {"contents": "distinct", "elements": (0, 1)}, {"nan": "loud"}], ids=str
 )
-def test_contents_that_mean_nothing_are_refused(asked: dict[str, Any]) -> None:
+def test_arrays__refuse_invalid_contents(asked: dict[str, Any]) -> None:
+    """Unknown contents, contents together with elements=, and unknown NaNs are refused."""
     with pytest.raises(xbridge.OptionError, match="; try "):
         arrays("numpy", **asked)
 
