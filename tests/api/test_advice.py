@@ -483,7 +483,8 @@ def _used(made: object) -> None:
 
 @by_torch
 @pytest.mark.parametrize("call", CALLS)
-def test_advice_that_is_followed_leads_to_a_result(call: str) -> None:
+def test_hint__returns_a_result_when_followed(call: str) -> None:
+    """Typing what a hint suggests into the failed call makes it return a result."""
     hint = hint_of(call)
     names = names_for(f"{call} {hint}")
     pieces = advice.alternatives(hint)
@@ -496,7 +497,8 @@ def test_advice_that_is_followed_leads_to_a_result(call: str) -> None:
 @pytest.mark.parametrize(
     "path", sorted(ROOT.rglob("*.py")), ids=lambda path: path.relative_to(ROOT).as_posix()
 )
-def test_every_advice_is_tried_or_listed_with_the_reason_why_not(path: Path) -> None:
+def test_hint__is_tried_or_listed_as_prose(path: Path) -> None:
+    """Every hint in the source is either run by a test or listed with the reason it cannot be."""
     tried = hints() if any(advice.templates(path)) else ()
     for line, text in advice.templates(path):
         form = re.escape(text).replace(r"\{\}", ".*")
@@ -511,7 +513,8 @@ def test_every_advice_is_tried_or_listed_with_the_reason_why_not(path: Path) -> 
 
 
 @pytest.mark.parametrize("call", [*WANTED, *EITHER])
-def test_advice_that_is_followed_gives_the_values_that_were_wanted(call: str) -> None:
+def test_hint__gives_the_expected_values_when_followed(call: str) -> None:
+    """Following a hint gives the values that the caller wanted in the first place."""
     names = names_for(call)
     results = []
     for piece in advice.alternatives(hint_of(call)):

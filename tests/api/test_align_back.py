@@ -37,7 +37,8 @@ def toys(own_registry: None) -> None:
 
 
 @pytest.mark.parametrize("order", list(permutations(["toy", "numpy", "number", "list"])))
-def test_the_first_array_decides_and_no_number_or_list(order: tuple[str, ...]) -> None:
+def test_align_back__first_array_decides(order: tuple[str, ...]) -> None:
+    """The first array picks the backend unless `like` or `backend` is given; numbers and lists never do."""
     inputs: dict[str, Any] = {"toy": Toy(A), "numpy": A, "number": 2.5, "list": [1, 2]}
     first = "toylib" if order.index("toy") < order.index("numpy") else "numpy"
     for options, winner in (
@@ -60,9 +61,10 @@ def test_the_first_array_decides_and_no_number_or_list(order: tuple[str, ...]) -
 
 @pytest.mark.parametrize("verb", [xbridge.align, xbridge.align_back], ids=["align", "align_back"])
 @pytest.mark.parametrize("options", [{}, {"backend": "numpy"}, {"dtype": "nearest"}], ids=str)
-def test_the_backend_of_each_array_is_looked_up_once_and_describes_it_once(
+def test_align_back__inspects_each_array_once(
     verb: Callable[..., object], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`align` and `align_back` look up the backend of each array once and read its info once."""
     owned, described = Counter[type](), Counter[int]()
     original, info = registry.backend_for, make_backend().array_info
     verb(A)  # imports the modules of the engine
@@ -86,14 +88,16 @@ def test_the_backend_of_each_array_is_looked_up_once_and_describes_it_once(
     assert described[id(like)] <= 1
 
 
-def test_a_result_gets_the_original_dtype_only_if_the_caller_asks() -> None:
+def test_restore__keeps_dtype_unless_asked() -> None:
+    """A restored result keeps its dtype unless the caller passes `dtype=True`."""
     (_, _), restore = xbridge.align_back(A, Toy(A.astype("f8")))
     assert restore(np.ones(2, "f8")).dtype == "f8"
     assert restore(np.ones(2, "f8"), dtype=True).dtype == "f4"
     assert restore(A, to=1, dtype=True).data.dtype == "f8"
 
 
-def test_a_result_gets_any_dtype_that_is_named() -> None:
+def test_restore__accepts_any_dtype() -> None:
+    """`restore` casts to any dtype given by name or type, and rejects a name that is not a dtype."""
     _, restore = xbridge.align_back(A)
     for dtype, made in (("f8", "f8"), (None, "f8"), (False, "f8"), ("float16", "f2"), (int, "i8")):
         named = {"f8": "float64"}.get(dtype, dtype) if isinstance(dtype, str) else dtype
@@ -102,7 +106,8 @@ def test_a_result_gets_any_dtype_that_is_named() -> None:
         restore(A, dtype="yes")
 
 
-def test_all_arrays_get_a_dtype_that_is_named() -> None:
+def test_align__dtype_applies_to_all_arrays() -> None:
+    """A dtype passed to `align`, `align_back` or `aligned` is the dtype of every array."""
     for made in (
         xbridge.align(A, Toy(A), [1], dtype="float64"),
         xbridge.align_back(A, A, dtype="float64")[0],
@@ -117,7 +122,8 @@ def test_all_arrays_get_a_dtype_that_is_named() -> None:
 
 
 @pytest.mark.parametrize("scalar", [np.float64(2), np.bool_(1)], ids=["float", "bool"])
-def test_a_scalar_of_numpys_decides_only_alone(scalar: Any) -> None:
+def test_align_back__numpy_scalar_decides_only_alone(scalar: Any) -> None:
+    """A NumPy scalar picks the backend only when there is no other array."""
     (n, x), restore = xbridge.align_back(scalar, Toy(A))
     assert [type(n), type(x)] == [Toy, Toy]
     assert (n.data.dtype, n.data.shape) == (scalar.dtype, ())
@@ -137,7 +143,8 @@ def test_a_scalar_of_numpys_decides_only_alone(scalar: Any) -> None:
     ],
     ids=lambda given: type(given).__name__,
 )
-def test_like_is_an_array(like: Any, hint: str) -> None:
+def test_like__must_be_an_array(like: Any, hint: str) -> None:
+    """Every function with a `like` option rejects anything but an array and suggests a fix."""
     calls: list[Callable[[], object]] = [
         lambda: xbridge.align(A, like=like),
         lambda: xbridge.align_back(A, like=like),
@@ -150,7 +157,8 @@ def test_like_is_an_array(like: Any, hint: str) -> None:
             call()
 
 
-def test_an_error_says_which_argument_it_is_of() -> None:
+def test_align__error_names_the_argument() -> None:
+    """Errors of `align`, `align_back` and `aligned` name the argument or result they are about."""
     bad = np.array([None])
     for align in (xbridge.align, xbridge.align_back):
         with pytest.raises(xbridge.DTypeError, match=r"^at xs\[2\]: cannot convert a numpy object array"):
@@ -170,7 +178,8 @@ def test_an_error_says_which_argument_it_is_of() -> None:
 
 @pytest.mark.parametrize("position", [0, 1])
 @pytest.mark.parametrize("backend", ["numpy", "torch", "array_api_strict"])
-def test_an_error_names_the_argument_whose_device_decides_too(backend: str, position: int) -> None:
+def test_align__error_names_the_argument_that_sets_the_device(backend: str, position: int) -> None:
+    """The position is named even if the array fails while its device is being looked up."""
     pytest.importorskip(backend)
     xs: list[object] = [3, 4]
     xs.insert(position, array_only(np.array(["a"])))
@@ -178,20 +187,23 @@ def test_an_error_names_the_argument_whose_device_decides_too(backend: str, posi
         xbridge.align(*xs, backend=backend)
 
 
-def test_a_result_that_is_not_an_array_is_returned_unchanged() -> None:
+def test_restore__returns_non_arrays_unchanged() -> None:
+    """A result that is not an array is returned as the same object."""
     _, restore = xbridge.align_back(Toy(A), A)
     for x in (None, 3, 2.5, True, 1j, "text", b"bytes", np.str_("text"), object()):
         assert restore(x) is x
 
 
-def test_nothing_goes_back_to_several_devices() -> None:
+def test_restore__refuses_sharded_targets() -> None:
+    """A result cannot be restored to an argument that is spread over several devices."""
     restore = Restore((("jax", SHARDED, "float32"), ("numpy", CPU, "float32")), 0)
     with pytest.raises(xbridge.DeviceError, match=r"to argument 0: it is on several devices; try align_back"):
         restore(A)
     assert restore(Toy(A), to=1).tolist() == A.tolist()
 
 
-def test_a_tree_of_results_is_restored() -> None:
+def test_restore__accepts_trees() -> None:
+    """`restore` converts every array in a tree and leaves the other leaves alone."""
     _, restore = xbridge.align_back(Toy(A), A)
     made = restore({"x": [A, 3], "y": (A, None)})
     assert [type(x) for x in (made["x"][0], made["y"][0])] == [Toy, Toy]
@@ -199,21 +211,24 @@ def test_a_tree_of_results_is_restored() -> None:
 
 
 @pytest.mark.parametrize("to", [1, 3, -2, 9, -9, "x", True, slice(0, 1)], ids=str)
-def test_a_result_goes_to_an_array_or_nowhere(to: Any) -> None:
+def test_restore__to_must_be_the_index_of_an_array(to: Any) -> None:
+    """`to` must be the position of an argument that was an array."""
     _, restore = xbridge.align_back(A, 2, A, [1])
     with pytest.raises(xbridge.OptionError, match=r"the arguments that were arrays are \[0, 2\]; try to=0"):
         restore(A, to=to)
 
 
 @pytest.mark.parametrize("xs", [(), (2, [1, 2]), ([A],)], ids=["nothing", "numbers", "a list of arrays"])
-def test_without_an_array_there_is_no_way_back_and_the_call_says_so(xs: tuple[object, ...]) -> None:
+def test_align_back__requires_an_array(xs: tuple[object, ...]) -> None:
+    """`align_back` raises if no argument is an array, even with `backend` and `like`."""
     with pytest.raises(xbridge.OptionError, match="no argument is an array; try align, or align_back with"):
         xbridge.align_back(*xs)
     with pytest.raises(xbridge.OptionError, match="no argument is an array"):
         xbridge.align_back(*xs, backend="numpy", like=Toy(A))
 
 
-def test_the_way_back_keeps_no_array() -> None:
+def test_restore__holds_no_reference_to_arguments() -> None:
+    """`restore` does not keep the arguments of `align_back` alive."""
     import weakref
 
     x = np.ones(3)
@@ -224,7 +239,8 @@ def test_the_way_back_keeps_no_array() -> None:
     assert restore(Toy(A)).tolist() == A.tolist()
 
 
-def test_a_refusal_of_align_is_a_refusal_here() -> None:
+def test_align_back__raises_what_align_raises() -> None:
+    """`align_back` raises the same errors as `align`."""
     with pytest.raises(xbridge.DTypeError):
         xbridge.align_back(Toy(A), np.array(["text"]))
     with pytest.raises(xbridge.CopyError):
@@ -236,7 +252,8 @@ def kinds(*xs: object, **named: object) -> list[type]:
     return [type(x) for x in (*xs, *named.values())]
 
 
-def test_a_function_sees_one_library_and_everything_else_as_it_is() -> None:
+def test_aligned__function_sees_one_library() -> None:
+    """An aligned function gets all arrays in one library and everything else untouched."""
     seen: list[list[type]] = []
 
     @xbridge.aligned
@@ -257,7 +274,9 @@ def test_a_function_sees_one_library_and_everything_else_as_it_is() -> None:
     ]
 
 
-def test_a_function_may_have_a_library_of_its_own() -> None:
+def test_aligned__accepts_a_fixed_backend() -> None:
+    """With `backend` or `like`, the function always runs in that library."""
+
     @xbridge.aligned(backend="toylib")
     def f(x: Any, /) -> Any:
         assert type(x) is Toy
@@ -273,7 +292,8 @@ def test_a_function_may_have_a_library_of_its_own() -> None:
     assert g.__wrapped__(A) is np.ndarray  # type: ignore[attr-defined]
 
 
-def test_results_go_back_to_the_first_array_in_containers_too() -> None:
+def test_aligned__converts_containers_of_results() -> None:
+    """Arrays in dicts and tuples that a function returns go back to the first array's library."""
 
     @xbridge.aligned(backend="numpy")
     def f(x: Any, y: Any) -> dict[str, Any]:
@@ -283,7 +303,9 @@ def test_results_go_back_to_the_first_array_in_containers_too() -> None:
     assert kinds(made["sum"], *made["both"], made["n"]) == [Toy, Toy, Toy, int]
 
 
-def test_a_method_of_any_kind_can_be_aligned() -> None:
+def test_aligned__decorates_methods() -> None:
+    """Instance methods, class methods and static methods can be aligned."""
+
     class Model:
         @xbridge.aligned(backend="toylib")
         def method(self, x: Any) -> Any:
@@ -308,7 +330,9 @@ def test_a_method_of_any_kind_can_be_aligned() -> None:
     assert type(Model.static(Toy(A), A)) is Toy
 
 
-def test_an_aligned_function_looks_like_the_function() -> None:
+def test_aligned__preserves_name_doc_and_signature() -> None:
+    """An aligned function has the name, docstring and signature of the original."""
+
     @xbridge.aligned
     def f(x: int, *, y: str = "s") -> float:
         """What it does."""
@@ -318,7 +342,9 @@ def test_an_aligned_function_looks_like_the_function() -> None:
     assert str(inspect.signature(f)) == "(x: 'int', *, y: 'str' = 's') -> 'float'"
 
 
-def test_an_object_that_returns_itself_is_itself() -> None:
+def test_aligned__returns_self_as_is() -> None:
+    """A method that returns `self` returns the same object, not a copy."""
+
     @dataclass
     class Model:
         w: Any = None
@@ -336,7 +362,8 @@ def test_an_object_that_returns_itself_is_itself() -> None:
 @pytest.mark.parametrize(
     "fn", ["torch", 3, staticmethod(abs), classmethod(type), property(abs)], ids=stable_id
 )
-def test_an_object_that_is_not_a_function_cannot_be_decorated(fn: Any) -> None:
+def test_aligned__refuses_non_functions(fn: Any) -> None:
+    """Decorating something that is not a plain function raises and says what to decorate instead."""
     with pytest.raises(xbridge.OptionError, match=r"align an? \w+: it is not a function; try "):
         xbridge.aligned(fn)
 
@@ -358,7 +385,8 @@ class Later:
     ids=["map", "generator", "partial", "coroutine"],
 )
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-def test_a_result_that_comes_later_is_refused(fn: Any, name: str) -> None:
+def test_aligned__refuses_lazy_results(fn: Any, name: str) -> None:
+    """A call whose result is an iterator or a coroutine raises, since its arrays would come later."""
     with pytest.raises(xbridge.OptionError, match=f"cannot align .*{name}.*: its results come later"):
         xbridge.aligned(fn)(A)
 
@@ -375,7 +403,8 @@ async def asynchronous() -> Any:
 
 
 @pytest.mark.parametrize("fn", [coroutine, generator, asynchronous, partial(coroutine)])
-def test_a_function_whose_results_come_later_is_refused(fn: Any) -> None:
+def test_aligned__refuses_generators_and_coroutines(fn: Any) -> None:
+    """Generator functions and coroutine functions cannot be decorated."""
     name = getattr(fn, "__name__", "partial")
     with pytest.raises(xbridge.OptionError, match=f"cannot align {name}: .* try align_back inside it"):
         xbridge.aligned(fn)
@@ -383,7 +412,8 @@ def test_a_function_whose_results_come_later_is_refused(fn: Any) -> None:
         xbridge.aligned(backend="numpy")(fn)
 
 
-def test_arrays_in_plain_containers_need_no_library_but_numpy() -> None:
+def test_align_back__plain_containers_need_only_numpy() -> None:
+    """Aligning and restoring plain containers works with NumPy as the only library installed."""
     code = """
     import numpy as np, xbridge
     f = xbridge.aligned(lambda x: x + 1)

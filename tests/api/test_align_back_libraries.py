@@ -29,9 +29,8 @@ def inputs(device: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("order", list(permutations([*NAMES, "number", "list"])), ids=" ".join)
-def test_explicit_goes_before_like_and_like_before_the_first_array(
-    order: tuple[str, ...], device: str
-) -> None:
+def test_align_back__backend_overrides_like_overrides_first(order: tuple[str, ...], device: str) -> None:
+    """`backend` takes precedence over `like`, and `like` over the first array, in every order."""
     given = inputs(device)
     first = next(name for name in order if name in NAMES)
     for options, winner in [
@@ -56,7 +55,9 @@ def test_explicit_goes_before_like_and_like_before_the_first_array(
         assert xbridge.backend_of(restore(result)) == first
 
 
-def test_a_function_written_in_torch_serves_all() -> None:
+def test_aligned__torch_function_accepts_every_library() -> None:
+    """A function written for torch can be called with arrays of any library."""
+
     @xbridge.aligned(backend="torch")
     def norm(x: Any, y: Any) -> Any:
         return torch.dist(x, y)
@@ -69,7 +70,8 @@ def test_a_function_written_in_torch_serves_all() -> None:
 
 
 @pytest.mark.skipif("jax" not in NAMES, reason="JAX is not installed")
-def test_results_may_have_to_be_narrowed_for_the_library_that_they_go_back_to() -> None:
+def test_aligned__casts_results_if_target_lacks_dtype() -> None:
+    """With `dtype="default"` a result is cast to a dtype that the caller's library has."""
     x = xbridge.asarray([3.0, 1.0], backend="jax")
     made = xbridge.aligned(backend="numpy", dtype="default")(np.argsort)(x)
     assert (xbridge.backend_of(made), xbridge.dtype_of(made)) == ("jax", "int32")
@@ -78,7 +80,8 @@ def test_results_may_have_to_be_narrowed_for_the_library_that_they_go_back_to() 
         xbridge.aligned(backend="numpy")(np.argsort)(x)
 
 
-def test_a_graph_goes_through_an_aligned_function_of_torch() -> None:
+def test_aligned__keeps_the_graph_of_torch() -> None:
+    """Gradients flow through an aligned function that runs in torch."""
     w = torch.ones(2, requires_grad=True)
     xbridge.aligned(lambda x, y: (x * y).sum())(w, np.array([2.0, 3.0], "f4")).backward()
     assert w.grad.tolist() == [2, 3]

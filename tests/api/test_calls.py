@@ -92,7 +92,8 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_that_does_not_fit_is_answered_with_one_that_does(call: str) -> None:
+def test_callerror__hint_is_a_valid_call(call: str) -> None:
+    """A call that does not match the signature raises `CallError` with a call that does."""
     with pytest.raises(xbridge.CallError) as caught:
         eval(call, dict(NAMES))
     assert caught.value.hint == CALLS[call]
@@ -102,7 +103,8 @@ def test_a_call_that_does_not_fit_is_answered_with_one_that_does(call: str) -> N
 
 
 @pytest.mark.parametrize("hint", sorted(set(CALLS.values()) - {"restore(x, dtype='float32')"}))
-def test_the_call_to_type_runs(hint: str) -> None:
+def test_callerror__hint_runs(hint: str) -> None:
+    """Every call that `CallError` suggests can be run as it is."""
     for library in ("torch", "jax"):
         if library in hint:
             pytest.importorskip(library)
@@ -113,7 +115,8 @@ def test_the_call_to_type_runs(hint: str) -> None:
         assert "device=0" in hint  # of a machine with an accelerator
 
 
-def test_with_a_class_in_place_of_its_object_says_so_in_a_with_statement() -> None:
+def test_callerror__class_used_as_context_manager() -> None:
+    """Using `policy` or `record` uncalled in a `with` statement raises and says it is a class."""
     for context in (xbridge.policy, xbridge.record):
         with pytest.raises(xbridge.CallError, match="it is a class"), context:  # type: ignore[union-attr]
             pass
@@ -123,7 +126,8 @@ VERBS = ["to_backend", "to_numpy", "to_torch", "to_jax", "asarray", "align", "to
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_a_function_shows_its_own_parameters_and_documentation(name: str) -> None:
+def test_verbs__show_their_own_signature(name: str) -> None:
+    """`inspect` shows each public function with its own parameters, source and docstring."""
     fn = getattr(xbridge, name)
     parameters = inspect.signature(fn).parameters
     assert not {"more", "other"} & parameters.keys()
@@ -133,7 +137,9 @@ def test_a_function_shows_its_own_parameters_and_documentation(name: str) -> Non
     assert fn.__qualname__ == name
 
 
-def test_a_function_of_the_fast_path_begins_with_its_surplus() -> None:
+def test_inner_entry_point__requires_more_and_other() -> None:
+    """Entry points must declare the parameters that collect surplus arguments."""
+
     def wrong(x: object) -> object:
         return x
 
@@ -145,7 +151,8 @@ def raises(_: object = None) -> None:
     raise TypeError("of the caller")
 
 
-def test_a_type_error_inside_of_a_function_of_the_caller_is_not_about_the_call() -> None:
+def test_callerror__not_raised_for_errors_in_callbacks() -> None:
+    """A `TypeError` raised inside the caller's own function is not replaced."""
     with pytest.raises(TypeError, match="of the caller") as caught:
         tree.map(raises, [A])
     assert not isinstance(caught.value, xbridge.XBridgeError)
@@ -179,7 +186,8 @@ if xbridge.is_available("cupy"):
 
 
 @pytest.mark.parametrize("verb", FAILING)
-def test_a_traceback_has_the_frames_of_the_caller_and_one_of_ours_for_each_call(verb: str) -> None:
+def test_traceback__has_one_frame_per_call(verb: str) -> None:
+    """A traceback shows the caller's frames and one frame per call into xbridge."""
     do, names = FAILING[verb]
     for library in ("torch", "jax"):
         if library in verb:
@@ -189,7 +197,9 @@ def test_a_traceback_has_the_frames_of_the_caller_and_one_of_ours_for_each_call(
     assert frames(caught.value) == names
 
 
-def test_an_exception_of_a_library_stays_the_cause_with_its_own_frames() -> None:
+def test_traceback__keeps_frames_of_the_cause() -> None:
+    """An exception of another library remains the cause and keeps its own frames."""
+
     def export() -> object:
         raise ValueError("of the library")
 
@@ -202,14 +212,16 @@ def test_an_exception_of_a_library_stays_the_cause_with_its_own_frames() -> None
     assert not any("xbridge/_" in file for file in files)
 
 
-def test_a_variable_of_the_environment_keeps_all_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_xbridge_traceback__full_keeps_all_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`XBRIDGE_TRACEBACK=full` shows the internal frames as well."""
     monkeypatch.setenv("XBRIDGE_TRACEBACK", "full")
     with pytest.raises(xbridge.UnsupportedArrayError) as caught:
         xbridge.to_numpy({})
     assert len(frames(caught.value)) > 4
 
 
-def test_an_error_in_a_program_takes_a_few_lines() -> None:
+def test_traceback__of_a_script_is_short() -> None:
+    """An uncaught error in a script prints two frames."""
     program = "import xbridge\nxbridge.align(3, {1: 2})\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -261,14 +273,16 @@ ORDERS: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
 
 
 @pytest.mark.parametrize("call", ORDERS)
-def test_an_argument_in_the_wrong_place_is_put_in_its_own(call: str) -> None:
+def test_callerror__suggests_swapped_arguments(call: str) -> None:
+    """A value passed to the wrong parameter is moved to the right one in the hint."""
     error, hint = ORDERS[call]
     with pytest.raises(error) as caught:
         eval(call, dict(NAMES))
     assert caught.value.hint == hint
 
 
-def test_a_name_without_a_near_one_gets_no_guess() -> None:
+def test_to_numpy__unknown_dtype_is_not_guessed() -> None:
+    """A dtype name with no close match gets the list of names and no guess."""
     with pytest.raises(xbridge.DTypeError, match="; try one of bool, "):
         xbridge.to_numpy(A, dtype="tf32")
 
@@ -283,19 +297,22 @@ def test_a_name_without_a_near_one_gets_no_guess() -> None:
         (tree, "tree_map", "map"),
     ],
 )
-def test_a_name_of_another_library_suggests_ours(module: Any, name: str, meant: str) -> None:
+def test_getattr__suggests_similar_names(module: Any, name: str, meant: str) -> None:
+    """A missing attribute with a similar name in other libraries suggests the one in xbridge."""
     with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; try {module.__name__}.{meant}$"):
         getattr(module, name)
 
 
 @pytest.mark.parametrize("name", ["zzz", "__path_of_nothing__"])
-def test_a_name_that_is_near_to_none_suggests_none(name: str) -> None:
+def test_getattr__suggests_nothing_without_a_match(name: str) -> None:
+    """A missing attribute with no close match raises a plain `AttributeError`."""
     with pytest.raises(AttributeError, match=rf"has no attribute '{name}'$"):
         getattr(tree, name)
 
 
 @pytest.mark.parametrize("name", ["torch", "jax", "dask", "cupy"])
-def test_each_library_has_a_verb_for_arrays_and_for_trees(name: str) -> None:
+def test_verbs__exist_for_each_library_and_for_trees(name: str) -> None:
+    """Each library has a `to_<library>` function for arrays and one in `xbridge.tree`."""
     convert, convert_tree = getattr(xbridge, f"to_{name}"), getattr(tree, f"to_{name}")
     if not xbridge.is_available(name):
         with pytest.raises(xbridge.MissingLibraryError):

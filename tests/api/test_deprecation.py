@@ -15,7 +15,7 @@ from xbridge._deprecation import RENAMED
 @pytest.mark.parametrize("module", [xbridge, errors], ids=lambda module: module.__name__)
 @pytest.mark.parametrize("name", RENAMED)
 def test_find_renamed__former_name_is_new_one(module: ModuleType, name: str) -> None:
-    """A former name is the object of the new one, warns at the caller's line each time, and is not listed."""
+    """A former name gives the object of the new one, warns at the caller's line and is not in `__all__`."""
     instead, removed_in = RENAMED[name]
     for _ in range(2):
         with pytest.warns(xbridge.XBridgeDeprecationWarning) as caught:
@@ -28,7 +28,7 @@ def test_find_renamed__former_name_is_new_one(module: ModuleType, name: str) -> 
 
 
 def test_find_renamed__unknown_name_is_attribute_error() -> None:
-    """A name that never was is the error of Python."""
+    """A name that never existed raises the usual `AttributeError`."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for module in (xbridge, errors):

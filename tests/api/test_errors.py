@@ -109,13 +109,15 @@ class Kind(enum.Enum):
     ],
     ids=lambda x: type(x).__name__,
 )
-def test_the_hint_for_an_object_that_is_not_an_array_fits_its_class(x: object, hint: str) -> None:
+def test_unsupportedarrayerror__hint_depends_on_the_type(x: object, hint: str) -> None:
+    """The hint for an object that is not an array is specific to its type."""
     with pytest.raises(xbridge.UnsupportedArrayError) as caught:
         xbridge.to_numpy(x)
     assert caught.value.hint == hint
 
 
-def test_every_error_is_exported_and_is_the_built_in_that_a_caller_would_guess() -> None:
+def test_errors__subclass_a_builtin_exception() -> None:
+    """Every error is exported and derives from the built-in exception a caller would expect."""
     assert set(errors.__all__) == {"XBridgeError", "XBridgeDeprecationWarning", *BUILT_IN} | WARNINGS
     for name, built_in in BUILT_IN.items():
         error = getattr(xbridge, name)
@@ -127,27 +129,31 @@ def test_every_error_is_exported_and_is_the_built_in_that_a_caller_would_guess()
     assert issubclass(xbridge.PolicyWarning, UserWarning)
 
 
-def test_the_article_of_a_message_fits_the_library_after_it() -> None:
+def test_errors__article_agrees_with_library_name() -> None:
+    """Messages use "a" or "an" as the name of the library requires."""
     x = pytest.importorskip("array_api_strict").asarray([1j])
     with pytest.raises(xbridge.DTypeError, match="cannot convert an array_api_strict complex128 array of "):
         xbridge.to_backend(x, "numpy", dtype="int8")
 
 
-def test_an_error_survives_pickling() -> None:
+def test_errors__can_be_pickled() -> None:
+    """An error keeps its class and message through pickling."""
     with pytest.raises(xbridge.CopyError) as caught:
         xbridge.to_numpy(A, dtype="int8", copy=False)
     again = pickle.loads(pickle.dumps(caught.value))
     assert (type(again), str(again)) == (xbridge.CopyError, str(caught.value))
 
 
-def test_what_a_library_raised_is_chained() -> None:
+def test_errors__chain_the_original_exception() -> None:
+    """The exception a library raised is the `__cause__` of the error that replaces it."""
     with pytest.raises(xbridge.DTypeError) as caught:
         xbridge.to_numpy(np.array(["x"]), dtype="float64")
     assert isinstance(caught.value.__cause__, ValueError)
     assert not isinstance(caught.value.__cause__, xbridge.XBridgeError)
 
 
-def test_a_refusal_leaves_everything_as_it_was() -> None:
+def test_errors__leave_arguments_unchanged() -> None:
+    """A call that raises leaves its arguments unmodified and holds none of their buffers."""
     xbridge.register_backend("toylib", make_backend())
     numbers = array.array("d", [1.0, 2.0])
     toy = Toy(np.ones(3))

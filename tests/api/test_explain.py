@@ -46,7 +46,8 @@ def outcome(call: Conversion) -> Any:
 
 @settings(max_examples=150)
 @given(conversions())
-def test_every_claim_of_a_plan_is_what_then_happens(call: Conversion) -> None:
+def test_explain__plan_describes_the_actual_conversion(call: Conversion) -> None:
+    """Everything a plan says about memory, values and gradients holds for the conversion itself."""
     plan = explain(call.array, call.target, **call.options)
     result = outcome(call)
     if isinstance(result, xbridge.XBridgeError):
@@ -117,7 +118,8 @@ def history_is_as_told(plan: Plan, call: Conversion, result: Any) -> None:
 
 @settings(max_examples=75)
 @given(conversions())
-def test_the_steps_of_a_plan_make_the_memory_that_they_report(call: Conversion) -> None:
+def test_explain__steps_allocate_what_they_report(call: Conversion) -> None:
+    """Running the steps of a plan one by one allocates exactly the bytes they report."""
     plan = explain(call.array, call.target, **call.options)
     x: Any = call.array
     for step in plan.steps:
@@ -136,20 +138,23 @@ def held(x: Any) -> Any:
     return getattr(x, "_array", x)
 
 
-def test_the_cast_of_chunks_reports_the_memory_of_the_cast_array() -> None:
+def test_explain__dask_cast_reports_bytes_of_the_result() -> None:
+    """Casting a chunked array reports the size of the result."""
     da = pytest.importorskip("dask.array")
     call = Conversion(da.ones(3, chunks=2), "numpy", {"dtype": "float32"})
-    test_the_steps_of_a_plan_make_the_memory_that_they_report.hypothesis.inner_test(call)  # type: ignore[attr-defined]
+    test_explain__steps_allocate_what_they_report.hypothesis.inner_test(call)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("op", get_args(Op))
-def test_every_operation_of_a_step_is_a_function_of_backends_or_of_host_memory(op: str) -> None:
+def test_step__op_is_a_backend_or_host_function(op: str) -> None:
+    """Every operation a step can name exists in the backend protocol or in `_host`."""
     assert op in (*VERBS, *OPTIONAL) or callable(getattr(_host, op))
 
 
 @settings(max_examples=75)
 @given(conversions())
-def test_the_plan_that_is_shown_is_the_plan_that_runs(call: Conversion) -> None:
+def test_explain__plan_is_the_one_executed(call: Conversion) -> None:
+    """The plan that `explain` returns equals the plan that the conversion runs."""
     ran = []
     told = explain(call.array, call.target, **call.options)
 
@@ -169,7 +174,8 @@ def test_the_plan_that_is_shown_is_the_plan_that_runs(call: Conversion) -> None:
 
 @settings(max_examples=75)
 @given(conversions().map(lambda call: call._replace(options={})))
-def test_the_hot_path_does_what_the_plan_says(call: Conversion) -> None:
+def test_explain__matches_the_fast_path(call: Conversion) -> None:
+    """A plan also describes conversions that take the fast path."""
     plan = explain(call.array, call.target)
     result = outcome(call)
     if isinstance(result, xbridge.XBridgeError):
@@ -180,7 +186,8 @@ def test_the_hot_path_does_what_the_plan_says(call: Conversion) -> None:
     history_is_as_told(plan, call, result)
 
 
-def test_bytes_in_foreign_order_are_put_right_once() -> None:
+def test_explain__byte_order_and_cast_are_one_step() -> None:
+    """Swapping bytes and casting takes one copy, not two."""
     pytest.importorskip("torch")
     x = np.arange(3, dtype=">f8")
     plan = explain(x, "torch", dtype="float64")
@@ -191,7 +198,8 @@ def test_bytes_in_foreign_order_are_put_right_once() -> None:
 # -- nothing is read -----------------------------------------------------------------------------
 
 
-def test_a_conversion_of_memory_that_cannot_be_read_is_explained() -> None:
+def test_explain__reads_no_data() -> None:
+    """Planning never touches the data, even if the page cannot be read."""
     code = """
         import ctypes, mmap
         import numpy as np, xbridge
@@ -211,7 +219,8 @@ def test_a_conversion_of_memory_that_cannot_be_read_is_explained() -> None:
     assert status < 0, "the page could be read, so this test shows nothing"
 
 
-def test_a_promise_is_explained_and_not_kept() -> None:
+def test_explain__computes_nothing_lazy() -> None:
+    """A lazy dask array is explained without computing it, unknown shapes included."""
     da = pytest.importorskip("dask.array")
 
     def fail() -> None:
@@ -240,7 +249,8 @@ def test_a_promise_is_explained_and_not_kept() -> None:
     assert "? bytes" in str(plan)
 
 
-def test_what_has_no_memory_is_explained_within_its_library() -> None:
+def test_explain__meta_tensor_has_unknown_bytes() -> None:
+    """Sizes are unknown for tensors without memory."""
     torch = pytest.importorskip("torch")
     plan = explain(torch.ones(3, device="meta"), "torch", dtype="float64")
     assert plan.steps[0].nbytes is None
@@ -263,14 +273,16 @@ class Exporter:
         return self.array.copy() if self.copies else self.array
 
 
-def test_an_exporter_is_explained_by_what_it_shows() -> None:
+def test_explain__exporter_is_its_exported_array() -> None:
+    """An object with `__array__` is explained by the array it exports."""
     plan = explain(Exporter(np.ones(3), copies=False), "numpy")
     assert plan.shares_memory
     assert plan.source.backend == "numpy"
     assert plan.writable is False  # `__array__` does not say whose memory it is
 
 
-def test_an_exporter_that_would_have_to_copy_is_not_asked_to() -> None:
+def test_explain__refuses_exporters_that_copy() -> None:
+    """`explain` does not make an exporter copy its data and raises instead."""
     exporter = Exporter(np.ones(3), copies=True)
     with pytest.raises(xbridge.UnsupportedArrayError, match="explain a conversion of an Exporter") as caught:
         explain(exporter, "numpy")
@@ -278,7 +290,8 @@ def test_an_exporter_that_would_have_to_copy_is_not_asked_to() -> None:
     assert exporter.copied == 0
 
 
-def test_a_scalar_is_a_value_and_shares_nothing() -> None:
+def test_explain__scalar_shares_no_memory() -> None:
+    """Converting a NumPy scalar never shares memory, so `copy=False` is refused."""
     plan = explain(np.float32(3), "numpy")
     assert not plan.shares_memory
     refused = explain(np.float32(3), "numpy", copy=False)
@@ -287,7 +300,8 @@ def test_a_scalar_is_a_value_and_shares_nothing() -> None:
     assert str(refused.error) == str(caught.value)
 
 
-def test_a_plan_does_not_hold_on_to_its_array() -> None:
+def test_explain__plan_holds_no_reference_to_the_array() -> None:
+    """A plan does not keep its array alive."""
     from weakref import ref
 
     for options in ({}, {"copy": False, "dtype": "float32"}):
@@ -298,7 +312,8 @@ def test_a_plan_does_not_hold_on_to_its_array() -> None:
         assert gone() is None, plan
 
 
-def test_a_question_that_makes_no_sense_is_an_error_and_no_plan() -> None:
+def test_explain__raises_for_invalid_arguments() -> None:
+    """Arguments that are invalid raise directly instead of giving a plan with an error."""
     with pytest.raises(xbridge.UnknownBackendError):
         explain(np.ones(3), "numpi")
     with pytest.raises(xbridge.OptionError):
@@ -310,7 +325,8 @@ def test_a_question_that_makes_no_sense_is_an_error_and_no_plan() -> None:
 # -- options of asarray --------------------------------------------------------------------------
 
 
-def test_a_plan_shows_a_new_leaf_and_the_graph_that_ends() -> None:
+def test_explain__requires_grad_shows_leaf_and_cut() -> None:
+    """A plan says whether the result is a new leaf and whether the graph is cut."""
     torch = pytest.importorskip("torch")
     plan = explain(np.ones(3), "torch", requires_grad=True)
     assert plan.target is not None
@@ -322,7 +338,8 @@ def test_a_plan_shows_a_new_leaf_and_the_graph_that_ends() -> None:
     assert explain(tracked, "torch", requires_grad=False).cuts_graph
 
 
-def test_where_no_history_is_recorded_a_copy_cuts_the_graph() -> None:
+def test_explain__copy_under_no_grad_cuts_graph() -> None:
+    """Under `torch.no_grad` a copy cuts the graph, while the array itself keeps it."""
     torch = pytest.importorskip("torch")
     x = torch.ones(3, requires_grad=True)
     with torch.no_grad():
@@ -332,7 +349,8 @@ def test_where_no_history_is_recorded_a_copy_cuts_the_graph() -> None:
     assert explain(x, "torch", dtype="int64").cuts_graph
 
 
-def test_a_plan_shows_a_check_that_may_raise() -> None:
+def test_explain__checks_list_what_may_raise() -> None:
+    """A cast that depends on values appears in `checks`."""
     jax = pytest.importorskip("jax")
     with jax.enable_x64(False):
         plan = explain(np.arange(3), "jax", dtype="default")
@@ -344,14 +362,16 @@ def test_a_plan_shows_a_check_that_may_raise() -> None:
 
 @pytest.mark.parametrize("given", ["bool", "int8", "uint16", "int64", "float16", "float64", "complex64"])
 @pytest.mark.parametrize("wanted", ["bool", "uint8", "int32", "float16", "float32", "float64", "complex64"])
-def test_a_cast_is_exact_where_numpy_calls_it_safe(given: str, wanted: str) -> None:
+def test_explain__exact_agrees_with_can_cast(given: str, wanted: str) -> None:
+    """`exact` agrees with `np.can_cast`, except for int64 to float64, which NumPy calls safe."""
     plan = explain(np.ones(3, given), "numpy", dtype=wanted)
     safe = np.can_cast(given, wanted) or (given, wanted) == ("int64", "int64")
     rounds = given == "int64" and wanted == "float64"  # which NumPy calls safe
     assert plan.exact is (safe and not rounds and plan.error is None)
 
 
-def test_where_neither_library_has_the_cast_the_host_does_it() -> None:
+def test_explain__casts_on_host_if_neither_library_can() -> None:
+    """A cast that neither library has is done by NumPy."""
     strict, jax = pytest.importorskip("array_api_strict"), pytest.importorskip("jax")
     x = strict.asarray([0.3, -7.0])
     with jax.enable_x64(False):
@@ -364,7 +384,8 @@ def test_where_neither_library_has_the_cast_the_host_does_it() -> None:
 # -- how it is shown -----------------------------------------------------------------------------
 
 
-def test_a_plan_prints_as_a_few_aligned_lines() -> None:
+def test_plan__str_is_an_aligned_table() -> None:
+    """`str(plan)` has one line per end and step and a summary."""
     host = np.arange(6, dtype=">i4")
     host.flags.writeable = False
     assert str(explain(host, "numpy", dtype="float32")).splitlines() == [
@@ -376,7 +397,8 @@ def test_a_plan_prints_as_a_few_aligned_lines() -> None:
     assert str(explain(np.ones(2), "numpy")).endswith("so    the array itself")
 
 
-def test_bytes_are_aligned_at_the_right_and_a_step_without_new_memory_has_none() -> None:
+def test_plan__str_right_aligns_bytes() -> None:
+    """Sizes are right-aligned and empty for steps that allocate nothing."""
     pytest.importorskip("torch")
     assert str(explain(np.ones(20, "float32"), "torch", dtype="float64")).splitlines() == [
         "from  numpy float32 (20,) on cpu   80 bytes  writable",
@@ -389,7 +411,8 @@ def test_bytes_are_aligned_at_the_right_and_a_step_without_new_memory_has_none()
     assert repr(explain(np.ones(3), "torch")).endswith(": shares memory, writable>")
 
 
-def test_a_plan_of_an_array_without_memory_says_that_it_does_not_know_the_bytes() -> None:
+def test_plan__str_shows_unknown_bytes() -> None:
+    """`str(plan)` prints "? bytes" where the size is unknown."""
     torch = pytest.importorskip("torch")
     assert str(explain(torch.ones(3, device="meta"), "torch", dtype="float64")).splitlines() == [
         "from  torch float32 (3,) on meta  ? bytes  memory unknown",
@@ -399,19 +422,22 @@ def test_a_plan_of_an_array_without_memory_says_that_it_does_not_know_the_bytes(
     ]
 
 
-def test_a_plan_says_that_a_result_in_new_memory_is_read_only() -> None:
+def test_plan__repr_shows_read_only_result() -> None:
+    """`repr(plan)` says if the result is new memory but read-only."""
     pytest.importorskip("jax")
     assert repr(explain(np.ones(3, "float32"), "jax")).endswith(": new memory, read-only>")
 
 
-def test_the_bytes_of_an_array_that_stays_as_it_is_are_known_for_any_dtype() -> None:
+def test_plan__nbytes_known_for_any_dtype() -> None:
+    """The size of an unchanged array is known even for dtypes specific to NumPy."""
     x = np.ones(3, "longdouble")
     target = explain(x, "numpy").target
     assert target is not None
     assert target.nbytes == x.nbytes
 
 
-def test_a_refusal_prints_with_the_error_that_would_be_raised() -> None:
+def test_plan__str_shows_the_error() -> None:
+    """A plan of a refused conversion prints the error that the conversion raises."""
     x = np.arange(3)
     plan = explain(x[::-1], "numpy", copy=False, dtype="float32")
     assert plan.target is None
@@ -423,7 +449,8 @@ def test_a_refusal_prints_with_the_error_that_would_be_raised() -> None:
     assert repr(plan).startswith("<Plan: numpy int64 (3,) on cpu to numpy: CopyError: cannot convert")
 
 
-def test_a_plan_shows_that_autograd_tracks_an_array() -> None:
+def test_plan__repr_shows_the_graph() -> None:
+    """`repr(plan)` says whether the autograd graph ends or goes on."""
     torch = pytest.importorskip("torch")
     x = torch.ones(3, requires_grad=True)
     assert repr(explain(x, "numpy")).endswith("shares memory, read-only; the graph ends here>")
@@ -431,7 +458,8 @@ def test_a_plan_shows_that_autograd_tracks_an_array() -> None:
     assert "writable, requires grad" in str(explain(x, "torch"))
 
 
-def test_a_plan_is_a_table_in_a_notebook() -> None:
+def test_plan__html_is_a_table() -> None:
+    """In a notebook a plan is an HTML table."""
     html = explain(np.ones(3), "numpy", dtype="float32")._repr_html_()
     rows = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in html.split("</tr>")[:-1]]
     assert rows == [
@@ -446,14 +474,16 @@ def test_a_plan_is_a_table_in_a_notebook() -> None:
     assert "color" not in html
 
 
-def test_a_refused_plan_has_a_color_in_a_notebook() -> None:
+def test_plan__html_marks_errors_and_escapes() -> None:
+    """The HTML of a refused plan is colored and escapes what the caller passed."""
     html = explain(np.ones(3), "numpy", device="<here>")._repr_html_()
     assert '<td colspan="3" style="text-align: left; color: #c62828">DeviceError: ' in html
     assert "&lt;here&gt;" in html
 
 
 @pytest.mark.parametrize("width", [30, 80, 400])
-def test_rich_prints_a_table_that_fits_and_reads_no_markup_in_it(width: int) -> None:
+def test_plan__rich_table_fits_the_width(width: int) -> None:
+    """The rich table fits any console width and prints brackets literally."""
     rich = pytest.importorskip("rich.console")
     for plan in (
         explain(np.ones(3), "numpy", device="[red]"),
@@ -467,7 +497,8 @@ def test_rich_prints_a_table_that_fits_and_reads_no_markup_in_it(width: int) -> 
     assert "[red]" in str(explain(np.ones(3), "numpy", device="[red]").error)
 
 
-def test_a_plan_is_a_frozen_value_and_not_a_tuple() -> None:
+def test_plan__is_frozen_and_hashable() -> None:
+    """Plans are immutable, compare by value and are not tuples."""
     plan = explain(np.ones(3), "numpy", dtype="float32")
     assert not isinstance(plan, tuple)
     assert plan == explain(np.ones(3), "numpy", dtype="float32")
@@ -484,7 +515,8 @@ PICKLED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", PICKLED.values(), ids=PICKLED)
-def test_a_plan_is_the_same_plan_when_it_is_unpickled(options: dict[str, Any]) -> None:
+def test_plan__pickle_round_trip(options: dict[str, Any]) -> None:
+    """Pickled and deep-copied plans equal the original."""
     target = options.get("target", "numpy")
     pytest.importorskip(target)
     asked = {word: option for word, option in options.items() if word != "target"}
@@ -495,7 +527,8 @@ def test_a_plan_is_the_same_plan_when_it_is_unpickled(options: dict[str, Any]) -
         assert again.conversion.source is plan.conversion.source
 
 
-def test_a_refused_plan_has_its_error_when_it_is_unpickled() -> None:
+def test_plan__pickle_keeps_the_error() -> None:
+    """The error of a refused plan survives pickling with its hint."""
     plan = explain(np.ones(3), "numpy", device="cuda")
     again: Any = pickle.loads(pickle.dumps(plan))
     assert again.error.hint == "device='cpu'"
@@ -503,13 +536,15 @@ def test_a_refused_plan_has_its_error_when_it_is_unpickled() -> None:
     assert type(again.error) is type(plan.error)
 
 
-def test_a_plan_is_unpickled_in_another_process() -> None:
+def test_plan__pickle_loads_in_another_process() -> None:
+    """A plan can be unpickled in a fresh interpreter."""
     plan = explain(np.arange(6.0)[::-1], "numpy", dtype="float32")
     code = f"import pickle; print(pickle.loads({pickle.dumps(plan)!r}))"
     assert run(code) == (0, str(plan).splitlines())
 
 
-def test_a_plan_is_plain_words_and_numbers_for_json() -> None:
+def test_plan__to_dict_is_json_serializable() -> None:
+    """`to_dict` returns only what JSON can represent."""
     import json
 
     end = {"backend": "numpy", "device": "cpu", "shape": [3], "writable": True, "requires_grad": False}
@@ -617,7 +652,8 @@ WHY: dict[str, tuple[Callable[[], Any], str, Options, tuple[str, str, str, str]]
 
 @pytest.mark.usefixtures("own_registry")
 @pytest.mark.parametrize("name", WHY)
-def test_a_step_that_makes_memory_has_a_kind_of_reason_its_words_and_its_advice(name: str) -> None:
+def test_copy_reason__has_kind_message_and_advice(name: str) -> None:
+    """Each step that allocates says why, as a kind, a message and a suggestion."""
     make, target, options, (action, kind, message, advice) = WHY[name]
     missing = gaps("readonly", "axis_order", *(["sharing"] if name == "no sharing" else []))
     xbridge.register_backend("toylib", make_backend(assumes_immutable=False, gaps=missing))
@@ -665,7 +701,8 @@ STEPS: dict[str, tuple[Callable[[], Any], str, dict[str, Any], list[str]]] = {
 
 @pytest.mark.usefixtures("own_registry")
 @pytest.mark.parametrize("name", STEPS)
-def test_a_plan_says_which_library_checks_and_casts_and_when(name: str) -> None:
+def test_explain__lists_casts_and_checks_in_order(name: str) -> None:
+    """A plan names the library of each cast and check, in the order they run."""
     pytest.importorskip("torch")
     make, target, options, expected = STEPS[name]
     pytest.importorskip(target.replace("toylib", "torch"))
@@ -682,7 +719,8 @@ def test_a_plan_says_which_library_checks_and_casts_and_when(name: str) -> None:
 # -- where it is found ---------------------------------------------------------------------------
 
 
-def test_what_is_imported_late_is_found_like_the_rest() -> None:
+def test_dir__lists_lazy_names() -> None:
+    """`dir(xbridge)` lists every public name, including those imported on first use."""
     assert set(xbridge.__all__) <= set(dir(xbridge))
     for name in xbridge.__all__:
         assert getattr(xbridge, name) is not None
@@ -712,10 +750,10 @@ def gone() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("options", [{"dtype": "float16"}, {"copy": True}], ids=str)
-def test_explain__elements_that_cannot_be_read_are_refused_as_by_the_conversion(
+def test_explain__unreadable_memory_has_the_conversions_error(
     options: dict[str, Any],
 ) -> None:
-    """A plan that reads freed or deleted memory has the error of the conversion, alone and in a tree."""
+    """A plan for freed or deleted memory has the error that the conversion raises, also in a tree."""
     for kind, x in gone().items():
         name = xbridge.backend_of(x)
         assert explain(x, name).error is None, kind
@@ -728,7 +766,8 @@ def test_explain__elements_that_cannot_be_read_are_refused_as_by_the_conversion(
             assert str(inside.value) == f"at tree[1]: {alone.value}", kind
 
 
-def test_what_is_imported_late_is_not_imported_with_xbridge() -> None:
+def test_import_xbridge__leaves_lazy_modules_unloaded() -> None:
+    """Importing xbridge does not import the modules of `explain`, `policy` and `record`."""
     status, lines = run(
         "import sys, xbridge; print(sorted(m for m in sys.modules if m.startswith('xbridge')))"
     )
@@ -736,7 +775,8 @@ def test_what_is_imported_late_is_not_imported_with_xbridge() -> None:
     assert not any(word in lines[0] for word in ("_explain", "_plan", "_policy", "_record"))
 
 
-def test_a_dtype_without_zero_or_an_unknown_dtype_does_not_hold_every_value() -> None:
+def test_explain__exact_is_false_for_unknown_dtypes() -> None:
+    """A cast to or from a dtype of unknown range, or one without a zero, is not exact."""
     pytest.importorskip("ml_dtypes")
     ones = np.ones(2, "float32")
     assert not explain(ones, "numpy", dtype="float8_e8m0fnu").exact

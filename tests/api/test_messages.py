@@ -71,9 +71,8 @@ def said(call: str, names: ModuleType) -> str:
 @pytest.mark.parametrize(
     ("heading", "call"), [(heading, call) for heading in CALLS for call, _ in parts()[heading]]
 )
-def test_a_message_says_what_was_asked_why_not_and_what_to_type(
-    heading: str, call: str, request: pytest.FixtureRequest
-) -> None:
+def test_messages__match_the_snapshot(heading: str, call: str, request: pytest.FixtureRequest) -> None:
+    """Every error message is the one recorded in `messages.txt`."""
     pytest.importorskip(heading)
     found = said(call, import_module(CALLS[heading]))
     if request.config.getoption("update_messages"):
@@ -93,7 +92,8 @@ def update(call: str, message: str) -> None:
     SNAPSHOT.write_text(text.replace(f"{call}\n    {old}\n", f"{call}\n    {message}\n", 1), "utf-8")
 
 
-def test_no_call_stands_twice_among_the_messages() -> None:
+def test_messages__are_listed_once() -> None:
+    """No call appears twice in `messages.txt`, and each part of the file is run."""
     calls = [call for cases in parts().values() for call, _ in cases]
     assert len(calls) == len(set(calls)) >= 100
     assert parts().keys() == CALLS.keys()

@@ -24,7 +24,8 @@ pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 @pytest.mark.parametrize("copy", [0, 1, "yes", np.True_])
-def test_copy_is_none_true_or_false_and_nothing_like_them(copy: object) -> None:
+def test_to_numpy__copy_must_be_bool_or_none(copy: object) -> None:
+    """Values that merely resemble a bool are rejected for `copy`."""
     with pytest.raises(xbridge.OptionError, match="copy=None"):
         xbridge.to_numpy(np.ones(2), copy=copy)  # type: ignore[arg-type] # that is the mistake
 
@@ -32,19 +33,22 @@ def test_copy_is_none_true_or_false_and_nothing_like_them(copy: object) -> None:
 @pytest.mark.parametrize(
     ("grad", "meant"), [("drop", "detach"), (True, "keep"), (False, "detach"), (0, "detach"), ([], "detach")]
 )
-def test_grad_is_none_keep_or_detach(grad: object, meant: str) -> None:
+def test_to_numpy__grad_must_be_keep_detach_or_none(grad: object, meant: str) -> None:
+    """Any other value of `grad` is rejected, and the hint says which was probably meant."""
     with pytest.raises(xbridge.OptionError, match=f"try grad='{meant}'$"):
         xbridge.to_numpy(np.ones(2), grad=grad)  # type: ignore[arg-type] # that is the mistake
 
 
 @pytest.mark.parametrize("writable", [0, 1, "yes", np.True_])
-def test_writable_is_true_or_false(writable: object) -> None:
+def test_to_numpy__writable_must_be_bool(writable: object) -> None:
+    """Any value of `writable` other than None, True and False is rejected."""
     with pytest.raises(xbridge.OptionError, match="writable=True"):
         xbridge.to_numpy(np.ones(2), writable=writable)  # type: ignore[arg-type] # that is the mistake
 
 
 @pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"grad": "detach"}])
-def test_a_writable_array_of_numpy_is_itself_or_one_copy_of_what_is_read_only(options: Any) -> None:
+def test_to_numpy__writable_copies_read_only_arrays(options: Any) -> None:
+    """With `writable=True` a writable array is returned as is, and a read-only one is copied."""
     x, fixed = np.arange(6.0), np.arange(6.0)
     fixed.flags.writeable = False
     for _ in range(2):  # the second call may be learned from the first
@@ -85,7 +89,8 @@ def test_to_numpy__writable_false_of_python_objects_is_a_view() -> None:
     assert (y.tolist(), y.flags.writeable, x.flags.writeable) == ([None, "a"], False, True)
 
 
-def test_memory_that_must_not_be_written_is_not_shared_as_a_writable_array() -> None:
+def test_to_numpy__writable_without_copy_refuses_read_only() -> None:
+    """`writable=True, copy=False` raises for a read-only array."""
     fixed = np.broadcast_to(1.0, 3)
     with pytest.raises(xbridge.CopyError, match="writable=True") as caught:
         xbridge.to_numpy(fixed, writable=True, copy=False)
@@ -94,7 +99,8 @@ def test_memory_that_must_not_be_written_is_not_shared_as_a_writable_array() -> 
     assert xbridge.to_numpy(x, writable=True, copy=False) is x
 
 
-def test_the_copy_for_a_writable_array_is_explained(own_registry: None) -> None:
+def test_explain__shows_the_copy_for_writable(own_registry: None) -> None:
+    """A plan with `writable=True` shows the copy and says why it is made."""
     xbridge.register_backend("toylib", make_backend())
     x, fixed = np.arange(6.0), np.broadcast_to(1.0, 3)
     assert xbridge.explain(x, "numpy", writable=True).shares_memory
@@ -110,19 +116,22 @@ def test_the_copy_for_a_writable_array_is_explained(own_registry: None) -> None:
 
 
 @pytest.mark.parametrize("requires_grad", ["yes", 1, np.False_])
-def test_requires_grad_is_none_true_or_false(requires_grad: object) -> None:
+def test_asarray__requires_grad_must_be_bool_or_none(requires_grad: object) -> None:
+    """Values that merely resemble a bool are rejected for `requires_grad`."""
     with pytest.raises(xbridge.OptionError, match="requires_grad=None"):
         xbridge.asarray(np.ones(2), requires_grad=requires_grad)  # type: ignore[call-overload] # likewise
 
 
-def test_requires_grad_false_and_grad_keep_contradict_each_other() -> None:
+def test_asarray__requires_grad_contradicts_grad_keep() -> None:
+    """`requires_grad=False` and `grad="keep"` cannot be combined."""
     with pytest.raises(xbridge.OptionError, match="contradict"):
         xbridge.asarray(np.ones(2), grad="keep", requires_grad=False)
     with pytest.raises(xbridge.OptionError, match=r"take grad='cut'.* try grad='detach'"):
         xbridge.asarray(np.ones(2), grad="cut", requires_grad=False)  # type: ignore[call-overload]
 
 
-def test_numpy_has_no_gradients_to_begin() -> None:
+def test_asarray__numpy_refuses_requires_grad() -> None:
+    """NumPy arrays cannot require gradients."""
     with pytest.raises(xbridge.GradientError, match="NumPy does not differentiate"):
         xbridge.asarray(np.ones(2), requires_grad=True)
     with pytest.raises(xbridge.GradientError, match="NumPy does not differentiate"):
@@ -132,53 +141,62 @@ def test_numpy_has_no_gradients_to_begin() -> None:
 @pytest.mark.parametrize(
     "dtype", ["float32", np.float32, np.dtype("float32"), np.dtype("<f4"), np.dtype(">f4")]
 )
-def test_a_dtype_is_a_name_or_any_object_for_it(dtype: object) -> None:
+def test_to_numpy__accepts_dtype_objects(dtype: object) -> None:
+    """A dtype is a name or any object NumPy accepts for it; the result is in native byte order."""
     assert xbridge.to_numpy(np.ones(2), dtype=dtype).dtype.str == np.dtype("f4").str
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [(bool, "?"), (int, "i8"), (float, "f8"), (complex, "c16")])
-def test_a_python_type_means_what_it_means_to_numpy(dtype: type, expected: str) -> None:
+def test_to_numpy__python_types_mean_what_they_mean_in_numpy(dtype: type, expected: str) -> None:
+    """`bool`, `int`, `float` and `complex` are the dtypes NumPy takes them for."""
     assert xbridge.to_numpy(np.ones(2, "f4"), dtype=dtype).dtype == np.dtype(expected)
 
 
 @pytest.mark.parametrize("dtype", ["double", ">f4"])
-def test_a_dtype_that_has_a_name_by_another_word_is_answered_with_it(dtype: object) -> None:
+def test_to_numpy__dtype_alias_suggests_the_name(dtype: object) -> None:
+    """A NumPy alias such as "double" is rejected with the name to use instead."""
     with pytest.raises(xbridge.DTypeError, match=r"try dtype='\w+'"):
         xbridge.to_numpy(np.ones(2), dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", [3, [], list, object(), "f16", "O", "int128", "float8", "zzz"])
-def test_any_other_object_is_refused_as_a_dtype_and_no_dtype_is_guessed(dtype: object) -> None:
+def test_to_numpy__refuses_unknown_dtypes(dtype: object) -> None:
+    """Anything else is rejected as a dtype with the list of names."""
     with pytest.raises(xbridge.DTypeError, match=r"; try one of bool, int8, .*, complex128$"):
         xbridge.to_numpy(np.ones(2), dtype=dtype)
 
 
 @pytest.mark.parametrize("device", ["", ":0", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "cuda:\u00b2"])
-def test_a_device_is_a_kind_or_a_kind_and_an_index(device: str) -> None:
+def test_to_backend__device_must_be_kind_or_kind_index(device: str) -> None:
+    """A malformed device string is rejected with the expected format."""
     with pytest.raises(xbridge.DeviceError, match="kind:index"):
         xbridge.to_backend(np.ones(2), "numpy", device=device)
 
 
 @pytest.mark.parametrize("device", [True, 0.0, object(), np.ones(2)])
-def test_any_other_object_is_refused_as_a_device(device: object) -> None:
+def test_to_backend__refuses_unknown_device_objects(device: object) -> None:
+    """An object that no library knows as a device is rejected."""
     with pytest.raises(xbridge.DeviceError, match="no library knows it as a device"):
         xbridge.to_backend(np.ones(2), "numpy", device=device)
 
 
 @pytest.mark.parametrize("device", ["cuda", "gpu", "cpu:1", "meta"])
-def test_numpy_lives_in_host_memory_only(device: str) -> None:
+def test_to_backend__numpy_supports_only_cpu(device: str) -> None:
+    """NumPy arrays can only be on "cpu"."""
     with pytest.raises(xbridge.DeviceError, match="device='cpu'"):
         xbridge.to_backend(np.ones(2), "numpy", device=device)
 
 
-def test_a_device_is_a_string_that_knows_its_parts() -> None:
+def test_device__has_kind_and_index() -> None:
+    """A device is a string with the attributes `kind` and `index`."""
     device = xbridge.Device("cuda:1")
     assert (device, device.kind, device.index) == ("cuda:1", "cuda", 1)
     assert (xbridge.Device("cpu:0"), xbridge.Device("device1").index) == ("cpu", None)
     assert {device: 1} == {"cuda:1": 1}
 
 
-def test_a_device_equals_its_name_and_nothing_else() -> None:
+def test_device__equals_its_name() -> None:
+    """A device equals, and hashes like, its name and nothing else."""
     device, again, other = map(xbridge.Device, ("cuda:1", "cuda:1", "cuda:0"))
     same = [device == again, device == "cuda:1", "cuda:1" == device, not device != "cuda:1"]  # noqa: SIM202, SIM300
     apart = [device != other, device != "cuda:0", "cuda:0" != device, device != 1, device is not again]  # noqa: SIM300
@@ -188,7 +206,8 @@ def test_a_device_equals_its_name_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_device_is_a_device_in_another_process_and_in_a_copy(protocol: int) -> None:
+def test_device__pickle_and_deepcopy_round_trip(protocol: int) -> None:
+    """Pickling and deep copies keep the type and the parts of a device."""
     for name in ("cuda:1", "cpu"):
         device = xbridge.Device(name)
         for again in (pickle.loads(pickle.dumps(device, protocol)), copy.deepcopy(device)):
@@ -196,21 +215,24 @@ def test_a_device_is_a_device_in_another_process_and_in_a_copy(protocol: int) ->
             assert (str(again), again.kind, again.index) == (name, device.kind, device.index)
 
 
-def test_an_array_with_nothing_to_change_comes_back_itself() -> None:
+def test_asarray__returns_unchanged_arrays_as_is() -> None:
+    """An array that needs no conversion is returned as the same object."""
     for a in (np.ones(2), np.ones(2, ">f4"), np.ones(2)[::-1], np.array("2020", "M8[D]"), np.array([None])):
         assert xbridge.to_numpy(a) is a
         assert xbridge.asarray(a) is a
         assert xbridge.to_backend(a, "numpy", device="cpu", copy=False, grad="keep") is a
 
 
-def test_copy_true_copies_within_a_library_and_keeps_layout_and_byte_order() -> None:
+def test_to_numpy__copy_keeps_layout_and_byte_order() -> None:
+    """`copy=True` within NumPy keeps strides and byte order."""
     a = np.asfortranarray(np.arange(6, dtype=">i4").reshape(2, 3))
     b = xbridge.to_numpy(a, copy=True)
     assert (b.dtype, b.strides, b.tolist()) == (a.dtype, a.strides, a.tolist())
     assert not np.shares_memory(a, b)
 
 
-def test_an_explicit_dtype_is_in_native_byte_order() -> None:
+def test_to_numpy__explicit_dtype_has_native_byte_order() -> None:
+    """Naming the dtype converts foreign byte order, which takes a copy."""
     a = np.arange(3, dtype=">i4")
     b = xbridge.to_numpy(a, dtype="int32")
     assert b.dtype == np.dtype("i4")
@@ -220,7 +242,8 @@ def test_an_explicit_dtype_is_in_native_byte_order() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 3])
-def test_whether_a_cast_is_refused_without_a_copy_hangs_on_no_length(length: int) -> None:
+def test_to_numpy__copy_false_refuses_casts_of_any_length(length: int) -> None:
+    """`copy=False` refuses a cast even for empty arrays."""
     a = np.ones(length)
     for dtype in ("float32", "int8", "complex64"):
         with pytest.raises(xbridge.CopyError, match=f"float64 becomes {dtype}; try copy=None"):
@@ -231,7 +254,8 @@ def test_whether_a_cast_is_refused_without_a_copy_hangs_on_no_length(length: int
         assert xbridge.to_numpy(a, copy=False, dtype=same) is a
 
 
-def test_a_cast_within_numpy_is_numpys_own() -> None:
+def test_to_numpy__casts_like_astype() -> None:
+    """A cast within NumPy gives the values of `astype`, without an intermediate dtype."""
     once = np.array([1 + 2**-11 + 2**-40, 2**14 - 2**-20, 1 / 3])  # by way of float32 some are other numbers
     for dtype in ("float16", "int64", "complex64"):
         assert xbridge.to_numpy(once, dtype=dtype).tolist() == once.astype(dtype).tolist()
@@ -241,19 +265,22 @@ def test_a_cast_within_numpy_is_numpys_own() -> None:
         xbridge.to_numpy(np.array(["x"]), dtype="float64")
 
 
-def test_a_cast_that_drops_the_imaginary_part_is_refused() -> None:
+def test_to_numpy__refuses_to_drop_imaginary_parts() -> None:
+    """A cast from complex to real raises and suggests `x.real`."""
     with pytest.raises(xbridge.DTypeError, match=r"try x\.real"):
         xbridge.to_numpy(np.ones(2, "c16"), dtype="float64")
     assert xbridge.to_numpy(np.array([0j, 2j]), dtype="bool").tolist() == [False, True]
 
 
-def test_the_default_dtype_of_numpy_is_its_widest() -> None:
+def test_to_numpy__default_dtype_changes_nothing() -> None:
+    """`dtype="default"` never narrows a NumPy array."""
     for dtype in ("f8", "f2", "i8", "u8", "c16", "?", "M8[D]"):
         a = np.zeros(2, dtype)
         assert xbridge.to_numpy(a, dtype="default") is a
 
 
-def test_like_gives_the_backend_and_an_explicit_one_wins() -> None:
+def test_asarray__backend_overrides_like() -> None:
+    """`like` sets the backend unless `backend` is given."""
     xbridge.register_backend("toylib", make_backend())
     toy = xbridge.asarray([1.0, 2.0], like=Toy(np.ones(1, "f4")))
     assert isinstance(toy, Toy)
@@ -262,7 +289,8 @@ def test_like_gives_the_backend_and_an_explicit_one_wins() -> None:
     assert isinstance(xbridge.asarray(np.ones(2), like=np.float32(1)), np.ndarray)
 
 
-def test_align_follows_explicit_then_like_then_the_first_array() -> None:
+def test_align__precedence_of_backend_like_and_first() -> None:
+    """`align` uses `backend`, then `like`, then the first array."""
     xbridge.register_backend("toylib", make_backend())
     a, toy = np.ones(2), Toy(np.ones(2))
     assert [type(x) for x in xbridge.align(2, a, toy, 1j)] == [int, np.ndarray, np.ndarray, complex]
@@ -276,7 +304,9 @@ def test_align_follows_explicit_then_like_then_the_first_array() -> None:
         xbridge.align(a, device="cuda")
 
 
-def test_an_array_that_is_a_list_too_is_an_array() -> None:
+def test_align__list_subclass_can_be_an_array() -> None:
+    """A registered array type that subclasses list is treated as an array."""
+
     class Listed(list[float]):
         """An array type of a library that builds on lists."""
 
@@ -293,7 +323,8 @@ def test_an_array_that_is_a_list_too_is_an_array() -> None:
     assert type(xbridge.align_back(Listed([1.0]), np.ones(2))[1](np.ones(1))) is Listed
 
 
-def test_a_namespace_belongs_to_one_backend() -> None:
+def test_array_namespace__requires_one_backend() -> None:
+    """Arrays of different backends have no common namespace."""
     xbridge.register_backend("toylib", make_backend())
     assert xbridge.array_namespace(1.0, np.ones(2), np.float32(2)) is array_api_compat.numpy
     with pytest.raises(xbridge.UnsupportedArrayError, match="align"):
@@ -304,7 +335,8 @@ def test_a_namespace_belongs_to_one_backend() -> None:
         xbridge.array_namespace(Toy(np.ones(2)))
 
 
-def test_a_namespace_is_found_beside_none_and_not_for_masked_arrays() -> None:
+def test_array_namespace__ignores_none_and_refuses_masked_arrays() -> None:
+    """None is skipped, and a masked array is rejected because its mask would be lost."""
     assert xbridge.array_namespace(None, np.ones(2), None) is array_api_compat.numpy
     with pytest.raises(xbridge.UnsupportedArrayError, match="no argument is an array"):
         xbridge.array_namespace(None)
@@ -314,7 +346,8 @@ def test_a_namespace_is_found_beside_none_and_not_for_masked_arrays() -> None:
 
 
 @pytest.mark.parametrize("name", INDEX)
-def test_a_native_device_goes_into_the_functions_of_the_namespace(name: str) -> None:
+def test_native_device__is_accepted_by_the_namespace(name: str) -> None:
+    """Functions of the namespace accept the native device of an array."""
     if not xbridge.is_available(name):
         pytest.skip(f"{name} is not installed")
     for device in get(name).devices():
@@ -323,12 +356,14 @@ def test_a_native_device_goes_into_the_functions_of_the_namespace(name: str) -> 
         assert (xbridge.backend_of(made), xbridge.device_of(made)) == (name, device)
 
 
-def test_an_object_that_is_not_an_array_has_no_native_device() -> None:
+def test_native_device__requires_an_array() -> None:
+    """Objects that only have a `device` attribute are rejected."""
     with pytest.raises(xbridge.UnsupportedArrayError, match="no backend owns that type"):
         xbridge.native_device(SimpleNamespace(device="cpu"))
 
 
-def test_questions_are_answered_for_whatever_a_backend_owns() -> None:
+def test_backend_of__accepts_anything_a_backend_owns() -> None:
+    """Queries also answer for masked arrays, scalars and arrays of strings."""
     masked = np.ma.masked_array([1.0, 2.0], mask=[True, False])
     assert [ask(masked) for ask in (xbridge.backend_of, xbridge.device_of, xbridge.dtype_of)] == [
         "numpy",
@@ -343,14 +378,16 @@ def test_questions_are_answered_for_whatever_a_backend_owns() -> None:
             ask([1, 2])
 
 
-def test_to_list_reads_foreign_byte_order_in_every_dtype() -> None:
+def test_to_list__reads_foreign_byte_order() -> None:
+    """Numbers are right in any byte order and dtype."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     for dtype in ("int16", "complex64", ml_dtypes.bfloat16):
         native = np.array([1, 2], dtype)
         assert xbridge.to_list(native.byteswap().view(native.dtype.newbyteorder())) == [1, 2]
 
 
-def test_to_list_gives_python_numbers_or_says_that_there_are_none() -> None:
+def test_to_list__returns_python_numbers() -> None:
+    """`to_list` returns Python numbers and raises for dtypes that have no such numbers."""
     assert xbridge.to_list(np.array([[1, 2]], ">i2")) == [[1, 2]]
     assert xbridge.to_list(np.float32(0.5)) == 0.5
     assert xbridge.to_list(memoryview(b"ab")) == [97, 98]
@@ -360,7 +397,8 @@ def test_to_list_gives_python_numbers_or_says_that_there_are_none() -> None:
             xbridge.to_list(a)
 
 
-def test_shares_memory_is_exact_where_numpys_bounds_are_not() -> None:
+def test_shares_memory__is_exact() -> None:
+    """`shares_memory` is exact where `np.may_share_memory` only compares bounds."""
     a = np.arange(24)
     assert not xbridge.shares_memory(a[::2], a[1::2])
     assert np.may_share_memory(a[::2], a[1::2])
@@ -378,9 +416,10 @@ def test_shares_memory_is_exact_where_numpys_bounds_are_not() -> None:
         ((6, 5, 6, 5, 7), (57125, 7306, 35936, 69013, 65691), 14, False),
     ],
 )
-def test_shares_memory_is_exact_where_numpys_solver_gives_up(
+def test_shares_memory__solves_hard_cases(
     shape: tuple[int, ...], strides: tuple[int, ...], apart: int, *, shared: bool
 ) -> None:
+    """`shares_memory` is exact where `np.shares_memory` raises `TooHardError`."""
     buffer = np.zeros(3_000_000, "i1")
     a = np.lib.stride_tricks.as_strided(buffer, shape, strides)
     b = np.lib.stride_tricks.as_strided(buffer[apart:], shape[::-1], strides[::-1])
@@ -393,14 +432,16 @@ def test_shares_memory_is_exact_where_numpys_solver_gives_up(
             assert xbridge.shares_memory(y, x) is shared
 
 
-def test_arrays_of_ctypes_are_typed_buffers() -> None:
+def test_to_numpy__ctypes_array_is_shared() -> None:
+    """A ctypes array is a typed buffer, and its memory is shared."""
     numbers = (ctypes.c_int32 * 3)(1, 2, 3)
     a = xbridge.to_numpy(numbers)
     a[0] = 7
     assert list(numbers) == [7, 2, 3]
 
 
-def test_the_steps_that_numpy_never_needs_leave_an_array_as_it_is() -> None:
+def test_numpy_backend__trivial_operations_return_the_array() -> None:
+    """Operations that NumPy does not need return the array itself."""
     a = np.ones(2)
     assert get("numpy").detach(a) is a
     assert get("numpy").materialize(a) is a
@@ -412,9 +453,11 @@ def test_the_steps_that_numpy_never_needs_leave_an_array_as_it_is() -> None:
     assert get("numpy").device_name("cpu") is None
 
 
-def test_a_large_copy_is_made_by_one_thread_where_no_other_can_be_started(
+def test_to_backend__copies_without_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A large copy succeeds on one thread if no thread can be started."""
+
     def refuse(*_: object) -> None:
         message = "cannot schedule new futures after interpreter shutdown"
         raise RuntimeError(message)
@@ -437,12 +480,14 @@ class Angle(np.floating):
 
 @pytest.mark.filterwarnings("ignore:Converting .np.inexact. or .np.floating.:DeprecationWarning")
 @pytest.mark.parametrize("dtype", [np.floating, np.integer, np.generic, np.number, Metre, Angle])
-def test_an_abstract_or_custom_class_of_numbers_is_not_a_dtype(dtype: type) -> None:
+def test_to_numpy__refuses_abstract_dtypes(dtype: type) -> None:
+    """Abstract scalar types and user-defined number classes are not dtypes."""
     with pytest.raises(xbridge.DTypeError, match="or a library's native dtype"):
         xbridge.to_numpy(np.ones(2), dtype=dtype)
 
 
-def test_a_name_of_a_backend_must_be_a_string() -> None:
+def test_is_available__backend_name_must_be_a_string() -> None:
+    """Backend names are strings; `is_available` is False for anything else."""
     assert xbridge.is_available("numpy")
     assert xbridge.is_available("numpy")
     assert not xbridge.is_available(["numpy"])  # type: ignore[arg-type] # that is the mistake
@@ -451,16 +496,16 @@ def test_a_name_of_a_backend_must_be_a_string() -> None:
 
 
 @pytest.mark.parametrize("name", ["to_torch", "to_jax"])
-def test_the_conversions_to_one_library_have_the_options_of_to_backend(name: str) -> None:
+def test_to_torch__has_the_options_of_to_backend(name: str) -> None:
+    """`to_torch` and `to_jax` have the signature of `to_backend` without `backend`."""
     general = dict(inspect.signature(xbridge.to_backend).parameters)
     del general["backend"]
     assert dict(inspect.signature(getattr(xbridge, name)).parameters) == general
 
 
 @pytest.mark.parametrize("name", ["torch", "jax"])
-def test_the_conversions_to_one_library_pass_every_option_on(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_to_torch__forwards_every_option(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`to_torch` and `to_jax` pass all options on to `to_backend`."""
     seen: list[object] = []
     monkeypatch.setattr("xbridge._api.to_backend", lambda *args, **options: seen.extend([args, options]))
     options = {"device": "cpu", "dtype": "float32", "copy": True, "grad": "detach"}
@@ -468,7 +513,8 @@ def test_the_conversions_to_one_library_pass_every_option_on(
     assert seen == [(2.0, name), options]
 
 
-def test_integers_among_floats_are_exact_or_refused() -> None:
+def test_asarray__mixed_integers_are_exact_or_refused() -> None:
+    """Integers mixed with floats become floats only if each is represented exactly."""
     assert xbridge.asarray([0, 0.5, 2**60]).tolist() == [0.0, 0.5, 2.0**60]
     assert xbridge.asarray([2**64 - 1, 0]).dtype == np.uint64
     assert xbridge.asarray([2**70, 0.5]).tolist() == [2.0**70, 0.5]
@@ -481,7 +527,8 @@ def test_integers_among_floats_are_exact_or_refused() -> None:
         xbridge.asarray([10**400, 0.5], dtype="float64")
 
 
-def test_a_sharded_array_is_gathered_only_if_a_device_is_named_and_is_not_compared() -> None:
+def test_to_numpy__gathers_sharded_arrays_only_if_asked() -> None:
+    """An array on several devices is gathered only if the target device is named."""
     spread = make_backend(array_info=lambda x: backend.array_info(x.data)._replace(device=SHARDED))
     xbridge.register_backend("toylib", spread)
     x = Toy(np.ones(2))

@@ -43,7 +43,8 @@ def default_dtype() -> Iterator[Callable[[object], None]]:
     torch.set_default_dtype(before)
 
 
-def test_a_graph_ends_where_its_library_ends_unless_it_was_to_be_kept(tracked: Tensor) -> None:
+def test_to_numpy__grad_keep_refuses_tracked_tensors(tracked: Tensor) -> None:
+    """A graph cannot leave torch, so `grad="keep"` raises and the default gives a read-only array."""
     assert not xbridge.to_numpy(tracked).flags.writeable
     with pytest.raises(xbridge.GradientError) as caught:
         xbridge.to_numpy(tracked, grad="keep")
@@ -54,7 +55,8 @@ def test_a_graph_ends_where_its_library_ends_unless_it_was_to_be_kept(tracked: T
     assert xbridge.to_numpy(torch.ones(2), grad="keep").flags.writeable
 
 
-def test_a_cast_keeps_the_graph_or_says_that_none_flows_through_the_dtype(tracked: Tensor) -> None:
+def test_to_backend__cast_keeps_the_graph(tracked: Tensor) -> None:
+    """A cast keeps the graph, or raises if gradients do not exist for the dtype."""
     y = xbridge.to_backend(tracked * 2, "torch", dtype="float64", grad="keep")
     y.sum().backward()  # type: ignore[no-untyped-call] # theirs
     assert tracked.grad is not None
@@ -68,7 +70,8 @@ def test_a_cast_keeps_the_graph_or_says_that_none_flows_through_the_dtype(tracke
     assert xbridge.to_backend(tracked, "torch", dtype="int64").tolist() == [0, 1, 2]
 
 
-def test_keeping_a_graph_where_gradients_are_off_is_refused_if_anything_changes(tracked: Tensor) -> None:
+def test_to_backend__grad_keep_under_no_grad(tracked: Tensor) -> None:
+    """`grad="keep"` under `torch.no_grad` raises unless the tensor itself is returned."""
     with torch.no_grad():
         assert xbridge.to_backend(tracked, "torch", grad="keep") is tracked
         with pytest.raises(xbridge.GradientError) as caught:
@@ -81,7 +84,8 @@ def test_keeping_a_graph_where_gradients_are_off_is_refused_if_anything_changes(
     )
 
 
-def test_detaching_within_torch_gives_memory_that_may_be_written(tracked: Tensor) -> None:
+def test_asarray__detach_copies_tracked_tensors(tracked: Tensor) -> None:
+    """`grad="detach"` gives memory of its own, which the caller may write to."""
     free = xbridge.asarray(tracked, grad="detach")
     free[0] = 9.0
     assert not free.requires_grad
@@ -92,7 +96,8 @@ def test_detaching_within_torch_gives_memory_that_may_be_written(tracked: Tensor
     assert xbridge.asarray(plain, grad="detach") is plain
 
 
-def test_requires_grad_gives_a_new_leaf_over_the_same_memory_and_leaves_its_source_alone() -> None:
+def test_asarray__requires_grad_makes_a_leaf() -> None:
+    """`requires_grad=True` makes a leaf over the same memory and leaves the source as it was."""
     plain = torch.zeros(2)
     leaf = xbridge.asarray(plain, requires_grad=True)
     plain[0] = 5.0
@@ -108,7 +113,8 @@ def test_requires_grad_gives_a_new_leaf_over_the_same_memory_and_leaves_its_sour
     assert from_numpy.requires_grad
 
 
-def test_requires_grad_does_not_cut_a_history_nor_begin_one_in_integers(tracked: Tensor) -> None:
+def test_asarray__requires_grad_refuses_history_and_integers(tracked: Tensor) -> None:
+    """`requires_grad=True` never cuts a graph silently and needs a dtype with gradients."""
     later = tracked * 2
     calls: tuple[Callable[[], Tensor], ...] = (
         lambda: xbridge.asarray(later, requires_grad=True),
@@ -127,7 +133,8 @@ def test_requires_grad_does_not_cut_a_history_nor_begin_one_in_integers(tracked:
 
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-def test_a_leaf_that_requires_grad_already_is_the_new_leaf_itself(tracked: Tensor, mode: type[Any]) -> None:
+def test_asarray__requires_grad_returns_a_leaf_as_is(tracked: Tensor, mode: type[Any]) -> None:
+    """A leaf that already requires grad is returned as is unless it is to be detached."""
     parameter = torch.nn.Parameter(torch.ones(2))
     named: dict[str, Any] = {"dtype": "float32", "device": "cpu", "backend": "torch"}
     with mode():
@@ -147,7 +154,9 @@ def test_a_leaf_that_requires_grad_already_is_the_new_leaf_itself(tracked: Tenso
     assert made.data_ptr() != tracked.data_ptr()
 
 
-def test_a_tensor_of_a_transform_cannot_become_a_leaf() -> None:
+def test_asarray__requires_grad_refused_inside_transforms() -> None:
+    """A tensor inside `vmap` cannot become a leaf."""
+
     def begin(x: Tensor) -> Tensor:
         made: Tensor = xbridge.asarray(x, requires_grad=True)
         return made
@@ -157,7 +166,8 @@ def test_a_tensor_of_a_transform_cannot_become_a_leaf() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-def test_forward_mode_tangents_are_history_too() -> None:
+def test_asarray__forward_mode_tangents_are_history() -> None:
+    """Tangents follow a cast within torch, and losing one raises."""
     primal, tangent = torch.ones(2), torch.ones(2)
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(primal, tangent)
@@ -171,9 +181,10 @@ def test_forward_mode_tangents_are_history_too() -> None:
     assert out.tolist() == [1.0, 1.0]
 
 
-def test_the_default_dtype_of_torch_narrows_and_refuses_to_lose_a_value(
+def test_to_backend__default_dtype_narrows_exactly(
     default_dtype: Callable[[object], None],
 ) -> None:
+    """`dtype="default"` casts to torch's default dtype and raises if a value does not fit."""
     assert xbridge.to_backend(np.ones(2), "torch", dtype="default").dtype == torch.float32
     assert xbridge.to_backend(np.ones(2, "c16"), "torch", dtype="default").dtype == torch.complex64
     assert xbridge.to_backend(np.ones(2, "f2"), "torch", dtype="default").dtype == torch.float16
@@ -193,7 +204,8 @@ def test_the_default_dtype_of_torch_narrows_and_refuses_to_lose_a_value(
 
 
 @pytest.mark.parametrize(("dtype", "large"), [("int64", 2**53), ("int64", -(2**53)), ("uint64", 2**63)])
-def test_an_integer_of_a_tensor_is_not_rounded_in_a_list(dtype: str, large: int) -> None:
+def test_asarray__integers_of_tensors_are_not_rounded(dtype: str, large: int) -> None:
+    """Integer tensors in a list with floats are converted exactly or refused."""
     half = torch.tensor([0.5], dtype=torch.float64)
     sign = -1 if large < 0 else 1
     exact, rounded = (torch.tensor([n], dtype=getattr(torch, dtype)) for n in (sign * 2**53, large + sign))
@@ -204,7 +216,8 @@ def test_an_integer_of_a_tensor_is_not_rounded_in_a_list(dtype: str, large: int)
 
 
 @pytest.mark.parametrize("device", ["cuda", "gpu", "cuda:3", "xpu", "mps", "nonsense", "cpu:1"])
-def test_a_device_that_is_not_here_is_refused_from_numpy(device: str) -> None:
+def test_to_backend__refuses_missing_device(device: str) -> None:
+    """Moving a NumPy array to a device that is not present raises and suggests "cpu"."""
     if torch.cuda.is_available() and device in ("cuda", "gpu"):
         pytest.skip("it is here")
     with pytest.raises(xbridge.DeviceError, match=r"no device .* here, only cpu.*; try device='cpu'$"):
@@ -212,7 +225,8 @@ def test_a_device_that_is_not_here_is_refused_from_numpy(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["gpu", 0, "xpu:9", "nonsense"])
-def test_a_device_that_is_not_here_is_refused_within_torch(device: object) -> None:
+def test_to_backend__refuses_missing_device_within_torch(device: object) -> None:
+    """Moving a tensor to a device that is not present raises and suggests "cpu"."""
     if torch.cuda.is_available() and device in ("gpu", 0):
         pytest.skip("it is here")
     with pytest.raises(
@@ -223,20 +237,23 @@ def test_a_device_that_is_not_here_is_refused_within_torch(device: object) -> No
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it is here")
 @pytest.mark.parametrize("device", ["gpu", 0])
-def test_compiled_code_says_that_there_is_no_accelerator(device: object) -> None:
+def test_asarray__compiled_refuses_missing_device(device: object) -> None:
+    """Compiled code raises the same error if there is no accelerator."""
     moved = torch.compile(lambda x: xbridge.asarray(x, device=device), backend="eager")
     with pytest.raises(xbridge.DeviceError, match=r"no device gpu.*; try device='cpu'$"):
         moved(torch.ones(2))
 
 
 @pytest.mark.parametrize("device", ["meta:0", torch.device("meta", 1)])
-def test_a_meta_tensor_is_on_every_meta_device(device: object) -> None:
+def test_asarray__meta_device_ignores_index(device: object) -> None:
+    """A meta tensor is on every meta device, whatever its index."""
     x = torch.ones(2, device="meta")
     assert xbridge.asarray(x, device=device) is x
 
 
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="it is here")
-def test_a_device_that_is_not_here_is_refused_before_a_dtype_that_it_would_lack() -> None:
+def test_to_backend__missing_device_before_missing_dtype() -> None:
+    """A device that is not present is reported before any dtype it would lack."""
     with pytest.raises(xbridge.DeviceError, match="no device mps"):
         xbridge.to_backend(np.ones(2), "torch", device="mps")
 
@@ -253,7 +270,8 @@ def test_a_device_that_is_not_here_is_refused_before_a_dtype_that_it_would_lack(
     ],
 )
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
-def test_within_torch_what_goes_to_meta_is_torchs_own_operation(call: Callable[[Tensor], Tensor]) -> None:
+def test_to_backend__meta_is_torch_to(call: Callable[[Tensor], Tensor]) -> None:
+    """Moving a tensor to meta gives what `Tensor.to("meta")` gives."""
     leaf = torch.ones(2, 3, dtype=torch.float16, requires_grad=True)
     large = torch.ones(1 << 20)
     for x in (leaf, leaf.T, large, torch.eye(2).to_sparse(), torch.ones(2, dtype=torch.complex32)):
@@ -263,17 +281,20 @@ def test_within_torch_what_goes_to_meta_is_torchs_own_operation(call: Callable[[
         assert (there.layout, there.requires_grad) == (own.layout, own.requires_grad)
 
 
-def test_a_list_of_tensors_may_be_made_on_meta() -> None:
+def test_asarray__list_of_tensors_on_meta() -> None:
+    """A list of tensors can be stacked on the meta device."""
     made = xbridge.asarray([torch.ones(3), torch.zeros(3)], device="meta", dtype="float64")
     assert (made.is_meta, made.shape, made.dtype) == (True, (2, 3), torch.float64)
 
 
-def test_what_comes_there_from_meta_was_not_shared() -> None:
+def test_to_backend__copy_false_refuses_meta() -> None:
+    """Moving to meta is a copy, so `copy=False` raises."""
     with pytest.raises(xbridge.CopyError, match="it moves from cpu to meta"):
         xbridge.to_backend(torch.ones(2), "torch", device="meta", copy=False)
 
 
-def test_what_meta_holds_has_no_data_and_stays_there() -> None:
+def test_to_backend__meta_tensor_stays_on_meta() -> None:
+    """A meta tensor has no data, so it cannot leave its device."""
     empty = torch.ones(2, device="meta")
     with pytest.raises(xbridge.DeviceError, match=r"try torch\.empty_like\(x, device='cpu'\)$"):
         xbridge.to_backend(empty, "torch", device="cpu")
@@ -283,7 +304,8 @@ def test_what_meta_holds_has_no_data_and_stays_there() -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_a_device_without_an_index_stays_or_is_the_current_one() -> None:
+def test_resolve_device__kind_without_index() -> None:
+    """ "cuda" is the array's own device, or else the current one."""
     first, second = xbridge.Device("cuda:0"), xbridge.Device("cuda:1")
     assert backend.devices() == ("cpu", "cuda:0", "cuda:1")
     assert backend.resolve_device(xbridge.Device("cuda"), CPU) == second
@@ -294,7 +316,8 @@ def test_a_device_without_an_index_stays_or_is_the_current_one() -> None:
     assert backend.resolve_device(CPU, first) == CPU
 
 
-def test_the_one_device_of_metal_has_no_current_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolve_device__mps_has_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metal has the single device "mps:0", which lacks 64-bit floats."""
     monkeypatch.setattr(torch.mps, "device_count", lambda: 1)
     assert backend.resolve_device(xbridge.Device("mps"), CPU) == "mps:0"
     for dtype, instead in {"float64": "dtype='float32'", "complex128": "dtype='complex64'"}.items():
@@ -303,25 +326,29 @@ def test_the_one_device_of_metal_has_no_current_index(monkeypatch: pytest.Monkey
     assert backend.unsupported_dtype("float32", xbridge.Device("mps:0")) is None
 
 
-def test_every_device_of_an_accelerator_is_one_of_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices__lists_every_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`devices` lists each device that torch reports."""
     monkeypatch.setattr(torch.xpu, "device_count", lambda: 2)
     assert backend.devices()[-2:] == ("xpu:0", "xpu:1")
 
 
-def test_a_move_is_torchs_own() -> None:
+def test_to_device__calls_torch() -> None:
+    """`to_device` moves a tensor as torch does."""
     moved = backend.to_device(torch.ones(2), xbridge.Device("meta"))
     assert (moved.is_meta, moved.shape) == (True, (2,))
 
 
 @pytest.mark.parametrize("thing", [3.5, list, object()], ids=lambda x: type(x).__name__)
-def test_any_other_object_is_refused_as_a_dtype_or_device(thing: object) -> None:
+def test_to_backend__refuses_unknown_dtypes_and_devices(thing: object) -> None:
+    """Other objects are rejected as a dtype or device of torch."""
     with pytest.raises(xbridge.DTypeError, match="or a library's native dtype"):
         xbridge.to_backend(np.ones(2), "torch", dtype=thing)
     with pytest.raises(xbridge.DeviceError, match="no library knows it as a device"):
         xbridge.to_backend(np.ones(2), "torch", device=thing)
 
 
-def test_torch_casts_read_only_memory_without_a_copy_first() -> None:
+def test_to_backend__cast_of_read_only_memory_copies_once() -> None:
+    """Casting read-only memory to torch gives a writable tensor and leaves the source unchanged."""
     a = np.array([1.5, 70000.0], "f4")
     a.flags.writeable = False
     cast = xbridge.to_backend(a, "torch", dtype="float16")
@@ -329,7 +356,8 @@ def test_torch_casts_read_only_memory_without_a_copy_first() -> None:
     assert (cast.tolist(), a.tolist()) == ([9.0, float("inf")], [1.5, 70000.0])
 
 
-def test_any_librarys_device_and_dtype_objects_are_understood() -> None:
+def test_to_backend__accepts_native_dtypes_and_devices() -> None:
+    """Dtype and device objects of one library are understood for another."""
     assert xbridge.to_backend(np.ones(2), "torch", device=torch.device("cpu")).device.type == "cpu"
     assert xbridge.to_numpy(np.ones(2), dtype=torch.float32).dtype == np.float32
     assert xbridge.to_backend(torch.ones(2), "torch", dtype=np.dtype("int8")).dtype == torch.int8
@@ -339,7 +367,8 @@ def test_any_librarys_device_and_dtype_objects_are_understood() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
-def test_a_dtype_that_the_target_lacks_is_refused_or_cast_by_the_source() -> None:
+def test_to_backend__dtype_missing_in_target() -> None:
+    """A dtype that the target lacks raises, or is cast by the source if asked."""
     wide = np.ones(2, np.longdouble)
     with pytest.raises(
         xbridge.DTypeError, match="torch has no longdouble; try dtype='nearest', or dtype='float64'"
@@ -352,9 +381,10 @@ def test_a_dtype_that_the_target_lacks_is_refused_or_cast_by_the_source() -> Non
     assert xbridge.dtype_of(torch.ones(2, dtype=torch.complex32)) == "complex32"
 
 
-def test_without_ml_dtypes_the_source_casts_to_a_dtype_that_both_have(
+def test_to_numpy__bfloat16_without_ml_dtypes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Without ml_dtypes, bfloat16 raises unless it is cast to a dtype both libraries have."""
     x = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
     monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
     monkeypatch.setattr(backend, "_ML_DTYPES", {})
@@ -369,13 +399,15 @@ def test_without_ml_dtypes_the_source_casts_to_a_dtype_that_both_have(
     assert xbridge.to_list(x) == [1.5, -2.0]
 
 
-def test_to_list_is_exact_from_any_graph_device_and_dtype(tracked: Tensor) -> None:
+def test_to_list__accepts_tracked_and_conjugated_tensors(tracked: Tensor) -> None:
+    """Tracked, conjugated and boolean tensors become exact Python numbers."""
     assert xbridge.to_list(tracked * 2) == [0.0, 2.0, 4.0]
     assert xbridge.to_list(torch.tensor([1 + 2j]).conj().imag) == [-2.0]
     assert xbridge.to_list(torch.tensor(True)) is True
 
 
-def test_align_brings_torch_and_numpy_to_the_first_ones_side() -> None:
+def test_align__torch_and_numpy_follow_the_first() -> None:
+    """`align` converts tensors and NumPy arrays to the library of the first."""
     t, a = torch.ones(2), np.ones(2)
     assert [type(x) for x in xbridge.align(t, a, 2.0)] == [torch.Tensor, torch.Tensor, float]
     assert [type(x) for x in xbridge.align(a, t)] == [np.ndarray, np.ndarray]
@@ -387,25 +419,29 @@ def test_align_brings_torch_and_numpy_to_the_first_ones_side() -> None:
 
 
 @pytest.mark.usefixtures("own_registry")
-def test_a_graph_is_not_shared_where_its_memory_could_be_written(tracked: Tensor) -> None:
+def test_to_backend__tracked_memory_is_not_shared_writable(tracked: Tensor) -> None:
+    """Memory of a tracked tensor is copied for libraries without read-only arrays."""
     xbridge.register_backend("toylib", make_backend(assumes_immutable=False))
     assert xbridge.to_backend(tracked, "toylib").data.tolist() == [0.0, 1.0, 2.0]
     with pytest.raises(xbridge.CopyError, match="it requires grad, and toylib has no read-only arrays"):
         xbridge.to_backend(tracked, "toylib", copy=False)
 
 
-def test_the_namespace_of_torch_is_array_api_compats() -> None:
+def test_array_namespace__of_torch_is_array_api_compat() -> None:
+    """The namespace of torch is that of array_api_compat."""
     assert xbridge.array_namespace(torch.ones(1), 2).__name__ == "array_api_compat.torch"
     with pytest.raises(xbridge.UnsupportedArrayError, match="torch and numpy"):
         xbridge.array_namespace(torch.ones(1), np.ones(1))
 
 
-def test_the_native_device_of_a_tensor_is_torchs_own_object() -> None:
+def test_native_device__of_tensor_is_torch_device() -> None:
+    """The native device of a tensor is a `torch.device`."""
     assert xbridge.native_device(torch.ones(1)) == torch.device("cpu")
     assert xbridge.native_device(torch.ones(1, device="meta")) == torch.device("meta")
 
 
-def test_memory_is_compared_across_the_libraries() -> None:
+def test_shares_memory__compares_torch_with_numpy() -> None:
+    """Tensors can be compared with NumPy arrays; sparse tensors raise."""
     t = torch.arange(6.0)
     a = xbridge.to_numpy(t)
     assert xbridge.shares_memory(t[::2], a[::2])
@@ -414,7 +450,8 @@ def test_memory_is_compared_across_the_libraries() -> None:
         xbridge.shares_memory(t.to_sparse(), a)
 
 
-def test_memory_that_is_gone_is_neither_shown_nor_read() -> None:
+def test_to_numpy__refuses_freed_storage() -> None:
+    """A tensor whose storage was freed is never read."""
     x = torch.arange(1000.0)
     views = [x, x[2:], x[500:], x[::2]]
     x.untyped_storage().resize_(2000)
@@ -432,7 +469,8 @@ def test_memory_that_is_gone_is_neither_shown_nor_read() -> None:
                 convert(gone)
 
 
-def test_memory_that_ends_before_the_last_element_is_not_read() -> None:
+def test_to_numpy__refuses_shrunk_storage() -> None:
+    """A tensor whose storage ends before its last element is not read."""
     x = torch.arange(10.0)
     view = x[1::3]
     x.untyped_storage().resize_(x.itemsize * 7)
@@ -440,11 +478,13 @@ def test_memory_that_ends_before_the_last_element_is_not_read() -> None:
         xbridge.to_numpy(view)
 
 
-def test_arrays_on_two_devices_share_no_memory() -> None:
+def test_shares_memory__false_across_devices() -> None:
+    """Arrays on different devices share no memory."""
     assert not xbridge.shares_memory(torch.ones(2), torch.ones(2, device="meta"))
 
 
-def test_shared_memory_is_seen_through_more_axes_than_numpy_has() -> None:
+def test_shares_memory__accepts_more_axes_than_numpy() -> None:
+    """`shares_memory` handles tensors with more axes than NumPy allows."""
     x = torch.arange(6.0)
     for many in (x.reshape(2, 3, *[1] * 70), x[:, *[None] * 70].expand(6, *[2] * 30, *[1] * 40)):
         assert xbridge.shares_memory(many, x[2:])
@@ -452,7 +492,8 @@ def test_shared_memory_is_seen_through_more_axes_than_numpy_has() -> None:
         assert not xbridge.shares_memory(many[:1, :1], x[2:].numpy())
 
 
-def test_a_tensor_wrapped_by_hand_for_a_compiler_shows_no_memory() -> None:
+def test_to_numpy__refuses_functional_tensors() -> None:
+    """A functional tensor made for a compiler has no memory to read."""
     wrapped = torch._to_functional_tensor(torch.ones(4))
     for x in (wrapped, wrapped[1:]):
         with pytest.raises(xbridge.UnsupportedArrayError, match="a function transform is running over it"):

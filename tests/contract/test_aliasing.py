@@ -44,7 +44,8 @@ def any_arrays() -> st.SearchStrategy[Any]:
 
 
 @given(any_arrays(), TARGETS)
-def test_copy_true_is_the_same_array_in_memory_of_its_own(source: Any, target: str) -> None:
+def test_to_backend__copy_true_shares_nothing(source: Any, target: str) -> None:
+    """With `copy=True` the result has the same bits in memory of its own."""
     result = xbridge.to_backend(source, target, copy=True)
     assert same_bits(result, source)
     assert not overlaps(result, source)
@@ -58,7 +59,8 @@ def test_copy_true_is_the_same_array_in_memory_of_its_own(source: Any, target: s
 
 
 @given(any_arrays(), TARGETS)
-def test_copy_false_shares_every_byte_or_raises_where_none_would_copy(source: Any, target: str) -> None:
+def test_to_backend__copy_false_shares_or_raises(source: Any, target: str) -> None:
+    """With `copy=False` the result is the source's memory, and it raises only where the default copies."""
     usual = xbridge.to_backend(source, target)
     try:
         result = xbridge.to_backend(source, target, copy=False)
@@ -95,14 +97,16 @@ def steps(x: Any) -> list[int]:
 
 
 @given(DENSE, TARGETS)
-def test_a_copy_of_dense_memory_keeps_the_order_of_the_axes(source: Any, target: str) -> None:
+def test_to_backend__copy_keeps_axis_order(source: Any, target: str) -> None:
+    """A copy of dense memory has its axes in the order of the source."""
     result = xbridge.to_backend(source, target, copy=True)
     if source.shape.count(0) == 0:
         assert steps(result) == steps(source)
 
 
 @given(any_arrays(), TARGETS, options())
-def test_copy_means_the_same_whatever_else_is_asked(source: Any, target: str, asked: Asked) -> None:
+def test_to_backend__copy_holds_with_other_options(source: Any, target: str, asked: Asked) -> None:
+    """The promise of `copy` holds with any other options."""
     try:
         result = xbridge.to_backend(source, target, **asked)
     except xbridge.XBridgeError:
@@ -114,7 +118,8 @@ def test_copy_means_the_same_whatever_else_is_asked(source: Any, target: str, as
 
 
 @given(any_arrays(), TARGETS)
-def test_the_plan_gives_what_the_hot_path_gives(source: Any, target: str) -> None:
+def test_to_backend__fast_path_equals_plan(source: Any, target: str) -> None:
+    """The fast path gives the same result as the planned conversion, with the same sharing and flags."""
     direct = xbridge.to_backend(source, target)
     with planned():
         expected = xbridge.to_backend(source, target)
@@ -131,9 +136,8 @@ def test_the_plan_gives_what_the_hot_path_gives(source: Any, target: str) -> Non
 @pytest.mark.parametrize("layout", cases)
 @settings(max_examples=30)
 @given(data=st.data())
-def test_memory_is_shared_with_torch_where_it_is_writable_and_torch_can_express_it(
-    layout: str, data: st.DataObject
-) -> None:
+def test_to_backend__shares_what_torch_can_represent(layout: str, data: st.DataObject) -> None:
+    """Memory is shared with torch if it is writable and its strides are ones torch has."""
     array = data.draw(host_arrays(layouts=layout))
     can_express = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
     sound = array.flags.behaved and array.dtype.isnative and not is_repeating(array)
@@ -147,9 +151,10 @@ def test_memory_is_shared_with_torch_where_it_is_writable_and_torch_can_express_
 
 
 @given(tensors(layouts=list(SETTLED)))
-def test_host_memory_of_torch_is_shared_and_writable_where_nothing_depends_on_it(
+def test_to_numpy__shares_settled_tensors(
     tensor: Tensor,
 ) -> None:
+    """A tensor with nothing pending is shared, writable unless it is tracked or repeats elements."""
     array = xbridge.to_numpy(tensor)
     assert np.array_equal(touched(array), touched(tensor)) or not array.size
     if array.size:
@@ -162,7 +167,8 @@ def test_host_memory_of_torch_is_shared_and_writable_where_nothing_depends_on_it
 
 
 @given(host_arrays(writable=False), TARGETS, options())
-def test_no_result_writes_read_only_memory(array: Host, target: str, asked: Asked) -> None:
+def test_to_backend__never_exposes_read_only_memory_to_writes(array: Host, target: str, asked: Asked) -> None:
+    """A write to the result never changes a read-only source."""
     try:
         result = xbridge.to_backend(array, target, **asked)
     except xbridge.XBridgeError:
@@ -178,7 +184,8 @@ def test_no_result_writes_read_only_memory(array: Host, target: str, asked: Aske
 
 
 @given(host_arrays(writable=False), st.sampled_from([None, True, False]))
-def test_no_leaf_shares_read_only_memory(array: Host, copy: bool | None) -> None:
+def test_asarray__leaf_never_shares_read_only_memory(array: Host, copy: bool | None) -> None:
+    """A new leaf does not share memory that must not be written."""
     try:
         leaf = xbridge.asarray(array, backend="torch", copy=copy, requires_grad=True)
     except (xbridge.CopyError, xbridge.GradientError):
@@ -187,7 +194,10 @@ def test_no_leaf_shares_read_only_memory(array: Host, copy: bool | None) -> None
 
 
 @given(tensors(states=TRACKED), TARGETS, options())
-def test_no_result_writes_memory_that_requires_grad(tensor: Tensor, target: str, asked: Asked) -> None:
+def test_to_backend__never_exposes_tracked_memory_to_writes(
+    tensor: Tensor, target: str, asked: Asked
+) -> None:
+    """A write to the result never changes a tensor that requires grad."""
     try:
         result = xbridge.to_backend(tensor, target, **asked)
     except xbridge.XBridgeError:
@@ -206,9 +216,8 @@ def test_no_result_writes_memory_that_requires_grad(tensor: Tensor, target: str,
 
 
 @given(any_arrays(), st.booleans())
-def test_a_writable_array_is_the_usual_one_if_that_is_writable_and_else_one_copy(
-    source: Any, is_planned: bool
-) -> None:
+def test_to_numpy__writable_is_the_default_result_or_a_copy(source: Any, is_planned: bool) -> None:
+    """With `writable=True` the result shares exactly if the default result is writable."""
     usual, before = xbridge.to_numpy(source), bits(source)
     with planned() if is_planned else nullcontext():
         result = xbridge.to_numpy(source, writable=True)
@@ -222,9 +231,10 @@ def test_a_writable_array_is_the_usual_one_if_that_is_writable_and_else_one_copy
 
 
 @given(any_arrays(), st.sampled_from([None, True, False]), st.sampled_from([None, "detach"]))
-def test_a_new_leaf_cannot_be_written_and_leaves_its_source_as_it_was(
+def test_asarray__leaf_is_not_writable_and_source_is_unchanged(
     source: Any, copy: bool | None, grad: str | None
 ) -> None:
+    """A new leaf cannot be written in place, and its source stays as tracked as it was."""
     tracked = is_tracked(source)
     asked: Asked = {"backend": "torch", "copy": copy, "grad": grad, "requires_grad": True}
     try:
@@ -270,7 +280,8 @@ def views_of_one_memory(draw: st.DrawFn) -> tuple[Any, Any]:
 
 
 @given(views_of_one_memory())
-def test_copy__shares_memory_agrees_with_the_bytes_and_with_numpy(views: tuple[Any, Any]) -> None:
+def test_shares_memory__agrees_with_bytes_and_numpy(views: tuple[Any, Any]) -> None:
+    """`shares_memory` agrees with the bytes that two views reach and with `np.shares_memory`."""
     one, other = views
     event(f"shared: {overlaps(one, other)}")
     assert xbridge.shares_memory(one, other) == overlaps(one, other)
@@ -278,7 +289,8 @@ def test_copy__shares_memory_agrees_with_the_bytes_and_with_numpy(views: tuple[A
 
 
 @given(any_arrays(), TARGETS, st.sampled_from([None, True]))
-def test_shares_memory_shows_if_a_conversion_shared(source: Any, target: str, copy: bool | None) -> None:
+def test_shares_memory__detects_conversions_that_share(source: Any, target: str, copy: bool | None) -> None:
+    """`shares_memory` tells whether a conversion shared or copied."""
     result = xbridge.to_backend(source, target, copy=copy)
     assert xbridge.shares_memory(source, result) == overlaps(source, result)
     assert xbridge.shares_memory(result, source) == overlaps(source, result)

@@ -91,7 +91,8 @@ COPIED: dict[str, Callable[[], Host]] = {
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_what_torch_can_express_is_shared(name: str) -> None:
+def test_to_backend__shares_unusual_arrays(name: str) -> None:
+    """Unusual arrays that torch can represent are shared."""
     a = SHARED[name]()
     tensor = xbridge.to_backend(a, "torch")
     assert same_bits(tensor, a)
@@ -102,7 +103,8 @@ def test_what_torch_can_express_is_shared(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COPIED)
-def test_what_torch_cannot_express_is_copied_once_and_writable(name: str) -> None:
+def test_to_backend__copies_what_torch_cannot_represent(name: str) -> None:
+    """Arrays that torch cannot represent are copied, and `copy=False` raises."""
     a = COPIED[name]()
     before = bits(a)
     tensor = xbridge.to_backend(a, "torch")
@@ -114,7 +116,8 @@ def test_what_torch_cannot_express_is_copied_once_and_writable(name: str) -> Non
 
 
 @pytest.mark.parametrize("strides", [(-8, 24), (7, -3), (0, 0), (2**62, 8)])
-def test_an_empty_array_may_have_any_strides(strides: tuple[int, int]) -> None:
+def test_to_backend__empty_array_with_any_strides(strides: tuple[int, int]) -> None:
+    """Strides of an empty array do not matter."""
     for a in (as_strided(np.empty((2, 0)), (2, 0), strides), np.broadcast_to(np.empty((2, 0)), (5, 2, 0))):
         for copy in (None, True, False):
             assert tuple(xbridge.to_backend(a, "torch", copy=copy).shape) == a.shape
@@ -127,7 +130,8 @@ SCALARS = [
 
 
 @pytest.mark.parametrize("scalar", SCALARS, ids=repr)
-def test_a_numpy_scalar_is_a_0_d_array(scalar: Any) -> None:
+def test_to_backend__scalar_is_a_0d_array(scalar: Any) -> None:
+    """A NumPy scalar converts like a 0-d array."""
     a = np.asarray(scalar)
     for made in (xbridge.to_backend(scalar, "torch"), xbridge.asarray(scalar, backend="torch")):
         assert same_bits(made, a)
@@ -136,7 +140,8 @@ def test_a_numpy_scalar_is_a_0_d_array(scalar: Any) -> None:
     assert repr(xbridge.to_list(scalar)) == repr(scalar.item())
 
 
-def test_a_scalar_of_bfloat16_is_one_too() -> None:
+def test_to_backend__bfloat16_scalar() -> None:
+    """A bfloat16 scalar of ml_dtypes converts like any other scalar."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     tensor = xbridge.to_backend(ml_dtypes.bfloat16(1.5), "torch")
     assert (tensor.dtype, tensor.item(), xbridge.to_list(ml_dtypes.bfloat16(1.5))) == (
@@ -146,7 +151,8 @@ def test_a_scalar_of_bfloat16_is_one_too() -> None:
     )
 
 
-def test_a_memory_map_is_shared_if_it_may_be_written(tmp_path: Path) -> None:
+def test_to_backend__memmap_is_shared_if_writable(tmp_path: Path) -> None:
+    """A memory map is shared if it is writable, and the file changes only in mode "r+"."""
     path = tmp_path / "numbers"
     path.write_bytes(A.tobytes())
     shared = np.memmap(path, "f8", "r+", shape=A.shape)
@@ -163,7 +169,8 @@ def test_a_memory_map_is_shared_if_it_may_be_written(tmp_path: Path) -> None:
     assert xbridge.to_backend(shared[0, 0], "torch").item() == 7
 
 
-def test_subnormal_numbers_survive_where_torch_flushes_them() -> None:
+def test_to_backend__keeps_subnormals() -> None:
+    """Subnormal numbers survive a copy even if torch flushes them to zero."""
     tiny = np.array([1e-310, -1e-310])
     pattern = tiny.view("u8").tolist()
     torch.set_flush_denormal(True)
@@ -226,7 +233,8 @@ AMBIENT = {"": nullcontext, "inference": torch.inference_mode, "no grad": torch.
 
 @pytest.mark.parametrize("ambient", AMBIENT)
 @pytest.mark.parametrize("name", WRITABLE)
-def test_a_tensor_is_shared_writable(name: str, ambient: str) -> None:
+def test_to_numpy__shares_writable_tensors(name: str, ambient: str) -> None:
+    """A plain tensor is shared and writable in every grad mode."""
     with AMBIENT[ambient]():
         tensor = WRITABLE[name]()
         host = xbridge.to_numpy(tensor)
@@ -242,7 +250,8 @@ MUST_NOT.remove(("a view of a parameter", "inference"))
 
 
 @pytest.mark.parametrize(("name", "ambient"), MUST_NOT)
-def test_a_tensor_that_must_not_be_written_is_shared_read_only(name: str, ambient: str) -> None:
+def test_to_numpy__shares_protected_tensors_read_only(name: str, ambient: str) -> None:
+    """A tensor that must not be written is shared as a read-only array."""
     with AMBIENT[ambient]():
         tensor = FROZEN[name]()
         host = xbridge.to_numpy(tensor)
@@ -255,7 +264,8 @@ def test_a_tensor_that_must_not_be_written_is_shared_read_only(name: str, ambien
 
 
 @pytest.mark.parametrize("name", SETTLED)
-def test_what_is_pending_is_done_in_a_copy(name: str) -> None:
+def test_to_numpy__resolves_pending_operations(name: str) -> None:
+    """Pending conjugation and negation are resolved in a copy, so `copy=False` raises."""
     tensor = SETTLED[name]()
     host = xbridge.to_numpy(tensor)
     assert host.tolist() == tensor.detach().clone().resolve_conj().resolve_neg().tolist()
@@ -266,7 +276,8 @@ def test_what_is_pending_is_done_in_a_copy(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
-def test_a_tensor_of_efficient_zeros_is_zeros(dtype: Any) -> None:
+def test_to_numpy__efficient_zero_tensor(dtype: Any) -> None:
+    """A tensor of efficient zeros becomes an array of zeros."""
     for zeros in (
         torch._efficientzerotensor((2, 3), dtype=dtype),
         torch._efficientzerotensor((4,), dtype=dtype)[1:],
@@ -277,7 +288,8 @@ def test_a_tensor_of_efficient_zeros_is_zeros(dtype: Any) -> None:
         assert xbridge.to_list(zeros) == host.tolist()
 
 
-def test_the_memory_of_a_shared_tensor_cannot_be_given_back() -> None:
+def test_to_numpy__shared_storage_cannot_be_resized() -> None:
+    """Memory that is shared can no longer be resized by either library."""
     for tensor in (fresh(9), fresh(9, dtype=torch.bfloat16), fresh(9).requires_grad_(), fresh(1).expand(9)):
         xbridge.to_numpy(tensor)
         with pytest.raises(RuntimeError, match="not resizable"):
@@ -289,7 +301,8 @@ def test_the_memory_of_a_shared_tensor_cannot_be_given_back() -> None:
     assert tensor.tolist() == [1.0, 1.0, 1.0]
 
 
-def test_a_tensor_of_more_than_all_memory_is_refused() -> None:
+def test_to_numpy__refuses_tensors_larger_than_memory() -> None:
+    """A tensor larger than any memory raises an error with a hint."""
     for tensor in (
         torch.ones(1).expand(2**62),
         torch.ones(1, requires_grad=True).expand(2**62),
@@ -299,6 +312,7 @@ def test_a_tensor_of_more_than_all_memory_is_refused() -> None:
             xbridge.to_numpy(tensor)
 
 
-def test_a_copy_of_repeated_memory_is_in_c_order() -> None:
+def test_to_backend__copy_of_repeated_memory_is_c_contiguous() -> None:
+    """A copy of broadcast memory is in C order."""
     assert xbridge.to_backend(np.broadcast_to(np.arange(3.0), (2, 3)), "torch").stride() == (3, 1)
     assert xbridge.to_numpy(torch.ones(3).expand(2, 3), copy=True).flags.c_contiguous

@@ -89,7 +89,8 @@ def calls(draw: st.DrawFn, source: str, target: str) -> Asked:
 
 
 @pytest.mark.parametrize(("source", "target", "wide"), TRIED)
-def test_every_conversion_is_exact_or_refused_as_documented(source: str, target: str, wide: bool) -> None:
+def test_to_backend__follows_the_contract(source: str, target: str, wide: bool) -> None:
+    """Every conversion between two libraries is exact, or is refused as documented."""
     xbridge.to_backend(xbridge.asarray([True], backend=source), target)  # from now on there is a hot path
     with with_bits(wide):
         run_examples(calls(source, target), check, f"{source}_to_{target}_{wide}", share=4)
@@ -116,14 +117,16 @@ def usual(source: str, target: str) -> Iterator[Asked]:
 
 
 @pytest.mark.parametrize(("source", "target", "wide"), TRIED)
-def test_every_dtype_and_every_layout_is_converted(source: str, target: str, wide: bool) -> None:
+def test_to_backend__converts_every_dtype_and_layout(source: str, target: str, wide: bool) -> None:
+    """Every dtype and memory layout converts as documented."""
     with with_bits(wide):
         for asked in usual(source, target):
             check(asked)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float64"])
-def test_a_cast_that_neither_library_can_do_alone_is_the_hosts(dtype: str) -> None:
+def test_to_backend__casts_on_host_if_neither_library_can(dtype: str) -> None:
+    """A cast that neither library has is done in host memory."""
     jnp = pytest.importorskip("jax.numpy")
     pytest.importorskip("array_api_strict")
     x = jnp.asarray([1, 1000], "bfloat16")  # which the other lacks, as JAX lacks 64 bits
@@ -133,13 +136,15 @@ def test_a_cast_that_neither_library_can_do_alone_is_the_hosts(dtype: str) -> No
     assert same_bits(read("jax", back), read("jax", x))
 
 
-def test_what_a_library_of_read_only_arrays_casts_is_the_callers_own() -> None:
+def test_to_backend__cast_from_read_only_library_is_writable() -> None:
+    """The result of a cast is writable even if the source library has only read-only arrays."""
     pytest.importorskip("array_api_strict")
     x = xbridge.to_backend(np.ones(2, "float16"), "numpy_readonly")  # whose dtype the other lacks
     assert not refused_write("array_api_strict", xbridge.to_backend(x, "array_api_strict", dtype="float32"))
 
 
-def test_memory_that_never_changes_is_shared_by_every_call() -> None:
+def test_to_backend__immutable_memory_is_always_shared() -> None:
+    """Immutable memory is shared by the first call and by those that take the fast path."""
     jnp = pytest.importorskip("jax.numpy")
     pytest.importorskip("dask")
     x = jnp.arange(3)
@@ -148,7 +153,8 @@ def test_memory_that_never_changes_is_shared_by_every_call() -> None:
 
 
 @pytest.mark.parametrize(("source", "target"), LEAVING)
-def test_what_must_not_leave_goes_to_no_library(source: str, target: str) -> None:
+def test_to_backend__refused_samples_go_nowhere(source: str, target: str) -> None:
+    """An array that must not leave its library is refused by every target."""
     for what, make in samples_of(source).refused.items():
         refused = error_of(xbridge.to_backend, make(), target)
         assert isinstance(refused, (xbridge.UnsupportedArrayError, xbridge.DTypeError)), what

@@ -37,15 +37,15 @@ def check(source: str, target: str, sample: Sample) -> None:
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_an_array_comes_back_from_every_library_bit_for_bit(
-    source: str, target: str, data: st.DataObject
-) -> None:
+def test_to_backend__round_trip_is_bit_exact(source: str, target: str, data: st.DataObject) -> None:
+    """An array converted to another library and back has the same bits."""
     both = st.sampled_from([word for word in common_dtypes(source) if word in common_dtypes(target)])
     check(source, target, data.draw(samples(source, dtypes=both, devices="cpu", shapes=SHAPES)))
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_no_dtype_that_two_libraries_have_is_changed_between_them(source: str, target: str) -> None:
+def test_to_backend__round_trip_of_every_common_dtype(source: str, target: str) -> None:
+    """Edge values of each dtype that two libraries have survive the round trip."""
     for dtype in common_dtypes(source):
         if dtype in common_dtypes(target):
             values = edge_values(dtype, FULL_SHAPE)

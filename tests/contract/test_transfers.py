@@ -33,7 +33,8 @@ def on_host(x: torch.Tensor) -> torch.Tensor:
 
 
 @given(arrays_of_the_host, COPIES)
-def test_an_array_arrives_bit_for_bit_with_its_dtype_on_the_device(source: Any, copy: bool | None) -> None:
+def test_to_backend__upload_is_bit_exact(source: Any, copy: bool | None) -> None:
+    """An array arrives on the device with its bits and its dtype."""
     there = xbridge.to_backend(source, "torch", device=KIND, copy=copy)
     assert xbridge.device_of(there) == DEVICE
     assert xbridge.dtype_of(there) == xbridge.dtype_of(source)
@@ -41,7 +42,8 @@ def test_an_array_arrives_bit_for_bit_with_its_dtype_on_the_device(source: Any, 
 
 
 @given(samples_there, st.sampled_from(["numpy", "torch"]), COPIES)
-def test_an_array_comes_back_bit_for_bit_with_its_dtype(sample: Any, target: str, copy: bool | None) -> None:
+def test_to_backend__download_is_bit_exact(sample: Any, target: str, copy: bool | None) -> None:
+    """An array comes back to the host with its bits and its dtype."""
     back = xbridge.to_backend(sample.array, target, device="cpu", copy=copy)
     assert xbridge.device_of(back) == "cpu"
     assert xbridge.dtype_of(back) == xbridge.dtype_of(sample.array) == sample.values.dtype.name
@@ -49,7 +51,8 @@ def test_an_array_comes_back_bit_for_bit_with_its_dtype(sample: Any, target: str
 
 
 @given(arrays_of_the_host)
-def test_a_write_to_the_source_does_not_reach_what_was_sent(source: Any) -> None:
+def test_to_backend__upload_does_not_alias_the_source(source: Any) -> None:
+    """Writing to the source after an upload does not change the array on the device."""
     there = xbridge.to_backend(source, "torch", device=KIND)
     before = bits(source)
     poke(source)
@@ -57,7 +60,8 @@ def test_a_write_to_the_source_does_not_reach_what_was_sent(source: Any) -> None
 
 
 @given(samples_there)
-def test_what_came_back_is_the_callers_own_to_write(sample: Any) -> None:
+def test_to_numpy__download_is_writable(sample: Any) -> None:
+    """A downloaded array is writable and independent of the device."""
     before = bits(on_host(sample.array))
     host = xbridge.to_numpy(sample.array)
     assert host.flags.writeable
@@ -66,7 +70,8 @@ def test_what_came_back_is_the_callers_own_to_write(sample: Any) -> None:
 
 
 @given(arrays_of_the_host, samples_there)
-def test_no_memory_is_shared_between_host_and_device(here: Any, there: Any) -> None:
+def test_to_backend__copy_false_refuses_transfers(here: Any, there: Any) -> None:
+    """Host and device share no memory, so `copy=False` raises in either direction."""
     for x, target, device in (
         (here, "torch", KIND),
         (there.array, "torch", "cpu"),
@@ -79,7 +84,8 @@ def test_no_memory_is_shared_between_host_and_device(here: Any, there: Any) -> N
 
 
 @given(samples_there)
-def test_what_is_on_the_device_already_stays_there(sample: Any) -> None:
+def test_to_backend__stays_on_its_device(sample: Any) -> None:
+    """A tensor that is already on the device is returned as is."""
     assert xbridge.to_backend(sample.array, "torch") is sample.array
     assert xbridge.to_backend(sample.array, "torch", device=KIND, copy=False) is sample.array
 
@@ -87,7 +93,8 @@ def test_what_is_on_the_device_already_stays_there(sample: Any) -> None:
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize("tracked", [False, True], ids=["plain", "tracked"])
 @pytest.mark.parametrize("pending", ["conj", "neg", "both", "negative"])
-def test_what_is_pending_on_a_device_keeps_the_bits_of_nan(dtype: str, pending: str, tracked: bool) -> None:
+def test_materialize__complex_on_device_keeps_nan_bits(dtype: str, pending: str, tracked: bool) -> None:
+    """Resolving pending operations on a device keeps the payloads and signs of NaNs."""
     real = np.dtype(dtype).type().real.dtype
     code = np.dtype(f"u{real.itemsize}")
     nans = np.full((2, 2), np.nan, real).view(code) + np.array([[1, 5], [7, 9]], code)
@@ -110,7 +117,8 @@ def test_what_is_pending_on_a_device_keeps_the_bits_of_nan(dtype: str, pending: 
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_a_negative_that_is_pending_on_a_device_keeps_the_bits_of_nan(dtype: str) -> None:
+def test_materialize__negative_on_device_keeps_nan_bits(dtype: str) -> None:
+    """Resolving a pending negation on a device only flips sign bits, NaNs included."""
     there = torch.full((4,), float("nan"), dtype=getattr(torch, dtype))
     code = np.dtype(f"u{there.itemsize}")
     raw = there.view(getattr(torch, f"int{8 * there.itemsize}")).numpy().view(code)
@@ -123,7 +131,8 @@ def test_a_negative_that_is_pending_on_a_device_keeps_the_bits_of_nan(dtype: str
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_a_tangent_goes_along_with_what_is_pending_on_a_device() -> None:
+def test_materialize__keeps_tangents_on_device() -> None:
+    """A forward-mode tangent is resolved along with its tensor."""
     there = torch.tensor([1 + 2j, 3 - 1j]).to(KIND)
     with forward_ad.dual_level():
         dual: Any = forward_ad.make_dual

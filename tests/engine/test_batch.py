@@ -82,9 +82,8 @@ def there(xs: Any, **options: Any) -> list[Any]:
     return [x.data.tolist() for x in made]
 
 
-def test_small_arrays_move_together_and_one_of_each_dtype_is_planned(
-    moves: Moves, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_to_device_many__moves_small_arrays_together(moves: Moves, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small arrays move to the device in one transfer, and only one of each dtype is planned."""
     planned: list[Any] = []
 
     def plan(source: Any, *args: Any) -> Any:
@@ -105,7 +104,8 @@ def test_small_arrays_move_together_and_one_of_each_dtype_is_planned(
     assert [id(x) for x in planned] == [id(x) for x in (xs[0], xs[2], backwards, limit)]
 
 
-def test_what_is_asked_for_beside_a_device_is_planned_for_each_array(moves: Moves) -> None:
+def test_to_device_many__other_options_apply_to_each_array(moves: Moves) -> None:
+    """Casts are planned for each array even if all of them move together."""
     xs = [np.arange(3.0), np.arange(3.0) + 1]
     made = tree.to_backend(xs, "toylib", device="chip", dtype="float32")
     assert [x.data.dtype for x in made] == [np.float32, np.float32]
@@ -113,22 +113,24 @@ def test_what_is_asked_for_beside_a_device_is_planned_for_each_array(moves: Move
     assert moves.together == [2]
 
 
-def test_a_large_array_moves_alone(moves: Moves) -> None:
+def test_to_device_many__moves_large_arrays_alone(moves: Moves) -> None:
+    """An array above the size limit moves on its own."""
     small, large = np.zeros(batch.SMALL, np.int8), np.zeros(batch.SMALL + 1, np.int8)
     small[:2] = large[:2] = 1
     assert there([small, large, small + 1]) == [x.tolist() for x in (small, large, small + 1)]
     assert moves == Moves([large.nbytes], [2], [])
 
 
-def test_if_arrays_cannot_move_together_the_error_names_the_one_that_cannot_move(moves: Moves) -> None:
+def test_to_device_many__error_names_the_array(moves: Moves) -> None:
+    """If the joint transfer fails, the error names the array that cannot move."""
     with pytest.raises(xbridge.DeviceError, match=r"^at tree\[2\]: .*-13 is unlucky"):
         there([np.ones(2), np.ones(3), np.full(2, -13.0), np.ones(2)])
     assert moves.alone == [16, 24]
 
 
-def test_arrays_that_move_alone_after_a_failure_together_are_the_result(
-    moves: Moves, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_to_device_many__falls_back_to_single_moves(moves: Moves, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If only the joint transfer fails, the arrays move one by one."""
+
     def fails(xs: list[Placed], device: Device) -> list[Placed]:
         raise RuntimeError("out of memory")
 
@@ -150,9 +152,10 @@ def test_arrays_that_move_alone_after_a_failure_together_are_the_result(
         ("int64", LARGE // 8, True, []),  # of so many bytes after the cast
     ],
 )
-def test_what_the_host_casts_or_copies_is_streamed_if_it_is_large(
+def test_stream_to_device__used_for_large_casts_and_copies(
     moves: Moves, dtype: str | None, count: int, swapped: bool, streamed: list[Any]
 ) -> None:
+    """A large array is streamed if the host has to cast or copy it, and the plan says so."""
     a = np.arange(count, dtype=">i4" if swapped else "i4")
     plan = xbridge.explain(a, "toylib", device="chip", dtype=dtype)
     x = xbridge.to_backend(a, "toylib", device="chip", dtype=dtype)
@@ -194,7 +197,8 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Plans:
     return seen
 
 
-def test_arrays_that_are_cast_for_a_device_follow_the_plan_of_one(moves: Moves, plans: Plans) -> None:
+def test_convert_all__reuses_one_plan_for_casts(moves: Moves, plans: Plans) -> None:
+    """Arrays of one dtype that are cast for a device share one plan."""
     xs = [np.arange(n, dtype="i4") for n in (3, 5, 3)]
     backwards, empty, wide = xs[1][::-1], np.arange(0, dtype="i4"), np.arange(3)
     assert there([*xs, backwards, empty, wide], dtype="int16") == [
@@ -206,7 +210,8 @@ def test_arrays_that_are_cast_for_a_device_follow_the_plan_of_one(moves: Moves, 
     assert plans.are(xs[0], empty, wide)
 
 
-def test_an_array_that_is_streamed_has_a_plan_of_its_own(moves: Moves, plans: Plans) -> None:
+def test_convert_all__plans_streamed_arrays_separately(moves: Moves, plans: Plans) -> None:
+    """A streamed array does not share the plan of small arrays."""
     small, large = np.arange(3, dtype="i4"), np.arange(LARGE // 2, dtype="i4")
     assert there([small, large, small + 1], dtype="int16")[1] == large.tolist()
     assert plans.are(small, large)
@@ -216,7 +221,9 @@ def test_an_array_that_is_streamed_has_a_plan_of_its_own(moves: Moves, plans: Pl
     assert len(moves.streamed) == 3
 
 
-def test_arrays_on_a_device_follow_the_plan_of_one(moves: Moves, plans: Plans) -> None:
+def test_convert_all__reuses_one_plan_from_a_device(moves: Moves, plans: Plans) -> None:
+    """Arrays of one dtype on a device share one plan."""
+
     def placed(start: int, n: int, dtype: str = "f4") -> Placed:
         return Placed(np.arange(start, start + n, dtype=dtype), CHIP)
 
@@ -228,7 +235,8 @@ def test_arrays_on_a_device_follow_the_plan_of_one(moves: Moves, plans: Plans) -
         assert plans.are(xs[0], xs[3])
 
 
-def test_within_a_library_the_other_arrays_follow_too(moves: Moves, plans: Plans) -> None:
+def test_convert_all__reuses_one_plan_within_a_library(moves: Moves, plans: Plans) -> None:
+    """Arrays converted within their library share one plan, and each keeps its own error."""
     xs = [Placed(np.arange(n, dtype="f4"), CHIP) for n in (3, 4, 0)]
     made = tree.to_backend(xs, "toylib", dtype="float64")
     assert [x.data.tolist() for x in made] == [[0, 1, 2], [0, 1, 2, 3], []]
@@ -238,9 +246,8 @@ def test_within_a_library_the_other_arrays_follow_too(moves: Moves, plans: Plans
     assert tree.to_backend(xs[:2], "toylib", copy=False) == xs[:2]
 
 
-def test_an_array_that_fails_as_another_one_was_planned_is_named_with_its_own_shape(
-    moves: Moves, plans: Plans
-) -> None:
+def test_convert_all__error_shows_the_shape_of_the_failing_array(moves: Moves, plans: Plans) -> None:
+    """An array that fails under a shared plan is reported with its own position and shape."""
     xs = [Placed(np.ones(n, "f4"), CHIP) for n in (3, 4, 5)]
     xs[2].data[:] = -13
     with pytest.raises(xbridge.DeviceError, match=r"^at tree\[2\]: .* of shape \(5,\).*-13 is unlucky"):
@@ -248,7 +255,9 @@ def test_an_array_that_fails_as_another_one_was_planned_is_named_with_its_own_sh
     assert plans.are(xs[0])
 
 
-def test_a_refused_array_is_not_converted_as_others_of_its_kind(own_registry: None) -> None:
+def test_convert_all__refuses_one_array_among_others(own_registry: None) -> None:
+    """An array the backend refuses is not converted with a plan made for another."""
+
     def unsupported(x: Placed, *, leaving: bool) -> Any:
         refused = Unsupported(xbridge.UnsupportedArrayError, "it is freed", "another")
         return refused if leaving and x.data.size == 4 else None
@@ -261,7 +270,9 @@ def test_a_refused_array_is_not_converted_as_others_of_its_kind(own_registry: No
         tree.to_numpy(xs)
 
 
-def test_a_pending_array_has_a_plan_of_its_own(own_registry: None, plans: Plans) -> None:
+def test_convert_all__plans_pending_arrays_separately(own_registry: None, plans: Plans) -> None:
+    """An array with pending operations does not share the plan of a materialized one."""
+
     def memory_layout(x: Placed) -> MemoryLayout:
         return layout_of(x.data)._replace(materialized=x.data.size != 4)
 

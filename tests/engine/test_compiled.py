@@ -136,8 +136,8 @@ MISTAKES: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("words", MISTAKES)
-def test_entry_points__mistake_in_a_compiled_program_is_named(words: str) -> None:
-    """The compiler says what the call raised, and not which line of ours it cannot follow."""
+def test_entry_points__compiled_mistake_is_named(words: str) -> None:
+    """The compiler reports what the call raised and not an internal line that it cannot trace."""
     torch.compiler.reset()
     compiled = torch.compile(MISTAKES[words], backend="eager", fullgraph=True)
     with pytest.raises(torch._dynamo.exc.Unsupported) as caught:
@@ -145,7 +145,9 @@ def test_entry_points__mistake_in_a_compiled_program_is_named(words: str) -> Non
     assert re.search(rf"raised exception \w+\(.*{re.escape(words)}", str(caught.value))
 
 
-def test_entry_points__error_is_caught_within_a_compiled_program() -> None:
+def test_entry_points__compiled_code_catches_errors() -> None:
+    """Compiled code can catch an error of xbridge and go on in one graph."""
+
     def call(x: Any) -> Any:
         try:
             return xbridge.to_torch(x, dtype="flaot32")

@@ -63,9 +63,10 @@ each_export = pytest.mark.parametrize("export", EXPORTS.values(), ids=EXPORTS)
 
 
 @each_export
-def test_writable_memory_is_shared_with_a_library_that_imports_it(
+def test_import_device_array__shares_writable_memory(
     export: Callable[..., Exporter], cupy: ModuleType
 ) -> None:
+    """Writable device memory is shared with a library that can import it."""
     a = memory()
     for options in ({}, {"copy": False}, {"device": "cuda:0"}, {"device": "gpu"}):
         x = xbridge.to_backend(export(a), "cupy", **options)
@@ -78,7 +79,8 @@ def test_writable_memory_is_shared_with_a_library_that_imports_it(
 
 
 @each_export
-def test_a_call_for_a_copy_or_the_host_gets_it(export: Callable[..., Exporter], cupy: ModuleType) -> None:
+def test_import_device_array__copies_if_asked(export: Callable[..., Exporter], cupy: ModuleType) -> None:
+    """A call that asks for a copy, a cast or the host gets independent memory."""
     a = memory()
     made = [
         xbridge.to_backend(export(a), "cupy", copy=True),
@@ -98,7 +100,10 @@ def test_a_call_for_a_copy_or_the_host_gets_it(export: Callable[..., Exporter], 
 
 
 @each_export
-def test_every_layout_and_dtype_comes_as_it_is(export: Callable[..., Exporter], cupy: ModuleType) -> None:
+def test_import_device_array__keeps_layout_and_dtype(
+    export: Callable[..., Exporter], cupy: ModuleType
+) -> None:
+    """Strides, shapes and dtypes of an export arrive unchanged."""
     whole = np.arange(24.0).reshape(2, 3, 4)
     views = [whole, whole.T, whole[:, ::-1], whole[..., ::2], whole[:0], whole[0, 0, 0, ...]]
     views += [whole.astype(dtype) for dtype in ("?", "i1", "u2", "f2", "f4", "c8", "c16", "u8")]
@@ -118,7 +123,10 @@ def test_every_layout_and_dtype_comes_as_it_is(export: Callable[..., Exporter], 
     ],
     ids=["read-only", "before there were versions", "a read-only interface", "it repeats memory"],
 )
-def test_what_may_not_be_written_is_copied(export: Callable[[Any], Exporter], cupy: ModuleType) -> None:
+def test_import_device_array__copies_read_only_memory(
+    export: Callable[[Any], Exporter], cupy: ModuleType
+) -> None:
+    """Memory that must not be written is copied, and `copy=False` raises."""
     a = np.zeros(6)
     x = xbridge.to_backend(export(a), "cupy")
     a[:] = -1
@@ -140,15 +148,17 @@ def test_what_may_not_be_written_is_copied(export: Callable[[Any], Exporter], cu
     ],
     ids=["lists", "no strides", "the first stream", "another stream", "empty at no address", "no mask"],
 )
-def test_an_interface_may_have_any_form_of_the_protocol(words: dict[str, Any], cupy: ModuleType) -> None:
+def test_import_device_array__accepts_optional_fields(words: dict[str, Any], cupy: ModuleType) -> None:
+    """`__cuda_array_interface__` may leave out fields or use any form the protocol allows."""
     x = xbridge.to_backend(interface(memory(), **words), "cupy")
     assert xbridge.to_list(x) == memory()[: words.get("shape", [6])[0]].tolist()
 
 
 @pytest.mark.parametrize("address", [1, 2**64 - 1])
-def test_a_library_gets_an_interface_over_any_memory_of_the_device_as_writable(
+def test_import_device_array__passes_a_writable_interface(
     address: int, cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The importer gets a validated copy of the interface that is marked as writable."""
     backend: Any = get("cupy")
     shown: list[dict[str, Any]] = []
     asked: list[object] = []
@@ -178,9 +188,10 @@ def test_a_library_gets_an_interface_over_any_memory_of_the_device_as_writable(
 
 
 @pytest.mark.parametrize(("version", "passed"), [(None, (1, 0)), ((1, 1), (1, 1))])
-def test_an_exporter_is_asked_for_the_version_of_the_importer(
+def test_import_device_array__passes_the_importers_dlpack_version(
     version: object, passed: object, cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The exporter is asked for the DLPack version that the importer supports."""
     asked: list[object] = []
 
     def export(*, stream: int, max_version: object = None) -> object:
@@ -194,7 +205,8 @@ def test_an_exporter_is_asked_for_the_version_of_the_importer(
     assert asked == [passed]
 
 
-def test_a_copy_that_an_exporter_made_is_shared_with_no_other_array(cupy: ModuleType) -> None:
+def test_import_device_array__refuses_to_share_a_copy(cupy: ModuleType) -> None:
+    """An exporter that hands out copies is rejected with `copy=False`."""
     a = memory()
     x = xbridge.to_backend(shown(a, flags=3), "cupy")
     assert x.data.ptr == a.ctypes.data
@@ -218,7 +230,8 @@ def other_memory() -> dict[str, Any]:
     return {"__dlpack__": export, "__dlpack_device__": lambda: (2, 0)}
 
 
-def test_the_stream_of_the_consumer_is_passed_on_the_device_of_the_memory(cupy: ModuleType) -> None:
+def test_import_device_array__passes_the_consumers_stream(cupy: ModuleType) -> None:
+    """The stream passed to `__dlpack__` belongs to the device of the memory, which is current."""
     a, asked = memory(), []
     made: Any = capsule(a, device=(2, 1))
 
@@ -231,7 +244,9 @@ def test_the_stream_of_the_consumer_is_passed_on_the_device_of_the_memory(cupy: 
     assert asked == [(1, stub_cupy.state.streams[1].ptr, (1, 0))]
 
 
-def test_an_exporter_that_can_come_to_the_host_is_asked_to(cupy: ModuleType) -> None:
+def test_to_list__asks_an_exporter_for_host_memory(cupy: ModuleType) -> None:
+    """An exporter that can copy to the host is asked to do so."""
+
     def export(*, max_version: object, dl_device: object) -> object:
         return on_host.__dlpack__()
 
@@ -240,13 +255,15 @@ def test_an_exporter_that_can_come_to_the_host_is_asked_to(cupy: ModuleType) -> 
     assert xbridge.to_list(x) == (memory() + 1).tolist()
 
 
-def test_managed_memory_is_on_the_device_that_says_so(cupy: ModuleType) -> None:
+def test_import_device_array__reports_unsupported_managed_memory(cupy: ModuleType) -> None:
+    """Managed memory of a type that the importer does not know is rejected."""
     x = shown(memory(), device=(13, 0))
     with pytest.raises(xbridge.UnsupportedArrayError, match="Unsupported array type: 13"):
         xbridge.to_backend(x, "cupy")
 
 
-def test_a_library_that_reads_later_than_the_call_does_not_import_for_others(cupy: ModuleType) -> None:
+def test_import_device_array__skips_lazy_importers(cupy: ModuleType) -> None:
+    """A library that reads memory later gets a copy and never imports for another one."""
     backend: Any = get("cupy")
     later: dict[str, Any] = {
         "array_info": lambda x: backend.array_info(x.data),
@@ -264,9 +281,10 @@ def test_a_library_that_reads_later_than_the_call_does_not_import_for_others(cup
         xbridge.to_backend(shown(a), "toylib", copy=False)
 
 
-def test_any_backend_with_the_flag_imports_device_memory_and_no_other_does(
+def test_shares_memory__uses_backends_with_imports_dlpack(
     cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Device memory is compared by any backend that sets `imports_dlpack`, and by no other."""
     monkeypatch.setattr("xbridge._engine.device_import.INDEXED", ())
     backend: Any = get("cupy")
     importing: dict[str, Any] = {
@@ -287,9 +305,10 @@ def test_any_backend_with_the_flag_imports_device_memory_and_no_other_does(
                 xbridge.shares_memory(shown(a), shown(a))
 
 
-def test_a_target_without_the_flag_imports_what_goes_to_it(
+def test_to_backend__target_imports_without_imports_dlpack(
     cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A target without the flag still imports memory that is converted to it."""
     monkeypatch.setattr("xbridge._engine.device_import.INDEXED", ())
     backend: Any = get("cupy")
     importing: dict[str, Any] = {
@@ -356,7 +375,10 @@ BAD_CAPSULES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("words", "reason"), BAD_CAPSULES.values(), ids=BAD_CAPSULES)
-def test_a_capsule_that_cannot_be_is_refused(words: dict[str, Any], reason: str, cupy: ModuleType) -> None:
+def test_import_device_array__refuses_invalid_capsules(
+    words: dict[str, Any], reason: str, cupy: ModuleType
+) -> None:
+    """A capsule with impossible fields is rejected before any library reads it."""
     refusals(shown(memory(), **words), xbridge.UnsupportedArrayError, reason)
 
 
@@ -365,7 +387,8 @@ def test_a_capsule_that_cannot_be_is_refused(words: dict[str, Any], reason: str,
     [{"code": 3}, {"bits": 128}, {"lanes": 2}, {"code": 10, "bits": 8}, {"code": 17, "bits": 4}],
     ids=["opaque", "too wide", "vectors", "float8", "less than a byte"],
 )
-def test_a_capsule_of_no_dtype_is_refused(words: dict[str, Any], cupy: ModuleType) -> None:
+def test_import_device_array__refuses_unknown_capsule_dtypes(words: dict[str, Any], cupy: ModuleType) -> None:
+    """A capsule with a dtype that has no name raises `DTypeError`."""
     refusals(shown(memory(), **words), xbridge.DTypeError, ".* has no .*")
 
 
@@ -414,37 +437,45 @@ BAD_INTERFACES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("words", "reason"), BAD_INTERFACES.values(), ids=BAD_INTERFACES)
-def test_an_interface_that_cannot_be_is_refused(words: dict[str, Any], reason: str, cupy: ModuleType) -> None:
+def test_import_device_array__refuses_invalid_interfaces(
+    words: dict[str, Any], reason: str, cupy: ModuleType
+) -> None:
+    """An interface with impossible fields is rejected before any library reads it."""
     refusals(interface(memory(), **words), xbridge.UnsupportedArrayError, reason)
 
 
 @pytest.mark.parametrize("said", [(), 3, "a", {}, {"shape": (1,)}, [("a", 1)]], ids=str)
-def test_an_interface_of_another_kind_is_refused(said: object, cupy: ModuleType) -> None:
+def test_import_device_array__refuses_malformed_interfaces(said: object, cupy: ModuleType) -> None:
+    """An interface that is not a dict with the required keys is rejected."""
     refusals(
         Exporter(__cuda_array_interface__=said), xbridge.UnsupportedArrayError, "its export failed with .*"
     )
 
 
 @pytest.mark.parametrize("typestr", ["|O", "|V8", "<U2", "<M8[s]", "|S8"])
-def test_an_interface_of_no_numbers_is_refused(typestr: str, cupy: ModuleType) -> None:
+def test_import_device_array__refuses_non_numeric_typestr(typestr: str, cupy: ModuleType) -> None:
+    """An interface of objects, text or dates raises `DTypeError`."""
     refusals(interface(memory(), typestr=typestr), xbridge.DTypeError, ".* is not a numeric dtype")
 
 
 @pytest.mark.parametrize("result", [None, 3, "capsule", memory()], ids=repr)
-def test_an_export_of_something_else_is_refused(result: object, cupy: ModuleType) -> None:
+def test_import_device_array__refuses_results_that_are_not_capsules(result: object, cupy: ModuleType) -> None:
+    """`__dlpack__` must return a capsule."""
     x = Exporter(__dlpack__=lambda **_: result, __dlpack_device__=lambda: (2, 0))
     with pytest.raises(xbridge.UnsupportedArrayError, match=f"__dlpack__ returned {type(result).__name__}"):
         xbridge.to_backend(x, "cupy")
 
 
 @pytest.mark.parametrize("where", [None, (), (2,), (2, 0, 0), ("cuda", 0), (2, None)], ids=repr)
-def test_a_device_that_is_none_is_refused(where: object, cupy: ModuleType) -> None:
+def test_import_device_array__refuses_invalid_dlpack_device(where: object, cupy: ModuleType) -> None:
+    """`__dlpack_device__` must return two integers."""
     x = Exporter(__dlpack__=memory().__dlpack__, __dlpack_device__=lambda: where)
     refusals(x, xbridge.UnsupportedArrayError, "the export failed with .*")
 
 
 @pytest.mark.parametrize("where", [(2, 7), (2, -1), (4, 0), (0, 0), (99, 0)], ids=str)
-def test_a_device_that_is_not_here_is_named(where: tuple[int, int], cupy: ModuleType) -> None:
+def test_import_device_array__names_a_missing_device(where: tuple[int, int], cupy: ModuleType) -> None:
+    """Memory on a device that is not present raises an error that names the device."""
     x = shown(memory(), device=where)
     for verb in (xbridge.to_numpy, lambda x: xbridge.to_backend(x, "cupy"), xbridge.to_list):
         with pytest.raises(xbridge.DeviceError, match=r"its memory is on (cuda:7|DLPack device type)"):
@@ -455,7 +486,8 @@ class TheirError(Exception):
     """Of a library that derives from nothing more special."""
 
 
-def test_an_exception_of_an_export_is_chained_and_the_export_is_not_repeated(cupy: ModuleType) -> None:
+def test_import_device_array__chains_exceptions_of_the_export(cupy: ModuleType) -> None:
+    """An exception in the export becomes the cause, and the export is not tried again."""
     for error in (TheirError("no"), TypeError("no"), RecursionError(), StopIteration(), BufferError("no")):
         calls: list[object] = []
         x = Exporter(__dlpack__=raising(error, calls), __dlpack_device__=lambda: (2, 0))
@@ -467,7 +499,9 @@ def test_an_exception_of_an_export_is_chained_and_the_export_is_not_repeated(cup
         assert len(calls) == 1
 
 
-def test_a_property_that_raises_is_chained(cupy: ModuleType) -> None:
+def test_import_device_array__chains_exceptions_of_properties(cupy: ModuleType) -> None:
+    """A property of an exporter that raises is reported with its exception as the cause."""
+
     def fail(_: object) -> None:
         raise TheirError
 
@@ -482,7 +516,8 @@ def test_a_property_that_raises_is_chained(cupy: ModuleType) -> None:
         xbridge.to_backend(Exporter(__cuda_array_interface__=property(fail)), "cupy")
 
 
-def test_import_array__exporter_contradicts_itself(cupy: ModuleType) -> None:
+def test_import_device_array__refuses_contradictory_exporters(cupy: ModuleType) -> None:
+    """An exporter whose attributes disagree with what it exports raises `TypeError`."""
     a = memory()
     for words in ({"shape": (5,)}, {"__len__": lambda: 7}, {"dtype": np.dtype("f4")}, {"dtype": "int64"}):
         for x in (
@@ -493,9 +528,10 @@ def test_import_array__exporter_contradicts_itself(cupy: ModuleType) -> None:
                 xbridge.to_backend(x, "cupy")
 
 
-def test_a_library_that_sees_something_else_is_not_believed(
+def test_import_device_array__checks_the_imported_array(
     cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An importer that returns another dtype or shape than was exported raises an error."""
     backend = get("cupy")
     monkeypatch.setattr(
         backend, "from_dlpack", lambda given: (given.__dlpack__(stream=1), cupy.asarray(np.ones(2)))[1]
@@ -507,9 +543,10 @@ def test_a_library_that_sees_something_else_is_not_believed(
         xbridge.to_backend(shown(memory()), "cupy")
 
 
-def test_strides_that_a_library_lacks_never_reach_it(
+def test_import_device_array__refuses_unsupported_strides(
     cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An export is rejected before the import if the importer lacks its strides."""
     backend = get("cupy")
     monkeypatch.setattr(backend, "accepts_layout", lambda info, layout: min(layout.strides) >= 0)
     for export in EXPORTS.values():
@@ -519,9 +556,10 @@ def test_strides_that_a_library_lacks_never_reach_it(
             xbridge.to_backend(export(memory()[::-1]), "cupy")
 
 
-def test_without_a_library_that_can_import_the_memory_the_error_says_what_to_install(
+def test_import_device_array__suggests_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Without a library that can import the memory, the error says what to install."""
     stub_cupy.install(monkeypatch, stub_cupy.module(0))
     if find_spec("torch"):
         monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
@@ -538,7 +576,8 @@ def test_without_a_library_that_can_import_the_memory_the_error_says_what_to_ins
         xbridge.shares_memory(shown(memory()), shown(memory()))
 
 
-def test_one_missing_library_that_can_import_the_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_device_array__suggests_one_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error suggests a single library to install."""
     pytest.importorskip("torch")
     pytest.importorskip("jax")
     monkeypatch.setattr("xbridge._engine.device_import.INDEXED", ("torch", "cupy", "jax"))

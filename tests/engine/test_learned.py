@@ -292,9 +292,10 @@ def teachers(
 
 @pytest.mark.parametrize("make", [numpys, torchs])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_any_array_may_teach_and_any_other_is_converted_as_planned(
+def test_call_cache__any_array_after_any_other(
     call: Call, make: Callable[[], dict[str, Any]], teachers: Callable[[dict[str, Any]], list[str]]
 ) -> None:
+    """Every call gives the planned result, whichever array the same call converted before."""
     with planned():
         expected = {name: outcome(call, x) for name, x in make().items()}
     for teacher in teachers(expected):
@@ -436,9 +437,10 @@ LIST_CALLS: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("call", LIST_CALLS.values(), ids=LIST_CALLS)
-def test_any_list_may_teach_and_any_other_is_converted_as_planned(
+def test_call_cache__any_list_after_any_other(
     call: Call, teachers: Callable[[dict[str, Any]], list[str]]
 ) -> None:
+    """Every list gives the planned result, whichever list the same call converted before."""
     with planned():
         expected = {name: outcome(call, x) for name, x in lists().items()}
     xs = lists()
@@ -452,14 +454,17 @@ def test_any_list_may_teach_and_any_other_is_converted_as_planned(
 
 
 @pytest.mark.parametrize("make", [numpys, torchs])
-def test_a_fact_that_is_asked_alone_is_that_of_the_description(make: Callable[[], dict[str, Any]]) -> None:
+def test_dtype_of__agrees_with_array_info(make: Callable[[], dict[str, Any]]) -> None:
+    """`dtype_of` and `device_of` report what `array_info` of the backend reports."""
     for name, x in make().items():
         backend = registry.get(xbridge.backend_of(x))
         info = backend.array_info(x)
         assert (xbridge.dtype_of(x), xbridge.device_of(x)) == (info.dtype, info.device), name
 
 
-def test_memory_that_is_compared_by_views_is_compared_as_by_layouts() -> None:
+def test_shares_memory__agrees_with_the_planned_comparison() -> None:
+    """The fast comparison by views gives the same answers and errors as the one by layouts."""
+
     def compared(a: Any, b: Any) -> object:
         try:
             return xbridge.shares_memory(a, b)
@@ -479,7 +484,8 @@ TAUGHT = [name for name in CALLS if name != "cast without a copy"]
 
 
 @pytest.mark.parametrize("name", TAUGHT)
-def test_a_call_is_planned_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_cache__repeated_call_is_not_planned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second call with the same options and kind of array makes no plan."""
     call, used = CALLS[name], 0
     for x in (numpys()["plain"], torchs()["plain"]):
         expected = outcome(call, x)
@@ -504,9 +510,10 @@ def test_a_call_is_planned_once(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     ids=str,
 )
 @pytest.mark.parametrize("kind", ["plain", "other", "fortran", "reversed", "strided", "integers"])
-def test_a_cast_for_jax_is_planned_once(
+def test_call_cache__repeated_cast_to_jax_is_not_planned(
     kind: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The second cast to JAX makes no plan, whatever the layout."""
     pytest.importorskip("jax")
     registry.get("jax")
 
@@ -520,7 +527,8 @@ def test_a_cast_for_jax_is_planned_once(
         assert outcome(call, x) == expected
 
 
-def test_a_check_and_the_cast_after_it_are_repeated_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_cache__check_and_cast_run_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeated cast with a check calls `astype_checked` once."""
     seen: list[int] = []
 
     def astype_checked(host: Any, dtype: str) -> Any:
@@ -535,7 +543,10 @@ def test_a_check_and_the_cast_after_it_are_repeated_as_one(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("kind", ["conjugate", "conjugate history", "negative", "negative brain"])
-def test_a_pending_operation_is_planned_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_cache__pending_operation_is_not_planned_twice(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second conversion of a conjugated or negated tensor makes no plan and still copies."""
     calls: tuple[Call, ...] = (xbridge.to_numpy, lambda x: xbridge.to_numpy(x, dtype="complex64"))
     for call in calls:
         x = torchs()[kind]
@@ -549,7 +560,8 @@ def test_a_pending_operation_is_planned_once(kind: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # by torch
-def test_a_pending_operation_is_planned_if_a_transform_or_a_mode_runs() -> None:
+def test_call_cache__pending_operation_inside_a_transform() -> None:
+    """Inside a transform or a fake mode a cached call raises the error of the plan."""
     x = torch.ones(2, dtype=torch.complex64).conj()
     for _ in range(2):
         xbridge.to_numpy(x)
@@ -575,7 +587,8 @@ def test_a_pending_operation_is_planned_if_a_transform_or_a_mode_runs() -> None:
     ]
 
 
-def test_tensors_are_asked_for_their_dtype_first_only_soon_after_one_that_numpy_lacks() -> None:
+def test_to_numpy__checks_dtype_first_after_bfloat16() -> None:
+    """After a dtype that NumPy lacks, the next few tensors are asked for their dtype first."""
     from xbridge.backends import torch as backend
 
     brain, plain = torch.ones(2, dtype=torch.bfloat16), torch.arange(2)
@@ -589,7 +602,8 @@ def test_tensors_are_asked_for_their_dtype_first_only_soon_after_one_that_numpy_
         assert not backend._prechecks
 
 
-def test_numbers_and_lists_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asarray__repeated_numbers_and_lists_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second call with the same kind of numbers or lists makes no plan."""
     tensors = [torch.ones(2).double(), torch.zeros(2).double()]
     mixed = [*tensors, np.ones(2)]
     wide = [*tensors, torch.ones(2), torch.ones(2, dtype=torch.uint8)]
@@ -652,7 +666,9 @@ STATES = {
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by the fake mode
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
 @pytest.mark.parametrize("name", CALLS)
-def test_a_learned_call_follows_the_state_of_its_libraries(name: str, state: Callable[[], Any]) -> None:
+def test_call_cache__follows_the_state_of_torch(name: str, state: Callable[[], Any]) -> None:
+    """A cached call gives the planned result after modes and defaults of torch change."""
+
     def outcomes(kinds: tuple[str, ...]) -> list[tuple[object, ...]]:
         return [bare(CALLS[name], make[kind]) for make in (first, second) for kind in kinds if kind in make]
 
@@ -677,7 +693,8 @@ def test_a_learned_call_follows_the_state_of_its_libraries(name: str, state: Cal
         assert outcomes(kinds) == expected
 
 
-def test_learned_calls_follow_the_64_bits_of_jax() -> None:
+def test_call_cache__follows_enable_x64_of_jax() -> None:
+    """A cached call gives the planned result after JAX turns 64-bit types on or off."""
     jax = pytest.importorskip("jax")
     calls: list[Call] = [
         lambda x: xbridge.to_backend(x, "jax", dtype="default"),
@@ -716,7 +733,8 @@ def test_learned_calls_follow_the_64_bits_of_jax() -> None:
                 assert outcomes(call) == expected[wide]
 
 
-def test_arrays_of_jax_are_converted_as_planned() -> None:
+def test_call_cache__jax_arrays_convert_as_planned() -> None:
+    """The first and second conversion of a JAX array give the planned result."""
     jax = pytest.importorskip("jax")
     xs = [jax.numpy.ones(3), jax.numpy.ones((1, 3)), jax.numpy.zeros((0,)), jax.numpy.arange(3)]
     xs += [jax.numpy.ones(2, "bfloat16"), jax.numpy.ones((2, 3)).T, jax.numpy.float32(1e38) * np.ones(2)]
@@ -741,7 +759,8 @@ def test_arrays_of_jax_are_converted_as_planned() -> None:
     ],
     ids=["to_backend", "asarray", "align", "like"],
 )
-def test_a_compiled_function_does_not_learn_and_follows_what_was_learned(call: Call) -> None:
+def test_call_cache__compiled_code_adds_no_entries(call: Call) -> None:
+    """`torch.compile` adds nothing to the cache, and its results agree with it."""
     x = torch.arange(3.0).double()
 
     def compiled() -> Any:
@@ -759,7 +778,8 @@ def test_a_compiled_function_does_not_learn_and_follows_what_was_learned(call: C
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # by the compiler
 @pytest.mark.parametrize("name", ["dtype", "copy", "device", "default", "tree dtype", "to numpy copy"])
-def test_a_compiled_function_leaves_its_library_by_what_was_learned(name: str) -> None:
+def test_call_cache__compiled_code_uses_entries(name: str) -> None:
+    """Compiled code that leaves torch gives the result of the cached call."""
     call = CALLS[name]
 
     def used(x: Any) -> Any:
@@ -776,7 +796,8 @@ def test_a_compiled_function_leaves_its_library_by_what_was_learned(name: str) -
             assert np.asarray(y).tolist() == [0.0, 2.0, 4.0]
 
 
-def test_a_result_that_was_shared_is_copied_as_soon_as_the_array_is_read_only() -> None:
+def test_call_cache__copy_false_sees_read_only_flag() -> None:
+    """An array shared by one call is refused with `copy=False` once it is read-only."""
     x = np.arange(3.0)
     for _ in range(2):
         assert xbridge.shares_memory(xbridge.to_backend(x, "torch", copy=False), x)
@@ -785,7 +806,8 @@ def test_a_result_that_was_shared_is_copied_as_soon_as_the_array_is_read_only() 
         xbridge.to_backend(x, "torch", copy=False)
 
 
-def test_a_learned_call_reads_the_storage_that_is_there_now() -> None:
+def test_call_cache__checks_the_current_storage() -> None:
+    """A cached call never reads a storage that was freed in the meantime."""
     for x in (torch.ones(4), torch.ones(4)):
         xbridge.to_backend(x, "torch", copy=True)
         xbridge.to_backend(x, "torch", dtype="float64")
@@ -812,7 +834,8 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     return shapes
 
 
-def test_an_array_is_copied_once_though_the_target_declines_it_now(copied: list[tuple[int, ...]]) -> None:
+def test_call_cache__copies_once_if_target_declines(copied: list[tuple[int, ...]]) -> None:
+    """An array is copied only once if the target declines the cached conversion."""
     for x in (np.ones(5), np.ones(5, "Q")):  # C has two names for this integer, and torch knows one
         copied.clear()
         for mode in (False, True, True, False):
@@ -821,14 +844,16 @@ def test_an_array_is_copied_once_though_the_target_declines_it_now(copied: list[
         assert copied.count((5,)) == 4
 
 
-def test_a_copy_for_the_strides_of_one_array_is_not_made_for_others(copied: list[tuple[int, ...]]) -> None:
+def test_call_cache__copies_for_strides_only_if_needed(copied: list[tuple[int, ...]]) -> None:
+    """A copy made for the strides of one array is not made for later arrays."""
     rows = np.arange(12.0).reshape(3, 4)
     for x in (rows[::-1], rows[::-1], rows[:, ::2]):
         xbridge.to_backend(x, "torch", dtype="float16", copy=True)  # the cast is torch's
     assert copied == [(3, 4), (3, 4)]
 
 
-def test_a_view_behind_the_end_of_its_storage_is_not_read() -> None:
+def test_call_cache__refuses_views_past_the_storage() -> None:
+    """A view that ends beyond its shrunk storage is never read by a cached call."""
     whole = torch.ones(8)
     view = whole[4:]
     whole.untyped_storage().resize_(24)
@@ -943,10 +968,10 @@ def jax_with_wide_dtypes() -> Any:
 @given(
     NAMES, OPTIONS, LEAVES, st.lists(st.sampled_from(list(CHANGES)), min_size=1, max_size=3), st.integers()
 )
-def test_recall__any_sequence_of_arrays_and_states_is_converted_as_planned(
+def test_call_cache__any_sequence_gives_planned_results(
     name: str, options: dict[str, Any], more: dict[str, Any], states: list[str], order: int
 ) -> None:
-    """Every array teaches, whatever its layout, graph and library, and every later one is as planned."""
+    """Any sequence of arrays, options and library states gives what a plan gives."""
     call = calls_with(options, more)[name]
     xs = [(kind, x) for make in (numpys, torchs, others) for kind, x in make().items()]
     Random(order).shuffle(xs)
@@ -970,8 +995,8 @@ FAILING: dict[str, tuple[Call, Callable[[int], Any]]] = {
 
 
 @pytest.mark.parametrize("name", FAILING)
-def test_repeat__library_that_fails_is_reported_as_by_a_plan(name: str) -> None:
-    """No exception of a library is raised in place of an error of ours, whatever was converted before."""
+def test_repeat__reports_library_errors_like_a_plan(name: str) -> None:
+    """An exception of a library in a cached call is replaced by the error of the plan."""
     call, make = FAILING[name]
     with planned(), pytest.raises(xbridge.XBridgeError, match="failed with") as expected:
         call(make(2**46))
@@ -983,8 +1008,8 @@ def test_repeat__library_that_fails_is_reported_as_by_a_plan(name: str) -> None:
 
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.vmap])
-def test_repeat__leaf_that_a_transform_forbids_is_refused_as_by_a_plan(transform: Any) -> None:
-    """A new leaf that was made outside of a transform teaches nothing about the inside."""
+def test_repeat__refuses_leaves_inside_transforms(transform: Any) -> None:
+    """A leaf created outside a transform does not let a cached call create one inside."""
     for plain in (np.ones(2), torch.ones(2)):
         for _ in range(2):
             xbridge.asarray(plain, backend="torch", requires_grad=True)
@@ -1000,7 +1025,8 @@ def test_repeat__leaf_that_a_transform_forbids_is_refused_as_by_a_plan(transform
 # -- observers, registrations and threads -----------------------------------------------------------
 
 
-def test_a_record_sees_each_learned_call_once() -> None:
+def test_record__counts_each_cached_call_once() -> None:
+    """`record` counts every cached call exactly once."""
     x = np.arange(3.0)
     for _ in range(2):
         xbridge.to_backend(x, "torch", dtype="float32")
@@ -1049,9 +1075,10 @@ WHOLE: dict[str, Call] = {
 
 @pytest.mark.parametrize("call", WHOLE.values(), ids=WHOLE)
 @pytest.mark.parametrize("change", [enter_and_leave, registry._renew])
-def test_a_plan_from_before_a_change_is_not_learned(
+def test_call_cache__ignores_plans_made_before_a_change(
     change: Callable[[], None], call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A plan is not cached if a policy or a backend changed while it was made."""
     xbridge.to_backend(np.ones(2), "torch")
     before = list(map(set, tables()))
     during_the_plan(monkeypatch, change)
@@ -1062,7 +1089,8 @@ def test_a_plan_from_before_a_change_is_not_learned(
 
 
 @pytest.mark.parametrize("call", WHOLE.values(), ids=WHOLE)
-def test_an_observer_sees_each_call_that_was_learned(call: Call) -> None:
+def test_record__sees_every_cached_call(call: Call) -> None:
+    """Entering `record` also shows calls that were cached before."""
     x = np.ones(2)
     for _ in range(2):
         call(x)
@@ -1075,7 +1103,8 @@ def test_an_observer_sees_each_call_that_was_learned(call: Call) -> None:
     assert not cached
 
 
-def test_the_device_of_the_array_that_decides_is_asked_in_each_call() -> None:
+def test_call_cache__reads_the_device_of_like_each_time() -> None:
+    """A cached call follows the device of the array that decides."""
     near, far = torch.ones(1), torch.ones(1, device="meta")
     ask: list[Call] = [
         lambda like: xbridge.asarray(torch.ones(2), like=like),
@@ -1089,7 +1118,8 @@ def test_the_device_of_the_array_that_decides_is_asked_in_each_call() -> None:
 
 
 @pytest.mark.parametrize("flag", [1, 0, np.True_])
-def test_a_flag_that_equals_a_learned_one_is_refused_as_before(flag: Any) -> None:
+def test_call_cache__refuses_values_equal_to_a_cached_flag(flag: Any) -> None:
+    """1 and 0 are refused for `requires_grad` even after True and False were cached."""
     x = torch.ones(2)
     for known in (True, False):
         for _ in range(2):
@@ -1099,7 +1129,8 @@ def test_a_flag_that_equals_a_learned_one_is_refused_as_before(flag: Any) -> Non
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
-def test_the_state_that_plans_depend_on_is_a_key_and_stays_while_its_library_does(name: str) -> None:
+def test_plan_state__is_hashable_and_stable(name: str) -> None:
+    """The state of a backend can be a dictionary key and is equal as long as nothing changes."""
     pytest.importorskip(name)
     state = registry.get(name).plan_state
     assert state is not None
@@ -1107,9 +1138,11 @@ def test_the_state_that_plans_depend_on_is_a_key_and_stays_while_its_library_doe
 
 
 @pytest.mark.usefixtures("own_registry")
-def test_a_backend_that_is_replaced_during_a_plan_is_used_from_then_on(
+def test_register_backend__replacing_during_a_plan_takes_effect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A backend replaced while a plan is being made is used by the next call."""
+
     def toys(word: str) -> Any:
         made: Any = {"from_numpy": Toy, "fast_from_numpy": Toy, "plan_state": lambda: None}
         return make_backend(samples=word, assumes_immutable=False, **made)
@@ -1127,7 +1160,8 @@ def test_a_backend_that_is_replaced_during_a_plan_is_used_from_then_on(
     assert not cached
 
 
-def test_a_state_that_changes_during_the_plan_is_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_cache__ignores_state_changed_during_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan is not cached if the state of its library changes while it is made."""
     try:
         during_the_plan(monkeypatch, lambda: torch.set_default_dtype(torch.float64))
         assert xbridge.to_backend(np.ones(2), "torch", dtype="default").dtype == torch.float32
@@ -1136,7 +1170,8 @@ def test_a_state_that_changes_during_the_plan_is_not_learned(monkeypatch: pytest
         torch.set_default_dtype(torch.float32)
 
 
-def test_a_state_that_changes_before_the_plan_is_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_cache__ignores_state_changed_before_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan is not cached if the state changes between the lookup and the plan."""
     plan = convert.plan
 
     def later(*args: Any, **options: Any) -> Any:
@@ -1152,7 +1187,8 @@ def test_a_state_that_changes_before_the_plan_is_not_learned(monkeypatch: pytest
     assert xbridge.to_backend(np.ones(2), "torch", dtype="default").dtype == torch.float32
 
 
-def test_a_policy_that_is_entered_while_another_thread_plans_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy__holds_while_another_thread_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy entered while another thread makes a plan applies to the next call."""
     xbridge.to_backend(np.ones(2), "torch")
     planning, entered = threading.Event(), threading.Event()
 
@@ -1175,7 +1211,8 @@ def test_a_policy_that_is_entered_while_another_thread_plans_holds(monkeypatch: 
     assert cached
 
 
-def test_threads_that_learn_while_policies_come_and_go_get_what_is_planned() -> None:
+def test_call_cache__threads_and_policies() -> None:
+    """Threads get planned results while policies are entered and left."""
     x, wrong = np.arange(4.0), []
     done = threading.Event()
 
@@ -1204,7 +1241,8 @@ def test_threads_that_learn_while_policies_come_and_go_get_what_is_planned() -> 
 
 
 @pytest.mark.parametrize("copy", [1, 0, 1.0, np.True_, np.False_, "yes"])
-def test_an_option_that_equals_a_learned_one_is_refused_as_before(copy: Any) -> None:
+def test_call_cache__refuses_values_equal_to_a_cached_option(copy: Any) -> None:
+    """1 and "yes" are refused for `copy` even after True and False were cached."""
     x, t = np.ones(2), torch.ones(2)
     for known in (True, False):
         for _ in range(2):
@@ -1225,7 +1263,9 @@ def test_an_option_that_equals_a_learned_one_is_refused_as_before(copy: Any) -> 
             call()
 
 
-def test_an_option_without_a_hash_is_read_by_the_plan() -> None:
+def test_call_cache__unhashable_options_are_planned() -> None:
+    """An option that cannot be hashed gets the error of the plan."""
+
     class Odd:
         __hash__ = None  # type: ignore[assignment]
 
@@ -1236,7 +1276,9 @@ def test_an_option_without_a_hash_is_read_by_the_plan() -> None:
             xbridge.to_numpy(np.ones(2), dtype=[])
 
 
-def test_options_of_unknown_classes_are_not_learned() -> None:
+def test_call_cache__ignores_str_subclasses() -> None:
+    """An option of a str subclass is planned each time and never cached."""
+
     class Word(StrEnum):
         SINGLE = "float32"
 
@@ -1247,7 +1289,8 @@ def test_options_of_unknown_classes_are_not_learned() -> None:
     assert xbridge.to_backend(np.ones(2), "torch", dtype=Word.SINGLE).dtype == torch.float32
 
 
-def test_a_backend_that_does_not_report_its_state_is_planned(own_registry: None) -> None:
+def test_call_cache__ignores_backends_without_plan_state(own_registry: None) -> None:
+    """Calls of a backend without `plan_state` are planned each time."""
     xbridge.register_backend("toylib", make_backend())
     for _ in range(2):
         assert isinstance(xbridge.to_backend(np.ones(2), "toylib", copy=True), Toy)
@@ -1264,7 +1307,8 @@ def test_a_backend_that_does_not_report_its_state_is_planned(own_registry: None)
     ],
     ids=["to it", "tree to it", "from it", "tree from it"],
 )
-def test_what_a_compiler_needs_is_not_learned(convert: Call, own_registry: None) -> None:
+def test_call_cache__ignores_plans_made_while_tracing(convert: Call, own_registry: None) -> None:
+    """A plan made while a compiler traces is not cached."""
     tracing = [True]
     verbs: Any = {"is_tracing": lambda: tracing[0], "untraced": lambda fn: fn, "plan_state": lambda: None}
     own: Any = {"gaps": {}, "assumes_immutable": False, "fast_from_numpy": Toy}
@@ -1278,8 +1322,8 @@ def test_what_a_compiler_needs_is_not_learned(convert: Call, own_registry: None)
     assert cached
 
 
-def test_learn__graph_that_the_backend_does_not_describe_is_planned(own_registry: None) -> None:
-    """A library with gradients and without `plan_graph` may refuse the next array with `grad="keep"`."""
+def test_call_cache__ignores_backends_without_plan_graph(own_registry: None) -> None:
+    """A backend with gradients but no `plan_graph` is planned, so it can refuse any later array."""
     graph: Any = {"require_grad": lambda x: x, "detach": lambda x: x}
     own: Any = {"fast_to_numpy": lambda x: x.data, "plan_state": lambda: None, "gaps": {}, **graph}
     xbridge.register_backend("toylib", make_backend(**own))
@@ -1291,7 +1335,8 @@ def test_learn__graph_that_the_backend_does_not_describe_is_planned(own_registry
     assert cached
 
 
-def test_a_move_is_not_learned(own_registry: None) -> None:
+def test_call_cache__ignores_transfers(own_registry: None) -> None:
+    """A conversion that moves to another device calls `to_device` each time."""
     moved: list[str] = []
     places = (xbridge.Device("cpu"), xbridge.Device("toy:0"))
 
@@ -1307,14 +1352,17 @@ def test_a_move_is_not_learned(own_registry: None) -> None:
     assert moved == ["toy:0"] * 9
 
 
-def test_text_in_a_tree_stays_itself_after_text_was_copied() -> None:
+def test_tree__text_array_stays_itself_after_a_copy() -> None:
+    """A text array in a tree is not copied even if the same call outside of a tree did."""
     text = np.array(["a", "b"])
     for _ in range(2):
         assert xbridge.to_backend(text, "numpy", copy=True) is not text
         assert tree.to_backend([text], "numpy", copy=True)[0] is text
 
 
-def test_a_class_of_tensors_is_planned_past_its_own_code() -> None:
+def test_to_numpy__skips_torch_function_of_subclasses() -> None:
+    """Converting a tensor subclass never runs its `__torch_function__`."""
+
     class Counting(torch.Tensor):  # type: ignore[misc,name-defined] # torch is Any here
         calls = 0
 
@@ -1331,7 +1379,8 @@ def test_a_class_of_tensors_is_planned_past_its_own_code() -> None:
     assert Counting.calls == 0
 
 
-def test_an_address_that_decides_is_not_learned(own_registry: None) -> None:
+def test_call_cache__ignores_plans_that_depend_on_alignment(own_registry: None) -> None:
+    """Sharing that depends on the address of an array is decided in each call."""
     jax = pytest.importorskip("jax")
     own: Any = {"fast_to_numpy": lambda x: x.data, "plan_state": lambda: None, "gaps": {}}
     xbridge.register_backend("toylib", make_backend(**own))
@@ -1344,7 +1393,8 @@ def test_an_address_that_decides_is_not_learned(own_registry: None) -> None:
         xbridge.to_backend(Toy(odd), "jax", copy=False)
 
 
-def test_a_name_that_is_another_string_is_learned_as_the_name() -> None:
+def test_call_cache__equal_strings_share_an_entry() -> None:
+    """A backend name that is a different str object finds the same entry."""
     name, key = "torch ".strip(), PLAIN.key("convert", "torch", np.ndarray)
     text = np.array(["a"])
     for _ in range(3):
@@ -1353,7 +1403,8 @@ def test_a_name_that_is_another_string_is_learned_as_the_name() -> None:
     assert key not in cached
 
 
-def test_the_number_of_learned_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_cache__number_of_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache drops its oldest call when it is full."""
     monkeypatch.setattr(call_cache, "MOST", 2)
     for dtype in ("float32", "int64", "int32", "float32"):
         for x in (np.ones(2), np.ones(2, "f4"), np.ones(2, "i2")):
@@ -1369,8 +1420,8 @@ def test_the_number_of_learned_calls_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert np.float64 not in direct["torch"]
 
 
-def test_asarray__learns_a_new_call_in_place_of_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no call fits any more, a new one is planned once."""
+def test_call_cache__replaces_the_oldest_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new kind of list is cached even when the cache is full."""
     monkeypatch.setattr(call_cache, "MOST", 2)
     lists: list[list[Any]] = [[1.5], [1], [True]]
     for dtype in ("float16", "float32", "float64"):
@@ -1383,8 +1434,8 @@ def test_asarray__learns_a_new_call_in_place_of_the_oldest(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("default", ["float16", "bfloat16", "float32", "float64"])
-def test_asarray__reads_the_default_dtype_for_a_known_list(default: str) -> None:
-    """An integer among floats is exact in the default dtype of the moment, or the list is refused."""
+def test_asarray__cached_list_follows_the_default_dtype(default: str) -> None:
+    """A cached list of integers and floats is exact in the current default dtype, or is refused."""
     known: list[Any] = [[1, 2.5], [2**9 + 1, 0.5], [2**12 + 1, 0.5], [2**25 + 1, 0.5], [2**60, 0.5], [3, 1j]]
 
     def call(x: Any) -> Any:
@@ -1402,8 +1453,8 @@ def test_asarray__reads_the_default_dtype_for_a_known_list(default: str) -> None
     assert found == expected * 2
 
 
-def test_asarray__reads_whether_jax_has_64_bits_for_a_known_list() -> None:
-    """A known list is exact with 64 bits and without them."""
+def test_asarray__cached_list_follows_enable_x64() -> None:
+    """A cached list is exact with and without the 64-bit types of JAX."""
     jax = pytest.importorskip("jax")
     known: list[Any] = [[1, 2.5], [2**25 + 1, 0.5], [2**40], [1e300], 2**40, (1.5,), [[]]]
 
@@ -1419,7 +1470,8 @@ def test_asarray__reads_whether_jax_has_64_bits_for_a_known_list() -> None:
         assert found == again == expected
 
 
-def test_the_number_of_kinds_of_a_learned_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_cache__number_of_kinds_per_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cached call drops the oldest kind of array when it has too many."""
     monkeypatch.setattr(call_cache, "MOST", 2)
     for _ in range(2):
         for kind in ("f8", "f4", "i2", "i4"):
@@ -1431,7 +1483,8 @@ def test_the_number_of_kinds_of_a_learned_call_is_bounded(monkeypatch: pytest.Mo
         xbridge.to_backend(np.ones(2, "f8"), "torch", dtype="float16")
 
 
-def test_a_value_that_would_be_lost_is_refused_by_a_learned_call_too() -> None:
+def test_call_cache__checks_values_each_time() -> None:
+    """A cached call still raises for a value that does not fit."""
     fits, lost = np.array([1.0, 3.4028234e38]), np.array([1.0, 3.5e38])
     for _ in range(2):
         assert xbridge.to_backend(fits, "torch", dtype="default").dtype == torch.float32
@@ -1450,9 +1503,10 @@ EDGES = {
 @pytest.mark.parametrize("values", EDGES.values(), ids=EDGES)
 @pytest.mark.parametrize("known", [memory._SINGLES, {}], ids=["one pass", "two passes"])
 @pytest.mark.parametrize("large", [memory.LARGE, 0])
-def test_a_checked_cast_finds_what_the_check_and_the_cast_find(
+def test_astype_checked__equals_check_and_cast(
     values: list[float], known: dict[str, str], large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`astype_checked` gives the values and the errors of a check followed by a cast."""
     monkeypatch.setattr(memory, "_SINGLES", known)
     monkeypatch.setattr(memory, "LARGE", large)
     real = np.array(values)
@@ -1476,13 +1530,16 @@ def test_a_checked_cast_finds_what_the_check_and_the_cast_find(
         assert outcomes[0] == outcomes[1]
 
 
-def test_a_machine_that_does_not_report_an_overflow_checks_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_overflow__false_without_floating_point_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Overflow is checked beforehand on machines that do not report it."""
     assert memory._reports_overflow() is bool(memory._SINGLES)
     monkeypatch.setattr(memory, "_RAISING", memory._SILENT)
     assert not memory._reports_overflow()
 
 
-def test_an_option_that_the_plan_reads_and_no_table_holds_is_planned() -> None:
+def test_call_cache__unhashable_strings_are_planned() -> None:
+    """An option that equals a valid string but cannot be hashed still works."""
+
     class Word(str):
         __slots__ = ()
         __hash__ = None  # type: ignore[assignment]
@@ -1493,7 +1550,8 @@ def test_an_option_that_the_plan_reads_and_no_table_holds_is_planned() -> None:
     assert not cached
 
 
-def test_the_first_planned_call_does_not_import_masked_arrays() -> None:
+def test_to_numpy__does_not_import_masked_arrays() -> None:
+    """The first conversion does not import `numpy.ma`, and masked arrays are still refused."""
     code = """
     import sys
     import numpy as np

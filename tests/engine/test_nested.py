@@ -67,9 +67,8 @@ NUMBERS: list[tuple[object, str, object]] = [
 
 
 @pytest.mark.parametrize(("x", "dtype", "expected"), NUMBERS, ids=lambda x: repr(x)[:30])
-def test_numbers_become_arrays_of_the_expected_dtype_and_values(
-    x: object, dtype: str, expected: object
-) -> None:
+def test_asarray__numbers_have_the_default_dtype(x: object, dtype: str, expected: object) -> None:
+    """Numbers and lists of numbers become arrays of the documented dtype with exact values."""
     made = xbridge.asarray(x)
     assert type(made) is np.ndarray
     assert (made.dtype, repr(made.tolist())) == (np.dtype(dtype), repr(expected))
@@ -115,14 +114,16 @@ REFUSED: list[tuple[object, type[xbridge.XBridgeError]]] = [
 
 
 @pytest.mark.parametrize(("x", "error"), REFUSED, ids=lambda x: repr(x)[:40])
-def test_what_makes_no_array_is_refused(x: object, error: type[xbridge.XBridgeError]) -> None:
+def test_asarray__refuses_invalid_lists(x: object, error: type[xbridge.XBridgeError]) -> None:
+    """Ragged lists, text, None and numbers that no dtype can hold raise an error with a hint."""
     with pytest.raises(error, match="; try "):
         xbridge.asarray(x)
 
 
 @pytest.mark.parametrize("levels", [25, 40, 64])
 @pytest.mark.parametrize("mixed", [False, True])
-def test_more_axes_than_numpy_has_are_refused(levels: int, mixed: bool) -> None:
+def test_asarray__refuses_more_axes_than_numpy(levels: int, mixed: bool) -> None:
+    """A list nested deeper than NumPy's limit raises."""
     a = np.ones((1,) * 40)
     x = [deep(a, levels - 1), deep(a.astype("f4") if mixed else a, levels - 1)]
     with pytest.raises(O, match=rf"have {levels + 40} axes, and NumPy has 64 at most; try "):
@@ -144,7 +145,8 @@ def cycles() -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("cycle", cycles(), ids=["plain", "wide", "by a tuple", "beside an array"])
-def test_a_list_that_contains_itself_is_refused(cycle: list[Any]) -> None:
+def test_asarray__refuses_recursive_lists(cycle: list[Any]) -> None:
+    """A list that contains itself raises instead of recursing forever."""
     with pytest.raises(xbridge.OptionError, match="contains itself"):
         xbridge.asarray(cycle)
 
@@ -163,7 +165,8 @@ def test_a_list_that_contains_itself_is_refused(cycle: list[Any]) -> None:
         ([0, 255], "uint8", [0, 255]),
     ],
 )
-def test_a_named_dtype_is_a_cast(x: object, dtype: object, expected: object) -> None:
+def test_asarray__explicit_dtype_casts_numbers(x: object, dtype: object, expected: object) -> None:
+    """With an explicit dtype, numbers are rounded or truncated as in a cast."""
     assert xbridge.asarray(x, dtype=dtype).tolist() == expected
 
 
@@ -179,7 +182,8 @@ def test_a_named_dtype_is_a_cast(x: object, dtype: object, expected: object) -> 
         (-129, "int8"),
     ],
 )
-def test_an_integer_does_not_wrap_even_in_a_named_dtype(x: Any, dtype: str) -> None:
+def test_asarray__integers_never_wrap(x: Any, dtype: str) -> None:
+    """An integer that does not fit raises even if the dtype is explicit."""
     with pytest.raises(xbridge.ValueLossError, match="; try "):
         xbridge.asarray(x, dtype=dtype)
     with pytest.raises(xbridge.ValueLossError, match="; try "):
@@ -209,9 +213,8 @@ PROMOTED: list[tuple[list[object], str, object]] = [
 
 
 @pytest.mark.parametrize(("x", "dtype", "expected"), PROMOTED, ids=lambda x: " ".join(repr(x).split())[:50])
-def test_arrays_are_promoted_as_numpy_promotes_and_numbers_bend(
-    x: list[object], dtype: str, expected: object
-) -> None:
+def test_asarray__promotes_like_numpy(x: list[object], dtype: str, expected: object) -> None:
+    """Arrays in a list are promoted by NumPy's rules, and numbers adapt to them."""
     made = xbridge.asarray(x)
     assert made.dtype.str == np.dtype(dtype).str
     assert made.tolist() == expected
@@ -232,12 +235,14 @@ def test_arrays_are_promoted_as_numpy_promotes_and_numbers_bend(
     ],
     ids=repr,
 )
-def test_a_promotion_that_would_lose_a_value_is_refused(x: list[object]) -> None:
+def test_asarray__refuses_lossy_promotion(x: list[object]) -> None:
+    """A promotion that would change a value raises."""
     with pytest.raises(xbridge.ValueLossError, match="; try "):
         xbridge.asarray(x)
 
 
-def test_a_number_takes_the_dtype_of_arrays_that_numpy_knows_through_another_library() -> None:
+def test_asarray__numbers_adapt_to_bfloat16() -> None:
+    """Numbers take the dtype of arrays whose dtype comes from ml_dtypes."""
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
     made = xbridge.asarray([np.ones(2, bfloat16), [0.5, 2]])
     assert made.dtype == bfloat16
@@ -263,7 +268,8 @@ class UnreadableError(Exception):
 
 
 @pytest.mark.parametrize("x", [NoItems([1.0]), [F8, NoItems([1.0])], NoLength([F8])], ids=range(3))
-def test_what_a_list_raises_is_chained(x: object) -> None:
+def test_asarray__chains_exceptions_of_lists(x: object) -> None:
+    """An exception raised by a list subclass is the cause of the error."""
     with pytest.raises(U) as caught:
         xbridge.asarray(x)
     message = "cannot make an array of this list: a part of it failed with UnreadableError()"
@@ -271,7 +277,8 @@ def test_what_a_list_raises_is_chained(x: object) -> None:
     assert isinstance(caught.value.__cause__, UnreadableError)
 
 
-def test_a_list_that_numpy_cannot_convert_is_refused() -> None:
+def test_asarray__refuses_lists_numpy_cannot_convert() -> None:
+    """A list that NumPy rejects raises an error with the reason."""
     with pytest.raises(
         U, match=r"a part of it failed with ValueError\(.*\); try a list of numbers or arrays$"
     ):
@@ -280,7 +287,8 @@ def test_a_list_that_numpy_cannot_convert_is_refused() -> None:
         xbridge.asarray([[1], [1, 2]])
 
 
-def test_a_float_is_cast_to_a_named_dtype_of_integers_whatever_it_is() -> None:
+def test_asarray__explicit_integer_dtype_casts_any_float() -> None:
+    """NaN and infinity can be cast to an integer dtype if that dtype is explicit."""
     for number in (math.nan, math.inf, 1e300):
         assert xbridge.asarray([number], dtype="int8").dtype == np.int8
 
@@ -299,7 +307,8 @@ class Notes(execute.Observer):
         self.seconds.append(seconds)
 
 
-def test_an_observer_sees_the_array_that_a_stack_is() -> None:
+def test_observer__sees_the_stacked_array() -> None:
+    """An observer gets the plan of the whole stack with its dtype, shape and reason."""
     notes = Notes()
     execute.add_observer(notes)
     try:
@@ -314,9 +323,10 @@ def test_an_observer_sees_the_array_that_a_stack_is() -> None:
     assert why.advice
 
 
-def test_arrays_that_are_converted_together_share_the_time_by_their_bytes(
+def test_observer__time_is_split_by_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Arrays converted together share the measured time in proportion to their size."""
     notes = Notes()
     monkeypatch.setattr(execute, "perf_counter", iter([100.0, 134.0, 200.0, 200.0]).__next__)
     execute.add_observer(notes)
@@ -327,7 +337,8 @@ def test_arrays_that_are_converted_together_share_the_time_by_their_bytes(
     assert notes.seconds == [9.0, 25.0]
 
 
-def test_the_observer_that_is_removed_is_the_one_that_was_named() -> None:
+def test_remove_observer__removes_one_occurrence() -> None:
+    """Removing an observer removes that observer once and leaves the others."""
     one, other = Notes(), Notes()
     before = execute.observers()
     for observer in (one, other, one):
@@ -340,7 +351,8 @@ def test_the_observer_that_is_removed_is_the_one_that_was_named() -> None:
     assert execute.observers() == before
 
 
-def test_the_dtype_that_is_suggested_for_an_integer_that_does_not_fit_is_taken() -> None:
+def test_asarray__suggested_dtype_holds_the_integer() -> None:
+    """The dtype suggested for an integer that does not fit can hold it."""
     cases: list[tuple[list[object], object]] = [
         ([np.uint8(1), 300], [1, 300]),
         ([np.zeros(1, "u1"), [-5]], [[0], [-5]]),
@@ -395,9 +407,10 @@ ONE, HALF = Placed(np.array(1, "i4"), CHIP), Placed(np.array(0.5, "f4"), CHIP)
         ([np.arange(2), [3, 4]], {"dtype": "default"}, ("int64", CPU, [[0, 1], [3, 4]])),
     ],
 )
-def test_the_device_of_a_list_decides_which_dtypes_there_are(
+def test_asarray__dtype_depends_on_the_device(
     x: list[object], options: dict[str, Any], expected: tuple[str, Device, list[object]]
 ) -> None:
+    """Lists get dtypes that exist on the target device."""
     made = xbridge.asarray(x, backend="toylib", **options)
     assert (made.data.dtype, made.device, made.data.tolist()) == expected
 
@@ -414,19 +427,22 @@ def test_the_device_of_a_list_decides_which_dtypes_there_are(
         ([np.arange(2), [3, 4]], {"device": "chip"}, "the chip has no int64; try dtype='nearest'"),
     ],
 )
-def test_a_dtype_that_is_suggested_for_a_list_is_one_of_its_device(
+def test_asarray__suggests_dtypes_of_the_device(
     x: list[object], options: dict[str, Any], message: str
 ) -> None:
+    """The hint suggests only dtypes that exist on the device."""
     with pytest.raises((xbridge.DTypeError, xbridge.ValueLossError), match=re.escape(message)):
         xbridge.asarray(x, backend="toylib", **options)
 
 
-def test_a_named_dtype_casts_the_arrays_of_a_list_and_rounds_its_numbers() -> None:
+def test_asarray__explicit_dtype_casts_arrays_in_a_list() -> None:
+    """With an explicit dtype, arrays in a list are cast and numbers are rounded."""
     assert xbridge.asarray([np.array([300]), [1]], dtype="uint8").tolist() == [[44], [1]]
     assert xbridge.asarray([np.float32(1), 2**24 + 1], dtype="float32").tolist() == [1, 2**24]
 
 
-def test_a_mask_in_a_list_is_not_lost() -> None:
+def test_asarray__refuses_masked_arrays_in_lists() -> None:
+    """A masked array anywhere in a list raises."""
     masked = np.ma.masked_array([1.0, 2.0], mask=[True, False])
     for x in ([masked, F8], [[F8[0], F8[1]], masked], [1.0, np.ma.masked], [[masked], [F8]]):
         with pytest.raises(xbridge.UnsupportedArrayError, match=r"try x\.filled"):
@@ -434,7 +450,8 @@ def test_a_mask_in_a_list_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["M8[s]", "U1", "S1", "O", "i4,i4", "g"])
-def test_arrays_without_numbers_are_stacked_within_numpy(dtype: str) -> None:
+def test_asarray__stacks_non_numeric_arrays_in_numpy(dtype: str) -> None:
+    """Arrays of text, dates or objects can be stacked within NumPy."""
     x = np.ones(2, dtype)
     for made in (xbridge.asarray([x, x]), xbridge.align([x, x], np.ones(1))[0]):
         assert (made.dtype, made.shape) == (x.dtype, (2, 2))
@@ -443,7 +460,9 @@ def test_arrays_without_numbers_are_stacked_within_numpy(dtype: str) -> None:
         assert xbridge.asarray([x, x]).dtype == x.dtype
 
 
-def test_a_list_of_arrays_with_a_unit_is_refused() -> None:
+def test_asarray__refuses_lists_of_ndarray_subclasses() -> None:
+    """Arrays of a subclass, which may carry a unit, are not stacked."""
+
     class Quantity(np.ndarray):
         pass
 
@@ -452,7 +471,8 @@ def test_a_list_of_arrays_with_a_unit_is_refused() -> None:
         xbridge.asarray([x, x])
 
 
-def test_a_table_among_numbers_is_not_taken_for_the_names_of_its_columns() -> None:
+def test_asarray__dataframe_in_a_list_is_not_its_columns() -> None:
+    """A DataFrame in a list is refused instead of being read as its column names."""
     pandas = pytest.importorskip("pandas")
     row, table = [np.float64(1), np.float64(2)], pandas.DataFrame([[5.0, 6.0], [7.0, 8.0]])
     with pytest.raises(xbridge.OptionError, match="; try "):
@@ -460,11 +480,13 @@ def test_a_table_among_numbers_is_not_taken_for_the_names_of_its_columns() -> No
     assert xbridge.asarray([row, pandas.Series([3.0, 4.0], index=[1, 0])]).tolist() == [[1, 2], [3, 4]]
 
 
-def test_a_list_of_arrays_may_become_the_default_dtype() -> None:
+def test_asarray__list_of_arrays_with_default_dtype() -> None:
+    """`dtype="default"` is accepted for a list of arrays."""
     assert xbridge.asarray([F4, U1], dtype="default").dtype == F4.dtype
 
 
-def test_a_list_shares_nothing_unless_it_is_empty() -> None:
+def test_asarray__copy_false_accepts_only_empty_lists() -> None:
+    """Lists share no memory, so `copy=False` raises unless the result is empty."""
     for x in ([1, 2], 1, [F8], ()):
         if xbridge.asarray(x).size:
             with pytest.raises(xbridge.CopyError, match="try copy=None"):
@@ -478,7 +500,9 @@ def test_a_list_shares_nothing_unless_it_is_empty() -> None:
 
 
 @pytest.mark.usefixtures("own_registry")
-def test_arrays_of_several_devices_are_refused_unless_one_is_named() -> None:
+def test_asarray__refuses_arrays_on_several_devices() -> None:
+    """Arrays on different devices are stacked only if the target is explicit."""
+
     def array_info(x: Toy) -> Any:
         return plain.array_info(x)._replace(device=xbridge.Device(f"toy:{x.data.dtype.itemsize}"))
 
@@ -508,7 +532,8 @@ def test_arrays_of_several_devices_are_refused_unless_one_is_named() -> None:
     ],
     ids=str,
 )
-def test_numpys_scalars_and_numbers_become_what_a_plan_of_each_gives(xs: list[Any]) -> None:
+def test_asarray__numpy_scalars_and_numbers_as_planned(xs: list[Any]) -> None:
+    """Lists of NumPy scalars and numbers give the planned dtype and values."""
     with xbridge.record():  # every number is planned
         expected = xbridge.asarray(xs)
     for _ in range(2):
@@ -528,19 +553,22 @@ def test_numpys_scalars_and_numbers_become_what_a_plan_of_each_gives(xs: list[An
     ],
     ids=str,
 )
-def test_a_number_that_the_dtype_of_numpys_scalars_cannot_hold_is_refused(xs: list[Any]) -> None:
+def test_asarray__refuses_numbers_numpy_scalars_cannot_hold(xs: list[Any]) -> None:
+    """A number that the dtype of the NumPy scalars cannot hold raises."""
     for _ in range(2):
         with pytest.raises(xbridge.ValueLossError):
             xbridge.asarray(xs)
 
 
-def test_scalars_of_a_dtype_without_a_name_are_refused_beside_others() -> None:
+def test_asarray__refuses_scalars_without_a_dtype_name() -> None:
+    """Scalars such as datetime64 cannot be mixed with numbers."""
     for scalar in (np.longdouble(1), np.datetime64("2026-01-01"), np.timedelta64(1, "s")):
         with pytest.raises(xbridge.XBridgeError):
             xbridge.asarray([scalar, np.float32(1), 1.0])
 
 
-def test_scalars_without_a_common_dtype_are_refused() -> None:
+def test_asarray__refuses_scalars_without_a_common_dtype() -> None:
+    """NumPy scalars that have no common dtype raise."""
     brain = pytest.importorskip("ml_dtypes").bfloat16(1)
     for _ in range(2):
         with pytest.raises(xbridge.DTypeError, match="they have no common dtype"):
@@ -573,7 +601,7 @@ def test_outline__none_for_what_has_no_shape(x: Any) -> None:
     ],
 )
 def test_outline__shape_and_items(x: Any, shape: tuple[int, ...], leaves: list[Any]) -> None:
-    """Rows are opened as long as all items are rows."""
+    """Nested rows are opened as long as every item is a row."""
     found = sequences.outline(x)
     assert found is not None
     assert (found[0], list(found[1]), found[2]) == (shape, leaves, set(map(type, leaves)))

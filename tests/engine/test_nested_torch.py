@@ -44,19 +44,22 @@ def leaf() -> Tensor:
     ],
     ids=repr,
 )
-def test_numbers_become_torchs_default_dtypes(x: object, dtype: Any) -> None:
+def test_asarray__numbers_get_torch_default_dtypes(x: object, dtype: Any) -> None:
+    """Numbers become tensors of torch's default dtypes."""
     made = xbridge.asarray(x, backend="torch")
     assert made.dtype == dtype
     assert repr(made.tolist()) == repr(torch.tensor(x, dtype=dtype).tolist())
 
 
 @pytest.mark.parametrize("x", [1e300, [2**24 + 1, 0.5], [2**24 + 1, 1j], [-1, 2**63], 2**64], ids=repr)
-def test_a_number_that_torchs_default_dtype_cannot_hold_is_refused(x: object) -> None:
+def test_asarray__refuses_numbers_torch_would_round(x: object) -> None:
+    """A number that torch's default dtype cannot hold raises."""
     with pytest.raises(xbridge.ValueLossError, match="; try "):
         xbridge.asarray(x, backend="torch")
 
 
-def test_the_first_array_says_whose_the_result_is() -> None:
+def test_asarray__first_array_decides_for_a_list() -> None:
+    """The first array in a list decides the library of the result."""
     for x, kind in (([X, A], torch.Tensor), ([A, X], np.ndarray), ([[1.0, 2.0, 3.0], X], torch.Tensor)):
         made = xbridge.asarray(x)
         assert isinstance(made, kind)
@@ -85,7 +88,8 @@ def test_the_first_array_says_whose_the_result_is() -> None:
     ids=range(10),
 )
 @pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"grad": "keep"}], ids=repr)
-def test_gradients_flow_through_a_list(x: Any, options: dict[str, Any]) -> None:
+def test_asarray__keeps_gradients_through_lists(x: Any, options: dict[str, Any]) -> None:
+    """Gradients flow through a stacked list to each tensor."""
     ours, theirs = leaf(), leaf()
     xbridge.asarray(x(ours), backend="torch", **options).sum().backward()
     sum(element.sum() for element in flat(x(theirs)) if isinstance(element, torch.Tensor)).backward()
@@ -99,20 +103,23 @@ def flat(x: Any) -> list[Any]:
     return [leaf for item in x for leaf in flat(item)] if isinstance(x, list | tuple) else [x]
 
 
-def test_a_list_of_empty_tensors_is_shared_whatever_axis_is_empty() -> None:
+def test_asarray__shares_lists_of_empty_tensors() -> None:
+    """A list of empty tensors needs no copy, whichever axis is empty."""
     for empty in (torch.empty(0), torch.empty(0, 3), torch.empty(3, 0)):
         for backend in ("torch", "numpy"):
             made = xbridge.asarray([empty, empty], backend=backend, copy=False)
             assert made.shape == (2, *empty.shape)
 
 
-def test_tensors_beside_those_of_meta_are_stacked_there() -> None:
+def test_asarray__stacks_on_meta() -> None:
+    """Tensors can be stacked with meta tensors on the meta device."""
     for other in (X.to("meta"), X.double().to("meta")):
         made = xbridge.asarray([X, other], device="meta")
         assert (made.device.type, made.shape) == ("meta", (2, 3))
 
 
-def test_history_ends_only_where_that_was_asked() -> None:
+def test_asarray__cuts_graphs_of_lists_only_if_asked() -> None:
+    """A list ends the graph of its tensors only if `grad` or the target says so."""
     assert not xbridge.asarray([leaf(), X], grad="detach").requires_grad
     assert not xbridge.asarray([leaf(), A], requires_grad=False).requires_grad
     assert xbridge.asarray([X, A], requires_grad=True).is_leaf
@@ -147,7 +154,8 @@ def test_history_ends_only_where_that_was_asked() -> None:
     ],
     ids=range(12),
 )
-def test_tensors_are_promoted_as_numpy_promotes(x: list[Any], dtype: Any, expected: Any) -> None:
+def test_asarray__promotes_tensors_with_arrays_like_numpy(x: list[Any], dtype: Any, expected: Any) -> None:
+    """Tensors mixed with NumPy arrays and lists are promoted by NumPy's rules."""
     made = xbridge.asarray(x, backend="torch")
     assert (made.dtype, made.tolist()) == (dtype, expected)
     assert not any(overlaps(made, element) for element in x if not isinstance(element, list))
@@ -165,7 +173,8 @@ def test_tensors_are_promoted_as_numpy_promotes(x: list[Any], dtype: Any, expect
     ],
     ids=repr,
 )
-def test_a_promotion_that_would_lose_a_value_is_refused(x: list[Any]) -> None:
+def test_asarray__refuses_lossy_promotion_of_tensors(x: list[Any]) -> None:
+    """A promotion that would change a value of a tensor raises."""
     with pytest.raises(xbridge.ValueLossError, match="; try "):
         xbridge.asarray(x)
 
@@ -181,7 +190,8 @@ def test_a_promotion_that_would_lose_a_value_is_refused(x: list[Any]) -> None:
     ],
     ids=lambda x: "-".join(str(one.dtype) for one in x),
 )
-def test_tensors_among_themselves_are_promoted_as_torch_promotes(x: list[Any]) -> None:
+def test_asarray__promotes_tensors_like_torch(x: list[Any]) -> None:
+    """Tensors alone are promoted by torch's rules."""
     expected = torch.stack(x)
     made = xbridge.asarray(x)
     assert made.dtype == expected.dtype
@@ -192,7 +202,8 @@ def test_tensors_among_themselves_are_promoted_as_torch_promotes(x: list[Any]) -
     ("tensor", "number"), [(1, 3.5), (True, 2), (True, 0.5), (1.5, 2), (1, 1j), (0.5, 1j), (1, True)]
 )
 @pytest.mark.parametrize("default", [torch.float32, torch.float64])
-def test_a_number_among_tensors_bends_as_it_does_in_torch(tensor: Any, number: Any, default: Any) -> None:
+def test_asarray__numbers_adapt_to_tensors_like_torch(tensor: Any, number: Any, default: Any) -> None:
+    """Numbers next to tensors promote as in torch."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(default)
     try:
@@ -204,13 +215,15 @@ def test_a_number_among_tensors_bends_as_it_does_in_torch(tensor: Any, number: A
     assert made.tolist() == [tensor, number]
 
 
-def test_a_scalar_of_numpys_among_tensors_is_an_array_of_numpys() -> None:
+def test_asarray__numpy_scalar_promotes_as_an_array() -> None:
+    """A NumPy scalar next to tensors counts as an array and not as a number."""
     for scalar, dtype in ((np.float64(0.1), torch.float64), (np.float32(0.5), torch.float64)):
         made = xbridge.asarray([torch.tensor(1), scalar])
         assert (made.dtype, made.tolist()) == (dtype, [1, float(scalar)])
 
 
-def test_an_integer_that_torch_would_round_in_a_list_is_refused_and_one_that_fits_is_not() -> None:
+def test_asarray__refuses_integers_torch_would_round() -> None:
+    """An integer that torch would round in a list raises, and one that fits does not."""
     for x in (
         [torch.tensor(2**24 + 1), 0.5],
         [torch.tensor(1), 2**24 + 1, 0.5],
@@ -222,28 +235,32 @@ def test_an_integer_that_torch_would_round_in_a_list_is_refused_and_one_that_fit
     assert xbridge.asarray([torch.tensor(2**24 + 1), 0.5], dtype="float32").tolist() == [2**24, 0.5]
 
 
-def test_a_graph_goes_through_a_promotion() -> None:
+def test_asarray__keeps_gradients_through_promotion() -> None:
+    """Gradients flow through a promotion."""
     w = torch.tensor(2.0, requires_grad=True)
     made = xbridge.asarray([w * 3, torch.tensor(4), torch.tensor(5.0).half(), 6])
     made.sum().backward()
     assert (made.dtype, made.tolist(), w.grad) == (torch.float32, [6, 4, 5, 6], torch.tensor(3.0))
 
 
-def test_what_has_no_values_to_look_at_is_promoted_as_it_is() -> None:
+def test_asarray__promotes_tensors_without_values() -> None:
+    """Meta tensors and tensors inside `vmap` are promoted by dtype alone."""
     whole, half = torch.arange(2), torch.ones(2)
     assert xbridge.asarray([whole.to("meta"), half.to("meta")]).dtype == torch.float32
     mapped = torch.func.vmap(lambda a, b: xbridge.asarray([a, b]))(whole, half)
     assert torch.equal(mapped, torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
 
 
-def test_dtypes_without_a_common_one_are_refused_until_one_is_named() -> None:
+def test_asarray__refuses_tensors_without_a_common_dtype() -> None:
+    """Tensors without a common dtype are stacked only if one is explicit."""
     for other in (X.to(torch.float8_e5m2), X.to(torch.float8_e4m3fn)):
         with pytest.raises(xbridge.DTypeError, match="no common dtype; try dtype='float32'"):
             xbridge.asarray([X.bfloat16(), other])
         assert xbridge.asarray([X.bfloat16(), other], dtype="float32").tolist() == [[0, 1, 2]] * 2
 
 
-def test_tensors_of_several_devices_are_refused() -> None:
+def test_asarray__refuses_tensors_on_several_devices() -> None:
+    """Tensors on different devices cannot be stacked."""
     far = torch.ones(3, device="meta")
     for x in ([X, far], [A, far]):
         with pytest.raises(xbridge.DeviceError, match=r"cpu, meta; try align\(\*arrays\) first"):
@@ -251,13 +268,14 @@ def test_tensors_of_several_devices_are_refused() -> None:
     assert xbridge.asarray([far, far]).shape == (2, 3)
 
 
-def test_sparse_tensors_are_stacked_by_torch() -> None:
+def test_asarray__stacks_sparse_tensors() -> None:
+    """Sparse tensors are stacked by torch."""
     sparse = torch.eye(2).to_sparse()
     assert xbridge.asarray([sparse, sparse]).to_dense().tolist() == [[[1, 0], [0, 1]]] * 2
 
 
-def test_stack_many__tensors_that_a_mode_refuses_are_reported_as_by_a_plan() -> None:
-    """The exception of torch is the cause of an error of ours."""
+def test_stack_many__chains_errors_of_a_fake_mode() -> None:
+    """An exception that torch raises in a fake mode becomes the cause of an `XBridgeError`."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     x = torch.ones(2)
@@ -265,13 +283,15 @@ def test_stack_many__tensors_that_a_mode_refuses_are_reported_as_by_a_plan() -> 
         xbridge.asarray([x, x])
 
 
-def test_a_long_list_of_tensors_leaves_its_library_too() -> None:
+def test_asarray__long_list_of_tensors_to_numpy() -> None:
+    """A list of more than a thousand tensors can be converted to NumPy."""
     losses = [torch.tensor(1.0)] * 1500
     assert xbridge.asarray(losses, backend="numpy").shape == (1500,)
     assert xbridge.asarray([*losses, 0.0]).shape == (1501,)
 
 
-def test_rows_of_one_tensor_are_stacked_without_a_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asarray__stacks_rows_without_reading_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of one tensor are stacked at once."""
     rows = list(torch.arange(12.0).reshape(3, 4))
     monkeypatch.setattr(stack, "_one_by_one", None)
     assert torch.equal(xbridge.asarray(rows), torch.arange(12.0).reshape(3, 4))
@@ -279,7 +299,8 @@ def test_rows_of_one_tensor_are_stacked_without_a_look_at_each(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("nbytes", [0, 16, 40])
-def test_rows_behind_the_end_of_their_storage_are_refused(nbytes: int) -> None:
+def test_asarray__refuses_rows_past_the_storage(nbytes: int) -> None:
+    """Rows that end beyond their storage are never read."""
     whole, short = torch.ones(3, 4), torch.ones(12).clone()
     parts = [short[4 * i : 4 * i + 4] for i in range(3)]
     short.untyped_storage().resize_(nbytes)
@@ -309,9 +330,10 @@ AT_ONCE: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("backend", [None, "torch", "numpy"])
 @pytest.mark.parametrize("xs", AT_ONCE.values(), ids=AT_ONCE)
-def test_numbers_beside_arrays_of_one_dtype_are_stacked_at_once_as_a_plan_of_each_does(
+def test_asarray__numbers_with_arrays_stack_as_planned(
     xs: list[Any], backend: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Numbers and arrays of one dtype are stacked at once with the result of the plan."""
     with xbridge.record():  # every array is planned
         expected = xbridge.asarray(xs, backend=backend)
     monkeypatch.setattr(stack, "_one_by_one", lambda *_: pytest.fail("each was planned"))
@@ -333,7 +355,8 @@ def test_numbers_beside_arrays_of_one_dtype_are_stacked_at_once_as_a_plan_of_eac
     ],
     ids=str,
 )
-def test_numbers_that_change_the_dtype_or_that_torch_casts_are_planned(xs: list[Any], dtype: Any) -> None:
+def test_asarray__plans_numbers_that_change_the_dtype(xs: list[Any], dtype: Any) -> None:
+    """Numbers that change the dtype, or that torch casts, are converted one by one."""
     for _ in range(2):
         made = xbridge.asarray(xs)
         assert made.dtype == dtype
@@ -343,7 +366,8 @@ def test_numbers_that_change_the_dtype_or_that_torch_casts_are_planned(xs: list[
         assert torch.equal(made, torch.stack(expected))
 
 
-def test_numbers_beside_arrays_that_do_not_fit_are_refused_however_often_the_list_was_stacked() -> None:
+def test_asarray__refuses_numbers_in_cached_lists() -> None:
+    """A number that does not fit is refused even if a similar list was stacked before."""
     fits = [scalar(1.5), 2.5]
     assert [xbridge.asarray(fits).tolist() for _ in range(2)] == [[1.5, 2.5]] * 2
     for xs in (
@@ -365,6 +389,7 @@ def test_numbers_beside_arrays_that_do_not_fit_are_refused_however_often_the_lis
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
-def test_a_number_beside_an_array_whose_dtype_has_no_name_is_refused_as_before() -> None:
+def test_asarray__refuses_numbers_with_unnamed_dtypes() -> None:
+    """A number next to a complex32 tensor raises."""
     with pytest.raises(xbridge.DTypeError):
         xbridge.asarray([torch.tensor(1j, dtype=torch.complex32), 1.0])

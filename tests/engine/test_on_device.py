@@ -97,7 +97,8 @@ def plan(x: object, target: str, **options: Any) -> list[str]:
 # -- which steps run -----------------------------------------------------------------------------
 
 
-def test_what_both_can_look_at_is_handed_over(cupy: ModuleType) -> None:
+def test_to_backend__hands_over_device_memory(cupy: ModuleType) -> None:
+    """Libraries that share a device exchange memory without going through the host."""
     x = xbridge.to_backend(np.arange(3.0), "cupy")
     a_card([1.0])
     assert plan(x, "cards") == ["cupy to_dlpack", "cards from_dlpack"]
@@ -146,9 +147,10 @@ def test_what_both_can_look_at_is_handed_over(cupy: ModuleType) -> None:
     ],
     ids=str,
 )
-def test_what_is_copied_is_copied_by_the_source_on_its_own_stream(
+def test_explain__steps_between_libraries_on_one_device(
     cupy: ModuleType, options: dict[str, Any], expected: list[str] | None
 ) -> None:
+    """A plan between two libraries on one device has the fewest steps for its options."""
     card = a_card([1.0, 2.0])
     checked = [
         "cards check_cast float32",
@@ -160,7 +162,8 @@ def test_what_is_copied_is_copied_by_the_source_on_its_own_stream(
     assert plan(card, "cupy", **options) == (expected or checked)
 
 
-def test_values_arrive_by_every_one_of_these_plans(cupy: ModuleType) -> None:
+def test_to_backend__device_plans_keep_values(cupy: ModuleType) -> None:
+    """Every plan between libraries on one device gives the right values, dtype and device."""
     values = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     for options in ({}, {"copy": True}, {"dtype": "float32"}, {"device": "cuda:1"}, {"dtype": "int16"}):
         made = xbridge.to_backend(a_card(values), "cupy", **options)
@@ -169,7 +172,8 @@ def test_values_arrive_by_every_one_of_these_plans(cupy: ModuleType) -> None:
         assert xbridge.device_of(made) == options.get("device", "cuda:0")
 
 
-def test_a_source_that_the_target_could_not_hold_is_cast_before_it_is_handed_over(cupy: ModuleType) -> None:
+def test_to_backend__casts_before_handing_over(cupy: ModuleType) -> None:
+    """A dtype that the target lacks is cast by the source first."""
     card = a_card([1.0, 2.0])
     lacks = xbridge.DTypeError, "there is none", "float32"
     narrow = make_cards(
@@ -185,9 +189,11 @@ def test_a_source_that_the_target_could_not_hold_is_cast_before_it_is_handed_ove
         xbridge.to_backend(card, "narrow", dtype="float32", copy=False)
 
 
-def test_the_graph_ends_before_the_memory_is_shared_and_the_result_is_read_only(
+def test_to_backend__detaches_before_handing_over(
     cupy: ModuleType,
 ) -> None:
+    """A tracked array is detached and copied for a library without read-only arrays."""
+
     def tracked(x: Card) -> Any:
         return get("cupy").array_info(x.data)._replace(requires_grad=True)
 
@@ -200,7 +206,8 @@ def test_the_graph_ends_before_the_memory_is_shared_and_the_result_is_read_only(
         xbridge.to_backend(card, "cupy", grad="keep")
 
 
-def test_what_is_pending_is_done_first_and_counts_as_the_copy(cupy: ModuleType) -> None:
+def test_to_backend__materializes_before_handing_over(cupy: ModuleType) -> None:
+    """Materializing pending operations counts as the copy."""
     card = a_card(
         [1.0], memory_layout=lambda x: get("cupy").memory_layout(x.data)._replace(materialized=False)
     )
@@ -208,9 +215,10 @@ def test_what_is_pending_is_done_first_and_counts_as_the_copy(cupy: ModuleType) 
         assert plan(card, "cupy", copy=copy) == ["cards materialize", "cards to_dlpack", "cupy from_dlpack"]
 
 
-def test_immutable_memory_is_copied_for_a_library_that_could_write_it_and_else_shared(
+def test_to_backend__copies_immutable_memory_for_writers(
     cupy: ModuleType,
 ) -> None:
+    """Immutable memory is shared only with libraries that cannot write to it."""
     frozen: dict[str, Any] = {
         "assumes_immutable": True,
         "memory_layout": lambda x: get("cupy").memory_layout(x.data)._replace(writable=False),
@@ -234,7 +242,8 @@ def test_immutable_memory_is_copied_for_a_library_that_could_write_it_and_else_s
         xbridge.to_backend(xbridge.to_backend(np.ones(1), "cupy"), "stones", copy=False)
 
 
-def test_a_layout_that_the_target_lacks_is_copied_first(cupy: ModuleType) -> None:
+def test_to_backend__copies_unsupported_layouts_first(cupy: ModuleType) -> None:
+    """Strides that the target lacks are made contiguous before the hand-over."""
     x = xbridge.to_backend(np.arange(4.0), "cupy")[::-1]
     a_card([1.0], accepts_layout=lambda info, layout: all(stride >= 0 for stride in layout.strides))
     assert plan(x, "cards") == ["cupy copy", "cupy to_dlpack", "cards from_dlpack"]
@@ -243,7 +252,8 @@ def test_a_layout_that_the_target_lacks_is_copied_first(cupy: ModuleType) -> Non
         xbridge.to_backend(x, "cards", copy=False)
 
 
-def test_a_device_that_the_target_does_not_have_is_named(cupy: ModuleType) -> None:
+def test_to_backend__names_a_device_the_target_lacks(cupy: ModuleType) -> None:
+    """The error names the device and lists those of the target."""
     card = a_card([1.0], devices=lambda: (xbridge.Device("cpu"), CUDA))
     x = xbridge.to_backend(np.ones(1), "cupy", device="cuda:1")
     with pytest.raises(xbridge.DeviceError, match="no device cuda:1 here, only cpu, cuda:0"):
@@ -251,14 +261,16 @@ def test_a_device_that_the_target_does_not_have_is_named(cupy: ModuleType) -> No
     assert plan(card, "cupy", device=CUDA) == ["cards to_dlpack", "cupy from_dlpack"]
 
 
-def test_only_a_call_that_names_the_host_gets_it(cupy: ModuleType) -> None:
+def test_to_backend__host_only_if_asked(cupy: ModuleType) -> None:
+    """Device memory goes to the host only for a target or device that is on the host."""
     card = a_card([1.0, 2.0])
     assert plan(card, "numpy") == ["cards to_device cpu", "cards to_numpy", "numpy from_numpy"]
     x = xbridge.to_backend(np.ones(2), "cupy")
     assert plan(x, "cards", device=xbridge.Device("cpu"))[:2] == ["cupy to_device cpu", "cupy to_numpy"]
 
 
-def test_a_list_is_stacked_where_its_arrays_are(cupy: ModuleType) -> None:
+def test_asarray__stacks_on_the_device(cupy: ModuleType) -> None:
+    """A list of device arrays is stacked without going through the host."""
     card = a_card([1.0, 2.0])
     before = stub_cupy.state.to_numpy
     stacked = xbridge.asarray([card, card], backend="cupy")
@@ -266,14 +278,16 @@ def test_a_list_is_stacked_where_its_arrays_are(cupy: ModuleType) -> None:
     assert xbridge.to_list(stacked) == [[1.0, 2.0], [1.0, 2.0]]
 
 
-def test_a_scalar_in_a_list_goes_to_the_device_of_the_arrays(cupy: ModuleType) -> None:
+def test_asarray__scalar_moves_to_the_arrays_device(cupy: ModuleType) -> None:
+    """A NumPy scalar in a list moves to the device of the arrays."""
     there = xbridge.to_backend(np.float64(2.0).reshape(()), "cupy", device="cuda:1")
     stacked = xbridge.asarray([np.float64(1.0), there])
     assert xbridge.device_of(stacked) == "cuda:1"
     assert xbridge.to_list(stacked) == [1.0, 2.0]
 
 
-def test_arrays_of_two_devices_are_stacked_on_the_one_that_is_named(cupy: ModuleType) -> None:
+def test_asarray__stacks_on_the_explicit_device(cupy: ModuleType) -> None:
+    """Arrays on two devices are stacked on the device that the caller names."""
     xs = [xbridge.to_backend(np.ones(2), "cupy", device=device) for device in ("cuda:0", "cuda:1")]
     for device in ("cuda:0", "cuda:1"):
         stacked = xbridge.asarray(xs, device=device)
@@ -281,7 +295,9 @@ def test_arrays_of_two_devices_are_stacked_on_the_one_that_is_named(cupy: Module
         assert xbridge.to_list(stacked) == [[1.0, 1.0], [1.0, 1.0]]
 
 
-def test_what_a_library_raises_while_it_hands_over_is_chained(cupy: ModuleType) -> None:
+def test_to_backend__chains_errors_of_the_hand_over(cupy: ModuleType) -> None:
+    """An exception during the hand-over is the cause of the error."""
+
     def fail(*_: object) -> None:
         message = "no peer access"
         raise RuntimeError(message)
@@ -295,9 +311,10 @@ def test_what_a_library_raises_while_it_hands_over_is_chained(cupy: ModuleType) 
         xbridge.to_backend(xbridge.to_backend(np.ones(1), "cupy"), "cards")
 
 
-def test_an_export_is_made_on_the_device_of_the_array_for_the_stream_of_the_consumer(
+def test_to_dlpack__uses_the_arrays_device_and_stream(
     cupy: ModuleType,
 ) -> None:
+    """An export runs on the device of the array and for the stream of the consumer."""
     a_card([1.0])
     x = xbridge.to_backend(np.ones(2), "cupy", device="cuda:1")
     stub_cupy.exports.clear()
@@ -310,9 +327,10 @@ def test_an_export_is_made_on_the_device_of_the_array_for_the_stream_of_the_cons
 # -- what torch is told --------------------------------------------------------------------------
 
 
-def test_torch_shares_exported_memory_on_its_device_after_its_stream_is_done(
+def test_from_dlpack__torch_shares_after_synchronizing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """torch shares exported memory on its device after the producer's stream is synchronized."""
     torch = pytest.importorskip("torch")
     calls: list[object] = []
 
@@ -363,9 +381,10 @@ def test_torch_shares_exported_memory_on_its_device_after_its_stream_is_done(
     assert [device for _, device in tried] == ["cuda:1"]
 
 
-def test_torch_imports_and_exports_with_the_device_of_the_memory_current(
+def test_from_dlpack__torch_makes_the_device_current(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """torch imports and exports with the device of the memory as the current one."""
     torch = pytest.importorskip("torch")
     from xbridge.backends.torch import _devices
 
@@ -417,7 +436,8 @@ def pretend(own_registry: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("pretend")
-def test_a_tensor_is_copied_for_jax_and_an_array_of_jax_for_torch() -> None:
+def test_to_backend__copies_between_torch_and_jax() -> None:
+    """Tensors and JAX arrays on one device are copied, since either side could see changes."""
     import jax.numpy as jnp
     import torch
 
@@ -437,7 +457,8 @@ def test_a_tensor_is_copied_for_jax_and_an_array_of_jax_for_torch() -> None:
 
 @pytest.mark.usefixtures("pretend")
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "float16", "bfloat16", "complex64"])
-def test_every_dtype_keeps_its_bits_on_the_way_to_jax_and_back(dtype: str) -> None:
+def test_to_backend__torch_jax_round_trip_is_bit_exact(dtype: str) -> None:
+    """Every dtype survives the way from torch to JAX and back bit for bit."""
     import torch
 
     raw = torch.arange(64, dtype=torch.uint8)
@@ -453,7 +474,8 @@ def test_every_dtype_keeps_its_bits_on_the_way_to_jax_and_back(dtype: str) -> No
 
 
 @pytest.mark.usefixtures("pretend")
-def test_a_tensor_that_requires_grad_or_waits_for_its_conjugate_is_read_as_it_is() -> None:
+def test_to_backend__tracked_and_conjugated_tensors_to_jax() -> None:
+    """Tensors that require grad or have a pending conjugate arrive in JAX with their values."""
     import torch
 
     leaf = torch.ones(2, requires_grad=True)

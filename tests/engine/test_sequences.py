@@ -51,9 +51,10 @@ LISTS: dict[str, Callable[[], list[Any]]] = {
     "options", [{}, {"dtype": "float32"}, {"grad": "detach"}, {"device": "cpu"}], ids=str
 )
 @pytest.mark.parametrize("make", LISTS.values(), ids=LISTS)
-def test_a_list_at_once_gives_what_a_look_at_each_gives(
+def test_asarray__list_at_once_equals_one_by_one(
     make: Callable[[], list[Any]], options: dict[str, Any], backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Stacking a list at once gives the result of converting each array."""
     xbridge.asarray([1], backend=backend)
 
     def outcome() -> Any:
@@ -75,13 +76,15 @@ def test_a_list_at_once_gives_what_a_look_at_each_gives(
         assert xbridge.to_list(made) == [at_once[2]] * 2
 
 
-def test_a_list_of_unlike_shapes_is_refused_in_our_words() -> None:
+def test_asarray__refuses_ragged_lists() -> None:
+    """Arrays of different shapes raise `OptionError`."""
     for ragged in ([torch.ones(2), torch.ones(3)], [np.ones(2), np.ones(3)]):
         with pytest.raises(xbridge.OptionError, match="it holds shapes"):
             xbridge.asarray(ragged, backend="numpy")
 
 
-def test_a_list_is_never_shared() -> None:
+def test_asarray__list_shares_no_memory() -> None:
+    """A stacked list is new memory, so `copy=False` raises."""
     for arrays in ([torch.ones(2)] * 2, [np.ones(2)] * 2):
         for backend in ("numpy", "torch"):
             with pytest.raises(xbridge.CopyError, match="are in separate memory"):
@@ -90,14 +93,16 @@ def test_a_list_is_never_shared() -> None:
             assert not any(xbridge.shares_memory(made, x) for x in arrays)
 
 
-def test_gradients_go_through_a_list_of_tensors() -> None:
+def test_asarray__long_list_keeps_gradients() -> None:
+    """Gradients flow through a long list to every tensor."""
     leaves = [torch.ones(2, requires_grad=True) for _ in range(N)]
     (xbridge.asarray(leaves) * torch.arange(float(N))[:, None]).sum().backward()
     assert [x.grad.tolist() for x in leaves] == [[i, i] for i in range(N)]  # type: ignore[union-attr]
     assert xbridge.asarray(leaves, backend="numpy").flags.writeable
 
 
-def test_a_tensor_whose_storage_is_gone_is_refused_in_a_list() -> None:
+def test_asarray__refuses_freed_tensors_in_lists() -> None:
+    """A tensor whose storage was freed or shrunk cannot be stacked."""
     gone, there = torch.ones(3), torch.ones(3)
     gone.untyped_storage().resize_(0)
     view = torch.ones(6)[3:]
@@ -108,7 +113,8 @@ def test_a_tensor_whose_storage_is_gone_is_refused_in_a_list() -> None:
                 xbridge.asarray([there, lost], backend=backend)
 
 
-def test_arrays_without_memory_are_refused_in_a_list() -> None:
+def test_asarray__refuses_sparse_and_meta_tensors_in_lists() -> None:
+    """Tensors without dense memory cannot be stacked for NumPy."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch's, of what is in beta
         rows = torch.eye(2).to_sparse_csr()
@@ -124,7 +130,8 @@ class Pair(NamedTuple):
     right: int
 
 
-def test_a_compiler_sees_a_stack() -> None:
+def test_asarray__compiles_to_a_stack() -> None:
+    """`torch.compile` follows the stacking of a list in one graph."""
     try:
         torch.compile(lambda x: x * Pair(1, 2)._replace(left=3).left, fullgraph=True, backend="eager")(
             torch.ones(2)
@@ -135,7 +142,8 @@ def test_a_compiler_sees_a_stack() -> None:
     assert whole(torch.ones(2)).tolist() == [[1, 1], [2, 2]]
 
 
-def test_a_mode_sees_a_stack() -> None:
+def test_asarray__dispatch_mode_sees_the_stack() -> None:
+    """A dispatch mode of torch sees the stacking of a list."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     seen: list[str] = []
@@ -154,7 +162,8 @@ def test_a_mode_sees_a_stack() -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_a_list_of_duals_keeps_its_tangents_or_is_refused(backend: str) -> None:
+def test_asarray__keeps_tangents_of_lists(backend: str) -> None:
+    """Stacked dual tensors keep their tangents, and leaving torch raises."""
     with forward_ad.dual_level():
         dual: Any = forward_ad.make_dual
         duals = [dual(torch.ones(2), torch.full((2,), float(i))) for i in range(N)]
@@ -167,7 +176,8 @@ def test_a_list_of_duals_keeps_its_tangents_or_is_refused(backend: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize:DeprecationWarning", "ignore:.*quantize:UserWarning")
-def test_quantized_tensors_are_not_stacked_by_their_codes() -> None:
+def test_asarray__refuses_quantized_tensors() -> None:
+    """Quantized tensors are not stacked by their raw integers."""
     unlike = [torch.quantize_per_tensor(torch.ones(2), scale, 0, torch.quint8) for scale in (1.0, 0.1)]
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"stack quantized.*x\.dequantize\(\)"):
         xbridge.asarray(unlike)
@@ -183,8 +193,8 @@ def outcome(obj: Any, **options: Any) -> tuple[str, str]:
     return xbridge.backend_of(made), xbridge.dtype_of(made)
 
 
-def test_from_arrays__promotion_does_not_depend_on_lists_before() -> None:
-    """NumPy's rules hold for arrays of several libraries, also after torch promoted the same dtypes."""
+def test_from_arrays__promotion_ignores_earlier_lists() -> None:
+    """NumPy's rules hold for arrays of several libraries even after torch promoted the same dtypes."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     mixed = [torch.ones(2).half(), np.ones(2, ml_dtypes.bfloat16)]
     expected = outcome(mixed)

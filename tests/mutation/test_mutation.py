@@ -138,7 +138,8 @@ def whole(toy: Path) -> dict[str, str]:
     return dict(states(toy))
 
 
-def test_a_run_goes_on_with_what_has_not_been_tried(whole: dict[str, str]) -> None:
+def test_mutation__resumes_with_untried_mutants(whole: dict[str, str]) -> None:
+    """A run continues with the mutants that have not been tried."""
     assert set(whole) == set(CHANGES)
 
 
@@ -154,29 +155,34 @@ def test_a_run_goes_on_with_what_has_not_been_tried(whole: dict[str, str]) -> No
         ("untested", "no tests"),
     ],
 )
-def test_a_mutant_ends_as_its_tests_say(whole: dict[str, str], name: str, state: str) -> None:
+def test_mutation__state_depends_on_the_tests(whole: dict[str, str], name: str, state: str) -> None:
+    """A mutant is killed, times out, survives or is untested, depending on its tests."""
     assert whole[name] == state
 
 
-def test_a_test_that_fails_alone_without_a_mutant_does_not_count(toy: Path, whole: dict[str, str]) -> None:
+def test_mutation__ignores_tests_that_fail_alone(toy: Path, whole: dict[str, str]) -> None:
+    """A test that fails on its own without a mutant kills nothing."""
     lines = map(json.loads, (toy / ".mutation/results.jsonl").read_text().splitlines())
     assert not [one for one in lines if "by_itself" in (one["by"] or "")]
 
 
-def test_without_a_change_every_mutant_survives(toy: Path, whole: dict[str, str]) -> None:
+def test_mutation__unchanged_code_survives(toy: Path, whole: dict[str, str]) -> None:
+    """Without a change every mutant survives, and the results are left alone."""
     told = run(toy, "--unchanged", "7")
     assert told.count("survived: ") == 6
     assert told.count("no tests: ") == 1
     assert dict(states(toy)) == whole
 
 
-def test_a_report_shows_what_no_test_noticed(toy: Path, whole: dict[str, str]) -> None:
+def test_mutation__report_shows_survivors(toy: Path, whole: dict[str, str]) -> None:
+    """The report counts mutants for each file and shows the diff of each survivor."""
     told = run(toy, "--report")
     assert "| `toy.py` | 7 | 7 | 4 | 57.1 % |" in told
     assert "-     return min(x, most)\n+     return min(most, x)\n" in told
 
 
-def test_the_operators_of_mutmut_are_listed_with_the_lines_they_change(tmp_path: Path) -> None:
+def test_mutants__lists_changes_of_mutmut(tmp_path: Path) -> None:
+    """`mutants` lists the changes of mutmut with the lines they replace."""
     pytest.importorskip("mutmut")
     (tmp_path / "toy.py").write_text(TOY)
     listed: list[Any] = []

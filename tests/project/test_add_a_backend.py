@@ -46,20 +46,23 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_registry: No
         ("reel", {"namespace"}),
     ],
 )
-def test_each_backend_of_the_page_keeps_every_promise_but_its_gaps(name: str, gaps: set[str]) -> None:
+def test_add_a_backend__examples_pass_conformance(name: str, gaps: set[str]) -> None:
+    """Each backend on the page passes the conformance suite except for its declared gaps."""
     reports = run(name)
     assert (reports.failed, reports.astray) == ({}, {})
     assert len(reports.passed) > 100
     assert set(get(name).gaps) == gaps
 
 
-def test_the_first_backend_of_the_page_has_ten_lines() -> None:
+def test_add_a_backend__first_example_has_ten_lines() -> None:
+    """The first backend on the page has at most ten lines and every required name."""
     lines = [line for line in FILES["box_xbridge.py"].splitlines() if line]
     assert len(lines) <= 10
     assert all(f"{word} = " in "\n".join(lines) or f"def {word}(" in "\n".join(lines) for word in REQUIRED)
 
 
-def test_the_page_names_every_feature_that_can_be_a_gap() -> None:
+def test_add_a_backend__lists_every_feature() -> None:
+    """The page names every feature that can be declared as a gap."""
     named = re.search(r"A gap is a feature that a library does not have: (.*?)\. ", PAGE)
     assert named
     assert re.findall(r"`(\w+)`", named[1]) == list(FEATURES)

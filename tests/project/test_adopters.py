@@ -191,9 +191,10 @@ def outcome(case: Any, convert: Any) -> object:
 @pytest.mark.parametrize(
     ("project", "case", "before", "after"), CURED, ids=[f"{row[0]}-{row[1].__name__}" for row in CURED]
 )
-def test_a_fault_of_the_page_is_in_the_package_and_not_in_the_replacement(
+def test_adopters__replacement_fixes_listed_faults(
     project: str, case: Any, before: object, after: object
 ) -> None:
+    """Each fault listed on a page occurs with the installed package and not with its replacement."""
     theirs, ours = both(project)
     assert outcome(case, theirs) == before
     assert outcome(case, ours) == after
@@ -209,7 +210,8 @@ print(convert(np.arange(3.0)[::-1], xp).tolist())
 
 
 @pytest.mark.parametrize("converter", ["theirs", "ours"])
-def test_a_reversed_array_aborts_the_process_by_gymnasiums_converter_alone(converter: str) -> None:
+def test_adopters__gymnasium_aborts_on_reversed_arrays(converter: str) -> None:
+    """A reversed array aborts the process with gymnasium's converter and works with the replacement."""
     command = [sys.executable, "-c", REVERSED, str(FOLDER), converter]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if converter == "theirs":
@@ -245,7 +247,8 @@ SAME = [
 @pytest.mark.parametrize("project", PAGES)
 @pytest.mark.parametrize("target", ["torch", "jax"])
 @pytest.mark.parametrize("x", SAME, ids=lambda x: f"{x.dtype}-{x.shape}")
-def test_an_ordinary_array_is_converted_as_before(project: str, target: str, x: Any) -> None:
+def test_adopters__ordinary_arrays_convert_as_before(project: str, target: str, x: Any) -> None:
+    """The replacement converts ordinary arrays as the original does."""
     theirs, ours = both(project)
     assert described(ours(x, target)) == described(theirs(x, target))
     there = theirs(x, target)
@@ -254,7 +257,8 @@ def test_an_ordinary_array_is_converted_as_before(project: str, target: str, x: 
 
 @pytest.mark.parametrize("project", ["gymnasium", "autoray"])
 @pytest.mark.parametrize("target", ["torch", "jax"])
-def test_a_tree_is_converted_as_before(project: str, target: str) -> None:
+def test_adopters__trees_convert_as_before(project: str, target: str) -> None:
+    """The replacement converts trees as the original does."""
     theirs, ours = both(project)
     x = np.ones(2, "float32")
     given = {"state": x, "pair": (x, [np.arange(3, dtype="int32")]), "reward": 1.5, "none": None}
@@ -264,7 +268,8 @@ def test_a_tree_is_converted_as_before(project: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["torch-float64", "jax-float32-cpu", "float16", "cpu", "complex64-numpy"])
-def test_a_word_of_autoray_means_what_it_meant(spec: str) -> None:
+def test_autoray__spec_strings_mean_the_same(spec: str) -> None:
+    """Strings such as "torch-float64" keep their meaning in the replacement."""
     theirs, ours = both("autoray")
     given = {"x": np.ones(2, "float32"), "n": np.arange(2, dtype="int32")}
     assert described(ours(given, spec)) == described(theirs(given, spec))
@@ -273,7 +278,8 @@ def test_a_word_of_autoray_means_what_it_meant(spec: str) -> None:
     assert described(ours(given, dtype=np.float16)) == described(theirs(given, dtype=np.float16))
 
 
-def test_a_library_that_xbridge_does_not_have_keeps_autorays_own_conversion() -> None:
+def test_autoray__falls_back_for_unknown_libraries() -> None:
+    """Libraries that xbridge does not support use autoray's own conversion."""
     made = replacement("autoray_conversion")
     calls: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -283,7 +289,8 @@ def test_a_library_that_xbridge_does_not_have_keeps_autorays_own_conversion() ->
 
 
 @pytest.mark.parametrize("given", [1.5, 3, np.float64(0.5), np.ones(2, "float32")], ids=repr)
-def test_pot_gets_numbers_and_arrays_in_the_type_of_another(given: Any) -> None:
+def test_pot__type_as_converts_numbers_and_arrays(given: Any) -> None:
+    """`from_numpy` with `type_as` gives what POT gives."""
     made = replacement("pot_backend")
     for like in (torch.zeros(1, dtype=torch.float64), jax.numpy.zeros(1)):
         nx = made.backend.get_backend(like)
@@ -291,7 +298,8 @@ def test_pot_gets_numbers_and_arrays_in_the_type_of_another(given: Any) -> None:
         assert described(ours) == described(nx.from_numpy(given, type_as=like))
 
 
-def test_a_transport_plan_and_its_gradient_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pot__transport_cost_and_gradient_are_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`emd2` and its gradient are the same with the replacement."""
     made, ot = replacement("pot_backend"), import_module("ot")
 
     def loss() -> tuple[float, list[float]]:
@@ -329,7 +337,8 @@ print(get_backend(grad).from_numpy(numpy.arange(2.0)[::-1]).tolist())
 """
 
 
-def test_install_replaces_what_a_program_imports_later() -> None:
+def test_install__replaces_converters_imported_later() -> None:
+    """`install` takes effect for programs that import the converters afterwards."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", INSTALLED, str(FOLDER)],
         capture_output=True,
@@ -353,7 +362,8 @@ def lines_of(*functions: Any) -> int:
     return count
 
 
-def test_the_page_counts_the_lines_of_gymnasiums_converter_and_of_ours() -> None:
+def test_gymnasium_page__line_counts_are_right() -> None:
+    """The page gives the number of lines of both converters."""
     made = replacement("gymnasium_array_conversion")
     kinds = ("_number", "_mapping", "_iterable", "_array_api", "_none")
     parts = [
@@ -365,7 +375,8 @@ def test_the_page_counts_the_lines_of_gymnasiums_converter_and_of_ours() -> None
     assert [int(said[1]), int(said[2])] == [lines_of(*parts), lines_of(made.array_conversion)]
 
 
-def test_every_fault_that_is_shown_here_is_on_the_page_of_its_project() -> None:
+def test_adopters__every_fault_is_listed() -> None:
+    """Each fault that is tested has a row on the page of its project."""
     for project, page in PAGES.items():
         shown = {case.__name__ for name, case, _, _ in CURED if name == project}
         listed = set(re.findall(r"^\| `(\w+)` \|", page.read_text("utf-8"), re.MULTILINE))

@@ -68,11 +68,13 @@ def table() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("package", sorted(table().keys() | floors.packages().keys()))
-def test_a_package_imports_from_the_packages_that_the_table_allows_and_needs_each(package: str) -> None:
+def test_imports__match_the_table(package: str) -> None:
+    """Each package imports exactly the packages listed for it."""
     assert floors.packages()[package] == table()[package]
 
 
-def test_the_table_allows_a_package_to_import_from_lower_floors_only() -> None:
+def test_imports__go_to_lower_floors() -> None:
+    """The table lets a package import only from packages below it."""
     below: set[str] = set()
     for floor in FLOORS:
         for package, allowed in floor.items():
@@ -90,12 +92,14 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_imports__have_no_cycles() -> None:
+    """No two modules depend on each other, not even by name."""
     assert circle(floors.imports()) == []
     assert circle(floors.references()) == [], "one of them imports another by a string"
 
 
-def test_the_checks_of_imports_see_those_in_functions_and_not_those_for_types() -> None:
+def test_imports__are_found_inside_functions() -> None:
+    """The import checks see imports in functions and skip those for type checkers."""
     code = "from xbridge import _host\nimport numpy\ndef f():\n    from xbridge._plan.casts import g, h\n"
     types = "if TYPE_CHECKING:\n    import xbridge._api\nelse:\n    import xbridge.tree\n"
     found = floors.imported(ast.parse(code + types))
@@ -104,11 +108,13 @@ def test_the_checks_of_imports_see_those_in_functions_and_not_those_for_types() 
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})
 
 
-def test_the_picture_has_a_floor_for_every_package() -> None:
+def test_floors__table_has_every_package() -> None:
+    """The table of allowed imports has each package on the floor that its imports put it on."""
     assert [sorted(floor) for floor in FLOORS] == floors.floors()
 
 
-def test_of_the_plan_only_the_options_ask_the_registry() -> None:
+def test_plan_package__only_options_uses_the_registry() -> None:
+    """In `_plan`, only `options` imports the registry."""
     asking = [module for module, others in floors.imports().items() if "xbridge._registry.registry" in others]
     assert [one for one in asking if floors.package_of(one) == "_plan"] == ["xbridge._plan.options"]
 
@@ -170,26 +176,30 @@ def libraries_for(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", CORE, ids=short)
-def test_the_core_names_no_library(path: Path) -> None:
+def test_core__names_no_library(path: Path) -> None:
+    """No module of the core names an array library."""
     named = names_a_library(ast.parse(path.read_text(encoding="utf-8")))
     assert set(named) <= libraries_for(path)
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_code_that_may_name_a_library_does(name: str) -> None:
+def test_core__exceptions_are_needed(name: str) -> None:
+    """Every exception to the rule that the core names no library is still used."""
     files = [path for path in CORE if entry_for(path) == name]
     named = [word for path in files for word in names_a_library(ast.parse(path.read_text(encoding="utf-8")))]
     assert set(named) == NAMED[name]
 
 
-def test_the_containers_of_trees_import_no_array_library() -> None:
+def test_containers__import_no_library() -> None:
+    """`tree/containers.py` imports no array library."""
     tree = ast.parse((ROOT / "tree" / "containers.py").read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             assert names_a_library(node) == []
 
 
-def test_the_check_for_names_can_fail() -> None:
+def test_core__check_for_names_finds_violations() -> None:
+    """The check for library names finds imports, strings and attributes."""
     for line in ("import torch", "from numpy import array", 'name = "cupy"', "torch.ones(2)"):
         assert names_a_library(ast.parse(line))
 
@@ -202,14 +212,16 @@ def public_functions(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", BACKENDS, ids=short)
-def test_every_backend_writes_its_verbs_in_the_order_of_the_protocol(path: Path) -> None:
+def test_backends__functions_follow_protocol_order(path: Path) -> None:
+    """Each backend defines its functions in the order of the protocol and no others."""
     names = [word for word in vars(protocol.Backend) if not word.startswith("_")]
     functions = public_functions(path)
     assert [word for word in functions if word not in names] == []
     assert functions == sorted(functions, key=names.index)
 
 
-def test_the_protocol_lists_every_name_in_one_group() -> None:
+def test_protocol__lists_each_name_once() -> None:
+    """Every name of the protocol is in exactly one group."""
     names = [word for word in vars(protocol.Backend) if not word.startswith("_")]
     lists = [*protocol.CONSTANTS, *protocol.DERIVED, *protocol.VERBS, *protocol.OPTIONAL]
     assert sorted(lists) == sorted(names)
@@ -228,7 +240,8 @@ def parameters(verb: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [name for name in INDEX if xbridge.is_available(name)])
-def test_every_verb_of_a_backend_has_the_parameters_of_the_protocol(name: str) -> None:
+def test_backends__parameters_match_the_protocol(name: str) -> None:
+    """Functions of a backend have the parameter names of the protocol."""
     backend = get(name)
     for verb in (*protocol.VERBS, *protocol.OPTIONAL):
         function = getattr(backend, verb)
@@ -238,13 +251,15 @@ def test_every_verb_of_a_backend_has_the_parameters_of_the_protocol(name: str) -
 
 
 @pytest.mark.parametrize("path", BACKENDS, ids=short)
-def test_a_backend_imports_its_library_plainly_at_its_top(path: Path) -> None:
+def test_backends__import_their_library_at_the_top(path: Path) -> None:
+    """A backend imports its library with a plain import at module level."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     plain = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
     assert short(path).removeprefix("backends/").partition("/")[0].removesuffix(".py") in plain
 
 
-def test_every_backend_of_the_index_has_its_module() -> None:
+def test_backends__index_matches_modules() -> None:
+    """There is one module for each backend in the index."""
     assert len(BACKENDS) == len(INDEX)
 
 
@@ -253,20 +268,23 @@ CORE_BUT_COMMANDS.remove(ROOT / "_registry" / "defaults.py")  # which asks NumPy
 
 
 @pytest.mark.parametrize("path", CORE_BUT_COMMANDS, ids=short)
-def test_only_the_registry_reaches_a_backend_and_only_by_a_string(path: Path) -> None:
+def test_registry__is_the_only_importer_of_backends(path: Path) -> None:
+    """Backends are loaded by name and only through the registry."""
     others = {other.removeprefix("xbridge.backends.") for other in floors.imports()[MODULES[path]]}
     assert [other for other in others if other.partition(".")[0] in INDEX] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=short)
-def test_every_file_opens_with_its_idea(path: Path) -> None:
+def test_modules__start_with_a_docstring(path: Path) -> None:
+    """Every module opens with a one-line summary."""
     opening = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     assert opening is not None
     assert opening.partition("\n")[0].endswith((".", "?"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=short)
-def test_nothing_catches_everything(path: Path) -> None:
+def test_modules__catch_no_bare_exceptions(path: Path) -> None:
+    """No handler catches `Exception`, `BaseException` or everything."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ExceptHandler):
             caught = ast.dump(node.type) if node.type else "Exception"
@@ -296,15 +314,18 @@ HEAVY = LIBRARIES | {"array_api_compat", "dataclasses", "inspect", "importlib.me
         "import xbridge; xbridge.known_backends; xbridge.Device('cuda:1'); xbridge.CopyError('x')",
     ],
 )
-def test_importing_xbridge_imports_no_array_library(use: str) -> None:
+def test_import_xbridge__imports_no_array_library(use: str) -> None:
+    """Importing xbridge and using its names loads no heavy module."""
     assert modules_after(use) & HEAVY == set()
 
 
-def test_the_import_test_can_fail() -> None:
+def test_import_xbridge__check_finds_violations() -> None:
+    """The import check fails if NumPy is imported."""
     assert "numpy" in modules_after("import xbridge, numpy") & HEAVY
 
 
-def test_numpy_alone_needs_no_other_library() -> None:
+def test_import_xbridge__numpy_arrays_need_only_numpy() -> None:
+    """Converting NumPy arrays loads no other library."""
     use = (
         "import numpy as np, xbridge; xbridge.asarray([1, 2]); xbridge.to_numpy(np.ones(2), dtype='float32')"
     )

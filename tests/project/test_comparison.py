@@ -153,7 +153,8 @@ def table() -> list[list[str]]:
 HEAD, *LINES = table()
 
 
-def test_the_table_has_the_rows_and_the_columns_that_are_run() -> None:
+def test_readme__table_has_the_tested_rows() -> None:
+    """The comparison table has exactly the rows and columns that are tested."""
     assert ["conversion", *TARGETS["numpy"]] == HEAD
     assert [line[0] for line in LINES] == [*ROWS]
 
@@ -161,7 +162,8 @@ def test_the_table_has_the_rows_and_the_columns_that_are_run() -> None:
 @pytest.mark.parametrize("title", ROWS)
 @pytest.mark.parametrize("column", TARGETS["numpy"])
 @pytest.mark.filterwarnings("ignore")  # libraries may warn of what they do; it is no error to them
-def test_a_cell_is_what_happens(title: str, column: str) -> None:
+def test_readme__table_cells_are_true(title: str, column: str) -> None:
+    """Each cell of the comparison table is what the conversion does."""
     row = ROWS[title]
     convert = TARGETS[row.target][column]
     try:

@@ -31,7 +31,8 @@ needs_every_library = pytest.mark.skipif(
 )
 
 
-def test_the_version_is_in_one_place_where_the_build_reads_it() -> None:
+def test_version__is_defined_once() -> None:
+    """The build reads the version from the module that defines `__version__`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     assert "version" in project["project"]["dynamic"]
     text = (ROOT / project["tool"]["hatch"]["version"]["path"]).read_text("utf-8")
@@ -47,7 +48,8 @@ def generate(*arguments: str | Path, before: str = "") -> "subprocess.CompletedP
 
 
 @needs_every_library
-def test_the_generated_pages_are_what_the_code_says_today(tmp_path: Path) -> None:
+def test_generate__pages_are_up_to_date(tmp_path: Path) -> None:
+    """The generated parts of the documents match the code."""
     for page in GENERATED:
         shutil.copy(DOCS / page, tmp_path)
     shown = generate(tmp_path)
@@ -57,7 +59,8 @@ def test_the_generated_pages_are_what_the_code_says_today(tmp_path: Path) -> Non
 
 
 @needs_every_library
-def test_the_check_fails_where_a_library_is_missing_and_says_which(tmp_path: Path) -> None:
+def test_generate__names_a_missing_library(tmp_path: Path) -> None:
+    """The check fails if a library cannot be imported and says which."""
     (tmp_path / "dask.py").write_text("raise ModuleNotFoundError('not here', name='dask')", "utf-8")
     shown = generate("--check", before=str(tmp_path))
     assert shown.returncode == 1
@@ -73,9 +76,10 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 @needs_every_library
-def test_the_check_for_stale_pages_fails_on_one_and_writes_nothing(
+def test_generate__check_finds_stale_pages(
     tmp_path: Path, scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`--check` fails on a stale page in any folder and leaves it unchanged."""
     texts = [(DOCS / page).read_text("utf-8") for page in GENERATED]
     fresh = {part[1]: part[0] for text in texts for part in scripts.generate.PART.finditer(text)}
     monkeypatch.setattr(scripts.generate, "parts", lambda: fresh)
@@ -113,9 +117,10 @@ def checker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return SimpleNamespace(check=check.main, write=write)
 
 
-def test_the_pages_in_folders_of_the_documents_are_run_and_their_links_followed(
+def test_docs_check__runs_examples_and_follows_links(
     checker: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Pages in subfolders are checked for examples, links and headings."""
     checker.write("docs/contract.md", "# The contract", "## copy")
     checker.write(
         "docs/how-to/convert.md",
@@ -132,9 +137,10 @@ def test_the_pages_in_folders_of_the_documents_are_run_and_their_links_followed(
     assert 'File "docs/how-to/convert.md", line 8' in shown.err
 
 
-def test_a_duration_may_differ_from_that_of_the_page_and_any_other_number_may_not(
+def test_docs_check__ignores_durations_only(
     checker: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A duration may differ from the one on the page; any other number may not."""
     for shown, faults in (("row 1 took 1,234 ms", 0), ("row 1 took 2 s", 0), ("row 2 took 0.5 ms", 1)):
         checker.write("docs/page.md", *("```pycon", ">>> print('row 1 took 0.5 ms')", shown, "```"))
         checker.write("docs/shell.md", *("```console run", "$ echo row 1 took 0.5 ms", shown, "```"))
@@ -142,12 +148,13 @@ def test_a_duration_may_differ_from_that_of_the_page_and_any_other_number_may_no
         assert f"{2 * faults} faults" in capsys.readouterr().out
 
 
-def test_the_check_reads_only_the_pages_and_folders_that_it_is_given(
+def test_docs_check__reads_only_given_paths(
     checker: SimpleNamespace,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Only the pages and folders given as arguments are checked."""
     checker.write("docs/contract.md", "[lost](lost.md)")
     checker.write("docs/how-to/convert.md", "[lost](lost.md)")
     for given in ("docs/how-to", "docs/contract.md"):
@@ -178,9 +185,10 @@ PLANTED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @needs_every_library
 @pytest.mark.parametrize("what", PLANTED)
-def test_a_backend_that_declares_what_is_not_so_stops_the_page(
+def test_generate__stops_on_false_declarations(
     what: str, scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A backend that declares something untrue stops the generation."""
     name, planted, told = PLANTED[what]
     backends = scripts.declared.declarations()
     assert [*scripts.claims.contradictions(backends)] == []
@@ -192,9 +200,10 @@ def test_a_backend_that_declares_what_is_not_so_stops_the_page(
 
 
 @needs_every_library
-def test_a_dtype_that_a_backend_says_it_has_is_tried(
+def test_claims__tries_dtypes_said_to_be_missing(
     scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A dtype that a backend declares missing is reported if it works."""
     monkeypatch.setattr(scripts.claims, "goes", lambda name, word: True)
     told = [*scripts.claims.contradictions(scripts.declared.declarations())]
     assert "jax says that it lacks float64, which is not so" in told
@@ -202,9 +211,10 @@ def test_a_dtype_that_a_backend_says_it_has_is_tried(
 
 
 @needs_every_library
-def test_what_does_not_live_on_the_host_is_declared_in_italics(
+def test_measured__marks_unmeasured_cells_in_italics(
     scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What cannot be measured on the host is shown in italics as declared."""
     monkeypatch.setitem(scripts.declared.ACCELERATORS, "away", ("xpu",))
     backends = scripts.declared.declarations()
     numpy = next(backend for backend in backends if backend.name == "numpy")
@@ -223,7 +233,8 @@ def test_what_does_not_live_on_the_host_is_declared_in_italics(
     assert [*scripts.claims.contradictions([*backends, away])] == []
 
 
-def test_every_generated_part_of_a_page_is_filled() -> None:
+def test_generate__fills_every_part() -> None:
+    """No generated part of a page is empty."""
     parts = [
         part
         for page in GENERATED
@@ -235,7 +246,8 @@ def test_every_generated_part_of_a_page_is_filled() -> None:
     assert all(part.strip() for part in parts)
 
 
-def test_the_reference_has_a_place_for_every_public_name() -> None:
+def test_reference__lists_every_public_name() -> None:
+    """The reference has one row for each public name."""
     strategies = pytest.importorskip("xbridge.testing.strategies")
     named = re.findall(r"^\| `([\w.]+)`", (DOCS / "reference.md").read_text("utf-8"), re.MULTILINE)
     modules = {"": xbridge, "tree.": xbridge.tree, "testing.": testing, "testing.strategies.": strategies}
@@ -249,14 +261,15 @@ def first_block(page: str, word: str) -> str:
     return found
 
 
-def test_the_example_of_the_first_steps_is_the_first_of_the_kit() -> None:
-    """`test_downstream.py` runs it."""
+def test_get_started__example_is_in_test_your_library() -> None:
+    """The first example of the kit is the same on both pages."""
     assert first_block("docs/get-started.md", "softmax") in first_block(
         "docs/test-your-library.md", "softmax"
     )
 
 
-def test_every_test_that_the_principles_name_is_in_the_file_they_name() -> None:
+def test_principles__named_tests_exist() -> None:
+    """Each test named in the principles exists in the file they link to."""
     text = (DOCS / "principles.md").read_text("utf-8")
     named = re.findall(r"\[`(test_\w+)`\]\(\.\./(tests/[\w/]+\.py)\)", text)
     assert len(named) >= 10
@@ -264,7 +277,8 @@ def test_every_test_that_the_principles_name_is_in_the_file_they_name() -> None:
         assert f"def {test}(" in (ROOT / path).read_text("utf-8"), f"{path} has no {test}"
 
 
-def test_what_decides_a_behaviour_is_defined_in_the_file_that_the_page_names() -> None:
+def test_how_it_works__named_functions_exist() -> None:
+    """Each function that the page names is defined in the file it links to."""
     text = (DOCS / "how-it-works.md").read_text("utf-8")
     section = text.partition("## Where a behaviour is decided")[2].partition("## ")[0]
     rows = re.findall(
@@ -276,7 +290,8 @@ def test_what_decides_a_behaviour_is_defined_in_the_file_that_the_page_names() -
         assert set(re.findall(r"`(\w+)`", names)) <= {*defined}, path
 
 
-def test_the_lines_that_the_page_on_records_names_are_conversions_of_the_example() -> None:
+def test_explain_page__line_numbers_are_conversions() -> None:
+    """The line numbers on the page are conversions in `examples/digits.py`."""
     lines = (ROOT / "examples" / "digits.py").read_text("utf-8").splitlines()
     page = (DOCS / "explain.md").read_text("utf-8")
     named = {int(n) for n in re.findall(r"(?:digits\.py:|Line )(\d+)", page)}
@@ -289,7 +304,8 @@ OPTIONS = {"device", "dtype", "copy", "grad", "like", "requires_grad"}
 
 
 @pytest.mark.parametrize("name", [name for name in xbridge.__all__ if name[0].islower()])
-def test_an_option_is_a_keyword_with_one_default_wherever_it_is_taken(name: str) -> None:
+def test_api__options_are_keyword_only(name: str) -> None:
+    """Arrays are positional-only, and options are keyword-only with the default None."""
     for word, parameter in inspect.signature(getattr(xbridge, name)).parameters.items():
         if word in ARRAYS:
             assert parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL)
@@ -298,7 +314,8 @@ def test_an_option_is_a_keyword_with_one_default_wherever_it_is_taken(name: str)
 
 
 @pytest.mark.parametrize("folder", ["how-to", "adoption"])
-def test_the_index_of_a_folder_has_each_of_its_pages(folder: str) -> None:
+def test_docs_index__lists_every_page(folder: str) -> None:
+    """The README of a folder links to each of its pages by title."""
     index = (DOCS / folder / "README.md").read_text("utf-8")
     pages = {page.name for page in (DOCS / folder).glob("*.md")} - {"README.md"}
     assert set(re.findall(r"^\| \[[^]]+\]\(([\w-]+\.md)\) \|", index, re.MULTILINE)) == pages

@@ -41,9 +41,10 @@ def run(project: Path, config: pytest.Config, *options: str) -> str:
     return done.stdout
 
 
-def test_the_first_block_is_five_lines_that_test_every_library(
+def test_test_your_library__first_example_covers_every_library(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
+    """The five lines of the first example run once for each installed library."""
     first = BLOCKS[0]
     lines = [line for line in first.splitlines() if line and not line.startswith("from ")]
     assert len(lines) == 5
@@ -59,12 +60,14 @@ def test_the_first_block_is_five_lines_that_test_every_library(
 
 
 @pytest.mark.parametrize("number", [n for n, block in enumerate(BLOCKS) if n and "def " in block])
-def test_the_other_blocks_are_those_of_the_example(number: int) -> None:
+def test_test_your_library__examples_are_in_the_project(number: int) -> None:
+    """The other examples on the page are taken from `examples/downstream`."""
     files = [path.read_text("utf-8") for path in (EXAMPLE / "tests").glob("*.py")]
     assert any(BLOCKS[number] in text for text in files)
 
 
-def test_a_forgotten_device_is_found_on_a_cpu(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_test_your_library__finds_a_missing_device(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """Without its `device=` argument the example fails on a CPU with array_api_strict."""
     project = tmp_path / "downstream"
     shutil.copytree(EXAMPLE, project, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     module = project / "src" / "spectra" / "__init__.py"

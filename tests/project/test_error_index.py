@@ -41,21 +41,24 @@ def matches(row: str, reason: str) -> bool:
     return bool(re.fullmatch(".+".join(map(re.escape, row.split("…"))), reason))
 
 
-def test_every_error_has_a_section() -> None:
+def test_errors_page__has_a_section_per_error() -> None:
+    """`docs/errors.md` has one section for each error class and one for warnings."""
     assert rows().keys() == {
         *(name for name in xbridge.__all__ if name.endswith("Error")),
         "Warnings",
     }
 
 
-def test_every_message_has_a_row_in_the_section_of_its_class() -> None:
+def test_errors_page__has_a_row_per_message() -> None:
+    """Each message has a row in the section of its class."""
     found = {
         (name, reason): [row for row in rows()[name] if matches(row, reason)] for name, reason in reasons()
     }
     assert {key for key, having in found.items() if not having} == set()
 
 
-def test_every_row_is_the_form_of_a_message_or_of_a_text_of_the_code() -> None:
+def test_errors_page__rows_are_used() -> None:
+    """Each row matches a message or a text in the code."""
     known, texts = reasons(), {*written()}
     unused = [
         (name, row)

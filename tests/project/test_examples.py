@@ -25,7 +25,8 @@ def libraries(program: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
-def test_an_example_of_functions_runs(program: Path) -> None:
+def test_examples__functions_run(program: Path) -> None:
+    """Each program in `examples/functions` runs without an error."""
     for library in libraries(program):
         if find_spec(library) is None:  # an import may take seconds
             pytest.skip(f"it needs {library}")

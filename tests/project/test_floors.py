@@ -46,23 +46,27 @@ def pins(name: str) -> dict[str, tuple[int, ...]]:
     return {name: release(version) for name, version in (line.split("==") for line in lines if "==" in line)}
 
 
-def test_every_floor_of_the_metadata_is_a_version_that_is_tested() -> None:
+def test_requirements__oldest_versions_are_tested() -> None:
+    """The lower bounds in the metadata are the versions pinned for the oldest tests."""
     tested = pins("oldest.txt")
     assert {(name, tested.get(name)) for name, _ in floors() if name not in UNTESTED} == {
         (name, floor) for name, floor in floors() if name not in UNTESTED
     }
 
 
-def test_a_package_has_one_floor_wherever_it_is_named() -> None:
+def test_requirements__have_one_lower_bound() -> None:
+    """A package has the same lower bound in every extra."""
     names = [name for name, _ in floors()]
     assert len(names) == len(set(names))
 
 
-def test_what_cannot_be_tested_at_its_floor_is_still_named() -> None:
+def test_requirements__untested_bounds_are_declared() -> None:
+    """Packages that cannot be tested at their lower bound are still in the metadata."""
     assert {name for name, _ in floors()} >= UNTESTED
 
 
-def test_the_readme_names_the_floors_of_the_libraries() -> None:
+def test_readme__names_the_oldest_versions() -> None:
+    """The README states the lower bounds of the libraries."""
     readme = (ROOT / "README.md").read_text("utf-8")
     said = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX", "dask": "Dask", "cupy-cuda12x": "CuPy"}
     told = dict(re.findall(r"(NumPy|PyTorch|JAX|Dask|CuPy)(?: from)? ([\d.]*\d)", readme))
@@ -77,7 +81,8 @@ def swapped(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("convert", ["array", "list", "astype", "torch"])
-def test_every_bfloat16_in_the_other_byte_order_arrives_with_its_bits(convert: str) -> None:
+def test_bfloat16__swapped_bytes_keep_all_bits(convert: str) -> None:
+    """Every bfloat16 in foreign byte order arrives with its bits."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     bits = np.arange(1 << 16, dtype="u2")
     x = swapped(bits.view(ml_dtypes.bfloat16))
@@ -99,7 +104,8 @@ def test_every_bfloat16_in_the_other_byte_order_arrives_with_its_bits(convert: s
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int64", "float16", "float32", "float64", "bfloat16"])
-def test_a_number_between_two_powers_of_two_becomes_the_nearer_and_else_the_larger(kind: str) -> None:
+def test_float8_e8m0fnu__rounds_to_the_nearest_power(kind: str) -> None:
+    """A number becomes the nearest power of two, and the larger of two that are equally near."""
     pytest.importorskip("ml_dtypes")
     numbers = xbridge.asarray([1, 2, 3, 5, 6, 7, 11, 12, 13, 24, 48, 96], dtype=kind)
     bits = xbridge.to_numpy(numbers, dtype="float8_e8m0fnu").view("u1")
@@ -107,7 +113,8 @@ def test_a_number_between_two_powers_of_two_becomes_the_nearer_and_else_the_larg
 
 
 @pytest.mark.parametrize("kind", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])
-def test_an_integer_becomes_the_power_of_two_that_it_is(kind: str) -> None:
+def test_float8_e8m0fnu__powers_of_two_are_exact(kind: str) -> None:
+    """Integers that are powers of two keep their value."""
     pytest.importorskip("ml_dtypes")
     exponents = np.arange(8 * np.dtype(kind).itemsize - (kind[0] == "i"))
     powers = np.left_shift(np.array(1, kind), exponents.astype(kind))

@@ -315,31 +315,37 @@ def outside(x: Any) -> tuple[object, ...]:
 # -- row by row ----------------------------------------------------------------------------------
 
 
-def test_every_row_of_the_page_has_a_source_here() -> None:
+def test_migrate__every_row_has_a_source() -> None:
+    """Each row of the page has a source array to run it on."""
     assert [code(row[0]) for row in table_lines(columns=5)] == list(SOURCES)
 
 
-def test_every_row_of_the_page_states_its_memory_in_known_words() -> None:
+def test_migrate__memory_column_uses_known_words() -> None:
+    """The memory column has only the words that are tested."""
     assert {row.memory for row in PAGE_ROWS.values()} == {"shared", "shared, read-only", "copied"}
 
 
 @every_row
-def test_the_idiom_and_its_call_agree_in_values(name: str) -> None:
+def test_migrate__values_agree(name: str) -> None:
+    """The idiom and the call give the same values."""
     assert raw(run_call(name).result) == raw(run_idiom(name).result)
 
 
 @every_row
-def test_the_idiom_and_its_call_agree_in_type_dtype_device_and_shape(name: str) -> None:
+def test_migrate__types_and_shapes_agree(name: str) -> None:
+    """The idiom and the call give the same type, dtype, device and shape."""
     assert outside(run_call(name).result) == outside(run_idiom(name).result)
 
 
 @every_row
-def test_the_idiom_and_its_call_leave_the_same_source_behind(name: str) -> None:
+def test_migrate__sources_agree_afterwards(name: str) -> None:
+    """The idiom and the call leave the source in the same state."""
     assert raw(run_call(name).source) == raw(run_idiom(name).source)
 
 
 @every_row
-def test_the_idiom_and_its_call_share_memory_as_the_page_says(name: str) -> None:
+def test_migrate__memory_column_is_true(name: str) -> None:
+    """The idiom and the call share memory exactly if the page says so."""
     shared = PAGE_ROWS[name].memory.startswith("shared")
 
     assert overlap(*run_idiom(name)) is shared
@@ -347,7 +353,8 @@ def test_the_idiom_and_its_call_share_memory_as_the_page_says(name: str) -> None
 
 
 @rows(but=FROM_IMMUTABLE)
-def test_a_write_to_the_source_is_seen_in_both_results_or_in_neither(name: str) -> None:
+def test_migrate__writes_to_the_source_are_seen(name: str) -> None:
+    """A write to the source changes both results if memory is shared, and else neither."""
     shared = PAGE_ROWS[name].memory.startswith("shared")
 
     for source, result in (run_idiom(name), run_call(name)):
@@ -357,7 +364,8 @@ def test_a_write_to_the_source_is_seen_in_both_results_or_in_neither(name: str) 
 
 
 @rows(but=(*TO_IMMUTABLE, "jax-numpy", "jax-device-get"))
-def test_a_write_to_the_idioms_result_is_seen_in_the_source_where_it_is_shared(name: str) -> None:
+def test_migrate__writes_to_the_idioms_result(name: str) -> None:
+    """A write to the result of the idiom changes the source if memory is shared."""
     shared = PAGE_ROWS[name].memory.startswith("shared")
     source, result = run_idiom(name)
     before = raw(source)
@@ -368,7 +376,8 @@ def test_a_write_to_the_idioms_result_is_seen_in_the_source_where_it_is_shared(n
 
 
 @rows(but=TO_IMMUTABLE)
-def test_a_write_to_the_calls_result_is_seen_too_or_raises_where_it_is_read_only(name: str) -> None:
+def test_migrate__writes_to_the_calls_result(name: str) -> None:
+    """A write to the result of the call changes the source, or raises if it is read-only."""
     memory = PAGE_ROWS[name].memory
     source, result = run_call(name)
     before = raw(source)
@@ -383,14 +392,16 @@ def test_a_write_to_the_calls_result_is_seen_too_or_raises_where_it_is_read_only
 
 
 @rows(but=FROM_IMMUTABLE, memory="shared, read-only")
-def test_only_the_idiom_lets_numpy_write_into_memory_that_requires_grad(name: str) -> None:
+def test_migrate__only_the_idiom_writes_tracked_memory(name: str) -> None:
+    """The idiom gives a writable view of memory that requires grad; the call gives a read-only one."""
     assert run_idiom(name).result.flags.writeable
     assert not run_call(name).result.flags.writeable
     assert run_call(name).source.requires_grad
 
 
 @pytest.mark.parametrize("name", ["add-in-place", "np-add-out"])
-def test_an_addition_in_place_is_seen_on_both_sides(name: str) -> None:
+def test_migrate__in_place_addition_is_seen_on_both_sides(name: str) -> None:
+    """An addition in place changes the source and the result."""
     fresh = next(iter(SOURCES[name]().values()))
 
     for source, result in (run_idiom(name), run_call(name)):
@@ -400,7 +411,8 @@ def test_an_addition_in_place_is_seen_on_both_sides(name: str) -> None:
 
 @gpu
 @needs_cuda
-def test_what_queued_work_will_have_written_is_what_numpy_sees() -> None:
+def test_to_numpy__waits_for_queued_gpu_work() -> None:
+    """The host array has the values of all work that was queued on the GPU."""
     big = torch.ones(4096, 4096, device="cuda")
     product = big
     for _ in range(8):
@@ -428,12 +440,14 @@ def trap(name: str) -> Callable[[Test], Test]:
     return file
 
 
-def test_every_trap_on_the_page_has_a_test_here() -> None:
+def test_migrate__every_trap_is_tested() -> None:
+    """Each trap on the page has a test in this module."""
     assert list(TRAPS) == PAGE_TRAPS
 
 
 @trap("read-only")
-def test_read_only_memory_becomes_writable_by_the_idiom_and_is_copied_by_the_call() -> None:
+def test_migrate__read_only_array() -> None:
+    """`torch.from_numpy` makes read-only memory writable; `to_backend` copies it."""
     a = np.ones(3)
     a.flags.writeable = False
 
@@ -449,7 +463,8 @@ def test_read_only_memory_becomes_writable_by_the_idiom_and_is_copied_by_the_cal
 
 
 @trap("reversed")
-def test_a_reversed_array_stops_the_idiom_and_is_copied_by_the_call() -> None:
+def test_migrate__reversed_array() -> None:
+    """`torch.from_numpy` raises for a reversed array; `to_backend` copies it."""
     a = np.arange(3.0)
 
     with pytest.raises(ValueError, match="negative"):
@@ -459,7 +474,8 @@ def test_a_reversed_array_stops_the_idiom_and_is_copied_by_the_call() -> None:
 
 
 @trap("big-endian")
-def test_a_big_endian_array_stops_the_idiom_and_is_swapped_by_the_call() -> None:
+def test_migrate__big_endian_array() -> None:
+    """`torch.from_numpy` raises for foreign byte order; `to_backend` swaps the bytes."""
     a = np.arange(3).astype(">f8")
 
     with pytest.raises(ValueError, match="byte order"):
@@ -471,7 +487,8 @@ def test_a_big_endian_array_stops_the_idiom_and_is_swapped_by_the_call() -> None
 
 
 @trap("masked")
-def test_a_mask_is_dropped_by_the_idiom_and_refused_by_the_call() -> None:
+def test_migrate__masked_array() -> None:
+    """`torch.from_numpy` drops a mask; `to_backend` raises."""
     m = np.ma.masked_array([1.0, 2.0], mask=[False, True])
 
     assert torch.from_numpy(m).tolist() == [1.0, 2.0]
@@ -480,7 +497,8 @@ def test_a_mask_is_dropped_by_the_idiom_and_refused_by_the_call() -> None:
 
 
 @trap("typed-buffer")
-def test_a_typed_buffer_is_misread_by_the_idiom_and_shared_by_the_call() -> None:
+def test_migrate__typed_buffer() -> None:
+    """`torch.asarray` reads a typed buffer as bytes; `to_backend` shares its numbers."""
     numbers = array.array("d", [1.0, 2.0])
 
     if is_pinned("torch"):  # 2.15 reads the numbers
@@ -493,7 +511,8 @@ def test_a_typed_buffer_is_misread_by_the_idiom_and_shared_by_the_call() -> None
 
 
 @trap("rounded")
-def test_a_float64_is_rounded_by_the_idiom_and_kept_by_the_call() -> None:
+def test_migrate__float64_in_a_buffer() -> None:
+    """`torch.tensor` rounds a float64 to float32; `to_backend` keeps it."""
     numbers = array.array("d", [0.1])
 
     assert torch.tensor(numbers).tolist() != [0.1]
@@ -501,7 +520,8 @@ def test_a_float64_is_rounded_by_the_idiom_and_kept_by_the_call() -> None:
 
 
 @trap("overflow")
-def test_a_large_number_becomes_infinite_by_the_idiom_and_raises_by_the_default_dtype() -> None:
+def test_migrate__overflow_to_infinity() -> None:
+    """A cast in torch turns a large number into infinity; `dtype="default"` raises."""
     a = np.array([1e300])
 
     assert torch.from_numpy(a).type(torch.float32).tolist() == [math.inf]
@@ -510,14 +530,16 @@ def test_a_large_number_becomes_infinite_by_the_idiom_and_raises_by_the_default_
 
 
 @trap("huge-integers")
-def test_integers_without_a_common_dtype_are_rounded_by_the_idiom_and_refused_by_the_call() -> None:
+def test_migrate__integers_without_a_common_dtype() -> None:
+    """`np.asarray` rounds integers that have no common dtype; `asarray` raises."""
     assert np.asarray([-1, 2**63 + 1])[1] == float(2**63)
     with pytest.raises(xbridge.ValueLossError, match="no integer dtype"):
         xbridge.asarray([-1, 2**63 + 1])
 
 
 @trap("default-device")
-def test_a_default_device_moves_the_idioms_result_and_not_the_calls() -> None:
+def test_migrate__default_device() -> None:
+    """`torch.as_tensor` follows the default device; `to_backend` stays on the device of the source."""
     a = np.ones(3)
 
     with torch.device("meta"):
@@ -529,7 +551,8 @@ def test_a_default_device_moves_the_idioms_result_and_not_the_calls() -> None:
 
 
 @trap("bfloat16")
-def test_bfloat16_stops_the_idiom_and_is_shared_by_the_call() -> None:
+def test_migrate__bfloat16_tensor() -> None:
+    """`Tensor.numpy` raises for bfloat16; `to_numpy` shares it."""
     t = torch.tensor([0x3F80, 0x7FC1], dtype=torch.int16).view(torch.bfloat16)
 
     with pytest.raises(TypeError, match="BFloat16"):
@@ -541,7 +564,8 @@ def test_bfloat16_stops_the_idiom_and_is_shared_by_the_call() -> None:
 
 
 @trap("negative-bit")
-def test_a_pending_sign_is_lost_by_the_idiom_and_resolved_by_the_call() -> None:
+def test_migrate__pending_negation() -> None:
+    """`np.from_dlpack` ignores a pending negation; `to_numpy` resolves it."""
     z = torch.tensor([1 + 2j])
 
     assert np.from_dlpack(z.conj().imag).tolist() == [2.0]
@@ -549,7 +573,8 @@ def test_a_pending_sign_is_lost_by_the_idiom_and_resolved_by_the_call() -> None:
 
 
 @trap("expanded")
-def test_repeated_memory_is_writable_by_the_idiom_and_read_only_by_the_call() -> None:
+def test_migrate__expanded_tensor() -> None:
+    """`Tensor.numpy` makes repeated memory writable; `to_numpy` makes it read-only."""
     t = torch.zeros(1)
 
     t.expand(3).numpy()[0] = 7
@@ -562,7 +587,8 @@ def test_repeated_memory_is_writable_by_the_idiom_and_read_only_by_the_call() ->
 
 
 @trap("no-grad")
-def test_the_ambient_grad_mode_decides_for_the_idiom_and_not_for_the_call() -> None:
+def test_migrate__no_grad() -> None:
+    """`Tensor.numpy` depends on the grad mode; `to_numpy` does not."""
     w = torch.ones(3, requires_grad=True)
 
     with pytest.raises(RuntimeError, match="requires grad"):
@@ -577,7 +603,8 @@ def test_the_ambient_grad_mode_decides_for_the_idiom_and_not_for_the_call() -> N
 
 
 @trap("wrong-gradient")
-def test_a_write_behind_autograds_back_is_silent_by_the_idiom_and_raises_by_the_call() -> None:
+def test_migrate__write_that_breaks_gradients() -> None:
+    """A write through `detach().numpy()` corrupts gradients silently; through `to_numpy` it raises."""
     w = torch.zeros(3, requires_grad=True)
     y = w.exp()
 
@@ -591,7 +618,8 @@ def test_a_write_behind_autograds_back_is_silent_by_the_idiom_and_raises_by_the_
 
 
 @trap("snapshot")
-def test_a_snapshot_moves_with_the_optimiser_by_the_idiom_and_stands_still_by_a_copy() -> None:
+def test_migrate__snapshot_of_weights() -> None:
+    """`detach().cpu().numpy()` changes with the optimizer; `to_numpy(copy=True)` does not."""
     w = torch.ones(3, requires_grad=True)
     theirs = w.detach().cpu().numpy()
     mine = xbridge.to_numpy(w, copy=True)
@@ -604,7 +632,8 @@ def test_a_snapshot_moves_with_the_optimiser_by_the_idiom_and_stands_still_by_a_
 
 
 @trap("cut-in-list")
-def test_a_graph_is_cut_in_a_list_by_the_idiom_and_kept_by_the_call() -> None:
+def test_migrate__tracked_elements_in_a_list() -> None:
+    """`torch.tensor` cuts the graph of a list; `asarray` keeps it."""
     w = torch.ones(2, requires_grad=True)
 
     with warnings.catch_warnings():
@@ -620,7 +649,8 @@ def test_a_graph_is_cut_in_a_list_by_the_idiom_and_kept_by_the_call() -> None:
 @trap("unfinished")
 @gpu
 @needs_cuda
-def test_pinned_memory_may_be_written_as_soon_as_the_call_has_returned() -> None:
+def test_migrate__pinned_memory() -> None:
+    """Pinned memory may be overwritten as soon as `to_backend` has returned."""
     p = torch.zeros(1 << 26).pin_memory()
 
     mine = xbridge.to_backend(p, "torch", device="cuda")
@@ -631,7 +661,8 @@ def test_pinned_memory_may_be_written_as_soon_as_the_call_has_returned() -> None
 
 @trap("jax-alias")
 @needs_jax
-def test_aligned_memory_is_shared_with_jax_by_the_idiom_and_copied_by_the_call() -> None:
+def test_migrate__jax_aliases_aligned_memory() -> None:
+    """`jax.device_put` may alias aligned NumPy memory; `to_jax` copies it."""
     jax = import_module("jax")
     whole = np.zeros(64 + 24, "uint8")
     start = -whole.ctypes.data % 64
@@ -647,7 +678,8 @@ def test_aligned_memory_is_shared_with_jax_by_the_idiom_and_copied_by_the_call()
 
 @trap("jax-wraps")
 @needs_jax
-def test_a_large_integer_wraps_by_the_idiom_and_is_refused_by_the_call() -> None:
+def test_migrate__jax_wraps_integers() -> None:
+    """`jax.numpy.array` wraps a large integer; `to_jax` raises."""
     jax = import_module("jax")
     a = np.array([2**40 + 1])
 
@@ -662,7 +694,8 @@ def test_a_large_integer_wraps_by_the_idiom_and_is_refused_by_the_call() -> None
 
 @trap("jax-changed")
 @needs_jax
-def test_a_jax_array_changes_by_the_idiom_and_not_by_the_call() -> None:
+def test_migrate__jax_array_written_through_torch() -> None:
+    """A write through `torch.from_dlpack` changes a JAX array; through `to_torch` it does not."""
     zeros = import_module("jax.numpy").zeros
     j, k = zeros(3), zeros(3)
 
@@ -674,7 +707,8 @@ def test_a_jax_array_changes_by_the_idiom_and_not_by_the_call() -> None:
 
 @trap("jax-shape")
 @needs_jax
-def test_the_shape_of_a_jax_array_is_lost_by_the_idiom_and_kept_by_the_call() -> None:
+def test_migrate__jax_shape_lost_in_torch() -> None:
+    """`torch.asarray` flattens a JAX array; `to_torch` keeps its shape."""
     j = jax_array()["j"]
 
     with warnings.catch_warnings():
@@ -686,7 +720,8 @@ def test_the_shape_of_a_jax_array_is_lost_by_the_idiom_and_kept_by_the_call() ->
 
 @trap("jax-bfloat16")
 @needs_jax
-def test_bfloat16_stops_the_idiom_to_jax_and_is_converted_by_the_call() -> None:
+def test_migrate__bfloat16_tensor_to_jax() -> None:
+    """`jax.numpy.asarray` raises for a bfloat16 tensor; `to_jax` converts it."""
     t = torch.tensor([1.5, -0.0], dtype=torch.bfloat16)
 
     with pytest.raises(TypeError, match="BFloat16"):
@@ -699,7 +734,8 @@ def test_bfloat16_stops_the_idiom_to_jax_and_is_converted_by_the_call() -> None:
 
 @trap("dask-twice")
 @needs_dask
-def test_common_tasks_run_twice_by_the_idiom_and_once_by_the_call() -> None:
+def test_migrate__dask_computes_common_tasks_twice() -> None:
+    """Two `compute` calls run common tasks twice; `align` runs them once."""
     runs: list[int] = []
 
     def load(chunk: Any) -> Any:

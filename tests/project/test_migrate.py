@@ -61,11 +61,13 @@ def described(x: Any) -> Any:
     return (type(x), x)
 
 
-def test_every_line_of_a_table_is_a_row_that_is_run() -> None:
+def test_migrate__every_row_is_run() -> None:
+    """Each line of the tables is a row that is tested."""
     lines = [line for line in TEXT.splitlines() if line.startswith("| `")]
     assert len(ROWS) == len(lines) == 22
 
 
 @pytest.mark.parametrize(("before", "after"), ROWS)
-def test_the_line_after_gives_what_the_line_before_gave(before: str, after: str) -> None:
+def test_migrate__old_and_new_lines_agree(before: str, after: str) -> None:
+    """The line to write now gives what the line before gave."""
     assert described(run(after)) == described(run(before))

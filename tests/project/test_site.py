@@ -25,7 +25,8 @@ needs_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 # -- the pages ------------------------------------------------------------------------------------
 
 
-def test_every_public_name_has_a_page_and_errors_have_the_index() -> None:
+def test_site_reference__has_a_page_per_public_name() -> None:
+    """Each public name has a page, and errors link to the index of errors."""
     names = [name for found in hooks.reference().values() for name in found]
     assert sorted(name for name in names if "." not in name) == sorted(
         name for name in xbridge.__all__ if not name.endswith(("Error", "Warning"))
@@ -34,7 +35,8 @@ def test_every_public_name_has_a_page_and_errors_have_the_index() -> None:
     assert sorted(hooks.ERRORS) == sorted(name for name in xbridge.__all__ if name.endswith("Error"))
 
 
-def test_the_page_of_a_function_has_the_tables_of_the_options_that_it_takes() -> None:
+def test_site_described__includes_tables_of_options() -> None:
+    """The page of a function has the tables of the options it takes."""
     tables = {"copy": "| `copy` | promise [x](libraries.md#jax) |", "grad": "| `grad` | promise |"}
     page = hooks.described("to_backend", tables)
     assert "::: xbridge.to_backend" in page
@@ -43,7 +45,8 @@ def test_the_page_of_a_function_has_the_tables_of_the_options_that_it_takes() ->
     assert "Options" not in hooks.described("backend_of", tables)
 
 
-def test_parameters_that_are_described_together_stay_together() -> None:
+def test_site_docstrings__grouped_parameters_stay_together() -> None:
+    """Parameters documented together stay in one row."""
     griffe = pytest.importorskip("griffe")
     together = import_module("site_docstrings").Together()
     text = (
@@ -57,7 +60,8 @@ def test_parameters_that_are_described_together_stay_together() -> None:
     assert section.value[1].description == "More, of them."
 
 
-def test_a_folder_in_the_navigation_stands_for_its_pages_and_an_empty_one_for_nothing() -> None:
+def test_site_expanded__folder_becomes_its_pages() -> None:
+    """A folder in the navigation is replaced by its pages, and an empty one is dropped."""
     entries = ["why.md", {"Empty": "nothing/"}, {"Measured": ["benchmarks/"]}, {"API": "reference.md"}]
     first, measured, api = hooks.expanded(entries, ["reference.md", {"Convert": ["reference/to_numpy.md"]}])
     assert first == "why.md"
@@ -77,9 +81,10 @@ def test_a_folder_in_the_navigation_stands_for_its_pages_and_an_empty_one_for_no
         ("absent.md", "absent.md"),
     ],
 )
-def test_a_link_to_a_file_of_the_repository_is_a_link_to_its_page(
+def test_site_links__repository_files_become_pages(
     link: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A link to a file of the repository becomes a link to its page."""
     markdown = pytest.importorskip("markdown")
     uris = {
         "docs/why.md": "why.md",
@@ -105,15 +110,17 @@ def test_a_link_to_a_file_of_the_repository_is_a_link_to_its_page(
         ("numpy", "why.md", ""),
     ],
 )
-def test_a_public_name_in_code_has_a_link(
+def test_link_of__public_name_in_code(
     code: str, uri: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A public name in code formatting links to its page."""
     names = [name for group in hooks.reference().values() for name in group]
     monkeypatch.setattr(hooks, "NAMES", {name: f"reference/{name}.md" for name in names})
     assert hooks.link_of(code, uri) == found
 
 
-def test_a_folder_is_shown_by_its_readme_or_by_a_list_of_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_site_added__folder_shows_readme_or_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder is shown by its README or else by a list of its files."""
     monkeypatch.setattr(hooks, "URIS", {})
     files: list[Any] = []
     config = SimpleNamespace(
@@ -129,7 +136,8 @@ def test_a_folder_is_shown_by_its_readme_or_by_a_list_of_its_files(monkeypatch: 
     assert hooks.URIS["examples/functions/forest.py"] == "source/examples/functions/forest.py.md"
 
 
-def test_the_opening_of_a_block_is_written_for_mkdocs() -> None:
+def test_on_page_markdown__rewrites_fences() -> None:
+    """The info strings of code blocks are rewritten for mkdocs."""
     text = "```python no-run\n```\n```python file=reel.py\n```\n```console run\n```\n```pycon\n```"
     page = SimpleNamespace(file=SimpleNamespace(src_uri="why.md"), is_homepage=False)
     assert hooks.on_page_markdown(text, page).splitlines()[::2] == [
@@ -148,9 +156,8 @@ def test_the_opening_of_a_block_is_written_for_mkdocs() -> None:
         ("found-bugs.md", {"exclude": True}),
     ],
 )
-def test_the_search_has_pages_for_users_first_and_no_files_and_long_lists(
-    uri: str, search: dict[str, Any] | None
-) -> None:
+def test_on_page_markdown__ranks_pages_for_search(uri: str, search: dict[str, Any] | None) -> None:
+    """Pages for developers rank lower in the search, and source files are left out."""
     page = SimpleNamespace(file=SimpleNamespace(src_uri=uri), is_homepage=False, meta={})
     hooks.on_page_markdown("", page)
     assert page.meta.get("search") == search
@@ -194,7 +201,8 @@ FAULTS = {
 
 @needs_a_browser
 @pytest.mark.parametrize("body", FAULTS)
-def test_the_check_finds_a_fault(body: str, chromium: "Browser", tmp_path: Path) -> None:
+def test_site_check__finds_faults(body: str, chromium: "Browser", tmp_path: Path) -> None:
+    """The check reports each kind of fault and nothing on a good page."""
     site = write(tmp_path, f"<style>body {{ margin: 0 }}</style>{HEADING}{body}")
     with (
         check.served(site) as root,
@@ -209,7 +217,8 @@ def test_the_check_finds_a_fault(body: str, chromium: "Browser", tmp_path: Path)
 
 
 @needs_a_browser
-def test_the_check_finds_a_page_without_a_heading(chromium: "Browser", tmp_path: Path) -> None:
+def test_site_check__finds_missing_headings(chromium: "Browser", tmp_path: Path) -> None:
+    """A page without a heading is reported."""
     site = write(tmp_path, "<article>text</article>")
     with check.served(site) as root, chromium.new_page(viewport={"width": check.PHONE, "height": 844}) as tab:
         assert check.visited(tab, root, site) == (2, [f"{root}dev/: has no heading"])
@@ -217,9 +226,10 @@ def test_the_check_finds_a_page_without_a_heading(chromium: "Browser", tmp_path:
 
 @needs_a_browser
 @pytest.mark.parametrize(("href", "is_right"), [("errors/?h=copyerror#copyerror", True), ("why/", False)])
-def test_the_check_reads_what_the_search_finds(
+def test_site_check__checks_search_results(
     href: str, is_right: bool, chromium: "Browser", tmp_path: Path
 ) -> None:
+    """The check reports a search that leads to the wrong page."""
     site = write(tmp_path, f"{HEADING}<a class='md-search-result__link' href='{href}'>CopyError</a>")
     with check.served(site) as root, chromium.new_page() as tab:
         assert [*check.searched(tab, f"{root}dev/")] == (
@@ -228,7 +238,8 @@ def test_the_check_reads_what_the_search_finds(
 
 
 @needs_a_browser
-def test_the_check_sees_a_dark_mode_that_does_not_stay(chromium: "Browser", tmp_path: Path) -> None:
+def test_site_check__finds_dark_mode_that_resets(chromium: "Browser", tmp_path: Path) -> None:
+    """The check reports a dark mode that is lost on the next page, and a missing list of versions."""
     site = write(tmp_path, f"{HEADING}<label title='Switch to dark mode'>dark</label>")
     (site / "dev/contract/index.html").write_text("<b class='md-version__current'>1.0</b>", "utf-8")
     with check.served(site) as root, chromium.new_page() as tab:
@@ -238,9 +249,8 @@ def test_the_check_sees_a_dark_mode_that_does_not_stay(chromium: "Browser", tmp_
         ]
 
 
-def test_the_check_fails_without_a_browser_and_without_a_site(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_site_check__needs_a_browser_and_a_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check fails with a hint if there is no browser or no site."""
     monkeypatch.setattr("sys.argv", ["site_check.py", str(tmp_path)])
     monkeypatch.setattr(check, "BROWSERS", ("no-such-browser",))
     with pytest.raises(SystemExit, match="there is no Chromium here; try apt-get install chromium"):

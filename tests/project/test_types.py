@@ -102,9 +102,10 @@ def errors(checker: str, program: str, interpreter: Path, others: Path) -> set[i
 @pytest.mark.skipif(os.name == "nt", reason="the environment is made with links")
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
 @pytest.mark.parametrize("types", [INSTALLED, MISSING], ids=["installed", "missing"])
-def test_a_checker_knows_the_types_of_installed_libraries_takes_others_for_any_and_finds_wrong_calls(
+def test_types__checkers_find_exactly_the_wrong_calls(
     checker: str, types: str, interpreter: Path, tmp_path: Path
 ) -> None:
+    """Type checkers know the types of installed libraries, treat others as Any and find wrong calls."""
     for path, name in (("torch", "Tensor"), ("jax", "Array"), ("dask/array", "Array")):
         if types == INSTALLED:
             package = tmp_path / path
@@ -124,9 +125,10 @@ def test_a_checker_knows_the_types_of_installed_libraries_takes_others_for_any_a
         ("numpy", "ndarray", xbridge.to_numpy),
     ],
 )
-def test_results_are_of_the_types_that_the_checkers_read(
+def test_types__results_match_the_annotations(
     library: str, name: str, to: Callable[[Any], Any] | None
 ) -> None:
+    """Results are instances of the types that the annotations promise."""
     cls = getattr(pytest.importorskip(library), name)
     x, backend = np.ones(2, "float32"), library.partition(".")[0]
     results = [xbridge.to_backend(x, backend), xbridge.asarray([1.0], backend=backend)]

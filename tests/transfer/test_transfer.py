@@ -68,11 +68,13 @@ def same(tree: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
-def test_a_transfer_gives_a_tree_of_the_same_form(tree: Any) -> None:
+def test_transfer__keeps_the_structure_of_a_tree(tree: Any) -> None:
+    """The result has the structure of the tree that was passed."""
     assert same(tree, xbridge.transfer(tree, "numpy", dtype="float32").result())
 
 
-def test_an_array_that_is_there_twice_comes_out_once() -> None:
+def test_transfer__converts_repeated_arrays_once() -> None:
+    """An array that appears twice in a tree is converted once."""
     a, b = np.ones(3), np.ones(3)
 
     first, second, third = xbridge.transfer([a, b, a], "numpy", dtype="float32").result()
@@ -82,18 +84,21 @@ def test_an_array_that_is_there_twice_comes_out_once() -> None:
 
 
 @pytest.mark.parametrize("leaf", ["text", b"bytes", None, 3, 2.5, np.str_("text"), object()])
-def test_other_leaves_stay_as_they_are(leaf: object) -> None:
+def test_transfer__keeps_other_leaves(leaf: object) -> None:
+    """Leaves that are not arrays are returned as the same objects."""
     assert xbridge.transfer([leaf, np.ones(1)], "numpy").result()[0] is leaf
 
 
-def test_a_transfer_within_the_host_is_the_conversion_itself() -> None:
+def test_transfer__within_host_is_to_backend() -> None:
+    """A transfer within the host shares or copies as `to_backend` does."""
     a = np.ones(3)
 
     assert xbridge.transfer(a, "numpy").result() is a
     assert xbridge.transfer(a, "numpy", copy=True).result() is not a
 
 
-def test_the_call_returns_before_anything_is_read() -> None:
+def test_transfer__returns_before_reading() -> None:
+    """`transfer` returns before the array is read, and `result` waits for it."""
     slow = Gate()
     under_way = xbridge.transfer(slow, "numpy")
 
@@ -107,7 +112,8 @@ def test_the_call_returns_before_anything_is_read() -> None:
     assert under_way.result() is under_way.result()
 
 
-def test_seconds_to_wait_are_a_number() -> None:
+def test_result__timeout_must_be_a_number() -> None:
+    """`result` accepts any real number of seconds as its timeout and nothing else."""
     under_way = xbridge.transfer(np.ones(2), "numpy")
 
     wrong: tuple[Any, ...] = ("1", float("nan"), 1j)
@@ -119,7 +125,8 @@ def test_seconds_to_wait_are_a_number() -> None:
         assert under_way.result(timeout).tolist() == [1, 1]
 
 
-def test_sources_live_as_long_as_they_are_needed() -> None:
+def test_transfer__keeps_sources_alive_until_done() -> None:
+    """A source is kept alive until its transfer is done, and no longer."""
     slow = Gate()
     alive, opened = weakref.ref(slow), slow.opened
     under_way = xbridge.transfer(slow, "numpy")
@@ -136,7 +143,8 @@ def test_sources_live_as_long_as_they_are_needed() -> None:
     assert alive() is None
 
 
-def test_a_transfer_shows_its_state_without_a_wait() -> None:
+def test_transfer__repr_shows_the_state() -> None:
+    """The repr says whether a transfer is running, done or failed, without waiting for it."""
     slow = Gate()
     there, bad = xbridge.transfer(slow, "numpy"), xbridge.transfer(object(), "numpy")
     assert repr(there) == "<Transfer: running>"
@@ -148,7 +156,8 @@ def test_a_transfer_shows_its_state_without_a_wait() -> None:
     assert repr(bad).startswith("<Transfer: failed with UnsupportedArrayError('cannot convert an object: ")
 
 
-def test_a_transfer_that_is_dropped_ends_by_itself() -> None:
+def test_transfer__finishes_without_a_reference() -> None:
+    """A transfer that nobody holds ends, and so does its thread."""
     slow = Gate()
     xbridge.transfer(slow, "numpy")
     (thread,) = own_threads()
@@ -158,7 +167,8 @@ def test_a_transfer_that_is_dropped_ends_by_itself() -> None:
     assert not thread.is_alive()
 
 
-def test_a_prefetch_says_what_it_converts_and_where_to() -> None:
+def test_prefetch__repr_shows_source_and_target() -> None:
+    """The repr names the iterable, the target and the depth."""
     assert repr(xbridge.prefetch([], "numpy", depth=3)) == "<prefetch: batches of a list to numpy, 3 ahead>"
 
 
@@ -167,7 +177,8 @@ def test_a_prefetch_says_what_it_converts_and_where_to() -> None:
     [{"dtype": "float31"}, {"device": "cuda:0"}, {"copy": 3}, {"grad": "no"}, {"device": "x:y"}],
     ids=str,
 )
-def test_options_are_refused_at_the_call(options: dict[str, Any]) -> None:
+def test_transfer__invalid_options_raise_at_the_call(options: dict[str, Any]) -> None:
+    """`transfer` and `prefetch` reject invalid options immediately."""
     with pytest.raises(xbridge.XBridgeError) as at_call:
         xbridge.to_backend(np.ones(1), "numpy", **options)
 
@@ -176,13 +187,15 @@ def test_options_are_refused_at_the_call(options: dict[str, Any]) -> None:
             call([np.ones(1)], "numpy", **options)
 
 
-def test_an_unknown_backend_is_refused_at_the_call() -> None:
+def test_transfer__unknown_backend_raises_at_the_call() -> None:
+    """`transfer` and `prefetch` reject unknown backends immediately."""
     for call in (xbridge.transfer, xbridge.prefetch):
         with pytest.raises(xbridge.UnknownBackendError):
             call([np.ones(1)], "nolib")
 
 
-def test_a_time_that_ran_out_elsewhere_is_not_ours() -> None:
+def test_result__foreign_timeout_error_is_kept() -> None:
+    """A `TimeoutError` raised by the conversion is not mistaken for the timeout of `result`."""
     theirs, future = TimeoutError("of the file system"), Future[Any]()
     future.set_exception(theirs)
     with pytest.raises(TimeoutError) as caught:
@@ -190,7 +203,8 @@ def test_a_time_that_ran_out_elsewhere_is_not_ours() -> None:
     assert caught.value is theirs
 
 
-def test_what_is_wrong_with_an_array_is_raised_by_result_every_time() -> None:
+def test_result__raises_the_error_every_time() -> None:
+    """`result` raises the error of the conversion each time it is called."""
     under_way = xbridge.transfer([np.ones(1)], "numpy", copy=False, dtype="float32")
 
     for _ in range(2):
@@ -200,11 +214,14 @@ def test_what_is_wrong_with_an_array_is_raised_by_result_every_time() -> None:
 
 
 @pytest.mark.parametrize("alone", ["text", b"bytes", 3, 0.5, None, np.array(["a", "b"])])
-def test_text_and_numbers_stay_as_they_are(alone: object) -> None:
+def test_transfer__returns_text_and_numbers_unchanged(alone: object) -> None:
+    """Text and numbers that are passed alone come back as the same objects."""
     assert xbridge.transfer(alone, "torch" if find_spec("torch") else "numpy").result() is alone
 
 
-def test_an_iterable_that_writes_its_memory_again_may_where_batches_are_copied() -> None:
+def test_prefetch__copy_allows_reused_buffers() -> None:
+    """With `copy=True` an iterable may refill the same buffer for each batch."""
+
     def refilled() -> Iterator[dict[str, Any]]:
         memory = np.empty(1000)
         for i in range(8):
@@ -215,13 +232,15 @@ def test_an_iterable_that_writes_its_memory_again_may_where_batches_are_copied()
     assert [set(batch["x"]) for batch in batches] == [{i} for i in range(8)]
 
 
-def test_any_other_leaf_alone_must_be_an_array() -> None:
+def test_transfer__single_leaf_must_be_an_array() -> None:
+    """An object that is passed alone and is no array raises."""
     with pytest.raises(xbridge.UnsupportedArrayError):
         xbridge.transfer(object(), "numpy").result()
     assert xbridge.transfer(array("d", [1, 2]), "numpy").result().tolist() == [1, 2]
 
 
-def test_a_batch_that_holds_itself_is_refused() -> None:
+def test_transfer__refuses_recursive_batches() -> None:
+    """A batch that contains itself raises."""
     endless: list[object] = [np.ones(1)]
     endless.append(endless)
 
@@ -230,7 +249,8 @@ def test_a_batch_that_holds_itself_is_refused() -> None:
         under_way.result()
 
 
-def test_a_thread_sees_the_context_of_the_caller() -> None:
+def test_transfer__runs_in_the_callers_context() -> None:
+    """Context variables of the caller are set in the thread of `transfer` and `prefetch`."""
     setting: ContextVar[str] = ContextVar("setting", default="outside")
 
     class Asks(Gate):
@@ -265,7 +285,8 @@ def alone(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_program_may_end_with_transfers_under_way() -> None:
+def test_transfer__process_can_exit_while_running() -> None:
+    """A program can end without output while transfers are running."""
     program = """
 import numpy as np, xbridge
 def slow():
@@ -287,7 +308,8 @@ def refused(*_: object) -> None:
     raise RuntimeError(message)
 
 
-def test_without_a_thread_a_transfer_is_done_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transfer__runs_at_once_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no thread can be started, `transfer` converts before it returns."""
     monkeypatch.setattr(threading.Thread, "start", refused)
 
     under_way = xbridge.transfer([np.ones(2)], "numpy", dtype="float32")
@@ -300,16 +322,16 @@ def test_without_a_thread_a_transfer_is_done_at_once(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("copy", [None, True])
-def test_without_a_thread_nothing_is_fetched_ahead(
-    copy: bool | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prefetch__raises_without_threads(copy: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no thread can be started, `prefetch` raises."""
     monkeypatch.setattr(threading.Thread, "start", refused)
 
     with pytest.raises(xbridge.XBridgeError, match="no thread"):
         next(iter(xbridge.prefetch([np.ones(2)], "numpy", copy=copy)))
 
 
-def test_the_interpreter_may_be_at_its_exit() -> None:
+def test_transfer__works_at_interpreter_exit() -> None:
+    """In an `atexit` handler `transfer` works and `prefetch` raises."""
     program = """
 import atexit, numpy as np, xbridge
 def last():
@@ -339,13 +361,15 @@ def counted(n: int, started: list[int]) -> Iterator[np.ndarray]:
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
 @pytest.mark.parametrize("n", [0, 1, 2, 7])
-def test_batches_come_in_order_and_all_of_them(n: int, depth: int) -> None:
+def test_prefetch__yields_all_batches_in_order(n: int, depth: int) -> None:
+    """Batches come complete and in the order of the iterable."""
     batches = iter(xbridge.prefetch(counted(n, []), "numpy", dtype="float32", depth=depth))
 
     assert [batch.tolist() for batch in batches] == [[i, i] for i in range(n)]
 
 
-def test_nothing_begins_before_the_first_batch_is_asked_for() -> None:
+def test_prefetch__starts_with_the_first_next() -> None:
+    """Nothing is read from the iterable before the first batch is requested."""
     started: list[int] = []
     batches = iter(xbridge.prefetch(counted(3, started), "numpy"))
 
@@ -355,7 +379,8 @@ def test_nothing_begins_before_the_first_batch_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_as_many_batches_are_on_their_way_as_the_depth_says(depth: int) -> None:
+def test_prefetch__depth_bounds_the_batches_ahead(depth: int) -> None:
+    """At most `depth` batches are read ahead."""
     started: list[int] = []
     all_asked = threading.Event()
 
@@ -373,7 +398,8 @@ def test_as_many_batches_are_on_their_way_as_the_depth_says(depth: int) -> None:
     assert len(started) == depth + 1
 
 
-def test_the_next_batch_is_loaded_while_one_is_converted_and_one_is_used() -> None:
+def test_prefetch__loads_converts_and_uses_concurrently() -> None:
+    """A batch is loaded while another is converted and a third one is used."""
     slow, loading = Gate(), threading.Event()
 
     def batches() -> Iterator[object]:
@@ -396,7 +422,8 @@ def failing() -> Iterator[np.ndarray]:
     raise ZeroDivisionError("the disk is on fire")
 
 
-def test_what_the_iterable_raises_comes_in_its_turn_with_its_traceback() -> None:
+def test_prefetch__raises_errors_of_the_iterable_in_turn() -> None:
+    """An exception of the iterable is raised in its turn with its traceback."""
     ahead = iter(xbridge.prefetch(failing(), "numpy"))
 
     assert next(ahead).tolist() == [1]
@@ -408,7 +435,8 @@ def test_what_the_iterable_raises_comes_in_its_turn_with_its_traceback() -> None
         next(ahead)
 
 
-def test_what_is_wrong_with_a_batch_comes_in_its_turn() -> None:
+def test_prefetch__raises_errors_of_a_batch_in_turn() -> None:
+    """A batch that cannot be converted raises in its turn."""
     ahead = iter(xbridge.prefetch([np.ones(1), object(), np.ones(2)], "numpy"))
 
     assert next(ahead).tolist() == [1]
@@ -443,7 +471,8 @@ def leave_by_cycle(ahead: Any) -> None:
 
 
 @pytest.mark.parametrize("leave", [leave_by_break, leave_by_error, leave_by_close, leave_by_cycle])
-def test_no_thread_is_left_when_the_loop_was(leave: Callable[[Any], None]) -> None:
+def test_prefetch__leaving_the_loop_ends_the_threads(leave: Callable[[Any], None]) -> None:
+    """No thread remains after a loop is left by break, error, close or garbage collection."""
     started: list[int] = []
     source = counted(100, started)
     ahead = iter(xbridge.prefetch(source, "numpy"))
@@ -456,7 +485,8 @@ def test_no_thread_is_left_when_the_loop_was(leave: Callable[[Any], None]) -> No
     next(source)  # nobody is in it any more
 
 
-def test_a_loop_that_is_deleted_in_another_thread_does_not_wait() -> None:
+def test_prefetch__deletion_in_another_thread_does_not_wait() -> None:
+    """Deleting a loop in another thread does not wait for the iterable."""
     slow = Gate()
     ahead = [iter(xbridge.prefetch(iter([np.ones(1), slow]), "numpy", depth=1))]
     next(ahead[0])
@@ -470,7 +500,8 @@ def test_a_loop_that_is_deleted_in_another_thread_does_not_wait() -> None:
     slow.opened.set()
 
 
-def test_what_was_not_begun_when_the_loop_was_left_never_begins() -> None:
+def test_prefetch__reads_nothing_after_close() -> None:
+    """Closing a loop keeps further batches from being read."""
     started: list[int] = []
     second, go_on = threading.Event(), threading.Event()
 
@@ -495,9 +526,10 @@ def test_what_was_not_begun_when_the_loop_was_left_never_begins() -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_a_program_that_is_interrupted_does_not_wait_for_the_iterable(
+def test_prefetch__interrupt_does_not_wait_for_the_iterable(
     kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An interrupt while waiting for a batch is raised immediately."""
     asked, go_on = threading.Event(), threading.Event()
 
     def batches() -> Iterator[np.ndarray]:
@@ -572,16 +604,16 @@ ENDS = {
 
 @pytest.mark.parametrize("copy", [None, True])
 @pytest.mark.parametrize("end", ENDS)
-def test_prefetch__process_ends_though_the_iterable_is_blocked(end: str, copy: bool | None) -> None:
-    """A program ends after one Ctrl-C, or by itself, if an iterable never yields another batch."""
+def test_prefetch__process_ends_with_a_blocked_iterable(end: str, copy: bool | None) -> None:
+    """A program ends after one Ctrl-C, or on its own, if the iterable never yields another batch."""
     shown = alone(BLOCKED.format(copy=copy, rest=ENDS[end]))  # which has a time limit
     interrupted = end in ("in the body", "while it waits")
     assert shown.stderr.rstrip().endswith("KeyboardInterrupt") is interrupted
     assert bool(shown.stderr) is interrupted
 
 
-def test_transfer__process_ends_though_an_exporter_is_blocked() -> None:
-    """A program ends after one Ctrl-C in `result`, if the conversion never does."""
+def test_transfer__process_ends_with_a_blocked_exporter() -> None:
+    """A program ends after one Ctrl-C in `result` if the conversion never finishes."""
     shown = alone(
         """
 import os, signal, threading
@@ -600,10 +632,10 @@ xbridge.transfer(Blocked(), "numpy").result()
     assert shown.stderr.rstrip().endswith("KeyboardInterrupt")
 
 
-def test_prefetch__break_waits_for_a_blocked_iterable_only_for_a_time(
+def test_prefetch__break_waits_briefly_for_a_blocked_iterable(
     blocked: tuple[Iterator[np.ndarray], threading.Event],
 ) -> None:
-    """A loop that is left leaves a thread behind in an iterable that does not come back."""
+    """Leaving a loop waits for a limited time only and then abandons the thread."""
     batches, asked = blocked
     for _ in xbridge.prefetch(batches, "numpy"):
         assert asked.wait(PATIENCE)
@@ -611,8 +643,8 @@ def test_prefetch__break_waits_for_a_blocked_iterable_only_for_a_time(
     assert own_threads()
 
 
-def test_prefetch__error_of_the_threads_context_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that cannot take over the settings of the caller answers each batch with the error."""
+def test_prefetch__raises_errors_of_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the settings of the caller cannot be taken over, each batch raises that error."""
 
     def broken() -> None:
         raise ZeroDivisionError
@@ -622,8 +654,8 @@ def test_prefetch__error_of_the_threads_context_is_raised(monkeypatch: pytest.Mo
         next(iter(xbridge.prefetch([np.ones(1)], "numpy")))
 
 
-def test_prefetch__begins_nothing_at_the_exit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the exit of the interpreter, when its threads were ended, no other thread begins."""
+def test_prefetch__starts_no_thread_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the interpreter shuts down, no new thread is started."""
     loop = iter(xbridge.prefetch([np.ones(1)] * 3, "numpy"))
     next(loop)
     monkeypatch.setattr(threads, "_is_exiting", False)  # and back
@@ -633,8 +665,8 @@ def test_prefetch__begins_nothing_at_the_exit(monkeypatch: pytest.MonkeyPatch) -
         next(iter(xbridge.prefetch([np.ones(1)], "numpy")))
 
 
-def test_prefetch__thread_that_is_gone_is_not_kept() -> None:
-    """Loops that were left keep nothing for the exit, in whatever thread they end."""
+def test_prefetch__keeps_no_finished_threads() -> None:
+    """Finished loops leave nothing to clean up at exit, whichever thread they end in."""
     for _ in range(3):
         loop = [iter(xbridge.prefetch(iter([np.ones(1)] * 3), "numpy"))]
         next(loop[0])
@@ -647,9 +679,10 @@ def test_prefetch__thread_that_is_gone_is_not_kept() -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_in_the_body_of_a_loop_does_not_wait_for_the_iterable(
+def test_prefetch__ctrl_c_in_the_loop_body_does_not_wait(
     blocked: tuple[Iterator[np.ndarray], threading.Event],
 ) -> None:
+    """Ctrl-C in the body of a loop does not wait for the iterable."""
     batches, asked = blocked
 
     def use() -> None:
@@ -664,9 +697,10 @@ def test_ctrl_c_in_the_body_of_a_loop_does_not_wait_for_the_iterable(
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_is_noticed_by_a_loop_around_another_one(
+def test_prefetch__ctrl_c_works_in_nested_loops(
     blocked: tuple[Iterator[np.ndarray], threading.Event],
 ) -> None:
+    """Ctrl-C still works after a loop inside the loop has finished."""
     batches, asked = blocked
 
     def use() -> None:
@@ -680,7 +714,8 @@ def test_ctrl_c_is_noticed_by_a_loop_around_another_one(
     assert own_threads()
 
 
-def test_a_handler_of_ctrl_c_that_the_program_has_set_is_left_alone() -> None:
+def test_prefetch__keeps_a_custom_sigint_handler() -> None:
+    """A SIGINT handler set by the program stays installed and is called."""
     seen: list[int] = []
 
     def handle(number: int, _: object) -> None:
@@ -697,7 +732,8 @@ def test_a_handler_of_ctrl_c_that_the_program_has_set_is_left_alone() -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_loop_in_another_thread_leaves_the_handler_of_ctrl_c_alone() -> None:
+def test_prefetch__sigint_handler_unchanged_in_threads() -> None:
+    """A loop in another thread does not touch the SIGINT handler."""
     seen = []
 
     def use() -> None:
@@ -711,7 +747,8 @@ def test_a_loop_in_another_thread_leaves_the_handler_of_ctrl_c_alone() -> None:
     assert seen == [signal.default_int_handler]
 
 
-def test_each_loop_iterates_over_the_iterable_anew() -> None:
+def test_prefetch__iterates_anew_each_time() -> None:
+    """Each loop iterates over the iterable from the start."""
     batches = xbridge.prefetch([np.ones(1), np.ones(2), np.ones(3)], "numpy")
 
     assert [[len(x) for x in batches] for _ in range(2)] == [[1, 2, 3], [1, 2, 3]]
@@ -720,7 +757,8 @@ def test_each_loop_iterates_over_the_iterable_anew() -> None:
     assert len(list(batches)) == len(batches) == 3
 
 
-def test_batches_have_a_length_if_the_iterable_has_one() -> None:
+def test_prefetch__has_a_length_if_the_iterable_has() -> None:
+    """`len` is defined only if the iterable has a length."""
     assert not hasattr(xbridge.prefetch(counted(3, []), "numpy"), "__len__")
     assert not hasattr(xbridge.prefetch(map(np.ones, [1, 2]), "numpy"), "__len__")
     assert len(xbridge.prefetch({1: np.ones(1)}.values(), "numpy")) == 1
@@ -733,7 +771,8 @@ ITERATORS: dict[str, Callable[[], Iterator[np.ndarray]]] = {
 
 
 @pytest.mark.parametrize("kind", ITERATORS)
-def test_a_second_loop_over_an_iterator_is_refused(kind: str) -> None:
+def test_prefetch__refuses_a_second_loop_over_an_iterator(kind: str) -> None:
+    """A second loop over an exhausted iterator raises."""
     batches = xbridge.prefetch(ITERATORS[kind](), "numpy")
 
     assert len(list(batches)) == 3
@@ -741,7 +780,8 @@ def test_a_second_loop_over_an_iterator_is_refused(kind: str) -> None:
         list(batches)
 
 
-def test_a_generator_that_is_used_up_already_is_refused() -> None:
+def test_prefetch__refuses_an_exhausted_generator() -> None:
+    """A generator that is already exhausted raises."""
     used = counted(3, [])
     assert len(list(used)) == 3
     with pytest.raises(xbridge.OptionError, match="used up"):
@@ -762,13 +802,15 @@ class Resetting:
         return np.ones(self.rest)
 
 
-def test_an_iterator_that_begins_again_may_be_used_again() -> None:
+def test_prefetch__accepts_iterators_that_restart() -> None:
+    """An iterator that resets itself can be used again."""
     batches = xbridge.prefetch(Resetting(), "numpy")
 
     assert [len(list(batches)) for _ in range(3)] == [3, 3, 3]
 
 
-def test_a_batch_lives_as_long_as_its_user_wants() -> None:
+def test_prefetch__keeps_no_reference_to_batches() -> None:
+    """A batch is freed as soon as its user drops it."""
     ahead = iter(xbridge.prefetch((np.full(2, i) for i in range(9)), "numpy", copy=True))
     batch = next(ahead)
     alive = weakref.ref(batch)
@@ -785,7 +827,8 @@ class Late:
         raise TimeoutError("the store did not answer")
 
 
-def test_a_library_that_gives_up_is_not_a_transfer_that_goes_on() -> None:
+def test_result__reports_a_library_timeout() -> None:
+    """A library that gives up raises an error and is not waited for again."""
     under_way = xbridge.transfer(Late(), "numpy")
 
     with pytest.raises((TimeoutError, xbridge.XBridgeError), match="did not answer"):
@@ -793,13 +836,15 @@ def test_a_library_that_gives_up_is_not_a_transfer_that_goes_on() -> None:
 
 
 @pytest.mark.parametrize("loader", [3, None, object()])
-def test_what_is_not_iterable_is_refused_at_the_call(loader: Any) -> None:
+def test_prefetch__requires_an_iterable(loader: Any) -> None:
+    """Something that is not iterable is rejected immediately."""
     with pytest.raises(xbridge.OptionError, match=r"not iterable.*\[batch\]"):
         xbridge.prefetch(loader, "numpy")
 
 
 @pytest.mark.parametrize("depth", [0, -1, 1.5, None, "2"])
-def test_a_depth_below_one_is_refused(depth: Any) -> None:
+def test_prefetch__depth_must_be_positive(depth: Any) -> None:
+    """`depth` must be a positive integer."""
     with pytest.raises(xbridge.OptionError, match="depth=2"):
         xbridge.prefetch([], "numpy", depth=depth)
 
@@ -807,7 +852,8 @@ def test_a_depth_below_one_is_refused(depth: Any) -> None:
 # -- other libraries -------------------------------------------------------------------------------
 
 
-def test_a_thread_records_history_where_the_caller_does() -> None:
+def test_transfer__follows_no_grad_of_the_caller() -> None:
+    """A thread records gradients exactly if the caller does."""
     torch = pytest.importorskip("torch")
     w = torch.ones(2, requires_grad=True)
 
@@ -821,7 +867,8 @@ def test_a_thread_records_history_where_the_caller_does() -> None:
     assert not batches[0].requires_grad
 
 
-def test_an_iterable_computes_in_the_modes_of_torch_that_the_caller_has() -> None:
+def test_prefetch__iterable_runs_in_torch_modes_of_the_caller() -> None:
+    """The iterable runs under the inference mode and autocast of the caller."""
     torch = pytest.importorskip("torch")
 
     def batches() -> Iterator[Any]:
@@ -836,7 +883,8 @@ def test_an_iterable_computes_in_the_modes_of_torch_that_the_caller_has() -> Non
     assert [(x.dtype, x.is_inference()) for x in outside] == [(torch.float32, False)] * 2
 
 
-def test_autocast_in_a_thread_casts_weights_as_they_are_now() -> None:
+def test_prefetch__autocast_sees_updated_weights() -> None:
+    """Autocast in the thread does not use cached casts of weights that have changed."""
     torch = pytest.importorskip("torch")
     weight = torch.nn.Parameter(torch.ones(2, 2))
 
@@ -853,7 +901,8 @@ def test_autocast_in_a_thread_casts_weights_as_they_are_now() -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "nowhere"])
-def test_a_device_that_is_not_there_is_refused_at_the_call(device: str) -> None:
+def test_transfer__missing_device_raises_at_the_call(device: str) -> None:
+    """A device that is not present is rejected immediately."""
     pytest.importorskip("torch")
 
     for call in (xbridge.transfer, xbridge.prefetch):
@@ -861,9 +910,10 @@ def test_a_device_that_is_not_there_is_refused_at_the_call(device: str) -> None:
             call([np.ones(1)], "torch", device=device)
 
 
-def test_an_array_without_memory_is_converted_at_once_in_the_callers_thread(
+def test_transfer__meta_tensor_converts_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A tensor without memory is converted in the thread of the caller."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(threads, "Worker", None)
 
@@ -873,9 +923,9 @@ def test_an_array_without_memory_is_converted_at_once_in_the_callers_thread(
     assert there.result().dtype == torch.float64
 
 
-def test_an_iterable_computes_on_the_device_and_the_stream_of_the_caller(
-    cupy: Any, own_registry: None
-) -> None:
+def test_prefetch__iterable_runs_on_the_callers_device_and_stream(cupy: Any, own_registry: None) -> None:
+    """The iterable runs on the current device and stream of the caller."""
+
     def batches() -> Iterator[Any]:
         for _ in range(2):
             assert cupy.cuda.get_current_stream().ptr == 7
@@ -888,9 +938,9 @@ def test_an_iterable_computes_on_the_device_and_the_stream_of_the_caller(
     assert [x._memory.tolist() for x in made] == [[0, 1, 2]] * 2
 
 
-def test_what_an_iterable_asks_of_a_stream_of_its_own_is_done_before_it_is_converted(
-    cupy: Any, own_registry: None
-) -> None:
+def test_prefetch__waits_for_streams_of_the_iterable(cupy: Any, own_registry: None) -> None:
+    """Work that the iterable queues on its own stream finishes before the batch is converted."""
+
     def batches() -> Iterator[Any]:
         with cupy.cuda.Stream(8):
             yield cupy.asarray(np.arange(3.0))
@@ -900,7 +950,8 @@ def test_what_an_iterable_asks_of_a_stream_of_its_own_is_done_before_it_is_conve
     assert made._memory.tolist() == [0, 1, 2]
 
 
-def test_a_thread_has_64_bits_where_the_caller_has() -> None:
+def test_transfer__follows_enable_x64_of_the_caller() -> None:
+    """64-bit types of JAX are on in the thread exactly if the caller turned them on."""
     jax = pytest.importorskip("jax")
     wide = np.ones(2)
 
@@ -913,7 +964,8 @@ def test_a_thread_has_64_bits_where_the_caller_has() -> None:
         xbridge.transfer(wide, "jax").result()
 
 
-def test_an_iterable_sees_the_options_of_jax_that_the_caller_sees() -> None:
+def test_prefetch__iterable_sees_jax_options_of_the_caller() -> None:
+    """The iterable runs with the JAX configuration of the caller."""
     jax = pytest.importorskip("jax")
 
     def batches() -> Iterator[Any]:
@@ -927,7 +979,8 @@ def test_an_iterable_sees_the_options_of_jax_that_the_caller_sees() -> None:
     assert [x.dtype for x in wide + narrow] == ["float64"] * 2 + ["float32"] * 2
 
 
-def test_a_tracer_is_converted_in_its_own_program() -> None:
+def test_transfer__tracer_converts_at_once() -> None:
+    """A tracer inside `jax.jit` is converted while it is traced."""
     jax = pytest.importorskip("jax")
 
     doubled = jax.jit(lambda x: xbridge.transfer([x * 2], "jax", dtype="int32").result()[0])

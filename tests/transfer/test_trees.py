@@ -60,7 +60,8 @@ both = pytest.mark.parametrize("carried", [transferred, prefetched])
         lambda x: [Sample(Mine(x=[x]), "b")],
     ],
 )
-def test_a_batch_is_whatever_tree_converts(make: Callable[[Any], Any], carried: Callable[[Any], Any]) -> None:
+def test_transfer__accepts_every_tree(make: Callable[[Any], Any], carried: Callable[[Any], Any]) -> None:
+    """A batch can be any tree that `xbridge.tree` converts."""
     made = carried(make(A))
 
     assert type(made) is type(make(A))
@@ -80,19 +81,22 @@ def test_a_batch_is_whatever_tree_converts(make: Callable[[Any], Any], carried: 
     ],
     ids=str,
 )
-def test_an_error_names_the_way_to_the_array(batch: Any, way: str, carried: Callable[[Any], Any]) -> None:
+def test_transfer__error_names_the_path(batch: Any, way: str, carried: Callable[[Any], Any]) -> None:
+    """An error names the path of the array in the batch."""
     with pytest.raises(xbridge.DTypeError, match=f"^at {way}: cannot convert a numpy complex128") as told:
         carried(batch)
     assert told.value.__cause__ is None
 
 
 @both
-def test_an_array_alone_needs_no_way(carried: Callable[[Any], Any]) -> None:
+def test_transfer__error_of_a_single_array_has_no_path(carried: Callable[[Any], Any]) -> None:
+    """An array that is passed alone is reported without a path."""
     with pytest.raises(xbridge.DTypeError, match=r"^cannot convert a numpy complex128"):
         carried(COMPLEX)
 
 
-def test_an_array_is_named_by_the_place_that_it_had_at_the_call() -> None:
+def test_treespec__names_the_original_position() -> None:
+    """An array is named by its position at the time of the call."""
     batch: dict[str, Any] = {"a": [COMPLEX], "b": A}
     spec = TreeSpec(batch)
     batch["a"].clear()
@@ -104,7 +108,8 @@ def test_an_array_is_named_by_the_place_that_it_had_at_the_call() -> None:
 @pytest.mark.parametrize(
     "change", [list.reverse, list.clear, lambda rows: rows[0].update(b=rows[0].pop("a"))]
 )
-def test_a_batch_is_what_it_was_at_the_call(change: Callable[[Any], object]) -> None:
+def test_treespec__ignores_later_changes(change: Callable[[Any], object]) -> None:
+    """Changing a batch after the call does not change the structure of the result."""
     batch = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
     spec = TreeSpec(batch)
     change(batch)
@@ -122,7 +127,8 @@ class Backwards(NamedTuple):
 
 
 @both
-def test_a_named_tuple_is_read_past_its_class(carried: Callable[[Any], Any]) -> None:
+def test_transfer__rebuilds_namedtuples_by_field(carried: Callable[[Any], Any]) -> None:
+    """A namedtuple is read and rebuilt by its fields, even if it overrides `__iter__`."""
     made = carried([Backwards(A, "a")])[0]
     assert (made.x.dtype, made.x.tolist(), made.y) == (np.float32, A.tolist(), "a")
 
@@ -134,7 +140,8 @@ class Marked(tuple[Any, ...]):  # noqa: SLOT001 -- as people write them
 
 
 @both
-def test_attributes_of_a_tuple_are_kept(carried: Callable[[Any], Any]) -> None:
+def test_transfer__keeps_attributes_of_tuples(carried: Callable[[Any], Any]) -> None:
+    """Attributes set on a tuple subclass are kept."""
     given = Marked([A])
     given.note = "kept"  # type: ignore[attr-defined]
     assert carried([given])[0].note == "kept"
@@ -152,12 +159,14 @@ class Silent:
 
 
 @both
-def test_an_array_that_cannot_report_its_dtype_cannot_be_read(carried: Callable[[Any], Any]) -> None:
+def test_transfer__chains_errors_of_the_dtype(carried: Callable[[Any], Any]) -> None:
+    """An array whose dtype raises is reported as unreadable."""
     with pytest.raises(xbridge.UnsupportedArrayError, match="ZeroDivisionError"):
         carried(Silent())
 
 
-def test_an_error_that_only_a_joint_conversion_raises_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transfer__joint_error_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that only the joint conversion raises is passed on without a path."""
     from xbridge._engine import verbs
 
     convert = verbs.to_backend_all
@@ -173,14 +182,16 @@ def test_an_error_that_only_a_joint_conversion_raises_is_not_changed(monkeypatch
         transferred([A, A + 1])
 
 
-def test_a_batch_that_holds_itself_has_no_end() -> None:
+def test_treespec__refuses_recursive_batches() -> None:
+    """A batch that contains itself raises."""
     endless: list[object] = [A]
     endless.append(endless)
     with pytest.raises(xbridge.OptionError, match="no end"):
         transferred(endless)
 
 
-def test_plain_containers_keep_their_form() -> None:
+def test_transfer__keeps_plain_containers() -> None:
+    """Dicts, lists, tuples and namedtuples keep their types and order."""
     made = transferred({"a": [A, "text"], 3: (A, None), "p": Point(A, 1), "none": []})
     assert [type(part) for part in made.values()] == [list, tuple, Point, list]
     assert (made["a"][1], made[3][1], made["p"].y) == ("text", None, 1)
@@ -188,7 +199,8 @@ def test_plain_containers_keep_their_form() -> None:
     assert made["a"][0].dtype == np.float32
 
 
-def test_a_batch_that_is_changed_meanwhile_comes_as_it_was(own_registry: None) -> None:
+def test_transfer__batch_changed_meanwhile(own_registry: None) -> None:
+    """A batch that is modified during the transfer arrives as it was at the call."""
     gate = Gate()
     xbridge.register_backend("toylib", make_backend(to_numpy=lambda x: np.asarray(gate)))
     batch: Any = {"label": np.ones(1), "image": [np.zeros(1)], "rows": [[A], [A, A]], "slow": Toy(A)}
@@ -205,7 +217,8 @@ def test_a_batch_that_is_changed_meanwhile_comes_as_it_was(own_registry: None) -
     assert [len(row) for row in made["rows"]] == [1, 2]
 
 
-def test_the_lengths_of_a_packed_sequence_keep_their_dtype() -> None:
+def test_transfer__packed_sequence_keeps_integer_lengths() -> None:
+    """Casting a packed sequence leaves its lengths as integers."""
     torch = pytest.importorskip("torch")
     from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 

@@ -34,7 +34,8 @@ def line_of(fn: Callable[[], object]) -> int:
     return fn.__code__.co_firstlineno + 1
 
 
-def test_a_record_has_the_line_that_began_a_transfer() -> None:
+def test_record__transfer_has_the_callers_line() -> None:
+    """A recorded transfer has the line that started it."""
     with record() as seen:
         begin().result()
     (row,) = seen.rows
@@ -43,7 +44,8 @@ def test_a_record_has_the_line_that_began_a_transfer() -> None:
     assert row.seconds > 0
 
 
-def test_a_record_has_the_line_where_prefetching_was_asked_for() -> None:
+def test_record__prefetch_has_the_callers_line() -> None:
+    """Recorded batches have the line that called `prefetch`."""
     batches = ahead()  # before anybody watches
     with record() as seen:
         assert len(list(batches)) == 2
@@ -51,15 +53,18 @@ def test_a_record_has_the_line_where_prefetching_was_asked_for() -> None:
     assert (row.line, row.function, row.calls, row.cast) == (line_of(ahead), "ahead", 4, 160)
 
 
-def test_what_is_converted_at_once_is_seen_too() -> None:
+def test_record__shows_transfers_done_at_once() -> None:
+    """A transfer that runs without a thread is recorded too."""
     torch = pytest.importorskip("torch")
     with record() as seen:
         xbridge.transfer(torch.ones(2, device="meta"), "torch", dtype="float64").result()
     (row,) = seen.rows
-    assert (row.file, row.function) == (__file__, "test_what_is_converted_at_once_is_seen_too")
+    assert (row.file, row.function) == (__file__, "test_record__shows_transfers_done_at_once")
 
 
-def test_an_iterable_that_converts_is_seen_under_its_own_line() -> None:
+def test_record__iterable_has_its_own_line() -> None:
+    """Conversions inside the iterable are recorded under their own line."""
+
     def batches() -> Iterator[np.ndarray]:
         yield xbridge.to_numpy(np.ones(4), copy=True)
 
@@ -67,11 +72,12 @@ def test_an_iterable_that_converts_is_seen_under_its_own_line() -> None:
         assert len(list(xbridge.prefetch(batches(), "numpy"))) == 1
     assert {row.function.rpartition(".")[2] for row in seen.rows} == {
         "batches",
-        "test_an_iterable_that_converts_is_seen_under_its_own_line",
+        "test_record__iterable_has_its_own_line",
     }
 
 
-def test_the_time_of_a_batch_is_shared_out_by_bytes() -> None:
+def test_record__splits_time_by_bytes() -> None:
+    """The time of a batch is shared among its arrays by size."""
     with record() as seen:
         xbridge.transfer([np.ones(1), np.ones(10**6, "int64")], "numpy", dtype="float32").result()
     small, large = sorted(seen.rows, key=lambda row: row.cast)
@@ -79,7 +85,8 @@ def test_the_time_of_a_batch_is_shared_out_by_bytes() -> None:
     assert 0 < small.seconds * 1000 < large.seconds
 
 
-def test_a_policy_forbids_a_transfer_before_any_of_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy__refuses_a_transfer_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forbidden transfer raises before any array of it is converted."""
     host = get("numpy")
     casts: list[object] = []
     cast = host.astype
@@ -99,7 +106,8 @@ def test_a_policy_forbids_a_transfer_before_any_of_it_is_done(monkeypatch: pytes
     assert len(casts) == 2  # those of the first
 
 
-def test_a_policy_holds_for_what_was_begun_in_its_block_when_the_block_was_left() -> None:
+def test_policy__holds_after_its_block_was_left() -> None:
+    """A transfer started in a policy block obeys it even if it runs later."""
     slow = Gate()
     with policy(casts="raise"):
         under_way = xbridge.transfer(slow, "numpy", dtype="float32")
@@ -110,7 +118,8 @@ def test_a_policy_holds_for_what_was_begun_in_its_block_when_the_block_was_left(
         under_way.result(PATIENCE)
 
 
-def test_a_policy_of_a_block_that_was_entered_later_does_not_hold() -> None:
+def test_policy__ignores_transfers_started_before() -> None:
+    """A policy entered after a transfer started does not apply to it."""
     slow = Gate()
     under_way = xbridge.transfer(slow, "numpy", dtype="float32")
     with policy(casts="raise"):
@@ -118,7 +127,8 @@ def test_a_policy_of_a_block_that_was_entered_later_does_not_hold() -> None:
         assert under_way.result(PATIENCE).dtype == "float32"
 
 
-def test_a_policy_holds_for_every_batch_of_a_loop() -> None:
+def test_policy__applies_to_each_batch() -> None:
+    """A policy applies to every batch of `prefetch`."""
     batches = iter([np.ones(2, "float32"), np.ones(2)])
     with policy(casts="raise"):
         ahead = iter(xbridge.prefetch(batches, "numpy", dtype="float32"))
@@ -127,7 +137,8 @@ def test_a_policy_holds_for_every_batch_of_a_loop() -> None:
             next(ahead)
 
 
-def test_a_policy_leaves_nothing_behind_in_the_tables_of_the_hot_path() -> None:
+def test_policy__leaves_no_observers() -> None:
+    """After a policy block the fast path is restored."""
     from xbridge._registry import call_cache, registry
 
     with policy(casts="warn"), warnings.catch_warnings():
@@ -138,7 +149,8 @@ def test_a_policy_leaves_nothing_behind_in_the_tables_of_the_hot_path() -> None:
     assert call_cache.direct["numpy"]
 
 
-def test_a_warning_names_the_line_that_began_it() -> None:
+def test_policy__warning_names_the_callers_line() -> None:
+    """A warning points to the line that started the transfer."""
     with policy(casts="warn"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", xbridge.CastWarning)
         begin().result()
@@ -152,7 +164,8 @@ def test_a_warning_names_the_line_that_began_it() -> None:
 # -- the queue -------------------------------------------------------------------------------------
 
 
-def test_a_record_shows_how_full_the_queue_was() -> None:
+def test_record__shows_the_queue_of_prefetch() -> None:
+    """`queues` has the depth, the number of batches and the time spent waiting."""
     slow = Gate()
 
     def batches() -> Iterator[object]:
@@ -168,12 +181,13 @@ def test_a_record_shows_how_full_the_queue_was() -> None:
         assert len(next(loop)) == 2
         assert len(list(loop)) == 1
     (queue,) = seen.queues
-    assert (queue.file, queue.function) == (__file__, "test_a_record_shows_how_full_the_queue_was")
+    assert (queue.file, queue.function) == (__file__, "test_record__shows_the_queue_of_prefetch")
     assert (queue.depth, queue.batches) == (2, 3)
     assert queue.waited > 0
 
 
-def test_batches_that_are_ready_are_counted_when_one_is_asked_for() -> None:
+def test_record__counts_ready_batches() -> None:
+    """`ready` counts the converted batches at the time one is requested."""
     loaded = threading.Event()
 
     class Last(Gate):
@@ -195,7 +209,8 @@ def test_batches_that_are_ready_are_counted_when_one_is_asked_for() -> None:
         list(loop)
 
 
-def test_the_summary_ends_with_the_queues() -> None:
+def test_summary__ends_with_the_queues() -> None:
+    """The summary lists the queues last."""
     with record() as seen:
         list(ahead())
     last = seen.summary().splitlines()[-1]
@@ -203,7 +218,8 @@ def test_the_summary_ends_with_the_queues() -> None:
     assert "of 2 ready  waited" in last
 
 
-def test_the_queue_of_batches_without_arrays_is_shown_too() -> None:
+def test_summary__shows_queues_without_arrays() -> None:
+    """A queue is listed even if its batches hold no arrays."""
     with record() as seen:
         list(xbridge.prefetch([{"i": 1}, {"i": 2}], "numpy"))
     said, queue = seen.summary().splitlines()
@@ -211,13 +227,15 @@ def test_the_queue_of_batches_without_arrays_is_shown_too() -> None:
     assert "2 batches" in queue
 
 
-def test_without_prefetching_there_is_no_queue() -> None:
+def test_record__has_no_queue_without_prefetch() -> None:
+    """`queues` is empty if `prefetch` was not used."""
     with record() as seen:
         begin().result()
     assert seen.queues == ()
 
 
-def test_queues_of_endless_lines_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record__bounds_the_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues beyond the limit of rows are not kept."""
     monkeypatch.setattr(_record, "_MOST_ROWS", 1)
     with record() as seen:
         for _ in range(2):

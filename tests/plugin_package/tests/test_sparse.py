@@ -40,7 +40,8 @@ def run(code: str) -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
-def test_it_is_known_by_name_and_imported_when_the_name_is_used() -> None:
+def test_plugin__is_imported_on_first_use() -> None:
+    """The backend is known by name and imported when the name is first used."""
     run("""
 import sys, xbridge
 assert "sparse" in xbridge.known_backends()
@@ -52,7 +53,8 @@ assert type(x) is sys.modules["sparse"].COO
 """)
 
 
-def test_the_backend_is_found_by_an_array_of_its_library() -> None:
+def test_plugin__is_found_by_an_array() -> None:
+    """The backend is found by an array of its library."""
     run("""
 import sys, sparse, xbridge
 x = sparse.eye(3)
@@ -66,7 +68,8 @@ assert xbridge.backend_of(x) == "sparse"
 
 
 @pytest.mark.parametrize("form", ["coo", "gcxs", "dok"])
-def test_a_payload_survives_beside_a_fill_value_with_another_payload(form: str) -> None:
+def test_sparse__keeps_nan_payloads(form: str) -> None:
+    """NaN payloads survive next to a fill value with another payload."""
     bits = np.array([0x7FC00001, 0x7FC00002, 0x80000000, 0x7FC00001, 0, 0x7FC00001], np.uint32)
     values = bits.view(np.float32).reshape(2, 3)
     stored = np.nonzero(bits.reshape(2, 3) != bits[0])
@@ -77,7 +80,8 @@ def test_a_payload_survives_beside_a_fill_value_with_another_payload(form: str) 
 
 
 @pytest.mark.parametrize("fills", [(0x7FC00001, 0x7FC00002), (0, 0x80000000), (0x3F800000, 0)])
-def test_arrays_whose_fill_values_differ_in_any_bit_are_stacked_bit_for_bit(fills: tuple[int, int]) -> None:
+def test_sparse__stacks_different_fill_values(fills: tuple[int, int]) -> None:
+    """Arrays whose fill values differ in any bit are stacked bit for bit."""
     nothing = np.zeros((1, 0), int), np.zeros(0, np.float32)
     arrays = [sparse.COO(*nothing, (2,), fill_value=f) for f in np.array(fills, np.uint32).view(np.float32)]
     stacked = xbridge.asarray(arrays)
@@ -85,13 +89,15 @@ def test_arrays_whose_fill_values_differ_in_any_bit_are_stacked_bit_for_bit(fill
     assert words(xbridge.to_numpy(stacked)) == np.repeat(fills, 2).tolist()
 
 
-def test_what_comes_in_foreign_byte_order_is_stored_in_the_machines_own() -> None:
+def test_sparse__swaps_foreign_byte_order() -> None:
+    """Arrays in foreign byte order are stored in native order."""
     x = xbridge.to_backend(np.array([0, 1.5], np.dtype("f4").newbyteorder()), "sparse")
     assert x.dtype.isnative
     assert x.todense().tolist() == [0, 1.5]
 
 
-def test_negative_zeros_are_stored_and_positive_ones_are_not() -> None:
+def test_sparse__stores_negative_zeros() -> None:
+    """Negative zeros are stored, and positive zeros are not."""
     x = xbridge.to_backend(np.array([0.0, -0.0, 1.0]), "sparse")
     assert (x.nnz, float(x.fill_value)) == (2, 0.0)
     assert np.signbit(xbridge.to_numpy(x)).tolist() == [False, True, False]
@@ -99,7 +105,8 @@ def test_negative_zeros_are_stored_and_positive_ones_are_not() -> None:
 
 @pytest.mark.parametrize("form", ["coo", "gcxs", "dok"])
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1, 1)])
-def test_arrays_of_no_axis_or_no_element_keep_their_shape(form: str, shape: tuple[int, ...]) -> None:
+def test_sparse__keeps_empty_and_0d_shapes(form: str, shape: tuple[int, ...]) -> None:
+    """Arrays without axes or without elements keep their shape."""
     values = np.full(shape, 7, np.int16)
     x = sparse.COO.from_numpy(values).asformat(form)
     host = xbridge.to_numpy(x)
@@ -107,14 +114,16 @@ def test_arrays_of_no_axis_or_no_element_keep_their_shape(form: str, shape: tupl
     assert xbridge.to_backend(host, "sparse").shape == shape
 
 
-def test_an_array_without_axes_does_not_follow_the_memory_that_it_was_read_from() -> None:
+def test_sparse__0d_array_is_independent() -> None:
+    """An array without axes does not change with the memory it was made from."""
     host = np.array(7.0)
     x = xbridge.to_backend(host, "sparse")
     host[()] = 8.0
     assert xbridge.to_numpy(x).tolist() == 7.0
 
 
-def test_a_dok_that_is_written_later_does_not_show_in_what_was_made_of_it() -> None:
+def test_sparse__dok_is_copied() -> None:
+    """Writing to a DOK array does not change what was converted from it."""
     x = sparse.DOK((2,), {(0,): 1.0})
     host, copied = xbridge.to_numpy(x), xbridge.to_backend(x, "sparse", copy=True)
     x[1] = 5.0
@@ -126,7 +135,8 @@ def test_a_dok_that_is_written_later_does_not_show_in_what_was_made_of_it() -> N
 # -- nothing dense -------------------------------------------------------------------------------
 
 
-def test_what_stays_within_the_library_stays_sparse() -> None:
+def test_sparse__stays_sparse() -> None:
+    """Copies, casts and stacks within the library stay sparse."""
     x = huge("float64")
     assert xbridge.to_backend(x, "sparse") is x
     for made in (
@@ -138,7 +148,8 @@ def test_what_stays_within_the_library_stays_sparse() -> None:
         assert made.nnz in (2, 4)
 
 
-def test_an_array_too_large_to_materialize_is_refused_with_our_error() -> None:
+def test_sparse__refuses_arrays_too_large_to_densify() -> None:
+    """An array too large to make dense raises an error of xbridge."""
     nothing = np.zeros((2, 0), int), np.zeros(0)
     with pytest.raises(
         xbridge.UnsupportedArrayError, match=r"the step materialize failed .* in sparse itself"
@@ -146,7 +157,8 @@ def test_an_array_too_large_to_materialize_is_refused_with_our_error() -> None:
         xbridge.to_numpy(sparse.COO(*nothing, (1 << 31, 1 << 31)))
 
 
-def test_a_value_that_would_be_lost_is_noticed_stored_or_not() -> None:
+def test_check_cast__sees_stored_and_fill_values() -> None:
+    """A value that does not fit is found among the stored values and as the fill value."""
     numbers = sparse.COO(np.array([[0, 1]]), np.array([1, 2]), (3,), fill_value=1 << 40)
     full = sparse.COO(np.array([[0, 1, 2]]), np.array([1, 2, 3]), (3,), fill_value=1 << 40)
     like = xbridge.asarray([1], backend="sparse", dtype="int32")
@@ -161,13 +173,15 @@ def test_a_value_that_would_be_lost_is_noticed_stored_or_not() -> None:
 # -- refused -------------------------------------------------------------------------------------
 
 
-def test_sharing_is_refused_in_either_direction() -> None:
+def test_sparse__copy_false_raises() -> None:
+    """No memory can be shared with sparse in either direction."""
     for source, target in ((np.ones(3), "sparse"), (sparse.eye(3), "numpy")):
         with pytest.raises(xbridge.CopyError, match="with copy=False: "):
             xbridge.to_backend(source, target, copy=False)
 
 
-def test_a_dtype_that_sparse_cannot_compute_with_leaves_and_does_not_come() -> None:
+def test_sparse__bfloat16_leaves_but_does_not_enter() -> None:
+    """A bfloat16 array can be converted from sparse but not to it."""
     values = np.array([0, 1.5, -2], ml_dtypes.bfloat16)
     x = sparse.COO.from_numpy(values)
     assert xbridge.to_numpy(x).tobytes() == values.tobytes()
