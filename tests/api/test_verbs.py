@@ -7,7 +7,7 @@ import ctypes
 import inspect
 import pickle
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import array_api_compat.numpy
 import numpy as np
@@ -15,10 +15,14 @@ import pytest
 from toylib import Toy, make_backend
 
 import xbridge
+import xbridge.tree
 from xbridge._core.devices import SHARDED
 from xbridge._registry.registry import get
 from xbridge.backends import INDEX
 from xbridge.backends import numpy as backend
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -540,3 +544,30 @@ def test_to_numpy__gathers_sharded_arrays_only_if_asked() -> None:
         match="cannot compare the memory of these arrays: one of them is on several devices; try its parts",
     ):
         xbridge.shares_memory(x, np.ones(2))
+
+
+class Measured(np.ndarray[Any, Any]):
+    """An array with a unit, which its views and copies have too."""
+
+    unit: str = ""
+
+    def __array_finalize__(self, obj: object) -> None:
+        """Take the unit of the array that this one is a view or a copy of."""
+        self.unit = getattr(obj, "unit", "")
+
+
+@pytest.mark.parametrize("options", [{}, {"copy": True}, {"dtype": "float32"}, {"copy": False}], ids=str)
+def test_to_numpy__writable_false_keeps_the_facts_of_a_subclass(options: Any, tmp_path: Path) -> None:
+    """A read-only array of a subclass has what a view or copy of it has, such as a unit or a file."""
+    measured = np.ones(3).view(Measured)
+    measured.unit = "m"
+    mapped = np.memmap(tmp_path / "values", "f8", "w+", shape=3)
+    for x in (measured, mapped):
+        for _ in range(2):
+            usual = xbridge.to_numpy(x, **options)
+            (y,) = xbridge.tree.to_numpy([x], writable=False, **options)
+            for made in (y, xbridge.to_numpy(x, writable=False, **options)):
+                assert type(made) is type(usual)
+                assert vars(made) == vars(usual)
+                assert not made.flags.writeable
+                assert xbridge.shares_memory(x, made) == xbridge.shares_memory(x, usual)

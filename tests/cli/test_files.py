@@ -754,3 +754,15 @@ def test_convert__opens_few_files_for_many_arrays(tmp_path: Path, source: str) -
     )
     assert status == 0, lines
     assert sorted(map(int, lines[-1].split())) == list(range(200))
+
+
+@pytest.mark.parametrize("damaged", [b"(x,)", b"(-x)", b"f(2)"])
+def test_show__header_that_numpy_cannot_read_is_described_without_its_nodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damaged: bytes
+) -> None:
+    """A damaged header is the same message in each run, without the address of an object."""
+    path = tmp_path / "a.npy"
+    np.save(path, np.ones(2))
+    path.write_bytes(path.read_bytes().replace(b"(2,)", damaged))
+    said = refused(capsys, "show", path)
+    assert said.endswith("a.npy: malformed node or string on line 1; try another copy of the file\n")

@@ -393,3 +393,28 @@ def test_asarray__refuses_numbers_with_unnamed_dtypes() -> None:
     """A number next to a complex32 tensor raises."""
     with pytest.raises(xbridge.DTypeError):
         xbridge.asarray([torch.tensor(1j, dtype=torch.complex32), 1.0])
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: [[x, x]],
+        lambda x: [[x], [x.conj()]],
+        lambda x: [[x], [torch.nn.Parameter(x)]],
+        lambda x: [[x.T.conj()]],
+    ],
+)
+def test_asarray__list_of_a_dtype_that_the_host_lacks_is_stacked_by_its_own_library(
+    make: Any, backend: str
+) -> None:
+    """A list that cannot be stacked at once, or is observed, is converted like any other."""
+    x = torch.tensor([[1 + 2j, -0.5]], dtype=torch.complex32)
+    xs = make(x)
+    expected = [[each.to(torch.complex64).tolist() for each in row] for row in xs]
+    assert xbridge.to_list(xbridge.asarray(xs, backend=backend, dtype="complex64")) == expected
+    with xbridge.record():
+        assert xbridge.to_list(xbridge.asarray(xs, backend=backend, dtype="complex64")) == expected
+    with pytest.raises(xbridge.DTypeError, match="has no complex32"):
+        xbridge.asarray(xs, backend="numpy")

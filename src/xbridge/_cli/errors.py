@@ -35,9 +35,12 @@ class UnsupportedError(RefusedError):
 
 
 def unreadable(path: Path, reason: object, hint: str = "another copy of the file") -> RefusedError:
-    """Return the error for a file that cannot be read, with the first sentence of a library's message."""
+    """Return the error for a file that cannot be read, with the first sentence of a library's message.
+
+    What follows is for programmers, such as the address of a node in a header that NumPy could not read.
+    """
     words = repr(reason) if isinstance(reason, KeyError) else str(reason)  # `str` of it is the key alone
-    sentence = words.partition("\n")[0].partition(". ")[0] or type(reason).__name__
+    sentence = words.partition("\n")[0].partition(". ")[0].partition(": <ast.")[0] or type(reason).__name__
     return RefusedError.build(f"read {path}", sentence, hint)
 
 

@@ -12,7 +12,15 @@ from operator import attrgetter, not_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, UNNAMED, category, exact_integers, holds_every, is_inexact
+from xbridge._core.dtypes import (
+    DTYPES,
+    UNNAMED,
+    category,
+    exact_integers,
+    holds_every,
+    is_inexact,
+    is_numeric,
+)
 from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import ArrayInfo
@@ -316,7 +324,10 @@ def _stacker(elements: list[_Element], target: Backend, options: Options) -> Bac
     there = CPU not in (place, options.device) and place in target.devices()
     if own or there or (_named(options) and _is_mixed(elements)):
         return target
-    return _together([element.source for element in elements]) or get(HOST)
+    host, (first, *_) = get(HOST), _strong(elements)
+    if is_numeric(first.info.dtype) and host.unsupported_dtype(first.info.dtype, CPU):
+        return first.source.backend  # no other library has the dtype, so all elements are of this one
+    return _together([element.source for element in elements]) or host
 
 
 def _part(element: _Element, stacker: Backend, options: Options, recorder: Recorder | None) -> Array:

@@ -233,8 +233,12 @@ def as_writable(host: HostArray) -> HostArray:
 
 
 def _reinterpret(host: HostArray, *, writable: bool) -> HostArray:
-    view = raw_view(layout_of(host)._replace(writable=writable), owner=host)
-    return view.view(host.dtype, type(host))
+    view = raw_view(layout_of(host)._replace(writable=writable), owner=host).view(host.dtype)
+    if type(host) is np.ndarray:
+        return view
+    view = view.view(type(host))
+    view.__array_finalize__(host)  # a class passes on what else it knows, such as a unit
+    return view
 
 
 def check_cast(host: HostArray, dtype: str) -> HostArray:

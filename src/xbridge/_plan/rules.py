@@ -102,7 +102,8 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
         on_host += _share_or_copy(conversion, layout, will_copy=bool(taken.copy_reason or once))
     elif source.readonly and options.writable is not False and not any(step.copy_reason for step in on_host):
         on_host.append(Step(_host, "as_writable"))  # new memory, which the caller alone uses
-    if options.writable is False and _READONLY not in on_host:
+    # Compiled code gets new memory, and the compiler fails at an array that it cannot make writable.
+    if options.writable is False and not options.compiled and _READONLY not in on_host:
         later = [*later, _READONLY]
     return _make_plan(conversion, fuse_transfer(conversion, [*steps, *on_host, taken, *later]))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import fresh
 import numpy as np
 import pytest
 
 import xbridge
+import xbridge.tree
 from xbridge._registry.registry import get
 
 torch = pytest.importorskip("torch")
@@ -185,3 +186,23 @@ def test_to_device__uses_torch_alone_when_compiling(monkeypatch: pytest.MonkeyPa
     moved = get("torch").to_device(x, xbridge.Device("meta"))
     assert (moved.device.type, moved.shape, moved.dtype) == ("meta", x.shape, x.dtype)
     assert moved.requires_grad
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"copy": True}], ids=str)
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_to_numpy__read_only_result_can_be_used_by_the_compiled_code_that_follows(
+    options: dict[str, Any], requires_grad: bool
+) -> None:
+    """With `writable=False` compiled code gets a copy, since the compiler fails at what it cannot write."""
+
+    def double(x: Tensor) -> list[object]:
+        held = xbridge.to_numpy(x, writable=False, **options)
+        inside = xbridge.tree.to_numpy({"x": x}, writable=False, **options)["x"]
+        torch._dynamo.graph_break()
+        return [held, inside]
+
+    x = torch.ones(3, requires_grad=requires_grad)
+    for made in torch.compile(double, backend="eager")(x):
+        made[:] = 5
+        assert x.tolist() == [1.0, 1.0, 1.0]
+        assert xbridge.dtype_of(made) == options.get("dtype", "float32")

@@ -102,6 +102,8 @@ _offset = torch.Tensor.storage_offset
 _storage = torch.Tensor.untyped_storage
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_traced = torch.compiler.is_dynamo_compiling
+_recorder = torch._C._get_tracing_state
+"""Return what `torch.jit.trace` records the program with that runs now, if it does."""
 dynamo.symbols |= {torch.SymInt: "int", torch.SymFloat: "float"}
 _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
 """Return the compiler of the functions that run now, if there is one. It makes read-only arrays writable."""
@@ -438,6 +440,8 @@ def fast_from_fresh(host: HostArray, /) -> torch.Tensor | None:
 def plan_state() -> object:
     if _is_traced():
         return None
+    if _recorder() is not None:  # it compares the lines of two runs, so no call is repeated in other lines
+        return object()
     modes = torch.is_inference_mode_enabled(), _python_dispatch._is_in_torch_dispatch_mode
     return (torch.get_default_dtype(), *modes)
 
