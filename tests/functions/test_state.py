@@ -298,6 +298,30 @@ def test_aligned__has_one_value_in_a_checkpoint_of_jax(transform: Callable[[Any]
         same(back(array(np.ones(4)))[0], np.cos(1) * 3 * X)
 
 
+DERIVED: dict[str, Callable[[Any, Any], Any]] = {
+    "backward": lambda y, x: torch.autograd.grad(y.sum(), x)[0],
+    "batch of gradients": lambda y, x: torch.autograd.grad(
+        y, x, torch.ones(1, *y.shape, dtype=y.dtype), is_grads_batched=True
+    )[0][0],
+    "second derivative": lambda y, x: torch.autograd.grad(
+        torch.autograd.grad(y.sum(), x, create_graph=True)[0].sum(), x
+    )[0],
+}
+
+
+@pytest.mark.parametrize("way", DERIVED)
+def test_aligned__derives_the_function_of_jax_that_computed_the_value(way: str) -> None:
+    """What a function of JAX reads besides its arguments is the same in a value and its derivatives."""
+    factor = [1.0]
+    f = aligned(backend="jax")(lambda x: factor[0] * x**2)
+    x = torch.from_numpy(X.copy()).requires_grad_()
+    y = f(x)
+    factor[0] = 5.0
+    same(DERIVED[way](y, x), np.full(4, 2.0) if way == "second derivative" else 2 * X)
+    same(torch.func.jvp(f, (x.detach(),), (torch.ones_like(x),))[1], 2 * X)
+    same(torch.vmap(f)(x.detach()[None])[0], X**2)
+
+
 def test_aligned__derives_functions_with_weights_in_every_transform() -> None:
     layer = double(torch.nn.Linear(4, 4))
     w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
