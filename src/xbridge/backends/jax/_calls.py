@@ -406,14 +406,11 @@ def _batch(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
         if size:
             made = _bind(call_p, *moved, rule=rule.derive("batched", axes))
         else:  # torch computes with the first of numbers, and there is none
-            made = _empty(
-                rule.shapes(
-                    tuple(
-                        spec if d is None else spec._replace(shape=spec.shape[1:])
-                        for spec, d in zip(_specs(moved), axes, strict=True)
-                    )
-                )
+            example = tuple(
+                spec if d is None else spec._replace(shape=spec.shape[1:])
+                for spec, d in zip(_specs(moved), axes, strict=True)
             )
+            made = _empty(rule.shapes(example))
     else:
         moved, size = _move_batch_first(xs, dims, everything=True)
         if rule.cores is not None:
