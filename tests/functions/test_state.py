@@ -54,6 +54,51 @@ def double(module: Any) -> Any:
     return module.double()
 
 
+def attention(x: Any) -> Any:
+    return torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.0)
+
+
+def first_of(fn: Any) -> Any:
+    return lambda x: fn(x)[0]
+
+
+CALM: dict[str, Callable[[], Any]] = {
+    "attention": lambda: attention,
+    "transformer": lambda: double(torch.nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)).eval(),
+    "lstm": lambda: first_of(double(torch.nn.LSTM(4, 4, 2, batch_first=True))),
+    "rrelu": lambda: torch.nn.RReLU().eval(),
+}
+
+
+@pytest.mark.parametrize("make", CALM.values(), ids=list(CALM))
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_aligned__accepts_operations_that_draw_only_in_training(
+    transform: Callable[[Any], Any], make: Callable[[], Any]
+) -> None:
+    """Attention, recurrent networks and others draw nothing without dropout, and so run once."""
+    fn, runs = make(), []
+
+    @in_torch
+    def f(x: Any) -> Any:
+        runs.append(1)
+        return fn(x)
+
+    x = np.stack([np.stack([X, 2 * X, -X])] * 2)
+    expected = torch.func.grad(lambda x: torch.sin(fn(x)).sum())(torch.from_numpy(x))
+    run = transform(jax.grad(lambda x: jax.numpy.sin(f(x)).sum()))
+    same(run(array(x)), expected)
+    runs.clear()
+    same(run(array(x)), expected)
+    assert len(runs) == 1
+
+
+def test_aligned__refuses_attention_with_dropout() -> None:
+    f = in_torch(lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5))
+    x = array(np.ones((1, 1, 8, 4)))
+    for way in (WAYS["grad"], WAYS["jit(grad)"]):
+        refused(GradientError, lambda: way(f)(x), "draws")
+
+
 @ways
 def test_aligned__refuses_random_numbers_after_a_mode_changed(way: Callable[[Any], Any]) -> None:
     """Dropout is refused in each followed call in training, and in none in evaluation."""
