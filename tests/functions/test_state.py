@@ -461,6 +461,27 @@ def test_aligned__is_derived_within_a_function_of_torch() -> None:
     same(jax.grad(lambda x: in_torch(lambda x: 2 * inner(x))(x).sum())(array()), 2 * slope(X))
 
 
+@pytest.mark.parametrize("way", [*WAYS.values(), lambda f: f], ids=[*WAYS, "value"])
+def test_aligned__computes_beside_the_default_device_of_torch(way: Callable[[Any], Any]) -> None:
+    """A function computes where its arguments are, and its results stay there."""
+    f, x = in_torch(lambda x: x * torch.sin(x)), array()
+    expected = way(f)(x)
+    with torch.device("meta"):
+        same(way(in_torch(lambda x: x * torch.sin(x)))(x), expected)
+
+
+def test_aligned__is_traced_on_the_device_where_it_computes() -> None:
+    seen = []
+
+    def f(x: Any) -> Any:
+        seen.append(x.device.type)
+        return 2 * x
+
+    there = aligned(backend="torch", device="meta")(f)
+    assert jax.eval_shape(there, array()).shape == X.shape
+    assert seen == ["meta"]
+
+
 def test_aligned__has_tangents_in_several_threads() -> None:
     f, x, wrong = in_torch(lambda x: x * torch.sin(x)), array(), []
 

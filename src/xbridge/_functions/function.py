@@ -25,7 +25,7 @@ from xbridge._functions.flatten import flatten, traceable, with_objects
 from xbridge._functions.named import make_array, protect_host
 from xbridge._functions.results import refuse_async_result, refuse_hidden_arrays
 from xbridge._plan.options import CallOptions, read_options
-from xbridge._plan.rules import chosen
+from xbridge._plan.rules import chosen, destination
 from xbridge._registry.call_cache import decline, direct, lookup_direct
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
@@ -136,9 +136,15 @@ class Call:
         self.vjp, self.jvp, self.signature, self.result = function.given
         self.form, self.numbers = form, numbers
         self._rule: DerivableFunction | None = None
+        self._device = device
         self._options = CallOptions(device=device, copy=function.options.copy)
         self._is_direct = self._options.are_plain()
         self._writes = self._options.copy is None and could_write(get(self.library))
+
+    @property
+    def device(self) -> Device:
+        """Where the function computes with arrays of the host."""
+        return destination(get(self.library), self._device, CPU)
 
     def rule(self) -> DerivableFunction:
         """Return the rule, made once."""

@@ -60,7 +60,9 @@ def rule_of(call: Call) -> DerivableFunction:
         args, kwargs = call.unflatten(call.form, xs)
         with inside():
             result = call.fn(*args, **kwargs)
-        return tuple(map(torch.as_tensor, rule.keep_order(call.read_result(result, xs))))
+        ys = rule.keep_order(call.read_result(result, xs))
+        # `as_tensor` moves a tensor to the default device, if one is set.
+        return tuple(y if isinstance(y, torch.Tensor) else torch.as_tensor(y) for y in ys)
 
     rule = TorchRule(call, call.name, flat)
     return rule
@@ -341,9 +343,10 @@ class TorchRule(TracedFunction):
         if self.call.result is not None and not self.order:
             declared, latest.form = describe_declared(self.call, specs)
             return tuple(self.keep_order(declared)), latest.form
+        empty = partial(torch.empty, device=self.call.device)
         try:
             with shared_flags(), FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(mode=False):
-                xs = [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
+                xs = [empty(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
                 with Watch(self.call.name, xs, real=False) as watch:
                     ys = self.fn(*xs)
         except _BY_VALUE as error:
