@@ -14,7 +14,7 @@ import pytest
 import xbridge
 from xbridge import OptionError, UnsupportedArrayError
 from xbridge._core import dynamo
-from xbridge._derive.treedef import reorder_leaves, unflatten
+from xbridge._derive.treedef import order_like, outline, reorder_leaves, unflatten
 from xbridge._functions.flatten import flatten, with_objects, without_objects
 
 X = np.array([0.25, 0.5, 1.0])
@@ -90,6 +90,18 @@ def test_arrange__orders_arrays_by_key_and_compares_constants() -> None:
     assert reorder_leaves(declared, form({"b": X, "a": X, "unit": "m"}), iter([1, 2]), wrong) == [2, 1]
     with pytest.raises(OptionError):
         reorder_leaves(declared, form({"b": X, "a": X, "unit": "s"}), iter([1, 2]), wrong)
+
+
+def test_order_like__moves_keys_only() -> None:
+    """Constants and the kinds of sequences are those of the run."""
+    arrays: list[Any] = []
+    first = flatten({"b": X, "name": "first", "a": [X, X]}, [], None)
+    form = flatten({"a": (1, 2), "name": "second", "b": 3}, arrays, None)
+    assert outline(first) == outline(form) != outline(flatten({"b": X}, [], None))
+    form, ordered = order_like(first, form, iter(arrays))
+    made = unflatten(form, iter(ordered), iter(()))
+    assert made == {"b": 3, "name": "second", "a": (1, 2)}
+    assert list(made) == ["b", "name", "a"]
 
 
 def test_rule__numpy_function_reads_nothing_besides_its_arguments() -> None:

@@ -160,6 +160,57 @@ def test_aligned__no_result_shares_memory_with_a_constant_of_jax() -> None:
         assert constant.tolist() == [1, 1, 1]
 
 
+def total(f: Any) -> Any:
+    return lambda x: f(x).sum()
+
+
+def in_one_graph(f: Any) -> Any:
+    """The gradients of two calls, each saved for the other."""
+    x, y = leaf(), torch.from_numpy(2 * X).requires_grad_()
+    return torch.stack(torch.autograd.grad((f(x) + f(y)).sum(), (x, y)))
+
+
+TWO = np.stack([X, 2 * X])
+KEPT: dict[str, Callable[[Any], Any]] = {
+    "two calls": in_one_graph,
+    "torch.vmap": lambda f: torch.vmap(f)(torch.from_numpy(TWO)),
+    "torch.vmap(grad)": lambda f: torch.vmap(torch.func.grad(total(f)))(torch.from_numpy(TWO)),
+    "torch.compile": lambda f: torch.stack(
+        torch.compile(lambda x: (f(x), f(2 * x)), backend="eager", fullgraph=True)(torch.from_numpy(X))
+    ),
+    "jax.vmap": lambda f: jax.vmap(f)(jax.numpy.asarray(TWO)),
+    "jit(vmap(grad))": lambda f: jax.jit(jax.vmap(jax.grad(total(f))))(jax.numpy.asarray(TWO)),
+}
+
+
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x[:]], ids=["whole", "view"])
+@pytest.mark.parametrize("way", KEPT)
+def test_aligned__buffer_of_a_function_of_numpy_is_copied(way: str, view: Callable[[Any], Any]) -> None:
+    """A function of NumPy, and its vjp, may fill the same buffer in each call and return it."""
+    buffer, gradient = np.empty(4), np.empty(4)
+
+    def vjp(g: Any, y: Any, _: Any) -> Any:
+        return np.multiply(g, y, out=gradient)
+
+    def exp(x: Any) -> Any:
+        return view(np.exp(x, out=buffer))
+
+    same(KEPT[way](aligned(backend="numpy", vjp=vjp, result=np.empty_like)(exp)), np.exp(TWO))
+
+
+def test_aligned__result_that_nothing_keeps_is_shared() -> None:
+    """What a function of NumPy made for its result is not copied, nor a view of it."""
+    where = []
+
+    def f(x: Any) -> Any:
+        whole = np.stack([x, 2 * x])
+        where.append(whole.ctypes.data)
+        return whole[:1].reshape(-1)
+
+    y = aligned(backend="numpy")(f)(leaf())
+    assert y.data_ptr() == where[0]
+
+
 def test_aligned__arrays_that_change_after_the_call_change_nothing() -> None:
     """Arrays that change after the call change nothing."""
     x = torch.ones(1 << 16, dtype=torch.float64)

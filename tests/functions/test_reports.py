@@ -269,6 +269,18 @@ def test_aligned__empty_batch_has_the_shape_that_is_declared() -> None:
     assert jax.vmap(f)(jax.numpy.ones((0, 3, 2))).shape == (0, 3)
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("shape", [(0,), (0, 3)])
+def test_aligned__empty_batch_for_a_function_of_torch(shape: tuple[int, ...], transform: Any) -> None:
+    """An empty batch has the shapes and dtypes of one example, also if that is a number."""
+    f = aligned(backend="torch")(lambda x: {"b": x * 2, "a": (x > 0).sum()})
+    batch = jax.numpy.zeros(shape)
+    made = transform(jax.vmap(f))(batch)
+    assert (made["b"].shape, made["a"].shape, made["a"].dtype) == (shape, (0,), "int64")
+    assert transform(jax.vmap(jax.grad(lambda x: f(x)["b"].sum())))(batch).shape == shape
+    assert transform(lambda x: jax.jvp(jax.vmap(f), (x,), (x,))[1])(batch)["b"].shape == shape
+
+
 def test_aligned__batch_in_a_compiled_program_is_a_loop_of_it() -> None:
     """A batch in a compiled program is a loop of it."""
     f = aligned(backend="numpy", result=lambda m: np.empty(m.shape[0]))(lambda m: m.sum(1))

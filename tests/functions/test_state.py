@@ -54,6 +54,51 @@ def double(module: Any) -> Any:
     return module.double()
 
 
+def attention(x: Any) -> Any:
+    return torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.0)
+
+
+def first_of(fn: Any) -> Any:
+    return lambda x: fn(x)[0]
+
+
+CALM: dict[str, Callable[[], Any]] = {
+    "attention": lambda: attention,
+    "transformer": lambda: double(torch.nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)).eval(),
+    "lstm": lambda: first_of(double(torch.nn.LSTM(4, 4, 2, batch_first=True))),
+    "rrelu": lambda: torch.nn.RReLU().eval(),
+}
+
+
+@pytest.mark.parametrize("make", CALM.values(), ids=list(CALM))
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_aligned__accepts_operations_that_draw_only_in_training(
+    transform: Callable[[Any], Any], make: Callable[[], Any]
+) -> None:
+    """Attention, recurrent networks and others draw nothing without dropout, and so run once."""
+    fn, runs = make(), []
+
+    @in_torch
+    def f(x: Any) -> Any:
+        runs.append(1)
+        return fn(x)
+
+    x = np.stack([np.stack([X, 2 * X, -X])] * 2)
+    expected = torch.func.grad(lambda x: torch.sin(fn(x)).sum())(torch.from_numpy(x))
+    run = transform(jax.grad(lambda x: jax.numpy.sin(f(x)).sum()))
+    same(run(array(x)), expected)
+    runs.clear()
+    same(run(array(x)), expected)
+    assert len(runs) == 1
+
+
+def test_aligned__refuses_attention_with_dropout() -> None:
+    f = in_torch(lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5))
+    x = array(np.ones((1, 1, 8, 4)))
+    for way in (WAYS["grad"], WAYS["jit(grad)"]):
+        refused(GradientError, lambda: way(f)(x), "draws")
+
+
 @ways
 def test_aligned__refuses_random_numbers_after_a_mode_changed(way: Callable[[Any], Any]) -> None:
     """Dropout is refused in each followed call in training, and in none in evaluation."""
@@ -298,6 +343,30 @@ def test_aligned__has_one_value_in_a_checkpoint_of_jax(transform: Callable[[Any]
         same(back(array(np.ones(4)))[0], np.cos(1) * 3 * X)
 
 
+DERIVED: dict[str, Callable[[Any, Any], Any]] = {
+    "backward": lambda y, x: torch.autograd.grad(y.sum(), x)[0],
+    "batch of gradients": lambda y, x: torch.autograd.grad(
+        y, x, torch.ones(1, *y.shape, dtype=y.dtype), is_grads_batched=True
+    )[0][0],
+    "second derivative": lambda y, x: torch.autograd.grad(
+        torch.autograd.grad(y.sum(), x, create_graph=True)[0].sum(), x
+    )[0],
+}
+
+
+@pytest.mark.parametrize("way", DERIVED)
+def test_aligned__derives_the_function_of_jax_that_computed_the_value(way: str) -> None:
+    """What a function of JAX reads besides its arguments is the same in a value and its derivatives."""
+    factor = [1.0]
+    f = aligned(backend="jax")(lambda x: factor[0] * x**2)
+    x = torch.from_numpy(X.copy()).requires_grad_()
+    y = f(x)
+    factor[0] = 5.0
+    same(DERIVED[way](y, x), np.full(4, 2.0) if way == "second derivative" else 2 * X)
+    same(torch.func.jvp(f, (x.detach(),), (torch.ones_like(x),))[1], 2 * X)
+    same(torch.vmap(f)(x.detach()[None])[0], X**2)
+
+
 def test_aligned__derives_functions_with_weights_in_every_transform() -> None:
     layer = double(torch.nn.Linear(4, 4))
     w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
@@ -390,6 +459,27 @@ def test_aligned__is_derived_within_a_function_of_torch() -> None:
     """A first run, which is watched, runs a function of NumPy on values as any other run does."""
     inner = aligned(backend="numpy", vjp=lambda g, y, x: g * slope(x))(value)
     same(jax.grad(lambda x: in_torch(lambda x: 2 * inner(x))(x).sum())(array()), 2 * slope(X))
+
+
+@pytest.mark.parametrize("way", [*WAYS.values(), lambda f: f], ids=[*WAYS, "value"])
+def test_aligned__computes_beside_the_default_device_of_torch(way: Callable[[Any], Any]) -> None:
+    """A function computes where its arguments are, and its results stay there."""
+    f, x = in_torch(lambda x: x * torch.sin(x)), array()
+    expected = way(f)(x)
+    with torch.device("meta"):
+        same(way(in_torch(lambda x: x * torch.sin(x)))(x), expected)
+
+
+def test_aligned__is_traced_on_the_device_where_it_computes() -> None:
+    seen = []
+
+    def f(x: Any) -> Any:
+        seen.append(x.device.type)
+        return 2 * x
+
+    there = aligned(backend="torch", device="meta")(f)
+    assert jax.eval_shape(there, array()).shape == X.shape
+    assert seen == ["meta"]
 
 
 def test_aligned__has_tangents_in_several_threads() -> None:

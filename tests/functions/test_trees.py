@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import namedtuple
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,6 +16,9 @@ from xbridge import OptionError
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 aligned: Any = xbridge.aligned
 
@@ -337,3 +340,54 @@ def test_aligned__gradients_of_a_dict_have_its_keys() -> None:
     wrong = aligned(backend="numpy", vjp=lambda g, y, p: {"w": g})(lambda p: p["w"] + p["b"])
     with pytest.raises(OptionError, match="another form"):
         torch.autograd.grad(wrong({"w": w, "b": b}).sum(), (w, b))
+
+
+def alternating() -> Any:
+    """A function of torch whose result has its keys in another order in each run."""
+    runs = [0]
+
+    def f(x: Any) -> Any:
+        runs[0] += 1
+        items = {"a": 2 * x, "more": [{"c": 5 * x, "b": 3 * x}]}
+        return items if runs[0] % 2 else {key: items[key] for key in reversed(items)}
+
+    return aligned(backend="torch")(f)
+
+
+def declaring() -> Any:
+    """A function of torch whose result has its keys in another order than it declares."""
+    return aligned(backend="torch", result=lambda x: {"more": [{"b": x, "c": x}], "a": x})(
+        lambda x: {"a": 2 * x, "more": ({"c": 5 * x, "b": 3 * x},)}
+    )
+
+
+def scaled(y: Any) -> Any:
+    return y["a"] + 7 * y["more"][0]["b"]
+
+
+def total(f: Any) -> Any:
+    return lambda x: scaled(f(x)).sum()
+
+
+WAYS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "grad": lambda f: jax.grad(total(f)),
+    "jit(grad)": lambda f: jax.jit(jax.grad(total(f))),
+    "grad(jit)": lambda f: jax.grad(jax.jit(total(f))),
+    "jit(vmap(grad))": lambda f: lambda x: jax.jit(jax.vmap(jax.grad(total(f))))(x[None])[0],
+    "grad(vmap)": lambda f: jax.grad(lambda x: total(jax.vmap(f))(x[None])),
+    "jit(vmap)": lambda f: lambda x: jax.jit(jax.vmap(lambda x: scaled(f(x))))(x[None])[0] / x,
+    "jit(jvp)": lambda f: jax.jit(lambda x: scaled(jax.jvp(f, (x,), (x,))[1]) / x),
+    "jvp(vmap)": lambda f: lambda x: scaled(jax.jvp(jax.vmap(f), (x[None],), (x[None],))[1])[0] / x,
+    "jacrev": lambda f: lambda x: scaled(jax.jacrev(f)(x)).sum(0),
+    "jit(jacfwd)": lambda f: lambda x: scaled(jax.jit(jax.jacfwd(f))(x)).sum(0),
+    "checkpoint": lambda f: jax.jit(jax.grad(jax.checkpoint(total(f)))),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("make", [declaring, alternating])
+def test_keep_order__derivatives_have_the_keys_of_the_value(way: str, make: Callable[[], Any]) -> None:
+    """A dict may have its keys in another order than declared, or in each run."""
+    run = WAYS[way](make())
+    for _ in range(3):
+        same(run(jax.numpy.asarray(X)), np.full(4, 23.0))

@@ -118,6 +118,37 @@ def reorder_leaves(
     return [x for at in sorted(parts) for x in parts[at]]
 
 
+def outline(form: TreeDef) -> TreeDef:
+    """Return what is the same in forms whose dicts have their keys in other orders."""
+    if isinstance(form, str):
+        return form
+    if form[0] == "=":
+        return form[:2]
+    children = map(outline, children_of(form))
+    if form[0] == "dict":
+        return "dict", frozenset(zip(form[1], form[2], children, strict=True))
+    head = ("tuple",) if form[0] == "list" else form[: CHILDREN[form[0]]]
+    return (*head, *children)
+
+
+def order_like(first: TreeDef, form: TreeDef, xs: Iterator[Any]) -> tuple[TreeDef, list[Any]]:
+    """Return a form and its arrays with the keys in the order of another form of the same outline."""
+    if form == ARRAY:
+        return form, [next(xs)]
+    children = children_of(form)
+    if not children:
+        return form, []
+    head, at = form[: CHILDREN[form[0]]], list(range(len(children)))
+    if form[0] == "dict":
+        head = first[:3]
+        order = list(zip(first[1], first[2], strict=True))
+        at = [order.index(key) for key in zip(form[1], form[2], strict=True)]
+    others = children_of(first)
+    parts = {i: order_like(others[i], child, xs) for i, child in zip(at, children, strict=True)}
+    made = [parts[i] for i in sorted(parts)]
+    return (*head, *[child for child, _ in made]), [x for _, inside in made for x in inside]
+
+
 def _has_same_children(form: TreeDef, given: TreeDef) -> bool:
     """Return True for containers of the same kind with the same keys. A list is like a tuple."""
     if len(form) != len(given):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from copy import copy
 from inspect import signature
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 from weakref import WeakValueDictionary
@@ -24,7 +25,7 @@ from xbridge._functions.flatten import flatten, traceable, with_objects
 from xbridge._functions.named import make_array, protect_host
 from xbridge._functions.results import refuse_async_result, refuse_hidden_arrays
 from xbridge._plan.options import CallOptions, read_options
-from xbridge._plan.rules import chosen
+from xbridge._plan.rules import chosen, destination
 from xbridge._registry.call_cache import decline, direct, lookup_direct
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
@@ -35,11 +36,14 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend
+    from xbridge._core.protocol import Array, Backend, HostArray
     from xbridge._derive.functions import DerivableFunction, Run, UserDerivative
     from xbridge._derive.signature import Signature
     from xbridge._derive.treedef import TreeDef
     from xbridge._functions.named import Named
+
+_OWN = 2
+"""References to an item of a list, or to the base of an array, while they are counted."""
 
 functions: WeakValueDictionary[str, Function] = WeakValueDictionary()
 """The functions in use, by key, for a compiler."""
@@ -132,9 +136,15 @@ class Call:
         self.vjp, self.jvp, self.signature, self.result = function.given
         self.form, self.numbers = form, numbers
         self._rule: DerivableFunction | None = None
+        self._device = device
         self._options = CallOptions(device=device, copy=function.options.copy)
         self._is_direct = self._options.are_plain()
         self._writes = self._options.copy is None and could_write(get(self.library))
+
+    @property
+    def device(self) -> Device:
+        """Where the function computes with arrays of the host."""
+        return destination(get(self.library), self._device, CPU)
 
     def rule(self) -> DerivableFunction:
         """Return the rule, made once."""
@@ -207,13 +217,17 @@ class Call:
     ) -> list[Array]:
         """Run a rule on arrays that nothing follows, and return arrays of another library.
 
-        The function cannot write to `xs`, and no result shares memory with them.
+        The function cannot write to `xs`, and no result shares memory with them. Nor does it with an array
+        that the function of NumPy keeps.
         """
         given = [self._convert_input(x) for x in xs]
         plain = direct[target] if device is None or device == CPU else {}
         narrows = self.narrowing is not None and rule.narrows
         made = []
-        for y in rule(*given):
+        ys = rule(*given)
+        if self.library == HOST and not get(target).assumes_immutable:
+            ys = _copy_held(ys)
+        for y in ys:
             dtype = self._find_narrower_dtype(y) if narrows else None
             result = plain.get(type(y), decline)(y) if dtype is None else None
             if result is None:
@@ -240,6 +254,18 @@ class Call:
             if y is not None:
                 return protect_host(y, x) if self.library == HOST else y
         return convert_argument(x, self.library, self._options)
+
+
+def _copy_held(ys: Sequence[HostArray]) -> list[HostArray]:
+    """Return arrays that nothing but this list refers to: a function may fill the same buffer in each call.
+
+    A view refers to the array that owns its memory.
+    """
+    held = [
+        getrefcount(ys[i]) > _OWN or (isinstance(ys[i].base, type(ys[i])) and getrefcount(ys[i].base) > _OWN)
+        for i in range(len(ys))
+    ]
+    return [y.copy() if kept and y.flags.writeable else y for y, kept in zip(ys, held, strict=True)]
 
 
 def could_write(library: Backend, kinds: Iterable[type] | None = None) -> bool:

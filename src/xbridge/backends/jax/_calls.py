@@ -401,9 +401,16 @@ def _move_batch_first(xs: Arrays, dims: Arrays, *, everything: bool) -> tuple[li
 
 def _batch(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
     if rule.batches:
-        moved, _ = _move_batch_first(xs, dims, everything=False)
+        moved, size = _move_batch_first(xs, dims, everything=False)
         axes = tuple(None if d is None else 0 for d in dims)
-        made = _bind(call_p, *moved, rule=rule.derive("batched", axes))
+        if size:
+            made = _bind(call_p, *moved, rule=rule.derive("batched", axes))
+        else:  # torch computes with the first of numbers, and there is none
+            example = tuple(
+                spec if d is None else spec._replace(shape=spec.shape[1:])
+                for spec, d in zip(_specs(moved), axes, strict=True)
+            )
+            made = _empty(rule.shapes(example))
     else:
         moved, size = _move_batch_first(xs, dims, everything=True)
         if rule.cores is not None:
@@ -415,6 +422,11 @@ def _batch(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
         else:
             made = _run_each(partial(_run_one_example, rule, []), moved, size, moved)
     return made, [0] * len(made)
+
+
+def _empty(specs: Sequence[Spec]) -> list[Any]:
+    """Return the results of a batch without examples, which have these shapes."""
+    return [jnp.zeros((0, *spec.shape), spec.dtype) for spec in specs]
 
 
 def _run_one_example(rule: DerivableFunction, forms: list[TreeDef], *xs: Any) -> Arrays:
@@ -456,7 +468,9 @@ def _batch_tangent(
 ) -> Any:
     moved, size = _move_batch_first(a, dims, everything=True)
     what = {"ins": ins, "outs": outs, "form": form}
-    if rule.batches:
+    if rule.batches and not size:
+        made = _empty(specs)
+    elif rule.batches:
         more = rule.derive("batched", (0,) * len(ins))
         wide = tuple(spec._replace(shape=(size, *spec.shape)) for spec in specs)
         made = _bind(tangent_p, *moved, rule=more, specs=wide, **what)

@@ -38,7 +38,9 @@ def rule_of(call: Call) -> DerivableFunction:
         ys = call.read_result(call.fn(*args, **kwargs), xs)
         return _Result(latest.form, tuple(map(jnp.asarray, ys)))
 
-    return JaxRule(call, call.name, flat)
+    # JAX traces the function once for each shape, so what it reads besides its arguments is the same in the
+    # value and in all derivatives.
+    return JaxRule(call, call.name, jax.jit(flat))
 
 
 def conj(x: jax.Array) -> jax.Array:

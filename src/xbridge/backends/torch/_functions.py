@@ -24,6 +24,7 @@ from xbridge._derive.functions import (
     Recorded,
     Spec,
     TracedFunction,
+    get_or_make,
     latest,
     no_derivative_error,
     refuse_given,
@@ -32,17 +33,19 @@ from xbridge._derive.functions import (
 )
 from xbridge._derive.numpy_functions import describe_declared
 from xbridge._derive.records import Records
-from xbridge._derive.treedef import ARRAY
+from xbridge._derive.treedef import ARRAY, order_like, outline
 from xbridge.backends.torch._purity import Purity, Watch, changed, inside, random, shared_flags
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TypeVar
 
     from xbridge._derive.functions import Call, DerivableFunction
     from xbridge._derive.treedef import TreeDef
 
     Tensors = Sequence[torch.Tensor]
+    Y = TypeVar("Y")
 
 _functorch = torch._C._functorch
 _level = _functorch.maybe_current_level
@@ -57,9 +60,12 @@ def rule_of(call: Call) -> DerivableFunction:
         args, kwargs = call.unflatten(call.form, xs)
         with inside():
             result = call.fn(*args, **kwargs)
-        return tuple(map(torch.as_tensor, call.read_result(result, xs)))
+        ys = rule.keep_order(call.read_result(result, xs))
+        # `as_tensor` moves a tensor to the default device, if one is set.
+        return tuple(y if isinstance(y, torch.Tensor) else torch.as_tensor(y) for y in ys)
 
-    return TorchRule(call, call.name, flat)
+    rule = TorchRule(call, call.name, flat)
+    return rule
 
 
 _forward_mode = lock()
@@ -149,11 +155,25 @@ class TorchRule(TracedFunction):
         """The positions of versions in the inputs."""
         self._is_value = True
         """True if the outputs are those of the function itself, or of a batch of calls."""
+        self._orders: dict[TreeDef, TreeDef] = {}
+        """The first form of each result, by its outline."""
         self._gradients: tuple[bool, ...] | None = None
         """The mask of the inputs that the outputs are gradients of."""
         self._graphs = Records[_Graph]()
         self._pulls: tuple[tuple[bool, ...], tuple[bool, ...]] | None = None
         """The masks of the inputs and the outputs, if this is the vjp of a function that may be recorded."""
+
+    def keep_order(self, ys: Sequence[Y]) -> Sequence[Y]:
+        """Return the results of the last run in the order of the first, in which all derivatives are.
+
+        A run may list the keys of a dict in another order than the one before, or than it is declared.
+        """
+        form = latest.form
+        first = get_or_make(self._orders, outline(form), lambda: form)
+        if form == first:
+            return ys
+        latest.form, ordered = order_like(first, form, iter(ys))
+        return ordered
 
     def __call__(self, *xs: torch.Tensor) -> list[torch.Tensor]:
         with torch.inference_mode(
@@ -321,10 +341,12 @@ class TorchRule(TracedFunction):
         if self._gradients is not None:
             return tuple(select(self._gradients, specs)), ARRAY
         if self.call.result is not None and not self.order:
-            return describe_declared(self.call, specs)
+            declared, latest.form = describe_declared(self.call, specs)
+            return tuple(self.keep_order(declared)), latest.form
+        empty = partial(torch.empty, device=self.call.device)
         try:
             with shared_flags(), FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(mode=False):
-                xs = [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
+                xs = [empty(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
                 with Watch(self.call.name, xs, real=False) as watch:
                     ys = self.fn(*xs)
         except _BY_VALUE as error:

@@ -31,6 +31,9 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default)
 """They write to their running mean and variance in training, and their schemas do not say so."""
 
+_CHANCES = ("dropout", "dropout_p", "train", "training")
+"""Arguments of operations that draw nothing if one of them is 0 or False."""
+
 _lock = lock()
 
 
@@ -189,7 +192,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if _draws(func, args, kwargs):
             self.draws.append(_states(kwargs.get("generator")) if self._real else None)
         if func is torch.ops.aten.lift_fresh.default:  # of a tensor that was just made, such as from an array
             self.own(args)
@@ -240,6 +243,18 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
             for key, (x, found) in living.items()
             if x is not None and not (key in self.made and self.made[key]() is x)
         }
+
+
+def _draws(func: Any, args: Any, kwargs: Any) -> bool:
+    """Return True if an operation draws random numbers: attention may, and does not without dropout."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.name in _CHANCES:
+            chance = args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)
+            if chance is not None and not chance:
+                return False
+    return True
 
 
 def _has_memory(x: object) -> bool:
