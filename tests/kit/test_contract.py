@@ -250,6 +250,15 @@ def test_assert_contract__switched_off() -> None:
     assert failure(noisy, X).finding.problem == "depends on earlier calls"
 
 
+def test_assert_contract__raises_is_no_exception() -> None:
+    """What is no exception class cannot be raised, so that it is a mistake of the test."""
+    for wrong in (int, ValueError("no"), "ValueError", (ValueError, int), BaseException):
+        with pytest.raises(xbridge.OptionError, match="; try raises=ValueError"):
+            assert_contract(np.negative, X, raises=wrong)  # type: ignore[arg-type] # the mistake
+    with pytest.raises(xbridge.OptionError, match="raises=<class 'int'>"):
+        contract(arrays("numpy"), raises=int)  # type: ignore[arg-type] # likewise
+
+
 # -- threads -----------------------------------------------------------------------------------------
 
 

@@ -127,7 +127,7 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
         A promise is broken. The message names it and the property of the arrays that matters, and has a
         program without xbridge.
     OptionError
-        `dtype` is another word.
+        `dtype` is another word, or `raises` is no exception.
 
     Notes
     -----
@@ -164,7 +164,7 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
 def hold(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], promised: Contract) -> None:
     """Raise an AssertionError if a function breaks a contract."""
     __tracebackhide__ = True
-    check_dtype(promised.dtype)
+    check_promises(promised)
     given: list[Array] = []
     state = ReachableState(f)
     call = Call.of(f, args, kwargs, None, {}, given)._replace(
@@ -184,11 +184,19 @@ def hold(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], p
         state.restore()
 
 
-def check_dtype(dtype: object) -> None:
-    """Raise if a word is not a promise of a dtype."""
-    if dtype not in (None, "kept", "kind", *DTYPES):
+def check_promises(promised: Contract) -> None:
+    """Raise if the word for a dtype is not a promise, or the error by which arguments are refused is none."""
+    if promised.dtype not in (None, "kept", "kind", *DTYPES):
         reason = "it is 'kept', 'kind' or the name of a dtype"
-        raise OptionError.build(f"hold a function to dtype={dtype!r}", reason, "dtype='kept'")
+        raise OptionError.build(f"hold a function to dtype={promised.dtype!r}", reason, "dtype='kept'")
+    raises: Any = promised.raises
+    for one in raises if isinstance(raises, tuple) else (raises,):
+        if not (isinstance(one, type) and issubclass(one, Exception)):
+            action, reason = (
+                f"hold a function to raises={raises!r}",
+                "it is an exception class, or a tuple of them",
+            )
+            raise OptionError.build(action, reason, "raises=ValueError")
 
 
 def _trials(call: Call, promised: Contract, state: ReachableState) -> Iterator[Call]:
