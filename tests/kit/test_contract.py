@@ -259,6 +259,56 @@ def test_assert_contract__raises_is_no_exception() -> None:
         contract(arrays("numpy"), raises=int)  # type: ignore[arg-type] # likewise
 
 
+class RunningMean:
+    """Subtracts a mean that every call moves, as layers of a network do while they are trained."""
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+
+    def __call__(self, x: Any) -> Any:
+        self.mean = 0.9 * self.mean + 0.1 * (x.mean() if x.size else 0.0)
+        return x - x.dtype.type(self.mean) if hasattr(x.dtype, "type") else x - self.mean
+
+
+def test_assert_contract__documented_state() -> None:
+    """Of a function with state, all promises but those on other calls are held, each from the same state."""
+    layer = RunningMean()
+    assert failure(layer, X).finding.problem == "depends on earlier calls"
+    assert_contract(layer, X, repeatable=False, dtype="kept", aliases=False, reference=RunningMean())
+    assert layer.mean == 0.0
+
+
+def test_assert_contract__state_dict() -> None:
+    """What an object says to be its state is put back by its own method."""
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.BatchNorm1d(3)
+    x = torch.tensor(X, dtype=torch.float32)
+    assert_contract(layer, x, dtype="kept", aliases=False, empty=False, layouts=False)
+    assert int(layer.num_batches_tracked) == 0
+
+    class Running(torch.nn.Module):  # type: ignore[misc,name-defined] # torch may not be installed
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(()))
+
+        def forward(self, x: Any) -> Any:
+            self.mean.mul_(0.9).add_(0.1 * x.mean().nan_to_num())
+            return x - self.mean
+
+    assert failure(Running(), x).finding.problem == "depends on earlier calls"
+    assert_contract(Running(), x, repeatable=False)
+
+
+def test_assert_contract__layout_of_an_unstable_point() -> None:
+    """Equal rows have no spread: what is divided by it depends on the last bits, and not on the layout."""
+
+    def standardized(x: Any) -> Any:
+        wide = x - (x.mean(0) if x.strides[0] else x[0])
+        return wide / np.sqrt((wide**2).mean(0) + 1e-30)
+
+    assert_contract(standardized, np.array([[0.1, 0.7], [1.3, 2.9], [0.3, 0.2]]), empty=False)
+
+
 # -- threads -----------------------------------------------------------------------------------------
 
 

@@ -56,7 +56,7 @@ class Call(NamedTuple):
     written: tuple[tuple[str, ...], str] = ((), "{}")
     """Statements before the call in a program, and the expression around it."""
     state: ReachableState | None = None
-    """What the function keeps between calls, if it is put back after a diagnosis."""
+    """What the function keeps between calls, if it is put back before each."""
 
     @classmethod
     def of(
@@ -102,6 +102,7 @@ class Call(NamedTuple):
         if arrays is None or run is None:
             arrays = [one.make() for one in self.recipes()]
             run = self.bind(arrays)
+        self._put_back()
         if self.by is not None:
             return self.by(self, run)
         actual = outcome(run)
@@ -121,12 +122,23 @@ class Call(NamedTuple):
 
     def run(self) -> Outcome:
         """Run the call with new arrays."""
+        self._put_back()
         return outcome(self.bind(one.make() for one in self.recipes()))
 
     def expected(self) -> Outcome:
         """Run the reference on NumPy's arrays."""
+        self._put_back()
         host = self.fill([host_copy(one.values) for one in self.recipes()])
         return outcome(partial(self.reference or self.f, *host.args, **host.kwargs))
+
+    def _put_back(self) -> None:
+        """Let the call be the first, if its state is known."""
+        if self.state is not None:
+            self.state.restore()
+
+    def nudged(self, sign: int) -> Call:
+        """Return the call with floating numbers that differ in their last bits, each in its own direction."""
+        return self.map(lambda one: one._replace(values=_nudge(one.values, sign)))
 
     def changed(self, arrays: list[Array]) -> str:
         """Return a sentence if an array was changed by the call."""
@@ -135,6 +147,15 @@ class Call(NamedTuple):
             if now.shape != recipe.values.shape or not same_numbers(now, recipe.values).all():
                 return f"array {number} was {recipe.values.tolist()} and became {now.tolist()}"
         return ""
+
+
+def _nudge(values: HostArray, sign: int) -> HostArray:
+    """Change floating numbers by a few of their last bits."""
+    if values.dtype.kind != "f":
+        return values
+    signs = np.resize((1, -1, -1, 1, 1), values.shape) * sign
+    moved: HostArray = (values * (1 + 4 * signs * np.finfo(values.dtype).eps)).astype(values.dtype)
+    return moved
 
 
 def describe(x: Any, given: list[Array] | None = None) -> Any:

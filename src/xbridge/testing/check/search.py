@@ -13,8 +13,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from xbridge._registry.registry import get, known_backends
 from xbridge.backends import HOST
 from xbridge.testing import _derived
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-    from xbridge._core.protocol import HostArray
     from xbridge.testing._call import Call
     from xbridge.testing.check.signatures import Base
     from xbridge.testing.check.targets import Declared, Target
@@ -366,19 +363,10 @@ def _is_unstable(failure: Failure, needed: list[str]) -> bool:
         return False
     usual = call.expected()
     for sign in (1, -1):
-        moved = with_values(call, partial(_nudge, sign=sign)).expected()
+        moved = call.nudged(sign).expected()
         if compare(moved, usual, Promise(HOST, get(HOST).devices()[0], dtype="any")) is not None:
             return True
     return False
-
-
-def _nudge(_index: int, values: HostArray, *, sign: int) -> HostArray:
-    """Change floating numbers by a few of their last bits, each in its own direction."""
-    if values.dtype.kind != "f":
-        return values
-    signs = np.resize((1, -1, -1, 1, 1), values.shape) * sign
-    moved: HostArray = (values * (1 + 4 * signs * np.finfo(values.dtype).eps)).astype(values.dtype)
-    return moved
 
 
 def arguments_of(target: Target, words: dict[str, str], backends: Iterable[str]) -> tuple[Target, list[Base]]:
