@@ -995,3 +995,47 @@ def test_children__end_stops_each_process_once() -> None:
     assert process.poll() is not None
     children.stop(process)
     assert children.start("").poll() is not None
+
+
+@pytest.mark.parametrize("name", ["relu_", "stop_gradient", "optional_library", "imag", "disagreement"])
+def test_check__documented_rules_are_not_found(name: str) -> None:
+    """A name in place, a purpose, a missing part, the library's own refusal, and truth values are rules."""
+    pytest.importorskip("torch")
+    pytest.importorskip("array_api_strict")
+    assert findings_of(f"planted:{name}", ["numpy", "torch", "array_api_strict"]) == []
+
+
+def test_check__optional_argument_that_does_not_matter_is_left_out() -> None:
+    """The program has the arguments alone that the failure needs."""
+    pytest.importorskip("torch")
+    found = findings_of("planted:tail", ["numpy", "torch"])
+    assert {one.property for one, _ in found} == {"one element"}
+    (target,) = targets.find_targets("planted:tail")
+    base = signatures.Base((np.array([0.5]),), {"offset": 0.5}, "offset")
+    limit = search.Limit(20.0, 60.0)
+    checking = search._Check(target, ("torch",), {}, ALL_CLASSES, limit, str)
+    assert checking._judge(
+        stages.Stage("draws", "", stages.plain(target, base, "torch")), "torch", "offset", limit
+    )
+    assert [one.needed for one in checking.findings] == [("these values",)]
+    assert "tail(a)" in checking.findings[0].program
+
+
+def test_grouped__refusal_of_a_layout_and_one_property() -> None:
+    """What an array library says of a layout is one cause, and so is a property that two libraries refuse."""
+
+    def one(function: str, backend: str, problem: str, line: str, category: str) -> Finding:
+        words = ("neg",) if category == "layout" else ("one element",)
+        return Finding(function, backend, problem, words, "no", "f()", category, line, category)
+
+    layouts = [
+        one("f", "torch", "raises E", "m.py:1", "layout"),
+        one("g", "torch", "raises E", "m.py:2", "layout"),
+    ]
+    assert [found.function for found, _ in grouped(layouts)] == ["f and 1 more"]
+    shapes = [
+        one("f", "torch", "raises E", "t.py:1", "shape"),
+        one("f", "jax", "raises F", "j.py:2", "shape"),
+    ]
+    ((_, libraries),) = grouped(shapes)
+    assert libraries == ["torch", "jax"]

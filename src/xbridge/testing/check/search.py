@@ -70,6 +70,12 @@ _LIKE = re.compile("like")
 _NO_AXIS = re.compile(r"axis|axes|dim|out of (bounds|range)", re.IGNORECASE)
 """Messages that a 0-d array has no axis, which NumPy's reductions ignore."""
 
+_CONSTANT = re.compile(r"stop|detach(ed)?|nograd|constant", re.IGNORECASE)
+"""Words in the names of functions whose purpose is a result without a gradient."""
+
+_MISSING = ("raises NotImplementedError", "raises ImportError", "raises ModuleNotFoundError")
+"""How a function says that it does not support a library."""
+
 _SETS = re.compile(r"unique|union1?d?|setdiff(1d)?|setxor(1d)?|intersect(1d)?|in1d|isin")
 """Words in the names of functions for which NaNs are not equal in the standard, and are in NumPy."""
 
@@ -285,6 +291,8 @@ class _Check:
             failure, needed = shrink(failure, self._package, limit.is_over)
         if _is_unstable(failure, needed):
             return True
+        if label.isidentifier() and label not in failure.call.kwargs:
+            label = ""
         group, words = _cause(stage, needed)
         words = [*words, f"{label}=" if label.isidentifier() else label] if label else words
         kind, message = failure.difference.kind, failure.difference.message
@@ -425,7 +433,7 @@ def _all_stages(call: Call, target: Target, known: Declared, *, is_first: bool) 
                 options = {**stage.call.options, "dtype": "any"}
                 call_beside = stage.call._replace(reference=reference, options=options)
                 yield Stage("NumPy's function", stage.label, call_beside)
-    if backend == "torch" and is_first and not ends_with(short, _LIKE):
+    if backend == "torch" and is_first and not ends_with(short, _LIKE) and not has_word(short, _CONSTANT):
         yield Stage(
             "derived",
             "requires_grad",
@@ -488,15 +496,31 @@ def _is_noise(stage: Stage, difference: Difference) -> bool:
     name, kind = name_of(stage.call.f), difference.kind
     refused = kind.startswith("raises") and (
         stage.group == "NumPy's function"
-        or kind == "raises NotImplementedError"
+        or kind in _MISSING
         or _UNSUPPORTED.search(difference.message)
         or (_OF_DTYPES.search(difference.message) and not _has_usual_dtype(stage.call))
+        or _is_of_library(stage.call, name, difference.message)
     )
     return bool(
         refused
         or kind in ("does not raise", "raises")
         or (kind == "values" and stage.call.by is None and _is_unordered(name))
         or (kind == "backend" and "numpy" in name)  # it is the purpose
+        or (
+            name.endswith("_") and (kind == "changes its input" or "read-only" in difference.message)
+        )  # in place
         or (stage.label == "0-d" and (kind == "shape" or _NO_AXIS.search(difference.message)))
         or ("NaN" in stage.label and has_word(name, _SETS))
     )
+
+
+def _is_of_library(call: Call, name: str, message: str) -> bool:
+    """Return True if the library's own function of that name refuses the same arguments in the same words."""
+    backend, arrays = get(call.promise.backend), [one.make() for one in call.recipes()]
+    if backend.name == HOST:
+        return False
+    own = getattr(outcome(partial(backend.namespace, arrays[0])).result, name, None)
+    if own is None or own is call.f:
+        return False
+    error = outcome(call._replace(f=own).bind(arrays)).error
+    return error is not None and message == f"{type(error).__name__}: {first_line(error)}"
