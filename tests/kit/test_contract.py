@@ -193,6 +193,37 @@ def test_assert_contract__ulp_of_a_function_of_one_dtype() -> None:
     assert_contract(single, X.astype("f4"), ulp=0, layouts=False)
 
 
+def test_assert_contract__ulp_of_what_is_rounded_inside() -> None:
+    """Rounding to float32 is the same for both calls; it is found by changes that float64 does not lose."""
+
+    def rounded(x: Any) -> Any:
+        return np.exp(x.astype("f4")).astype(x.dtype)
+
+    def centred(x: Any) -> Any:
+        return {"a": [x - np.float32((x * x).mean()).astype(x.dtype)]}
+
+    found = failure(rounded, X, ulp=4, empty=False).finding
+    assert "the result is rounded to fewer digits" in found.message
+    assert "does not fail" not in found.program
+    assert "result['a'][0] is rounded" in str(failure(centred, X, ulp=64, empty=False))
+    failure(lambda x: rounded(x) / rounded(x).sum(), X, ulp=16, empty=False)
+    failure(lambda x, n: rounded(x) * n, X, np.arange(3), ulp=16, empty=False)
+    for right in (np.floor, np.sign, np.sin, lambda x: (x > 1) * 1.0, lambda x: x / x.max(), np.zeros_like):
+        assert_contract(right, X, ulp=4, empty=False)
+
+    def refuses(x: Any) -> Any:
+        if x.dtype == "f8" and x[0, 0] != 0.5:
+            raise ValueError("no")
+        return x * 1
+
+    assert_contract(refuses, X, ulp=1, layouts=False, repeatable=False, empty=False)
+
+    def shortened(x: Any) -> Any:
+        return x[: 2 if x[0, 0] == 0.5 else 1] * 1
+
+    assert_contract(shortened, X, ulp=1, layouts=False, repeatable=False, empty=False)
+
+
 def test_assert_contract__reference() -> None:
     """A reference gives the values, in any dtype."""
     assert_contract(planted.softmax, X, reference=lambda x: np.float32(planted.softmax(x)), empty=False)
