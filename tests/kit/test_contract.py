@@ -340,6 +340,29 @@ def test_assert_contract__layout_of_an_unstable_point() -> None:
     assert_contract(standardized, np.array([[0.1, 0.7], [1.3, 2.9], [0.3, 0.2]]), empty=False)
 
 
+def test_assert_contract__message_of_large_arrays() -> None:
+    """The arrays are shortened while the call fails in the same way; a long program is left out."""
+
+    def in_place(x: Any) -> Any:
+        x += 1
+        return x
+
+    text = str(failure(in_place, np.ones((100, 300))))
+    assert "array 0 was [1.0, 1.0, 1.0, 1.0, ...] (30000 numbers)" in text
+    assert "a = np.array([[1.0]])" in text
+    assert len(text) < 1000
+
+    def only_long(x: Any) -> Any:
+        if x.size > 2000:
+            x += 1
+        return x
+
+    for f, x in ((only_long, np.ones(3000)), (planted.centred_by_first, np.linspace(0, 1, 3000) ** 2)):
+        text = str(failure(f, x))
+        assert "# no program: its arrays would be too long to read" in text
+        assert len(text) < 1500
+
+
 # -- threads -----------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from xbridge.backends import HOST
 from xbridge.errors import XBridgeError
 from xbridge.testing._compare_values import same_numbers
 from xbridge.testing._diff import resolve
-from xbridge.testing._outcome import Difference, Promise, compare, outcome
+from xbridge.testing._outcome import MOST_LISTED, Difference, Promise, compare, outcome
 from xbridge.testing._source import Recipe, find_function, host_copy, recipe_of
 from xbridge.testing.samples.lookup import samples_of
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from xbridge.testing._reachable import ReachableState
 
     Removal = tuple[str, Callable[["Call"], "Call"]]
+
+_FIRST = 4
+"""The numbers that are shown of a large array."""
 
 _SMALL = 11
 """Integers below it do not wrap around in any dtype, if a few are added or multiplied."""
@@ -145,7 +148,7 @@ class Call(NamedTuple):
         for number, (recipe, array) in enumerate(zip(self.recipes(), arrays, strict=True)):
             now = samples_of(recipe.backend).read(array)
             if now.shape != recipe.values.shape or not same_numbers(now, recipe.values).all():
-                return f"array {number} was {recipe.values.tolist()} and became {now.tolist()}"
+                return f"array {number} was {_shown(recipe.values)} and became {_shown(now)}"
         return ""
 
 
@@ -175,6 +178,13 @@ def describe(x: Any, given: list[Array] | None = None) -> Any:
     if given is not None:
         given.append(x)
     return recipe
+
+
+def _shown(values: HostArray) -> str:
+    """Return the numbers of an array; a few and the number of all if a message has no place for them."""
+    if values.size <= MOST_LISTED:
+        return str(values.tolist())
+    return f"{str(values.reshape(-1)[:_FIRST].tolist())[:-1]}, ...] ({values.size} numbers)"
 
 
 def _like(x: Any, made: list[Any]) -> Any:
