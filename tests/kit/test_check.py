@@ -706,6 +706,9 @@ def test_an_interrupt_ends_the_processes_of_a_check(monkeypatch: pytest.MonkeyPa
         ("import os; os.kill(os.getpid(), 9)", "does not end", False),
         ("while True: pass", "does not end", True),
         ("while True: pass", "ends the process", False),
+        ("import os; os._exit(0)", "ends the process", True),
+        ("import os; os._exit(1)", "ends the process", True),
+        ("raise SystemExit(3)", "ends the process", False),
         ("pass", "ends the process", False),
         ("pass", "does not end", False),
         ("x.to('emu:0')", "does not end", True),
@@ -1039,3 +1042,16 @@ def test_grouped__refusal_of_a_layout_and_one_property() -> None:
     ]
     ((_, libraries),) = grouped(shapes)
     assert libraries == ["torch", "jax"]
+
+
+def test_check__exit_without_cleanup_is_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that a function ends at once, with any status, is a finding, and the others are checked."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    lines = "import os, sys\ndef f(x):\n    print('no', file=sys.stderr)\n    os._exit({})\n"
+    lines += "def g(x):\n    return x + 0\n"
+    for status in (0, 1):
+        (tmp_path / f"ending{status}.py").write_text(lines.format(status))
+        names = [f"ending{status}:{name}" for name in "fg"]
+        checked = {one.function[-1]: one for one in check_in_workers(job(*names), workers=1)}
+        assert [one.problem for one in checked["f"].findings] == ["ends the process"]
+        assert (checked["g"].findings, checked["g"].skipped) == ([], "")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge._registry.registry import get, known_backends
@@ -27,7 +27,7 @@ from xbridge.testing.check.names import begins_with, ends_with, has_word
 from xbridge.testing.check.native import library_of, on_plain_arrays, takes_only
 from xbridge.testing.check.relations import namesake, rules
 from xbridge.testing.check.shrinking import Failure, fail, shrink
-from xbridge.testing.check.signatures import bases, call_plainly
+from xbridge.testing.check.signatures import Base, bases, call_plainly
 from xbridge.testing.check.stages import Stage, devices_of, exists, plain, stages, with_values
 from xbridge.testing.check.targets import declared, unsafe
 from xbridge.testing.check.triage import DEFAULT, class_of_stage, classify
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from xbridge.testing._call import Call
-    from xbridge.testing.check.signatures import Base
     from xbridge.testing.check.targets import Declared, Target
 
 _OF_DTYPES = re.compile(
@@ -206,7 +205,7 @@ class _Check:
     def run(self) -> Checked:
         """Check the function until the time is over. The findings are appended as they are found."""
         self._before("")
-        self._target, self._bases = arguments_of(self._target, self._words, self._backends)
+        self._target, self._bases = arguments_of(self._target, self._words, self._backends, self._announce)
         name, library = self._target.name, self._target.backend
         if not self._bases:
             return Checked(name, [], "no arguments were found with which it works; try --args")
@@ -377,15 +376,29 @@ def _is_unstable(failure: Failure, needed: list[str]) -> bool:
     return False
 
 
-def arguments_of(target: Target, words: dict[str, str], backends: Iterable[str]) -> tuple[Target, list[Base]]:
+def arguments_of(
+    target: Target,
+    words: dict[str, str],
+    backends: Iterable[str],
+    announce: Callable[[str, Call], object] = lambda _backend, _call: None,
+) -> tuple[Target, list[Base]]:
     """Return the arguments with which a function works: with NumPy, or with the library that it is of.
 
     A function whose results are of another library than NumPy's arguments is one of that library. It is
-    compared with itself for plain arrays.
+    compared with itself for plain arrays. Each call that is tried is announced: it may end the process.
     """
+
+    def announced(f: Callable[..., Any], backend: str) -> Callable[..., Any]:
+        @wraps(f)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            announce(backend, plain(target, Base(args, kwargs), backend))
+            return f(*args, **kwargs)
+
+        return call
+
     place = ("", "") if target.code else target.place
     find = partial(bases, target.declaration or target.function, words, place=place)
-    found = [*find(target.reference or target.function)]
+    found = [*find(announced(target.reference or target.function, HOST))]
     library = ""
     if target.reference is None and found:
         library = library_of(call_plainly(target.function, found[0]).result)
@@ -395,7 +408,7 @@ def arguments_of(target: Target, words: dict[str, str], backends: Iterable[str])
         return target, found
     for backend in (library,) if library else _libraries_of(target, backends):
         alone = on_plain_arrays(target.function, backend)
-        found = [*find(alone)]
+        found = [*find(announced(alone, backend))]
         if found:
             return target._replace(backend=backend, reference=alone), found
     return target, []
