@@ -373,3 +373,21 @@ def tail(x: Any, offset: float = 0.0, bias: float = 0.0) -> Any:
     if is_torch(x) and tuple(x.shape) == (1,):
         raise RuntimeError(f"not {bias}")
     return x + offset + bias
+
+
+def normalized(x: Any, axis: int = 0) -> Any:
+    """Divide by the sum along an axis, and take a negative one for its neighbour."""
+    xp = xp_of(x)
+    return x / xp.sum(x, axis=axis if axis >= 0 else (axis + x.ndim - 1) % x.ndim, keepdims=True)
+
+
+def with_axis(x: Any, axis: int = 0) -> Any:
+    """Insert an axis, which is one of the result."""
+    return xp_of(x).expand_dims(x, axis=axis)
+
+
+def from_start(x: Any, axis: int = 0) -> Any:
+    """Sum along an axis that is counted from the start."""
+    if axis < 0:
+        raise ValueError("the axis is negative")
+    return xp_of(x).sum(x, axis=axis)

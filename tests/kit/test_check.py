@@ -1055,3 +1055,16 @@ def test_check__exit_without_cleanup_is_a_crash(tmp_path: Path, monkeypatch: pyt
         checked = {one.function[-1]: one for one in check_in_workers(job(*names), workers=1)}
         assert [one.problem for one in checked["f"].findings] == ["ends the process"]
         assert (checked["g"].findings, checked["g"].skipped) == ([], "")
+
+
+def test_check__negative_axis_is_one_from_the_end() -> None:
+    """A negative axis gives what the same axis from the start does, unless it is of the result or refused."""
+    ((found, _),) = [
+        pair
+        for name in ("normalized", "with_axis", "from_start")
+        for pair in findings_of(f"planted:{name}", ["numpy"])
+    ]
+    assert (found.problem, found.category) == ("values", "values")
+    assert found.property.startswith("a negative axis")
+    with pytest.raises(AssertionError):
+        exec(found.program, {})

@@ -25,7 +25,7 @@ from xbridge.testing.check.findings import Finding, name_of
 from xbridge.testing.check.ghostwriting import write_test
 from xbridge.testing.check.names import begins_with, ends_with, has_word
 from xbridge.testing.check.native import library_of, on_plain_arrays, takes_only
-from xbridge.testing.check.relations import namesake, rules
+from xbridge.testing.check.relations import namesake, negative_axes, rules
 from xbridge.testing.check.shrinking import Failure, fail, shrink
 from xbridge.testing.check.signatures import Base, bases, call_plainly
 from xbridge.testing.check.stages import Stage, devices_of, exists, plain, stages, with_values
@@ -440,6 +440,7 @@ def _all_stages(call: Call, target: Target, known: Declared, *, is_first: bool) 
     if backend == HOST:
         if is_first:
             yield from rules(call, short)
+        yield from negative_axes(call)
         reference = namesake(call, short)
         for stage in stages(call, (), is_first=is_first) if reference else ():
             if stage.group in ("values", "shape"):
@@ -508,7 +509,7 @@ def _is_noise(stage: Stage, difference: Difference) -> bool:
     """Return True if a library refuses what it does not have, or NumPy refuses more."""
     name, kind = name_of(stage.call.f), difference.kind
     refused = kind.startswith("raises") and (
-        stage.group == "NumPy's function"
+        stage.group in ("NumPy's function", "axis")
         or kind in _MISSING
         or _UNSUPPORTED.search(difference.message)
         or (_OF_DTYPES.search(difference.message) and not _has_usual_dtype(stage.call))
