@@ -331,3 +331,63 @@ def only_for_numpy(x: Any) -> Any:
     if not isinstance(x, np.ndarray):
         raise TypeError("an array of another library")
     return x + 0
+
+
+def relu_(x: Any) -> Any:
+    """Replace negative numbers by zero in the caller's memory, which the name says."""
+    x[x < 1] = 0
+    return x
+
+
+def stop_gradient(x: Any) -> Any:
+    """Return the numbers alone, which is the purpose."""
+    return x.detach() if is_torch(x) else x + 0
+
+
+def optional_library(x: Any) -> Any:
+    """Be for NumPy alone, and say so by the exception of a missing part."""
+    if not isinstance(x, np.ndarray):
+        raise ImportError("there is no such part for this library")  # noqa: TRY004 -- as some libraries do
+    return x + 0
+
+
+def imag(x: Any) -> Any:
+    """Return imaginary parts, as the library does, which may refuse real numbers."""
+    return xp_of(x).imag(x)
+
+
+def disagreement(u: Any, v: Any) -> Any:
+    """Count in how many places truth values differ.
+
+    Parameters
+    ----------
+    u, v : (N,) array_like, bool
+        Truth values.
+    """
+    xp = xp_of(u, v)
+    return xp.sum(xp.astype(u != v, xp.int64)) + xp.sum(u * u + v * v)
+
+
+def tail(x: Any, offset: float = 0.0, bias: float = 0.0) -> Any:
+    """Fail with torch for one element, whatever the other arguments are."""
+    if is_torch(x) and tuple(x.shape) == (1,):
+        raise RuntimeError(f"not {bias}")
+    return x + offset + bias
+
+
+def normalized(x: Any, axis: int = 0) -> Any:
+    """Divide by the sum along an axis, and take a negative one for its neighbour."""
+    xp = xp_of(x)
+    return x / xp.sum(x, axis=axis if axis >= 0 else (axis + x.ndim - 1) % x.ndim, keepdims=True)
+
+
+def with_axis(x: Any, axis: int = 0) -> Any:
+    """Insert an axis, which is one of the result."""
+    return xp_of(x).expand_dims(x, axis=axis)
+
+
+def from_start(x: Any, axis: int = 0) -> Any:
+    """Sum along an axis that is counted from the start."""
+    if axis < 0:
+        raise ValueError("the axis is negative")
+    return xp_of(x).sum(x, axis=axis)

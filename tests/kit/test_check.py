@@ -743,6 +743,9 @@ def test_check_in_workers__interrupt_ends_all_processes(monkeypatch: pytest.Monk
         ("import os; os.kill(os.getpid(), 9)", "does not end", False),
         ("while True: pass", "does not end", True),
         ("while True: pass", "ends the process", False),
+        ("import os; os._exit(0)", "ends the process", True),
+        ("import os; os._exit(1)", "ends the process", True),
+        ("raise SystemExit(3)", "ends the process", False),
         ("pass", "ends the process", False),
         ("pass", "does not end", False),
         ("x.to('emu:0')", "does not end", True),
@@ -1036,3 +1039,73 @@ def test_children__end_stops_each_process_once() -> None:
     assert process.poll() is not None
     children.stop(process)
     assert children.start("").poll() is not None
+
+
+@pytest.mark.parametrize("name", ["relu_", "stop_gradient", "optional_library", "imag", "disagreement"])
+def test_check__documented_rules_are_not_found(name: str) -> None:
+    """A name in place, a purpose, a missing part, the library's own refusal, and truth values are rules."""
+    pytest.importorskip("torch")
+    pytest.importorskip("array_api_strict")
+    assert findings_of(f"planted:{name}", ["numpy", "torch", "array_api_strict"]) == []
+
+
+def test_check__optional_argument_that_does_not_matter_is_left_out() -> None:
+    """The program has the arguments alone that the failure needs."""
+    pytest.importorskip("torch")
+    found = findings_of("planted:tail", ["numpy", "torch"])
+    assert {one.property for one, _ in found} == {"one element"}
+    (target,) = targets.find_targets("planted:tail")
+    base = signatures.Base((np.array([0.5]),), {"offset": 0.5}, "offset")
+    limit = search.Limit(20.0, 60.0)
+    checking = search._Check(target, ("torch",), {}, ALL_CLASSES, limit, str)
+    assert checking._judge(
+        stages.Stage("draws", "", stages.plain(target, base, "torch")), "torch", "offset", limit
+    )
+    assert [one.needed for one in checking.findings] == [("these values",)]
+    assert "tail(a)" in checking.findings[0].program
+
+
+def test_grouped__refusal_of_a_layout_and_one_property() -> None:
+    """What an array library says of a layout is one cause, and so is a property that two libraries refuse."""
+
+    def one(function: str, backend: str, problem: str, line: str, category: str) -> Finding:
+        words = ("neg",) if category == "layout" else ("one element",)
+        return Finding(function, backend, problem, words, "no", "f()", category, line, category)
+
+    layouts = [
+        one("f", "torch", "raises E", "m.py:1", "layout"),
+        one("g", "torch", "raises E", "m.py:2", "layout"),
+    ]
+    assert [found.function for found, _ in grouped(layouts)] == ["f and 1 more"]
+    shapes = [
+        one("f", "torch", "raises E", "t.py:1", "shape"),
+        one("f", "jax", "raises F", "j.py:2", "shape"),
+    ]
+    ((_, libraries),) = grouped(shapes)
+    assert libraries == ["torch", "jax"]
+
+
+def test_check__exit_without_cleanup_is_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that a function ends at once, with any status, is a finding, and the others are checked."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    lines = "import os, sys\ndef f(x):\n    print('no', file=sys.stderr)\n    os._exit({})\n"
+    lines += "def g(x):\n    return x + 0\n"
+    for status in (0, 1):
+        (tmp_path / f"ending{status}.py").write_text(lines.format(status))
+        names = [f"ending{status}:{name}" for name in "fg"]
+        checked = {one.function[-1]: one for one in check_in_workers(job(*names), workers=1)}
+        assert [one.problem for one in checked["f"].findings] == ["ends the process"]
+        assert (checked["g"].findings, checked["g"].skipped) == ([], "")
+
+
+def test_check__negative_axis_is_one_from_the_end() -> None:
+    """A negative axis gives what the same axis from the start does, unless it is of the result or refused."""
+    ((found, _),) = [
+        pair
+        for name in ("normalized", "with_axis", "from_start")
+        for pair in findings_of(f"planted:{name}", ["numpy"])
+    ]
+    assert (found.problem, found.category) == ("values", "values")
+    assert found.property.startswith("a negative axis")
+    with pytest.raises(AssertionError):
+        exec(found.program, {})

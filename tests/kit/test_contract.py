@@ -193,6 +193,37 @@ def test_assert_contract__ulp_of_a_function_of_one_dtype() -> None:
     assert_contract(single, X.astype("f4"), ulp=0, layouts=False)
 
 
+def test_assert_contract__ulp_of_what_is_rounded_inside() -> None:
+    """Rounding to float32 is the same for both calls; it is found by changes that float64 does not lose."""
+
+    def rounded(x: Any) -> Any:
+        return np.exp(x.astype("f4")).astype(x.dtype)
+
+    def centred(x: Any) -> Any:
+        return {"a": [x - np.float32((x * x).mean()).astype(x.dtype)]}
+
+    found = failure(rounded, X, ulp=4, empty=False).finding
+    assert "the result is rounded to fewer digits" in found.message
+    assert "does not fail" not in found.program
+    assert "result['a'][0] is rounded" in str(failure(centred, X, ulp=64, empty=False))
+    failure(lambda x: rounded(x) / rounded(x).sum(), X, ulp=16, empty=False)
+    failure(lambda x, n: rounded(x) * n, X, np.arange(3), ulp=16, empty=False)
+    for right in (np.floor, np.sign, np.sin, lambda x: (x > 1) * 1.0, lambda x: x / x.max(), np.zeros_like):
+        assert_contract(right, X, ulp=4, empty=False)
+
+    def refuses(x: Any) -> Any:
+        if x.dtype == "f8" and x[0, 0] != 0.5:
+            raise ValueError("no")
+        return x * 1
+
+    assert_contract(refuses, X, ulp=1, layouts=False, repeatable=False, empty=False)
+
+    def shortened(x: Any) -> Any:
+        return x[: 2 if x[0, 0] == 0.5 else 1] * 1
+
+    assert_contract(shortened, X, ulp=1, layouts=False, repeatable=False, empty=False)
+
+
 def test_assert_contract__reference() -> None:
     """A reference gives the values, in any dtype."""
     assert_contract(planted.softmax, X, reference=lambda x: np.float32(planted.softmax(x)), empty=False)
@@ -248,6 +279,88 @@ def test_assert_contract__switched_off() -> None:
 
     assert_contract(noisy, X, dtype="kept", aliases=False, layouts=False, repeatable=False, threads=False)
     assert failure(noisy, X).finding.problem == "depends on earlier calls"
+
+
+def test_assert_contract__raises_is_no_exception() -> None:
+    """What is no exception class cannot be raised, so that it is a mistake of the test."""
+    for wrong in (int, ValueError("no"), "ValueError", (ValueError, int), BaseException):
+        with pytest.raises(xbridge.OptionError, match="; try raises=ValueError"):
+            assert_contract(np.negative, X, raises=wrong)  # type: ignore[arg-type] # the mistake
+    with pytest.raises(xbridge.OptionError, match="raises=<class 'int'>"):
+        contract(arrays("numpy"), raises=int)  # type: ignore[arg-type] # likewise
+
+
+class RunningMean:
+    """Subtracts a mean that every call moves, as layers of a network do while they are trained."""
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+
+    def __call__(self, x: Any) -> Any:
+        self.mean = 0.9 * self.mean + 0.1 * (x.mean() if x.size else 0.0)
+        return x - x.dtype.type(self.mean) if hasattr(x.dtype, "type") else x - self.mean
+
+
+def test_assert_contract__documented_state() -> None:
+    """Of a function with state, all promises but those on other calls are held, each from the same state."""
+    layer = RunningMean()
+    assert failure(layer, X).finding.problem == "depends on earlier calls"
+    assert_contract(layer, X, repeatable=False, dtype="kept", aliases=False, reference=RunningMean())
+    assert layer.mean == 0.0
+
+
+def test_assert_contract__state_dict() -> None:
+    """What an object says to be its state is put back by its own method."""
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.BatchNorm1d(3)
+    x = torch.tensor(X, dtype=torch.float32)
+    assert_contract(layer, x, dtype="kept", aliases=False, empty=False, layouts=False)
+    assert int(layer.num_batches_tracked) == 0
+
+    class Running(torch.nn.Module):  # type: ignore[misc,name-defined] # torch may not be installed
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(()))
+
+        def forward(self, x: Any) -> Any:
+            self.mean.mul_(0.9).add_(0.1 * x.mean().nan_to_num())
+            return x - self.mean
+
+    assert failure(Running(), x).finding.problem == "depends on earlier calls"
+    assert_contract(Running(), x, repeatable=False)
+
+
+def test_assert_contract__layout_of_an_unstable_point() -> None:
+    """Equal rows have no spread: what is divided by it depends on the last bits, and not on the layout."""
+
+    def standardized(x: Any) -> Any:
+        wide = x - (x.mean(0) if x.strides[0] else x[0])
+        return wide / np.sqrt((wide**2).mean(0) + 1e-30)
+
+    assert_contract(standardized, np.array([[0.1, 0.7], [1.3, 2.9], [0.3, 0.2]]), empty=False)
+
+
+def test_assert_contract__message_of_large_arrays() -> None:
+    """The arrays are shortened while the call fails in the same way; a long program is left out."""
+
+    def in_place(x: Any) -> Any:
+        x += 1
+        return x
+
+    text = str(failure(in_place, np.ones((100, 300))))
+    assert "array 0 was [1.0, 1.0, 1.0, 1.0, ...] (30000 numbers)" in text
+    assert "a = np.array([[1.0]])" in text
+    assert len(text) < 1000
+
+    def only_long(x: Any) -> Any:
+        if x.size > 2000:
+            x += 1
+        return x
+
+    for f, x in ((only_long, np.ones(3000)), (planted.centred_by_first, np.linspace(0, 1, 3000) ** 2)):
+        text = str(failure(f, x))
+        assert "# no program: its arrays would be too long to read" in text
+        assert len(text) < 1500
 
 
 # -- threads -----------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def test_assert_matches_numpy__program_of_nested_and_long_results() -> None:
     torch = pytest.importorskip("torch")
     found = failure(lambda x: {"a": [x, x + (not isinstance(x, np.ndarray))]}, torch.ones(2)).finding
     assert "result['a'][1].numpy(force=True), [1.0, 1.0]" in found.program
-    found = failure(lambda x: x + (not isinstance(x, np.ndarray)), torch.ones(65)).finding
+    found = failure(lambda x: x + (len(x) > 64 and not isinstance(x, np.ndarray)), torch.ones(65)).finding
     assert found.program.splitlines()[-2].startswith("f(a)  # gives")
     found = failure(lambda x: x if isinstance(x, np.ndarray) else (x.shape,), torch.ones(2)).finding
     assert "assert not isinstance(result, (tuple, list, dict))" in found.program

@@ -19,7 +19,7 @@ from xbridge.backends import HOST
 from xbridge.errors import XBridgeError
 from xbridge.testing._compare_values import same_numbers
 from xbridge.testing._diff import resolve
-from xbridge.testing._outcome import Difference, Promise, compare, outcome
+from xbridge.testing._outcome import MOST_LISTED, Difference, Promise, compare, outcome
 from xbridge.testing._source import Recipe, find_function, host_copy, recipe_of
 from xbridge.testing.samples.lookup import samples_of
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from xbridge.testing._reachable import ReachableState
 
     Removal = tuple[str, Callable[["Call"], "Call"]]
+
+_FIRST = 4
+"""The numbers that are shown of a large array."""
 
 _SMALL = 11
 """Integers below it do not wrap around in any dtype, if a few are added or multiplied."""
@@ -56,7 +59,7 @@ class Call(NamedTuple):
     written: tuple[tuple[str, ...], str] = ((), "{}")
     """Statements before the call in a program, and the expression around it."""
     state: ReachableState | None = None
-    """What the function keeps between calls, if it is put back after a diagnosis."""
+    """What the function keeps between calls, if it is put back before each."""
 
     @classmethod
     def of(
@@ -102,6 +105,7 @@ class Call(NamedTuple):
         if arrays is None or run is None:
             arrays = [one.make() for one in self.recipes()]
             run = self.bind(arrays)
+        self._put_back()
         if self.by is not None:
             return self.by(self, run)
         actual = outcome(run)
@@ -121,20 +125,40 @@ class Call(NamedTuple):
 
     def run(self) -> Outcome:
         """Run the call with new arrays."""
+        self._put_back()
         return outcome(self.bind(one.make() for one in self.recipes()))
 
     def expected(self) -> Outcome:
         """Run the reference on NumPy's arrays."""
+        self._put_back()
         host = self.fill([host_copy(one.values) for one in self.recipes()])
         return outcome(partial(self.reference or self.f, *host.args, **host.kwargs))
+
+    def _put_back(self) -> None:
+        """Let the call be the first, if its state is known."""
+        if self.state is not None:
+            self.state.restore()
+
+    def nudged(self, sign: int) -> Call:
+        """Return the call with floating numbers that differ in their last bits, each in its own direction."""
+        return self.map(lambda one: one._replace(values=_nudge(one.values, sign)))
 
     def changed(self, arrays: list[Array]) -> str:
         """Return a sentence if an array was changed by the call."""
         for number, (recipe, array) in enumerate(zip(self.recipes(), arrays, strict=True)):
             now = samples_of(recipe.backend).read(array)
             if now.shape != recipe.values.shape or not same_numbers(now, recipe.values).all():
-                return f"array {number} was {recipe.values.tolist()} and became {now.tolist()}"
+                return f"array {number} was {_shown(recipe.values)} and became {_shown(now)}"
         return ""
+
+
+def _nudge(values: HostArray, sign: int) -> HostArray:
+    """Change floating numbers by a few of their last bits."""
+    if values.dtype.kind != "f":
+        return values
+    signs = np.resize((1, -1, -1, 1, 1), values.shape) * sign
+    moved: HostArray = (values * (1 + 4 * signs * np.finfo(values.dtype).eps)).astype(values.dtype)
+    return moved
 
 
 def describe(x: Any, given: list[Array] | None = None) -> Any:
@@ -154,6 +178,13 @@ def describe(x: Any, given: list[Array] | None = None) -> Any:
     if given is not None:
         given.append(x)
     return recipe
+
+
+def _shown(values: HostArray) -> str:
+    """Return the numbers of an array; a few and the number of all if a message has no place for them."""
+    if values.size <= MOST_LISTED:
+        return str(values.tolist())
+    return f"{str(values.reshape(-1)[:_FIRST].tolist())[:-1]}, ...] ({values.size} numbers)"
 
 
 def _like(x: Any, made: list[Any]) -> Any:

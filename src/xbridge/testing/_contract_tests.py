@@ -7,7 +7,7 @@ from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, cast
 
 from xbridge.errors import MissingLibraryError
-from xbridge.testing._contract import Contract, check_dtype, hold
+from xbridge.testing._contract import Contract, check_promises, hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ def contract(
     Raises
     ------
     OptionError
-        `dtype` is another word.
+        `dtype` is another word, or `raises` is no exception.
     MissingLibraryError
         Hypothesis is not installed.
 
@@ -79,7 +79,7 @@ def contract(
             "draw arrays", "Hypothesis is not installed", "pip install 'xbridge-array[testing]'"
         ) from error
     promised = Contract(**promises)
-    check_dtype(promised.dtype)
+    check_promises(promised)
 
     def decorate(f: Callable[..., Any]) -> Callable[..., None]:
         before = [*signature(f).parameters.values()][: -len(inputs) or None]

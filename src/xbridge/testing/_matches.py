@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from xbridge.errors import OptionError
 from xbridge.testing._call import Call, minimal
+from xbridge.testing._outcome import MOST_LISTED
 from xbridge.testing._reproduction import reproduction
 from xbridge.testing.check.findings import Finding, name_of
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.protocol import Array
     from xbridge.testing._outcome import Difference
+    from xbridge.testing._source import Recipe
 
 
 class MismatchError(AssertionError):
@@ -46,7 +48,9 @@ class MismatchError(AssertionError):
 
 
 def diagnose(call: Call, difference: Difference) -> Finding:
-    """Return the finding of a call that fails: with its necessary properties alone."""
+    """Return the finding of a call that fails: with its necessary properties alone, and short arrays."""
+    if any(one.values.size > MOST_LISTED for one in call.recipes()):
+        call = _shortened(call, difference.kind)
     simplest, needed = minimal(call, difference.kind)
     found = simplest.judge() or difference
     promise = call.promise
@@ -54,6 +58,25 @@ def diagnose(call: Call, difference: Difference) -> Finding:
     if call.state is not None:
         call.state.restore()
     return Finding(name_of(call.f), promise.backend, difference.kind, tuple(needed), found.message, text)
+
+
+def _shortened(call: Call, kind: str) -> Call:
+    """Return the call with shorter arrays, as short as they can be halved without a change of the problem."""
+    sides = {side for one in call.recipes() for side in one.values.shape}
+    for side in sorted(sides, reverse=True):
+        length = side
+        while length > 1:
+            again = call.fill(_cut(one, length, length // 2) for one in call.recipes())
+            found = again.judge()
+            if found is None or found.kind != kind:
+                break
+            call, length = again, length // 2
+    return call
+
+
+def _cut(one: Recipe, side: int, length: int) -> Recipe:
+    """Shorten the sides of one length."""
+    return one.with_values(one.values[tuple(slice(length if n == side else None) for n in one.values.shape)])
 
 
 def assert_matches_numpy(

@@ -11,6 +11,7 @@ import dis
 import sys
 from collections import deque
 from contextlib import suppress
+from copy import deepcopy
 from functools import partial
 from operator import is_
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -121,7 +122,16 @@ class ReachableState:
         elif isinstance(x, np.ndarray):
             if x.flags.writeable and not x.dtype.hasobject and x.nbytes <= _LARGEST_BUFFER:
                 self._undo.append(partial(np.copyto, x, x.copy()))
-        elif root_of(type(x).__module__) in self.roots and hasattr(x, "__dict__"):
+        elif hasattr(x, "load_state_dict") and hasattr(
+            x, "state_dict"
+        ):  # the words of torch, Flax and others
+            self._undo.append(partial(x.load_state_dict, deepcopy(x.state_dict())))
+            self._visit_instance(x, names)
+        else:
+            self._visit_instance(x, names)
+
+    def _visit_instance(self, x: Any, names: frozenset[str]) -> None:
+        if root_of(type(x).__module__) in self.roots and hasattr(x, "__dict__"):
             self._left += [(vars(x), names), (type(x), names)]
 
     def _remember(self, undo: Callable[[], object]) -> None:

@@ -18,10 +18,20 @@ if TYPE_CHECKING:
     from xbridge.testing._source import Recipe
 
 
+_MOST_WRITTEN = 1000
+"""The most numbers of an array in a program."""
+
+_LONGEST = 20_000
+"""The most characters of what a difference adds to a program, such as the arrays of another call."""
+
+
 def reproduction(call: Call, found: Difference) -> str:
     """Return a program without xbridge that shows a difference. It was run, or a comment says why not."""
     if not all(is_described(one.backend) for one in call.recipes()):
         return f"# no program: the kit has no source code for arrays of {call.promise.backend}"
+    sizes = [one.values.size for one in call.recipes()]
+    if max(sizes, default=0) > _MOST_WRITTEN or sum(map(len, found.program)) > _LONGEST:
+        return "# no program: its arrays would be too long to read"
     text = "\n".join(_lines(call, program(call), found))
     if call.promise.device.kind == "emu":
         return text.replace("'emu:0'", "'cuda'") + "\n# not run here: it needs an accelerator"

@@ -77,19 +77,24 @@ def grouped(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
     """Return one finding of each cause: with all its properties and functions, and the backends that have it.
 
     An exception of one line of a library in several functions is one cause, and so is one with the same
-    message if the line is not known. So is one problem of a function with
-    several properties of one group, such as dtypes.
+    message if the line is not known, or the array library refuses a layout. So is one problem of a function
+    with several properties of one group, such as dtypes, or with one property and several libraries, whose
+    messages and lines differ.
     """
-    by_function: dict[tuple[object, ...], _Group] = {}
+    by_line: dict[tuple[object, ...], _Group] = {}
     for one in findings:
-        key = (one.function, one.problem.partition(" ")[0], one.group or one.needed, one.line, one.category)
-        by_function.setdefault(key, _Group(one)).add(one)
+        same = (one.function, one.problem.partition(" ")[0], one.group or one.needed, one.category)
+        by_line.setdefault((*same, one.line), _Group(one)).add(one)
+    by_function: dict[tuple[object, ...], _Group] = {}
+    for at_line, group in by_line.items():
+        by_function.setdefault((*at_line[:-1], group.properties), group).merge(group)
     causes: dict[tuple[object, ...], _Group] = {}
     for group in by_function.values():
         one = group.finding
         cause: tuple[object, ...] = (one.function, one.problem, id(group))
         if one.problem.partition(" ")[0] in ("raises", "cuts", "computes"):
-            place = (one.line,) if one.line else (_NUMBER.sub("", one.message), one.group)
+            is_at_line = one.line and one.category != "layout"
+            place = (one.line,) if is_at_line else (_NUMBER.sub("", one.message), one.group)
             cause = (one.problem, *place, one.category)
         causes.setdefault(cause, group).merge(group)
     return [group.result() for group in causes.values()]
@@ -110,6 +115,11 @@ class _Group:
         self._backends[one.backend] = None
         self._words[one.property] = None
 
+    @property
+    def properties(self) -> tuple[str, ...]:
+        """The properties, without those that only add an argument to another one."""
+        return _plainest(self._words)
+
     def merge(self, other: _Group) -> None:
         """Add all findings of another group."""
         self._functions |= other._functions
@@ -120,7 +130,7 @@ class _Group:
         """Return a finding for all, and their backends."""
         first, *more = self._functions
         name = f"{first} and {len(more)} more" if more else first
-        return self.finding._replace(function=name, needed=_plainest(self._words)), list(self._backends)
+        return self.finding._replace(function=name, needed=self.properties), list(self._backends)
 
 
 def _plainest(words: Iterable[str]) -> tuple[str, ...]:

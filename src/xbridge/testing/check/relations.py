@@ -1,7 +1,7 @@
 """Rules that a function of arrays keeps with any library, and so with NumPy too.
 
 They find faults that all libraries share, which a comparison with NumPy cannot find: integers that wrap
-around, NaNs that comparisons drop, and differences from NumPy's function of the same name.
+around, NaNs that comparisons drop, negative axes, and differences from NumPy's function of the same name.
 """
 
 from __future__ import annotations
@@ -128,6 +128,30 @@ def _drops(_call: Call, run: Callable[[], Any], *, plain: Call, which: int) -> D
 
 def _shifted(index: int, values: HostArray, *, which: int) -> HostArray:
     return values * 1.5 + 0.25 if index == which else values
+
+
+# -- the same axis, counted from the end ---------------------------------------------------------
+
+
+def negative_axes(call: Call) -> Iterator[Stage]:
+    """Yield the calls with each negative axis, beside those with the same axis counted from the start."""
+    name = next((word for word in ("axis", "dim") if type(call.kwargs.get(word)) is int), "")
+    call = with_values(call, lambda _, v: v.reshape(1, 2, 3) if v.shape == (6,) else v)
+    axes = {one.values.ndim for one in call.recipes()}
+    if not name or len(axes) != 1:
+        return
+    (count,) = axes
+    if call._replace(kwargs={**call.kwargs, name: count}).expected().error is None:  # an axis of the result
+        return
+    options = {**call.options, "beside": "with the axis from the start"}
+    beside = call._replace(reference=partial(_from_start, call.f, name), options=options)
+    for axis in range(-count, 0):
+        yield Stage("axis", "a negative axis", beside._replace(kwargs={**call.kwargs, name: axis}))
+
+
+def _from_start(f: Callable[..., Any], name: str, /, *args: Any, **kwargs: Any) -> Any:
+    count = max(x.ndim for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray))
+    return f(*args, **{**kwargs, name: kwargs[name] + count})
 
 
 # -- NumPy's function of the same name -----------------------------------------------------------

@@ -10,10 +10,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from xbridge._registry.registry import get, known_backends
 from xbridge.backends import HOST
@@ -27,9 +25,9 @@ from xbridge.testing.check.findings import Finding, name_of
 from xbridge.testing.check.ghostwriting import write_test
 from xbridge.testing.check.names import begins_with, ends_with, has_word
 from xbridge.testing.check.native import library_of, on_plain_arrays, takes_only
-from xbridge.testing.check.relations import namesake, rules
+from xbridge.testing.check.relations import namesake, negative_axes, rules
 from xbridge.testing.check.shrinking import Failure, fail, shrink
-from xbridge.testing.check.signatures import bases, call_plainly
+from xbridge.testing.check.signatures import Base, bases, call_plainly
 from xbridge.testing.check.stages import Stage, devices_of, exists, plain, stages, with_values
 from xbridge.testing.check.targets import declared, unsafe
 from xbridge.testing.check.triage import DEFAULT, class_of_stage, classify
@@ -38,9 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-    from xbridge._core.protocol import HostArray
     from xbridge.testing._call import Call
-    from xbridge.testing.check.signatures import Base
     from xbridge.testing.check.targets import Declared, Target
 
 _OF_DTYPES = re.compile(
@@ -72,6 +68,12 @@ _LIKE = re.compile("like")
 
 _NO_AXIS = re.compile(r"axis|axes|dim|out of (bounds|range)", re.IGNORECASE)
 """Messages that a 0-d array has no axis, which NumPy's reductions ignore."""
+
+_CONSTANT = re.compile(r"stop|detach(ed)?|nograd|constant", re.IGNORECASE)
+"""Words in the names of functions whose purpose is a result without a gradient."""
+
+_MISSING = ("raises NotImplementedError", "raises ImportError", "raises ModuleNotFoundError")
+"""How a function says that it does not support a library."""
 
 _SETS = re.compile(r"unique|union1?d?|setdiff(1d)?|setxor(1d)?|intersect(1d)?|in1d|isin")
 """Words in the names of functions for which NaNs are not equal in the standard, and are in NumPy."""
@@ -203,7 +205,7 @@ class _Check:
     def run(self) -> Checked:
         """Check the function until the time is over. The findings are appended as they are found."""
         self._before("")
-        self._target, self._bases = arguments_of(self._target, self._words, self._backends)
+        self._target, self._bases = arguments_of(self._target, self._words, self._backends, self._announce)
         name, library = self._target.name, self._target.backend
         if not self._bases:
             return Checked(name, [], "no arguments were found with which it works; try --args")
@@ -288,6 +290,8 @@ class _Check:
             failure, needed = shrink(failure, self._package, limit.is_over)
         if _is_unstable(failure, needed):
             return True
+        if label.isidentifier() and label not in failure.call.kwargs:
+            label = ""
         group, words = _cause(stage, needed)
         words = [*words, f"{label}=" if label.isidentifier() else label] if label else words
         kind, message = failure.difference.kind, failure.difference.message
@@ -366,30 +370,35 @@ def _is_unstable(failure: Failure, needed: list[str]) -> bool:
         return False
     usual = call.expected()
     for sign in (1, -1):
-        moved = with_values(call, partial(_nudge, sign=sign)).expected()
+        moved = call.nudged(sign).expected()
         if compare(moved, usual, Promise(HOST, get(HOST).devices()[0], dtype="any")) is not None:
             return True
     return False
 
 
-def _nudge(_index: int, values: HostArray, *, sign: int) -> HostArray:
-    """Change floating numbers by a few of their last bits, each in its own direction."""
-    if values.dtype.kind != "f":
-        return values
-    signs = np.resize((1, -1, -1, 1, 1), values.shape) * sign
-    moved: HostArray = (values * (1 + 4 * signs * np.finfo(values.dtype).eps)).astype(values.dtype)
-    return moved
-
-
-def arguments_of(target: Target, words: dict[str, str], backends: Iterable[str]) -> tuple[Target, list[Base]]:
+def arguments_of(
+    target: Target,
+    words: dict[str, str],
+    backends: Iterable[str],
+    announce: Callable[[str, Call], object] = lambda _backend, _call: None,
+) -> tuple[Target, list[Base]]:
     """Return the arguments with which a function works: with NumPy, or with the library that it is of.
 
     A function whose results are of another library than NumPy's arguments is one of that library. It is
-    compared with itself for plain arrays.
+    compared with itself for plain arrays. Each call that is tried is announced: it may end the process.
     """
+
+    def announced(f: Callable[..., Any], backend: str) -> Callable[..., Any]:
+        @wraps(f)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            announce(backend, plain(target, Base(args, kwargs), backend))
+            return f(*args, **kwargs)
+
+        return call
+
     place = ("", "") if target.code else target.place
     find = partial(bases, target.declaration or target.function, words, place=place)
-    found = [*find(target.reference or target.function)]
+    found = [*find(announced(target.reference or target.function, HOST))]
     library = ""
     if target.reference is None and found:
         library = library_of(call_plainly(target.function, found[0]).result)
@@ -399,7 +408,7 @@ def arguments_of(target: Target, words: dict[str, str], backends: Iterable[str])
         return target, found
     for backend in (library,) if library else _libraries_of(target, backends):
         alone = on_plain_arrays(target.function, backend)
-        found = [*find(alone)]
+        found = [*find(announced(alone, backend))]
         if found:
             return target._replace(backend=backend, reference=alone), found
     return target, []
@@ -431,13 +440,14 @@ def _all_stages(call: Call, target: Target, known: Declared, *, is_first: bool) 
     if backend == HOST:
         if is_first:
             yield from rules(call, short)
+        yield from negative_axes(call)
         reference = namesake(call, short)
         for stage in stages(call, (), is_first=is_first) if reference else ():
             if stage.group in ("values", "shape"):
                 options = {**stage.call.options, "dtype": "any"}
                 call_beside = stage.call._replace(reference=reference, options=options)
                 yield Stage("NumPy's function", stage.label, call_beside)
-    if backend == "torch" and is_first and not ends_with(short, _LIKE):
+    if backend == "torch" and is_first and not ends_with(short, _LIKE) and not has_word(short, _CONSTANT):
         yield Stage(
             "derived",
             "requires_grad",
@@ -499,16 +509,32 @@ def _is_noise(stage: Stage, difference: Difference) -> bool:
     """Return True if a library refuses what it does not have, or NumPy refuses more."""
     name, kind = name_of(stage.call.f), difference.kind
     refused = kind.startswith("raises") and (
-        stage.group == "NumPy's function"
-        or kind == "raises NotImplementedError"
+        stage.group in ("NumPy's function", "axis")
+        or kind in _MISSING
         or _UNSUPPORTED.search(difference.message)
         or (_OF_DTYPES.search(difference.message) and not _has_usual_dtype(stage.call))
+        or _is_of_library(stage.call, name, difference.message)
     )
     return bool(
         refused
         or kind in ("does not raise", "raises")
         or (kind == "values" and stage.call.by is None and _is_unordered(name))
         or (kind == "backend" and "numpy" in name)  # it is the purpose
+        or (
+            name.endswith("_") and (kind == "changes its input" or "read-only" in difference.message)
+        )  # in place
         or (stage.label == "0-d" and (kind == "shape" or _NO_AXIS.search(difference.message)))
         or ("NaN" in stage.label and has_word(name, _SETS))
     )
+
+
+def _is_of_library(call: Call, name: str, message: str) -> bool:
+    """Return True if the library's own function of that name refuses the same arguments in the same words."""
+    backend, arrays = get(call.promise.backend), [one.make() for one in call.recipes()]
+    if backend.name == HOST:
+        return False
+    own = getattr(outcome(partial(backend.namespace, arrays[0])).result, name, None)
+    if own is None or own is call.f:
+        return False
+    error = outcome(call._replace(f=own).bind(arrays)).error
+    return error is not None and message == f"{type(error).__name__}: {first_line(error)}"

@@ -1,4 +1,4 @@
-"""The smallest call that fails as another one does: fewer properties, shorter sides, plainer numbers.
+"""The smallest call that fails as another one does: of fewer arguments, with plain properties and values.
 
 Each step is kept if the call still fails in the same way, and in the same line of the library. A call that
 fails because of its properties keeps passing without them, so that the cause stays the same.
@@ -99,6 +99,8 @@ def shrink(failure: Failure, package: str, is_over: Callable[[], bool]) -> tuple
 def _simpler(call: Call) -> Iterator[Call]:
     """Yield calls that are simpler in one way, the largest steps first."""
     recipes = call.recipes()
+    for name in call.kwargs:
+        yield call._replace(kwargs={k: value for k, value in call.kwargs.items() if k != name})
     for _, remove in removals(call):
         yield remove(call)
     for number, one in enumerate(recipes):

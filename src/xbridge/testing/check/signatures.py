@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 
 _ARRAY = re.compile(r"array|tensor|ndarray|matrix|sequence", re.IGNORECASE)
 _ARRAYS = re.compile(r"[\w.]*(union\[[\w.]*)?(tuple|list|sequence)\[.*(array|tensor)", re.IGNORECASE)
+_BOOLEANS = re.compile(
+    r"((array[-_ ]?like|ndarray|array|tensor)s?(,| of)? ?(dtype=?)?(np\.)?bool(ean)?s?"
+    r"|bool(ean)? (nd)?array)\b"
+    r"(?!,? (or|int|float))",
+    re.IGNORECASE,
+)
+"""Types of arrays of truth values alone."""
+
 _ARRAY_NAMES = {
     *("x", "y", "z", "a", "b", "c", "m", "v", "w", "X", "Y", "A", "B", "x1", "x2", "arr", "array", "values"),
     *("data", "samples", "obs", "y_true", "y_pred", "y_score"),
@@ -226,6 +234,8 @@ def _kind(parameter: inspect.Parameter, text: str, word: str) -> tuple[str, tupl
         return "other", (8, 2, 5) if name.startswith(("num", "n_")) else (2, 1, 3)
     if _ARRAYS.match(hint):
         return "arrays", ()
+    if _BOOLEANS.search(text):
+        return "array bool", ()
     if _ARRAY.search(hint) or _ARRAY.search(text) or (name in _ARRAY_NAMES and not hint and not text):
         return "array", ()
     if re.search(r"\bint(eger)?\b", text):

@@ -38,7 +38,12 @@ OFF = ("special-values", "dtypes", "options", "lazy")
 
 DEFAULT = tuple(name for name in CLASSES if name not in OFF)
 
-_OF_GROUPS = {"values": "special-values", "NumPy's function": "special-values", "dtype": "dtypes"}
+_OF_GROUPS = {
+    "values": "special-values",
+    "NumPy's function": "special-values",
+    "dtype": "dtypes",
+    "axis": "values",
+}
 
 
 def read_classes(text: str) -> tuple[str, ...]:

@@ -206,8 +206,11 @@ class _Worker:
         return self._process.returncode
 
     def last_error(self) -> str:
-        """Return the last line that was written to stderr."""
-        return (self._errors.read_text("utf-8", "replace").strip().splitlines() or [""])[-1]
+        """Return the last line of the traceback with which the process ended; "" if it ended otherwise."""
+        text = self._errors.read_text("utf-8", "replace").strip()
+        return (
+            text.splitlines()[-1] if self.status == 1 and "Traceback (most recent call last)" in text else ""
+        )
 
 
 def _searching() -> str:
@@ -310,9 +313,8 @@ def _run_worker(
         used = time.monotonic() - begun
         if worker.is_late:
             return done, _HANGS, used
-        status = worker.status or 0
-        reason = worker.last_error() or f"its process ends with {status}"
-        return done, "ends the process" if status < 0 else f"cannot be checked: {reason}", used
+        error = worker.last_error()
+        return done, f"cannot be checked: {error}" if error else "ends the process", used
 
 
 def _ended(name: str, reason: str, stored: Path, children: Children) -> Checked:
@@ -333,14 +335,19 @@ def _is_confirmed(code: str, reason: str, children: Children) -> bool:
     """Return True if a program ends its process, or does not end, by itself too; or if it needs a device."""
     if "emu:" in code:
         return True
-    process = children.start(_searching() + code)
+    process = children.start(_searching() + _AT_END + code)
     try:
         status = process.wait(2 * _PATIENCE)
     except subprocess.TimeoutExpired:
         return reason == _HANGS
     finally:
         children.stop(process)
-    return status < 0 and reason != _HANGS
+    return status != _USUAL and reason != _HANGS
+
+
+_USUAL = 99
+_AT_END = f"import atexit, os\natexit.register(os._exit, {_USUAL})\n"
+"""A program that comes to its end, or raises, has this status. `os._exit` and signals give another one."""
 
 
 def write_names(path: str, spec: str) -> None:
