@@ -122,7 +122,8 @@ def asarray(obj: object, like: object, name: str | ModuleType | None, options: C
         if fn is convert:
             known = converter(target.name, type(obj), asked)
         else:
-            known = literal_converter(None if name is None and like is None else target, checked, asked)
+            free = name is None and like is None
+            known = literal_converter(type(obj), None if free else target, checked, asked)
         if known is not decline:
             key = given.key("asarray", name, type(obj), type(like))
             record_asarray(key, version, known, near, with_like=like is not None)
