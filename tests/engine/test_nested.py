@@ -556,16 +556,15 @@ def endless() -> list[Any]:
 
 @pytest.mark.parametrize("x", [[[], [1]], [[1], [2, 3]], [[[1]], [[2, 3]]], endless()])
 def test_outline__none_for_what_has_no_shape(x: Any) -> None:
-    """A list without a shape has no outline."""
+    """A list of rows without a shape has no outline."""
     assert sequences.outline(x) is None
 
 
 @pytest.mark.parametrize(
     ("x", "shape", "leaves"),
     [
-        ([], (0,), []),
         ([[], []], (2, 0), []),
-        ((1, (2,)), (2,), [1, (2,)]),
+        (([1, (2,)],), (1, 2), [1, (2,)]),
         ([(1, 2.0), [None, "a"]], (2, 2), [1, 2.0, None, "a"]),
     ],
 )

@@ -27,7 +27,7 @@ from xbridge._plan.options import PLAIN, CallOptions
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
-from xbridge._registry.call_cache import cached, decline, direct, unchanged
+from xbridge._registry.call_cache import as_found, cached, decline, direct, unchanged
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import (
@@ -178,7 +178,7 @@ def _number_filler(
     own = target or host
     key = options_of_stack(from_numbers, options, given).key("convert", own.name, host.array_types[0])
     # NumPy's dtypes of Python numbers are its default dtypes, so nothing more is done with the array.
-    finish = unchanged if own is host and not named else _as_found(lambda _: cached.get(key, decline))
+    finish = unchanged if own is host and not named else as_found(lambda _: cached.get(key, decline))
     make, ends = sequences.array_of(kinds), None
     whole = int in kinds and kinds <= sequences.WHOLE
     if whole and named and category(named) == "int" and named != _WIDE[int]:
@@ -206,34 +206,16 @@ def _stacker_filler(
     stack, owner = found
     asked = options_of_stack(from_arrays, options, given)
     asked = PLAIN if asked.are_plain() else asked
-    finish = _as_found(lambda cls: converter(target.name, cls, asked))
+    finish = as_found(lambda cls: converter(target.name, cls, asked))
+    cut = owner.detach if owner.autograd and owner is not target else None  # new memory needs no protection
 
     def fill(_: object, leaves: Sequence[Any], shape: tuple[int, ...] | None) -> Array | None:
         row = stack(list(leaves), shape or (len(leaves),))
         if row is None:
             return None
-        return finish(row if owner is target else owner.detach(row))  # new memory needs no protection
+        return finish(cut(row) if cut else row)
 
     return fill
-
-
-def _as_found(find: Callable[[type], Convert]) -> Convert:
-    """Return a function that converts as the one that is found for the type of an array.
-
-    That is looked up again if it declines: what it can convert may have become known elsewhere. All arrays
-    are of one type.
-    """
-    found: Convert = decline
-
-    def convert(x: Array) -> Array | None:
-        nonlocal found
-        y = found(x)
-        if y is None:
-            found = find(type(x))
-            y = found(x)
-        return y
-
-    return convert
 
 
 def _leading(leaves: Sequence[Array], kinds: frozenset[type]) -> Backend | None:
@@ -429,6 +411,8 @@ def _stack_of(kinds: frozenset[type], target: Backend, options: Options) -> tupl
             return None
         return partial(_stack_scalars, sequences.array_of_scalars(kinds)), host
     numbers, kinds = kinds.intersection(NUMBERS), kinds.difference(NUMBERS)
+    if any(map(_is_scalar, kinds)):  # they have no shape, and arrays beside them seldom have none
+        return None
     backends = {backend_for(kind) for kind in kinds}
     backend = next(iter(backends)) if len(kinds) == 1 else target if target in backends else host
     if backend is None or (backend is target and not (backend.stack_many or backend.host_only)):
@@ -439,17 +423,17 @@ def _stack_of(kinds: frozenset[type], target: Backend, options: Options) -> tupl
     if not kinds <= converters.keys() or (numbers and options.dtype):
         return None
     rules = target if backends == {target} else host
-    mixed = bool(numbers) or len(kinds) > 1
+    several = numbers or len(kinds) > 1
+    convert = _one_after_the_other(converters) if several or backend is not stacker else None
 
     def stack(leaves: list[Array], shape: tuple[int, ...]) -> Array | None:
         given: list[Array] | None = _with_numbers(leaves, numbers, stacker, rules) if numbers else leaves
-        if given is not None and (mixed or many is None):
-            given = [converters[type(x)](x) for x in given]
-            given = None if any(x is None for x in given) else given
+        if given is not None and convert:
+            given = convert(given)
         if given is None:
             return None
         if many is None:
-            return _stack_hosts(given, shape)
+            return _stack_hosts(given, shape, host)
         row = many(given)
         if row is None and backend is target and not numbers:
             alike = _promote_at_once(given, target, options, rules)
@@ -467,13 +451,28 @@ def _stack_scalars(
     return row if row is None or len(shape) == 1 else row.reshape(shape)
 
 
-def _stack_hosts(leaves: list[HostArray], shape: tuple[int, ...]) -> Array | None:
+def _one_after_the_other(converters: dict[type, Convert]) -> Callable[[list[Array]], list[Array] | None]:
+    """Return the function that converts arrays, each by the converter for its type; None if one declines."""
+
+    def convert(xs: list[Array]) -> list[Array] | None:
+        made = []
+        for x in xs:
+            y = converters[type(x)](x)
+            if y is None:
+                return None
+            made.append(y)
+        return made
+
+    return convert
+
+
+def _stack_hosts(leaves: list[HostArray], shape: tuple[int, ...], host: Backend) -> Array | None:
     """Stack views of the host."""
-    dtype, _ = _dtype_and_shape(leaves[0])
+    dtype = leaves[0].dtype
     known = dtype in NATIVE or dtype.name in DTYPES  # NumPy computes the name in Python
     if not known or len(set(map(_dtype_and_shape, leaves))) > 1:
         return None
-    return get(HOST).stack(leaves, shape)
+    return host.stack(leaves, shape)
 
 
 def _with_numbers(

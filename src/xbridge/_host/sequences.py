@@ -34,7 +34,7 @@ _NO_ARRAYS = (*LITERALS, str, type(None))
 _DEEPEST = 64
 _MANY = 1 << 16
 """The most rows of nested lists that are looked at before they are known to end."""
-ROWS = frozenset((list, tuple))
+ROWS: frozenset[type] = frozenset((list, tuple))
 """The types of nested lists. Their subclasses may hide what they hold."""
 WHOLE = frozenset((bool, int))
 """The types of Python's whole numbers."""
@@ -94,12 +94,12 @@ def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostA
 
 
 def outline(x: Nested) -> tuple[tuple[int, ...], Sequence[Any], frozenset[type]] | None:
-    """Return the shape of nested lists and tuples, their items, and the types of these; None if ragged.
+    """Return the shape of a list of rows, the items of the rows, and the types of these; None if ragged.
 
-    Nothing is asked of the items.
+    Rows are lists and tuples, and those of rows are opened too. Nothing is asked of the items.
     """
     shape: tuple[int, ...] = (len(x),)
-    rows, kinds = x, frozenset(map(type, x))
+    rows, kinds = x, ROWS
     while kinds and kinds <= ROWS:
         lengths = set(map(len, rows))
         if len(lengths) > 1 or len(rows) > _MANY or len(shape) == _DEEPEST:
@@ -137,7 +137,8 @@ def array_of_scalars(kinds: frozenset[type]) -> Callable[[list[Any]], HostArray 
     The array has their common dtype. `kinds` are their types. Return None if a value might be lost.
     """
     if kinds <= _OF_TYPES.keys() and len(kinds) == 1:
-        return partial(np.array, dtype=_OF_TYPES[next(iter(kinds))])
+        dtype = _OF_TYPES[next(iter(kinds))]
+        return lambda scalars: np.array(scalars, dtype)
     return partial(_of_scalars, kinds)
 
 
