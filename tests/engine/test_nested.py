@@ -547,6 +547,14 @@ def test_scalars_without_a_common_dtype_are_refused() -> None:
             xbridge.asarray([brain, np.int16(1)])
 
 
+def test_scalars_of_another_package_are_stacked_in_their_dtype() -> None:
+    """Only the types of NumPy's own scalars are known to have one dtype."""
+    brain = pytest.importorskip("ml_dtypes").bfloat16
+    for _ in range(3):
+        found = xbridge.asarray([brain(1), brain(2.5)])
+        assert (found.dtype.name, found.tolist()) == ("bfloat16", [1.0, 2.5])
+
+
 def endless() -> list[Any]:
     """A list that contains itself twice, so that it has more rows at each depth."""
     x: list[Any] = []
