@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from xbridge._core.entry_points import MISSING, call_error, entry_point, inner_entry_point
 from xbridge._core.tracebacks import shorten
-from xbridge._registry.call_cache import decline, direct, lookup, staying
+from xbridge._registry.call_cache import decline, direct, lookup, made
 from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS, XBridgeError
 
@@ -128,22 +128,23 @@ def to_backend(
     """
     if TYPE_CHECKING:
         more, other = surplus()
-    if device is None and dtype is None and copy is None and grad is None and not (more or other):
-        try:
-            convert = direct[backend][type(x)]
-        except FOREIGN_ERRORS:  # a module, or not a name
-            convert = decline
-        y = convert(x)
+    if not (more or other):
+        if device is None and dtype is None and copy is None and grad is None:
+            try:
+                convert = direct[backend][type(x)]
+            except FOREIGN_ERRORS:  # a module, or not a name
+                convert = decline
+            y = convert(x)
+            if y is not None:
+                return y
+        key = ("convert", backend, type(x), None, device, dtype, copy, grad, None, None)
+        y = lookup(key, copy)(x)
         if y is not None:
             return y
     if more or other or x is MISSING or backend is MISSING:
         raise call_error(
             to_backend, (x, backend, *more), other, device=device, dtype=dtype, copy=copy, grad=grad
         )
-    key = ("convert", backend, type(x), None, device, dtype, copy, grad, None, None)
-    y = lookup(key, copy)(x)
-    if y is not None:
-        return y
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
@@ -203,20 +204,22 @@ def to_numpy(
     """
     if TYPE_CHECKING:
         more, other = surplus()
-    if dtype is None and copy is None and grad is None and writable is None and not (more or other):
-        try:
-            convert = _to_host[type(x)]
-        except KeyError:
-            convert = decline
-        host: HostArray | None = convert(x)
+    if not (more or other):
+        host: HostArray | None
+        if dtype is None and copy is None and grad is None and writable is None:
+            try:
+                convert = _to_host[type(x)]
+            except KeyError:
+                convert = decline
+            host = convert(x)
+            if host is not None:
+                return host
+        key = ("convert", HOST, type(x), None, None, dtype, copy, grad, None, writable)
+        host = lookup(key, copy, None, writable)(x)
         if host is not None:
             return host
     if more or other or x is MISSING:
         raise call_error(to_numpy, (x, *more), other, dtype=dtype, copy=copy, grad=grad, writable=writable)
-    key = ("convert", HOST, type(x), None, None, dtype, copy, grad, None, writable)
-    host = lookup(key, copy, None, writable)(x)
-    if host is not None:
-        return host
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
@@ -470,24 +473,23 @@ def asarray(
     """
     if TYPE_CHECKING:
         more, other = surplus()
-    if (like is device is dtype is None and copy is None and grad is None and requires_grad is None) and not (
-        more or other
-    ):
-        try:
-            convert = (staying if backend is None else direct[backend])[type(obj)]
-        except FOREIGN_ERRORS:  # as in `to_backend`
-            convert = decline
-        y = convert(obj)
+    if not (more or other):
+        if like is device is dtype is None and copy is None and grad is None and requires_grad is None:
+            try:
+                convert = made[backend][type(obj)]
+            except FOREIGN_ERRORS:  # as in `to_backend`
+                convert = decline
+            y = convert(obj)
+            if y is not None:
+                return y
+        key = ("asarray", backend, type(obj), type(like), device, dtype, copy, grad, requires_grad, None)
+        repeat = lookup(key, copy, requires_grad)
+        y = repeat(obj) if like is None else repeat(obj, like)
         if y is not None:
             return y
     if more or other or obj is MISSING:
         given = {"backend": backend, "device": device, "dtype": dtype, "copy": copy, "grad": grad}
         raise call_error(asarray, (obj, *more), other, **given, requires_grad=requires_grad)
-    key = ("asarray", backend, type(obj), type(like), device, dtype, copy, grad, requires_grad, None)
-    repeat = lookup(key, copy, requires_grad)
-    y = repeat(obj) if like is None else repeat(obj, like)
-    if y is not None:
-        return y
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 

@@ -22,7 +22,7 @@ from xbridge._engine import convert
 from xbridge._host import memory
 from xbridge._plan.options import PLAIN, CallOptions
 from xbridge._registry import call_cache, registry
-from xbridge._registry.call_cache import cached, direct, staying
+from xbridge._registry.call_cache import cached, direct, made
 from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def outcome(call: Call, x: Any) -> tuple[object, ...]:
 
 
 def tables() -> list[dict[Any, Any]]:
-    return [cached, staying, *direct.values()]
+    return [cached, *made.values(), *direct.values()]
 
 
 def restore(taught: list[dict[Any, Any]]) -> None:
@@ -1060,9 +1060,36 @@ def enter_and_leave() -> None:
         pass
 
 
+class SubScalar(np.float64):
+    """A class of scalars."""
+
+
+SCALARS = [dtype.type(1) for dtype in sorted(memory.NATIVE, key=str)]
+ODD_SCALARS = [np.longlong(1), np.longdouble(1), SubScalar(1), np.str_("1"), np.datetime64("2026-01-01")]
+SCALAR_CALLS: dict[str, Call] = {
+    "to_numpy": xbridge.to_numpy,
+    "to_backend": lambda x: xbridge.to_backend(x, "torch"),
+    "asarray": xbridge.asarray,
+    "asarray to torch": lambda x: xbridge.asarray(x, backend="torch"),
+    "align": lambda x: xbridge.align(torch.ones(1), x)[1],
+    "tree": lambda x: tree.to_backend([x], "torch")[0],
+    "function": lambda x: by_numpy(1, y=x),
+}
+
+
+@pytest.mark.parametrize("call", SCALAR_CALLS.values(), ids=SCALAR_CALLS)
+@pytest.mark.parametrize("x", [*SCALARS, *ODD_SCALARS], ids=lambda x: type(x).__name__)
+def test_scalar_is_converted_as_planned(call: Call, x: Any) -> None:
+    """Most of NumPy's scalars are converted without a plan, as their arrays."""
+    with planned():
+        expected = outcome(call, x)
+    assert outcome(call, x) == expected
+    assert outcome(call, x) == expected
+
+
 WHOLE: dict[str, Call] = {
     "to_backend": converted,
-    "scalar": lambda x: xbridge.to_backend(x[0], "torch"),
+    "scalar": lambda x: xbridge.to_backend(x[0], "torch", dtype="float32"),
     "leaf": lambda x: xbridge.asarray(x, backend="torch", requires_grad=True),
     "like": lambda x: xbridge.asarray(x, like=torch.ones(1), copy=True),
     "align": lambda x: xbridge.align(torch.ones(1), x, copy=True)[1],
@@ -1416,8 +1443,8 @@ def test_call_cache__number_of_calls_is_bounded(monkeypatch: pytest.MonkeyPatch)
         assert xbridge.align(np.ones(1), like=like)[0].shape == (1,)
     assert len(cached) == 2
     for _ in range(2):
-        assert xbridge.to_backend(np.float64(2), "torch").item() == 2.0
-    assert np.float64 not in direct["torch"]
+        assert xbridge.to_backend(SubScalar(2), "torch").item() == 2.0
+    assert SubScalar not in direct["torch"]
 
 
 def test_call_cache__replaces_the_oldest_list(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,20 @@ KEYS: dict[str, tuple[Call, str, Any, Any, CallOptions]] = {
         None,
         CallOptions(dtype="float32", writable=True),
     ),
+    "restore": (
+        lambda x: xbridge.align_back(x)[1](x, dtype="float32"),
+        "convert",
+        np.ndarray,
+        None,
+        CallOptions(device="cpu", dtype="float32"),
+    ),
+    "restore a tree": (
+        lambda x: xbridge.align_back(x)[1]([x], dtype="float32"),
+        "tree",
+        (),
+        None,
+        CallOptions(device="cpu", dtype="float32"),
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -142,3 +143,28 @@ def test_copy__hard_pairs_are_of_both_kinds() -> None:
     """The hard pairs are of both kinds."""
     buffer = np.zeros(4000, np.uint8)
     assert {overlaps(one.over(buffer), other.over(buffer)) for one, other in HARD} == {True, False}
+
+
+CASTS = [
+    *itertools.product(
+        ["bool", "int8", "int64", "float16", "float64", "bfloat16"],
+        ["bool", "int8", "uint64", "float16", "float32", "complex64", "complex128"],
+    ),
+    ("complex128", "complex64"),
+    ("complex64", "complex128"),
+]
+
+
+@pytest.mark.parametrize(("source", "dtype"), CASTS)
+@pytest.mark.filterwarnings("error")
+def test_caster__casts_as_numpy_does_without_a_warning(source: str, dtype: str) -> None:
+    """What is known of the dtype of an array changes no value, and nothing is said of those that overflow."""
+    pytest.importorskip("ml_dtypes")
+    x = np.array([0, 1, 100, 1e5, np.inf, np.nan][: 3 if source in ("bool", "int8", "int64") else None])
+    with np.errstate(all="ignore"):
+        x = x.astype(memory.native_dtype(source))
+    made = memory.caster(x.dtype, dtype)(x)
+    with np.errstate(all="ignore"):
+        expected = memory.check_castable(x, np.dtype(dtype)).astype(dtype)
+    assert same_bits(made, expected)
+    assert not overlaps(made, x)

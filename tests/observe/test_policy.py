@@ -21,7 +21,7 @@ import xbridge
 from xbridge import PolicyError, policy, unsafe_share
 from xbridge._observe import policy as _policy
 from xbridge._registry import registry
-from xbridge._registry.call_cache import direct, staying
+from xbridge._registry.call_cache import direct, made
 from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
@@ -372,7 +372,7 @@ def test_policy__line_is_warned_of_once_as_python_does() -> None:
 
 def tables() -> dict[str, dict[type, Any]]:
     """The hot tables, by the name of the target."""
-    return {**direct, "none": staying}
+    return {**direct, **{f"made, {name}": table for name, table in made.items()}}
 
 
 def test_policy__hot_table_is_empty_while_a_policy_stands_and_full_again_after_the_last() -> None:
@@ -380,7 +380,7 @@ def test_policy__hot_table_is_empty_while_a_policy_stands_and_full_again_after_t
     xbridge.to_numpy(np.ones(2))
     full = {name: set(table) for name, table in tables().items()}
     assert full["numpy"]
-    assert full["none"]
+    assert full["made, None"]
     outer, inner = policy(copies="warn"), policy(casts="warn")
     with outer:
         with inner:

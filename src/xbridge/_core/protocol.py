@@ -234,6 +234,10 @@ class Backend(Protocol):
     def scalar_types(self) -> tuple[type, ...]:
         """Types of its scalars, each of which stands for a 0-d array on the host. Default: none."""
 
+    @property
+    def fast_scalar_types(self) -> tuple[type, ...]:
+        """Types of scalars that `numpy.asarray` converts to an array of a numeric dtype. Default: none."""
+
     def owns(self, cls: type, /) -> bool:
         """Return True if instances of the class are the library's arrays or scalars.
 
@@ -583,6 +587,7 @@ CONSTANTS: dict[str, type] = {
     "scalar_types": tuple,
     "host_casts": frozenset,
     "fast_types": tuple,
+    "fast_scalar_types": tuple,
 }
 """Constants that a backend may write, and their types."""
 

@@ -185,8 +185,15 @@ def _within(backend: Backend, x: Array, plan: Plan) -> _Found | None:
     kind = look(x) if look else None
     if look is None or kind is None:
         return None
-    steps = [(getattr(step.module, step.op), step.args) for step in plan.steps]
+    steps = [_call_of(step, backend, x) for step in plan.steps]
     return _Found((kind,), _in_turn(steps), partial(_by_kind, look, failures=_FAILURES))
+
+
+def _call_of(step: Step, backend: Backend, x: Array) -> Step_:
+    """Return the function of a step within a library, with its arguments."""
+    if backend.name == HOST and step.op == "astype":
+        return _host.caster(x.dtype, *step.args), ()
+    return getattr(step.module, step.op), step.args
 
 
 def _between(x: Array, plan: Plan) -> _Found | None:
@@ -194,8 +201,8 @@ def _between(x: Array, plan: Plan) -> _Found | None:
     source, options = plan.conversion.source, plan.conversion.options
     plain, pending, host = _without_changes(type(x), plan), source.plan_pending, source.fast_to_numpy(x)
     look = None if source.name == HOST else source.fast_to_numpy
-    shared = _if_writable if options == Options(writable=True) else None
-    choose: Callable[..., Convert] = partial(_by_view, look, plain, pending, shared)
+    shares = options == Options(writable=True)
+    choose: Callable[..., Convert] = partial(_by_view, look, plain, pending, shares)
     kind: tuple[object, ...]
     convert: Convert | None
     if host is None:
@@ -299,26 +306,35 @@ def _by_view(
     look: Convert | None,
     plain: Convert | None,
     pending: Convert | None,
-    shared: Convert | None,
+    shares: bool,  # noqa: FBT001 -- `partial` gives it by position
     kinds: Kinds,
     state: State,
 ) -> Convert:
     """Return the function that finds what to do by the view of the host, or by what is pending.
 
-    An array of the host's own library is its own view.
+    An array of the host's own library is its own view. With `shares`, a view that can be written is the
+    result.
     """
     find = kinds.get
+    others = _by_kind(pending, kinds, state) if pending else decline
+    if plain:
+        return _either(plain, others) if pending else plain
 
-    def convert(host: HostArray) -> Array | None:
-        known = find((host.dtype, host.flags.num, state()))
+    def convert(x: Array) -> Array | None:
+        host = look(x) if look else x
+        if host is None:
+            return others(x)
+        flags = host.flags
+        if shares and flags.writeable:
+            return host
+        known = find((host.dtype, flags.num, state()))
         try:
-            return None if known is None else known(host)
+            y = None if known is None else known(host)
         except XBridgeError:  # a value is lost: the plan says so in words about this array
-            return None
+            y = None
+        return others(x) if y is None else y
 
-    found = convert if shared is None else _either(shared, convert)
-    usual = plain or (both(look, found) if look else found)
-    return _either(usual, _by_kind(pending, kinds, state)) if pending else usual
+    return convert
 
 
 def _without_graph(
@@ -402,10 +418,6 @@ def _bound(fn: Callable[..., Any], args: tuple[Any, ...]) -> Convert:
         (arg,) = args
         return lambda x: fn(x, arg)
     return lambda x: fn(x, *args)
-
-
-def _if_writable(host: HostArray) -> HostArray | None:
-    return host if host.flags.writeable else None
 
 
 def each(converters: Sequence[Convert | None]) -> Callable[[Sequence[Any]], list[Any] | None]:
@@ -505,43 +517,55 @@ def record_tree(name: str | ModuleType, options: CallOptions, *, scalars: bool) 
         record(key, version, _tree_converter(get(name).name, options, scalars=scalars))
 
 
+class _Leaves(dict[type, "Convert | None"]):
+    """What converts the leaves of each type, which is found out once; None for containers."""
+
+    def __init__(self, find: Callable[[type], Convert]) -> None:
+        super().__init__(dict.fromkeys(_CONTAINERS))
+        self._find = find
+
+    def __missing__(self, cls: type) -> Convert:
+        found = self._find(cls)
+        if found is not decline:  # more may be known when it is asked again
+            self[cls] = found
+        return found
+
+
 def _tree_converter(name: str, options: CallOptions, *, scalars: bool) -> Convert:
     """Return the function that converts small trees, or declines: each type of a leaf has a converter."""
-    converters: dict[type, Convert | None] = dict.fromkeys(_CONTAINERS)
+    converters = _Leaves(partial(_leaf_converter, name, options=options, scalars=scalars))
 
-    def convert(tree: Any) -> Any:
-        seen: list[Any] = []
-        made = inside(tree, seen) if type(tree) in _CONTAINERS else None
-        if made is not None and len(set(map(id, seen))) < len(seen):
-            arrays = [id(x) for x in seen if type(x) not in _NO_ARRAYS]
-            if len(set(arrays)) < len(arrays):  # an array that occurs several times is converted once
-                return None
-        return made
-
-    def inside(tree: Any, seen: list[Any]) -> Any:
+    def convert(tree: Any, around: list[Any] | None = None) -> Any:
+        """Convert a tree. `around` are the leaves and containers of that around it."""
         cls = type(tree)
-        form = tree if cls is tuple else tree.copy()  # another thread may change it
-        xs = form.values() if cls is dict else form
+        if cls is tuple:
+            form = xs = tree
+        elif cls is dict:
+            form = tree.copy()  # another thread may change it
+            xs = form.values()
+        elif cls is list:
+            form = xs = tree.copy()
+        else:
+            return None
+        seen = [] if around is None else around
         seen += xs
         if len(seen) > FEW:
             return None
         made = []
         for x in xs:
-            kind = type(x)
-            one = converters.get(kind, decline)
-            if one is decline:
-                one = _leaf_converter(name, kind, options, scalars=scalars)
-                if one is decline:
-                    return None
-                converters[kind] = one
-            y = one(x) if one else inside(x, seen)
+            one = converters[type(x)]
+            y = one(x) if one else convert(x, seen)
             if y is None and x is not None:
                 if one:
-                    converters.pop(kind, None)  # more may be known when it is asked again
+                    converters.pop(type(x), None)
                 return None
             made.append(y)
+        if around is None and len(set(map(id, seen))) < len(seen):
+            arrays = [id(x) for x in seen if type(x) not in _NO_ARRAYS]
+            if len(set(arrays)) < len(arrays):  # an array that occurs several times is converted once
+                return None
         if cls is dict:
-            return dict(zip(form, made, strict=True))
+            return dict(zip(form, made))  # noqa: B905 -- as many as there are keys
         return tuple(made) if cls is tuple else made
 
     return convert

@@ -22,7 +22,7 @@ from xbridge._core.dtypes import (
     is_numeric,
 )
 from xbridge._core.dynamo import no_result, traced_as
-from xbridge._core.literals import NUMBERS
+from xbridge._core.literals import LITERALS, NUMBERS
 from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
@@ -35,7 +35,7 @@ from xbridge._plan.options import PLAIN, CallOptions
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
-from xbridge._registry.call_cache import cached, decline, direct
+from xbridge._registry.call_cache import as_found, cached, decline, direct, unchanged
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import (
@@ -56,7 +56,10 @@ if TYPE_CHECKING:
     from xbridge._engine.repeat import Convert
     from xbridge._host.sequences import Nest
 
-    _Stack = Callable[[list[Array], tuple[int, ...]], Source | None]
+    _Stack = Callable[[list[Array], tuple[int, ...]], Array | None]
+    """From arrays and the shape of the lists around them."""
+    _Filler = Callable[[Any, Sequence[Any], tuple[int, ...] | None], Array | None]
+    """From an object, its items, and the shape of nested lists."""
 
 T = TypeVar("T")
 
@@ -126,59 +129,104 @@ def from_arrays(nest: Nest, target: Backend, options: Options, *, recorder: Reco
 
     With `copy=False` the stack is empty, or an error was raised. A cast of an empty stack is an error too.
     """
-    kinds = set(map(type, nest.leaves))
+    kinds = frozenset(map(type, nest.leaves))
     whole = _at_once(nest.leaves, kinds, nest.shape, target, options)
     whole = whole or _one_by_one(nest, target, options, recorder)
     return convert(whole, target, options._replace(copy=options.copy and None), recorder=recorder)
 
 
-def literal_converter(target: Backend | None, options: Options, given: CallOptions) -> Convert:
-    """Return the function that converts numbers and lists as similar ones were, or returns None.
+def literal_converter(cls: type, target: Backend | None, options: Options, given: CallOptions) -> Convert:
+    """Return the function that converts numbers, or lists, of a type as similar ones were, or returns None.
 
-    Without a target, the first array decides, and numbers become NumPy's.
+    Without a target, the first array decides, and numbers become NumPy's. What is done with a list depends on
+    the types of its items, so that is decided once for a set of types.
     """
-    host, named = get(HOST), _named(options)
-    of_arrays = options_of_stack(from_arrays, options, given)
-    of_arrays = PLAIN if of_arrays.are_plain() else of_arrays
-    own = target or host
-    key = options_of_stack(from_numbers, options, given).key("convert", own.name, host.array_types[0])
-    whole = None
-    if named and category(named) == "int" and named != _WIDE[int]:
-        whole = exact_integers(named)
+    if options.copy is False or cls not in LITERALS:  # only nothing can be shared; a class may hide its items
+        return decline
+    if cls in NUMBERS:
+        of_number = _number_filler(frozenset((cls,)), target, options, given)
+        return lambda number: of_number(number, (number,), ())
+    fillers: dict[frozenset[type], _Filler] = {}
 
-    alike: dict[type, tuple[Backend, _Stack]] = {}
+    def choose(kinds: frozenset[type], leaves: Sequence[Any]) -> _Filler:
+        if kinds <= _NUMBERS:
+            filler = _number_filler(kinds, target, options, given)
+        elif kinds <= sequences.ROWS:
+            filler = fill_from_rows
+        else:
+            chosen = target or _leading(leaves, kinds)
+            found = _stacker_filler(kinds, chosen, options, given) if chosen else None
+            if found is None:
+                return decline
+            if len(kinds) > 1:  # the first item may be of another type next time
+                return found
+            filler = found
+        fillers[kinds] = filler
+        return filler
 
-    def convert(obj: Any) -> Array | None:
+    def fill_from_rows(obj: Any, _: object, __: object) -> Array | None:
         found = sequences.outline(obj)
         if found is None:
             return None
         shape, leaves, kinds = found
-        if kinds <= _NUMBERS:
-            ends = whole
-            if int in kinds and not kinds <= sequences.WHOLE:
-                most = exact_integers(_WIDE[float] if named else own.default_dtype("float", CPU))[1] - 1
-                ends = -most, most
-            numbers = sequences.plain_numbers(obj, leaves, kinds, ends)
-            return None if numbers is None else cached.get(key, decline)(numbers)
-        kind = type(leaves[0])
-        if len(kinds) > 1 or kind not in alike:
-            chosen = target or _leading(leaves, kinds)
-            stack = _stack_of(kinds, chosen, options) if chosen and options.grad != "keep" else None
-            if chosen is None or stack is None:
-                return None
-            if len(kinds) == 1:
-                alike[kind] = chosen, stack
-        else:
-            chosen, stack = alike[kind]
-        stacked = None if is_observed(chosen) else stack(list(leaves), shape)
-        if stacked is None:
+        return (fillers.get(kinds) or choose(kinds, leaves))(obj, leaves, shape)
+
+    def convert(obj: Any) -> Array | None:
+        kinds = frozenset(map(type, obj))
+        return (fillers.get(kinds) or choose(kinds, obj))(obj, obj, None)
+
+    return convert
+
+
+def _number_filler(
+    kinds: frozenset[type], target: Backend | None, options: Options, given: CallOptions
+) -> _Filler:
+    """Return the function that makes an array of Python numbers of these types."""
+    host, named = get(HOST), _named(options)
+    own = target or host
+    key = options_of_stack(from_numbers, options, given).key("convert", own.name, host.array_types[0])
+    # NumPy's dtypes of Python numbers are its default dtypes, so nothing more is done with the array.
+    finish = unchanged if own is host and not named else as_found(lambda _: cached.get(key, decline))
+    make, ends = sequences.array_of(kinds), None
+    whole = int in kinds and kinds <= sequences.WHOLE
+    if whole and named and category(named) == "int" and named != _WIDE[int]:
+        ends = exact_integers(named)
+
+    def fill(obj: Any, _: object, __: object) -> Array | None:
+        numbers = make(obj)
+        return None if numbers is None else finish(numbers)
+
+    def fill_in_range(obj: Any, leaves: Sequence[Any], _: object) -> Array | None:
+        most = exact_integers(_WIDE[float] if named else own.default_dtype("float", CPU))[1] - 1
+        first, last = ends or (-most, most)
+        return fill(obj, None, None) if sequences.are_between(leaves, first, last) else None
+
+    return fill if int not in kinds or (whole and not ends) else fill_in_range
+
+
+def _stacker_filler(
+    kinds: frozenset[type], target: Backend, options: Options, given: CallOptions
+) -> _Filler | None:
+    """Return the function that stacks the arrays of a list of these types; None if they are planned."""
+    found = None if options.grad == "keep" else _stack_of(kinds, target, options)
+    if found is None:
+        return None
+    stack, owner = found
+    asked = options_of_stack(from_arrays, options, given)
+    asked = PLAIN if asked.are_plain() else asked
+    finish = as_found(lambda cls: converter(target.name, cls, asked))
+    cut = owner.detach if owner.autograd and owner is not target else None  # new memory needs no protection
+
+    def fill(_: object, leaves: Sequence[Any], shape: tuple[int, ...] | None) -> Array | None:
+        row = stack(list(leaves), shape or (len(leaves),))
+        if row is None:
             return None
-        return converter(chosen.name, type(stacked.array), of_arrays)(stacked.array)
+        return finish(cut(row) if cut else row)
 
-    return decline if options.copy is False else convert  # only nothing can be shared
+    return fill
 
 
-def _leading(leaves: Sequence[Array], kinds: set[type]) -> Backend | None:
+def _leading(leaves: Sequence[Array], kinds: frozenset[type]) -> Backend | None:
     """Return the backend of the first array; None in doubt, for an array goes before a scalar."""
     if all(map(_is_scalar, kinds)):
         return get(HOST)
@@ -346,25 +394,36 @@ def _part(element: _Element, stacker: Backend, options: Options, recorder: Recor
 
 @traced_as(no_result)
 def _at_once(
-    leaves: list[Array], kinds: set[type], shape: tuple[int, ...], target: Backend, options: Options
+    leaves: list[Array], kinds: frozenset[type], shape: tuple[int, ...], target: Backend, options: Options
 ) -> Source | None:
     """Stack plain arrays of one dtype and shape without a description of each; None in doubt."""
-    if options.grad == "keep" or is_observed(target):
+    if options.grad == "keep" or options.copy is False or is_observed(target):
         return None
-    stack = _stack_of(kinds, target, options)
-    return None if stack is None else stack(leaves, shape)
+    found = _stack_of(kinds, target, options)
+    if found is None:
+        return None
+    stack, owner = found
+    row = stack(leaves, shape)
+    if row is None or (owner is not target and owner.unsupported(row, leaving=True)):
+        return None
+    return Source(row if owner is target else owner.detach(row), owner)  # new memory needs no protection
 
 
-def _stack_of(kinds: set[type], target: Backend, options: Options) -> _Stack | None:
-    """Return the function that stacks plain arrays of these types, or returns None; None if there is none.
+def _stack_of(kinds: frozenset[type], target: Backend, options: Options) -> tuple[_Stack, Backend] | None:
+    """Return the function that stacks plain arrays of these types, or returns None, and whose the stack is.
 
     Their own library stacks them, if it can check that they are alike. Otherwise the host stacks its views.
     Of arrays of several types, the target stacks them if one is its own. Others become its own first.
+    Return None if there is no such function.
     """
     host = get(HOST)
     if all(map(_is_scalar, kinds)):
-        return partial(_stack_scalars, kinds, host, options)
+        if options.dtype and len(kinds) > 1:
+            return None
+        return partial(_stack_scalars, sequences.array_of_scalars(kinds)), host
     numbers, kinds = kinds.intersection(NUMBERS), kinds.difference(NUMBERS)
+    if any(map(_is_scalar, kinds)):  # they have no shape, and arrays beside them seldom have none
+        return None
     backends = {backend_for(kind) for kind in kinds}
     backend = next(iter(backends)) if len(kinds) == 1 else target if target in backends else host
     if backend is None or (backend is target and not (backend.stack_many or backend.host_only)):
@@ -375,63 +434,60 @@ def _stack_of(kinds: set[type], target: Backend, options: Options) -> _Stack | N
     if not kinds <= converters.keys() or (numbers and options.dtype):
         return None
     rules = target if backends == {target} else host
-    mixed = bool(numbers) or len(kinds) > 1
+    several = numbers or len(kinds) > 1
+    convert = _one_after_the_other(converters) if several or backend is not stacker else None
 
-    def stack(leaves: list[Array], shape: tuple[int, ...]) -> Source | None:
+    def stack(leaves: list[Array], shape: tuple[int, ...]) -> Array | None:
         given: list[Array] | None = _with_numbers(leaves, numbers, stacker, rules) if numbers else leaves
-        if given is not None and (mixed or many is None):
-            given = [converters[type(x)](x) for x in given]
-            given = None if any(x is None for x in given) else given
+        if given is not None and convert:
+            given = convert(given)
         if given is None:
             return None
         if many is None:
-            return _stack_hosts(given, shape, host, options)
+            return _stack_hosts(given, shape, host)
         row = many(given)
         if row is None and backend is target and not numbers:
             alike = _promote_at_once(given, target, options, rules)
             row = None if alike is None else many(alike)
-        return None if row is None else _stacked(row, shape, backend, target, options)
+        return row if row is None or len(shape) == 1 else row.reshape((*shape, *row.shape[1:]))
 
-    return stack
+    return stack, stacker
 
 
 def _stack_scalars(
-    kinds: set[type], host: Backend, options: Options, leaves: list[Array], shape: tuple[int, ...]
-) -> Source | None:
+    make: Callable[[list[Any]], HostArray | None], leaves: list[Any], shape: tuple[int, ...]
+) -> Array | None:
     """Stack NumPy scalars, and numbers beside them."""
-    scalars = None if options.dtype and len(kinds) > 1 else sequences.of_scalars(leaves, kinds)
-    if scalars is None:
-        return None
-    _refuse_sharing(options, shape)
-    return Source(scalars.reshape(shape) if len(shape) > 1 else scalars, host)
+    row = make(leaves)
+    return row if row is None or len(shape) == 1 else row.reshape(shape)
 
 
-def _stack_hosts(
-    leaves: list[HostArray], shape: tuple[int, ...], host: Backend, options: Options
-) -> Source | None:
+def _one_after_the_other(converters: dict[type, Convert]) -> Callable[[list[Array]], list[Array] | None]:
+    """Return the function that converts arrays, each by the converter for its type; None if one declines."""
+
+    def convert(xs: list[Array]) -> list[Array] | None:
+        made = []
+        for x in xs:
+            y = converters[type(x)](x)
+            if y is None:
+                return None
+            made.append(y)
+        return made
+
+    return convert
+
+
+def _stack_hosts(leaves: list[HostArray], shape: tuple[int, ...], host: Backend) -> Array | None:
     """Stack views of the host."""
-    dtype, inner = _dtype_and_shape(leaves[0])
+    dtype = leaves[0].dtype
     known = dtype in NATIVE or dtype.name in DTYPES  # NumPy computes the name in Python
     if not known or len(set(map(_dtype_and_shape, leaves))) > 1:
         return None
-    _refuse_sharing(options, (*shape, *inner))
-    return Source(host.stack(leaves, shape), host)
-
-
-def _stacked(
-    row: Array, shape: tuple[int, ...], backend: Backend, target: Backend, options: Options
-) -> Source | None:
-    """Return the stack of a library in the shape of the lists; None if it may not leave its library."""
-    if backend is not target and backend.unsupported(row, leaving=True):
-        return None
-    _refuse_sharing(options, (*shape, *row.shape[1:]))
-    whole = row.reshape((*shape, *row.shape[1:])) if len(shape) > 1 else row
-    whole = whole if backend is target else backend.detach(whole)  # new memory needs no protection
-    return Source(whole, backend)
+    return host.stack(leaves, shape)
 
 
 def _with_numbers(
-    leaves: list[Array], kinds: set[type], stacker: Backend, rules: Backend
+    leaves: list[Array], kinds: frozenset[type], stacker: Backend, rules: Backend
 ) -> list[Array] | None:
     """Replace Python numbers by host arrays of the first array's dtype; None if it is not the stack's.
 
@@ -458,7 +514,7 @@ def _promote_at_once(
     """Cast the target's own arrays of several dtypes to that of the stack as before; None if that is new."""
     names = list(map(target.dtype_of, leaves))
     kinds, named = list(dict.fromkeys(names)), _named(options)
-    if len(kinds) < 2 or options.device not in (None, CPU) or options.copy is False:
+    if len(kinds) < 2 or options.device not in (None, CPU):
         return None
     try:
         dtype = named or promoted(kinds, [], rules)

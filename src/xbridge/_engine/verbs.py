@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import SHARDED, Device
 from xbridge._core.dynamo import no_result, traced_as
+from xbridge._core.literals import LITERALS
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, foresee, list_values, share
 from xbridge._engine.execute import outside
@@ -29,7 +30,7 @@ from xbridge._host.memory import NATIVE, overlap, overlap_of_views
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
-from xbridge._registry.call_cache import cache_version, decline, lookup_direct, record
+from xbridge._registry.call_cache import CallKey, cache_version, decline, lookup_direct, record
 from xbridge._registry.registry import by_type, get
 from xbridge.backends import HOST
 from xbridge.errors import CopyError, OptionError, UnsupportedArrayError, XBridgeError
@@ -122,10 +123,13 @@ def asarray(obj: object, like: object, name: str | ModuleType | None, options: C
         if fn is convert:
             known = converter(target.name, type(obj), asked)
         else:
-            known = literal_converter(None if name is None and like is None else target, checked, asked)
+            free = name is None and like is None
+            known = literal_converter(type(obj), None if free else target, checked, asked)
         if known is not decline:
             key = given.key("asarray", name, type(obj), type(like))
             record_asarray(key, version, known, near, with_like=like is not None)
+            if like is None and given.are_plain() and type(obj) in LITERALS:
+                record(CallKey("literal", name, type(obj)), version, known)
     return result
 
 

@@ -6,8 +6,17 @@ tables; no other module here names a library but NumPy. The
 first conversion that needs the package imports it; `import xbridge` does not.
 """
 
-from xbridge._host.memory import as_readonly, as_writable, astype, astype_checked, check_cast, copy, ones
+from xbridge._host.memory import (
+    as_readonly,
+    as_writable,
+    astype,
+    astype_checked,
+    caster,
+    check_cast,
+    copy,
+    ones,
+)
 
 name = "numpy"
 
-__all__ = ["as_readonly", "as_writable", "astype", "astype_checked", "check_cast", "copy", "ones"]
+__all__ = ["as_readonly", "as_writable", "astype", "astype_checked", "caster", "check_cast", "copy", "ones"]

@@ -44,6 +44,10 @@ NATIVE = frozenset(_NATIVE.values())
 """NumPy's own dtypes of numbers, in native byte order."""
 
 
+array_of_scalar = np.asarray
+"""Return a new 0-d array of a scalar."""
+
+
 def native_dtype(name: str) -> np.dtype[Any]:
     """Return NumPy's dtype of a canonical name or of a word of NumPy's, from ml_dtypes if necessary."""
     if name in _NATIVE:
@@ -112,6 +116,16 @@ def cast_silently(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"
         return _SILENT.copy().run(host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
     host = check_castable(host, dtype)
     return _call_silently(host, host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
+
+
+def caster(source: np.dtype[Any], dtype: Any) -> Callable[[HostArray], HostArray]:
+    """Return a function that casts arrays of a dtype as `cast_silently` does."""
+    native, copy = native_dtype(dtype), _SILENT.copy
+    if source.kind not in "biufc":
+        return lambda host: cast_silently(host, native)
+    if source.kind in "biu" and np.can_cast(source, native):  # there is nothing to warn of
+        return lambda host: host.astype(native, "K", "unsafe", False)  # noqa: FBT003 -- as in `cast_silently`
+    return lambda host: copy().run(host.astype, native, "K", "unsafe", False)  # noqa: FBT003 -- as above
 
 
 def check_castable(host: HostArray, dtype: np.dtype[Any]) -> HostArray:

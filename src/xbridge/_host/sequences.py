@@ -6,7 +6,8 @@ in a list are collected unread, so that the caller can stack them in one pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
@@ -33,11 +34,16 @@ _NO_ARRAYS = (*LITERALS, str, type(None))
 _DEEPEST = 64
 _MANY = 1 << 16
 """The most rows of nested lists that are looked at before they are known to end."""
-_ROWS = frozenset((list, tuple))
+ROWS: frozenset[type] = frozenset((list, tuple))
+"""The types of nested lists. Their subclasses may hide what they hold."""
 WHOLE = frozenset((bool, int))
 """The types of Python's whole numbers."""
 _NAMES = {np.dtype(name): name for name in DTYPES if hasattr(np, name)}
 """The names of NumPy's own dtypes. NumPy computes the name of a dtype in Python."""
+
+
+_OF_TYPES = {dtype.type: dtype for dtype in _NAMES}
+"""The dtypes of NumPy's own scalars. Its other types, such as those of times, have several dtypes each."""
 
 
 class Nest(NamedTuple):
@@ -87,50 +93,56 @@ def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostA
     return _convert_large_integers(x, floating, rounding=rounding)
 
 
-def outline(x: Nested) -> tuple[tuple[int, ...], Sequence[Any], set[type]] | None:
-    """Return the shape of nested lists and tuples, their items, and the types of these; None if ragged.
+def outline(x: Nested) -> tuple[tuple[int, ...], Sequence[Any], frozenset[type]] | None:
+    """Return the shape of a list of rows, the items of the rows, and the types of these; None if ragged.
 
-    Nothing is asked of the items. A number is its own item.
+    Rows are lists and tuples, and those of rows are opened too. Nothing is asked of the items.
     """
-    if type(x) not in _ROWS:
-        if type(x) is range:
-            return (len(x),), x, {int} if x else set()
-        return ((), [x], {type(x)}) if type(x) in NUMBERS else None
     shape: tuple[int, ...] = (len(x),)
-    rows, kinds = x, set(map(type, x))
-    while kinds and kinds <= _ROWS:
+    rows, kinds = x, ROWS
+    while kinds and kinds <= ROWS:
         lengths = set(map(len, rows))
         if len(lengths) > 1 or len(rows) > _MANY or len(shape) == _DEEPEST:
             return None
         shape = (*shape, *lengths)
         rows = [*chain.from_iterable(rows)]
-        kinds = set(map(type, rows))
+        kinds = frozenset(map(type, rows))
     return shape, rows, kinds
 
 
-def plain_numbers(
-    x: Nested, leaves: Sequence[Any], kinds: set[type], ends: tuple[int, int] | None
-) -> HostArray | None:
-    """Return Python numbers as a host array, of the dtype of their kind; None if one may be rounded.
+def array_of(kinds: frozenset[type]) -> Callable[[Nested], HostArray | None]:
+    """Return the function that makes a host array of Python numbers of these types.
 
-    `leaves` and `kinds` are those of the outline. With `ends`, all integers must be between these.
+    It returns None for integers that are not all in one signed dtype. NumPy makes floats or objects of some.
     """
-    if int not in kinds:
-        return np.array(x)
-    if ends is not None:
-        integers = leaves if len(kinds) == 1 else [n for n in leaves if type(n) is int]
-        if min(integers) < ends[0] or max(integers) > ends[1]:
-            return None
+    return _of_whole_numbers if int in kinds and kinds <= WHOLE else np.array
+
+
+def are_between(numbers: Iterable[Any], first: int, last: int) -> bool:
+    """Return True if all integers among numbers are in a range."""
+    for n in numbers:  # noqa: SIM110 -- `all` with a generator takes half as long again
+        if type(n) is int and not first <= n <= last:
+            return False
+    return True
+
+
+def _of_whole_numbers(x: Nested) -> HostArray | None:
     host = np.array(x)
-    # Integers that NumPy holds in no dtype together become floats or objects.
-    return host if host.dtype.kind == "i" or not kinds <= WHOLE else None
+    return host if host.dtype.kind == "i" else None
 
 
-def of_scalars(scalars: list[Any], kinds: set[type]) -> HostArray | None:
-    """Return NumPy scalars, and Python numbers beside them, as one host array of their common dtype.
+def array_of_scalars(kinds: frozenset[type]) -> Callable[[list[Any]], HostArray | None]:
+    """Return the function that makes a host array of NumPy scalars, and Python numbers beside them.
 
-    `kinds` are their types. Return None if a value might be lost.
+    The array has their common dtype. `kinds` are their types. Return None if a value might be lost.
     """
+    if kinds <= _OF_TYPES.keys() and len(kinds) == 1:
+        dtype = _OF_TYPES[next(iter(kinds))]
+        return lambda scalars: np.array(scalars, dtype)
+    return partial(_of_scalars, kinds)
+
+
+def _of_scalars(kinds: frozenset[type], scalars: list[Any]) -> HostArray | None:
     strong = kinds.difference(NUMBERS)
     firsts: list[Any] = [next(x for x in scalars if type(x) is kind) for kind in strong]
     names = {type(x): _dtype_name(x.dtype) for x in firsts}

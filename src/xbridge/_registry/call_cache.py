@@ -10,7 +10,7 @@ is filled afterwards, if nothing was invalidated meanwhile.
 
 from __future__ import annotations
 
-from xbridge._core.dynamo import traced_as
+from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.literals import LITERALS
 from xbridge._core.locks import lock
 from xbridge.backends import HOST
@@ -36,6 +36,7 @@ class CallKey(tuple[object, ...]):
     ----------
     verb : str
         ``"convert"`` for one array, ``"asarray"``, ``"align"``, ``"tree"``, or ``"aligned"`` for a function.
+        ``"literal"`` for `asarray` of a number or a list without options.
     target : str, module or None
         The backend that is asked for.
     types : type or tuple
@@ -66,8 +67,8 @@ direct: dict[Any, dict[type, Convert]] = {HOST: {}}
 There are two levels, because a tuple as key costs 110 ns more.
 """
 
-staying: dict[type, Convert] = {}
-"""Calls of `asarray` without options and without a target, by the type of the array, which stays as it is."""
+made: dict[Any, dict[type, Convert]] = {None: {}, HOST: {}}
+"""Calls of `asarray` without options, as in `direct`. Without a target, an array stays as it is."""
 
 cached: dict[tuple[object, ...], Callable[..., Any]] = {}
 """All other calls. The oldest makes room for a new one."""
@@ -169,23 +170,70 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
         _is_open = False
         cached.clear()
         kinds.clear()
-        for converters in (staying, *direct.values()):
-            converters.clear()
+        for known in (*made.values(), *direct.values()):
+            known.clear()
     backends = connected()  # asked after the new version: whoever changes them later makes a newer one
-    others: dict[type, Convert] = dict.fromkeys(LITERALS, decline)  # a miss of these would take 250 ns
     filled: dict[str, dict[type, Convert]] = {}
-    stay = {**others} if backends else {}
+    stay: dict[type, Convert] = {}
     for target in backends:
         stay.update(dict.fromkeys(target.fast_types, unchanged))
-        filled[target.name] = converters = {**others}
+        converters: dict[type, Convert] = dict.fromkeys(LITERALS, decline)  # a miss of these takes 250 ns
         for source in backends:
-            converters.update(dict.fromkeys(source.fast_types, _between(source, target)))
+            convert = _between(source, target)
+            converters.update(dict.fromkeys(source.fast_types, convert))
+            converters.update(dict.fromkeys(source.fast_scalar_types, _from_scalar(convert)))
+        filled[target.name] = converters
+    to_make: dict[str | None, dict[type, Convert]] = {
+        name: {**known, **_of_literals(name)} for name, known in filled.items()
+    }
+    if backends:
+        to_make[None] = {**filled[HOST], **stay, **_of_literals(None)}
     with _lock:
         if version == _version:
             _is_open = bool(backends)
-            staying.update(stay)
-            for name, converters in filled.items():
-                direct.setdefault(name, {}).update(converters)
+            for tables, new in ((direct, filled), (made, to_make)):
+                for name, known in new.items():
+                    tables.setdefault(name, {}).update(known)
+
+
+def as_found(find: Callable[[type], Convert]) -> Convert:
+    """Return a function that converts as the one that is found for the type of an array.
+
+    That is looked up again if it declines: what it can convert may have become known elsewhere. All arrays
+    are of one type.
+    """
+    found: Convert = decline
+
+    def convert(x: Any) -> Any:
+        nonlocal found
+        y = found(x)
+        if y is None:
+            found = find(type(x))
+            y = found(x)
+        return y
+
+    return convert
+
+
+def _of_literals(name: str | None) -> dict[type, Convert]:
+    """Return, for each type of a number or a list, what repeats its cached call of `asarray`.
+
+    The function stays the same while calls are cached, because a compiler compiles a program again as soon
+    as what the program has read from a table is replaced.
+    """
+
+    def of(cls: type) -> Convert:
+        key = CallKey("literal", name, cls)
+        return traced_as(no_result)(as_found(lambda _: cached.get(key, decline)))
+
+    return {cls: of(cls) for cls in LITERALS}
+
+
+def _from_scalar(convert: Convert) -> Convert:
+    """Return the function that converts a scalar as its array on the host."""
+    from xbridge._host.memory import array_of_scalar  # noqa: PLC0415 -- it imports NumPy, as a backend has
+
+    return traced_as(no_result)(lambda x: convert(array_of_scalar(x)))
 
 
 def unchanged(x: Array) -> Array:

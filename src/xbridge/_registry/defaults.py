@@ -45,6 +45,7 @@ class Completed(ModuleType):
     imports_dlpack: bool = False
     samples: str = ""
     scalar_types: tuple[type, ...] = ()
+    fast_scalar_types: tuple[type, ...] = ()
     host_casts: frozenset[tuple[str, str]] = frozenset()
 
     def __init__(self, module: Any, get: Callable[[str], object]) -> None:

@@ -104,7 +104,9 @@ def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
             yield f"says {word} = {value!r}, which is not a function", f"def {word}, or another name"
         if kind is not None and not isinstance(value, kind):
             yield f"says {word} = {value!r}, which is not a {kind.__name__}", f"{word} = {kind.__name__}(...)"
-    for word in filter(words.__contains__, ("array_types", "scalar_types", "fast_types")):
+    for word in filter(
+        words.__contains__, ("array_types", "scalar_types", "fast_types", "fast_scalar_types")
+    ):
         strange = [cls for cls in getattr(module, word) if not isinstance(cls, type)]
         if strange:
             yield f"names {strange[0]!r} in {word}, which is not a type", f"types alone in {word}"

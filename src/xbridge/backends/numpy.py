@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, category, instead
 from xbridge._core.protocol import ArrayInfo, Gap, Unsupported
-from xbridge._host.memory import cast_silently, check_castable, layout_of, native_dtype
+from xbridge._host.memory import NATIVE, cast_silently, check_castable, layout_of, native_dtype
 from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, type_of
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _MOST_AXES = 64
 name = "numpy"
 array_types: tuple[type, ...] = (np.ndarray,)
 scalar_types: tuple[type, ...] = (np.generic,)
+fast_scalar_types: tuple[type, ...] = tuple(dtype.type for dtype in NATIVE)
 gaps: dict[str, Gap] = {
     "devices": Gap("never", "NumPy arrays are in host memory"),
     "autograd": Gap("never", "NumPy does not differentiate"),
@@ -47,6 +49,7 @@ _WAYS_OUT = {
     "m": "x.astype('int64')",
     "V": "x.view(dtype), with the dtype of the items",
 }
+_is_in_order = attrgetter("flags.c_contiguous")
 _NUMBERS_IN_TEXT = "x.astype(float) if it spells numbers, or x.tolist()"
 
 
@@ -120,8 +123,11 @@ def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:
             "arrays of fewer axes",
         )
     plain = [x if type(x) is np.ndarray else to_numpy(x) for x in arrays]
+    whole = (*shape, *arrays[0].shape)
+    if arrays[0].ndim and all(map(_is_in_order, plain)):  # their stack is one after the other, too
+        return np.concatenate(plain).reshape(whole)
     stacked = np.stack(plain)
-    return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
+    return stacked.reshape(whole) if len(shape) > 1 else stacked
 
 
 def dtype_name(dtype: object, /) -> str | None:

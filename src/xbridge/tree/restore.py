@@ -62,12 +62,14 @@ class Restore:
         """
         name, device, kind = self.array_location(to)
         named = kind if dtype is True else None if dtype is False else dtype
-        options = CallOptions(device=str(device), dtype=named)
-        made = lookup(("convert", name, type(result), None, *options), None)(result)
+        place = str(device)
+        key = ("convert", name, type(result), None, place, named, None, None, None, None)
+        made = lookup(key, None)(result)
         if made is None:
-            made = lookup(("tree", name, (), None, *options), None)(result)
+            made = lookup(("tree", name, (), None, place, named, None, None, None, None), None)(result)
         if made is not None:
             return made
+        options = CallOptions(device=place, dtype=named)
         batch = TreeArrays(result, alone=True)
         if batch.alone and not are_arrays(type(result)):
             return result

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from xbridge._core.entry_points import entry_point
+from xbridge._core.entry_points import MISSING, call_error, entry_point, inner_entry_point
 from xbridge._core.literals import NUMBERS
+from xbridge._core.tracebacks import shorten
 from xbridge._engine import verbs
 from xbridge._engine.repeat import both, record_tree
 from xbridge._engine.requests import refuse_order
@@ -16,7 +17,7 @@ from xbridge._plan.options import CallOptions
 from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.errors import OptionError, type_of
+from xbridge.errors import OptionError, XBridgeError, type_of
 from xbridge.tree.batch import TreeArrays
 from xbridge.tree.leaf import leaf_converter
 
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from xbridge._core.entry_points import surplus
     from xbridge._core.protocol import Array, Backend, Grad
     from xbridge.tree.flatten import Tree
 
 
-@entry_point
+@inner_entry_point
 def to_backend(
     tree: Tree,
     /,
@@ -83,16 +85,27 @@ def to_backend(
     {'image': tensor([[0., 0., 0.],
             [0., 0., 0.]]), 'label': (tensor([1, 1]), ['cat', 'dog'])}
     """
-    kinds = NUMBERS if scalars else ()
-    key = ("tree", backend, kinds, None, device, dtype, copy, grad, None, None)
-    made = lookup(key, copy)(tree)
-    if made is not None:
-        return made
+    if TYPE_CHECKING:
+        more, other = surplus()
+    if not (more or other):
+        kinds = NUMBERS if scalars else ()
+        key = ("tree", backend, kinds, None, device, dtype, copy, grad, None, None)
+        made = lookup(key, copy)(tree)
+        if made is not None:
+            return made
+    if more or other or tree is MISSING or backend is MISSING:
+        given = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+        flags = {"scalars": scalars or None, "exporters": exporters or None}
+        raise call_error(to_backend, (tree, backend, *more), other, **given, **flags)
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    return _convert(tree, backend, options, scalars=scalars, exporters=exporters)
+    try:
+        return _convert(tree, backend, options, scalars=scalars, exporters=exporters)
+    except XBridgeError as error:
+        shorten(error)
+        raise
 
 
-@entry_point
+@inner_entry_point
 def to_numpy(
     tree: Tree,
     /,
@@ -129,13 +142,24 @@ def to_numpy(
     >>> to_numpy({"loss": torch.tensor(0.5), "step": 3})
     {'loss': array(0.5, dtype=float32), 'step': 3}
     """
-    kinds = NUMBERS if scalars else ()
-    key = ("tree", HOST, kinds, None, None, dtype, copy, grad, None, writable)
-    made = lookup(key, copy, None, writable)(tree)
-    if made is not None:
-        return made
+    if TYPE_CHECKING:
+        more, other = surplus()
+    if not (more or other):
+        kinds = NUMBERS if scalars else ()
+        key = ("tree", HOST, kinds, None, None, dtype, copy, grad, None, writable)
+        made = lookup(key, copy, None, writable)(tree)
+        if made is not None:
+            return made
+    if more or other or tree is MISSING:
+        given = {"dtype": dtype, "copy": copy, "grad": grad, "writable": writable}
+        flags = {"scalars": scalars or None, "exporters": exporters or None}
+        raise call_error(to_numpy, (tree, *more), other, **given, **flags)
     options = CallOptions(dtype=dtype, copy=copy, grad=grad, writable=writable)
-    return _convert(tree, HOST, options, scalars=scalars, exporters=exporters)
+    try:
+        return _convert(tree, HOST, options, scalars=scalars, exporters=exporters)
+    except XBridgeError as error:
+        shorten(error)
+        raise
 
 
 @entry_point

@@ -104,6 +104,8 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_traced = torch.compiler.is_dynamo_compiling
 _recorder = torch._C._get_tracing_state
 """Return what `torch.jit.trace` records the program with that runs now, if it does."""
+_is_inference_mode = torch.is_inference_mode_enabled
+_default_dtype = torch.get_default_dtype
 dynamo.symbols |= {torch.SymInt: "int", torch.SymFloat: "float"}
 _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
 """Return the compiler of the functions that run now, if there is one. It makes read-only arrays writable."""
@@ -405,22 +407,22 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
 
 def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
     # A tensor that is made in inference mode cannot be used by autograd later.
-    if _is_traced() or torch.is_inference_mode_enabled() or _python_dispatch._is_in_torch_dispatch_mode:
+    if _is_traced() or _is_inference_mode() or _python_dispatch._is_in_torch_dispatch_mode:
         return None
     flags = host.flags
     try:
         if host.dtype not in _KNOWN:
             return _bits_from_numpy(host)
         # `behaved` is aligned and writable: torch has no read-only tensors, so it gets a copy of others.
-        # `forc` is dense in some order. Other strides take longer to check.
-        shared = flags.behaved and (flags.forc or _is_accepted(host))
+        # `forc` is dense in some order. Other strides take longer to check. `carray` is both, in C order.
+        shared = flags.carray or (flags.behaved and (flags.forc or _is_accepted(host)))
         return torch.from_numpy(host if shared else _host.copy(host))
     except (TypeError, ValueError):  # another name of an integer in C, or the stride of a single item
         return None
 
 
 def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
-    if torch.is_inference_mode_enabled() or _python_dispatch._is_in_torch_dispatch_mode:
+    if _is_inference_mode() or _python_dispatch._is_in_torch_dispatch_mode:
         return None
     if not all(map(_is_dense, hosts)):
         return None
@@ -442,8 +444,7 @@ def plan_state() -> object:
         return None
     if _recorder() is not None:  # it compares the lines of two runs, so no call is repeated in other lines
         return object()
-    modes = torch.is_inference_mode_enabled(), _python_dispatch._is_in_torch_dispatch_mode
-    return (torch.get_default_dtype(), *modes)
+    return _default_dtype(), _is_inference_mode(), _python_dispatch._is_in_torch_dispatch_mode
 
 
 def plan_kind(x: torch.Tensor, /) -> object:
