@@ -29,8 +29,8 @@ HEAD = """\
 # Bugs found by `check`
 
 `make find-bugs` writes this page. It runs `xbridge-array check MODULE --backends {backends}` with the
-versions below, {seconds} seconds for each module. Each finding has a program without xbridge. Not every
-difference is a bug: the maintainers of a function decide what it promises. {known}
+versions below, {seconds} seconds for each module. Each finding comes with a program that does not
+need xbridge. Not every difference is a bug: the maintainers of a function decide what it promises. {known}
 
 {versions}
 """
@@ -46,7 +46,7 @@ def main() -> None:
     versions = (
         ", ".join(f"{name} {version(name)}" for name in names) + f", Python {platform.python_version()}"
     )
-    known = "A link is to the issue upstream; a finding without one was not looked up or not found there."
+    known = "A link leads to the issue upstream; findings without one were not looked up, or not found there."
     head = HEAD.format(backends=BACKENDS, seconds=asked.seconds, known=known, versions=versions)
     (Path(__file__).parent / "found-bugs.md").write_text("\n".join([head, *parts]), encoding="utf-8")
 

@@ -221,22 +221,22 @@ def layouts() -> Table:
     frozen.flags.writeable = False
     tensor, leaf = torch.arange(24.0).reshape(4, 6), torch.ones(4, requires_grad=True)
     samples: dict[str, Any] = {
-        "in one piece": (host, tensor),
+        "contiguous": (host, tensor),
         "0-d": (np.zeros(()), torch.zeros(())),
         "transposed": (host.T, tensor.T),
-        "a view that begins later": (host[1:], tensor[1:]),
+        "a slice that begins later": (host[1:], tensor[1:]),
         "every second element": (host[:, ::2], tensor[:, ::2]),
         "channels last": (None, torch.ones(1, 2, 3, 3).to(memory_format=torch.channels_last)),
         "reversed": (host[::-1], None),
         "with strides that are not a multiple of the item size": (np.zeros(4, "f4,i1")["f0"], None),
-        "not aligned": (np.frombuffer(bytearray(17), "float32", offset=1), None),
-        "in foreign byte order": (host.astype(host.dtype.newbyteorder()), None),
+        "unaligned": (np.frombuffer(bytearray(17), "float32", offset=1), None),
+        "in non-native byte order": (host.astype(host.dtype.newbyteorder()), None),
         "read-only": (frozen, None),
         "one element repeated": (np.broadcast_to(host[0, :1], 3), tensor[0, :1].expand(3)),
-        "windows that overlap": (as_strided(host, (3, 2), (4, 4)), tensor.flatten()[:4].unfold(0, 2, 1)),
+        "overlapping windows": (as_strided(host, (3, 2), (4, 4)), tensor.flatten()[:4].unfold(0, 2, 1)),
         "a leaf that requires grad": (None, leaf),
         "a result with a graph": (None, leaf * 2),
-        "with a conjugate pending": (None, torch.ones(3, dtype=torch.complex64).conj()),
+        "with a pending conjugation": (None, torch.ones(3, dtype=torch.complex64).conj()),
     }
     rows = [
         [name, *map(conversion, (array, array, tensor), ("torch", "array_api_strict", "numpy"))]

@@ -44,6 +44,7 @@ FOR_DEVELOPERS = (
     "add-a-backend.md",
     "adoption/",
     "how-it-works.md",
+    "maintain.md",
     "principles.md",
     "quality.md",
 )

@@ -427,7 +427,7 @@ def asarray(
     grad: Grad = None,
     requires_grad: bool | None = None,
 ) -> Array:
-    """Make an array of arrays, exporters, numbers, or nested lists of these.
+    """Make an array from arrays, exporters, numbers, or nested lists of these.
 
     Parameters
     ----------
@@ -602,7 +602,7 @@ if TYPE_CHECKING:
 
 @entry_point
 def unsafe_share(x: Array, /, backend: str | ModuleType) -> Array:
-    """Convert an array without a copy, also if the contract would copy to be safe.
+    """Convert an array without a copy, even if the contract would copy to be safe.
 
     The caller has to avoid what the contract prevents: a write to memory that was read-only or that a
     graph needs, elements that share memory, an array that a library assumes to be immutable and reads

@@ -21,7 +21,7 @@ _MEANT = {
 
 
 class XBridgeDeprecationWarning(DeprecationWarning):
-    """A name or an option is deprecated, and the message has the one to use."""
+    """A name or an option is deprecated. The message says what to use instead."""
 
 
 def find_renamed(namespace: dict[str, object], name: str) -> object:

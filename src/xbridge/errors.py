@@ -85,7 +85,7 @@ def of_caller(error: Exception, note: str) -> Exception:
 
 
 class XBridgeError(Exception):
-    """The base of every error that xbridge raises.
+    """The base class of every error that xbridge raises.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ class MissingLibraryError(XBridgeError, ImportError):
 
 
 class UnsupportedArrayError(XBridgeError, TypeError):
-    """The input is not an array, or its memory cannot be read without a loss of meaning."""
+    """The input is not an array, or reading its memory would lose its meaning."""
 
 
 class DTypeError(XBridgeError, TypeError):
@@ -139,11 +139,11 @@ class DTypeError(XBridgeError, TypeError):
 
 
 class DeviceError(XBridgeError, ValueError):
-    """The device is unknown or absent, or the target has no arrays there."""
+    """The device is unknown or absent, or the target cannot have arrays there."""
 
 
 class CopyError(XBridgeError, ValueError):
-    """`copy=False` was given and the memory cannot be shared."""
+    """`copy=False` was given, and the memory cannot be shared."""
 
 
 class OptionError(XBridgeError, ValueError):
@@ -151,7 +151,7 @@ class OptionError(XBridgeError, ValueError):
 
 
 class CallError(OptionError, TypeError):
-    """The call does not fit the parameters of the function, such as an option by position."""
+    """The call does not match the function's parameters, such as an option passed by position."""
 
 
 class ValueLossError(XBridgeError, OverflowError):
@@ -173,15 +173,15 @@ class ValueLossError(XBridgeError, OverflowError):
 
 
 class GradientError(XBridgeError, RuntimeError):
-    """The graph of an array would be lost against `grad`, or cannot begin here."""
+    """A graph or a derivative that was asked for would be lost, or does not exist."""
 
 
 class PolicyError(XBridgeError, RuntimeError):
-    """A conversion has an operation that a policy forbids."""
+    """A conversion does something that a policy forbids."""
 
 
 class PolicyWarning(UserWarning):
-    """A conversion does something that a policy warns of."""
+    """A conversion does something that a policy warns about."""
 
 
 class CopyWarning(PolicyWarning):

@@ -30,15 +30,19 @@ _TO_END = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if 
 
 EXAMPLES = """\
 examples:
-  xbridge-array info                                  what is installed, where, and on which devices
-  xbridge-array matrix dtypes                         which dtypes convert, and whether memory is shared
-  xbridge-array show model.pt                         the arrays of a file
-  xbridge-array explain model.npy --to torch          what a conversion would do
-  xbridge-array check my_package.signal               which of its functions fail with which library, and why
-  xbridge-array convert model.pt model.safetensors    a file in another format
+  xbridge-array info                                  show what is installed, and on which devices
+  xbridge-array matrix dtypes                         show which dtypes convert, and whether memory is shared
+  xbridge-array show model.pt                         list the arrays of a file
+  xbridge-array explain model.npy --to torch          show what a conversion would do
+  xbridge-array check my_package.signal               find the functions that fail with some library
+  xbridge-array convert model.pt model.safetensors    convert a file to another format
 
-The exit status is 0; 1 if `explain` shows a conversion that would be refused or `check` found something; 2
-with one line on stderr that says why and what to type next; 130 after Ctrl-C, and 143 after SIGTERM."""
+exit status:
+  0         success
+  1         `explain` shows a conversion that would fail, or `check` found something
+  2         an error, with one line on stderr that says why and what to try
+  3         `check` could not check any function
+  130, 143  ended by Ctrl-C, by SIGTERM"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -144,7 +148,7 @@ def _parse(words: Sequence[str]) -> Namespace:
 def _parser() -> _Parser:
     parser = _Parser(
         prog="xbridge-array",
-        description="Move arrays between libraries and files, exactly.",
+        description="Convert array files, inspect conversions, and check functions with every array library.",
         epilog=EXAMPLES,
         formatter_class=RawDescriptionHelpFormatter,
     )

@@ -26,17 +26,19 @@ HELP = "call the array functions of a module with every library, and show what f
 DESCRIPTION = """\
 Find the functions of a module that take arrays, infer how to call them, and compare each call with NumPy's:
 plain arrays first, then one property at a time, such as a memory layout or another device, then calls that
-Hypothesis draws, with several properties at once. A table shows the causes, the most severe first, and a
-program without xbridge reproduces each.
+Hypothesis generates, with several properties at once. A table shows the causes, the most severe first, and a
+program that does not need xbridge reproduces each.
 
-Classes of findings that most functions do not promise to avoid are off: special-values, dtypes, options and
-lazy. --include NAMES adds them.
+Most functions promise nothing about some classes of findings, so these are off by default: special-values,
+dtypes, options and lazy. --include adds them.
 
-The module is imported and its functions are called with your rights: they can read and write what you can.
-Functions that write files, run programs or draw random numbers are not called, by their names, parameters and
-source; that is a guess, and a function that you name as MODULE:FUNCTION is called. What SciPy and
-scikit-learn declare as unsupported is not reported. The exit status is 1 if something was found that
-the baseline does not have, and 3 if no function could be checked."""
+The module is imported and its functions are called with your rights, so they can read and write what you can.
+A function is skipped if its name, parameters or source suggest that it writes files, runs programs or draws
+random numbers. That is only a guess; a function that you name as MODULE:FUNCTION is called in any case. What
+SciPy and scikit-learn declare as unsupported is not reported.
+
+The exit status is 1 if something was found that the baseline does not have, and 3 if no function could be
+checked."""
 
 _CLOCK = 5.0
 """The seconds on the clock for one of processor time: a machine has other work, and imports take time."""
@@ -47,45 +49,53 @@ _NOTHING_CHECKED = 3
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument("target", nargs="+", metavar="MODULE[:FUNCTION]")
+    parser.add_argument("target", nargs="+", metavar="MODULE[:FUNCTION]", help="what to check")
     parser.add_argument(
         "--args",
         default="",
         metavar="KINDS",
-        help="kinds of arguments by name, such as 'x: float, axis: axis'; an array is float, int, bool, "
-        "complex or label, and other arguments are axis, number, or a literal",
+        help="the kinds of arguments by name, such as 'x: float, axis: axis'; arrays are float, int, bool, "
+        "complex or label, other arguments are axis, number or a literal",
     )
     parser.add_argument(
-        "--backends", metavar="NAMES", help="separated by commas; all that are installed, if not given"
+        "--backends", metavar="NAMES", help="backends, separated by commas (default: all that are installed)"
     )
     parser.add_argument(
         "--include",
         default="",
         metavar="CLASSES",
-        help="classes of findings that are off by default, separated by commas, or all",
+        help="add these classes of findings, separated by commas, or all",
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="another number draws other calls; 0, if not given"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="another seed generates other calls (default: 0)")
     parser.add_argument(
         "--each",
         type=float,
         default=2.0,
         metavar="SECONDS",
-        help="the processor time for each function; 2, if not given",
-    )
-    parser.add_argument("--seconds", type=float, help="the time for all functions; no limit, if not given")
-    parser.add_argument("--workers", type=int, default=2, help="processes at a time; 2, if not given")
-    parser.add_argument(
-        "--format", choices=("text", "json", "junit", "github"), default="text", help="what is printed"
+        help="the processor time for each function (default: 2)",
     )
     parser.add_argument(
-        "--baseline", type=Path, metavar="FILE", help="fail only because of findings that it lacks"
+        "--seconds", type=float, help="the time for all functions (default: 5 times --each for every one)"
     )
-    parser.add_argument("--update-baseline", action="store_true", help="write the findings to the baseline")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the tests of the functions")
+    parser.add_argument("--workers", type=int, default=2, help="the number of processes (default: 2)")
     parser.add_argument(
-        "--report", type=Path, metavar="FILE", help="write Markdown, or JSON if it ends in .json"
+        "--format",
+        choices=("text", "json", "junit", "github"),
+        default="text",
+        help="what to print (default: text)",
+    )
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="fail only for findings that this file does not have"
+    )
+    parser.add_argument(
+        "--update-baseline", action="store_true", help="write the findings to the baseline file"
+    )
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write a test for each function")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="write a report in Markdown, or in JSON if FILE ends in .json",
     )
 
 

@@ -38,29 +38,31 @@ HELP = "convert an array file to another format"
 DESCRIPTION = f"""\
 Convert an array file to the format that the name of the target ends in: {", ".join(SUFFIXES)}.
 
-Every value, dtype, shape and name is kept, or nothing is written and one line says why. A file may be
-larger than memory. The target is replaced when the new file is complete, and not before."""
+Every value, dtype, shape and name is kept; if that is not possible, nothing is written and one line says why.
+Files may be larger than memory. The target is written atomically."""
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument("source", type=Path, metavar="SRC", help="the file to read")
     parser.add_argument("target", type=Path, metavar="DST", help="the file to write")
-    parser.add_argument("--from-format", choices=FORMATS, help="the format of SRC, whatever its name ends in")
+    parser.add_argument(
+        "--from-format", choices=FORMATS, help="read SRC in this format, whatever its name ends in"
+    )
     parser.add_argument("--force", action="store_true", help="replace DST if it exists")
-    parser.add_argument("--array", metavar="NAME", help="convert this array alone; .npy drops its name")
+    parser.add_argument("--array", metavar="NAME", help="convert only this array; .npy drops its name")
     add_at(parser)
-    words = "take the arrays of all dicts and lists in a .pt file, under their keys joined by dots"
+    words = "take the arrays of all nested dicts and lists of a .pt file, named by their keys joined by dots"
     parser.add_argument("--flatten", action="store_true", help=words)
-    words = "leave out numbers, strings and other values beside the arrays, and list them"
+    words = "leave out, and list, numbers, strings and other values that are not arrays"
     parser.add_argument("--skip-other", action="store_true", help=words)
-    words = "leave out the array or value of this name; give it again for another"
+    words = "leave out the array or value of this name; repeat it to leave out others"
     parser.add_argument("--skip", action="append", default=[], metavar="NAME", help=words)
-    words = "write tensors that share memory as arrays of their own"
+    words = "write tensors that share memory as separate arrays"
     parser.add_argument("--untie", action="store_true", help=words)
-    words = "cast arrays of one dtype to another; refused if a value would change"
+    words = "cast arrays of one dtype to another; an error if a value would change"
     parser.add_argument("--cast", action="append", default=[], metavar="FROM=TO", help=words)
-    words = "let --cast change a value to the nearest one that the dtype has"
+    words = "let --cast round values to the nearest one that the dtype has"
     parser.add_argument("--round", action="store_true", help=words)
     words = "change axis order and byte order if DST cannot hold them; values never change"
     parser.add_argument("--relayout", action="store_true", help=words)
@@ -68,8 +70,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--shard", metavar="SIZE", help=words)
     words = "read a .pt file that torch wrote without checksums"
     parser.add_argument("--no-checksum", action="store_true", help=words)
-    parser.add_argument("--drop-metadata", action="store_true", help="drop the text of SRC")
-    parser.add_argument("--quiet", action="store_true", help="print errors alone")
+    parser.add_argument("--drop-metadata", action="store_true", help="drop the text of a .safetensors file")
+    parser.add_argument("--quiet", action="store_true", help="print only errors")
 
 
 def run(asked: Namespace) -> int:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from xbridge._cli.formats import Refused
     from xbridge._cli.formats.stored import Stored
 
-HELP = "what a conversion of a file's arrays would do"
+HELP = "show how the arrays of a file would be converted to a library"
 DESCRIPTION = """\
 Show the plan by which the arrays of a file would be converted to a library, with the options of
-xbridge.to_backend. The arrays are those that the format's own reader gives: tensors from .pt, NumPy's from
-all others. No value is read."""
+xbridge.to_backend. The arrays are those that the format's own reader returns: tensors for .pt, NumPy arrays
+for all others. No array data is read."""
 
 _COPY = {"true": True, "false": False}
 
@@ -28,14 +28,16 @@ _COPY = {"true": True, "false": False}
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
-    parser.add_argument("--from-format", choices=FORMATS, help="the format, whatever the name ends in")
+    parser.add_argument(
+        "--from-format", choices=FORMATS, help="read FILE in this format, whatever its name ends in"
+    )
     parser.add_argument("--to", required=True, metavar="BACKEND", help="the target library")
-    parser.add_argument("--array", metavar="NAME", help="this array alone")
+    parser.add_argument("--array", metavar="NAME", help="explain only this array")
     add_at(parser)
-    parser.add_argument("--dtype", help="as for to_backend")
-    parser.add_argument("--device", help="as for to_backend")
-    parser.add_argument("--copy", choices=_COPY, help="as for to_backend")
-    parser.add_argument("--grad", choices=("keep", "detach"), help="as for to_backend")
+    parser.add_argument("--dtype", help="the dtype= of xbridge.to_backend")
+    parser.add_argument("--device", help="the device= of xbridge.to_backend")
+    parser.add_argument("--copy", choices=_COPY, help="the copy= of xbridge.to_backend")
+    parser.add_argument("--grad", choices=("keep", "detach"), help="the grad= of xbridge.to_backend")
 
 
 def run(asked: Namespace) -> int:

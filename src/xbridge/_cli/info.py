@@ -18,15 +18,17 @@ from xbridge._registry.registry import get, known_backends
 from xbridge.backends import INDEX
 from xbridge.errors import UnknownBackendError, XBridgeError
 
-HELP = "what is installed, on which devices, and what to type for the rest"
+HELP = "show the installed libraries and their devices"
 DESCRIPTION = """\
-Show the backends that are installed and those that are missing, their versions, their devices with their
-memory, and the switches of a library that change what a conversion does."""
+Show the installed backends with their versions, devices and memory, the settings that affect conversions, and
+how to install the missing backends."""
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument("backends", nargs="*", metavar="BACKEND", help="show these alone")
+    parser.add_argument(
+        "backends", nargs="*", metavar="BACKEND", help="show only these backends (default: all)"
+    )
 
 
 def run(asked: Namespace) -> int:

@@ -20,22 +20,26 @@ if TYPE_CHECKING:
 
     from xbridge._core.protocol import Array
 
-HELP = "which dtypes, layouts and pairs of libraries convert, measured now"
+HELP = "measure which dtypes, layouts and pairs of libraries convert"
 DESCRIPTION = """\
-Convert an array for every cell of a table, and show what happened to its memory.
+Print a table that is measured now: convert an array for every cell, and show what happened to its memory.
 
-  dtypes   from one backend to the others, a row for each dtype
-  layouts  from one backend to the others, a row for each memory layout that its arrays can have
-  pairs    from every backend to every other, with float32"""
+  dtypes   from one backend to others, with a row for each dtype
+  layouts  from one backend to others, with a row for each memory layout that its arrays can have
+  pairs    between all backends, or those of --to, with float32"""
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     tables = ("dtypes", "layouts", "pairs")
-    parser.add_argument("table", nargs="?", choices=tables, default="pairs", help="pairs, if not given")
-    words = "numpy, if not given; not for pairs"
+    parser.add_argument(
+        "table", nargs="?", choices=tables, default="pairs", help="which table to print (default: pairs)"
+    )
+    words = "the source backend of dtypes and layouts (default: numpy)"
     parser.add_argument("--from", dest="source", default="numpy", metavar="BACKEND", help=words)
-    parser.add_argument("--to", nargs="+", metavar="BACKEND", help="all that are installed, if not given")
+    parser.add_argument(
+        "--to", nargs="+", metavar="BACKEND", help="the target backends (default: all that are installed)"
+    )
 
 
 def run(asked: Namespace) -> int:

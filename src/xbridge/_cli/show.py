@@ -10,19 +10,22 @@ from xbridge._cli.formats import ALL, FORMATS, add_at, name_of_array, read_file,
 from xbridge._cli.formats.sources import Sources
 from xbridge._cli.output import print_arrays
 
-HELP = "the arrays of a file"
+HELP = "list the arrays of a file"
 DESCRIPTION = """\
-Show the names, dtypes, shapes and sizes of the arrays in a file, and the values beside them. No value of an
-array is read. The names in dicts and lists are their keys joined by dots, as with `convert --flatten`."""
+List the arrays of a file with their names, dtypes, shapes and sizes, and then other values, if any. No array
+data is read. An array in nested dicts and lists is named by its keys joined by dots, as with
+`convert --flatten`."""
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
-    parser.add_argument("--from-format", choices=FORMATS, help="the format, whatever the name ends in")
-    parser.add_argument("--array", metavar="NAME", help="this array alone")
+    parser.add_argument(
+        "--from-format", choices=FORMATS, help="read FILE in this format, whatever its name ends in"
+    )
+    parser.add_argument("--array", metavar="NAME", help="show only this array")
     add_at(parser)
-    parser.add_argument("--quiet", action="store_true", help="print the totals alone")
+    parser.add_argument("--quiet", action="store_true", help="print only the totals")
 
 
 def run(asked: Namespace) -> int:

@@ -67,7 +67,7 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     signature: str | None = None,
     result: Callable[..., object] | None = None,
 ) -> Any:
-    """Decorate a function to take arrays of any libraries, compute in one, and return arrays of the caller's.
+    """Decorate a function to take arrays of any library, compute in one, and return arrays of the caller's.
 
     An array is tracked if it requires grad, or is traced by a transform or a compiler. The result of a
     tracked array is tracked too, under ``torch.func``, ``torch.compile``, ``jax.jit``, ``jax.grad`` and the

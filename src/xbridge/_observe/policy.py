@@ -103,7 +103,7 @@ def _innermost_block() -> _Block:
 
 
 class policy(metaclass=Statement):  # noqa: N801 -- read as a statement, like `contextlib.suppress`
-    """Allow, warn of or forbid conversions, in a `with` block or in a decorated function.
+    """Allow, warn about or forbid conversions, in a `with` block or in a decorated function.
 
     Parameters
     ----------

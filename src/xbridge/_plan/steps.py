@@ -146,7 +146,7 @@ class Conversion(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """The steps of a conversion in order, and its result: facts about the array, and not the array.
+    """The steps of a conversion in order, and facts about its result. It does not hold the array.
 
     `xbridge.explain` returns the plan that the conversion would run. Print it, or read its attributes.
 

@@ -169,7 +169,7 @@ def known_backends() -> tuple[str, ...]:
 
 
 def is_available(name: str | ModuleType) -> bool:
-    """Return True if the backend can be imported and used here. The answer is kept once the import is over.
+    """Return True if the backend can be imported and used here. The answer is cached after the import.
 
     Parameters
     ----------

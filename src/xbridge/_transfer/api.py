@@ -57,7 +57,7 @@ _END = object()
 
 
 class Transfer:
-    """A conversion that runs or is done, as `transfer` returns it.
+    """A running or finished conversion, as `transfer` returns it.
 
     If the transfer is deleted, the conversion goes on to its end, and the result is deleted then.
 
@@ -147,7 +147,7 @@ def transfer(
     copy: bool | None = None,
     grad: Grad = None,
 ) -> Transfer:
-    """Start to convert the arrays of a batch, and return at once.
+    """Start converting the arrays of a batch in the background, and return at once.
 
     Parameters
     ----------

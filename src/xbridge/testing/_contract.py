@@ -78,7 +78,7 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
     raises: type[Exception] | tuple[type[Exception], ...] = (),
     **kwargs: Any,
 ) -> None:
-    """Assert that a function of arrays keeps its promises; most need no reference.
+    """Assert that a function of arrays keeps its promises, most of them without a reference.
 
     The arguments must stay unchanged in any case. Each further promise is checked by calls with arrays of the
     same values. Those that nearly every function makes are checked unless they are switched off.

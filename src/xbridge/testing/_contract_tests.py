@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def contract(
     *inputs: Inputs, **promises: Unpack[Promises]
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Make a Hypothesis test of a function of arrays, which holds it to a contract.
+    """Make a Hypothesis test that checks the promises of a function of arrays.
 
     The decorated function returns what is promised about: it has the call of the tested function, and no
     assertion. As with `hypothesis.given`, its last parameters are drawn, and pytest fills in those before.

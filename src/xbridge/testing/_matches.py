@@ -91,7 +91,7 @@ def assert_matches_numpy(
     warnings: bool = True,
     **kwargs: Any,
 ) -> None:
-    """Assert that a function does with arrays of any library what it does with NumPy's.
+    """Assert that a function does the same with arrays of any library as with NumPy arrays.
 
     The function is called with the arguments, and with NumPy arrays of the same values. Each part of the
     results is compared, in tuples, lists, dicts, named tuples and dataclasses. Lazy results are computed.

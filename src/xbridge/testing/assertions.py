@@ -36,7 +36,7 @@ def assert_same(
     check_shape: bool = True,
     check_grad: bool = False,
 ) -> None:
-    """Assert that two arrays of any libraries are the same, bit by bit.
+    """Assert that two arrays of any library are the same, bit for bit.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def assert_close(
     check_dtype: bool = True,
     check_device: bool | None = None,
 ) -> None:
-    """Assert that two arrays of any libraries have one shape and close values.
+    """Assert that two arrays of any library have the same shape and close values.
 
     A value is close if it is the expected one, such as an infinity of the same sign, or if both are finite
     and ``abs(actual - expected) <= atol + rtol * abs(expected)``: in float64, but of integers exactly.
@@ -148,7 +148,7 @@ def assert_close(
 
 
 def assert_shares_memory(a: Array, b: Array, /) -> None:
-    """Assert that two arrays of any libraries have a byte of memory in common.
+    """Assert that two arrays of any library have a byte of memory in common.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def assert_shares_memory(a: Array, b: Array, /) -> None:
 
 
 def assert_independent(a: Array, b: Array, /) -> None:
-    """Assert that two arrays of any libraries have no byte of memory in common.
+    """Assert that two arrays of any library have no byte of memory in common.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def assert_independent(a: Array, b: Array, /) -> None:
 
 
 def assert_derivative(f: Callable[..., Any], /, *args: Any, rtol: float | None = None, **kwargs: Any) -> None:
-    """Assert that the derivatives of an aligned function are those of its values, in every library.
+    """Assert that the derivatives of an aligned function match its values, in every library.
 
     Parameters
     ----------

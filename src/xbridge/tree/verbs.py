@@ -323,7 +323,7 @@ def align(
     grad: Grad = None,
     exporters: bool = False,
 ) -> tuple[Tree, ...]:
-    """Bring all arrays of some trees to one backend and one device.
+    """Bring all arrays of several trees to one backend and one device.
 
     Parameters
     ----------

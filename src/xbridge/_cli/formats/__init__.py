@@ -209,7 +209,7 @@ def _without(content: Content, skipped: Sequence[str]) -> Content:
 
 def add_at(parser: ArgumentParser) -> None:
     """Add the argument that picks a part of a file."""
-    words = "a key of a .pt file, to take that dict or tensor alone; give it again for a key in that dict"
+    words = "take only the dict or tensor with this key of a .pt file; repeat it for a key in that dict"
     parser.add_argument("--at", action="append", default=[], metavar="KEY", help=words)
 
 

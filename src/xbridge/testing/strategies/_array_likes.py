@@ -163,7 +163,7 @@ def conversions(*, backends: Backends = None, targets: Backends = None) -> st.Se
 
 
 def refusals(backend: str) -> st.SearchStrategy[Array]:
-    """Strategy of unsupported arrays: their memory does not hold their values plainly.
+    """Strategy of unsupported arrays, whose memory alone does not give their values.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ _STANDARD += ("float32", "float64", "complex64", "complex128")
 
 
 def xp_dtypes(backend: str, kinds: Iterable[str] | None = None) -> st.SearchStrategy[str]:
-    """Strategy of the dtypes of the array API standard that a backend has now.
+    """Strategy of the dtypes of the array API standard that a backend has at present.
 
     Parameters
     ----------
