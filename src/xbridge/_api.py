@@ -1,8 +1,20 @@
-"""The conversion functions that users call, and the fast path.
+"""The conversion functions that users call, with their fast path.
 
-A plain array needs a look-up by name and type, the few flag reads that the contract requires, and the
-library's own zero-copy call. Any other conversion is planned, and only then more modules are imported.
+The conversion of an ordinary array takes little more than the library's own zero-copy call. So each function
+first looks for a cached call by target and type, then for one by all arguments. Only if both decline, the
+engine plans the conversion, and the modules that it needs are imported. `xbridge._registry.call_cache` has
+the tables.
 """
+
+# The hot functions below repeat some lines, because a helper function would cost more than a table look-up:
+#
+# - `more` and `other` are surplus arguments, which `inner_entry_point` adds to the signature at run time. To
+#   check them here saves a wrapper around the function, and so the time of another call.
+# - Options are compared with `is None`, because `==` runs foreign code: NumPy's float64 dtype equals None.
+# - A cached function that declines returns None, so that a miss needs no exception.
+# - The key is a plain tuple, which equals the `CallKey` of the engine and is made faster.
+# - Imports of the engine are inside of the functions: `import xbridge` stays fast, and loads no NumPy.
+# - `shorten` removes the frames of the package from an error before the user sees its traceback.
 
 from __future__ import annotations
 
@@ -35,9 +47,10 @@ if TYPE_CHECKING:
         requires_grad: bool | None
 
 
-# A type checker reads the overloads, with Any for a library that is not installed.
-
 _to_host = direct[HOST]
+"""The table of `to_numpy`. `invalidate` clears and refills this dict in place, so it can be kept here."""
+
+# The overloads are for type checkers, which take Any for the arrays of a library that is not installed.
 
 
 if TYPE_CHECKING:
@@ -129,9 +142,10 @@ def to_backend(
     if TYPE_CHECKING:
         more, other = surplus()
     if device is None and dtype is None and copy is None and grad is None and not (more or other):
+        # `type(x)` and not `isinstance`: a subclass may have another meaning, and is planned.
         try:
             convert = direct[backend][type(x)]
-        except FOREIGN_ERRORS:  # a module, or not a name
+        except FOREIGN_ERRORS:  # no entry, or a backend whose hash raises: a list, or a foreign object
             convert = decline
         y = convert(x)
         if y is not None:
@@ -145,7 +159,7 @@ def to_backend(
     if y is not None:
         return y
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-    from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
+    from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- it imports NumPy
 
     try:
         return verbs.to_backend(x, backend, CallOptions(device=device, dtype=dtype, copy=copy, grad=grad))
@@ -386,7 +400,7 @@ def to_dask(
 
 
 if TYPE_CHECKING:
-    # The first overload is for a call with `**options`, of which a type checker knows no names.
+    # The first overload is for calls with `**options`, whose names a type checker does not know.
 
     @overload
     def asarray(obj: Array, /, *, backend: None = None, **options: Unpack[_ArrayOptions]) -> Array: ...
@@ -474,7 +488,7 @@ def asarray(
     ):
         try:
             convert = (staying if backend is None else direct[backend])[type(obj)]
-        except FOREIGN_ERRORS:  # as in `to_backend`
+        except FOREIGN_ERRORS:  # no entry, or a backend whose hash raises
             convert = decline
         y = convert(obj)
         if y is not None:
@@ -542,7 +556,7 @@ def align(
     >>> a + b * c
     tensor([4., 7.], dtype=torch.float64)
     """
-    types = tuple([type(x) for x in xs])
+    types = tuple([type(x) for x in xs])  # faster than a generator expression
     key = ("align", backend, types, type(like), device, dtype, copy, grad, None, False)
     ys: tuple[Array, ...] | None = lookup(key, copy)(xs, like)
     if ys is not None:
@@ -599,11 +613,11 @@ if TYPE_CHECKING:
 
 @entry_point
 def unsafe_share(x: Array, /, backend: str | ModuleType) -> Array:
-    """Convert an array without a copy, also if the contract would copy to be safe.
+    """Convert an array without a copy, even where the contract would copy to be safe.
 
-    The caller has to avoid what the contract prevents: a write to memory that was read-only or that a
-    graph needs, elements that share memory, an array that a library assumes to be immutable and reads
-    later.
+    The caller is then responsible for what the contract prevents: writes to memory that was read-only or that
+    a graph needs, writes to elements that share memory, and changes of memory that a library assumes to be
+    immutable and reads later.
 
     Parameters
     ----------

@@ -357,7 +357,7 @@ def test_without_ml_dtypes_the_source_casts_to_a_dtype_that_both_have(
 ) -> None:
     x = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
     monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
-    monkeypatch.setattr(backend, "_ML_DTYPES", {})
+    monkeypatch.setattr(backend, "_ML_DTYPE_BY_TORCH", {})
     with pytest.raises(xbridge.DTypeError) as caught:
         xbridge.to_numpy(x)
     assert str(caught.value) == (

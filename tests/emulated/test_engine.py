@@ -314,7 +314,7 @@ def test_crew__pieces_of_a_result_end_where_huge_pages_do() -> None:
     start = memory.__array_interface__["data"][0]
     for offset in (0, 1, 4095):
         host = memory[offset:]
-        cuts = _staging._cuts(host, 2 * _staging.PAGE)
+        cuts = _staging._cut_at_pages(host, 2 * _staging.PAGE)
         assert (cuts[0], cuts[-1]) == (0, len(host))
         assert all((start + offset + cut) % _staging.PAGE == 0 for cut in cuts[1:-1])
         assert all(0 < b - a <= 2 * _staging.PAGE for a, b in itertools.pairwise(cuts))
@@ -323,7 +323,7 @@ def test_crew__pieces_of_a_result_end_where_huge_pages_do() -> None:
 def test_crew__threads_stay_for_the_next_array(monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread is started for another array; all of them end when there is nothing to do."""
     use_sizes(monkeypatch, SIZES._replace(buffers=3))
-    monkeypatch.setattr(_staging, "IDLE", PATIENCE)
+    monkeypatch.setattr(_staging, "IDLE_SECONDS", PATIENCE)
     started = []
     start = threading.Thread.start
 
@@ -339,7 +339,7 @@ def test_crew__threads_stay_for_the_next_array(monkeypatch: pytest.MonkeyPatch) 
     assert [thread.name for thread in started] == ["xbridge-copy"] * 2
 
     ((crew, _),) = _transfer._crews.values()
-    monkeypatch.setattr(_staging, "IDLE", 0.0)
+    monkeypatch.setattr(_staging, "IDLE_SECONDS", 0.0)
     together = threading.Barrier(3, timeout=PATIENCE)
     for _ in started:
         crew._jobs.put(together.wait)  # one for each, since they were waiting with the time limit of before
@@ -382,7 +382,7 @@ def test_chooser__uses_the_faster_way_after_each_was_tried_once(
     nbytes: int, times: dict[bool, float], chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two calls try both ways; later ones use the faster, and rarely the other if it was almost as fast."""
-    monkeypatch.setattr(_staging, "AGAIN", 4)
+    monkeypatch.setattr(_staging, "RETRY_CALLS", 4)
     now, used = [0.0], []
     monkeypatch.setattr(_staging, "perf_counter", lambda: now[0])
 

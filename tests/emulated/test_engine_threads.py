@@ -156,9 +156,11 @@ def test_the_target_has_its_own_stream_on_the_device_of_another_library(
     monkeypatch.setattr(
         "xbridge._transfer.threads.backend_for", lambda cls: Theirs if cls is Foreign else None
     )
-    from xbridge._transfer.threads import ends
+    from xbridge._transfer.threads import participating_backends
 
-    found = list(ends([Foreign(torch.ones(2, device=KIND)), Foreign(torch.ones(2))], backend))
+    found = list(
+        participating_backends([Foreign(torch.ones(2, device=KIND)), Foreign(torch.ones(2))], backend)
+    )
 
     assert found == [(Theirs, DEVICE), (backend, DEVICE), (Theirs, "cpu")]
 

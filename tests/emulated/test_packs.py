@@ -136,7 +136,7 @@ def test_transfer__of_other_batches_takes_a_thread(make: Callable[[], list[np.nd
 
 def test_transfer__much_is_not_packed_by_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call returns soon, and a thread packs what takes time."""
-    monkeypatch.setattr(_packs, "AT_CALL", 100)
+    monkeypatch.setattr(_packs, "INLINE_NBYTES", 100)
     handle = xbridge.transfer(arrays(), "torch", device=KIND)
     assert type(handle._future).__name__ == "Future"
     assert equal(handle.result(), arrays())

@@ -337,7 +337,7 @@ def test_an_array_is_cast_on_its_way_from_as_many_bytes_on_as_go_through_buffers
     monkeypatch.setenv(_pinned.SETTING, str(setting))
     monkeypatch.setattr(_pinned, "FUSED", 4096)
     use_small_buffers(monkeypatch)
-    use_sizes(monkeypatch, _pinned._read())
+    use_sizes(monkeypatch, _pinned._read_setting())
     numbers = np.arange(1024.0)[::-1]
 
     for array, through in ((numbers, setting > 0), (numbers[1:], False)):

@@ -99,7 +99,7 @@ def test_small_arrays_move_together_and_one_of_each_dtype_is_planned(
     assert moves == Moves([], [5], [])
     assert [x is y for x, y in zip(planned, (xs[0], xs[2]), strict=True)] == [True, True]
     del planned[:]
-    backwards, limit = np.arange(3.0)[::-1], np.zeros(batch.SMALL, np.int8)
+    backwards, limit = np.arange(3.0)[::-1], np.zeros(batch.SMALL_NBYTES, np.int8)
     assert there([*xs, backwards, limit, limit + 1])[5:] == [[2, 1, 0], limit.tolist(), (limit + 1).tolist()]
     assert moves.together == [5, 8]
     assert [id(x) for x in planned] == [id(x) for x in (xs[0], xs[2], backwards, limit)]
@@ -114,7 +114,7 @@ def test_what_is_asked_for_beside_a_device_is_planned_for_each_array(moves: Move
 
 
 def test_a_large_array_moves_alone(moves: Moves) -> None:
-    small, large = np.zeros(batch.SMALL, np.int8), np.zeros(batch.SMALL + 1, np.int8)
+    small, large = np.zeros(batch.SMALL_NBYTES, np.int8), np.zeros(batch.SMALL_NBYTES + 1, np.int8)
     small[:2] = large[:2] = 1
     assert there([small, large, small + 1]) == [x.tolist() for x in (small, large, small + 1)]
     assert moves == Moves([large.nbytes], [2], [])

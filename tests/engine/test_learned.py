@@ -271,9 +271,9 @@ def restore(taught: list[dict[Any, Any]]) -> None:
 def forget() -> Iterator[None]:
     for name in ("numpy", "torch"):
         registry.get(name)  # a backend that is loaded during a call empties the tables
-    registry._renew()
+    registry._rebuild_in_child()
     yield
-    registry._renew()
+    registry._rebuild_in_child()
 
 
 @pytest.fixture
@@ -294,7 +294,7 @@ def test_any_array_may_teach_and_any_other_is_converted_as_planned(
     with planned():
         expected = {name: outcome(call, x) for name, x in make().items()}
     for teacher in teachers(expected):
-        registry._renew()
+        registry._rebuild_in_child()
         outcome(call, make()[teacher])
         taught = list(map(dict, tables()))
         for pupil, x in make().items():
@@ -439,7 +439,7 @@ def test_any_list_may_teach_and_any_other_is_converted_as_planned(
         expected = {name: outcome(call, x) for name, x in lists().items()}
     xs = lists()
     for teacher in teachers(xs):
-        registry._renew()
+        registry._rebuild_in_child()
         outcome(call, lists()[teacher])
         taught = list(map(dict, tables()))
         for pupil, x in xs.items():
@@ -950,7 +950,7 @@ def test_recall__any_sequence_of_arrays_and_states_is_converted_as_planned(
     for state in states:
         with CHANGES[state](), planned():
             expected[state] = [outcome(call, x) for _, x in xs]
-    registry._renew()
+    registry._rebuild_in_child()
     for state in (*states, *states):
         with CHANGES[state]():
             for (kind, x), planned_outcome in zip(xs, expected[state], strict=True):
@@ -1044,7 +1044,7 @@ WHOLE: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("call", WHOLE.values(), ids=WHOLE)
-@pytest.mark.parametrize("change", [enter_and_leave, registry._renew])
+@pytest.mark.parametrize("change", [enter_and_leave, registry._rebuild_in_child])
 def test_a_plan_from_before_a_change_is_not_learned(
     change: Callable[[], None], call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

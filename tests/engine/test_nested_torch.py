@@ -273,7 +273,7 @@ def test_a_long_list_of_tensors_leaves_its_library_too() -> None:
 
 def test_rows_of_one_tensor_are_stacked_without_a_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = list(torch.arange(12.0).reshape(3, 4))
-    monkeypatch.setattr(stack, "_one_by_one", None)
+    monkeypatch.setattr(stack, "_stack_described", None)
     assert torch.equal(xbridge.asarray(rows), torch.arange(12.0).reshape(3, 4))
     assert xbridge.asarray(rows[1:], backend="numpy").tolist() == [[4.0, 5, 6, 7], [8, 9, 10, 11]]
 
@@ -314,7 +314,7 @@ def test_numbers_beside_arrays_of_one_dtype_are_stacked_at_once_as_a_plan_of_eac
 ) -> None:
     with xbridge.record():  # every array is planned
         expected = xbridge.asarray(xs, backend=backend)
-    monkeypatch.setattr(stack, "_one_by_one", lambda *_: pytest.fail("each was planned"))
+    monkeypatch.setattr(stack, "_stack_described", lambda *_: pytest.fail("each was planned"))
     for _ in range(2):
         made = xbridge.asarray(xs, backend=backend)
         assert (type(made), made.dtype) == (type(expected), expected.dtype)

@@ -10,7 +10,7 @@ from kit_toy import namespace as xp
 
 from xbridge import _host, backend_of
 from xbridge._core.devices import CPU, Device
-from xbridge._core.dtypes import instead
+from xbridge._core.dtypes import hint_for_missing_dtype
 from xbridge._core.protocol import ArrayInfo, Unsupported
 from xbridge._derive.functions import rules
 from xbridge._derive.numpy_functions import opaque
@@ -113,7 +113,7 @@ def dtype_name(dtype: object, /) -> str | None:
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype in LIBRARY_DTYPES:
         return None
-    return Unsupported(DTypeError, f"there are no tiles of {dtype}", instead(dtype))
+    return Unsupported(DTypeError, f"there are no tiles of {dtype}", hint_for_missing_dtype(dtype))
 
 
 def default_dtype(category: str, device: Device, /) -> str:

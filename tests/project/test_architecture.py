@@ -214,7 +214,10 @@ def test_the_protocol_lists_every_name_in_one_group() -> None:
     lists = [*protocol.CONSTANTS, *protocol.DERIVED, *protocol.VERBS, *protocol.OPTIONAL]
     assert sorted(lists) == sorted(names)
     assert set(protocol.REQUIRED) <= {*protocol.CONSTANTS, *protocol.VERBS}
-    assert {word for group in protocol.TOGETHER for word in group} <= {*protocol.VERBS, *protocol.OPTIONAL}
+    assert {word for group in protocol.REQUIRED_TOGETHER for word in group} <= {
+        *protocol.VERBS,
+        *protocol.OPTIONAL,
+    }
 
 
 def parameters(verb: str) -> list[str]:

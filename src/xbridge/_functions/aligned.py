@@ -12,7 +12,7 @@ from xbridge._functions.named import read_names
 from xbridge._functions.portable import Portable, is_portable
 from xbridge._functions.run import name_of, wrap_function
 from xbridge._plan.options import CallOptions, read_options
-from xbridge._registry.loading import unknown
+from xbridge._registry.loading import unknown_backend_error
 from xbridge._registry.registry import known_backends
 from xbridge.errors import OptionError, shown
 
@@ -164,7 +164,7 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
         raise OptionError.build(f"take grad={shown(grad)}", reason, "vjp=, for a derivative")
     read_options((), options)
     if isinstance(backend, str) and backend not in known_backends():
-        raise unknown(backend, known_backends())
+        raise unknown_backend_error(backend, known_backends())
     if result is not None and not callable(result):
         hint = "result=numpy.empty_like"
         raise OptionError.build(f"take result={shown(result)}", "it is not a function", hint)

@@ -18,7 +18,7 @@ from types import FunctionType, MemberDescriptorType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core import dynamo
-from xbridge._core.dynamo import constant
+from xbridge._core.dynamo import trace_time
 from xbridge._core.literals import NUMBERS
 from xbridge._derive.treedef import ARRAY, CHILDREN
 from xbridge._registry.registry import are_arrays
@@ -132,7 +132,7 @@ def vars_of(x: Any) -> list[str]:
     return [*vars(x)] if hasattr(x, "__dict__") else []
 
 
-@constant
+@trace_time
 def _slots(cls: type) -> tuple[str, ...] | None:
     """Return the names of the slots of a dataclass, or None if a class is no dataclass."""
     if not is_dataclass(cls):
@@ -140,13 +140,13 @@ def _slots(cls: type) -> tuple[str, ...] | None:
     return tuple([name for of in cls.__mro__ for name, it in vars(of).items() if isinstance(it, _Slot)])
 
 
-@constant
+@trace_time
 def refuse_traced(cls: type) -> None:
     """Raise for arrays in a container that a compiler cannot make again."""
     raise _untraceable(cls)
 
 
-@constant
+@trace_time
 def refuse_container(x: object) -> None:
     """Raise if an object is a container: a compiler would take the arrays in it for constants."""
     if find_container(x) is not None:
@@ -204,13 +204,13 @@ def with_objects(form: TreeDef, objects: Iterator[Any]) -> TreeDef:
     return (*form[:start], *[with_objects(child, objects) for child in form[start:]])
 
 
-@constant
+@trace_time
 def _open_container(x: Any) -> Any:
     container = find_container(x)
     return None if container is None else (container, *container.flatten(x))
 
 
-@constant
+@trace_time
 def _refuse_hidden(x: Any) -> None:
     """Raise if an object that is not a container of ours holds arrays, or may hold them."""
     cls = type(x)
@@ -268,7 +268,7 @@ def _make_hashable(x: Any) -> Any:
     return type(x), identify(x), x
 
 
-@constant
+@trace_time
 def identify(x: Any) -> str | bytes | int | None:
     """Return what tells a constant from others of its type that compare equal; None if nothing does.
 

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, holds_every, is_inexact
-from xbridge._core.dynamo import constant
+from xbridge._core.dynamo import trace_time
 from xbridge._core.literals import NUMBERS
 from xbridge._derive.functions import get_or_make, latest
 from xbridge._derive.numpy_functions import opaque
@@ -19,7 +19,7 @@ from xbridge._derive.programs import Program
 from xbridge._derive.treedef import number_slots, unflatten
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
-from xbridge._engine.stack import promoted
+from xbridge._engine.stack import promote_dtypes
 from xbridge._functions.flatten import flatten, traceable, with_objects
 from xbridge._functions.named import make_array, protect_host
 from xbridge._functions.results import refuse_async_result, refuse_hidden_arrays
@@ -168,7 +168,7 @@ class Call:
         kind = type(y).__name__
         names = dict.fromkeys([dtype for dtype in map(library.dtype_of, xs) if is_inexact(dtype)])
         if names and kind in ("float", "complex"):
-            dtype = promoted([*names], [y], library)
+            dtype = promote_dtypes([*names], [y], library)
         else:
             dtype = "bool" if kind == "bool" else caller.default_dtype(kind, CPU)
         return make_array(y, self.library, chosen("nearest", dtype, library, CPU))
@@ -284,7 +284,7 @@ def missing_dtype_error(
     return None
 
 
-@constant
+@trace_time
 def program_key(function: str, traced: TreeDef, library: str, caller: str, *objects: object) -> str:
     """Return a key for a call in a program that is being compiled, of a form without its objects."""
     form = with_objects(traced, iter(objects))
@@ -301,13 +301,13 @@ def program_key(function: str, traced: TreeDef, library: str, caller: str, *obje
     return program.key
 
 
-@constant
+@trace_time
 def latest_form() -> TreeDef:
     """Return the form of the result of the call that was described last."""
     return latest.form
 
 
-@constant
+@trace_time
 def latest_traceable() -> TreeDef:
     """Return the form with containers that a compiler can make."""
     return traceable(latest.form)

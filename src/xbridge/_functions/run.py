@@ -21,7 +21,7 @@ from xbridge._core.tracebacks import shorten
 from xbridge._derive.functions import latest, mask_inexact
 from xbridge._derive.treedef import ARRAY, argument_paths, argument_treedefs, has_arrays, unflatten
 from xbridge._engine import verbs
-from xbridge._engine.repeat import converter, each, repeat_align
+from xbridge._engine.repeat import convert_each, find_converter, repeat_align
 from xbridge._engine.source import Source, TargetChoice, leading_index, resolve_like, resolve_source
 from xbridge._functions.explain import CallPlan
 from xbridge._functions.flatten import LEAVES, flatten, without_objects
@@ -325,7 +325,7 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
         if better is None:
             raise
         raise better from error
-    restore = Restore(tuple(map(verbs.home, sources)), at)
+    restore = Restore(tuple(map(verbs.array_location, sources)), at)
     restore.array_location()
     if library.name == HOST:
         made = tuple(y if y is x else protect_host(y, x) for x, y in zip(arrays, made, strict=True))
@@ -439,7 +439,7 @@ class _CachedCall:
         converters = [_argument_converter(function, library, cls, owners.get(cls)) for cls in types]
         self.is_complete = decline not in converters
         """True if all conversions are known."""
-        self._convert = each(converters)
+        self._convert = convert_each(converters)
 
     def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """Return the result, or None before anything ran."""
@@ -470,7 +470,7 @@ class _CachedCall:
             there = caller.device_of(result) if made is result else CPU
             if there == device:
                 return made
-        return _restore_result(result, Restore((verbs.home(resolve_source(x)),), 0), function)
+        return _restore_result(result, Restore((verbs.array_location(resolve_source(x)),), 0), function)
 
     def _run_embedded(self, function: Function, xs: tuple[Any, ...]) -> tuple[Any] | None:
         """Run the call as a rule."""
@@ -497,7 +497,7 @@ def _argument_converter(
     if not function.is_plain:
         place = None if library.host_only and options.device is None else "cpu"
         options = options._replace(device=place)
-    convert = converter(library.name, cls, options)
+    convert = find_converter(library.name, cls, options)
     if convert is decline:
         return decline
     if owner.name == HOST and options.copy is None and _copies_readonly(library):

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge._core.devices import CPU
-from xbridge._engine.caller import Caller, is_ours
+from xbridge._engine.caller import CallSite, is_ours
 from xbridge._plan.reasons import reason
 from xbridge._plan.steps import nbytes_of
 from xbridge._registry.registry import are_arrays, backend_for, imported, is_root
@@ -29,7 +29,7 @@ class ForeignCall(NamedTuple):
     """A call of a library that converted an array."""
 
     name: str
-    caller: Caller
+    caller: CallSite
     source: str
     target: str
     copied: int
@@ -54,7 +54,7 @@ def watch(add: Callable[[ForeignCall], None]) -> ExitStack:
         return stack.pop_all()
 
 
-def _call(name: str, by: Caller, source: Array, result: object, seconds: float) -> ForeignCall:
+def _call(name: str, by: CallSite, source: Array, result: object, seconds: float) -> ForeignCall:
     """Return a call with its bytes: moved to or from a device, cast, or copied. Python numbers have none."""
     given, made = _End.of(source), _End.of(result)
     sizes = dict.fromkeys(("copied", "cast", "moved"), 0)
@@ -94,13 +94,13 @@ def _address(backend: Backend, x: Array) -> int:
     return 0 if backend.unsupported(x, leaving=True) else backend.memory_layout(x).address
 
 
-def _caller() -> Caller | None:
+def _caller() -> CallSite | None:
     """Return the line that made the call, outside of array libraries; None if that is within xbridge."""
     frame = hook = sys._getframe(2)  # noqa: SLF001 -- of the backend's function that calls `notice`
     while frame.f_back and (frame.f_code is hook.f_code or _is_library(frame)):
         frame = frame.f_back
     ours = is_ours(frame.f_code.co_filename)
-    return None if ours else Caller(frame.f_code, frame.f_lineno, frame.f_globals)
+    return None if ours else CallSite(frame.f_code, frame.f_lineno, frame.f_globals)
 
 
 def _is_library(frame: FrameType) -> bool:

@@ -19,7 +19,7 @@ from warnings import warn_explicit
 
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import lock
-from xbridge._engine.caller import Caller
+from xbridge._engine.caller import CallSite
 from xbridge._engine.execute import Observer, add_observer, remove_observer
 from xbridge._observe.statement import Statement
 from xbridge._plan.steps import Plan, Step
@@ -67,7 +67,7 @@ class _Block(Observer):
             why = f"{reason}, and policy({word}='raise') forbids {word}"
             raise PolicyError.build(plan.conversion.asked(), why, f"policy({word}='allow') around it")
 
-    def before(self, plan: Plan, caller: Caller) -> None:
+    def before(self, plan: Plan, caller: CallSite) -> None:
         """Warn of operations of the plan, at the calling line."""
         for word, reason in self._find_operations(plan, "warn"):
             warn_explicit(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 from xbridge._core import text
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import lock
-from xbridge._engine.caller import Caller
+from xbridge._engine.caller import CallSite
 from xbridge._engine.execute import Observer, add_observer, remove_observer
 from xbridge._observe.foreign import ForeignCall, watch
 from xbridge._observe.policy import words_of
@@ -76,7 +76,7 @@ class RecordRow(NamedTuple):
         return _format_place(self)
 
     @classmethod
-    def of(cls, plan: Plan, caller: Caller, seconds: float) -> Self:
+    def of(cls, plan: Plan, caller: CallSite, seconds: float) -> Self:
         """Return the row of one conversion."""
         code, conversion = caller.f_code, plan.conversion
         source = f"{conversion.source.name} {conversion.info.dtype} on {conversion.info.device}"
@@ -145,7 +145,7 @@ class _Counter(Observer):
         with self._lock:
             return list(self._queues.values())
 
-    def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
+    def after(self, plan: Plan, caller: CallSite, seconds: float) -> None:
         """Count a conversion that has run."""
         self.add(RecordRow.of(plan, caller, seconds))
 
@@ -160,7 +160,7 @@ class _Counter(Observer):
             known = self._rows.get(key)
             self._rows[key] = row if known is None else known.plus(row)
 
-    def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
+    def waited(self, caller: CallSite, depth: int, ready: int, seconds: float) -> None:
         """Count a batch, the number of batches that were ready then, and the wait."""
         key = (caller.f_code.co_filename, caller.f_lineno, depth)
         with self._lock:

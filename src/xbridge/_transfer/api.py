@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import CPU
 from xbridge._core.entry_points import entry_point
-from xbridge._core.locks import freed
+from xbridge._core.locks import reset_in_child
 from xbridge._core.tracebacks import shorten
-from xbridge._engine.caller import Caller, caller
+from xbridge._engine.caller import CallSite, find_call_site
 from xbridge._engine.execute import observers
 from xbridge._plan.options import CallOptions
 from xbridge._transfer.queued import Queued, begin_queued
@@ -35,8 +35,8 @@ from xbridge._transfer.threads import (
     can_leave,
     capture_context,
     end_workers,
-    ends,
     in_thread,
+    participating_backends,
     resolve_destination,
     start_thread,
     start_worker,
@@ -75,7 +75,7 @@ class Transfer:
     def __init__(self, future: Future[Any] | Queued) -> None:
         self._future, self._process = future, getpid()
         if isinstance(future, Future):
-            freed(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold in a fork
+            reset_in_child(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold in a fork
 
     def __repr__(self) -> str:
         """Return the state in one line, without a wait."""
@@ -123,7 +123,7 @@ class Transfer:
             action = f"wait timeout={shown(timeout)}"
             raise OptionError.build(action, "it is a number of seconds, or None", "timeout=1.0")
         if not self._future.done():
-            _stay(self._process, "wait for a transfer", "transfer")
+            _refuse_in_forked_child(self._process, "wait for a transfer", "transfer")
         try:
             return self._future.result(timeout and float(max(min(timeout, TIMEOUT_MAX), 0)))
         except TimeoutError:
@@ -193,8 +193,10 @@ def transfer(
         if queued:
             return Transfer(queued)
         if all(map(can_leave, batch.arrays)):
-            convert_there = in_thread(convert, [(target, place), *ends(batch.arrays, target)])
-            begun = start_thread(begun_by(caller(), batch.map), convert_there)
+            convert_there = in_thread(
+                convert, [(target, place), *participating_backends(batch.arrays, target)]
+            )
+            begun = start_thread(begun_by(find_call_site(), batch.map), convert_there)
             if begun:
                 return Transfer(begun)
         future.set_result(batch.map(convert))
@@ -278,7 +280,7 @@ def prefetch(
         hint = "[x]" if isinstance(iterable, dict) else "[batch]"
         raise OptionError.build(f"take batches from {type_of(iterable)}", reason, hint)
     cls = SizedPrefetch if hasattr(iterable, "__len__") else Prefetch
-    run = partial(_ahead, iterable, backend, options, ahead, caller())
+    run = partial(_ahead, iterable, backend, options, ahead, find_call_site())
     return cls(iterable, run, f"to {target.name}, {ahead} ahead")
 
 
@@ -329,7 +331,7 @@ def _used_up(iterable: Iterable[Any]) -> XBridgeError:
 
 
 def _ahead(
-    iterable: Iterable[Any], name: str | ModuleType, options: CallOptions, depth: int, by: Caller
+    iterable: Iterable[Any], name: str | ModuleType, options: CallOptions, depth: int, by: CallSite
 ) -> Generator[Any, None, None]:
     """Load in one thread, convert in another, and yield in order.
 
@@ -359,7 +361,7 @@ def _ahead(
         while given := _first(queue, by, depth):
             ask(wait)
             yield given.pop()
-            _stay(process, "convert batches ahead", "prefetch")
+            _refuse_in_forked_child(process, "convert batches ahead", "prefetch")
             wait = mark and mark(place)  # the program has queued all that uses this batch
     except XBridgeError as error:
         shorten(error)
@@ -373,13 +375,13 @@ def _ahead(
             end_workers(workers, wait=waits and get_ident() == home)
 
 
-def _stay(process: int, what: str, hint: str) -> None:
+def _refuse_in_forked_child(process: int, what: str, hint: str) -> None:
     """Raise an error in a child process, whose parent has the threads."""
     if process != getpid():
         raise XBridgeError.build(what, "its threads are those of another process", f"{hint} in this process")
 
 
-def _first(queue: deque[Future[list[Any]]], by: Caller, depth: int) -> list[Any]:
+def _first(queue: deque[Future[list[Any]]], by: CallSite, depth: int) -> list[Any]:
     """Wait for the next batch, and notify observers. Return a list of it, empty at the end."""
     if not observers():
         return queue.popleft().result()
@@ -397,7 +399,7 @@ def _loaded(batches: Iterator[Any], convert_there: ArrayFn, target: Backend) -> 
     if item is _END:
         return None
     batch = TreeArrays(item, alone=True)
-    return partial(batch.map, in_thread(convert_there, ends(batch.arrays, target)))
+    return partial(batch.map, in_thread(convert_there, participating_backends(batch.arrays, target)))
 
 
 def _converted(loaded: Future[Callable[[], Any] | None], wait: Callable[[], object] | None) -> list[Any]:

@@ -6,7 +6,7 @@ from os import getpid
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.locks import lock
-from xbridge._engine.batch import packings
+from xbridge._engine.batch import find_packings
 from xbridge.errors import FOREIGN_ERRORS
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def begin_queued(
     batch: TreeArrays, target: Backend, place: Device, options: CallOptions, convert: ArrayFn
 ) -> Queued | None:
     """Begin the transfer of a batch of small arrays of one type; return None if it takes a thread."""
-    ways = packings(target, batch.kinds, options, place)
+    ways = find_packings(target, batch.kinds, options, place)
     if len(ways) != 1 or batch.kinds != {ways[0].kind} or ways[0].begin is None:
         return None
     arrays: list[Array] = []

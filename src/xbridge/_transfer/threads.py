@@ -22,7 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 from xbridge._core.devices import CPU, Device
 from xbridge._core.protocol import ArrayFn, Backend
 from xbridge._engine import caller as _caller
-from xbridge._engine.caller import Caller
+from xbridge._engine.caller import CallSite
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import destination
 from xbridge._registry import call_cache, registry
@@ -54,7 +54,7 @@ def resolve_destination(name: str | ModuleType, options: CallOptions) -> tuple[B
     return target, place
 
 
-def ends(arrays: list[object], target: Backend) -> Iterator[tuple[Backend, Device]]:
+def participating_backends(arrays: list[object], target: Backend) -> Iterator[tuple[Backend, Device]]:
     """Yield the backends that take part in a conversion of arrays on devices, with these devices."""
     for x in arrays:
         backend = backend_for(type(x))
@@ -198,13 +198,13 @@ def _end_all_workers() -> None:
     end_workers(list(_workers))
 
 
-def begun_by(by: Caller, fn: Callable[P, T]) -> Callable[P, T]:
+def begun_by(by: CallSite, fn: Callable[P, T]) -> Callable[P, T]:
     """Return `fn` for another thread, as called by `by` and under the policy of this thread now.
 
     The block of that policy may be left before the thread is done, or has begun.
     """
     context, rules = copy_context(), None
-    context.run(_caller.begun_by.set, by)
+    context.run(_caller.inherited_call_site.set, by)
     if registry.observers:
         from xbridge._observe.policy import policy  # noqa: PLC0415 -- only if a policy may be in force
 

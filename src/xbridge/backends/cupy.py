@@ -17,7 +17,7 @@ import numpy as np
 
 from xbridge import _host
 from xbridge._core.devices import CPU, Device, device_named
-from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._core.protocol import (
     Array,
     ArrayFn,
@@ -144,7 +144,11 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
 
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
-    return None if dtype in _NATIVE else Unsupported(DTypeError, f"CuPy has no {dtype}", instead(dtype))
+    return (
+        None
+        if dtype in _NATIVE
+        else Unsupported(DTypeError, f"CuPy has no {dtype}", hint_for_missing_dtype(dtype))
+    )
 
 
 def astype(x: Array, dtype: str, /) -> Array:

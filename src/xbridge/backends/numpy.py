@@ -9,7 +9,7 @@ import numpy as np
 
 from xbridge import _host
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, category, instead
+from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype
 from xbridge._core.protocol import ArrayInfo, Gap, Unsupported
 from xbridge._host.memory import cast_silently, check_castable, layout_of, native_dtype
 from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, type_of
@@ -59,12 +59,12 @@ def from_numpy(host: HostArray, /) -> HostArray:
 
 
 def array_info(x: HostArray, /) -> ArrayInfo:
-    bare = _past_the_class(x)
+    bare = _as_base_array(x)
     return ArrayInfo(_name(bare.dtype), CPU, bare.shape, native_byteorder=bare.dtype.isnative)
 
 
 def dtype_of(x: HostArray, /) -> str:
-    return _name(_past_the_class(x).dtype)
+    return _name(_as_base_array(x).dtype)
 
 
 def device_of(x: HostArray, /) -> Device:
@@ -81,7 +81,7 @@ def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
         return None
     if type(x) not in _BARE:
         reason = f"{type_of(x)} may mean more than its numbers"
-        names = _past_the_class(x).dtype.names
+        names = _as_base_array(x).dtype.names
         hint = f"x[{names[0]!r}]" if names else "x.view(numpy.ndarray)"
         return Unsupported(UnsupportedArrayError, reason, hint)
     kind = x.dtype.kind
@@ -94,7 +94,7 @@ def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
 
 
 def memory_layout(x: HostArray, /) -> MemoryLayout:
-    return layout_of(_past_the_class(x))
+    return layout_of(_as_base_array(x))
 
 
 def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
@@ -146,7 +146,7 @@ def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     except TypeError:
         found = None
     if found is None or (dtype not in DTYPES and (found.num >= _FOREIGN or found.kind not in "biufcmM")):
-        return Unsupported(DTypeError, f"NumPy has no {dtype}", instead(dtype))
+        return Unsupported(DTypeError, f"NumPy has no {dtype}", hint_for_missing_dtype(dtype))
     return None
 
 
@@ -188,7 +188,7 @@ def rule(call: Call, /) -> DerivableFunction:
     return rule_of(call)
 
 
-def _past_the_class(x: HostArray) -> HostArray:
+def _as_base_array(x: HostArray) -> HostArray:
     """Return the array as one of NumPy's own class, because attributes of a subclass may raise."""
     mine = type(x) not in _BARE and isinstance(x, np.ndarray)
     return np.ndarray.view(x, np.ndarray) if mine else x

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, UnsupportedArrayError, type_of, with_article
@@ -70,7 +70,9 @@ def resolve(x: Array, asked: str) -> tuple[Backend, Array]:
     if refused:
         raise refused.error.build(asked, refused.reason, refused.hint)
     if dtype not in DTYPES:
-        raise DTypeError.build(asked, "not every library could have its values", instead(dtype))
+        raise DTypeError.build(
+            asked, "not every library could have its values", hint_for_missing_dtype(dtype)
+        )
     return backend, x
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
 from xbridge._engine.batch import move_in_packs
-from xbridge._engine.repeat import converter
+from xbridge._engine.repeat import find_converter
 from xbridge._engine.source import resolve_source
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._registry.registry import are_arrays, backend_for
@@ -78,7 +78,7 @@ def leaf_converter(target: Backend, options: CallOptions, kinds: Collection[type
 def _convert(
     target: Backend, options: CallOptions, kinds: Collection[type] | None, xs: list[Any]
 ) -> list[Array]:
-    direct = {kind: converter(target.name, kind, options) for kind in kinds or set(map(type, xs))}
+    direct = {kind: find_converter(target.name, kind, options) for kind in kinds or set(map(type, xs))}
     many = target.fast_from_numpy_many
     done = many(xs) if many and set(direct.values()) == {target.fast_from_numpy} else None
     if done is not None:

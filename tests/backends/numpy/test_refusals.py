@@ -11,7 +11,7 @@ import pytest
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._host.memory import native_dtype
 from xbridge._registry.registry import get
 from xbridge.testing.samples.numpy import refused
@@ -149,7 +149,7 @@ def test_long_doubles_stay_in_numpy() -> None:
     ],
 )
 def test_a_dtype_that_is_lacking_has_a_way_out(word: str, hint: str) -> None:
-    assert instead(word) == hint
+    assert hint_for_missing_dtype(word) == hint
 
 
 @pytest.mark.parametrize(

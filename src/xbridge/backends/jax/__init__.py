@@ -20,7 +20,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from xbridge import _host
 from xbridge._core.devices import CPU, Device, is_of_kind
-from xbridge._core.dtypes import DTYPES, category, instead, is_inexact
+from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype, is_inexact
 from xbridge._core.protocol import (
     Array,
     ArrayInfo,
@@ -175,7 +175,7 @@ def dtype_name(dtype: object, /) -> str | None:
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in _NATIVE:
-        hint = instead(dtype if _has_wide() else _WIDEST.get(dtype, dtype))
+        hint = hint_for_missing_dtype(dtype if _has_wide() else _WIDEST.get(dtype, dtype))
         return Unsupported(DTypeError, f"JAX has no {dtype}", hint)
     if dtype in _WIDE and not _has_wide():
         hint = "jax.config.update('jax_enable_x64', True)"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from xbridge._core.locks import freed, lock
+from xbridge._core.locks import lock, reset_in_child
 
 if TYPE_CHECKING:
     from _thread import RLock
@@ -230,7 +230,7 @@ def delay(seconds: float) -> Iterator[None]:
     [1.0, 1.0, 1.0]
     """
     asked: Asked = SimpleQueue()
-    over = freed(threading.Event())
+    over = reset_in_child(threading.Event())
     background = threading.Thread(target=_wait_for_each, args=(asked, over), daemon=True)
     background.start()
     _delays.append((seconds, asked))
