@@ -67,7 +67,7 @@ if TYPE_CHECKING:
         def __call__(self, *xs: Array) -> Sequence[Array]: ...
 
 
-MOST = 128
+MAX_RULES = 128
 """Rules to keep for one function, and derived rules for one rule. The oldest goes first."""
 
 
@@ -127,7 +127,7 @@ def get_or_make(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
         made = make()
         with _lock:
             found = cache.setdefault(key, made)
-            if len(cache) > MOST:
+            if len(cache) > MAX_RULES:
                 del cache[next(iter(cache))]
     return found
 

@@ -33,7 +33,7 @@ _STAND_IN = 0.5
 _SMALLEST = 2
 """Sizes of 0 and 1 are no symbols."""
 
-_MOST_SYMBOLS = 5
+_MAX_SYMBOLS = 5
 
 _STEPS = (1, 2, 4)
 """Distances between sizes to try: a function may need an even size, or divide it."""
@@ -131,7 +131,7 @@ def find_plan(
 ) -> Plan | None:
     """Return the shapes for all sizes, or None if they are no such polynomials."""
     names = [name for name in dict.fromkeys(symbols) if name is not None]
-    if len(names) > _MOST_SYMBOLS:
+    if len(names) > _MAX_SYMBOLS:
         return None
     where = [symbols.index(name) for name in names]
     base = [hints[i] for i in where]
@@ -153,13 +153,13 @@ def find_plan(
         with suppress(XBridgeError, *FOREIGN_ERRORS):  # a function may need larger sizes
             least = move([(_SMALLEST - n) // step * step for n in base])
             others.append((least, describe(least)))
-        plan = _fit(where, base, step, corners)
+        plan = _fit_polynomials(where, base, step, corners)
         if plan is not None and all(_predicts(plan, sizes, described) for sizes, described in others):
             return plan
     return None
 
 
-def _fit(
+def _fit_polynomials(
     where: list[int], base: list[int], step: int, corners: dict[tuple[int, ...], Described]
 ) -> Plan | None:
     """Return the polynomials through the shapes at the corners of a cube."""

@@ -21,10 +21,10 @@ _BASE = 2**31
 _lock = lock()
 _numbers = count(1 + getrandbits(60))  # a number of another process stands for nothing here
 
-_MOST = 32
+_MAX_UNUSED = 32
 """Records that wait for their only use, of one function."""
 
-NOTHING = (0, 0)
+NO_RECORD = (0, 0)
 """Stands for no record."""
 
 
@@ -51,7 +51,7 @@ class Records(Generic[T]):
             self._entries[number] = _Entry(record, once)
             if once:
                 self._once[number] = None
-                if len(self._once) > _MOST:
+                if len(self._once) > _MAX_UNUSED:
                     self.drop(next(iter(self._once)))
         return number
 

@@ -10,7 +10,7 @@ import numpy as np
 from xbridge.errors import OptionError, shown
 
 _SIDE = r"\((?:\w+(?:,\w+)*)?\)"
-_FORM = re.compile(rf"({_SIDE}(?:,{_SIDE})*)->({_SIDE}(?:,{_SIDE})*)")
+_SIGNATURE = re.compile(rf"({_SIDE}(?:,{_SIDE})*)->({_SIDE}(?:,{_SIDE})*)")
 
 
 class Signature(NamedTuple):
@@ -70,10 +70,10 @@ class Signature(NamedTuple):
         return OptionError.build(f"call {name} with signature={self.text!r}", reason, hint)
 
 
-def parse(text: object) -> Signature:
+def parse_signature(text: object) -> Signature:
     """Read a signature, or raise."""
     plain = text.replace(" ", "") if isinstance(text, str) else ""
-    found = _FORM.fullmatch(plain)
+    found = _SIGNATURE.fullmatch(plain)
     if found is None:
         reason = "it is not the signature of a generalized universal function"
         raise OptionError.build(f"read signature={shown(text)}", reason, "signature='(n),(n)->()'")

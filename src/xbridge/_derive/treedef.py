@@ -27,7 +27,7 @@ ARRAY = "*"
 NONE = ("=", type(None), None, None)
 """The form of None."""
 
-CHILDREN = {"tuple": 1, "list": 1, "named": 2, "node": 2, "dict": 3, "data": 3, "partial": 1}
+FIRST_CHILD = {"tuple": 1, "list": 1, "named": 2, "node": 2, "dict": 3, "data": 3, "partial": 1}
 """Containers, and the position of the first child in their forms."""
 
 
@@ -35,7 +35,7 @@ def children_of(form: TreeDef) -> tuple[TreeDef, ...]:
     """Return the structures of the children of a container; nothing for a leaf."""
     if isinstance(form, str) or form[0] == "=":
         return ()
-    children: tuple[TreeDef, ...] = form[CHILDREN[form[0]] :]
+    children: tuple[TreeDef, ...] = form[FIRST_CHILD[form[0]] :]
     return children
 
 
@@ -72,7 +72,7 @@ def mask_leaves(form: TreeDef, chosen: Iterator[bool]) -> TreeDef:
         return ARRAY if next(chosen) else NONE
     if isinstance(form, str) or form[0] == "=":
         return NONE
-    start = CHILDREN[form[0]]
+    start = FIRST_CHILD[form[0]]
     return (*form[:start], *[mask_leaves(child, chosen) for child in form[start:]])
 
 
@@ -91,7 +91,7 @@ def leaves_like(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> l
         return [tree]
     if isinstance(form, str) or form[0] == "=":
         return []
-    parts = repeat(None) if tree is None else _children(form, tree, wrong)
+    parts = repeat(None) if tree is None else _children_like(form, tree, wrong)
     return [
         leaf
         for child, part in zip(children_of(form), parts, strict=False)
@@ -105,7 +105,7 @@ def reorder_leaves(
     """Return the arrays of a tree of the form `given`, in the order in which `form` has the keys of dicts."""
     if form == given == ARRAY:
         return [next(xs)]
-    start = CHILDREN.get(form[0], 0)
+    start = FIRST_CHILD.get(form[0], 0)
     if not start or not _has_same_children(form, given):
         if form != given:
             raise wrong()
@@ -128,8 +128,8 @@ def _has_same_children(form: TreeDef, given: TreeDef) -> bool:
     return plain or bool(form[:2] == given[:2] and form[0] in ("named", "node"))
 
 
-def _children(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
-    count = len(form) - CHILDREN[form[0]]
+def _children_like(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
+    count = len(form) - FIRST_CHILD[form[0]]
     if form[0] == "dict":
         children = (
             [tree[key] for key in form[1]] if isinstance(tree, dict) and tree.keys() == set(form[1]) else None

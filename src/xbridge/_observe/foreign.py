@@ -43,9 +43,9 @@ def watch(add: Callable[[ForeignCall], None]) -> ExitStack:
     """Call `add` after each conversion by the imported libraries' own calls in this thread."""
 
     def notice(name: str, source: Array, result: object, seconds: float) -> None:
-        by = _caller()
+        by = _find_call_site()
         if by and result is not source and are_arrays(type(source)):
-            add(_call(name, by, source, result, seconds))
+            add(_describe_call(name, by, source, result, seconds))
 
     with ExitStack() as stack:
         for backend in imported():
@@ -54,9 +54,9 @@ def watch(add: Callable[[ForeignCall], None]) -> ExitStack:
         return stack.pop_all()
 
 
-def _call(name: str, by: CallSite, source: Array, result: object, seconds: float) -> ForeignCall:
+def _describe_call(name: str, by: CallSite, source: Array, result: object, seconds: float) -> ForeignCall:
     """Return a call with its bytes: moved to or from a device, cast, or copied. Python numbers have none."""
-    given, made = _End.of(source), _End.of(result)
+    given, made = _ArrayFacts.of(source), _ArrayFacts.of(result)
     sizes = dict.fromkeys(("copied", "cast", "moved"), 0)
     avoid = ""
     if given.device != made.device:
@@ -68,7 +68,7 @@ def _call(name: str, by: CallSite, source: Array, result: object, seconds: float
     return ForeignCall(name, by, given.name, made.name, **sizes, seconds=seconds, avoid=avoid)
 
 
-class _End(NamedTuple):
+class _ArrayFacts(NamedTuple):
     """An array before or after a call, or Python numbers, which are on the host and have no bytes."""
 
     name: str
@@ -78,7 +78,7 @@ class _End(NamedTuple):
     address: int
 
     @classmethod
-    def of(cls, x: object) -> _End:
+    def of(cls, x: object) -> _ArrayFacts:
         backend = backend_for(type(x))
         if backend is None:
             return cls(_PYTHON, "", CPU, 0, 0)
@@ -94,7 +94,7 @@ def _address(backend: Backend, x: Array) -> int:
     return 0 if backend.unsupported(x, leaving=True) else backend.memory_layout(x).address
 
 
-def _caller() -> CallSite | None:
+def _find_call_site() -> CallSite | None:
     """Return the line that made the call, outside of array libraries; None if that is within xbridge."""
     frame = hook = sys._getframe(2)  # noqa: SLF001 -- of the backend's function that calls `notice`
     while frame.f_back and (frame.f_code is hook.f_code or _is_library(frame)):

@@ -92,14 +92,14 @@ class _Block(Observer):
         yield from ((word, reason) for word, reason in found.items() if rules[word] == rule)
 
 
-_here: ContextVar[tuple[_Block, ...]] = ContextVar("xbridge policy", default=())
-_everywhere = _Block(Rules())
-_changing = lock()
+_blocks_here: ContextVar[tuple[_Block, ...]] = ContextVar("xbridge policy", default=())
+_process_block = _Block(Rules())
+_process_block_lock = lock()
 
 
 def _innermost_block() -> _Block:
     """Return the innermost block that runs here, or the block of the process."""
-    return next((block for block in reversed(_here.get()) if block.runs), _everywhere)
+    return next((block for block in reversed(_blocks_here.get()) if block.runs), _process_block)
 
 
 class policy(metaclass=Statement):  # noqa: N801 -- read as a statement, like `contextlib.suppress`
@@ -167,17 +167,17 @@ class policy(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         block = _Block(policy.now()._replace(**self._said))
         add_observer(block)
         self._blocks.append(block)
-        _here.set((*_here.get(), block))
+        _blocks_here.set((*_blocks_here.get(), block))
         return self
 
     def __exit__(self, *_: object) -> None:
         """End the rules of the innermost block of this policy."""
-        blocks = _here.get()
+        blocks = _blocks_here.get()
         mine = [block for block in blocks if block in self._blocks]
         block = (mine or self._blocks)[-1]  # a generator may be left in another context
         block.runs = False
         self._blocks.remove(block)
-        _here.set(tuple(block for block in blocks if block.runs))
+        _blocks_here.set(tuple(block for block in blocks if block.runs))
         remove_observer(block)
 
     def __call__(self, fn: F, /) -> F:
@@ -214,15 +214,15 @@ def rules_in(words: str) -> Rules:
             reason = f"policies are on {', '.join(Rules._fields)}"
             raise OptionError.build(f"take a policy on {word!r}", reason, "transfers=raise")
         said[word] = _check_action(word, rule)
-    return _everywhere.rules._replace(**said)
+    return _process_block.rules._replace(**said)
 
 
 def set_process_rules(rules: Rules) -> Rules:
     """Set the rules of the process, which apply outside of blocks, and return the previous ones."""
-    global _everywhere
+    global _process_block
     block = _Block(rules)
-    with _changing:
-        before, _everywhere = _everywhere, block
+    with _process_block_lock:
+        before, _process_block = _process_block, block
     if before.rules != Rules():
         remove_observer(before)
     if rules != Rules():

@@ -30,14 +30,14 @@ from xbridge.errors import MissingLibraryError
 
 _MOST_ROWS = 10_000
 
-_SHOWN = 20
+_ROWS_SHOWN = 20
 """The number of rows that a table shows."""
 
 _AMOUNTS = ("calls", "copied", "cast", "moved", "time")
 _RIGHT = range(3, 8)
 """The columns of amounts."""
 
-_LONGEST = 40
+_PATH_LENGTH = 40
 """The number of characters of a path in a picture."""
 
 _NOTHING = "nothing was converted"
@@ -151,12 +151,12 @@ class _Counter(Observer):
 
     def add(self, row: RecordRow) -> None:
         """Add a row to that of its line, source and target, or to a common one if there are too many."""
-        key = _key(row)
+        key = _row_key(row)
         with self._lock:
             if key not in self._rows and len(self._rows) >= _MOST_ROWS:
                 row = row._replace(file="elsewhere", line=0, function="", avoid="")
                 row = row._replace(source="anything", target="anything", call="")
-                key = _key(row)
+                key = _row_key(row)
             known = self._rows.get(key)
             self._rows[key] = row if known is None else known.plus(row)
 
@@ -232,7 +232,7 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         """Return the queue of each `prefetch`, the longest wait first."""
         return tuple(sorted(self._counter.queues(), key=lambda queue: queue.waited, reverse=True))
 
-    def summary(self, most: int = _SHOWN) -> str:
+    def summary(self, most: int = _ROWS_SHOWN) -> str:
         """Return the record as a table.
 
         Parameters
@@ -260,7 +260,7 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         rows = self.rows
         if not rows:
             return f"<record: {_NOTHING}>"
-        calls, *sums = _sums(rows)
+        calls, *sums = _format_sums(rows)
         lines = len({(row.file, row.line) for row in rows})
         return f"<record: {', '.join([calls, f'lines {lines:,}', *sums])}>"
 
@@ -271,11 +271,11 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
     def _repr_html_(self) -> str:
         """Return the summary as a table, for notebooks."""
         lines = "".join(text.html_table([[str(queue)]]) for queue in self.queues)
-        return text.html_table(_cells(self.rows, _SHOWN), _RIGHT) + lines
+        return text.html_table(_cells(self.rows, _ROWS_SHOWN), _RIGHT) + lines
 
     def __rich_console__(self, console: object, options: object) -> Iterator[Any]:
         """Yield the summary as a table for rich."""
-        yield text.rich_table(_cells(self.rows, _SHOWN), _RIGHT)
+        yield text.rich_table(_cells(self.rows, _ROWS_SHOWN), _RIGHT)
         for queue in self.queues:
             yield text.rich_table([[str(queue)]])
 
@@ -334,7 +334,7 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         else:
             figure.text(0.5, 0.5, _NOTHING, ha="center", va="center", color=INK)
         if rows[most:]:
-            left_out = ", ".join([f"left out: rows {len(rows[most:]):,}", *_sums(rows[most:])])
+            left_out = ", ".join([f"left out: rows {len(rows[most:]):,}", *_format_sums(rows[most:])])
             figure.supxlabel(left_out, fontsize="medium", color=INK)
         if path is None:
             return figure
@@ -348,7 +348,7 @@ def merge(seen: record, rows: str) -> None:
         seen._counter.add(RecordRow(**row))  # noqa: SLF001 -- within this module
 
 
-def _key(row: RecordRow) -> tuple[str | int, ...]:
+def _row_key(row: RecordRow) -> tuple[str | int, ...]:
     return row.file, row.line, row.source, row.target, row.avoid, row.call
 
 
@@ -359,7 +359,10 @@ def _cells(rows: Sequence[RecordRow], most: int) -> list[tuple[str, ...]]:
     head = ("where", "from", "to", *_AMOUNTS, "to avoid it")
     cells = [
         head,
-        *((row.where, row.source, _to(row), *_format_amounts(row), row.avoid) for row in rows[:most]),
+        *(
+            (row.where, row.source, _format_target(row), *_format_amounts(row), row.avoid)
+            for row in rows[:most]
+        ),
     ]
     count = f"all {len(rows)}" if len(rows) > 1 else "all"
     return [*cells, (count, "", "", *_format_amounts(reduce(RecordRow.plus, rows)), "")]
@@ -377,7 +380,7 @@ def _draw(figure: Any, rows: Sequence[RecordRow]) -> None:
         left.barh(places, sizes, left=begin, label=label)
         begin = [a + b for a, b in zip(begin, sizes, strict=True)]
     left.set_xlabel("MB")
-    names = [f"{_shorten(row.where)}\n{row.source} to {_to(row)}" for row in rows]
+    names = [f"{_shorten(row.where)}\n{row.source} to {_format_target(row)}" for row in rows]
     left.set_yticks(places, names, parse_math=False)  # a file may be named like a formula
     right.barh(places, [row.seconds * 1e3 for row in rows], color="tab:gray")
     right.set_xlabel("ms")
@@ -391,10 +394,10 @@ def _draw(figure: Any, rows: Sequence[RecordRow]) -> None:
 
 def _shorten(where: str) -> str:
     """Return the end of a path that is too long for a picture."""
-    return where if len(where) <= _LONGEST else f"...{where[3 - _LONGEST :]}"
+    return where if len(where) <= _PATH_LENGTH else f"...{where[3 - _PATH_LENGTH :]}"
 
 
-def _to(row: RecordRow) -> str:
+def _format_target(row: RecordRow) -> str:
     """Return the target, and the call that converted if xbridge did not."""
     return f"{row.target} by {row.call}" if row.call else row.target
 
@@ -404,7 +407,7 @@ def _format_amounts(row: RecordRow) -> tuple[str, ...]:
     return (f"{row.calls:,}", *memory, text.format_seconds(row.seconds))
 
 
-def _sums(rows: Sequence[RecordRow]) -> list[str]:
+def _format_sums(rows: Sequence[RecordRow]) -> list[str]:
     """Return the sums of some rows, each with its name."""
     total = reduce(RecordRow.plus, rows)
     return [f"{name} {amount}" for name, amount in zip(_AMOUNTS, _format_amounts(total), strict=True)]

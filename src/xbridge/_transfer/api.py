@@ -31,11 +31,11 @@ from xbridge._engine.execute import observers
 from xbridge._plan.options import CallOptions
 from xbridge._transfer.queued import Queued, begin_queued
 from xbridge._transfer.threads import (
-    begun_by,
     can_leave,
     capture_context,
     end_workers,
     in_thread,
+    on_behalf_of,
     participating_backends,
     resolve_destination,
     start_thread,
@@ -196,7 +196,7 @@ def transfer(
             convert_there = in_thread(
                 convert, [(target, place), *participating_backends(batch.arrays, target)]
             )
-            begun = start_thread(begun_by(find_call_site(), batch.map), convert_there)
+            begun = start_thread(on_behalf_of(find_call_site(), batch.map), convert_there)
             if begun:
                 return Transfer(begun)
         future.set_result(batch.map(convert))
@@ -280,7 +280,7 @@ def prefetch(
         hint = "[x]" if isinstance(iterable, dict) else "[batch]"
         raise OptionError.build(f"take batches from {type_of(iterable)}", reason, hint)
     cls = SizedPrefetch if hasattr(iterable, "__len__") else Prefetch
-    run = partial(_ahead, iterable, backend, options, ahead, find_call_site())
+    run = partial(_prefetch_batches, iterable, backend, options, ahead, find_call_site())
     return cls(iterable, run, f"to {target.name}, {ahead} ahead")
 
 
@@ -304,7 +304,7 @@ class Prefetch:
         """Return an iterator over all batches, with threads of its own."""
         again, self._is_used = self._is_used, True
         if isinstance(self._iterable, GeneratorType) and (again or self._iterable.gi_frame is None):
-            raise _used_up(self._iterable)
+            raise _used_up_error(self._iterable)
         return self._batches() if again and isinstance(self._iterable, Iterator) else self._run()
 
     def _batches(self) -> Generator[Any, None, None]:
@@ -314,7 +314,7 @@ class Prefetch:
             is_empty = False
             yield batch
         if is_empty:
-            raise _used_up(self._iterable)
+            raise _used_up_error(self._iterable)
 
 
 class SizedPrefetch(Prefetch):
@@ -325,12 +325,12 @@ class SizedPrefetch(Prefetch):
         return len(self._iterable)  # type: ignore[arg-type] # it has one
 
 
-def _used_up(iterable: Iterable[Any]) -> XBridgeError:
+def _used_up_error(iterable: Iterable[Any]) -> XBridgeError:
     reason = "it is used up, and has no batches for another loop"
     return OptionError.build(f"iterate over {type_of(iterable)} again", reason, "a list or a data loader")
 
 
-def _ahead(
+def _prefetch_batches(
     iterable: Iterable[Any], name: str | ModuleType, options: CallOptions, depth: int, by: CallSite
 ) -> Generator[Any, None, None]:
     """Load in one thread, convert in another, and yield in order.
@@ -342,8 +342,8 @@ def _ahead(
     batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
     target, place = resolve_destination(name, options)
     convert_there = in_thread(leaf_converter(target, options), [(target, place)])
-    loading, load = copy_context(), partial(_loaded, batches, convert_there, target)
-    convert_loaded = begun_by(by, _converted)
+    loading, load = copy_context(), partial(_load_next, batches, convert_there, target)
+    convert_loaded = on_behalf_of(by, _convert_loaded)
     queue: deque[Future[list[Any]]] = deque()
     workers: list[Worker] = []
     mark = target.queue_mark if place != CPU else None
@@ -358,7 +358,7 @@ def _ahead(
         for _ in range(depth):
             ask()
         wait = None
-        while given := _first(queue, by, depth):
+        while given := _take_first(queue, by, depth):
             ask(wait)
             yield given.pop()
             _refuse_in_forked_child(process, "convert batches ahead", "prefetch")
@@ -381,7 +381,7 @@ def _refuse_in_forked_child(process: int, what: str, hint: str) -> None:
         raise XBridgeError.build(what, "its threads are those of another process", f"{hint} in this process")
 
 
-def _first(queue: deque[Future[list[Any]]], by: CallSite, depth: int) -> list[Any]:
+def _take_first(queue: deque[Future[list[Any]]], by: CallSite, depth: int) -> list[Any]:
     """Wait for the next batch, and notify observers. Return a list of it, empty at the end."""
     if not observers():
         return queue.popleft().result()
@@ -393,7 +393,7 @@ def _first(queue: deque[Future[list[Any]]], by: CallSite, depth: int) -> list[An
     return given
 
 
-def _loaded(batches: Iterator[Any], convert_there: ArrayFn, target: Backend) -> Callable[[], Any] | None:
+def _load_next(batches: Iterator[Any], convert_there: ArrayFn, target: Backend) -> Callable[[], Any] | None:
     """Load the next batch. Return a function that converts it, or None at the end."""
     item = next(batches, _END)
     if item is _END:
@@ -402,7 +402,7 @@ def _loaded(batches: Iterator[Any], convert_there: ArrayFn, target: Backend) -> 
     return partial(batch.map, in_thread(convert_there, participating_backends(batch.arrays, target)))
 
 
-def _converted(loaded: Future[Callable[[], Any] | None], wait: Callable[[], object] | None) -> list[Any]:
+def _convert_loaded(loaded: Future[Callable[[], Any] | None], wait: Callable[[], object] | None) -> list[Any]:
     """Convert a batch after a wait. Return a list of it, empty at the end."""
     convert_there = loaded.result()
     if convert_there and wait:

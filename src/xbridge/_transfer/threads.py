@@ -198,7 +198,7 @@ def _end_all_workers() -> None:
     end_workers(list(_workers))
 
 
-def begun_by(by: CallSite, fn: Callable[P, T]) -> Callable[P, T]:
+def on_behalf_of(by: CallSite, fn: Callable[P, T]) -> Callable[P, T]:
     """Return `fn` for another thread, as called by `by` and under the policy of this thread now.
 
     The block of that policy may be left before the thread is done, or has begun.

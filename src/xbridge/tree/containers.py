@@ -53,7 +53,7 @@ _IS_BASE = 1 << 10
 """The flag of a class that other classes may derive from."""
 _CAN_CHANGE = 1 << 9
 """The flag of a class that Python code has made."""
-_MOST = 128
+_MAX_READ_CLASSES = 128
 """The most classes to remember."""
 
 
@@ -172,7 +172,7 @@ def _find_unregistered(cls: type) -> Container | None:
     known = _read_classes.get(cls)
     if known is None or not known.is_current(cls):
         known = _read_classes[cls] = _ReadClass(cls)
-        if len(_read_classes) > _MOST:
+        if len(_read_classes) > _MAX_READ_CLASSES:
             oldest, *_ = _read_classes
             _read_classes.pop(oldest, None)  # another thread may do the same
     return known.container

@@ -22,7 +22,7 @@ from jax.interpreters.partial_eval import dce_rules, partial_eval_jaxpr_custom_r
 from jax.sharding import PartitionSpec
 
 from xbridge._derive.functions import NoRecordError, Spec, latest, mask_inexact, select
-from xbridge._derive.records import NOTHING
+from xbridge._derive.records import NO_RECORD
 from xbridge.backends.jax._functions import conj
 from xbridge.backends.jax._inside import inside
 
@@ -140,7 +140,7 @@ mlir.register_lowering(call_p, _lower_call)
 
 
 def _mark(rule: DerivableFunction) -> np.ndarray[Any, Any]:
-    return np.asarray((rule.version(), *NOTHING), "int32")
+    return np.asarray((rule.version(), *NO_RECORD), "int32")
 
 
 def _lower_version(ctx: Any, *, rule: DerivableFunction) -> Any:
