@@ -21,7 +21,7 @@ class Signature(NamedTuple):
     outputs: tuple[tuple[str, ...], ...]
 
     def loops(self, name: str, shapes: list[tuple[int, ...]]) -> tuple[tuple[int, ...], dict[str, int]]:
-        """Return the shape of the broadcast axes, and the lengths of the core axes."""
+        """Return the shape of the broadcast axes, and the lengths of the core axes by name."""
         if len(shapes) != len(self.inputs):
             raise self._wrong_shape_error(
                 name, f"it has {len(self.inputs)} inputs, and the call {len(shapes)} arrays"
@@ -51,7 +51,7 @@ class Signature(NamedTuple):
     def check(
         self, name: str, loop: tuple[int, ...], sizes: dict[str, int], shapes: list[tuple[int, ...]]
     ) -> None:
-        """Raise if results have other axes than announced. The lengths of new axes are added to `sizes`."""
+        """Raise if results have other axes than declared. Add the lengths of axes of outputs to `sizes`."""
         for shape, core in zip(shapes, self.outputs, strict=False):
             lengths = [sizes.setdefault(axis, n) for axis, n in zip(core, shape[len(loop) :], strict=False)]
             if shape != (*loop, *lengths) or len(lengths) != len(core):
@@ -71,7 +71,7 @@ class Signature(NamedTuple):
 
 
 def parse_signature(text: object) -> Signature:
-    """Read a signature, or raise."""
+    """Parse a signature; raise if it is none."""
     plain = text.replace(" ", "") if isinstance(text, str) else ""
     found = _SIGNATURE.fullmatch(plain)
     if found is None:

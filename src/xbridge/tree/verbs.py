@@ -383,7 +383,7 @@ def map(  # noqa: A001 -- other libraries have this name too
 def _convert(
     tree: Tree, name: str | ModuleType, options: CallOptions, *, scalars: bool, exporters: bool
 ) -> Tree:
-    """Convert a tree by a walk, and cache the call for small ones."""
+    """Convert a tree, and cache the call for small trees."""
     batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
     made = _convert_leaves(batch, get(name), options, scalars=scalars)
