@@ -1,4 +1,4 @@
-"""Conversions that a library's own calls do, as rows of a record.
+"""Notice conversions by a library's own calls, such as `Tensor.numpy`, for `record(foreign=True)`.
 
 A backend notices such calls by a hook that its library offers (`watch` in the protocol). Nothing is patched.
 """
@@ -55,7 +55,7 @@ def watch(add: Callable[[ForeignCall], None]) -> ExitStack:
 
 
 def _describe_call(name: str, by: CallSite, source: Array, result: object, seconds: float) -> ForeignCall:
-    """Return a call with its bytes: moved to or from a device, cast, or copied. Python numbers have none."""
+    """Describe a call, with the bytes that it moved between devices, cast or copied."""
     given, made = _ArrayFacts.of(source), _ArrayFacts.of(result)
     sizes = dict.fromkeys(("copied", "cast", "moved"), 0)
     avoid = ""
@@ -69,7 +69,7 @@ def _describe_call(name: str, by: CallSite, source: Array, result: object, secon
 
 
 class _ArrayFacts(NamedTuple):
-    """An array before or after a call, or Python numbers, which are on the host and have no bytes."""
+    """Facts about the array before or after a call. Python numbers are on the host and have no bytes."""
 
     name: str
     dtype: str
@@ -90,13 +90,13 @@ class _ArrayFacts(NamedTuple):
 
 
 def _address(backend: Backend, x: Array) -> int:
-    """Return where the memory of an array begins, or 0 if it has none of its own."""
+    """Return the address of an array; 0 if it has no memory of its own."""
     return 0 if backend.unsupported(x, leaving=True) else backend.memory_layout(x).address
 
 
 def _find_call_site() -> CallSite | None:
-    """Return the line that made the call, outside of array libraries; None if that is within xbridge."""
-    frame = hook = sys._getframe(2)  # noqa: SLF001 -- of the backend's function that calls `notice`
+    """Return the line outside of array libraries that made the call; None if it belongs to xbridge."""
+    frame = hook = sys._getframe(2)  # noqa: SLF001 -- the frame of the backend's function that calls `notice`
     while frame.f_back and (frame.f_code is hook.f_code or _is_library(frame)):
         frame = frame.f_back
     ours = is_ours(frame.f_code.co_filename)
@@ -104,6 +104,6 @@ def _find_call_site() -> CallSite | None:
 
 
 def _is_library(frame: FrameType) -> bool:
-    """Return True for code of an array library, such as a data loader of torch, and not for xbridge's."""
+    """Return True for a frame of an array library, such as of torch's data loader, but not of xbridge."""
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return is_root(package) and not is_ours(frame.f_code.co_filename)

@@ -1,11 +1,10 @@
-"""Policies: rules that allow conversions, warn of them or forbid them.
+"""`policy`: allow kinds of conversions, warn of them or forbid them.
 
-A policy never changes the result of a conversion. The code under it gets the same result or an error. Only
-`unsafe_share` shares memory that the contract would copy.
+A policy never changes the result of a conversion: code under a policy gets the same result, or an error.
 
-The rules of a block apply in that block, for its thread or task. The rules of the process are set by
-`XBRIDGE_POLICY` or on pytest's command line. They apply outside of blocks, and to operations for
-which a block has no rule.
+The rules of a `with` block apply in its thread or task. The rules of the process, which `XBRIDGE_POLICY` or
+pytest's command line sets, apply outside of blocks, and to kinds of conversions for which a block has no
+rule.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ class Rules(NamedTuple):
 
 
 class _Block(Observer):
-    """The rules of one block, as an observer of the conversions in it.
+    """The observer of one `with` block, which has its rules.
 
-    The rules end with the block, also for a task that was started in the block and still runs.
+    The rules end with the block, even for a task that was started in it and is still running.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -98,7 +97,7 @@ _process_block_lock = lock()
 
 
 def _innermost_block() -> _Block:
-    """Return the innermost block that runs here, or the block of the process."""
+    """Return the innermost block around the current code, or the one of the process."""
     return next((block for block in reversed(_blocks_here.get()) if block.runs), _process_block)
 
 
@@ -174,7 +173,7 @@ class policy(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         """End the rules of the innermost block of this policy."""
         blocks = _blocks_here.get()
         mine = [block for block in blocks if block in self._blocks]
-        block = (mine or self._blocks)[-1]  # a generator may be left in another context
+        block = (mine or self._blocks)[-1]  # a generator may leave its block in another context
         block.runs = False
         self._blocks.remove(block)
         _blocks_here.set(tuple(block for block in blocks if block.runs))
@@ -201,8 +200,8 @@ class policy(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
             with policy(**self._said):
                 return fn(*args, **options)
 
-        late = iscoroutinefunction(fn) or iscoroutinefunction(type(fn).__call__)
-        return cast("F", awaited if late else called)
+        is_async = iscoroutinefunction(fn) or iscoroutinefunction(type(fn).__call__)
+        return cast("F", awaited if is_async else called)
 
 
 def rules_in(words: str) -> Rules:
@@ -239,7 +238,7 @@ _CATEGORIES: dict[str, type[PolicyWarning]] = {
 
 
 def words_of(step: Step) -> tuple[str, ...]:
-    """Return the words of a policy that a step falls under."""
+    """Return the options of a policy that apply to a step, such as "casts"."""
     if step.op == "stream_to_device":
         return ("casts" if len(step.args) > 1 else "copies", "transfers")
     return ({"to_device": "transfers", "astype": "casts"}.get(step.op, "copies"),)

@@ -1,7 +1,8 @@
-"""Records: all conversions of the process, by the calling line and by source and target.
+"""`record`: count all conversions of the process by calling line, source and target.
 
-A record holds one row for each line, source and target, however long it runs. From a certain number of rows
-on, new lines share a row. A record observes all threads, because hidden transfers are often in other threads.
+A record has one row for each of these, so its size does not depend on how long it runs. Beyond a limit, all
+new lines share one row. A record observes all threads, because hidden transfers often happen in other
+threads.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _ROWS_SHOWN = 20
 
 _AMOUNTS = ("calls", "copied", "cast", "moved", "time")
 _RIGHT = range(3, 8)
-"""The columns of amounts."""
+"""The columns that are aligned to the right: the amounts."""
 
 _PATH_LENGTH = 40
 """The number of characters of a path in a picture."""
@@ -43,14 +44,14 @@ _PATH_LENGTH = 40
 _NOTHING = "nothing was converted"
 
 _IF_SAME = " (if it stays the same)"
-"""A result that is made once for many conversions does not show later writes to the source."""
+"""Added to the advice to convert once: a result that is kept does not show later writes to the source."""
 
 _ASKED = "nothing: copy=True asks for new memory"
-"""The advice for a snapshot. The source will change, so one conversion for all would not be enough."""
+"""The advice for an explicit copy, which the program wants because the source will change."""
 
 
 class RecordRow(NamedTuple):
-    """The conversions that one line of code called, from one source to one target."""
+    """The conversions from one source to one target that one line of code asked for."""
 
     file: str
     line: int
@@ -121,14 +122,14 @@ class QueueStats(NamedTuple):
     """Seconds in which the program waited for a batch that was not ready."""
 
     def __str__(self) -> str:
-        """Return one line. If the queue is full on average, the program takes more time than the batches."""
+        """Return one line. If most batches were ready, the program takes longer than their conversion."""
         full = f"{self.ready / self.batches:.2g} of {self.depth} ready"
         waited = text.format_seconds(self.waited)
         return f"{_format_place(self)}  prefetch  {self.batches:,} batches  {full}  waited {waited}"
 
 
 class _Counter(Observer):
-    """The rows and queues of one record, as an observer of conversions."""
+    """The observer of a record, which counts its rows and queues."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str | int, ...], RecordRow] = {}
@@ -150,7 +151,7 @@ class _Counter(Observer):
         self.add(RecordRow.of(plan, caller, seconds))
 
     def add(self, row: RecordRow) -> None:
-        """Add a row to that of its line, source and target, or to a common one if there are too many."""
+        """Add a row to the sum for its line, source and target, or to a shared row if there are too many."""
         key = _row_key(row)
         with self._lock:
             if key not in self._rows and len(self._rows) >= _MOST_ROWS:
@@ -161,7 +162,7 @@ class _Counter(Observer):
             self._rows[key] = row if known is None else known.plus(row)
 
     def waited(self, caller: CallSite, depth: int, ready: int, seconds: float) -> None:
-        """Count a batch, the number of batches that were ready then, and the wait."""
+        """Count a batch that the program took, the batches that were ready, and the time of the wait."""
         key = (caller.f_code.co_filename, caller.f_lineno, depth)
         with self._lock:
             if key in self._queues or len(self._queues) < _MOST_ROWS:
@@ -210,14 +211,14 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         self._watches: list[ExitStack] = []
 
     def __enter__(self) -> Self:
-        """Start to collect conversions."""
+        """Start collecting conversions."""
         if self._foreign:
             self._watches.append(watch(lambda call: self._counter.add(RecordRow.of_foreign(call))))
         add_observer(self._counter)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop to collect conversions. The rows stay."""
+        """Stop collecting conversions. The rows stay."""
         remove_observer(self._counter)
         if self._watches:
             self._watches.pop().close()
@@ -343,7 +344,7 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
 
 
 def merge(seen: record, rows: str) -> None:
-    """Add the rows of another process, from the JSON of its record."""
+    """Add the rows of a record of another process, from its JSON."""
     for row in json.loads(rows):
         seen._counter.add(RecordRow(**row))  # noqa: SLF001 -- within this module
 
@@ -353,7 +354,7 @@ def _row_key(row: RecordRow) -> tuple[str | int, ...]:
 
 
 def _cells(rows: Sequence[RecordRow], most: int) -> list[tuple[str, ...]]:
-    """Return the cells of a table: of the first rows, at least one, and of the sum of all rows."""
+    """Return the cells of a table: a head, the first rows, and the sum of all rows."""
     if not rows:
         return [(_NOTHING,)]
     head = ("where", "from", "to", *_AMOUNTS, "to avoid it")
@@ -384,7 +385,7 @@ def _draw(figure: Any, rows: Sequence[RecordRow]) -> None:
     left.set_yticks(places, names, parse_math=False)  # a file may be named like a formula
     right.barh(places, [row.seconds * 1e3 for row in rows], color="tab:gray")
     right.set_xlabel("ms")
-    right.margins(x=0.2)  # for the words behind the bars
+    right.margins(x=0.2)  # room for the number of calls beside the bars
     for place, row in enumerate(rows):
         right.annotate(f" {row.calls:,} x", (row.seconds * 1e3, place), va="center", color=INK)
     tint(left)
@@ -398,7 +399,7 @@ def _shorten(where: str) -> str:
 
 
 def _format_target(row: RecordRow) -> str:
-    """Return the target, and the call that converted if xbridge did not."""
+    """Return the target, with the library's own call if that converted."""
     return f"{row.target} by {row.call}" if row.call else row.target
 
 
@@ -416,7 +417,7 @@ def _format_sums(rows: Sequence[RecordRow]) -> list[str]:
 def _format_place(row: RecordRow | QueueStats) -> str:
     """Return file and line, as a relative path if the file is in the working directory or below.
 
-    The file of a cell of a notebook is the cell.
+    For a cell of a notebook, return its number, as in ``In [3]``.
     """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", bool)()
     cells = getattr(getattr(shell, "compile", None), "_filename_map", {})

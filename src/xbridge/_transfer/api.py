@@ -1,9 +1,8 @@
-"""Conversions in the background: one with a handle, or batches ahead of their use.
+"""`transfer` and `prefetch`: conversions in the background.
 
-A transfer is a conversion in a thread of its own, with the streams and modes of the caller (`threads.py`).
-Small arrays need no thread, because a device copies them by itself (`queued.py`). The handle returns the
-result only when it is complete. Threads end with their work. No thread waits in a pool for the next call, so
-no thread is left at a fork or at the exit.
+A transfer runs in a thread of its own, with the streams and modes of the caller (`threads.py`), or without a
+thread for small arrays, which a device copies by itself (`queued.py`). There is no pool: each thread ends
+with its work, so that none is left at a fork or at the exit of the program.
 """
 
 from __future__ import annotations
@@ -318,7 +317,7 @@ class Prefetch:
 
 
 class SizedPrefetch(Prefetch):
-    """The same for an iterable that knows the number of its batches."""
+    """A `Prefetch` of an iterable that has a length."""
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -333,11 +332,11 @@ def _used_up_error(iterable: Iterable[Any]) -> XBridgeError:
 def _prefetch_batches(
     iterable: Iterable[Any], name: str | ModuleType, options: CallOptions, depth: int, by: CallSite
 ) -> Generator[Any, None, None]:
-    """Load in one thread, convert in another, and yield in order.
+    """Load batches in one thread, convert them in another, and yield them in order.
 
-    With `copy=True`, one thread does both in turn, so the iterable may write the same memory again. A batch
-    is not converted before the device is done with the one that is `depth + 1` before it. Otherwise a program
-    that only queues work would fill the device's memory.
+    With `copy=True`, one thread does both in turn, so that the iterable may write to the same memory again. A
+    batch is converted only after the device is done with the batch `depth + 1` before it. Otherwise a program
+    that only queues work would fill the memory of the device.
     """
     batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
     target, place = resolve_destination(name, options)
@@ -362,7 +361,7 @@ def _prefetch_batches(
             ask(wait)
             yield given.pop()
             _refuse_in_forked_child(process, "convert batches ahead", "prefetch")
-            wait = mark and mark(place)  # the program has queued all that uses this batch
+            wait = mark and mark(place)  # by now the program has queued all its work with this batch
     except XBridgeError as error:
         shorten(error)
         raise
@@ -376,13 +375,13 @@ def _prefetch_batches(
 
 
 def _refuse_in_forked_child(process: int, what: str, hint: str) -> None:
-    """Raise an error in a child process, whose parent has the threads."""
+    """Raise an error in a forked child, which lacks the threads of its parent."""
     if process != getpid():
         raise XBridgeError.build(what, "its threads are those of another process", f"{hint} in this process")
 
 
 def _take_first(queue: deque[Future[list[Any]]], by: CallSite, depth: int) -> list[Any]:
-    """Wait for the next batch, and notify observers. Return a list of it, empty at the end."""
+    """Wait for the next batch, and notify observers. Return it in a list, which is empty at the end."""
     if not observers():
         return queue.popleft().result()
     ready, begin = sum(batch.done() for batch in queue), perf_counter()
@@ -394,7 +393,7 @@ def _take_first(queue: deque[Future[list[Any]]], by: CallSite, depth: int) -> li
 
 
 def _load_next(batches: Iterator[Any], convert_there: ArrayFn, target: Backend) -> Callable[[], Any] | None:
-    """Load the next batch. Return a function that converts it, or None at the end."""
+    """Load the next batch; return a function that converts it, or None at the end."""
     item = next(batches, _END)
     if item is _END:
         return None
@@ -403,7 +402,7 @@ def _load_next(batches: Iterator[Any], convert_there: ArrayFn, target: Backend) 
 
 
 def _convert_loaded(loaded: Future[Callable[[], Any] | None], wait: Callable[[], object] | None) -> list[Any]:
-    """Convert a batch after a wait. Return a list of it, empty at the end."""
+    """Wait for the device, and convert a batch. Return it in a list, which is empty at the end."""
     convert_there = loaded.result()
     if convert_there and wait:
         wait()
