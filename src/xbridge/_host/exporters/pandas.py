@@ -42,7 +42,7 @@ class Adapter(generic.Adapter):
         if isinstance(getattr(x, "dtype", None), pd.CategoricalDtype):
             return "x.cat.codes" if isinstance(x, pd.Series) else "x.codes"
         hint = super().codes_hint(x)
-        # The integer of a missing time is the lowest there is.
+        # A missing time is stored as the lowest integer.
         return hint.replace("x.", "x.dropna().") if hint and x.isna().any() else hint
 
     def cast_table(self, x: Any, dtype: str) -> object:
