@@ -51,8 +51,9 @@ _LONGEST = 200
 
 
 def is_about_memory(error: BaseException) -> bool:
-    """Return True if memory ran out, on the host or a device. Such an error is not wrapped, so that programs
-    that catch it to retry with less still work.
+    """Return True if memory ran out, on the host or a device.
+
+    Such an error is not wrapped, because programs catch it to retry with less.
     """
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 

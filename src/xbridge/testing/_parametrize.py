@@ -39,7 +39,7 @@ _ALL = "all"
 """The word for every backend and device that is present."""
 
 _EMULATED = {"torch:emu": "xbridge.testing.emulated"}
-"""Emulated devices, each with the module that installs it."""
+"""The emulated devices, with the module that installs each."""
 
 _KINDS = ("cpu", "cuda", "xpu", "mps", "tpu", "rocm", "emu")
 """Kinds of devices that a mark may always name, because another machine may have them."""

@@ -33,7 +33,7 @@ class Wrap(NamedTuple):
     """A property: how it changes the values that are written down, and the expression around them."""
 
     expression: str
-    """With `{}` for the expression inside, and its `{shape}`, `{length}` and `{code}` of the dtype."""
+    """A template with `{}` for the inner expression, `{shape}`, `{length}`, and `{code}` for its dtype."""
     encode: Callable[[HostArray], HostArray] = lambda values: values
     takes: Callable[[HostArray], bool] = lambda _values: True
 
@@ -121,7 +121,7 @@ class Recipe(NamedTuple):
 
     backend: str
     values: HostArray
-    """Dense, in native byte order."""
+    """The values: a dense array in native byte order."""
     device: Device = CPU
     properties: tuple[str, ...] = ()
 

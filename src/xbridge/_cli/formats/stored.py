@@ -71,7 +71,7 @@ class Stored(ABC):
         return np.empty(self.shape, self.dtype, "F" if self.order == "F" else "C")
 
     def map_values(self, scratch: Scratch) -> HostArray:
-        """Return the values as a map of a file, which is read on access. Its writable flag is set, but in vain."""
+        """Return the values as a map of a file, which is read on access and must not be written."""
         return self._over(scratch.store(self.nbytes, self.blocks()))
 
     def _over(self, raw: HostArray) -> HostArray:

@@ -176,7 +176,7 @@ class Limit:
 
 
 class _RepeatError(Exception):
-    """The results of a function differ from call to call."""
+    """Raised if the results of a function differ from call to call."""
 
 
 class _Check:
@@ -320,7 +320,7 @@ _DOES_NOT_FAIL = "this program does not fail"
 
 
 def _run(call: Call) -> None:
-    """Call the function, whatever it returns or raises."""
+    """Call the function, and ignore what it returns or raises."""
     filled = call.fill([one.make() for one in call.recipes()])
     outcome(partial(call.f, *filled.args, **filled.kwargs))
 
