@@ -43,7 +43,7 @@ def unflatten(form: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> A
     """Build the tree of a structure from arrays and numbers."""
     if form == "*":
         return next(arrays)
-    if form == "int" or form == "float":  # noqa: PLR1714 -- a compiler follows it
+    if form == "int" or form == "float":  # noqa: PLR1714 -- a compiler traces this
         return next(numbers)
     kind = form[0]
     if kind == "=":

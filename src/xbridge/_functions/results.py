@@ -1,4 +1,4 @@
-"""Refuse results of which no arrays can be had: those that come after the call, or hide arrays in objects."""
+"""Refuse results without usable arrays: those that come after the call, or hide arrays in objects."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def _refuse_cut(
     rule: DerivableFunction, xs: Sequence[Array], ys: Sequence[Array], form: TreeDef, caller: Backend
 ) -> None:
     """Raise if the function has no gradient for a tracked array, because its graph would end here."""
-    assert caller.follows is not None  # noqa: S101 -- an array is followed
+    assert caller.follows is not None  # noqa: S101 -- an array is tracked
     kinds = mask_inexact(map(caller.array_info, xs))
     ins = tuple(kind and caller.follows(x) for x, kind in zip(xs, kinds, strict=True))
     if any(ins):
@@ -454,11 +454,15 @@ class _CachedCall:
 
     def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """Return the result in a tuple, or None to decline. It declines before the function runs."""
+        # All that depends on types alone was decided in `__init__`: which arguments may be tracked, which
+        # have a device, and how each is converted. What is left are facts about these very arrays.
         library, device = self._library, None
         xs = (*args, *kwargs.values()) if kwargs else args
         for i, follows in self._follows:
             if follows(xs[i]):
                 return self._run_embedded(function, xs)
+        # Arrays of the function's own library stay where they are, so they must all be on one device: the
+        # host if others are converted to it.
         for i, device_of in self._devices:
             here = device_of(xs[i])
             if here == SHARDED or here != (device or (CPU if self._only_host else here)):
@@ -475,6 +479,8 @@ class _CachedCall:
 
     def _convert_back(self, function: Function, result: Any, x: Array, device: Device) -> Any:
         """Convert the result back to the library and the device of an argument."""
+        # A single array is converted by the cache of calls, if it then is on the right device. Any other
+        # result is walked as a tree.
         caller = self._caller
         made = direct[caller.name].get(type(result), decline)(result)
         if made is not None and function.narrowing is None:

@@ -226,7 +226,7 @@ def _by_jax(
         # JAX's gradients are the conjugates of the adjoint.
         return [jax.numpy.conj(g) for g in back([jax.numpy.conj(c) for c in a[len(xs) :]])]
 
-    with jax.enable_x64(True):  # noqa: FBT003 -- theirs
+    with jax.enable_x64(True):  # noqa: FBT003 -- JAX takes it by position
         ins, ts, gs = ([to_backend(np.array(x), name) for x in group] for group in (xs, tangents, seeds))
         found["the gradient"] = sum(map(_product, pulled(*ins, *gs), tangents))
         batched = jax.vmap(pulled)(*[jax.numpy.stack([x, x]) for x in (*ins, *gs)])

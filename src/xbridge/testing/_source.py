@@ -154,7 +154,7 @@ class Recipe(NamedTuple):
         names: dict[str, Any] = {}
         for line in self.imports():
             exec(line, names)  # noqa: S102 -- our own source
-        made = eval(self.expression(), names)  # noqa: S307 -- likewise
+        made = eval(self.expression(), names)  # noqa: S307 -- our own source
         return get(READONLY).from_numpy(made) if self.backend == READONLY else made
 
     def with_values(self, values: HostArray) -> Recipe:

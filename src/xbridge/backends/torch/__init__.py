@@ -433,6 +433,9 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
 def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
     if torch.is_inference_mode_enabled() or _python_dispatch._is_in_torch_dispatch_mode:
         return None
+    # `all`, `map` and `list` run in C, so the cost for each array is little more than that of `from_numpy`.
+    # One array that is not ordinary declines all of them, because to sort them out would need a loop of
+    # Python.
     if not all(map(_is_dense, hosts)):
         return None
     try:
@@ -442,6 +445,8 @@ def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None
 
 
 def fast_from_fresh(host: HostArray, /) -> torch.Tensor | None:
+    # The core has just made this copy, aligned and writable, so none of the checks of `fast_from_numpy` is
+    # needed. The modes are part of `plan_state`, which the core has compared.
     try:
         return torch.from_numpy(host)
     except TypeError:  # a dtype of ml_dtypes, or an integer by its other C name, such as `ulonglong`
@@ -494,7 +499,7 @@ def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
             return fn(*args)
 
     if is_tracing():
-        return torch.compiler.disable(plain)  # type: ignore[no-any-return, no-untyped-call] # theirs
+        return torch.compiler.disable(plain)  # type: ignore[no-any-return, no-untyped-call] # no types
     return torch.inference_mode(mode=False)(plain) if torch.is_inference_mode_enabled() else plain
 
 

@@ -35,7 +35,7 @@ _lock = lock()
 
 
 class _Run(local):
-    mark_inside = False
+    inside = False
 
 
 _run = _Run()

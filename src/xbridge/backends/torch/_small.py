@@ -40,6 +40,8 @@ def fast_to_device(device: Any, /) -> Callable[[HostArray], torch.Tensor | None]
     from_numpy = torch.from_numpy
 
     def there(host: HostArray) -> torch.Tensor | None:
+        # NumPy's flag `carray` means aligned, writable and in C order: `from_numpy` warns of read-only
+        # arrays, and refuses negative strides. `Tensor.to` without `non_blocking` waits for its copy.
         if not host.flags.carray or host.dtype not in DTYPE_OF:
             return None
         if _is_traced() or _is_inference() or _python_dispatch._is_in_torch_dispatch_mode:
@@ -60,6 +62,8 @@ def fast_from_device(x: torch.Tensor, /) -> HostArray | None:
     try:
         if x.is_cpu or x.requires_grad or x.dtype not in NUMPY_OF:
             return None
+        # The dispatch keys show in one integer that no conjugate is pending and no transform wraps the
+        # tensor.
         if _raw(_keys(x)) not in bare_keys(x.device.type) or not x.is_contiguous():
             return None
         nbytes = x.nbytes

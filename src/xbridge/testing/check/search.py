@@ -170,7 +170,7 @@ class Limit:
         return time.process_time() > self._processor or time.monotonic() > self._clock
 
     def share(self, part: float) -> Limit:
-        """Return a limit that leaves a part of what is left of this one."""
+        """Return a limit for a part of the remaining time."""
         left = self._processor - time.process_time(), self._clock - time.monotonic()
         return Limit(left[0] * part, left[1] * part)
 
