@@ -92,7 +92,7 @@ def to_backend(
         ``"cpu"``, ``"cuda:1"``, ``"gpu"`` for the target's accelerator, a number for its accelerator of that
         index, or any library's device object.
         None keeps the device of the array, or moves it to the host for a library with host memory only.
-        Transfers from and to the host are complete on return.
+        Transfers to and from the host are complete on return.
     dtype : str or dtype object, optional
         A canonical name such as ``"float32"`` or ``"bfloat16"``, any library's dtype object or its ``str``,
         one of NumPy's codes such as ``"f4"``, or Python's ``bool``, ``int``, ``float``, ``complex``. None
@@ -103,13 +103,13 @@ def to_backend(
         None shares memory if that is safe, and copies once if it is not. True never shares. False
         shares or raises.
     grad : {None, "keep", "detach"}
-        None keeps the graph within a library. Outside of the library the graph ends, and a shared result is
-        read-only. "keep" keeps the graph or raises. "detach" gives a result without a graph.
+        None keeps the graph in a conversion within a library. In one to another library the graph ends, and a
+        shared result is read-only. "keep" keeps the graph or raises. "detach" gives a result without a graph.
 
     Returns
     -------
     array
-        The target's array, of the same shape. `x` itself if it is the target's and nothing is to change.
+        An array of the target library, of the same shape; `x` itself if it already is as requested.
 
     Raises
     ------
@@ -185,14 +185,14 @@ def to_numpy(
     x, dtype, copy, grad
         As for `to_backend`; NumPy has no gradients, so ``"keep"`` raises for an array with a graph.
     writable : bool
-        True for an array that may be written: memory that would be shared read-only is copied instead.
+        True for a writable result: memory that would be shared read-only is copied instead.
 
     Returns
     -------
     numpy.ndarray
-        It shares the memory of `x` if `x` is in host memory and nothing is to change, and is
-        read-only then if `x` is read-only, immutable, repeats memory or is tracked by autograd.
-        Otherwise it is new and writable. A memmap or matrix keeps its class.
+        It shares the memory of `x` if that is host memory and no option requires a copy. It is then
+        read-only if `x` is read-only or immutable, repeats memory, or is tracked by autograd. Otherwise its
+        memory is new and writable. A memmap or matrix keeps its class.
 
     Raises
     ------
@@ -446,21 +446,22 @@ def asarray(
         dtype. Those of several dtypes are promoted, by the target's own rules if all are the target's, else
         by NumPy's. They must have one shape and one device, and are stacked in one pass.
     like : array, optional
-        Gives the backend, and the device if that backend is the target. Not the dtype.
+        An array whose library is the target. The result is on its device, unless `backend` names another
+        library. Its dtype is not used.
     backend : str or module, optional
-        The target; wins over `like`. With neither, an array stays in its library, a list that holds
-        arrays goes to the first one's library and device, and all else becomes NumPy's.
+        The target, which takes precedence over `like`. With neither, an array stays in its library, a list of
+        arrays goes to the library and device of the first one, and anything else becomes a NumPy array.
     device, dtype, copy, grad
         As for `to_backend`. A list is always copied.
     requires_grad : bool, optional
         True makes the result a new leaf of a floating or complex dtype, over the same memory if `copy`
-        allows; `obj` itself is never changed. A leaf that requires grad already is the result itself, if
-        nothing else is to change. False is ``grad="detach"``.
+        allows; `obj` itself is never changed. If it already is such a leaf and as requested, it is the
+        result. False means ``grad="detach"``.
 
     Returns
     -------
     array
-        The target's array; `obj` itself if it is the target's and nothing is to change.
+        An array of the target library; `obj` itself if it already is as requested.
 
     Raises
     ------
@@ -469,7 +470,7 @@ def asarray(
     ValueLossError
         An integer in a list would be rounded, or fits no integer dtype.
     GradientError
-        ``requires_grad=True`` with a target or dtype without gradients, or with a graph that is kept.
+        ``requires_grad=True`` with a target or dtype without gradients, or for an array that keeps its graph.
     XBridgeError
         As for `to_backend`.
 
@@ -527,27 +528,28 @@ def align(
     Parameters
     ----------
     *xs : array, number or list
-        Arrays as for `to_backend`. Numbers pass through, for they adapt to any array; lists become arrays.
+        Arrays as for `to_backend`. Numbers are returned unchanged, because they adapt to any array. Lists
+        become arrays.
     like : array, optional
-        Gives the backend, and the device if that backend is the target.
+        An array whose library is the target, and whose device is used unless `backend` names another library.
     backend : str or module, optional
-        The target; wins over `like`. With neither, the first array decides, and no list or NumPy scalar. Of
-        several libraries, that of the first array that requires grad or is traced decides.
+        The target, which takes precedence over `like`. With neither, it is the library of the first array;
+        if there are several libraries, that of the first array that requires grad or is traced. Lists and
+        NumPy scalars do not decide.
     device : str, int or device object, optional
-        The device for all. None takes that of `like` or of the first array that is the target's.
+        The device for all. None means that of `like`, or of the first array of the target library.
     dtype, copy, grad
-        As for `to_backend`, for each array. With no `dtype`, each keeps its own; with ``"nearest"``, each
-        that the target has there.
+        As for `to_backend`, for each array.
 
     Returns
     -------
     tuple
-        One result for each argument, in order; `x` itself if nothing is to change.
+        One result for each argument, in order; the argument itself if it already is as requested.
 
     Raises
     ------
     XBridgeError
-        As for `to_backend`; ``xs[1]`` is the second argument. Or `like` is not an array.
+        As for `to_backend`; messages call the second argument ``xs[1]``. Or `like` is not an array.
 
     Examples
     --------
@@ -579,7 +581,7 @@ def to_list(x: Array, /) -> Any:
     Returns
     -------
     list or number
-        Nested as deep as `x` has axes. Exact, and nothing is shared.
+        As many levels of lists as `x` has axes, with exact values.
 
     Raises
     ------
