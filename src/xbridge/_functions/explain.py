@@ -17,7 +17,7 @@ class CallPlan(NamedTuple):
 
     function: str
     library: str
-    """The library that computes."""
+    """The library of the function, which computes."""
     caller: str
     """The library that the results go back to."""
     tracked: bool

@@ -141,7 +141,7 @@ class Call:
         self._writes = self._options.copy is None and could_write(get(self.library))
 
     def rule(self) -> DerivableFunction:
-        """Return the rule, made once."""
+        """Return the rule for this call. It is made once."""
         rule = self._rule
         if rule is None:
             rule = self._rule = (get(self.library).rule or make_opaque_rule)(self)

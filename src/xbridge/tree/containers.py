@@ -57,7 +57,7 @@ _MAX_READ_CLASSES = 128
 
 
 class Container(NamedTuple):
-    """A class of containers."""
+    """A class of containers, with the functions that flatten and build its objects."""
 
     cls: type
     flatten: Callable[[Any], tuple[Any, Any]]

@@ -1,4 +1,4 @@
-"""The verbs that convert trees."""
+"""The public functions of `xbridge.tree`, which convert all arrays in nested containers."""
 
 from __future__ import annotations
 

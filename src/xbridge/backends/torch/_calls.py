@@ -118,7 +118,7 @@ def _backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[Any, ...]:
 
 
 class _Plain(torch.autograd.Function):
-    """A call in a graph, outside of transforms."""
+    """The autograd function for calls in a graph outside of transforms."""
 
     @staticmethod
     def forward(ctx: Any, rule: DerivableFunction, *ts: torch.Tensor) -> Any:
@@ -134,7 +134,7 @@ _apply_plain = super(torch.autograd.Function, _Plain).apply
 
 
 class _Transformed(torch.autograd.Function):
-    """A call under transforms."""
+    """The autograd function for calls under transforms, such as `torch.func.vmap`."""
 
     @staticmethod
     def forward(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
