@@ -6,6 +6,8 @@ each can be repeated; `make hunt` draws other examples.
 
 import gc
 import os
+import sys
+from collections.abc import Generator
 from importlib.util import find_spec
 
 import pytest
@@ -75,6 +77,16 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("exhaustive")
     else:
         os.environ.setdefault("XBRIDGE_TEST_DTYPES", FOUR_DTYPES)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    """Fail a test that leaves its thread untraced: coverage would measure no later test."""
+    tracer = sys.gettrace()
+    yield
+    if tracer and not sys.gettrace():
+        sys.settrace(tracer)
+        pytest.fail("the test has ended the tracing of its thread")
 
 
 def pytest_collection_finish() -> None:

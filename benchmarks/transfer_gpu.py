@@ -246,7 +246,7 @@ def thresholds(names: dict[str, Any], sizes: list[int]) -> None:
 
 
 def together(names: dict[str, Any], sizes: list[int]) -> None:
-    """Measure up to which size it pays to move arrays in one piece, for `SMALL`."""
+    """Measure up to which size it pays to move arrays in one piece, for `SMALL_NBYTES`."""
     table(["16 arrays", "there, in one piece", "each alone", "back, in one piece", "each alone"])
     for size in sizes:
         xs = [torch.ones(size // 4) for _ in range(16)]
@@ -263,7 +263,7 @@ def together(names: dict[str, Any], sizes: list[int]) -> None:
 def use(sizes: _pinned.Sizes) -> None:
     """Use buffers of these sizes from now on."""
     vars(_pinned)["_sizes"] = sizes
-    _pinned._known.clear()  # noqa: SLF001 -- other buffers
+    _pinned._buffers_by_device.clear()  # noqa: SLF001 -- other buffers
     _transfer._crews.clear()  # noqa: SLF001 -- and threads
 
 

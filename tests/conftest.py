@@ -47,7 +47,7 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(registry, "_plugins", None)
     yield
     monkeypatch.undo()
-    registry._renew()
+    registry._rebuild_in_child()
 
 
 @pytest.fixture

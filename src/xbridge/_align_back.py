@@ -73,4 +73,4 @@ def align_back(
     aligned = repeat_align(xs, choice, options)
     if aligned is None:
         aligned = verbs.align_sources(sources, "xs[{}]".format, choice, options, version=version)
-    return aligned, Restore(tuple(map(verbs.home, sources)), first)
+    return aligned, Restore(tuple(map(verbs.array_location, sources)), first)

@@ -1,8 +1,20 @@
-"""The conversion functions that users call, and the fast path.
+"""The conversion functions that users call, with their fast path.
 
-A plain array needs a look-up by name and type, the few flag reads that the contract requires, and the
-library's own zero-copy call. Any other conversion is planned, and only then more modules are imported.
+The conversion of an ordinary array takes little more than the library's own zero-copy call. So each function
+first looks for a cached call by target and type, then for one by all arguments. Only if both decline, the
+engine plans the conversion, and the modules that it needs are imported. `xbridge._registry.call_cache` has
+the tables.
 """
+
+# The hot functions below repeat some lines, because a helper function would cost more than a table look-up:
+#
+# - `more` and `other` are surplus arguments, which `inner_entry_point` adds to the signature at run time. To
+#   check them here saves a wrapper around the function, and so the time of another call.
+# - Options are compared with `is None`, because `==` runs foreign code: NumPy's float64 dtype equals None.
+# - A cached function that declines returns None, so that a miss needs no exception.
+# - The key is a plain tuple, which equals the `CallKey` of the engine and is made faster.
+# - Imports of the engine are inside of the functions: `import xbridge` stays fast, and loads no NumPy.
+# - `shorten` removes the frames of the package from an error before the user sees its traceback.
 
 from __future__ import annotations
 
@@ -35,9 +47,10 @@ if TYPE_CHECKING:
         requires_grad: bool | None
 
 
-# A type checker reads the overloads, with Any for a library that is not installed.
-
 _to_host = direct[HOST]
+"""The table of `to_numpy`. `invalidate` clears and refills this dict in place, so it can be kept here."""
+
+# The overloads are for type checkers, which take Any for the arrays of a library that is not installed.
 
 
 if TYPE_CHECKING:
@@ -79,7 +92,7 @@ def to_backend(
         ``"cpu"``, ``"cuda:1"``, ``"gpu"`` for the target's accelerator, a number for its accelerator of that
         index, or any library's device object.
         None keeps the device of the array, or moves it to the host for a library with host memory only.
-        Transfers from and to the host are complete on return.
+        Transfers to and from the host are complete on return.
     dtype : str or dtype object, optional
         A canonical name such as ``"float32"`` or ``"bfloat16"``, any library's dtype object or its ``str``,
         one of NumPy's codes such as ``"f4"``, or Python's ``bool``, ``int``, ``float``, ``complex``. None
@@ -90,13 +103,13 @@ def to_backend(
         None shares memory if that is safe, and copies once if it is not. True never shares. False
         shares or raises.
     grad : {None, "keep", "detach"}
-        None keeps the graph within a library. Outside of the library the graph ends, and a shared result is
-        read-only. "keep" keeps the graph or raises. "detach" gives a result without a graph.
+        None keeps the graph in a conversion within a library. In one to another library the graph ends, and a
+        shared result is read-only. "keep" keeps the graph or raises. "detach" gives a result without a graph.
 
     Returns
     -------
     array
-        The target's array, of the same shape. `x` itself if it is the target's and nothing is to change.
+        An array of the target library, of the same shape; `x` itself if it already is as requested.
 
     Raises
     ------
@@ -130,9 +143,10 @@ def to_backend(
         more, other = surplus()
     if not (more or other):
         if device is None and dtype is None and copy is None and grad is None:
+            # `type(x)` and not `isinstance`: a subclass may have another meaning, and is planned.
             try:
                 convert = direct[backend][type(x)]
-            except FOREIGN_ERRORS:  # a module, or not a name
+            except FOREIGN_ERRORS:  # no entry, or a backend whose hash raises: a list, or a foreign object
                 convert = decline
             y = convert(x)
             if y is not None:
@@ -146,7 +160,7 @@ def to_backend(
             to_backend, (x, backend, *more), other, device=device, dtype=dtype, copy=copy, grad=grad
         )
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-    from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
+    from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- it imports NumPy
 
     try:
         return verbs.to_backend(x, backend, CallOptions(device=device, dtype=dtype, copy=copy, grad=grad))
@@ -172,16 +186,16 @@ def to_numpy(
     x, dtype, copy, grad
         As for `to_backend`; NumPy has no gradients, so ``"keep"`` raises for an array with a graph.
     writable : bool, optional
-        True for an array that may be written: memory that would be shared read-only is copied instead.
-        False for a read-only array, over the same memory if it can be shared. None for an array that may be
-        written wherever the contract allows it.
+        True for a writable result: memory that would be shared read-only is copied instead. False for a
+        read-only result, over the same memory if it can be shared. None for a result that is writable
+        wherever the contract allows it.
 
     Returns
     -------
     numpy.ndarray
-        It shares the memory of `x` if `x` is in host memory and nothing is to change, and is
-        read-only then if `x` is read-only, immutable, repeats memory or is tracked by autograd.
-        Otherwise it is new and writable, unless ``writable=False``. A memmap or matrix keeps its class.
+        It shares the memory of `x` if that is host memory and no option requires a copy. It is then
+        read-only if `x` is read-only or immutable, repeats memory, or is tracked by autograd. Otherwise its
+        memory is new and writable, unless ``writable=False``. A memmap or matrix keeps its class.
 
     Raises
     ------
@@ -390,7 +404,7 @@ def to_dask(
 
 
 if TYPE_CHECKING:
-    # The first overload is for a call with `**options`, of which a type checker knows no names.
+    # The first overload is for calls with `**options`, whose names a type checker does not know.
 
     @overload
     def asarray(obj: Array, /, *, backend: None = None, **options: Unpack[_ArrayOptions]) -> Array: ...
@@ -436,21 +450,22 @@ def asarray(
         dtype. Those of several dtypes are promoted, by the target's own rules if all are the target's, else
         by NumPy's. They must have one shape and one device, and are stacked in one pass.
     like : array, optional
-        Gives the backend, and the device if that backend is the target. Not the dtype.
+        An array whose library is the target. The result is on its device, unless `backend` names another
+        library. Its dtype is not used.
     backend : str or module, optional
-        The target; wins over `like`. With neither, an array stays in its library, a list that holds
-        arrays goes to the first one's library and device, and all else becomes NumPy's.
+        The target, which takes precedence over `like`. With neither, an array stays in its library, a list of
+        arrays goes to the library and device of the first one, and anything else becomes a NumPy array.
     device, dtype, copy, grad
         As for `to_backend`. A list is always copied.
     requires_grad : bool, optional
         True makes the result a new leaf of a floating or complex dtype, over the same memory if `copy`
-        allows; `obj` itself is never changed. A leaf that requires grad already is the result itself, if
-        nothing else is to change. False is ``grad="detach"``.
+        allows; `obj` itself is never changed. If it already is such a leaf and as requested, it is the
+        result. False means ``grad="detach"``.
 
     Returns
     -------
     array
-        The target's array; `obj` itself if it is the target's and nothing is to change.
+        An array of the target library; `obj` itself if it already is as requested.
 
     Raises
     ------
@@ -459,7 +474,7 @@ def asarray(
     ValueLossError
         An integer in a list would be rounded, or fits no integer dtype.
     GradientError
-        ``requires_grad=True`` with a target or dtype without gradients, or with a graph that is kept.
+        ``requires_grad=True`` with a target or dtype without gradients, or for an array that keeps its graph.
     XBridgeError
         As for `to_backend`.
 
@@ -477,7 +492,7 @@ def asarray(
         if like is device is dtype is None and copy is None and grad is None and requires_grad is None:
             try:
                 convert = made[backend][type(obj)]
-            except FOREIGN_ERRORS:  # as in `to_backend`
+            except FOREIGN_ERRORS:  # no entry, or a backend whose hash raises
                 convert = decline
             y = convert(obj)
             if y is not None:
@@ -516,27 +531,28 @@ def align(
     Parameters
     ----------
     *xs : array, number or list
-        Arrays as for `to_backend`. Numbers pass through, for they adapt to any array; lists become arrays.
+        Arrays as for `to_backend`. Numbers are returned unchanged, because they adapt to any array. Lists
+        become arrays.
     like : array, optional
-        Gives the backend, and the device if that backend is the target.
+        An array whose library is the target, and whose device is used unless `backend` names another library.
     backend : str or module, optional
-        The target; wins over `like`. With neither, the first array decides, and no list or NumPy scalar. Of
-        several libraries, that of the first array that requires grad or is traced decides.
+        The target, which takes precedence over `like`. With neither, it is the library of the first array;
+        if there are several libraries, that of the first array that requires grad or is traced. Lists and
+        NumPy scalars do not decide.
     device : str, int or device object, optional
-        The device for all. None takes that of `like` or of the first array that is the target's.
+        The device for all. None means that of `like`, or of the first array of the target library.
     dtype, copy, grad
-        As for `to_backend`, for each array. With no `dtype`, each keeps its own; with ``"nearest"``, each
-        that the target has there.
+        As for `to_backend`, for each array.
 
     Returns
     -------
     tuple
-        One result for each argument, in order; `x` itself if nothing is to change.
+        One result for each argument, in order; the argument itself if it already is as requested.
 
     Raises
     ------
     XBridgeError
-        As for `to_backend`; ``xs[1]`` is the second argument. Or `like` is not an array.
+        As for `to_backend`; messages call the second argument ``xs[1]``. Or `like` is not an array.
 
     Examples
     --------
@@ -545,7 +561,7 @@ def align(
     >>> a + b * c
     tensor([4., 7.], dtype=torch.float64)
     """
-    types = tuple([type(x) for x in xs])
+    types = tuple([type(x) for x in xs])  # faster than a generator expression
     key = ("align", backend, types, type(like), device, dtype, copy, grad, None, None)
     ys: tuple[Array, ...] | None = lookup(key, copy)(xs, like)
     if ys is not None:
@@ -568,7 +584,7 @@ def to_list(x: Array, /) -> Any:
     Returns
     -------
     list or number
-        Nested as deep as `x` has axes. Exact, and nothing is shared.
+        As many levels of lists as `x` has axes, with exact values.
 
     Raises
     ------
@@ -602,11 +618,11 @@ if TYPE_CHECKING:
 
 @entry_point
 def unsafe_share(x: Array, /, backend: str | ModuleType) -> Array:
-    """Convert an array without a copy, even if the contract would copy to be safe.
+    """Convert an array without a copy, even where the contract would copy to be safe.
 
-    The caller has to avoid what the contract prevents: a write to memory that was read-only or that a
-    graph needs, elements that share memory, an array that a library assumes to be immutable and reads
-    later.
+    The caller is then responsible for what the contract prevents: writes to memory that was read-only or that
+    a graph needs, writes to elements that share memory, and changes of memory that a library assumes to be
+    immutable and reads later.
 
     Parameters
     ----------

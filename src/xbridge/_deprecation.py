@@ -17,7 +17,7 @@ _MEANT = {
     **dict.fromkeys(("get_namespace", "namespace", "get_array_module"), "array_namespace"),
     **dict.fromkeys(("tree_map", "transform"), "map"),
 }
-"""What names of other libraries are called here, if the module has it."""
+"""The names here for functions that other libraries call differently, for a hint."""
 
 
 class XBridgeDeprecationWarning(DeprecationWarning):
@@ -25,7 +25,7 @@ class XBridgeDeprecationWarning(DeprecationWarning):
 
 
 def find_renamed(namespace: dict[str, object], name: str) -> object:
-    """Return what a module has instead of a former name, with a warning at the caller of its `__getattr__`.
+    """Return the object for a former name of a module, with a warning at the line that used it.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def find_renamed(namespace: dict[str, object], name: str) -> object:
 
 
 def _similar(public: list[str], name: str) -> str:
-    """Return the public name that is nearest to a mistaken one; "" if none is near."""
+    """Return the public name that is most similar to a mistaken one; "" if none is similar."""
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
     return next(iter(get_close_matches(name, public, 1)), "")

@@ -299,7 +299,7 @@ def explain(
 
 
 def _plain_owner(x: Array) -> Backend:
-    """Return the backend of an array, whose functions compute with it as it is."""
+    """Return the backend of an array that its library accepts as it is; raise for scalars and exporters."""
     backend = _owner(x)
     refused = backend.unsupported(x, leaving=False)
     if refused:

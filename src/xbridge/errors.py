@@ -43,15 +43,18 @@ FOREIGN_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, ImportError, LookupError),
     *(NameError, OSError, RuntimeError, SyntaxError, SystemError, TypeError, ValueError),
 )
-"""Exceptions that the code of a library may raise."""
+"""The exceptions that code of a library is expected to raise. Others are bugs, and are never caught."""
 
 
 _LONGEST = 200
-"""A message does not quote a value of this many characters or more."""
+"""The length from which a message names the type of a value in place of the value."""
 
 
 def is_about_memory(error: BaseException) -> bool:
-    """Return True if memory ran out, on the host or a device. It propagates: callers may retry with less."""
+    """Return True if memory ran out, on the host or a device.
+
+    Such an error is not wrapped, because programs catch it to retry with less.
+    """
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
@@ -70,7 +73,7 @@ def type_of(x: object) -> str:
 
 
 def with_article(name: str) -> str:
-    """Return a name with its article. A `u` is spoken as in `uint8`."""
+    """Return a name with its article: "an int8", but "a uint8"."""
     return f"an {name}" if name[:1] in "aeioAEIO" else f"a {name}"
 
 
@@ -105,7 +108,7 @@ class XBridgeError(Exception):
 
     @classmethod
     def build(cls, action: str, reason: str, hint: str) -> Self:
-        """Make an error with a message of the one form."""
+        """Make an error with a message of the common form: the action, the reason, and what to try."""
         error = cls(f"cannot {action}: {reason}; try {hint}")
         error.action, error.reason, error.hint = action, reason, hint
         return error
@@ -116,7 +119,7 @@ class XBridgeError(Exception):
             self.index = positions[self.index]
 
     def at(self, place: str) -> Self:
-        """Return the same error for one of several inputs, named by its place."""
+        """Return the same error with the name of the input that it is about, such as ``xs[1]``."""
         error = type(self)(f"at {place}: {self}")
         error.action, error.reason, error.hint = self.action, self.reason, self.hint
         return error
@@ -231,7 +234,7 @@ class Chained:
 
 
 def index_errors(made: Iterable[T]) -> Iterator[T]:
-    """Yield the items, and set `index` of an error to the number of items before it."""
+    """Yield the items. If the iterator raises an `XBridgeError`, set its `index` to that of the item."""
     count = 0
     try:
         for one in made:

@@ -360,7 +360,7 @@ PROSE = {
     ],
     "of the test kit, whose tests run it": [
         "numpy.ones\\(3\\)",
-        "(dtype|ulp|nan|contents|elements|shapes|n|without)=.*",
+        "(dtype|raises|ulp|nan|contents|elements|shapes|n|without)=.*",
         "dtypes=(\\[|st\\.).*",
         "'x: float, axis: axis'",
         "float, int, bool, .*",
@@ -381,7 +381,7 @@ PROSE = {
     "written in another place, and found there": [
         "[?](hint|cure|entry.install|install|instead|refused.hint|error.hint|stated..hint..|lacks.hint|lack.hint|structural.instead).*",
         "[?]_of_class.*",
-        "[?](way_out|_WAYS_OUT|ways.get|'(, )? or '.join|', or '.join|_real_part|_hint_for_objects).*",
+        "[?](ways.get|_HINTS|'(, )? or '.join|', or '.join|_real_part|_hint_for_objects).*",
         "[?](_SHAPES|fault.1.|repr.near.0..|_option.*|path|word.partition.*|options.0.)",
     ],
     "in a child of a fork, or during an import: the tests of locks and of the registry run it": [

@@ -177,7 +177,10 @@ FAILING: dict[str, tuple[Callable[[], object], list[str]]] = {
     "tree": (lambda: tree.to_numpy([A * 1j], dtype="int8"), ["<lambda>", "to_numpy"]),
     "missing": (lambda: xbridge.to_backend(A, "cupy"), ["<lambda>", "to_backend"]),
     "transfer": (lambda: xbridge.transfer([A * 1j], "numpy", dtype="int8").result(), ["<lambda>", "result"]),
-    "prefetch": (lambda: [*xbridge.prefetch([A * 1j], "numpy", dtype="int8")], ["<lambda>", "_ahead"]),
+    "prefetch": (
+        lambda: [*xbridge.prefetch([A * 1j], "numpy", dtype="int8")],
+        ["<lambda>", "_prefetch_batches"],
+    ),
     "nested": (lambda: xbridge.aligned(backend="numpy")(fails)(A), ["<lambda>", "call", "fails", "to_numpy"]),
     "mapped": (lambda: tree.map(fails, [A]), ["<lambda>", "map", "fails", "to_numpy"]),
 }

@@ -47,7 +47,7 @@ def locks_made(code: str) -> list[str]:
     passed |= {
         id(inner)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "freed"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "reset_in_child"
         for given in node.args
         for inner in ast.walk(given)
     }
@@ -74,10 +74,10 @@ def test_lock__check_for_locks_can_fail() -> None:
         "from threading import Lock",
         "from _thread import RLock, get_ident",
         "import threading\nclass A:\n    held = threading.Condition()",
-        "import threading\nfreed(1), threading.Event()",
+        "import threading\nreset_in_child(1), threading.Event()",
     ):
         assert len(locks_made(line)) == 1
-    assert locks_made("import threading\nover: threading.Event = freed(threading.Event())") == []
+    assert locks_made("import threading\nover: threading.Event = reset_in_child(threading.Event())") == []
 
 
 EVERY_LOCK = """
@@ -247,7 +247,7 @@ def test_lock__thread_that_forks_with_a_lock_holds_it_in_the_child_and_can_relea
 def test_lock__locks_are_made_free_by_one_function_and_forgotten_with_their_owner() -> None:
     """In this process, where a child can be looked into."""
     before = len(locks._known)
-    held, mine, over = locks.lock(), locks.lock(), locks.freed(threading.Event())
+    held, mine, over = locks.lock(), locks.lock(), locks.reset_in_child(threading.Event())
     other = threading.Thread(target=held.acquire)
     other.start()
     other.join()
@@ -374,7 +374,7 @@ def test_lock__child_has_buffers_of_its_own_for_what_it_moves() -> None:
         moved = tree.to_backend(given, "torch", device="emu")
         return [xbridge.to_list(x) for x in moved] == [a.tolist() for a in given]
     assert move()
-    (buffers,) = _pinned._known.values()
+    (buffers,) = _pinned._buffers_by_device.values()
     lent = [buffers.lend() for _ in range(buffers.sizes.buffers)]  # as threads have them that are moving
     child = os.fork()
     if child == 0:

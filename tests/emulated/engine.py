@@ -35,7 +35,7 @@ def use_small_buffers(
     What is not changed is the module itself, so that the tests see what is changed in its functions.
     """
     use_sizes(monkeypatch, SIZES)
-    monkeypatch.setattr(_threads, "_sides", {})
+    monkeypatch.setattr(_threads, "_worker_streams", {})
     mutant = changed(module, right, wrong) if module else None
     if mutant and module is _pinned:
         monkeypatch.setattr(_pinned, "PinnedBuffers", mutant.PinnedBuffers)
@@ -51,14 +51,14 @@ def use_small_buffers(
 def use_sizes(monkeypatch: pytest.MonkeyPatch, sizes: _pinned.Sizes) -> None:
     """Use buffers of these sizes until the test ends, and none that were made before."""
     monkeypatch.setattr(_pinned, "_sizes", sizes)
-    monkeypatch.setattr(_pinned, "_known", {})
+    monkeypatch.setattr(_pinned, "_buffers_by_device", {})
     monkeypatch.setattr(_transfer, "_crews", {})
 
 
 def watch_packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many arrays cross together from now on, pack by pack."""
     packs: list[int] = []
-    to_device_many, put = get("torch").to_device_many, _packs._put
+    to_device_many, put = get("torch").to_device_many, _packs._put_in_order
     assert to_device_many is not None
 
     def counting(xs: list[torch.Tensor], device: Device) -> list[torch.Tensor]:
@@ -70,7 +70,7 @@ def watch_packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         put(made, batch, parts, arrays)
 
     monkeypatch.setattr(get("torch"), "to_device_many", counting)
-    monkeypatch.setattr(_packs, "_put", counting_packs)
+    monkeypatch.setattr(_packs, "_put_in_order", counting_packs)
     return packs
 
 

@@ -327,7 +327,7 @@ def test_crew__pieces_end_at_huge_pages() -> None:
     start = memory.__array_interface__["data"][0]
     for offset in (0, 1, 4095):
         host = memory[offset:]
-        cuts = _staging._cuts(host, 2 * _staging.PAGE)
+        cuts = _staging._cut_at_pages(host, 2 * _staging.PAGE)
         assert (cuts[0], cuts[-1]) == (0, len(host))
         assert all((start + offset + cut) % _staging.PAGE == 0 for cut in cuts[1:-1])
         assert all(0 < b - a <= 2 * _staging.PAGE for a, b in itertools.pairwise(cuts))
@@ -336,7 +336,7 @@ def test_crew__pieces_end_at_huge_pages() -> None:
 def test_crew__reuses_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next array starts no thread, and the threads end when there is nothing to do."""
     use_sizes(monkeypatch, SIZES._replace(buffers=3))
-    monkeypatch.setattr(_staging, "IDLE", PATIENCE)
+    monkeypatch.setattr(_staging, "IDLE_SECONDS", PATIENCE)
     started = []
     start = threading.Thread.start
 
@@ -352,7 +352,7 @@ def test_crew__reuses_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [thread.name for thread in started] == ["xbridge-copy"] * 2
 
     ((crew, _),) = _transfer._crews.values()
-    monkeypatch.setattr(_staging, "IDLE", 0.0)
+    monkeypatch.setattr(_staging, "IDLE_SECONDS", 0.0)
     together = threading.Barrier(3, timeout=PATIENCE)
     for _ in started:
         crew._jobs.put(together.wait)  # one for each, since they were waiting with the time limit of before

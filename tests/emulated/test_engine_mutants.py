@@ -240,8 +240,8 @@ PINNED = {
 PACKS = {
     "a pack is read before it is there": ("        pinned.event.synchronize()  # its copy\n", ""),
     "a pack begins where another one does": (
-        "pack.append(_part(batch, dtype, used, ",
-        "pack.append(_part(batch, dtype, 0, ",
+        "pack.append(_make_part(batch, dtype, used, ",
+        "pack.append(_make_part(batch, dtype, 0, ",
     ),
     "no gap after an array": ("    if any(gaps):\n", "    if len(gaps) > 99:\n"),
     "the side does not wait for the pack": (

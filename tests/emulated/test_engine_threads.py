@@ -159,9 +159,11 @@ def test_ends__names_each_library_on_a_device(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         "xbridge._transfer.threads.backend_for", lambda cls: Theirs if cls is Foreign else None
     )
-    from xbridge._transfer.threads import ends
+    from xbridge._transfer.threads import participating_backends
 
-    found = list(ends([Foreign(torch.ones(2, device=KIND)), Foreign(torch.ones(2))], backend))
+    found = list(
+        participating_backends([Foreign(torch.ones(2, device=KIND)), Foreign(torch.ones(2))], backend)
+    )
 
     assert found == [(Theirs, DEVICE), (backend, DEVICE), (Theirs, "cpu")]
 

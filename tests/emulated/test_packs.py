@@ -136,7 +136,7 @@ def test_transfer__other_batches_use_a_thread(make: Callable[[], list[np.ndarray
 
 def test_transfer__large_batch_is_packed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call returns soon, and a thread packs what takes time."""
-    monkeypatch.setattr(_packs, "AT_CALL", 100)
+    monkeypatch.setattr(_packs, "INLINE_NBYTES", 100)
     handle = xbridge.transfer(arrays(), "torch", device=KIND)
     assert type(handle._future).__name__ == "Future"
     assert equal(handle.result(), arrays())

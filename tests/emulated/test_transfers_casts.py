@@ -350,7 +350,7 @@ def test_explain__casts_on_the_way_from_the_staged_size(
     monkeypatch.setenv(_pinned.SETTING, str(setting))
     monkeypatch.setattr(_pinned, "FUSED", 4096)
     use_small_buffers(monkeypatch)
-    use_sizes(monkeypatch, _pinned._read())
+    use_sizes(monkeypatch, _pinned._read_setting())
     numbers = np.arange(1024.0)[::-1]
 
     for array, through in ((numbers, setting > 0), (numbers[1:], False)):

@@ -98,7 +98,7 @@ def test_to_device_many__moves_small_arrays_together(moves: Moves, monkeypatch: 
     assert moves == Moves([], [5], [])
     assert [x is y for x, y in zip(planned, (xs[0], xs[2]), strict=True)] == [True, True]
     del planned[:]
-    backwards, limit = np.arange(3.0)[::-1], np.zeros(batch.SMALL, np.int8)
+    backwards, limit = np.arange(3.0)[::-1], np.zeros(batch.SMALL_NBYTES, np.int8)
     assert there([*xs, backwards, limit, limit + 1])[5:] == [[2, 1, 0], limit.tolist(), (limit + 1).tolist()]
     assert moves.together == [5, 8]
     assert [id(x) for x in planned] == [id(x) for x in (xs[0], xs[2], backwards, limit)]
@@ -115,7 +115,7 @@ def test_to_device_many__other_options_apply_to_each_array(moves: Moves) -> None
 
 def test_to_device_many__moves_large_arrays_alone(moves: Moves) -> None:
     """An array above the size limit moves on its own."""
-    small, large = np.zeros(batch.SMALL, np.int8), np.zeros(batch.SMALL + 1, np.int8)
+    small, large = np.zeros(batch.SMALL_NBYTES, np.int8), np.zeros(batch.SMALL_NBYTES + 1, np.int8)
     small[:2] = large[:2] = 1
     assert there([small, large, small + 1]) == [x.tolist() for x in (small, large, small + 1)]
     assert moves == Moves([large.nbytes], [2], [])

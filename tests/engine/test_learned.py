@@ -275,9 +275,9 @@ def restore(taught: list[dict[Any, Any]]) -> None:
 def forget() -> Iterator[None]:
     for name in ("numpy", "torch"):
         registry.get(name)  # a backend that is loaded during a call empties the tables
-    registry._renew()
+    registry._rebuild_in_child()
     yield
-    registry._renew()
+    registry._rebuild_in_child()
 
 
 @pytest.fixture
@@ -299,7 +299,7 @@ def test_call_cache__any_array_after_any_other(
     with planned():
         expected = {name: outcome(call, x) for name, x in make().items()}
     for teacher in teachers(expected):
-        registry._renew()
+        registry._rebuild_in_child()
         outcome(call, make()[teacher])
         taught = list(map(dict, tables()))
         for pupil, x in make().items():
@@ -445,7 +445,7 @@ def test_call_cache__any_list_after_any_other(
         expected = {name: outcome(call, x) for name, x in lists().items()}
     xs = lists()
     for teacher in teachers(xs):
-        registry._renew()
+        registry._rebuild_in_child()
         outcome(call, lists()[teacher])
         taught = list(map(dict, tables()))
         for pupil, x in xs.items():
@@ -979,7 +979,7 @@ def test_call_cache__any_sequence_gives_planned_results(
     for state in states:
         with CHANGES[state](), planned():
             expected[state] = [outcome(call, x) for _, x in xs]
-    registry._renew()
+    registry._rebuild_in_child()
     for state in (*states, *states):
         with CHANGES[state]():
             for (kind, x), planned_outcome in zip(xs, expected[state], strict=True):
@@ -1101,7 +1101,7 @@ WHOLE: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("call", WHOLE.values(), ids=WHOLE)
-@pytest.mark.parametrize("change", [enter_and_leave, registry._renew])
+@pytest.mark.parametrize("change", [enter_and_leave, registry._rebuild_in_child])
 def test_call_cache__ignores_plans_made_before_a_change(
     change: Callable[[], None], call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -293,7 +293,7 @@ def test_asarray__long_list_of_tensors_to_numpy() -> None:
 def test_asarray__stacks_rows_without_reading_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of one tensor are stacked at once."""
     rows = list(torch.arange(12.0).reshape(3, 4))
-    monkeypatch.setattr(stack, "_one_by_one", None)
+    monkeypatch.setattr(stack, "_stack_described", None)
     assert torch.equal(xbridge.asarray(rows), torch.arange(12.0).reshape(3, 4))
     assert xbridge.asarray(rows[1:], backend="numpy").tolist() == [[4.0, 5, 6, 7], [8, 9, 10, 11]]
 
@@ -336,7 +336,7 @@ def test_asarray__numbers_with_arrays_stack_as_planned(
     """Numbers and arrays of one dtype are stacked at once with the result of the plan."""
     with xbridge.record():  # every array is planned
         expected = xbridge.asarray(xs, backend=backend)
-    monkeypatch.setattr(stack, "_one_by_one", lambda *_: pytest.fail("each was planned"))
+    monkeypatch.setattr(stack, "_stack_described", lambda *_: pytest.fail("each was planned"))
     for _ in range(2):
         made = xbridge.asarray(xs, backend=backend)
         assert (type(made), made.dtype) == (type(expected), expected.dtype)

@@ -136,7 +136,7 @@ def test_record__keeps_nothing_for_a_derivative_that_no_one_asks_for(counted: tu
     run = jax.jit(f)
     for _ in range(40):
         jax.vjp(run, x)
-    assert fn.living == records._MOST  # a program does not say when its results die
+    assert fn.living == records._MAX_UNUSED  # a program does not say when its results die
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
@@ -273,7 +273,7 @@ def test_records__numbers_of_nothing() -> None:
     """A number of no record, or of one that is gone, finds nothing."""
     kept: records.Records[str] = records.Records()
     number = kept.keep("x", once=False)
-    assert [kept.find(number), kept.find(number), kept.find(records.NOTHING)] == ["x", "x", None]
+    assert [kept.find(number), kept.find(number), kept.find(records.NO_RECORD)] == ["x", "x", None]
     kept.drop(number)
     kept.drop(number)
     assert kept.find(number) is None

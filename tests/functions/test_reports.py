@@ -192,10 +192,10 @@ def test_aligned__function_that_a_compiler_follows_works_without_one() -> None:
     program = program_key(key, form, "numpy", "torch")
     assert program_key(key, form, "numpy", "torch") != program  # each call in a program has a key
     x = leaf()
-    (y,) = _calls.call(program, [x], [2, 3.0])
+    (y,) = _calls.call_by_key(program, [x], [2, 3.0])
     assert latest_form() == "*"
     same(torch.autograd.grad(y.sum(), x)[0], 3 + 0 * X)
-    doubled = torch.func.grad(lambda v: _calls.call(program, [v], [2, 3.0])[0].sum())(x.detach())
+    doubled = torch.func.grad(lambda v: _calls.call_by_key(program, [v], [2, 3.0])[0].sum())(x.detach())
     same(doubled, 3 + 0 * X)
 
 

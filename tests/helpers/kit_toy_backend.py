@@ -10,10 +10,10 @@ from kit_toy import namespace as xp
 
 from xbridge import _host, backend_of
 from xbridge._core.devices import CPU, Device
-from xbridge._core.dtypes import instead
+from xbridge._core.dtypes import hint_for_missing_dtype
 from xbridge._core.protocol import ArrayInfo, Unsupported
 from xbridge._derive.functions import rules
-from xbridge._derive.numpy_functions import opaque
+from xbridge._derive.numpy_functions import make_opaque_rule
 from xbridge._host.memory import layout_of, native_dtype
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
@@ -74,7 +74,7 @@ def namespace(x: Tile, /) -> ModuleType:
 
 
 def rule(call: Call, /) -> DerivableFunction:
-    return opaque(call)
+    return make_opaque_rule(call)
 
 
 def check_call(name: str, /) -> None:
@@ -113,7 +113,7 @@ def dtype_name(dtype: object, /) -> str | None:
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype in LIBRARY_DTYPES:
         return None
-    return Unsupported(DTypeError, f"there are no tiles of {dtype}", instead(dtype))
+    return Unsupported(DTypeError, f"there are no tiles of {dtype}", hint_for_missing_dtype(dtype))
 
 
 def default_dtype(category: str, device: Device, /) -> str:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import Phase, settings
 
 import xbridge
-from xbridge._registry.defaults import written
+from xbridge._registry.defaults import names_written
 from xbridge.testing import conformance
 from xbridge.testing.conformance._cases import DTYPES_SETTING
 
@@ -97,7 +97,7 @@ def register(name: str, **changes: Any) -> None:
     Each needs a name of its own, for what the kit knows of a backend it keeps by name.
     """
     module = ModuleType(name)
-    own = {word: getattr(kit_toy_backend, word) for word in written(kit_toy_backend)}
+    own = {word: getattr(kit_toy_backend, word) for word in names_written(kit_toy_backend)}
     words = own | {"name": name} | changes
     vars(module).update({word: thing for word, thing in words.items() if thing is not None})
     xbridge.register_backend(name, module, roots=("kit_toy",))

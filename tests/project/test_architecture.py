@@ -226,7 +226,10 @@ def test_protocol__lists_each_name_once() -> None:
     lists = [*protocol.CONSTANTS, *protocol.DERIVED, *protocol.VERBS, *protocol.OPTIONAL]
     assert sorted(lists) == sorted(names)
     assert set(protocol.REQUIRED) <= {*protocol.CONSTANTS, *protocol.VERBS}
-    assert {word for group in protocol.TOGETHER for word in group} <= {*protocol.VERBS, *protocol.OPTIONAL}
+    assert {word for group in protocol.REQUIRED_TOGETHER for word in group} <= {
+        *protocol.VERBS,
+        *protocol.OPTIONAL,
+    }
 
 
 def parameters(verb: str) -> list[str]:

@@ -544,7 +544,7 @@ def test_prefetch__interrupt_does_not_wait_for_the_iterable(
     ahead = iter(xbridge.prefetch(batches(), "numpy"))
     next(ahead)
     with monkeypatch.context() as patch:
-        patch.setattr(_transfer, "_first", interrupted)  # as a signal would
+        patch.setattr(_transfer, "_take_first", interrupted)  # as a signal would
         with pytest.raises(kind):
             next(ahead)
     assert own_threads()

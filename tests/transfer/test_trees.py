@@ -177,7 +177,7 @@ def test_transfer__joint_error_is_not_changed(monkeypatch: pytest.MonkeyPatch) -
         return convert(xs, name, options)
 
     monkeypatch.setattr(verbs, "to_backend_all", failing)
-    registry._renew()  # what was learned needs no plan
+    registry._rebuild_in_child()  # what was learned needs no plan
     with pytest.raises(xbridge.DeviceError, match=r"^no memory for both$"):
         transferred([A, A + 1])
 

@@ -32,9 +32,9 @@ class Level(IntEnum):
 def forget() -> Iterator[None]:
     for name in ("numpy", "torch"):
         registry.get(name)  # a backend that is loaded during a call empties the tables
-    registry._renew()
+    registry._rebuild_in_child()
     yield
-    registry._renew()
+    registry._rebuild_in_child()
 
 
 def trees() -> dict[str, Any]:
@@ -123,7 +123,7 @@ def test_to_backend__any_tree_teaches_and_any_other_is_converted_as_planned(call
     with planned():
         expected = {name: outcome(call, x) for name, x in trees().items()}
     for teacher in expected:
-        registry._renew()
+        registry._rebuild_in_child()
         outcome(call, trees()[teacher])
         for pupil, x in trees().items():
             assert outcome(call, x) == expected[pupil], (teacher, pupil)

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             if not sys.warnoptions:
-                warnings.simplefilter("ignore")  # those of libraries are for programs
+                warnings.simplefilter("ignore")  # warnings of libraries are for programmers
             asked = _parse(sys.argv[1:] if argv is None else argv)
             status: int = asked.run(asked)
         sys.stdout.flush()
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop(sys.stdout)  # the reader of the pipe has closed it
         return 0
     except (KeyboardInterrupt, MemoryError, XBridgeError, *FOREIGN_ERRORS) as error:
-        # A library may turn the interrupt into an error of its own, such as one of an import.
+        # A library may turn the interrupt into another error, such as an ImportError.
         stopped = _status or (128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 0)
         if not stopped and not isinstance(error, (XBridgeError, OSError, MemoryError)):
             raise
@@ -67,14 +67,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         for stream, text in ((sys.stdout, ""), (sys.stderr, f"xbridge-array: {words}\n")):
             try:
                 print(text, end="", file=stream, flush=True)
-            except OSError:  # its disk is full, or nobody reads it
+            except OSError:  # stderr goes to a full disk or a closed pipe
                 _drop(stream)
         return stopped or 2
     return status
 
 
 def _drop(stream: TextIO) -> None:
-    """Send what is left to print nowhere. Python's flush at exit would fail too, and change the status."""
+    """Discard the rest of the output. Python's flush at the exit would fail too, and change the status."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -83,7 +83,7 @@ _status = 0
 
 
 def _interrupt(number: int, _: object) -> None:
-    """Interrupt the program at the first signal to end. It ignores others while it removes partial files."""
+    """Interrupt the program at the first signal to end, and ignore others while partial files are removed."""
     global _status  # noqa: PLW0603 -- a signal is for the process
     _status = 128 + number
     _ignore_signals()
@@ -117,7 +117,7 @@ def script() -> None:
 
 
 class _Parser(ArgumentParser):
-    """A parser whose errors are those of the other modules."""
+    """A parser that raises errors like those of the other modules in place of exiting."""
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""
@@ -130,7 +130,7 @@ class _Parser(ArgumentParser):
 
 
 def _parse(words: Sequence[str]) -> Namespace:
-    """Read the arguments, or raise with the words that were meant."""
+    """Parse the arguments; raise with a suggestion if a word is mistyped."""
     parser = _parser()
     command = next((word for word in words if not word.startswith("-")), None)
     if command is not None and command not in COMMANDS:

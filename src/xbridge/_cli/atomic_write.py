@@ -25,7 +25,7 @@ from xbridge.errors import Chained
 
 
 def resolve(target: Path, source: Path, *others: Path, force: bool) -> Path:
-    """Return the file to write, links followed, if it may be written. None of the sources may be written."""
+    """Return the file to write, with links followed; raise if it is one of the sources or not writable."""
 
     def ours(error: Exception) -> RefusedError:
         reason = getattr(error, "strerror", "") or str(error)  # the name is too long, or invalid
@@ -33,7 +33,7 @@ def resolve(target: Path, source: Path, *others: Path, force: bool) -> Path:
 
     reason, hint = "", "another name"
     with Chained(ours):
-        os.fsencode(target)  # otherwise the system would refuse the name after all is written
+        os.fsencode(target)  # an invalid name must fail before anything is written
         real = target.resolve(strict=True) if target.is_symlink() and target.exists() else target
         if "\0" in str(target):
             reason = "its name has a null character"
@@ -56,7 +56,7 @@ def resolve(target: Path, source: Path, *others: Path, force: bool) -> Path:
 
 
 def removable(path: Path, target: Path, *sources: Path, force: bool) -> list[Path]:
-    """Return an old file that the new ones replace under other names, or raise. A source is not removed."""
+    """Return an old file that is to be removed, because the new ones have other names; raise for a source."""
     if not os.path.lexists(path) or (path.exists() and any(map(path.samefile, sources))):
         return []
     reason, hint = "", "another name"
@@ -73,7 +73,7 @@ def removable(path: Path, target: Path, *sources: Path, force: bool) -> list[Pat
 
 @contextmanager
 def replace_files(*targets: Path, gone: Sequence[Path] = (), force: bool) -> Iterator[list[Path]]:
-    """Yield the name of a new file for each target. They are renamed if the block raises nothing.
+    """Yield the name of a partial file for each target. If the block does not raise, they are renamed.
 
     The files that are `gone` are removed then, and the last target is renamed last.
     """
@@ -105,7 +105,7 @@ def replace_files(*targets: Path, gone: Sequence[Path] = (), force: bool) -> Ite
 
 @contextmanager
 def new_file(part: Path, target: Path) -> Iterator[BufferedWriter]:
-    """Yield a new file, and sync it to disk. A private target stays private while it is written."""
+    """Yield a new file, and sync it to disk. If the old target is private, the new file is so at once."""
     mode = 0o600 if target.exists() else 0o666
     with open(part, "xb", opener=partial(os.open, mode=mode)) as file:
         yield file
@@ -151,7 +151,7 @@ def _exchange(new: Sequence[tuple[Path, Path]], old: Sequence[Path]) -> None:
 
 
 def _remove(paths: Sequence[Path]) -> None:
-    """Remove files, all of them also if an interrupt comes meanwhile: the program ignores a second one."""
+    """Remove files, even if an interrupt comes meanwhile. The program ignores a second one."""
     try:
         for path in paths:
             path.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xbridge.testing.check.search import Checked
 
 _LONGEST = 1e9
-"""More seconds than a timer of any system needs."""
+"""The longest time limit in seconds that timers of all systems accept."""
 
 HELP = "call the array functions of a module with every library, and show what fails"
 DESCRIPTION = """\
@@ -41,10 +41,10 @@ The exit status is 1 if something was found that the baseline does not have, and
 checked."""
 
 _CLOCK = 5.0
-"""The seconds on the clock for one of processor time: a machine has other work, and imports take time."""
+"""How many seconds on the clock are allowed for one second of processor time, because machines are busy."""
 
 _NOTHING_CHECKED = 3
-"""The exit status if no function was checked, which is not success."""
+"""The exit status if no function was checked."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -102,11 +102,11 @@ def arguments(parser: ArgumentParser) -> None:
 def run(asked: Namespace) -> int:
     """Check the functions, and print the findings."""
     from xbridge.testing.check import reports, triage  # noqa: PLC0415 -- `--help` does not need it
-    from xbridge.testing.check.findings import write  # noqa: PLC0415 -- likewise
-    from xbridge.testing.check.ghostwriting import write_tests  # noqa: PLC0415 -- likewise
-    from xbridge.testing.check.search import Options  # noqa: PLC0415 -- likewise
-    from xbridge.testing.check.signatures import read_words  # noqa: PLC0415 -- likewise
-    from xbridge.testing.check.workers import Job, check_in_workers, chosen, find_names  # noqa: PLC0415 -- likewise
+    from xbridge.testing.check.findings import write  # noqa: PLC0415 -- as above
+    from xbridge.testing.check.ghostwriting import write_tests  # noqa: PLC0415 -- as above
+    from xbridge.testing.check.search import Options  # noqa: PLC0415 -- as above
+    from xbridge.testing.check.signatures import read_words  # noqa: PLC0415 -- as above
+    from xbridge.testing.check.workers import Job, check_in_workers, chosen, find_names  # noqa: PLC0415 -- as above
 
     _refuse_options(asked)
     classes = triage.read_classes(asked.include)
@@ -148,7 +148,7 @@ def run(asked: Namespace) -> int:
 
 
 def _refuse_options(asked: Namespace) -> None:
-    """Refuse options that no check can follow."""
+    """Refuse combinations of options that make no sense."""
     clock = 1.0 if asked.seconds is None else asked.seconds
     if not 0 < clock < _LONGEST or not 0 < asked.each < _LONGEST or asked.workers < 1:
         reason = f"the seconds are above 0 and below {_LONGEST:.0e}, and the workers at least 1"
@@ -165,7 +165,7 @@ def _refuse_options(asked: Namespace) -> None:
 
 
 def _known(asked: Namespace) -> set[str]:
-    """Return the findings of the baseline, none if it is to be written."""
+    """Return the findings in the baseline file; none if the file is about to be written."""
     from xbridge.testing.check.reports import read_baseline  # noqa: PLC0415 -- `--help` does not need it
 
     return read_baseline(asked.baseline) if asked.baseline and not asked.update_baseline else set()

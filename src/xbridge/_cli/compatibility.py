@@ -1,4 +1,4 @@
-"""Checks of a file's content against the format of the target: only changes that the caller allows are made.
+"""Fit the content of a file to the format of the target, by no changes but those that the caller allows.
 
 Values and shapes never change. The caller can allow a cast in which no value changes, another order of
 elements, and the loss of a name or of metadata.
@@ -24,10 +24,10 @@ class Allowed(NamedTuple):
     """The changes that the caller allows."""
 
     array: str | None = None
-    """The only array to convert. Its name may be lost."""
+    """The name of the only array to convert, which may be lost in a format without names."""
     casts: Mapping[str, str] = {}
     rounds: bool = False
-    """A cast may round."""
+    """True if a cast may round."""
     relayout: bool = False
     drop_metadata: bool = False
 

@@ -107,7 +107,7 @@ def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
     if asked.round and not asked.cast:
         raise RefusedError.build("round", "there is no --cast", "--cast float64=float32 --round")
     most = None if asked.shard is None else read_size(asked.shard)
-    has_index = asked.target.suffix.lower() == ".safetensors"  # the file behind a link may have any name
+    has_index = asked.target.suffix.lower() == ".safetensors"  # the suffix of a link counts, not of its file
     if most and not has_index:
         reason, hint = "only .safetensors files have an index of shards", f"{asked.target.stem}.safetensors"
         raise RefusedError.build(f"write shards of {asked.target}", reason, hint)
@@ -125,7 +125,7 @@ def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
         several = len(files) > 1
         real = [resolve(file, *sources, force=asked.force) for file in files] if several else [target]
         bar = progress(source.name, sum(x.nbytes for x in content.arrays))
-        # A single file and an index of one name would be two models.
+        # A single file beside the index of an old one would look like two models of one name.
         other = asked.target if several else index_name(asked.target)
         gone = removable(other, asked.target, *sources, force=asked.force) if has_index else []
         with replace_files(*real, gone=gone, force=asked.force) as parts, bar as advance:
@@ -172,7 +172,7 @@ def casts(asked: Sequence[str]) -> dict[str, str]:
 
 
 def _nearest_dtype(word: str) -> str:
-    """Return the dtype that a word such as `fp32` is for, or the most similar one."""
+    """Return the dtype that a word such as `fp32` means, or the most similar one."""
     short = re.fullmatch("(bf|fp?|i|u|c)([0-9]+)", word)
     full = _FULL[short[1]] + short[2] if short else word
     return get_close_matches(_FULL.get(full, full), DTYPES, 1, 0)[0]
@@ -185,7 +185,7 @@ _FULL = {"bf": "bfloat", "f": "float", "fp": "float", "i": "int", "u": "uint", "
 
 
 def _try_names(writer: Format, content: Content, target: Path) -> None:
-    """Write numbers under the names, in memory. The format's own library must read each of them back."""
+    """Write a small file with these names to memory; raise if the format's own library reads other names."""
     from xbridge._cli.formats.stored import number_arrays  # noqa: PLC0415 -- NumPy, which `--help` does not need
 
     if not writer.names or [x.name for x in content.arrays] == [None]:
@@ -212,7 +212,7 @@ def _read_back(part: Path, writer: Format, content: Content, target: Path) -> No
 
 
 def _stopped_error(target: Path, error: Exception) -> Exception:
-    """Return the error of a writer, which is about the disk as it is: `replacing` says what it leaves."""
+    """Return the error of a failed write, which says what is on the disk now."""
     return error if isinstance(error, OSError) else _unwritable_error(target, error)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 _LONGEST = 600
-"""The most characters of a part of a message. All of them would be a screen."""
+"""The most characters of a part of a message, so that a message fits on a screen."""
 
 
 class RefusedError(XBridgeError):
@@ -24,12 +24,12 @@ class RefusedError(XBridgeError):
 
     @classmethod
     def build(cls, action: str, reason: str, hint: str) -> Self:
-        """Make an error with a message of the one form, whose parts are short: a damaged name is not."""
+        """Make an error with a message of the common form. Long parts, such as a damaged name, are cut."""
         return super().build(*map(shorten, (action, reason, hint)))
 
 
 class UnsupportedError(RefusedError):
-    """One array of a file cannot be read, and the others can."""
+    """One array of a file cannot be read, though the others can."""
 
     shape: tuple[int, ...] = ()
 
@@ -45,7 +45,7 @@ def unreadable(path: Path, reason: object, hint: str = "another copy of the file
 
 
 def reading(path: Path, member: str = "") -> Chained:
-    """Return a context in which an error of a library becomes one about a file, or about its member."""
+    """Return a context in which an exception of a library becomes an error about a file or its member."""
     return Chained(lambda error: unreadable(path, f"{member!r}: {error}" if member else error))
 
 
@@ -67,7 +67,7 @@ def check_source(path: Path) -> None:
 
 
 def format_list(names: Iterable[str]) -> str:
-    """Format the first of several names of arrays or of other values."""
+    """Format the first few of several names."""
     every = list(names)
     shown = ", ".join(map(repr, every[:5]))
     return f"{shown} and {len(every) - 5} more" if len(every) > 5 else shown or "no arrays"

@@ -1,4 +1,4 @@
-"""`info`: the backends that are installed, their versions and devices, and what to type for the others."""
+"""`info`: the installed backends with their versions and devices, and how to install the others."""
 
 from __future__ import annotations
 
@@ -125,4 +125,4 @@ _PROBES: dict[str, tuple[Callable[[], dict[str, object]], Callable[[Device], int
     "torch": (_torch_switches, _torch_memory),
     "jax": (_jax_switches, _jax_memory),
 }
-"""The switches of a library, and the bytes that one of its devices has."""
+"""For each library, the functions that report its settings, and the memory of one of its devices."""

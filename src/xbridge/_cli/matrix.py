@@ -101,4 +101,4 @@ def _rows(table: str, here: list[str], source: str) -> Iterator[tuple[str, Calla
 
 
 _SAMPLES = tuple(product(("float32", "complex64", "int64"), ((4, 6), (1, 2, 3, 4), (0, 6))))
-"""Dtypes and shapes for a layout, which takes the first that it can have."""
+"""Dtypes and shapes to try for an array of a layout. The first that it can have is used."""

@@ -1,4 +1,4 @@
-"""Output of the command line: JSON, rich's tables on a terminal, and else text that `cut` understands."""
+"""Output of the command line: JSON, tables of rich on a terminal, or aligned text for other programs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_arrays(content: Content, about: Mapping[str, str], *, as_json: bool, quiet: bool = False) -> None:
-    """Print the names, dtypes, shapes and sizes of arrays, what is beside them, and the totals."""
+    """Print the names, dtypes, shapes and sizes of arrays, the totals, and the other content of the file."""
     arrays, others = content.arrays, content.others
     if as_json:
         entries = [
@@ -63,7 +63,7 @@ def print_arrays(content: Content, about: Mapping[str, str], *, as_json: bool, q
 
 
 def _cell(name: str) -> str:
-    """Return a name as it is shown: in one line, and not longer than one screen."""
+    """Return a name in one line that is cut to the size of a screen."""
     return shorten(printable(name), 200)
 
 

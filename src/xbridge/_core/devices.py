@@ -1,13 +1,13 @@
-"""Device: one grammar, `kind[:index]`, for the devices of every library.
+"""Names of devices, in one grammar for all libraries: `kind[:index]`.
 
-A device is a string, so `device_of(x) == "cuda:0"` needs no import and prints as itself. Kinds are the
-usual words (`cpu cuda mps xpu tpu`) and a library's own words (`device1`). `gpu` stands for the target's
-accelerator in a request; no function returns it.
+A device is a string, so that `device_of(x) == "cuda:0"` needs no import. Kinds are the usual words (`cpu`,
+`cuda`, `mps`, `xpu`, `tpu`) and a library's own ones. In a request, `gpu` stands for the accelerator of the
+target; no function returns it.
 """
 
 from __future__ import annotations
 
-from xbridge._core.dynamo import constant
+from xbridge._core.dynamo import trace_time
 from xbridge.errors import DeviceError, shown
 
 TYPE_CHECKING = False
@@ -50,7 +50,7 @@ class Device(str):
 
     def __new__(cls, name: str) -> Self:
         """Check the grammar once, when the device is made."""
-        name = str.__str__(name) if isinstance(name, str) else ""  # an enumeration would add its own name
+        name = str.__str__(name) if isinstance(name, str) else ""  # `str(name)` of an enum has its class
         kind, colon, index = name.partition(":")
         is_number = index.isascii() and index.isdecimal() and (index[0] != "0" or index == "0")
         reason = "" if len(index) <= _DIGITS else f"an index has at most {_DIGITS} digits"
@@ -64,7 +64,8 @@ class Device(str):
         device._word, device._kind, device._index = kind + colon + index, kind, int(index) if colon else None
         return device
 
-    # A compiler that traces these lines compares two strings. Without them, some compare the objects.
+    # Torch's compiler traces these methods as a comparison of strings. Without them, some of its versions
+    # compare the identity of the objects.
     def __eq__(self, other: object) -> bool:
         return self._word == (other._word if isinstance(other, Device) else other)
 
@@ -98,12 +99,12 @@ class _Made:
 
 
 def device_named(name: str) -> Device:
-    """Return `Device(name)`, also if a compiler traces the call."""
+    """Return `Device(name)`, also in traced code, where a compiler cannot make an object of this class."""
     made: Device = getattr(_Made, _make(name))
     return made
 
 
-@constant
+@trace_time
 def _make(name: str) -> str:
     device = Device(name)
     attribute = f"device {device}"

@@ -1,7 +1,7 @@
-"""Canonical dtype names, and the meaning of each.
+"""The canonical names of dtypes, and the facts that decide about casts between them.
 
-Dtypes of two libraries have only a name in common. So the core decides by names: the kind, the width, and the
-range of integers that are exact. The names are those of NumPy and ml_dtypes.
+The dtype objects of two libraries have nothing but their names in common. So the core works with names, those
+of NumPy and ml_dtypes, and knows of each the kind, the width, and the range of integers that are exact.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DTYPES = {
 }
 
 UNNAMED = ("default", "nearest")
-"""Words for a dtype that depends on the array and on the target."""
+"""Values of the option `dtype` that name no dtype: the array and the target decide which one is meant."""
 
 _NUMERIC = {
     **DTYPES,
@@ -52,9 +52,9 @@ _NUMERIC = {
     "complex32": DType("complex", 32, 11),
     "bcomplex32": DType("complex", 32, 8),
 }
-"""With numeric dtypes that have no canonical name, because few libraries have them.
+"""All numeric dtypes: the canonical ones, and those of few libraries, which have no canonical name.
 
-The width of a long double is the largest on any machine; some machines have less.
+A long double has the width and digits of its largest form; on some machines it has fewer.
 """
 
 _INSTEAD = {
@@ -91,11 +91,14 @@ def is_inexact(name: str) -> bool:
 
 
 def keeps_complex(name: str) -> bool:
-    """Return True if a cast from a complex dtype may keep all of a number, or tests if it is zero."""
+    """Return True if a cast from a complex dtype does not just drop the imaginary part.
+
+    A cast to bool tests whether the number is zero, and an object dtype keeps the number.
+    """
     return category(name) == "complex" or name in ("bool", "object")
 
 
-def instead(name: str) -> str:
+def hint_for_missing_dtype(name: str) -> str:
     """Return a hint for a dtype that a target does not have."""
     near = _INSTEAD.get(name, "float32" if name in DTYPES else "")
     return f"dtype={near!r}" if near else "casting it in its own library first"
@@ -122,7 +125,7 @@ def holds_integers(name: str, low: int, high: int) -> bool:
 
 
 def holds_every(narrow: str, wide: str) -> bool:
-    """Return True if every number of one dtype is a number of the other; False for a library's own dtype."""
+    """Return True if every value of one dtype is a value of the other; False for a library's own dtype."""
     if narrow == wide:
         return True
     if wide not in DTYPES or wide == "float8_e8m0fnu":  # it has no zero
@@ -167,5 +170,5 @@ def nearest(name: str, has: Callable[[str], bool]) -> str:
 
 
 def _look_up(name: str) -> DType:
-    """Return the meaning of any name, also of a library's own word."""
+    """Return the facts about a dtype; its kind is `other` if the name is a library's own."""
     return _NUMERIC.get(name) or DType("other", 0)

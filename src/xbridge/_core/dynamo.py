@@ -1,13 +1,14 @@
-"""Marks of functions, for compilers that trace a program.
+"""Decorators that tell torch's compiler (dynamo) how to treat a function in a program that it traces.
 
-A compiler follows the calls of xbridge in a traced program line by line. It cannot follow a lock, an import
-or a new string type. It calls a function that is marked as constant once, and keeps the result.
+The compiler follows the calls of xbridge line by line, and three kinds of functions need help:
 
-A compiler also notes all that the program read, and compiles it again as soon as that changes. The tables of
-repeated calls and of types change with each first call of a kind, anywhere in the process. So a compiler
-traces another function in place of one that reads a table.
-
-A compiler has no frames, so it leaves the program for a function that is not traced.
+- It cannot follow a lock, an import or a new string type. `trace_time` marks a function that it calls once
+  while it traces, and whose result it keeps.
+- It compiles a program again as soon as anything changes that the program read. The cache of calls changes
+  with each first call of a kind, anywhere in the process. So `traced_as` replaces a function that reads such
+  a table by one that does not.
+- Traced code has no frames. `not_traced` marks a function that looks at them: the compiler interrupts the
+  program for it.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Callable[..., object])
 
 
-def constant(fn: F) -> F:
-    """Mark a function whose result depends only on its arguments."""
+def trace_time(fn: F) -> F:
+    """Mark a function that runs while a program is traced. Its result must depend on its arguments alone."""
     vars(fn)["_dynamo_marked_constant"] = True
     return fn
 
 
 def traced_as(other: Callable[..., object]) -> Callable[[F], F]:
-    """Mark a function for which a compiler traces another one, which has the same meaning without tables.
+    """Mark a function for which a compiler traces another one, with the same meaning but without tables.
 
-    `functools.wraps` copies the mark to a user's wrapper, so functions that users call are not marked.
+    Do not mark public functions: `functools.wraps` would copy the mark to a user's own function around them.
     """
 
     def mark(fn: F) -> F:
@@ -40,20 +41,20 @@ def traced_as(other: Callable[..., object]) -> Callable[[F], F]:
 
 
 def no_result(*_: object, **__: object) -> None:
-    """Return None, as a function that looks for a repeated call does if there was none."""
+    """Return None, as a look-up in the cache of calls does on a miss. For `traced_as`."""
 
 
 def not_traced(fn: F) -> F:
-    """Mark a function without arrays that a compiler calls as it is, between two traced programs."""
+    """Mark a function without arrays, for which a compiler interrupts the traced program."""
     vars(fn)["_torchdynamo_disable"] = True
     return fn
 
 
 @traced_as(lambda: True)
 def is_compiling() -> bool:
-    """Return True in code that a compiler follows."""
+    """Return True in traced code, where the compiler replaces this function by one that returns True."""
     return False
 
 
 symbols: dict[type, str] = {}
-"""The types of a compiler's symbols for numbers, and the kind of the number: ``int`` or ``float``."""
+"""The types by which a compiler represents unknown numbers, each with the kind, ``int`` or ``float``."""

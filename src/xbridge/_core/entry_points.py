@@ -1,9 +1,9 @@
-"""The functions that users call: a mistaken call is explained, and an error of ours has a short traceback.
+"""Decorators for the functions that users call: they explain mistaken calls and shorten tracebacks.
 
-A call that does not fit the parameters raises a `CallError` with the call to type. For most functions, a
-boundary around the function binds the call and catches errors. A boundary takes the time of another call. So
-the functions of the fast path have none: at run time they take surplus arguments too, and look whether there
-are any. `inspect.signature` and type checkers see the parameters of a function, and no others.
+A call that does not fit the parameters raises a `CallError`, whose message has the call to type. Most
+functions get a wrapper for this, the boundary. It costs a second call, so the functions of the fast path have
+none: they accept surplus arguments at run time, and check themselves whether there are any.
+`inspect.signature` and type checkers see only the parameters that are written down.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Callable[..., Any])
 
 codes: dict[int, CodeType] = {}
-"""The code objects of the marked functions, by id: a compiler makes code objects that have no hash."""
+"""The code objects of the marked functions, by id, because torch's compiler makes some that have no hash."""
 
 _CATCH_ALL = 0x04 | 0x08
 """The flags of code with ``*args`` and ``**kwargs``."""
@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 
 
 def marked(fn: F) -> F:
-    """Mark a function, so that the line that calls it can be found, and return it unchanged."""
+    """Mark a function as an entry point, so that records can name the line that called it."""
     codes[id(fn.__code__)] = fn.__code__
     return fn
 
 
 def entry_point(fn: F) -> F:
-    """Mark a function, and return it behind a boundary."""
-    ours, shorten_it, error_of = XBridgeError, shorten, call_error  # a boundary has the globals of `fn`
+    """Mark a function, and wrap it in a boundary."""
+    # `_around` gives the boundary the globals of `fn`, so names of this module must be closure variables.
+    ours, shorten_it, error_of = XBridgeError, shorten, call_error
 
     def boundary(*args: Any, **options: Any) -> Any:
         try:
@@ -50,9 +51,8 @@ def entry_point(fn: F) -> F:
             shorten_it(error)
             raise
         except TypeError as error:
-            if (
-                error.__traceback__ is None or error.__traceback__.tb_next is not None
-            ):  # of the call that runs
+            # With a second frame in its traceback, the error comes from inside of `fn`.
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
             raise error_of(fn, args, options) from None
 
@@ -61,10 +61,11 @@ def entry_point(fn: F) -> F:
 
 
 def inner_entry_point(fn: F) -> F:
-    """Mark a function, and return it with two more parameters: for surplus arguments, and surplus keywords.
+    """Mark a function, and add two parameters to it for surplus positional arguments and surplus keywords.
 
-    They are its first two local variables, which the function binds to `surplus` for type checkers. Arguments
-    that a caller leaves out are `MISSING`.
+    They are the first two local variables of the function, `more` and `other`, which CPython fills as
+    ``*more, **other`` once the flags of the code object say so. For type checkers the function binds them to
+    `surplus`, in a branch that never runs. Positional arguments that the caller leaves out are `MISSING`.
     """
     code = fn.__code__
     first = code.co_argcount + code.co_kwonlyargcount
@@ -77,7 +78,7 @@ def inner_entry_point(fn: F) -> F:
 
 
 def _around(fn: F, code: CodeType, closure: tuple[Any, ...] | None) -> F:
-    """Return a function of this code, with the name, the module and the documentation of another."""
+    """Return a function that runs `code` and has the name, the module and the documentation of `fn`."""
     function: Any = type(fn)
     made = function(code, fn.__globals__, fn.__name__, None, closure)
     for word in ("__doc__", "__qualname__", "__annotations__"):
@@ -87,7 +88,7 @@ def _around(fn: F, code: CodeType, closure: tuple[Any, ...] | None) -> F:
 
 
 def _traced_call_error(fn: Callable[..., Any], *_: object, **__: object) -> CallError:
-    """Return the error for a call in a program that a compiler traces: it cannot follow `inspect`."""
+    """Return the error for a mistaken call in compiled code, where `inspect` is not available."""
     reason = f"the arguments are not those of {fn.__name__}"
     return CallError.build("trace this call", reason, "it without the compiler, to read the call to type")
 
@@ -96,7 +97,7 @@ def _traced_call_error(fn: Callable[..., Any], *_: object, **__: object) -> Call
 def call_error(
     fn: Callable[..., Any], args: tuple[object, ...], surplus: dict[str, object], **options: object
 ) -> CallError:
-    """Return the error for a call that does not fit the parameters of a function. None is no option."""
+    """Return the error for a call that does not fit the parameters of `fn`. An option of None is left out."""
     from xbridge._core.mistakes import explain_call  # noqa: PLC0415 -- only a mistake needs it
 
     given = {word: value for word, value in options.items() if value is not None}
@@ -108,4 +109,4 @@ class _Missing:
 
 
 MISSING: Any = _Missing()
-"""The default of a parameter of an `inner_entry_point` that has none."""
+"""The default of the positional parameters of an `inner_entry_point`, which have to be given."""

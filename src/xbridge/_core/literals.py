@@ -7,4 +7,4 @@ SEQUENCES = (list, tuple, range)
 """The types of nested lists of numbers and arrays."""
 
 LITERALS = (*NUMBERS, *SEQUENCES)
-"""Ask for them by `issubclass(type(x), …)`: `isinstance` asks for `__class__`, which a proxy may misstate."""
+"""Test for them by `issubclass(type(x), LITERALS)`. `isinstance` reads `__class__`, where a proxy may lie."""

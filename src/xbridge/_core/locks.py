@@ -1,8 +1,9 @@
-"""The locks of the package, made in one place because each has to survive a fork.
+"""Locks that survive a fork of the process.
 
 A child process has one thread, and the locks of its parent in their state at the fork. A lock that another
-thread held would never be released in the child. So each child frees all locks except those that its own
-thread holds. Guarded data is consistent after every step that changes it, or is rebuilt in the child.
+thread held would never be released in the child. So the child resets all locks of the package except those
+that its own thread holds. The data that they guard is valid after every single step of a change, or is
+rebuilt in the child.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _known: set[ref[Any]] = set()
-"""The locks, conditions and events to free in a child. A weak reference ends with its object."""
+"""The locks, conditions and events to reset in a child, by weak references, which remove themselves."""
 
 
 def lock() -> RLock:
-    """Make a reentrant lock. A garbage collection can run code that acquires it again in the same thread."""
-    return freed(RLock())
+    """Make a reentrant lock, because garbage collection may run code that acquires it in the same thread."""
+    return reset_in_child(RLock())
 
 
-def freed(thing: T) -> T:
-    """Free a lock, a condition or an event in every child of a fork."""
+def reset_in_child(thing: T) -> T:
+    """Have a lock, a condition or an event reset in every child of a fork, and return it."""
     _known.add(ref(thing, _known.discard))
     return thing
 
 
 def in_child(hint: Callable[[], object]) -> None:
-    """Call a function in every child of a fork, after all locks are freed. A system may have no `fork`."""
-    getattr(os, "register_at_fork", dict)(after_in_child=hint)
+    """Have a function called in every child of a fork, after all locks are reset."""
+    getattr(os, "register_at_fork", dict)(after_in_child=hint)  # Windows has no `fork`: `dict` does nothing
 
 
 def _free() -> None:
-    """Free all locks except those of this thread, which releases them itself."""
+    """Reset all locks except those that this thread holds and will release itself."""
     for each in _known.copy():  # a garbage collection during the loop would change the set
         thing = each()
         if thing is not None and not getattr(thing, "_is_owned", bool)():
-            thing._at_fork_reinit()  # noqa: SLF001 -- the standard library frees its own locks so
+            thing._at_fork_reinit()  # noqa: SLF001 -- the standard library does so too
 
 
 in_child(_free)

@@ -1,4 +1,4 @@
-"""The call to type in place of one that does not fit the parameters of a function."""
+"""Correct a call that does not fit the parameters of a function: the message has the call to type instead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SYNONYMS = {
     "xp": "backend",
     "copies": "copy",
 }
-"""Names that other functions have for an option, where a similar name would be another option."""
+"""Names that other libraries use for an option, where the most similar name would be a different option."""
 
 
 def explain_call(
@@ -81,7 +81,7 @@ def _error(action: str, reason: str, name: str, start: list[str], options: dict[
 def _unknown(
     word: str, options: dict[str, object], name: str, start: list[str], words: list[str], asked: str
 ) -> CallError:
-    """Return the error for a keyword that the function has not."""
+    """Return the error for a keyword that the function does not have."""
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
     value = options[word]

@@ -1,16 +1,15 @@
-"""Protocol of a backend: four required names, and everything else optional.
+"""The protocol of a backend: what xbridge asks of the module that adapts one array library.
 
-A backend is a module, not a class: its library is imported at its top, and its verbs are functions in the
-order below. It writes `name`, `array_types`, `to_numpy` and `from_numpy`. `_registry/defaults.py` derives a
-default for every other name from these. The core works with the completed backend, so no verb is missing.
+A backend is a module, which imports its library at the top and defines functions in the order below. It must
+define `name`, `array_types`, `to_numpy` and `from_numpy`. `_registry/defaults.py` adds a default for every
+other name, so the core, which works with the completed backend, never finds one missing.
 
-- *Flags and constants* are constants. The sharing rules and the tables in the docs follow from them.
-- *Verbs about arrays* (layout, dtypes, devices) read no element. They accept arrays that cannot be converted
-  too.
+- *Flags and constants* decide the sharing rules and the tables in the documentation.
+- *Verbs about arrays* (layout, dtypes, devices) read no element, and also accept arrays that cannot be
+  converted.
 - *Steps* are the parts of a plan. Each does one thing or raises.
-- *Optional functions* are None if the backend does not write them. They have no default, because the core
-  works without them.
-- `gaps` names the features that the library does not have. Flags such as `readonly` are derived from them.
+- *Optional functions* have no default: the core works without them. In a completed backend they are None.
+- `gaps` lists the features that the library lacks. Flags such as `readonly` are derived from it.
 """
 
 # pyright: reportReturnType=false
@@ -35,13 +34,13 @@ if TYPE_CHECKING:
 ArrayFn: TypeAlias = Callable[[list[object]], list[object]]
 
 Notice: TypeAlias = Callable[[str, Any, object, float], None]
-"""Called with the name of a library's own call, the array that it converted, its result and its seconds."""
+"""A callback for conversions by a library's own calls. It gets the call's name, array, result and seconds."""
 
 HostArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
-"""An array in host memory: the form that all libraries have in common."""
+"""A NumPy array: the form of host memory through which all libraries convert."""
 
 Grad: TypeAlias = Literal["keep", "detach"] | None
-"""What happens to gradients of a conversion."""
+"""What happens to the gradients of a conversion, as documented for `to_backend`."""
 
 Array: TypeAlias = Any
 """An array of some backend. Only the backend's own module knows its type."""
@@ -54,24 +53,24 @@ class Exporter(Protocol):
         """Return the type and the number of the device."""
 
     def __dlpack__(self, *, stream: int | None = None, **options: object) -> object:
-        """Return a capsule. Its memory is ready for work that the stream is given after the call."""
+        """Return a capsule. Its memory is ready for any work that is queued on the stream after this call."""
 
 
 class Pending(Protocol):
-    """Arrays that a device moves meanwhile. If the object is deleted, they are moved and deleted."""
+    """Arrays that are being moved asynchronously. If the object is deleted, the move finishes in any case."""
 
     def done(self) -> bool:
         """Return True if `result` would not wait."""
 
     def wait(self, seconds: float | None, /) -> bool:
-        """Wait until they have arrived, but not longer than that. Return True if they have."""
+        """Wait until the arrays have arrived, at most this long. Return True if they have."""
 
     def result(self) -> list[Array]:
-        """Return the arrays that have arrived. It is called once."""
+        """Wait for the arrays and return them. It may be called once."""
 
 
 class ArrayInfo(NamedTuple):
-    """The properties that a conversion within one library needs. Tracers have them: none is a pointer."""
+    """The properties of an array that do not depend on its memory, so that tracers have them too."""
 
     dtype: str
     """Canonical name, or the library's own word if there is none."""
@@ -99,10 +98,10 @@ class MemoryLayout(NamedTuple):
     """The memory layout of an array that can be read."""
 
     address: int
-    """Of the first element, in bytes; 0 if the array has no memory before it is materialized."""
+    """The address of the first element; 0 if the array has no memory before it is materialized."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """In bytes."""
+    """Strides in bytes."""
     itemsize: int
     writable: bool = True
     aligned: bool = True
@@ -119,13 +118,13 @@ class MemoryLayout(NamedTuple):
         return 0 in self.shape or not self.address
 
     def span(self) -> tuple[int, int]:
-        """Return the lowest byte and one past the highest, relative to the first element."""
+        """Return the range of bytes that the elements lie in, relative to the first element."""
         reach = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
         low = sum(r for r in reach if r < 0)
         return low, sum(r for r in reach if r > 0) + self.itemsize
 
     def may_overlap_itself(self) -> bool:
-        """Return True if two elements may share memory, or if that is not certain."""
+        """Return True if two elements share memory or may do so: an exact answer can take long."""
         if 0 in self.shape:
             return False
         behind = self.itemsize
@@ -153,7 +152,7 @@ class Gap(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        """Return both in one line."""
+        """Return the status and the reason in one line."""
         return f"{self.status}: {self.reason}"
 
 
@@ -170,7 +169,7 @@ FEATURES: Mapping[str, str] = MappingProxyType(
         "axis_order": "A copy keeps the order of the axes in memory.",
     }
 )
-"""Every feature that can be a gap. A backend promises all that it does not list in `gaps`."""
+"""Every feature that can be a gap. A backend has all features that it does not list in `gaps`."""
 
 
 class Backend(Protocol):
@@ -189,10 +188,10 @@ class Backend(Protocol):
         """Return a view of an array in host memory: no copy. The array has no graph."""
 
     def from_numpy(self, host: HostArray, /) -> Array:
-        """Return an array over the same memory, which may be read-only.
+        """Return an array over the memory of a host array, which may be read-only.
 
-        If `sharing` is a gap and the library is not `assumes_immutable`: an array of the same values in new
-        memory. A library without arrays in host memory (gap `host`) uses NumPy's arrays on the host: this and
+        With the gap `sharing`, return an array of the same values in new memory, unless the library is
+        `assumes_immutable`. A library with the gap `host` uses NumPy's arrays on the host: this function and
         `to_numpy` return their argument, and `to_device` takes and returns NumPy's arrays there.
         """
 
@@ -207,7 +206,7 @@ class Backend(Protocol):
 
     @property
     def assumes_immutable(self) -> bool:
-        """The library reads memory after the call too, so it shares immutable memory only. Default: False."""
+        """The library may read memory after a call, so it shares only immutable memory. Default: False."""
 
     @property
     def imports_dlpack(self) -> bool:
@@ -274,7 +273,7 @@ class Backend(Protocol):
         """Describe the memory of a supported array. Default: describe `to_numpy(x)`."""
 
     def accepts_layout(self, info: ArrayInfo, layout: MemoryLayout, /) -> bool:
-        """Return True if `from_numpy` can express such host memory. Default: in native byte order."""
+        """Return True if `from_numpy` accepts such host memory. Default: if it is in native byte order."""
 
     @property
     def not_sharing(self) -> Callable[[], str | None] | None:
@@ -297,7 +296,7 @@ class Backend(Protocol):
 
     @property
     def stack_many(self) -> Callable[[list[Array]], Array | None] | None:
-        """`stack_many(xs)`: `stack` along one axis, or None if the arrays differ or may differ."""
+        """`stack_many(xs)`: `stack` along one new axis; None if the arrays are not certain to be alike."""
 
     # -- dtypes --------------------------------------------------------------------------------------
     def dtype_name(self, dtype: object, /) -> str | None:
@@ -363,19 +362,20 @@ class Backend(Protocol):
     def begin_send(self) -> Callable[[list[HostArray], Device], Pending | None] | None:
         """`begin_send(hosts, device)`: begin what `send_many` does, without a thread.
 
-        None in doubt, and if one array is not ordinary. The arrays are read before the call returns.
+        The result is None if one array is not ordinary, or if this is not certain. The arrays are read before
+        the call returns.
         """
 
     @property
     def begin_fetch(self) -> Callable[[list[Array]], Pending | None] | None:
-        """`begin_fetch(xs)`: begin what `fetch_many` does, without a thread; None as for `begin_send`.
+        """`begin_fetch(xs)`: begin what `fetch_many` does, without a thread, or return None as `begin_send`.
 
         The arrays are read after the work that this thread has queued, and nothing later waits for the copy.
         """
 
     @property
     def queue_mark(self) -> Callable[[Device], Callable[[], object]] | None:
-        """`queue_mark(device)`: a function that waits for what this thread has queued there so far."""
+        """`queue_mark(device)`: a function that waits for the work that this thread has queued by then."""
 
     def device_name(self, device: object, /) -> Device | None:
         """Name one of its device objects; None for anything else. Default: None."""
@@ -435,13 +435,14 @@ class Backend(Protocol):
     def fast_to_numpy(self, x: Array, /) -> HostArray | None:
         """Return NumPy's view of an ordinary array in one step, else None. Default: None.
 
-        An error reaches the caller. So the errors by which the library refuses an array are caught here.
+        An exception is taken for a bug and reaches the user. So a backend catches those by which its library
+        refuses an array, and returns None.
         """
 
     def fast_from_numpy(self, host: HostArray, /) -> Array | None:
         """Return an array over an ordinary host array in one step, else None. Default: None.
 
-        An error reaches the caller, as for `fast_to_numpy`.
+        An exception reaches the user, as for `fast_to_numpy`.
         """
 
     @property
@@ -470,7 +471,7 @@ class Backend(Protocol):
 
     @property
     def plan_state(self) -> Callable[[], object] | None:
-        """`plan_state()`: all that plans depend on beside the array and the options, such as a default dtype.
+        """`plan_state()`: what plans depend on besides the array and the options, such as a default dtype.
 
         The result is hashable. With this function, the core repeats the plans of calls with options. So
         `fast_from_numpy` copies only arrays whose dtype or flags show that they cannot be shared.
@@ -478,7 +479,7 @@ class Backend(Protocol):
 
     @property
     def plan_kind(self) -> Callable[[Array], object] | None:
-        """`plan_kind(x)`: all facts of an array that plans within the library depend on without `grad`.
+        """`plan_kind(x)`: all facts about an array on which plans within the library depend, without `grad`.
 
         That is its dtype and how it is stored. The result is hashable, and None for an array that is not in
         host memory, or that may be refused.
@@ -605,7 +606,7 @@ OPTIONAL = tuple(
 )
 """Functions that are None if the backend does not write them."""
 
-TOGETHER = (
+REQUIRED_TOGETHER = (
     ("devices", "to_device", "array_info", "memory_layout"),
     ("to_device", "devices", "array_info"),
     ("require_grad", "detach", "array_info"),

@@ -1,4 +1,4 @@
-"""Tables of text, and amounts with units."""
+"""Format tables and amounts as text, for plans, records and the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[st
 
 
 def html_table(rows: Sequence[Sequence[str]], right: Collection[int] = (), color: str = "") -> str:
-    """Return the rows as HTML. The last cell of a short row spans the rest, and has the color if any."""
+    """Return the rows as an HTML table. The last cell of a short row spans the rest, in `color` if given."""
     from html import escape  # noqa: PLC0415 -- only for notebooks
 
     width, lines = max(map(len, rows)), []
@@ -67,5 +67,5 @@ def _round(amount: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape control characters, which a terminal would obey, and surrogates, which no file takes."""
+    """Escape control characters, which a terminal would obey, and surrogates, which cannot be encoded."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

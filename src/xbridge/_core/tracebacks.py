@@ -1,4 +1,4 @@
-"""Tracebacks of errors: the frames of the user's program, and one frame of the package for each call of it.
+"""Shorten tracebacks to the frames of the user's program and one frame of the package for each call of it.
 
 `XBRIDGE_TRACEBACK=full` in the environment keeps all frames.
 """
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 _PACKAGE = __name__.partition(".")[0]
 _KIT = f"{_PACKAGE}.testing"
-"""The test kit calls conversions as a user does."""
+"""The test kit, whose frames stay, because it calls conversions as users do."""
 
 
 @traced_as(no_result)
 def shorten(error: XBridgeError) -> None:
-    """Drop the frames inside the package from an error, in the frame that caught it and raises it again.
+    """Drop the frames inside of the package from an error. Call this where it is caught and raised again.
 
-    What a library raised stays the cause, with its own frames. An error of ours is no cause: it is the same
-    refusal without a place, and its frames are those of the error.
+    An exception of a library stays the cause, with the frames of that library. An `XBridgeError` as cause is
+    the same refusal before its place in the input was added, so its frames are merged into the error's.
     """
     trace = error.__traceback__
     if trace is None or environ.get("XBRIDGE_TRACEBACK") == "full":
@@ -41,9 +41,9 @@ def shorten(error: XBridgeError) -> None:
 
 
 def _outside(trace: TracebackType | None) -> list[TracebackType]:
-    """Return the frames outside of the package, and the first frame of each call from there.
+    """Return the frames outside of the package, and the first frame of each call into it.
 
-    The traceback begins inside. The standard library is inside too if the package called it.
+    The traceback begins inside. Frames of the standard library that the package called count as inside.
     """
     kept, inside = [], True
     while trace is not None:
@@ -56,7 +56,7 @@ def _outside(trace: TracebackType | None) -> list[TracebackType]:
 
 
 def _link(kept: list[TracebackType]) -> TracebackType | None:
-    """Return a traceback of these frames alone."""
+    """Link the frames to a traceback without any others."""
     after = None
     for trace in reversed(kept):
         trace.tb_next = after

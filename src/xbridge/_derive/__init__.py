@@ -1,1 +1,1 @@
-"""Functions of one library, and the functions derived from them, for the backends that embed them."""
+"""Rules: functions of one library with their derivatives, in a form that other libraries can embed."""

@@ -1,11 +1,11 @@
-"""Rules: flat functions of one library's arrays, and the functions that are derived from them.
+"""Rules: functions from a list of arrays to a list of arrays, which can be differentiated and batched.
 
-A call joins two libraries. The function's library derives: its backend makes a rule, and the vjp, the jvp
-and the batch of a rule are rules again. So every order of derivative consists of the same operations. The
-caller's library embeds: its backend runs a rule within its own graphs and transforms.
+A tracked call joins two libraries. The library of the function provides the rule, and the vjp, the jvp and
+the batch of a rule, which are rules too, so that every order of derivative works in the same way. The library
+of the caller runs the rule within its own graphs and transforms.
 """
 
-# ruff: noqa: ARG002 -- not every library needs the form of a result
+# ruff: noqa: ARG002 -- not every library needs the form of the result
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     V = TypeVar("V")
 
     class Call(Protocol):
-        """A function with the form and the static arguments of a call, as the core passes it to a backend."""
+        """A function with the structure and constants of the arguments of a call, as a backend gets it."""
 
         name: str
         fn: Callable[..., Any]
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         caller: str
         form: TreeDef
         declared: TreeDef
-        """The form that compiled code was made for, in another process."""
+        """The form of the result, if the call was unpickled from compiled code of another process."""
         numbers: tuple[Any, ...]
         vjp: UserDerivative | None
         jvp: UserDerivative | None
@@ -62,15 +62,15 @@ if TYPE_CHECKING:
         ) -> list[Array]: ...
 
     class Run(Protocol):
-        """A rule, or what runs it in another way."""
+        """A rule, or a function that runs it in another way."""
 
         narrows: bool
 
         def __call__(self, *xs: Array) -> Sequence[Array]: ...
 
 
-MOST = 128
-"""Rules to keep for one function, and derived rules for one rule. The oldest goes first."""
+MAX_RULES = 128
+"""The most rules that are cached for one function, and derived rules for one rule. The oldest goes first."""
 
 
 _lock = lock()
@@ -84,7 +84,7 @@ class Spec(NamedTuple):
 
 
 class UserDerivative(NamedTuple):
-    """A derivative as the user gives it: a function or the name of a method, and its own derivatives."""
+    """A derivative that the user gave: a function or the name of a numeric method, with its derivatives."""
 
     fn: Any
     vjp: UserDerivative | None = None
@@ -92,7 +92,10 @@ class UserDerivative(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What derived rules take in the place of a version: the version, and the number of a record."""
+    """An input of derived rules: the version of what the function read, and the number of a record or zeros.
+
+    The number of a record has two halves of 31 bits, because a library may lack integers of 64 bits.
+    """
 
     version: int
     high: int
@@ -100,15 +103,15 @@ class Mark(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The outputs of a run, which may turn out to be of no use."""
+    """The outputs of a run, and a function that keeps the record of the run if it is needed."""
 
     ys: Sequence[Array]
     keep: Callable[[bool], tuple[Mark, Callable[[], None]]]
-    """Keeps the record, and returns its mark and what forgets it. With True, its first use does."""
+    """Keep the record; return its mark, and a function that drops it. With True, its first use drops it."""
 
 
 class NoRecordError(Exception):
-    """A run cannot be recorded. It stopped halfway, and may have written to its arguments."""
+    """A run could not be recorded. It stopped halfway, and may have written to its arguments."""
 
 
 class _Latest(local):
@@ -119,17 +122,17 @@ latest = _Latest()
 """The form of the result of the last function that this thread ran or described."""
 
 rules: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""Rules by key, for programs in which an argument cannot be an object. A rule lives with its function."""
+"""Rules by key, for compiled programs, which can hold no object but a string."""
 
 
 def get_or_make(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
-    """Return the value of a key. A new one is made without the lock, and the oldest is dropped for it."""
+    """Return the value of a key, or make it, without holding the lock. The oldest value is dropped for it."""
     found = cache.get(key)
     if found is None:
         made = make()
         with _lock:
             found = cache.setdefault(key, made)
-            if len(cache) > MOST:
+            if len(cache) > MAX_RULES:
                 del cache[next(iter(cache))]
     return found
 
@@ -137,25 +140,26 @@ def get_or_make(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
 class DerivableFunction(ABC):
     """A function of arrays that returns a sequence of arrays.
 
-    A derived rule takes (*seeds, *outputs if `wants_outputs`, mark if `keeps_version`, *inputs). Seeds are
-    cotangents of the outputs in `outs`, or tangents of the inputs in `ins`; both are masks. A vjp is the
-    adjoint of the jvp: ``vdot(g, jvp(t)) == vdot(vjp(g), t)``, for complex numbers too.
+    A derived rule is called with seeds, the outputs if `wants_outputs`, a mark if `keeps_version`, and the
+    inputs, in this order. Seeds are cotangents of the outputs in the mask `outs`, or tangents of the inputs
+    in the mask `ins`. A vjp is the adjoint of the jvp: ``vdot(g, jvp(t)) == vdot(vjp(g), t)``, for complex
+    numbers too.
     """
 
     wants_outputs = False
-    """True if derived rules take the outputs, too."""
+    """True if derived rules take the outputs too."""
     batches = True
-    """True if `derive("batched", axes)` works. Otherwise the caller's library repeats the call, or:"""
+    """True if `derive("batched", axes)` works. If not, a batch is run with `cores`, or example by example."""
     cores: tuple[int, ...] | None = None
-    """The number of trailing axes of each input that belong to one example. The others broadcast."""
+    """The number of trailing axes of each input that belong to one example, while the others broadcast. None
+    if the function does not broadcast."""
 
     order = 0
-    """The number of derivations that this rule is the result of."""
+    """How many times this rule was derived: 0 for the function itself."""
     narrows = True
     """True if the dtypes of the results are the function's; gradients have those of its arguments."""
     keeps_version = False
-    """True if derived rules take a mark, too: a version of what the function reads besides its arguments, and
-    the number of the record of a run or zeros."""
+    """True if derived rules take a `Mark` too, because the function may read more than its arguments."""
 
     def __init__(self, call: Call, name: str) -> None:
         self.call = call
@@ -163,7 +167,7 @@ class DerivableFunction(ABC):
         self._key = ""
         self._derived: dict[Any, DerivableFunction] = {}
         self._described: dict[Any, tuple[tuple[Spec, ...], TreeDef]] = {}
-        """What `shapes` returns, by all that it depends on."""
+        """The results of `shapes`, by the inputs and the state of the libraries."""
 
     @abstractmethod
     def __call__(self, *xs: Array) -> Sequence[Array]:
@@ -171,19 +175,19 @@ class DerivableFunction(ABC):
 
     @property
     def key(self) -> str:
-        """A string that stands for this rule in this process, and for no rule in another process."""
+        """A string that identifies this rule in this process, and no rule in any other process."""
         if not self._key:
             self._key = f"{self.name}#{uuid4().hex}"
             rules[self._key] = self
         return self._key
 
     def derive(self, how: str, *what: Any) -> DerivableFunction:
-        """Return ``vjp(ins, outs, form)``, ``jvp(ins, outs, form)`` or ``batched(axes)``, made once."""
+        """Return ``vjp(ins, outs, form)``, ``jvp(ins, outs, form)`` or ``batched(axes)``, from the cache."""
         return get_or_make(self._derived, (how, what), lambda: getattr(self, how)(*what))
 
     @property
     def reads(self) -> bool:
-        """True if the function reads what may change, so that its version has to be asked for."""
+        """True if the function reads things that may change, so that its version matters."""
         return False
 
     def version(self) -> int:
@@ -192,18 +196,18 @@ class DerivableFunction(ABC):
 
     @property
     def records(self) -> bool:
-        """True if `record` works: one run gives the value and what its vjp needs."""
+        """True if `record` works: a run can keep what its vjp needs, so that the vjp needs no second run."""
         return False
 
     def record(self, ins: tuple[bool, ...], xs: Sequence[Array]) -> Recorded:
         """Run the function for gradients of the inputs in `ins`.
 
-        Raise `NoRecordError` if the function has to run without a record, on arrays that were not written to.
+        Raise `NoRecordError` if that failed. The function must then run again, on copies of the arrays.
         """
         raise NotImplementedError
 
     def shapes(self, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
-        """Describe the outputs for inputs like these, as the caller gets them. Nothing is computed."""
+        """Describe the outputs, as the caller gets them, for inputs of these specs. Nothing is computed."""
         found, latest.form = get_or_make(
             self._described, (specs, self.call.state()), lambda: self._describe_outputs(specs)
         )
@@ -216,15 +220,16 @@ class DerivableFunction(ABC):
         return found, form
 
     def tangent_cores(self, ins: tuple[bool, ...]) -> tuple[int, ...] | None:
-        """Return the `cores` of the rule for tangents of the inputs in `ins`, without deriving it."""
+        """Return the `cores` of the jvp for tangents of the inputs in `ins`, without deriving it."""
         return None
 
     def batch_shapes(
         self, size: int, specs: tuple[Spec, ...], found: list[tuple[int, ...]]
     ) -> list[tuple[int, ...]]:
-        """Return the shapes of the results of one call for all examples, for inputs described of one.
+        """Return the shapes of the results of one call for all examples of a batch.
 
-        A derivative has the shape of an argument or a result, whose axes may be fewer than those in the call.
+        `specs` describe the inputs of one example, and `found` are the shapes that the call returned. Those
+        of a derivative may have more axes than the argument or result that it belongs to.
         """
         return [(size, *spec.shape) for spec in self.shapes(specs)] if self.order else found
 
@@ -256,7 +261,7 @@ class DerivableFunction(ABC):
 
     @abstractmethod
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
-        """Return what `shapes` returns, and the form of the result."""
+        """Describe the outputs in the dtypes of the function's library, and return the form of the result."""
 
     def report(self) -> dict[str, str]:
         """Return where the derivative, the batches and the shapes come from, in a few words each."""
@@ -267,7 +272,7 @@ class DerivableFunction(ABC):
         }
 
     def check(self, found: tuple[Spec, ...], declared: tuple[Spec, ...]) -> None:
-        """Raise if a function returned other arrays than those that memory was planned for."""
+        """Raise if a function returned arrays of other shapes or dtypes than it had declared."""
         if found != declared:
             raise OptionError.build(
                 f"use the result of {self.name}",
@@ -282,7 +287,7 @@ def _format_specs(specs: tuple[Spec, ...]) -> str:
 
 
 class TracedFunction(DerivableFunction):
-    """A rule of a library that transforms functions: what is derived is a function again."""
+    """A rule of a library that transforms Python functions, as JAX and torch do."""
 
     def __init__(self, call: Call, name: str, fn: Callable[..., Any]) -> None:
         super().__init__(call, name)
@@ -297,7 +302,7 @@ class TracedFunction(DerivableFunction):
         return self._derive_function(f"the jvp of {self.name}", self.jvp_of(ins, outs))
 
     def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
-        """Derive the rule for inputs with one more axis, the first, or none."""
+        """Derive the rule for inputs with an additional first axis, except where `axes` has None."""
         return self._derive_function(f"a batch of {self.name}", self.batch_of(axes))
 
     def _derive_function(self, name: str, fn: Callable[..., Any]) -> DerivableFunction:
@@ -321,7 +326,7 @@ class TracedFunction(DerivableFunction):
 def restrict(
     fn: Callable[..., Any], ins: tuple[bool, ...], outs: tuple[bool, ...], xs: Sequence[Array]
 ) -> Callable[..., tuple[Array, ...]]:
-    """Return the function of the inputs in `ins` alone, to the outputs in `outs`."""
+    """Return `fn` as a function from the inputs in the mask `ins` to the outputs in the mask `outs`."""
 
     def part(*chosen: Array) -> tuple[Array, ...]:
         return tuple(select(outs, fn(*replace_chosen(ins, chosen, xs))))
@@ -335,7 +340,7 @@ def select(mask: Sequence[bool], xs: Sequence[Array]) -> list[Array]:
 
 
 def replace_chosen(mask: Sequence[bool], news: Iterable[Array], xs: Sequence[Array]) -> list[Array]:
-    """Return `xs`, with new items for those that a mask chooses."""
+    """Return `xs` with the items that a mask chooses replaced by `news`, in order."""
     it: Iterator[Array] = iter(news)
     return [next(it) if chosen else x for x, chosen in zip(xs, mask, strict=True)]
 
@@ -346,7 +351,7 @@ def mask_inexact(specs: Iterable[Any]) -> tuple[bool, ...]:
 
 
 def refuse_given(call: Call) -> None:
-    """Raise if the user gives a derivative of a function that its library derives."""
+    """Raise if the user gave a derivative for a function that its library differentiates itself."""
     for how in ("vjp", "jvp"):
         if getattr(call, how) is not None:
             raise OptionError.build(

@@ -71,7 +71,7 @@ class OpaqueRule(DerivableFunction):
         signature, result = self.call.signature, self.call.result
         declared = f"signature {signature.text}" if signature else "not declared"
         return {
-            "derivative": "; ".join(_order(how, getattr(self.call, how)) for how in ("vjp", "jvp")),
+            "derivative": "; ".join(_describe_order(how, getattr(self.call, how)) for how in ("vjp", "jvp")),
             "batch": "one call for each example" if self.cores is None else "one call for all examples",
             "shapes": declared if result is None else "result=",
         }
@@ -86,13 +86,13 @@ class OpaqueRule(DerivableFunction):
         return describe_declared(self.call, specs)
 
 
-def opaque(call: Call) -> DerivableFunction:
+def make_opaque_rule(call: Call) -> DerivableFunction:
     """Make the rule of a function of another library."""
     refuse_given(call)
     return OpaqueRule(call, call.name)
 
 
-def _order(how: str, given: UserDerivative | None) -> str:
+def _describe_order(how: str, given: UserDerivative | None) -> str:
     """Return how often a derivative can be taken, in words."""
     if given is None:
         return f"no {how}"
@@ -430,14 +430,16 @@ def _central_difference(
     xs: Sequence[HostArray],
 ) -> list[HostArray]:
     total: list[HostArray] = []
-    for step, some in _steps(ts, select(ins, xs)):
+    for step, some in _choose_steps(ts, select(ins, xs)):
         above, below = (_run_at_step(rule, ins, outs, h, some, xs) for h in (step, -step))
         parts = [(a - b) / (2 * step) for a, b in zip(above, below, strict=True)]
         total = [a + b for a, b in zip(total, parts, strict=True)] if total else parts
     return [np.asarray(t) for t in total]
 
 
-def _steps(ts: Sequence[HostArray], xs: Sequence[HostArray]) -> Iterator[tuple[float, list[HostArray]]]:
+def _choose_steps(
+    ts: Sequence[HostArray], xs: Sequence[HostArray]
+) -> Iterator[tuple[float, list[HostArray]]]:
     """Yield steps, each with the part of the tangents that it is for: that of numbers of about one size.
 
     The step of a number is in proportion to it, or to 1 if it is smaller. A step that fits a large number

@@ -1,7 +1,8 @@
-"""Calls in compiled programs, whose sizes and numbers may be symbols.
+"""Calls in compiled programs, where sizes and numbers may be symbols of the compiler.
 
-A compiler asks for the shapes of a result as expressions of its symbols. The function tells them for numbers
-only. So they are found from the shapes for a few numbers, and compared with each result.
+A compiler asks for the shapes of a result as expressions of its symbols. But a function gives shapes for
+numbers only. So it is asked for a few sizes, polynomials are fitted to the answers, and each run compares
+what they predict with its result.
 """
 
 from __future__ import annotations
@@ -28,22 +29,23 @@ if TYPE_CHECKING:
     Terms: TypeAlias = dict[tuple[int, ...], int]
 
 _STAND_IN = 0.5
-"""A float that a compiler does not tell. Each run compares the shapes that follow from it."""
+"""The value that is assumed for a float that the compiler does not tell. A run compares the shapes."""
 
 _SMALLEST = 2
-"""Sizes of 0 and 1 are no symbols."""
+"""The least size that a symbol stands for: a compiler treats 0 and 1 as numbers."""
 
-_MOST_SYMBOLS = 5
+_MAX_SYMBOLS = 5
 
 _STEPS = (1, 2, 4)
-"""Distances between sizes to try: a function may need an even size, or divide it."""
+"""The distances between the sizes to try, because a function may need even sizes, or divide them by 4."""
 
 
 class Program:
-    """A call in one compiled program. Its numbers come with each run.
+    """A call in one compiled program, which passes the numbers of the call in each run.
 
-    `gradients` is None, or the mask of the inputs whose gradients the call returns. Their shapes are known
-    before there is a derivative, so an error for its absence comes when the gradient is computed.
+    `gradients` is the mask of the inputs whose gradients the call returns, or None if it is no vjp. Gradients
+    have the shapes of the inputs. So a program can be traced although the function has no derivative, and the
+    error comes when the gradient is computed.
     """
 
     wants_outputs = False
@@ -57,13 +59,13 @@ class Program:
         rules[self.key] = self
 
     def rule(self, ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
-        """Return the rule for some numbers."""
+        """Return the rule for the numbers of a run."""
         rule = self._find(ints, floats)
         self.wants_outputs = rule.wants_outputs
         return rule
 
     def derive(self, how: str, *what: Any) -> Program:
-        """Return the program of a derivative, as `Rule.derive` returns its rule."""
+        """Return the program of a derivative, as `DerivableFunction.derive` returns its rule."""
 
         def find(ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
             return self.rule(ints, floats).derive(how, *what)
@@ -75,7 +77,7 @@ class Program:
     def describe(
         self, ints: Sequence[int], floats: Sequence[float | None], specs: tuple[Spec, ...]
     ) -> Described:
-        """Describe the outputs. A float that is not known is the one of an earlier description."""
+        """Describe the outputs. For a float that is not known, that of an earlier description is used."""
         known = self._numbers or [_STAND_IN] * len(floats)
         self._numbers = [old if n is None else n for n, old in zip(floats, known, strict=True)]
         return self.rule(ints, self._numbers).shapes(specs), latest.form
@@ -83,7 +85,7 @@ class Program:
     def plan(
         self, symbols: tuple[Any, ...], hints: list[int], describe: Callable[[list[int]], Described]
     ) -> Plan | None:
-        """Return the shapes for these symbols, which are None for sizes that are numbers."""
+        """Return the plan for sizes that are symbols, or None in `symbols` for those that are numbers."""
         key = tuple(zip(symbols, hints, strict=True))
         if key not in self._plans:
             self._plans[key] = find_plan(symbols, hints, describe)
@@ -102,14 +104,14 @@ class Program:
 
 
 class Plan(NamedTuple):
-    """Shapes as polynomials, of the first degree in each symbol."""
+    """The shapes of the outputs as polynomials of the sizes, of the first degree in each symbol."""
 
     where: list[int]
     """The index of each symbol among the sizes."""
     base: list[int]
     step: int
     outputs: list[list[Terms]]
-    """For each output and each axis, the factor of each product of symbols."""
+    """For each output and each axis, the coefficient of each product of symbols."""
     dtypes: list[str]
     form: TreeDef
 
@@ -129,9 +131,9 @@ def _evaluate_terms(terms: Terms, moves: Sequence[Any]) -> Any:
 def find_plan(
     symbols: tuple[Any, ...], hints: list[int], describe: Callable[[list[int]], Described]
 ) -> Plan | None:
-    """Return the shapes for all sizes, or None if they are no such polynomials."""
+    """Fit a plan to the shapes for a few sizes; return None if they are no such polynomials."""
     names = [name for name in dict.fromkeys(symbols) if name is not None]
-    if len(names) > _MOST_SYMBOLS:
+    if len(names) > _MAX_SYMBOLS:
         return None
     where = [symbols.index(name) for name in names]
     base = [hints[i] for i in where]
@@ -150,16 +152,16 @@ def find_plan(
             others = [(sizes, describe(sizes)) for sizes in map(move, far)]
         except (XBridgeError, *FOREIGN_ERRORS):
             continue
-        with suppress(XBridgeError, *FOREIGN_ERRORS):  # a function may need larger sizes
+        with suppress(XBridgeError, *FOREIGN_ERRORS):  # not every function accepts the smallest sizes
             least = move([(_SMALLEST - n) // step * step for n in base])
             others.append((least, describe(least)))
-        plan = _fit(where, base, step, corners)
+        plan = _fit_polynomials(where, base, step, corners)
         if plan is not None and all(_predicts(plan, sizes, described) for sizes, described in others):
             return plan
     return None
 
 
-def _fit(
+def _fit_polynomials(
     where: list[int], base: list[int], step: int, corners: dict[tuple[int, ...], Described]
 ) -> Plan | None:
     """Return the polynomials through the shapes at the corners of a cube."""
@@ -174,7 +176,8 @@ def _fit(
         plan.outputs.append([])
         for axis in range(len(spec.shape)):
             terms = {corner: found[0][i].shape[axis] for corner, found in corners.items()}
-            for k in range(len(where)):  # differences along each symbol
+            # The differences along each symbol are the coefficients.
+            for k in range(len(where)):
                 terms = {c: n - (terms[(*c[:k], 0, *c[k + 1 :])] if c[k] else 0) for c, n in terms.items()}
             plan.outputs[i].append({corner: n for corner, n in terms.items() if n})
     return plan

@@ -1,8 +1,8 @@
-"""Runs that wait for their derivative: what a run of a function computed, by a number.
+"""Records of runs, by number: what a run of a function has left for its derivative.
 
-A library that follows calls by their arrays keeps a number beside the results. The number is data: a compiler
-may copy it, drop it or use it twice. So a record that is gone means that the function runs again, and no
-number is used twice.
+A library such as JAX passes nothing but arrays from a call to its derivative, so it passes the number of the
+record in an array. A compiler may copy that array, drop it or use it twice. So no number is given twice, and
+if a record is gone, the function runs again.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from xbridge._core.locks import lock
 T = TypeVar("T")
 
 _BASE = 2**31
-"""Numbers have two halves, because a library may have integers of 32 bits only."""
+"""A number is passed in two halves, because a library may have integers of 32 bits only."""
 
 _lock = lock()
-_numbers = count(1 + getrandbits(60))  # a number of another process stands for nothing here
+_numbers = count(1 + getrandbits(60))  # random, so that numbers of another process are unknown here
 
-_MOST = 32
-"""Records that wait for their only use, of one function."""
+_MAX_UNUSED = 32
+"""The most records of one function that are kept for a single use."""
 
-NOTHING = (0, 0)
-"""Stands for no record."""
+NO_RECORD = (0, 0)
+"""The number that means no record."""
 
 
 class _Entry(NamedTuple, Generic[T]):
@@ -34,24 +34,24 @@ class _Entry(NamedTuple, Generic[T]):
 
 
 class Records(Generic[T]):
-    """The records of a function, which live as long as it at most."""
+    """The records of a function, which are dropped with it."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[int, int], _Entry[T]] = {}
         self._once: dict[tuple[int, int], None] = {}
 
     def keep(self, record: T, *, once: bool) -> tuple[int, int]:
-        """Return the number of a record.
+        """Store a record and return its number.
 
-        With `once`, it is dropped with its first use: a compiled program does not say when a number dies. The
-        oldest of many that were never used goes first.
+        With `once`, its first use drops it, because a compiled program does not tell when it drops the
+        number. If too many of these were never used, the oldest is dropped.
         """
         number = divmod(next(_numbers), _BASE)
         with _lock:
             self._entries[number] = _Entry(record, once)
             if once:
                 self._once[number] = None
-                if len(self._once) > _MOST:
+                if len(self._once) > _MAX_UNUSED:
                     self.drop(next(iter(self._once)))
         return number
 
@@ -66,6 +66,6 @@ class Records(Generic[T]):
         return found.record
 
     def drop(self, number: tuple[int, int]) -> None:
-        """Forget a record."""
+        """Drop a record, if it is still there."""
         self._entries.pop(number, None)
         self._once.pop(number, None)

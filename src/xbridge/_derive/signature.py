@@ -10,7 +10,7 @@ import numpy as np
 from xbridge.errors import OptionError, shown
 
 _SIDE = r"\((?:\w+(?:,\w+)*)?\)"
-_FORM = re.compile(rf"({_SIDE}(?:,{_SIDE})*)->({_SIDE}(?:,{_SIDE})*)")
+_SIGNATURE = re.compile(rf"({_SIDE}(?:,{_SIDE})*)->({_SIDE}(?:,{_SIDE})*)")
 
 
 class Signature(NamedTuple):
@@ -21,7 +21,7 @@ class Signature(NamedTuple):
     outputs: tuple[tuple[str, ...], ...]
 
     def loops(self, name: str, shapes: list[tuple[int, ...]]) -> tuple[tuple[int, ...], dict[str, int]]:
-        """Return the shape of the broadcast axes, and the lengths of the core axes."""
+        """Return the shape of the broadcast axes, and the lengths of the core axes by name."""
         if len(shapes) != len(self.inputs):
             raise self._wrong_shape_error(
                 name, f"it has {len(self.inputs)} inputs, and the call {len(shapes)} arrays"
@@ -51,7 +51,7 @@ class Signature(NamedTuple):
     def check(
         self, name: str, loop: tuple[int, ...], sizes: dict[str, int], shapes: list[tuple[int, ...]]
     ) -> None:
-        """Raise if results have other axes than announced. The lengths of new axes are added to `sizes`."""
+        """Raise if results have other axes than declared. Add the lengths of axes of outputs to `sizes`."""
         for shape, core in zip(shapes, self.outputs, strict=False):
             lengths = [sizes.setdefault(axis, n) for axis, n in zip(core, shape[len(loop) :], strict=False)]
             if shape != (*loop, *lengths) or len(lengths) != len(core):
@@ -70,10 +70,10 @@ class Signature(NamedTuple):
         return OptionError.build(f"call {name} with signature={self.text!r}", reason, hint)
 
 
-def parse(text: object) -> Signature:
-    """Read a signature, or raise."""
+def parse_signature(text: object) -> Signature:
+    """Parse a signature; raise if it is none."""
     plain = text.replace(" ", "") if isinstance(text, str) else ""
-    found = _FORM.fullmatch(plain)
+    found = _SIGNATURE.fullmatch(plain)
     if found is None:
         reason = "it is not the signature of a generalized universal function"
         raise OptionError.build(f"read signature={shown(text)}", reason, "signature='(n),(n)->()'")

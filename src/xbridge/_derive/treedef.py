@@ -1,10 +1,10 @@
-"""Structure of a tree without its arrays: rebuild trees of it, and read other trees of the same structure.
+"""The structure of a tree without its arrays: build trees from it, and read other trees of that structure.
 
-A `TreeDef` is a key: nested tuples, with a hash, that hold the constants of the tree. `_functions/flatten.py`
-makes it. A `TreeSpec` of `xbridge.tree` is no key. It is one tree as it was when it was flattened, for which
-plain containers are opened and built many at a time. Both find all other containers in `tree/containers.py`.
+A `TreeDef` consists of nested tuples, holds the constants of the tree, and is hashable, so that it can be the
+key of a rule. `_functions/flatten.py` makes it. (A `TreeSpec` of `xbridge.tree` is another thing: the
+structure of one tree, made for speed with many leaves, and not hashable.)
 
-A compiler follows `unflatten` line by line.
+Torch's compiler traces `unflatten` line by line, which limits the Python that it is written in.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ TreeDef: TypeAlias = Any
 """The structure of a tree: `ARRAY`, "int", "float", or a tuple of a kind, its data and its children."""
 
 ARRAY = "*"
-"""The form of an array."""
+"""The structure of an array."""
 
 NONE = ("=", type(None), None, None)
-"""The form of None."""
+"""The structure of None."""
 
-CHILDREN = {"tuple": 1, "list": 1, "named": 2, "node": 2, "dict": 3, "data": 3, "partial": 1}
-"""Containers, and the position of the first child in their forms."""
+FIRST_CHILD = {"tuple": 1, "list": 1, "named": 2, "node": 2, "dict": 3, "data": 3, "partial": 1}
+"""The kinds of containers, and the index of the first child in the structure of each."""
 
 
 def children_of(form: TreeDef) -> tuple[TreeDef, ...]:
     """Return the structures of the children of a container; nothing for a leaf."""
     if isinstance(form, str) or form[0] == "=":
         return ()
-    children: tuple[TreeDef, ...] = form[CHILDREN[form[0]] :]
+    children: tuple[TreeDef, ...] = form[FIRST_CHILD[form[0]] :]
     return children
 
 
 def unflatten(form: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
-    """Return the tree of a form."""
+    """Build the tree of a structure from arrays and numbers."""
     if form == "*":
         return next(arrays)
-    if form == "int" or form == "float":  # noqa: PLR1714 -- a compiler follows it
+    if form == "int" or form == "float":  # noqa: PLR1714 -- a compiler traces this
         return next(numbers)
     kind = form[0]
     if kind == "=":
@@ -53,7 +53,7 @@ def unflatten(form: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> A
     if kind == "named":
         return form[1](*[unflatten(child, arrays, numbers) for child in form[2:]])
     if kind == "data":
-        made = object.__new__(form[1])  # past the class, whose code may compute fields
+        made = object.__new__(form[1])  # without `__init__`, which may compute fields
         for name, child in zip(form[2], form[3:], strict=True):
             object.__setattr__(made, name, unflatten(child, arrays, numbers))
         return made
@@ -67,31 +67,31 @@ def unflatten(form: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> A
 
 
 def mask_leaves(form: TreeDef, chosen: Iterator[bool]) -> TreeDef:
-    """Return the form with None for all leaves except the chosen arrays."""
+    """Return the structure with None for all leaves except the chosen arrays."""
     if form == ARRAY:
         return ARRAY if next(chosen) else NONE
     if isinstance(form, str) or form[0] == "=":
         return NONE
-    start = CHILDREN[form[0]]
+    start = FIRST_CHILD[form[0]]
     return (*form[:start], *[mask_leaves(child, chosen) for child in form[start:]])
 
 
 def number_slots(form: TreeDef) -> list[str]:
-    """Return the kinds of the numbers of a form, in order."""
+    """Return the kinds of the numbers in a structure, "int" or "float", in order."""
     if isinstance(form, str) and form != ARRAY:
         return [form]
     return [kind for child in children_of(form) for kind in number_slots(child)]
 
 
 def leaves_like(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
-    """Return what a tree has in the place of each array of a form. None stands for a whole tree."""
+    """Return what a tree has in the place of each array of a structure. None may stand for any subtree."""
     if form == ARRAY:
         if isinstance(tree, (tuple, list, dict, str)):
             raise wrong()
         return [tree]
     if isinstance(form, str) or form[0] == "=":
         return []
-    parts = repeat(None) if tree is None else _children(form, tree, wrong)
+    parts = repeat(None) if tree is None else _children_like(form, tree, wrong)
     return [
         leaf
         for child, part in zip(children_of(form), parts, strict=False)
@@ -102,10 +102,10 @@ def leaves_like(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> l
 def reorder_leaves(
     form: TreeDef, given: TreeDef, xs: Iterator[Any], wrong: Callable[[], OptionError]
 ) -> list[Any]:
-    """Return the arrays of a tree of the form `given`, in the order in which `form` has the keys of dicts."""
+    """Return the arrays `xs` of a tree of the form `given` in the order of `form`: dict keys may differ."""
     if form == given == ARRAY:
         return [next(xs)]
-    start = CHILDREN.get(form[0], 0)
+    start = FIRST_CHILD.get(form[0], 0)
     if not start or not _has_same_children(form, given):
         if form != given:
             raise wrong()
@@ -127,7 +127,7 @@ def outline(form: TreeDef) -> TreeDef:
     children = map(outline, children_of(form))
     if form[0] == "dict":
         return "dict", frozenset(zip(form[1], form[2], children, strict=True))
-    head = ("tuple",) if form[0] == "list" else form[: CHILDREN[form[0]]]
+    head = ("tuple",) if form[0] == "list" else form[: FIRST_CHILD[form[0]]]
     return (*head, *children)
 
 
@@ -138,7 +138,7 @@ def order_like(first: TreeDef, form: TreeDef, xs: Iterator[Any]) -> tuple[TreeDe
     children = children_of(form)
     if not children:
         return form, []
-    head, at = form[: CHILDREN[form[0]]], list(range(len(children)))
+    head, at = form[: FIRST_CHILD[form[0]]], list(range(len(children)))
     if form[0] == "dict":
         head = first[:3]
         order = list(zip(first[1], first[2], strict=True))
@@ -150,7 +150,7 @@ def order_like(first: TreeDef, form: TreeDef, xs: Iterator[Any]) -> tuple[TreeDe
 
 
 def _has_same_children(form: TreeDef, given: TreeDef) -> bool:
-    """Return True for containers of the same kind with the same keys. A list is like a tuple."""
+    """Return True for containers of one kind with the same keys. A list and a tuple count as one kind."""
     if len(form) != len(given):
         return False
     if form[0] == "dict" == given[0]:
@@ -159,8 +159,8 @@ def _has_same_children(form: TreeDef, given: TreeDef) -> bool:
     return plain or bool(form[:2] == given[:2] and form[0] in ("named", "node"))
 
 
-def _children(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
-    count = len(form) - CHILDREN[form[0]]
+def _children_like(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
+    count = len(form) - FIRST_CHILD[form[0]]
     if form[0] == "dict":
         children = (
             [tree[key] for key in form[1]] if isinstance(tree, dict) and tree.keys() == set(form[1]) else None
@@ -178,17 +178,17 @@ def _children(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> lis
 
 
 def argument_treedefs(form: TreeDef) -> list[TreeDef]:
-    """Return the forms of the arguments in the form of (args, kwargs)."""
+    """Return the structures of all arguments from that of ``(args, kwargs)``."""
     return [*form[1][1:], *form[2][3:]]
 
 
 def has_arrays(form: TreeDef) -> bool:
-    """Return True if there is an array in the form."""
+    """Return True if there is an array in the structure."""
     return bool(form == ARRAY) or any(map(has_arrays, children_of(form)))
 
 
 def argument_paths(form: TreeDef) -> list[str]:
-    """Return the names of the arrays in the form of (args, kwargs)."""
+    """Return the names of the arrays, for errors, from the structure of ``(args, kwargs)``."""
     keys = [*range(len(form[1]) - 1), *form[2][1]]
     return [
         path

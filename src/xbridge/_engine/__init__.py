@@ -1,1 +1,1 @@
-"""Run a conversion: resolve the source, have it planned, execute the steps."""
+"""The engine runs conversions: it finds the backend of an input, has `_plan` choose steps, and runs them."""

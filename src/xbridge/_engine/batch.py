@@ -1,4 +1,8 @@
-"""Convert many arrays: one backend computes or moves several of them in one call."""
+"""Convert many arrays together.
+
+Each array has a plan of its own. Steps that a backend can do for many arrays in one call, such as a move to a
+device or the computation of lazy arrays, wait until all arrays have come to them.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from xbridge._core.devices import CPU
 from xbridge._core.protocol import Array, Backend
 from xbridge._engine.convert import plan
-from xbridge._engine.execute import is_observed, observed, perform
-from xbridge._engine.repeat import converter, record_plan, record_scalar, repeat, state_of
+from xbridge._engine.execute import is_observed, run_observed, run_steps
+from xbridge._engine.repeat import find_converter, record_plan, record_scalar, repeat, state_reader
 from xbridge._engine.source import import_for
 from xbridge._plan.options import PLAIN, CallOptions, read_options
 from xbridge._plan.reuse import suit_any_layout
@@ -31,19 +35,23 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-SMALL = 1 << 18
-"""Bytes up to which arrays are moved together. For a larger one, the call costs little beside the copy."""
+SMALL_NBYTES = 1 << 18
+"""The most bytes of an array that is moved with others. For larger ones the copy itself takes most time."""
 
-_SHARE: tuple[Op, ...] = ("to_numpy", "from_numpy")
-"""The steps that the fast path does for any strides. If a copy follows, it does not matter if it copies."""
+_SHARING_OPS: tuple[Op, ...] = ("to_numpy", "from_numpy")
+"""The steps between two libraries that the fast path can do instead.
+
+For some strides the fast path copies where the plan of another array shares. That makes no difference if a
+later step copies anyway.
+"""
 
 
 class _Progress(NamedTuple):
-    """An array after the first steps of its plan."""
+    """An array on its way: some steps of its plan have run."""
 
     array: Array
     plan: Plan | None = None
-    """None if a cached call was repeated."""
+    """None if a cached call has done the whole conversion."""
     done: int = 0
     """The number of steps that were run."""
 
@@ -53,22 +61,22 @@ class _Progress(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """How the arrays of one type in a batch move between the host and a device, without a plan."""
+    """How arrays of one type move between the host and a device in packs, without a plan for each."""
 
     kind: type
-    """Arrays of this type are asked for. All others are planned."""
+    """The type of array that can be packed. Others are planned."""
     move: Callable[[list[Array]], list[Array | None] | None]
-    """Move all of them, with None in place of those that have to be planned; None if all have to be."""
+    """Move the arrays; return None in place of each that has to be planned, or None if all have to be."""
     begin: Callable[[list[Array]], Pending | None] | None
-    """Begin to move them without a thread; None if one has to be planned, or if a thread is needed."""
+    """Begin to move the arrays asynchronously; return None if one of them needs a plan or a thread."""
 
 
-def packings(
+def find_packings(
     target: Backend, kinds: Collection[type], options: CallOptions, place: Device | None = None
 ) -> list[Packing]:
-    """Return how arrays of these types move in packs, if a plan would have no part but the move.
+    """Return how arrays of these types move in packs, if their plans would consist of the move alone.
 
-    `place` is the device of the target if the caller has found it.
+    `place` is the target's device, if the caller has resolved it already.
     """
     host, device = get(HOST), options.device
     plain = options._replace(device=None, copy=None).are_plain() and options.copy is not False
@@ -91,18 +99,18 @@ def packings(
             return []
     if place == CPU:
         return []
-    return [Packing(kind, partial(_there, send, place), begin and partial(_there, begin, place))]
+    return [Packing(kind, partial(_with_device, send, place), begin and partial(_with_device, begin, place))]
 
 
 def move_in_packs(
     target: Backend, xs: list[Array], kinds: Collection[type], options: CallOptions
 ) -> list[Array | None] | None:
-    """Move the small arrays of a batch between the host and a device, with None in place of all others.
+    """Move arrays of a batch in packs; return None in place of each array that has to be planned.
 
-    Return None if there are none.
+    Return None if no array of the batch can be packed.
     """
     made: list[Array | None] | None = None
-    for packing in packings(target, kinds, options) if len(xs) > 1 else ():
+    for packing in find_packings(target, kinds, options) if len(xs) > 1 else ():
         if len(kinds) == 1:
             return packing.move(xs)
         at = [i for i, x in enumerate(xs) if type(x) is packing.kind]
@@ -114,33 +122,33 @@ def move_in_packs(
     return made
 
 
-def _there(fn: Callable[[list[Array], Device], R], device: Device, xs: list[Array]) -> R:
+def _with_device(fn: Callable[[list[Array], Device], R], device: Device, xs: list[Array]) -> R:
     return fn(xs, device)
 
 
-_MANY: dict[Op, Op] = {"materialize": "materialize_many", "to_device": "to_device_many"}
+_JOINT_OPS: dict[Op, Op] = {"materialize": "materialize_many", "to_device": "to_device_many"}
 """The optional function of a backend that does a step for many arrays at once."""
 
 
 def convert_all(
     sources: Iterable[Source], target: Backend, options: Options, *, recorder: Recorder | None = None
 ) -> list[Array]:
-    """Convert each input as `convert` would. Run the steps together that backends run for many arrays."""
+    """Convert each input as `convert` would, but run the joint steps for many arrays at once."""
     if not is_observed(target):
-        return _together(index_errors(_start_each(sources, target, options, recorder)))
+        return _finish_together(index_errors(_start_each(sources, target, options, recorder)))
     known = list(index_errors(import_for(source, target, options) for source in sources))
     arrays = [source.array for source in known]
     plans = list(index_errors(plan(source, target, options) for source in known))
-    return observed(arrays, plans, lambda: _together(index_errors(map(_run_alone, arrays, plans))))
+    return run_observed(arrays, plans, lambda: _finish_together(index_errors(map(_run_alone, arrays, plans))))
 
 
 def _start_each(
     sources: Iterable[Source], target: Backend, options: Options, recorder: Recorder | None
 ) -> Iterator[_Progress]:
-    """Yield each array after the steps that it takes alone.
+    """Yield each array after the steps of its plan that come before a joint one.
 
-    One array of each kind is planned. With a `recorder`, that is cached and repeated for the others. The
-    caller has tried what was cached before. Otherwise the others reuse its plan.
+    Only one array of each kind is planned. With a `recorder`, its conversion is cached and then repeated for
+    the others. (The caller has tried the calls that were cached before.) Otherwise the others reuse its plan.
     """
     reusing: dict[object, Callable[[Source], _Progress | None]] = {}
     shared = not (options.requires_grad or options.compiled or target.is_tracing())
@@ -157,9 +165,9 @@ def _start_each(
             reuse = reusing.get(kind) if shared else None
             progress = reuse(source) if reuse else None
             if progress is None:
-                progress = _planned(source, target, options, recorder)
+                progress = _plan_and_start(source, target, options, recorder)
                 recorded = recorded or progress.is_done()
-                reuse = _reusing(progress.plan, type(source.array)) if progress.plan else None
+                reuse = _reuse_for_kind(progress.plan, type(source.array)) if progress.plan else None
                 if reuse:
                     reusing.setdefault(kind, reuse)
         if recorder and given.is_scalar():
@@ -167,36 +175,38 @@ def _start_each(
         yield progress
 
 
-def _reusing(plan: Plan, kind: type) -> Callable[[Source], _Progress | None] | None:
-    """Return a function that begins with other arrays of a type as planned; None if it needs this array."""
+def _reuse_for_kind(plan: Plan, kind: type) -> Callable[[Source], _Progress | None] | None:
+    """Return a function that starts other arrays of a type by the plan; None if it suits one array only."""
     ops = tuple(step.op for step in plan.steps)
     if plan.conversion.source is plan.conversion.target or suit_any_layout(plan.steps, plan):
         return None if "stream_to_device" in ops else partial(_reuse_plan, plan)
-    if ops[: len(_SHARE)] == _SHARE and any(step.copy_reason for step in plan.steps[len(_SHARE) :]):
-        return partial(_reuse_share, plan, converter(plan.conversion.target.name, kind, PLAIN))
+    if ops[: len(_SHARING_OPS)] == _SHARING_OPS and any(
+        step.copy_reason for step in plan.steps[len(_SHARING_OPS) :]
+    ):
+        return partial(_reuse_share, plan, find_converter(plan.conversion.target.name, kind, PLAIN))
     return None
 
 
 def _reuse_share(alike: Plan, convert: Convert, source: Source) -> _Progress | None:
-    """Begin with an array by the fast path, and go on as planned."""
+    """Start an array by the fast path in place of `_SHARING_OPS`, and go on with the rest of the plan."""
     y = convert(source.array)
-    return None if y is None else _run_alone(y, _plan_for(alike, source), len(_SHARE))
+    return None if y is None else _run_alone(y, _plan_for(alike, source), len(_SHARING_OPS))
 
 
 def _plan_for(alike: Plan, source: Source) -> Plan:
-    """Return the plan of another array of the same kind."""
+    """Return the plan of an array of the same kind: the same steps for another shape."""
     if source.info() == alike.conversion.info:
         return alike
     return Plan(alike.conversion._replace(info=source.info()), alike.steps)
 
 
 def _reuse_plan(alike: Plan, source: Source) -> _Progress | None:
-    """Begin with an array as with another one of its dtype; return None if it needs a plan of its own."""
+    """Start an array by the plan of another one of its kind; return None if it needs a plan of its own."""
     x, own = source.array, _plan_for(alike, source)
     conversion = own.conversion
     backend, target = conversion.source, conversion.target
     within = backend is target and not source.foreign
-    if backend.unsupported(x, leaving=not within) or _streams(conversion):
+    if backend.unsupported(x, leaving=not within) or _is_streamed(conversion):
         return None
     if within:
         if backend.unreadable and backend.unreadable(x):
@@ -208,15 +218,17 @@ def _reuse_plan(alike: Plan, source: Source) -> _Progress | None:
     return _run_alone(x, own)
 
 
-def _streams(conversion: Conversion) -> bool:
-    """Return True if a cast or copy on the host is fused with the move of such an array."""
+def _is_streamed(conversion: Conversion) -> bool:
+    """Return True if the target fuses a cast or copy on the host with the move of so large an array."""
     streams, nbytes = conversion.target.streams_to_device, nbytes_of(conversion.info.shape, conversion.dtype)
     return bool(streams and conversion.device != CPU and nbytes and streams(nbytes, conversion.device))
 
 
-def _planned(source: Source, target: Backend, options: Options, recorder: Recorder | None) -> _Progress:
-    """Plan a conversion, and run the steps up to the first joint one. Cache a plan without a joint step."""
-    state = state_of(source.backend, target, options)
+def _plan_and_start(
+    source: Source, target: Backend, options: Options, recorder: Recorder | None
+) -> _Progress:
+    """Plan a conversion and run its steps up to the first joint one. A plan without joint steps is cached."""
+    state = state_reader(source.backend, target, options)
     before = state() if state else None
     found = plan(source, target, options)
     progress = _run_alone(source.array, found)
@@ -230,7 +242,7 @@ def _run_alone(x: Array, plan: Plan, done: int = 0) -> _Progress:
     steps, at = plan.steps, done
     while at < len(steps) and not _is_joint(steps[at], plan):
         at += 1
-    return _Progress(perform(x, plan, steps[done:at]) if at > done else x, plan, at)
+    return _Progress(run_steps(x, plan, steps[done:at]) if at > done else x, plan, at)
 
 
 def _is_joint(step: Step, plan: Plan) -> bool:
@@ -244,11 +256,11 @@ def _is_joint(step: Step, plan: Plan) -> bool:
 
 def _is_small(info: ArrayInfo) -> bool:
     nbytes = nbytes_of(info.shape, info.dtype)
-    return nbytes is not None and nbytes <= SMALL
+    return nbytes is not None and nbytes <= SMALL_NBYTES
 
 
-def _together(started: Iterable[_Progress]) -> list[Array]:
-    """Run the steps that are left, the same step of many arrays in one call."""
+def _finish_together(started: Iterable[_Progress]) -> list[Array]:
+    """Finish all arrays: run each joint step for all arrays that have come to it, and go on from there."""
     arrays: list[Array] = []
     rests: dict[int, tuple[Plan, int]] = {}
     for i, one in enumerate(started):
@@ -263,7 +275,7 @@ def _together(started: Iterable[_Progress]) -> list[Array]:
             left = [rests.pop(i) for i in chosen]
             try:
                 done = _run_jointly(step, [arrays[i] for i in chosen], [found for found, _ in left])
-                done.reverse()  # each is released when it is continued
+                done.reverse()  # `pop` takes the last, and the list must not keep an array that is continued
                 continued = index_errors(_run_alone(done.pop(), found, at + 1) for found, at in left)
                 for i, one in zip(chosen, continued, strict=True):
                     arrays[i] = one.array
@@ -276,11 +288,11 @@ def _together(started: Iterable[_Progress]) -> list[Array]:
 
 
 def _run_jointly(step: Step, xs: list[Array], plans: list[Plan]) -> list[Array]:
-    """Run one step for all arrays. If it fails and can be repeated, run it one by one to find the index."""
+    """Run one step for all arrays. If a move fails, move them one by one to find the index of the culprit."""
     try:
-        done: list[Array] = perform(xs, plans[0], (step._replace(op=_MANY[step.op]),), plans)
+        done: list[Array] = run_steps(xs, plans[0], (step._replace(op=_JOINT_OPS[step.op]),), plans)
     except XBridgeError:
         if step.op != "to_device":
             raise
-        done = list(index_errors(perform(x, plan, (step,)) for x, plan in zip(xs, plans, strict=True)))
+        done = list(index_errors(run_steps(x, plan, (step,)) for x, plan in zip(xs, plans, strict=True)))
     return done

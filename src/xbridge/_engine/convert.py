@@ -1,4 +1,4 @@
-"""Convert one array: plan the steps and run them. The other verbs about one array are here too."""
+"""Convert one array by a plan, and the functions that are variations of it: explain, list values, share."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, instead, is_numeric
+from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, is_numeric
 from xbridge._core.protocol import Array, Backend
 from xbridge._engine.execute import observers, run
-from xbridge._engine.repeat import Recorder, record_plan, record_scalar, state_of
+from xbridge._engine.repeat import Recorder, record_plan, record_scalar, state_reader
 from xbridge._engine.source import Source, import_for, import_source
 from xbridge._host.memory import overlap
 from xbridge._plan.rules import plan_between, plan_within
@@ -25,9 +25,13 @@ def convert(
     leaving: bool = False,
     recorder: Recorder | None = None,
 ) -> Array:
-    """Convert an input, checked as if it left its library with `leaving`, and cache that with `recorder`."""
+    """Convert an input by a plan.
+
+    With `leaving`, the input is checked as if it left its library, even if it does not. With `recorder`, the
+    conversion is cached for inputs of the same kind.
+    """
     given, source = source, import_for(source, target, options)
-    state = state_of(source.backend, target, options) if recorder else None
+    state = state_reader(source.backend, target, options) if recorder else None
     before = state() if state else None
     found = plan(source, target, options, leaving=leaving)
     result = run(source.array, found)
@@ -54,19 +58,19 @@ def list_values(source: Source, host: Backend, options: Options) -> Any:
     """List the values of an array as Python numbers."""
     source = import_for(source, host, options)
     dtype = source.info().dtype
-    named = dtype if dtype in DTYPES else None  # in the host's byte order: not every dtype lists in both
+    named = dtype if dtype in DTYPES else None  # to name it gives native byte order, in which each lists
     cast = "float32" if named and host.unsupported_dtype(dtype, CPU) else named
     listable = bool(named) or not is_numeric(dtype)
     listed = convert(source, host, options._replace(dtype=cast), leaving=True) if listable else None
     if listed is None or host.array_info(listed).dtype not in DTYPES:
-        hint = f"to_numpy(x, {instead(dtype)}).tolist()"
+        hint = f"to_numpy(x, {hint_for_missing_dtype(dtype)}).tolist()"
         raise DTypeError.build(f"list an array of {dtype}", "Python has no such numbers", hint)
     return listed.tolist()
 
 
-def foresee(source: Source, target: Backend, options: Options) -> Plan:
-    """Plan a conversion for a reader: with sizes and the layout, or with the error that it would raise."""
-    given = _viewed(source, target)
+def plan_for_explain(source: Source, target: Backend, options: Options) -> Plan:
+    """Return the plan that `explain` shows: with sizes, the source's layout, and any error it would raise."""
+    given = _import_view(source, target)
     backend, info = given.backend, given.info()
     try:
         if options.copy is False:
@@ -84,8 +88,8 @@ def foresee(source: Source, target: Backend, options: Options) -> Plan:
     return replace(found, layout=layout._replace(address=0) if source.is_scalar() else layout)
 
 
-def _viewed(source: Source, target: Backend) -> Source:
-    """Import an input without a copy of its memory; a scalar is copied."""
+def _import_view(source: Source, target: Backend) -> Source:
+    """Import an input without copying its memory, so that its plan can be shown. A scalar is copied."""
     try:
         return import_source(source, target, must_share=source.foreign)
     except CopyError as error:
@@ -95,7 +99,7 @@ def _viewed(source: Source, target: Backend) -> Source:
 
 
 def share(source: Source, target: Backend, options: Options) -> Array:
-    """Convert an array over the same memory, also if the contract would copy it."""
+    """Convert an array over the same memory, for `unsafe_share`, even if the contract would copy it."""
     source = import_source(source, target, must_share=True)
     result = convert(source, target, options)
     if source.backend is target:

@@ -1,9 +1,10 @@
 """Import device arrays from unregistered libraries via DLPack or `__cuda_array_interface__`.
 
 The target imports them, or else a backend with the flag `imports_dlpack`. Importers do not check an export,
-so each export is checked before the importer reads it. A capsule is checked while it is exported, because
-only then the waiting stream is known. A CUDA array interface is read once, and checked as it was read.
-Read-only memory is copied on import, because importers may lack read-only arrays.
+so each export is checked before the importer reads it. A capsule is checked during the importer's own call
+of `__dlpack__`, because the stream that has to wait is an argument of that call. A CUDA array interface is
+read once, and the importer gets what was checked. Read-only memory is copied on import, because importers may
+lack read-only arrays.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def import_device_array(
     layout = shown.layout
     guarded = not layout.is_unallocated() and (layout.may_overlap_itself() or not layout.writable)
     if must_share and not layout.is_unallocated():
-        # An exporter that shares its memory shows the same memory twice.
+        # An exporter that shares its memory exports the same address each time.
         copied = shown.copied or _look(x, refused, importer)[1].layout != layout
         if copied or guarded:
             reason = f"it may not be written, and {importer.name} has no read-only arrays"
@@ -60,7 +61,7 @@ def import_device_array(
 
 
 def _look(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _Shown]:
-    """Import the memory once, and compare the array with the export and with the attributes of `x`."""
+    """Import the memory, and check that the array agrees with the export and with the attributes of `x`."""
     shown = _Capsule(x, refused, importer) if refused.code else _Interface(x, refused, importer)
     assert importer.from_dlpack is not None  # noqa: S101 -- importers have it
     with chain_export_errors(x):
@@ -75,9 +76,9 @@ def _look(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _S
 
 
 def _importers(refused: NotOnHostError, target: Backend | None) -> Iterator[Backend]:
-    """List the backends that can import memory of the device: the target, then those with the flag.
+    """Yield the backends that can import memory of the device: the target, then those with `imports_dlpack`.
 
-    A target that assumes immutable memory is left out, because it reads memory after the call.
+    A target that assumes immutable memory is left out, because it may read the memory after the call.
     """
     if refused.device is None:
         return
@@ -90,7 +91,7 @@ def _importers(refused: NotOnHostError, target: Backend | None) -> Iterator[Back
 
 
 def _is_at(refused: NotOnHostError, device: Device) -> bool:
-    """Return True if a device may be the device of the memory."""
+    """Return True if a device is that of the memory, which may be known by its kind alone."""
     return refused.device in (device, device.kind)
 
 
@@ -125,17 +126,17 @@ class _Shown:
 
 
 class _Capsule(_Shown):
-    """An exporter whose capsule is read during the export. After an error it is not called again."""
+    """A proxy of an exporter, which reads and checks the capsule before it hands it to the importer."""
 
     _error: XBridgeError | None = None
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return the device of the first answer."""
+        """Return the device that the exporter gave at first."""
         assert self._refused.code is not None  # noqa: S101 -- only an exporter of capsules has a code
         return self._refused.code
 
     def __dlpack__(self, *, stream: int | None = None, max_version: object = None, **_: object) -> object:
-        """Return the capsule after it was read. It can be used as a new one."""
+        """Return the capsule after it was checked. Reading does not use it up."""
         if self._error is not None:
             raise self._error
         try:
@@ -148,14 +149,14 @@ class _Capsule(_Shown):
                 )
             self._check(*describe_tensor(self._x, tensor, readonly=bool(flags & READ_ONLY)))
             self.copied = bool(flags & IS_COPIED)
-        except XBridgeError as error:  # libraries ask again, with other arguments, after a TypeError
+        except XBridgeError as error:  # libraries retry with other arguments, and would hide this error
             self._error = error
             raise
         return capsule
 
 
 class _Interface(_Shown):
-    """A copy of a CUDA array interface as it was read. `x` keeps the memory."""
+    """A proxy with the CUDA array interface that was checked. It holds `x`, which owns the memory."""
 
     def __init__(self, x: Any, refused: NotOnHostError, importer: Backend) -> None:
         super().__init__(x, refused, importer)

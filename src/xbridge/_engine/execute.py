@@ -1,8 +1,8 @@
 """Execute a plan, and notify observers such as a policy or a record.
 
-An exception that a library raises in a step is chained to an error of ours. Without an observer, a plan costs
-one read of a counter. With one, no call is cached, so that every conversion has a plan. The caller of a
-conversion in another thread is the line that began it.
+An exception that a library raises in a step becomes the cause of an error of xbridge. While there is an
+observer, no call is cached, so that every conversion has a plan that observers can see. Without one, this
+feature costs one read of a counter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.locks import lock
 from xbridge._core.protocol import Array, Backend
-from xbridge._engine.caller import Caller, caller
+from xbridge._engine.caller import CallSite, find_call_site
 from xbridge._plan.steps import Options, Plan, Step
 from xbridge._registry import registry
 from xbridge.errors import (
@@ -40,37 +40,37 @@ _FAILURES: dict[str, type[XBridgeError]] = {
 
 
 class Observer:
-    """An observer of conversions. While an observer is registered, every conversion is planned."""
+    """The base class of observers, which are notified of every conversion: policies and records."""
 
     def forbid(self, plan: Plan) -> None:
         """Raise an error if the conversion may not run."""
 
-    def before(self, plan: Plan, caller: Caller) -> None:
-        """Notice a conversion that will run."""
+    def before(self, plan: Plan, caller: CallSite) -> None:
+        """Take notice of a conversion that is about to run."""
 
-    def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
-        """Notice a conversion that has run, and the time that it took."""
+    def after(self, plan: Plan, caller: CallSite, seconds: float) -> None:
+        """Take notice of a conversion that has run, and of the time that it took."""
 
-    def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
-        """Notice a batch that `prefetch` was asked for, and the wait for it."""
+    def waited(self, caller: CallSite, depth: int, ready: int, seconds: float) -> None:
+        """Take notice that the user took a batch from `prefetch`, and waited for it."""
 
 
 _observers: tuple[Observer, ...] = ()
-_changing = lock()
+_observers_lock = lock()
 
 
 def add_observer(observer: Observer) -> None:
     """Notify an observer from now on. An observer that is added twice is notified twice."""
     global _observers  # noqa: PLW0603 -- one for the process, changed under the lock
-    with _changing:
+    with _observers_lock:
         _observers = (*_observers, observer)
     registry.count_observers(1)
 
 
 def remove_observer(observer: Observer) -> None:
     """Undo one call of `add_observer`."""
-    global _observers  # noqa: PLW0603 -- as above
-    with _changing:
+    global _observers  # noqa: PLW0603 -- one for the process, changed under the lock
+    with _observers_lock:
         last = len(_observers) - 1 - _observers[::-1].index(observer)
         _observers = _observers[:last] + _observers[last + 1 :]
     registry.count_observers(-1)
@@ -81,17 +81,18 @@ def observers() -> tuple[Observer, ...]:
     return _observers
 
 
-def outside(
+def call_untraced(
     fn: Callable[[Any, Backend, Options], T],
     given: object,
     sources: list[Backend],
     target: Backend,
     options: Options,
 ) -> T:
-    """Call `fn(given, target, options)` outside of the contexts of the libraries, such as tracing.
+    """Call `fn(given, target, options)` with the tracing and modes of the libraries switched off.
 
-    A call within one library is part of its context. If a library traces the caller, the options say so,
-    because the result will be traced again.
+    A conversion between libraries cannot be part of a program that one of them traces. A conversion within
+    one library can, and is called directly. If a compiler traces the caller, `options.compiled` says so: the
+    compiled program will receive the result.
     """
     if all(source is target for source in sources):
         return fn(given, target, options)
@@ -107,10 +108,10 @@ def outside(
 
 
 def run(x: Array, plan: Plan) -> Array:
-    """Execute a plan and notify observers. A compiler runs traced code without notifying them."""
+    """Execute a plan, and notify observers unless a compiler is tracing."""
     if is_observed(plan.conversion.target):
-        return observed([x[0] if isinstance(x, list) else x], [plan], lambda: perform(x, plan))
-    return perform(x, plan)
+        return run_observed([x[0] if isinstance(x, list) else x], [plan], lambda: run_steps(x, plan))
+    return run_steps(x, plan)
 
 
 @traced_as(lambda _: False)
@@ -119,10 +120,14 @@ def is_observed(target: Backend) -> bool:
     return bool(registry.observers) and not target.is_tracing()
 
 
-def perform(x: Array, plan: Plan, steps: Sequence[Step] | None = None, each: Sequence[Plan] = ()) -> Array:
-    """Execute the steps of a plan, or some of them. `each` are the plans of the arrays in a list of many."""
+def run_steps(x: Array, plan: Plan, steps: Sequence[Step] | None = None, each: Sequence[Plan] = ()) -> Array:
+    """Execute all steps of a plan, or the given ones.
+
+    If `x` is a list of arrays that are converted together, `each` has their plans, so that an error can name
+    the array that failed.
+    """
     steps = plan.steps if steps is None else steps
-    with Chained(lambda error: _failed(step, plan, error)):  # the last step that began
+    with Chained(lambda error: _step_error(step, plan, error)):  # the last step that began
         try:
             for step in steps:
                 x = getattr(step.module, step.op)(x, *step.args)
@@ -140,7 +145,10 @@ def perform(x: Array, plan: Plan, steps: Sequence[Step] | None = None, each: Seq
 
 @traced_as(no_result)
 def _wait_for_cast(plan: Plan, steps: Sequence[Step]) -> None:
-    """Wait for a cast on the device of an array from the host: a transfer is complete for any stream."""
+    """Wait for a cast that follows a move from the host to a device.
+
+    The contract says that such a transfer is complete on return, so that any stream may use the result.
+    """
     target, start, goal = plan.conversion.target, plan.conversion.info.device, plan.conversion.device
     if start != CPU or goal == CPU or not steps or steps[-1].op == "to_device":
         return
@@ -149,7 +157,7 @@ def _wait_for_cast(plan: Plan, steps: Sequence[Step]) -> None:
         target.queue_mark(goal)()
 
 
-def _failed(step: Step, plan: Plan, error: Exception) -> XBridgeError:
+def _step_error(step: Step, plan: Plan, error: Exception) -> XBridgeError:
     failure = _FAILURES.get(step.op, UnsupportedArrayError)
     reason = f"the step {step.action} failed with {error!r}"
     do = f"that step in {step.module.name} itself"
@@ -160,13 +168,13 @@ def _failed(step: Step, plan: Plan, error: Exception) -> XBridgeError:
     return failure.build(plan.conversion.asked(), reason, do)
 
 
-def observed(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:
+def run_observed(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:
     """Call `do`, which executes the plans of some arrays, and notify observers before and after.
 
-    One array stands for all of a list that is stacked. Arrays that are converted together share the time in
-    proportion to their bytes.
+    Of a list that is stacked, `xs` has the first array only. The time of arrays that are converted together
+    is divided among them in proportion to their bytes.
     """
-    sized, by = [plan.with_sizes(x) for x, plan in zip(xs, plans, strict=True)], caller()
+    sized, by = [plan.with_sizes(x) for x, plan in zip(xs, plans, strict=True)], find_call_site()
     notified = observers()
     for observer in notified:
         for _ in index_errors(map(observer.forbid, sized)):

@@ -1,15 +1,15 @@
-"""Repeat a call: turn what was planned for one array into a function for others of its kind.
+"""Repeat a call without planning it: compile the plan for one array into a function for others of its kind.
 
-The kind of an array is everything that its plan depends on. Between libraries, that is the dtype and the
-flags of the view that `fast_to_numpy` returns. Within a library, or if an operation is pending, the backend
-names it. The options are in the key of the call, and the state of the backends is asked for in each call.
-A step of the plan may fail for another array, or in a state that only this step depends on. Then the function
-declines, and the plan that follows says so in its own words.
+The kind of an array is everything about it that its plan depends on. Between libraries, this is the dtype
+and the flags of the view that `fast_to_numpy` returns. Within a library, or while an operation is pending on
+the array, the backend names the kind. The rest of what a plan depends on is either in the key of the cached
+call (the options) or read again in each call (the state of the backends, such as torch's default dtype).
 
-`fast_to_numpy` and `fast_from_numpy` make all checks of the fast path in each call, and return None for an
-array that they do not convert. Then the function declines too, as it does for an array of an unknown kind.
+A compiled function returns None to decline: for an array of a kind that was not planned yet, for an array
+that `fast_to_numpy` or `fast_from_numpy` does not convert, and if a step fails. The caller then plans the
+call, and an error comes from that plan, with its explanation.
 
-The functions are closures that call each other. A loop over the steps would take half as long again.
+The functions are closures that call each other, because a loop over the steps takes 1.6 times as long.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from xbridge._plan.reuse import holds_for_others, suit_any_view
 from xbridge._plan.steps import Options, Step
 from xbridge._registry.call_cache import (
     CallKey,
+    are_both_immutable,
     cache_version,
     cached,
     decline,
-    is_by_address,
     lookup,
     lookup_direct,
     record,
@@ -56,27 +56,31 @@ if TYPE_CHECKING:
     Convert = Callable[[Any], Any]
     Kinds = dict[object, Convert]
     State = Callable[[], object]
-    Step_ = tuple[Callable[..., Any], tuple[Any, ...]]
+    StepCall = tuple[Callable[..., Any], tuple[Any, ...]]
 
-FEW = 16
-"""The most leaves and containers of a small tree. To convert more arrays together takes less time."""
+MAX_SMALL_TREE = 16
+"""The most leaves and containers of a small tree. In a larger one, converting arrays together is faster."""
 
 _CONTAINERS = (dict, list, tuple)
 _LITERALS = (str, bytes, *NUMBERS, type(None))
-_NO_ARRAYS = frozenset((*_CONTAINERS, *_LITERALS))
+_NOT_ARRAYS = frozenset((*_CONTAINERS, *_LITERALS))
 
 _is_writable = attrgetter("flags.writeable")
-"""Only the host makes an array that can be written."""
+"""Tell a writable host array from a read-only one. Only `to_numpy` has the option `writable`, so only host
+arrays are asked."""
 
 _FAILURES = (XBridgeError, *FOREIGN_ERRORS)
-"""What a step of a plan may raise. An error of `fast_from_numpy` is a fault of a backend, which is shown."""
+"""The errors of a step that make a call decline. The plan that follows fails too, and explains the error.
+
+Errors of `fast_to_numpy` and `fast_from_numpy` are not caught: they are bugs of a backend, which users see.
+"""
 
 _COPYING = (_host.copy, _host.astype, _host.astype_checked)
-"""Operations whose result is new and dense."""
+"""Operations on the host whose result is a new array without gaps, which `fast_from_fresh` may take over."""
 
 
 class Recorder(NamedTuple):
-    """How a conversion is cached: the options that its caller gave, and the version when it began."""
+    """What is needed to cache a conversion: the options of the call, and the cache version when it began."""
 
     options: CallOptions
     version: int
@@ -86,28 +90,28 @@ class Recorder(NamedTuple):
 
 
 @traced_as(lambda *_: decline)
-def converter(name: str, cls: type, options: CallOptions) -> Convert:
-    """Return the function that converts ordinary arrays of a type without a plan, or declines.
+def find_converter(name: str, cls: type, options: CallOptions) -> Convert:
+    """Return a function that converts arrays of type `cls` without a plan, or returns None to decline.
 
-    The options were checked.
+    The options must have been checked: `lookup` compares only their flags.
     """
     key = ("convert", name, cls, None, *options)
     known = lookup(key, options.copy, options.requires_grad, options.writable)
     plain = lookup_direct(name, cls) if options.are_plain() else decline
     if known is decline:
         return plain
-    return known if plain is decline else _either(plain, known)
+    return known if plain is decline else _try_in_order(plain, known)
 
 
 def repeat(name: str, x: Array, options: CallOptions) -> Array | None:
-    """Return the result of a call as one before; None if it has to be planned."""
-    return converter(name, type(x), options)(x)
+    """Convert an array with a cached call; return None if the conversion has to be planned."""
+    return find_converter(name, type(x), options)(x)
 
 
-def state_of(source: Backend, target: Backend, options: Options) -> State | None:
-    """Return a function that reads the state which plans depend on.
+def state_reader(source: Backend, target: Backend, options: Options) -> State | None:
+    """Return a function that reads the state that plans depend on, such as torch's default dtype.
 
-    Return None if a plan is not to be cached: a backend does not report its state, or a compiler traces.
+    Return None if plans cannot be cached: a backend does not report its state, or a compiler is tracing.
     """
     if options.compiled or target.is_tracing():
         return None
@@ -121,22 +125,25 @@ def state_of(source: Backend, target: Backend, options: Options) -> State | None
 
 
 def record_plan(recorder: Recorder, x: Array, plan: Plan, state: State, before: object) -> None:
-    """Cache what was planned for an array, for others of its kind. `before` is the state before planning."""
+    """Cache the plan of an array for others of its kind.
+
+    `before` is the state before planning. A plan is not cached if the state has changed since.
+    """
     source, target, info, _, _, device = plan.conversion
     if type(x) not in source.fast_types or info.dtype not in DTYPES or not recorder.options.are_constant():
         return
     if {info.device, device} != {CPU}:
-        move = _between_devices(recorder.options, plan)
+        move = _find_mover(recorder.options, plan)
         if move:
             record(recorder.options.key("convert", target.name, type(x)), recorder.version, move)
         return
     if not holds_for_others(plan):
         return
-    found = _within(source, x, plan) if source is target else _between(x, plan)
+    found = _find_within(source, x, plan) if source is target else _find_between(x, plan)
     if found and state() == before:
         key = recorder.options.key("convert", target.name, type(x))
         kind: object = (*found.kind, before)
-        if source is target and source.name == HOST:  # which has no state
+        if source is target and source.name == HOST:  # NumPy has no state: a lookup less in each call
             (kind,) = found.kind
             choose = partial(found.choose, state=None)
         else:
@@ -144,8 +151,8 @@ def record_plan(recorder: Recorder, x: Array, plan: Plan, state: State, before: 
         record(key, recorder.version, found.convert, kind, choose)
 
 
-def _between_devices(options: CallOptions, plan: Plan) -> Convert | None:
-    """Return the function that moves ordinary arrays to or from a device; None if a plan does more."""
+def _find_mover(options: CallOptions, plan: Plan) -> Convert | None:
+    """Return a function that moves arrays to or from a device; None if the plan does more than a move."""
     source, target, ops = plan.conversion.source, plan.conversion.target, [step.op for step in plan.steps]
     if not options._replace(device=None).are_plain():
         return None
@@ -157,93 +164,97 @@ def _between_devices(options: CallOptions, plan: Plan) -> Convert | None:
 
 
 def record_scalar(recorder: Recorder, name: str, cls: type) -> None:
-    """Cache what was recorded for the array of a scalar, for other scalars of its type."""
-    convert = converter(name, get(HOST).array_types[0], recorder.options)
+    """Cache the conversion of a scalar, which becomes a host array first.
+
+    The conversion of that array must have been cached already.
+    """
+    convert = find_converter(name, get(HOST).array_types[0], recorder.options)
     if convert is decline or recorder.options.copy is False:
         return
     read = partial(import_array, must_share=False, fetch=False)
-    record(recorder.options.key("convert", name, cls), recorder.version, both(read, convert))
+    record(recorder.options.key("convert", name, cls), recorder.version, compose(read, convert))
 
 
-class _Found(NamedTuple):
-    """What is done with arrays of a kind, and how their kind is found."""
+class _Repetition(NamedTuple):
+    """How to repeat a plan: for which kind of arrays, by which function, and how to find the kind."""
 
     kind: tuple[object, ...]
     convert: Convert
     choose: Callable[..., Convert]
-    """Return the function that finds the kind of an array in a table, for the table and the state."""
+    """Take the table of kinds and the state reader; return the function that looks up the kind of an array
+    and converts it."""
 
 
-def _within(backend: Backend, x: Array, plan: Plan) -> _Found | None:
-    """Return how its own library converts the kind of an array; None if it does not name the kind."""
+def _find_within(backend: Backend, x: Array, plan: Plan) -> _Repetition | None:
+    """Return how to repeat a plan within one library; None if its backend does not name the array's kind."""
     look, graph, options = backend.plan_kind, backend.plan_graph, plan.conversion.options
-    # A transform runs over arrays without values, which no check can read.
+    # `plan_graph` also says None inside a transform, whose arrays have no values that a check could read.
     if backend.autograd and (options.grad or options.requires_grad or plan.checks):
-        look = look and graph and _both_kinds(look, graph)
+        look = look and graph and _pair_kinds(look, graph)
     if options.writable is not None:
-        look = look and _both_kinds(look, _is_writable)
+        look = look and _pair_kinds(look, _is_writable)
     kind = look(x) if look else None
     if look is None or kind is None:
         return None
     steps = [_call_of(step, backend, x) for step in plan.steps]
-    return _Found((kind,), _in_turn(steps), partial(_by_kind, look, failures=_FAILURES))
+    return _Repetition((kind,), _compose_steps(steps), partial(_dispatch_on_kind, look, failures=_FAILURES))
 
 
-def _call_of(step: Step, backend: Backend, x: Array) -> Step_:
+def _call_of(step: Step, backend: Backend, x: Array) -> StepCall:
     """Return the function of a step within a library, with its arguments."""
     if backend.name == HOST and step.op == "astype":
         return _host.caster(x.dtype, *step.args), ()
     return getattr(step.module, step.op), step.args
 
 
-def _between(x: Array, plan: Plan) -> _Found | None:
+def _find_between(x: Array, plan: Plan) -> _Repetition | None:
     """Return how the kind of an array gets to another library; None if the way depends on more."""
     source, options = plan.conversion.source, plan.conversion.options
-    plain, pending, host = _without_changes(type(x), plan), source.plan_pending, source.fast_to_numpy(x)
+    plain, pending, host = _find_unconditional(type(x), plan), source.plan_pending, source.fast_to_numpy(x)
     look = None if source.name == HOST else source.fast_to_numpy
     shares = options == Options(writable=True)
-    choose: Callable[..., Convert] = partial(_by_view, look, plain, pending, shares)
+    choose: Callable[..., Convert] = partial(_dispatch_on_view, look, plain, pending, shares)
     kind: tuple[object, ...]
     convert: Convert | None
     if host is None:
         kind = (pending(x) if pending else None,)
-        convert = None if kind == (None,) else _from_pending(plan)
+        convert = None if kind == (None,) else _compile_pending(plan)
     elif plain:
         kind, convert = (), plain
     else:
-        kind, convert = (host.dtype, host.flags.num), _from_view(host, plan)
+        kind, convert = (host.dtype, host.flags.num), _compile_view(host, plan)
     if source.autograd and (options.grad == "keep" or options.requires_grad):
         if source.plan_graph is None:
             return None
-        choose = partial(_without_graph, source.plan_graph, choose)
-    return _Found(kind, convert, choose) if convert else None
+        choose = partial(_decline_graphs, source.plan_graph, choose)
+    return _Repetition(kind, convert, choose) if convert else None
 
 
-def _without_changes(cls: type, plan: Plan) -> Convert | None:
-    """Return the function that converts arrays of a type if the options change nothing, else None."""
+def _find_unconditional(cls: type, plan: Plan) -> Convert | None:
+    """Return the function that converts any array of a type, if the options change nothing; else None."""
     target, options = plan.conversion.target, plan.conversion.options
     if options._replace(device=None, grad=None) != Options() or options.grad == "keep":
         return None
     if options == Options():
-        return decline  # the caller has tried it
+        return decline  # `find_converter` and the public functions try this one first
     return lookup_direct(target.name, cls)
 
 
-def _from_pending(plan: Plan) -> Convert | None:
-    """Return what a plan does with an array on which an operation is pending; None if the target declines it.
+def _compile_pending(plan: Plan) -> Convert | None:
+    """Compile a plan for arrays on which an operation is pending; return None if the target declines them.
 
-    That operation makes new memory, so its strides do not matter.
+    Such a plan applies to any strides, because the pending operation makes new memory.
     """
     at = [step.op for step in plan.steps].index("to_numpy") + 1
-    own = [(_declining(getattr(step.module, step.op)), step.args) for step in plan.steps[:at]]
-    then = _on_host(plan.steps[at:], plan.conversion.target, native_dtype(plan.conversion.info.dtype))
-    return None if then is None else _in_turn([*own, *then])
+    own = [(_decline_on_error(getattr(step.module, step.op)), step.args) for step in plan.steps[:at]]
+    then = _compile_on_host(plan.steps[at:], plan.conversion.target, native_dtype(plan.conversion.info.dtype))
+    return None if then is None else _compose_steps([*own, *then])
 
 
-def _from_view(host: HostArray, plan: Plan) -> Convert | None:
-    """Return what a plan does with the view that `fast_to_numpy` returns; None if it depends on more."""
+def _compile_view(host: HostArray, plan: Plan) -> Convert | None:
+    """Compile a plan for views that `fast_to_numpy` returns; None if it depends on more than their kind."""
     source, target = plan.conversion.source, plan.conversion.target
-    if is_by_address(source, target):
+    if are_both_immutable(source, target):
         return None
     at = [step.op for step in plan.steps].index("to_numpy")
     # `fast_to_numpy` detaches the array, and its view is read-only if it has to be.
@@ -255,20 +266,25 @@ def _from_view(host: HostArray, plan: Plan) -> Convert | None:
     steps = [*first, *then]
     if not suit_any_view(steps, host, plan):
         return None
-    calls = _on_host(steps, target, host.dtype)
-    return None if calls is None else _in_turn(calls)
+    calls = _compile_on_host(steps, target, host.dtype)
+    return None if calls is None else _compose_steps(calls)
 
 
-def _on_host(steps: Sequence[Step], target: Backend, dtype: np.dtype[Any]) -> list[Step_] | None:
-    """Return the functions of the steps with their arguments. The fast path makes the target's array.
+def _compile_on_host(steps: Sequence[Step], target: Backend, dtype: np.dtype[Any]) -> list[StepCall] | None:
+    """Return the functions of the steps that follow `to_numpy`, with their arguments.
 
-    Return None if the target would decline each array of the dtype after it was copied.
+    `from_numpy` is replaced by `fast_from_numpy`, which also checks the view. A trial with one element finds
+    out if the target accepts the dtype. Return None if it does not.
     """
-    calls: list[Step_] = []
+    calls: list[StepCall] = []
     for step in steps:
         if step.op == "from_numpy":
             if target.name != HOST:
-                take = _declining(target.from_numpy) if target.assumes_immutable else target.fast_from_numpy
+                take = (
+                    _decline_on_error(target.from_numpy)
+                    if target.assumes_immutable
+                    else target.fast_from_numpy
+                )
                 calls.append((take, ()))
         elif step == Step(_host, "astype", step.args[:1], step.copy_reason) and calls[-1:] == [
             (_host.check_cast, step.args)
@@ -276,24 +292,24 @@ def _on_host(steps: Sequence[Step], target: Backend, dtype: np.dtype[Any]) -> li
             calls[-1] = (_host.astype_checked, step.args)
         else:
             fn = getattr(step.module, step.op)
-            calls.append((_declining(fn) if step.module is target else fn, step.args))
+            calls.append((_decline_on_error(fn) if step.module is target else fn, step.args))
     trial = _host.ones(dtype)
-    if _in_turn(calls)(trial) is None:
+    if _compose_steps(calls)(trial) is None:
         return None
     made_by = [fn for fn, _ in calls[-2:]]
     if target.fast_from_fresh and made_by in [[fn, target.fast_from_numpy] for fn in _COPYING]:
         shorter = [*calls[:-1], (target.fast_from_fresh, ())]
-        return calls if _in_turn(shorter)(trial) is None else shorter
+        return calls if _compose_steps(shorter)(trial) is None else shorter
     return calls
 
 
 # -- by the kind of an array -------------------------------------------------------------------------
 
 
-def _both_kinds(
+def _pair_kinds(
     look: Callable[[Array], object], other: Callable[[Array], object]
 ) -> Callable[[Array], object]:
-    """Return a function that returns two facts of an array; None if one of them is not known."""
+    """Return a function that names a kind by two functions; None if one of them cannot name it."""
 
     def both_kinds(x: Array) -> object:
         one, two = look(x), other(x)
@@ -302,7 +318,7 @@ def _both_kinds(
     return both_kinds
 
 
-def _by_view(
+def _dispatch_on_view(
     look: Convert | None,
     plain: Convert | None,
     pending: Convert | None,
@@ -310,15 +326,27 @@ def _by_view(
     kinds: Kinds,
     state: State,
 ) -> Convert:
-    """Return the function that finds what to do by the view of the host, or by what is pending.
+    """Return the function that finds the conversion by the host's view of an array, or by what is pending.
 
-    An array of the host's own library is its own view. With `shares`, a view that can be written is the
-    result.
+    Parameters
+    ----------
+    look : callable or None
+        Makes the view. None for host arrays, which are their own view.
+    plain : callable or None
+        Converts every array without a look at the kind, if the options change nothing.
+    pending : callable or None
+        Names the kind of an array that has no view, because an operation is pending on it.
+    shares : bool
+        Whether a view that can be written is the result.
+    kinds : dict
+        The conversion for each kind.
+    state : callable
+        Reads the state of the backends.
     """
     find = kinds.get
-    others = _by_kind(pending, kinds, state) if pending else decline
+    others = _dispatch_on_kind(pending, kinds, state) if pending else decline
     if plain:
-        return _either(plain, others) if pending else plain
+        return _try_in_order(plain, others) if pending else plain
 
     def convert(x: Array) -> Array | None:
         host = look(x) if look else x
@@ -327,25 +355,28 @@ def _by_view(
         flags = host.flags
         if shares and flags.writeable:
             return host
+        # `flags.num` has all of NumPy's flags in one integer. A plan depends on no more of a view than its
+        # flags and dtype, because `suit_any_view` lets no other plan be cached.
         known = find((host.dtype, flags.num, state()))
         try:
             y = None if known is None else known(host)
-        except XBridgeError:  # a value is lost: the plan says so in words about this array
+        except XBridgeError:  # a value would be lost: the plan finds it too, and names this array
             y = None
         return others(x) if y is None else y
 
     return convert
 
 
-def _without_graph(
+def _decline_graphs(
     graph: Callable[[Array], tuple[bool, ...] | None],
     choose: Callable[[Kinds, State], Convert],
     kinds: Kinds,
     state: State,
 ) -> Convert:
-    """Return what `choose` returns, for arrays without a graph: a plan refuses the others.
+    """Return the function that `choose` makes, which now declines arrays with a graph.
 
-    A view does not show the graph. It is read-only for an array with a graph, but for others too.
+    Only a plan may refuse those. The view of an array does not tell them from others: it is read-only for an
+    array with a graph, but also for other reasons.
     """
     convert = choose(kinds, state)
 
@@ -356,34 +387,38 @@ def _without_graph(
     return without_graph
 
 
-def _by_kind(
+def _dispatch_on_kind(
     look: Callable[[Array], object],
     kinds: Kinds,
     state: State | None,
     failures: tuple[type[Exception], ...] = (XBridgeError,),
 ) -> Convert:
-    """Return the function that finds what to do by the kind that the backend names, and its state if any."""
+    """Return the function that finds the conversion by the kind that `look` names, and by any state."""
     find = kinds.get
 
     def convert(x: Array) -> Array | None:
         known = find((look(x), state()) if state else look(x))
         try:
             return None if known is None else known(x)
-        except failures:  # a value is lost, or the memory was freed: the plan says so in its own words
+        except failures:  # a value would be lost, or the memory was freed: the plan fails too, and says why
             return None
 
     return convert
 
 
-# -- one function of several -------------------------------------------------------------------------
+# -- composition of functions ------------------------------------------------------------------------
 
 
-def _in_turn(steps: list[Step_]) -> Convert:
-    """Return one function that does all steps; None as soon as one returns None."""
-    return reduce(both, [_bound(fn, args) if args else fn for fn, args in steps]) if steps else unchanged
+def _compose_steps(steps: list[StepCall]) -> Convert:
+    """Return one function that runs all steps in order, and declines as soon as one declines."""
+    return (
+        reduce(compose, [_bind_arguments(fn, args) if args else fn for fn, args in steps])
+        if steps
+        else unchanged
+    )
 
 
-def _either(first: Convert, other: Convert) -> Convert:
+def _try_in_order(first: Convert, other: Convert) -> Convert:
     def convert(x: Any) -> Any:
         y = first(x)
         return other(x) if y is None else y
@@ -391,8 +426,8 @@ def _either(first: Convert, other: Convert) -> Convert:
     return convert
 
 
-def both(first: Convert, then: Convert) -> Convert:
-    """Return the function that does one thing after the other; None as soon as one returns None."""
+def compose(first: Convert, then: Convert) -> Convert:
+    """Return the function that calls `first`, then `then` with its result, and declines if `first` does."""
 
     def convert(x: Any) -> Any:
         y = first(x)
@@ -401,8 +436,8 @@ def both(first: Convert, then: Convert) -> Convert:
     return convert
 
 
-def _declining(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of a step that declines where the library fails."""
+def _decline_on_error(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of a step, which declines if the library raises."""
 
     def step(*args: Any) -> Any:
         try:
@@ -413,22 +448,23 @@ def _declining(fn: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def _bound(fn: Callable[..., Any], args: tuple[Any, ...]) -> Convert:
+def _bind_arguments(fn: Callable[..., Any], args: tuple[Any, ...]) -> Convert:
     if len(args) == 1:
         (arg,) = args
         return lambda x: fn(x, arg)
     return lambda x: fn(x, *args)
 
 
-def each(converters: Sequence[Convert | None]) -> Callable[[Sequence[Any]], list[Any] | None]:
-    """Return the function that converts as many arguments, each by its own converter; without one, it stays.
+def convert_each(converters: Sequence[Convert | None]) -> Callable[[Sequence[Any]], list[Any] | None]:
+    """Return a function that converts item i of a sequence by converter i, or leaves it if that is None.
 
     The function declines as soon as one of the converters does.
     """
+    # A comprehension could not stop at the first None, and would convert the other arrays for nothing.
 
     def convert(xs: Sequence[Any]) -> list[Any] | None:
         made = []
-        for one, x in zip(converters, xs):  # noqa: B905 -- as many as there are arguments
+        for one, x in zip(converters, xs):  # noqa: B905 -- the key of the call has the number of arguments
             y = x if one is None else one(x)
             if y is None and x is not None:
                 return None
@@ -443,14 +479,14 @@ def each(converters: Sequence[Convert | None]) -> Callable[[Sequence[Any]], list
 
 @traced_as(no_result)
 def repeat_asarray(x: Any, name: str | None, options: CallOptions) -> Array | None:
-    """Return the result of `asarray` without `like`, as of a call before; None if it has to be planned."""
+    """Return the result of `asarray` without `like` by a cached call; None if it has to be planned."""
     return lookup(options.key("asarray", name, type(x), type(None)), options.copy, options.requires_grad)(x)
 
 
 def record_asarray(
     key: CallKey, version: int, convert: Convert, near: Source | None, *, with_like: bool
 ) -> None:
-    """Cache what `asarray` does with an object. `near` is `like` if that gave the device."""
+    """Cache a call of `asarray`. `near` is `like` if the call took the device from it."""
     look = near.backend.device_of if near else None
 
     def convert_like(obj: Any, like: Array) -> Array | None:
@@ -464,7 +500,7 @@ def record_asarray(
 def repeat_align(
     xs: tuple[Array, ...], choice: TargetChoice, options: CallOptions
 ) -> tuple[Array, ...] | None:
-    """Return the result of a call of `align` as one before; None if it has to be planned."""
+    """Return the result of `align` by a cached call; None if it has to be planned."""
     key = ("align", choice.name, tuple([type(x) for x in xs]), type(choice.like), *options)
     made: tuple[Array, ...] | None = lookup(key, options.copy)(xs, choice.like)
     return made
@@ -473,12 +509,14 @@ def repeat_align(
 def record_align(
     key: CallKey, recorder: Recorder, name: str, sources: list[Source], near: Source | None, *, free: bool
 ) -> None:
-    """Cache what `align` did with arrays of these types. The device is that of `near`, an input or `like`.
+    """Cache a call of `align` for arguments of these types.
 
-    With `free`, the arrays decide the target. One of another library than the first does if it is followed.
+    The call took the device from `near`, which is an argument or `like`. With `free`, the arguments decided
+    the target too. Then the cached call declines if an array of another library is followed by autograd or
+    by a transform, because that array would decide.
     """
     converters = [
-        None if source.is_number() else converter(name, type(source.array), recorder.options)
+        None if source.is_number() else find_converter(name, type(source.array), recorder.options)
         for source in sources
     ]
     if decline in converters:
@@ -487,7 +525,7 @@ def record_align(
     at = sources.index(near) if near in sources else None
     others = [(i, x.backend) for i, x in enumerate(sources) if free and x.backend.name != name]
     could_decide = [(i, follows) for i, other in others if (follows := other.follows)]
-    convert = each(converters)
+    convert = convert_each(converters)
 
     def aligned(xs: Sequence[Array], like: Array) -> tuple[Array, ...] | None:
         for i, follows in could_decide:
@@ -507,18 +545,17 @@ def record_align(
 
 @traced_as(no_result)
 def record_tree(name: str | ModuleType, options: CallOptions, *, scalars: bool) -> None:
-    """Cache what a call with these options does, which succeeded for one tree, for small ones.
+    """Cache a call that succeeded for one tree, for all small trees of dicts, lists and tuples.
 
-    The walk of `flatten` finds out what a tree consists of. For a few arrays, that takes longer than their
-    conversion.
+    In such a tree the walk of `flatten`, which supports any container, takes longer than the conversions.
     """
     version, key = cache_version(), options.key("tree", name, NUMBERS if scalars else ())
     if options.are_constant(name) and key not in cached:
         record(key, version, _tree_converter(get(name).name, options, scalars=scalars))
 
 
-class _Leaves(dict[type, "Convert | None"]):
-    """What converts the leaves of each type, which is found out once; None for containers."""
+class _LeafConverters(dict[type, "Convert | None"]):
+    """The converter for the leaves of each type, found at first use; None for containers."""
 
     def __init__(self, find: Callable[[type], Convert]) -> None:
         super().__init__(dict.fromkeys(_CONTAINERS))
@@ -526,30 +563,30 @@ class _Leaves(dict[type, "Convert | None"]):
 
     def __missing__(self, cls: type) -> Convert:
         found = self._find(cls)
-        if found is not decline:  # more may be known when it is asked again
+        if found is not decline:  # a later call may have cached a conversion
             self[cls] = found
         return found
 
 
 def _tree_converter(name: str, options: CallOptions, *, scalars: bool) -> Convert:
-    """Return the function that converts small trees, or declines: each type of a leaf has a converter."""
-    converters = _Leaves(partial(_leaf_converter, name, options=options, scalars=scalars))
+    """Return the function that converts small trees, or declines. It looks up a converter by type of leaf."""
+    converters = _LeafConverters(partial(_leaf_converter, name, options=options, scalars=scalars))
 
     def convert(tree: Any, around: list[Any] | None = None) -> Any:
-        """Convert a tree. `around` are the leaves and containers of that around it."""
+        """Convert a tree. `around` lists the leaves and containers found so far, for a nested tree."""
         cls = type(tree)
         if cls is tuple:
-            form = xs = tree
+            items = xs = tree
         elif cls is dict:
-            form = tree.copy()  # another thread may change it
-            xs = form.values()
+            items = tree.copy()  # another thread may change the tree meanwhile
+            xs = items.values()
         elif cls is list:
-            form = xs = tree.copy()
+            items = xs = tree.copy()
         else:
             return None
         seen = [] if around is None else around
         seen += xs
-        if len(seen) > FEW:
+        if len(seen) > MAX_SMALL_TREE:
             return None
         made = []
         for x in xs:
@@ -557,30 +594,30 @@ def _tree_converter(name: str, options: CallOptions, *, scalars: bool) -> Conver
             y = one(x) if one else convert(x, seen)
             if y is None and x is not None:
                 if one:
-                    converters.pop(type(x), None)
+                    converters.pop(type(x), None)  # the plan that follows may cache a better one
                 return None
             made.append(y)
         if around is None and len(set(map(id, seen))) < len(seen):
-            arrays = [id(x) for x in seen if type(x) not in _NO_ARRAYS]
-            if len(set(arrays)) < len(arrays):  # an array that occurs several times is converted once
+            arrays = [id(x) for x in seen if type(x) not in _NOT_ARRAYS]
+            if len(set(arrays)) < len(arrays):  # the full walk converts a repeated array once
                 return None
         if cls is dict:
-            return dict(zip(form, made))  # noqa: B905 -- as many as there are keys
+            return dict(zip(items, made))  # noqa: B905 -- as many as there are keys
         return tuple(made) if cls is tuple else made
 
     return convert
 
 
 def _leaf_converter(name: str, cls: type, options: CallOptions, *, scalars: bool) -> Convert:
-    """Return the function that converts the leaves of a type, or declines."""
+    """Return the function that converts leaves of a type, or one that declines."""
     if cls in NUMBERS and scalars:
         known = cached.get(options._replace(writable=None).key("asarray", name, cls, type(None)), decline)
-        return both(known, _host.as_readonly) if options.writable is False else known
+        return compose(known, _host.as_readonly) if options.writable is False else known
     if cls in _LITERALS:
         return unchanged
     if not are_arrays(cls) or str(options.device).partition(":")[0] not in ("None", CPU):
-        return decline  # arrays that go to a device are moved together
+        return decline  # arrays are moved to a device together, by a plan for all of them
     source = backend_for(cls)
     if name == HOST and options.are_plain() and source and source.fetch_many:
-        return lookup_direct(name, cls)  # and so are those that come from there
-    return converter(name, cls, options)
+        return lookup_direct(name, cls)  # arrays on a device are fetched together, so no single move here
+    return find_converter(name, cls, options)

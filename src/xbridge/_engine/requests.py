@@ -1,4 +1,4 @@
-"""Requests that are mistaken: arguments in the wrong order, and inputs that belong to another function."""
+"""Recognize mistaken calls: arguments in the wrong order, and inputs that belong to another function."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from xbridge._engine.source import Source
 
 
-def requested(x: object, name: str | ModuleType, verb: str = "to_backend") -> tuple[Backend, Source]:
-    """Return the target and the source of a conversion."""
+def resolve_request(x: object, name: str | ModuleType, verb: str = "to_backend") -> tuple[Backend, Source]:
+    """Return the target and the source of a conversion, or raise an error that corrects the call."""
     refuse_order(x, name, verb)
     target, source = get(name), resolve_source(x)
     if source.is_literal() and not hasattr(type(x), "_fields"):
@@ -29,7 +29,7 @@ def requested(x: object, name: str | ModuleType, verb: str = "to_backend") -> tu
 
 
 def refuse_order(x: object, name: object, verb: str) -> None:
-    """Raise an error if a name stands before its array, or a dtype in its place."""
+    """Raise an error if the name of the backend comes before the array, or a dtype stands in its place."""
     if isinstance(name, (str, ModuleType)):
         return
     if type(x) is str and x in known_backends():

@@ -1,4 +1,4 @@
-"""Resolve an input: find the backend of an array, and import the arrays of unregistered libraries."""
+"""Find the backend of an input, and import arrays of libraries that have no backend."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from xbridge.errors import OptionError, UnsupportedArrayError, type_of
 
 
 class TargetChoice(NamedTuple):
-    """What the caller names as the target of several inputs: a backend, an array of it, both or neither."""
+    """The arguments that choose the target of several inputs: a backend, an array of it, both or neither."""
 
     name: str | ModuleType | None = None
     like: Array | None = None
 
 
 class Source:
-    """An input and its backend, which is the host for an input that no backend owns."""
+    """An input and its backend. An input that no backend owns has that of the host, which imports it."""
 
     __slots__ = ("_info", "array", "backend", "foreign", "is_array")
 
@@ -38,7 +38,7 @@ class Source:
         self.is_array = is_array
         """True if `array` is an array of the backend: not a scalar, an exporter, a number or a list."""
         self.foreign = foreign
-        """True if no backend owns the input, so that every conversion takes the input out of its library."""
+        """True if no backend owns the input. Then every conversion leaves the library of the input."""
         self._info: ArrayInfo | None = None
 
     def info(self) -> ArrayInfo:
@@ -47,8 +47,8 @@ class Source:
             self._info = self.backend.array_info(self.array)
         return self._info
 
-    def home(self) -> tuple[str, Device, str]:
-        """Return the backend, device and dtype of the array, from its description if there is one."""
+    def location(self) -> tuple[str, Device, str]:
+        """Return the name of the backend, the device and the dtype of the array."""
         backend, info = self.backend, self._info
         if info is None:
             return backend.name, backend.device_of(self.array), backend.dtype_of(self.array)
@@ -67,7 +67,7 @@ class Source:
         return not self.is_array and not self.foreign
 
     def is_followed(self) -> bool:
-        """Return True if a graph or a transform follows the array."""
+        """Return True if autograd or a transform follows the array."""
         backend = self.backend
         if backend.follows is None:
             return False
@@ -82,7 +82,7 @@ class Source:
 
 
 def resolve_source(x: object) -> Source:
-    """Find the backend of an input. No element is read, so a compiler can trace the call."""
+    """Find the backend of an input by its type alone, which a compiler can trace."""
     backend = backend_for(type(x))
     if backend is None:
         return Source(x, get(HOST), is_array=False, foreign=True)
@@ -90,7 +90,7 @@ def resolve_source(x: object) -> Source:
 
 
 def resolve_like(like: object) -> Source:
-    """Resolve the array whose backend and device are asked for."""
+    """Resolve the argument `like`, which gives the backend and the device."""
     try:
         return import_source(resolve_source(like))
     except UnsupportedArrayError as error:
@@ -127,20 +127,21 @@ def import_source(
 
 
 def import_for(source: Source, target: Backend, options: Options) -> Source:
-    """Import an input as a conversion with these options needs it."""
+    """Import an input for a conversion to the target with these options."""
     fetch = target.host_only or options.device == CPU
     return import_source(source, target, must_share=options.copy is False, fetch=fetch)
 
 
 def device_for(source: Source, target: Backend, options: Options) -> Device:
-    """Return the device of an input that a conversion with these options imports."""
+    """Return the device of an input, which is imported if it has no backend."""
     return import_for(source, target, options).info().device
 
 
 def leading_index(sources: list[Source]) -> int | None:
     """Return the index of the input that decides the target: the first array, else the first scalar.
 
-    An array that a graph or a transform follows goes before those of other libraries, which would end it.
+    Of arrays of several libraries, the first that autograd or a transform follows decides: to convert it to
+    another library would end its graph.
     """
     arrays = [i for i, source in enumerate(sources) if not source.is_literal()]
     # No `next` with a default: the compiler of an older torch cannot follow it.

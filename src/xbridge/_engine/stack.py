@@ -1,7 +1,8 @@
 """Convert numbers, and nested lists of numbers and arrays.
 
-The target stacks the arrays of a list if one of them is its own. Otherwise the library of lazy arrays stacks
-them, so that they are computed together. Otherwise the host stacks views of all. Every element is read once.
+The arrays of a list are stacked by the target if one of them is its own, else by the library of lazy arrays,
+so that they are computed together, else by NumPy from views of all. Every element is read once. Plain arrays
+of one dtype and shape are stacked without a plan for each.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
 from xbridge._engine.execute import is_observed, run
-from xbridge._engine.repeat import Recorder, converter, repeat
+from xbridge._engine.repeat import Recorder, find_converter, repeat
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
 from xbridge._host.memory import NATIVE
@@ -63,30 +64,31 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_WIDE: dict[type, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
-"""The dtypes of NumPy for Python numbers."""
+_NUMBER_DTYPES: dict[type, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+"""NumPy's dtypes for Python numbers."""
 
-_NUMBERS = frozenset(NUMBERS)
+_NUMBER_TYPES = frozenset(NUMBERS)
 
 _dtype_and_shape = attrgetter("dtype", "shape")
 
 
 class _Element(NamedTuple):
-    """An array of a list, or a number beside arrays. The dtype of a number gives way to theirs."""
+    """An array of a list, or a number beside arrays."""
 
     source: Source
     info: ArrayInfo
     weak: bool
+    """True for a Python number, which takes the dtype of the arrays, as in NumPy's promotion."""
     scalar: bool
-    """True if it is a NumPy scalar, which goes to the device of the arrays."""
+    """True for a NumPy scalar, which goes to the device of the arrays."""
 
     def is_computed_for(self, stacker: Backend) -> bool:
-        """Return True if the stacker needs an array that its own library may compute with others."""
+        """Return True if the array must be computed for the stacker, and can be computed with others."""
         backend = self.source.backend
         return backend is not stacker and backend.materialize_many is not None
 
     def must_stay_exact(self, dtype: str) -> bool:
-        """Return True if the dtype might round a number or a readable integer. Only a named one may do so."""
+        """Return True if a cast to the dtype must be checked: it might round a number or an integer array."""
         if self.weak or category(self.info.dtype) != "int" or holds_every(self.info.dtype, dtype):
             return self.weak
         backend = self.source.backend
@@ -112,8 +114,8 @@ def choose_converter(source: Source) -> tuple[Callable[..., Array], Any, list[Ba
 def from_numbers(
     obj: object, target: Backend, options: Options, *, recorder: Recorder | None = None
 ) -> Array:
-    """Convert numbers, to the target's default dtypes unless one was named."""
-    named = _named(options)
+    """Convert numbers, to the target's default dtypes unless the caller named one."""
+    named = _explicit_dtype(options)
     device = destination(target, options.device, CPU)
     floating = None if named else target.default_dtype("float", device)
     host = sequences.literal(obj, floating, rounding=named is not None and is_inexact(named))
@@ -130,8 +132,8 @@ def from_arrays(nest: Nest, target: Backend, options: Options, *, recorder: Reco
     With `copy=False` the stack is empty, or an error was raised. A cast of an empty stack is an error too.
     """
     kinds = frozenset(map(type, nest.leaves))
-    whole = _at_once(nest.leaves, kinds, nest.shape, target, options)
-    whole = whole or _one_by_one(nest, target, options, recorder)
+    whole = _stack_at_once(nest.leaves, kinds, nest.shape, target, options)
+    whole = whole or _stack_described(nest, target, options, recorder)
     return convert(whole, target, options._replace(copy=options.copy and None), recorder=recorder)
 
 
@@ -149,12 +151,12 @@ def literal_converter(cls: type, target: Backend | None, options: Options, given
     fillers: dict[frozenset[type], _Filler] = {}
 
     def choose(kinds: frozenset[type], leaves: Sequence[Any]) -> _Filler:
-        if kinds <= _NUMBERS:
+        if kinds <= _NUMBER_TYPES:
             filler = _number_filler(kinds, target, options, given)
         elif kinds <= sequences.ROWS:
             filler = fill_from_rows
         else:
-            chosen = target or _leading(leaves, kinds)
+            chosen = target or _find_leading_backend(leaves, kinds)
             found = _stacker_filler(kinds, chosen, options, given) if chosen else None
             if found is None:
                 return decline
@@ -182,14 +184,14 @@ def _number_filler(
     kinds: frozenset[type], target: Backend | None, options: Options, given: CallOptions
 ) -> _Filler:
     """Return the function that makes an array of Python numbers of these types."""
-    host, named = get(HOST), _named(options)
+    host, named = get(HOST), _explicit_dtype(options)
     own = target or host
     key = options_of_stack(from_numbers, options, given).key("convert", own.name, host.array_types[0])
     # NumPy's dtypes of Python numbers are its default dtypes, so nothing more is done with the array.
     finish = unchanged if own is host and not named else as_found(lambda _: cached.get(key, decline))
     make, ends = sequences.array_of(kinds), None
     whole = int in kinds and kinds <= sequences.WHOLE
-    if whole and named and category(named) == "int" and named != _WIDE[int]:
+    if whole and named and category(named) == "int" and named != _NUMBER_DTYPES[int]:
         ends = exact_integers(named)
 
     def fill(obj: Any, _: object, __: object) -> Array | None:
@@ -197,7 +199,7 @@ def _number_filler(
         return None if numbers is None else finish(numbers)
 
     def fill_in_range(obj: Any, leaves: Sequence[Any], _: object) -> Array | None:
-        most = exact_integers(_WIDE[float] if named else own.default_dtype("float", CPU))[1] - 1
+        most = exact_integers(_NUMBER_DTYPES[float] if named else own.default_dtype("float", CPU))[1] - 1
         first, last = ends or (-most, most)
         return fill(obj, None, None) if sequences.are_between(leaves, first, last) else None
 
@@ -208,13 +210,13 @@ def _stacker_filler(
     kinds: frozenset[type], target: Backend, options: Options, given: CallOptions
 ) -> _Filler | None:
     """Return the function that stacks the arrays of a list of these types; None if they are planned."""
-    found = None if options.grad == "keep" else _stack_of(kinds, target, options)
+    found = None if options.grad == "keep" else _find_stack(kinds, target, options)
     if found is None:
         return None
     stack, owner = found
     asked = options_of_stack(from_arrays, options, given)
     asked = PLAIN if asked.are_plain() else asked
-    finish = as_found(lambda cls: converter(target.name, cls, asked))
+    finish = as_found(lambda cls: find_converter(target.name, cls, asked))
     cut = owner.detach if owner.autograd and owner is not target else None  # new memory needs no protection
 
     def fill(_: object, leaves: Sequence[Any], shape: tuple[int, ...] | None) -> Array | None:
@@ -226,7 +228,7 @@ def _stacker_filler(
     return fill
 
 
-def _leading(leaves: Sequence[Array], kinds: frozenset[type]) -> Backend | None:
+def _find_leading_backend(leaves: Sequence[Array], kinds: frozenset[type]) -> Backend | None:
     """Return the backend of the first array; None in doubt, for an array goes before a scalar."""
     if all(map(_is_scalar, kinds)):
         return get(HOST)
@@ -239,27 +241,29 @@ def _is_scalar(kind: type) -> bool:
 
 
 def options_of_stack(fn: Callable[..., Array], options: Options, given: CallOptions) -> CallOptions:
-    """Return the options with which a function converts its one array, of the options of the call."""
+    """Return the options with which a function of `choose_converter` converts the array that it has made."""
     if fn is convert:
         return given
-    return given._replace(dtype=given.dtype if fn is from_arrays else _named(options) or "default", copy=None)
+    return given._replace(
+        dtype=given.dtype if fn is from_arrays else _explicit_dtype(options) or "default", copy=None
+    )
 
 
-def _one_by_one(nest: Nest, target: Backend, options: Options, recorder: Recorder | None) -> Source:
-    """Stack arrays after each is described, and converted if the stacker needs it.
+def _stack_described(nest: Nest, target: Backend, options: Options, recorder: Recorder | None) -> Source:
+    """Stack arrays one by one: describe all, choose dtype, device and stacker, convert each for the stacker.
 
     With a recorder, the conversions are cached.
     """
-    elements = _elements(nest, target, options)
+    elements = _describe_elements(nest, target, options)
     _refuse_ragged(elements)
     shape = (*nest.shape, *elements[0].info.shape)
     _refuse_sharing(options, shape)
-    place = _one_place(elements, options)
-    _refuse_to_cut(elements, target, options)
-    named = _named(options)
+    place = _common_device(elements, options)
+    _refuse_cut_graph(elements, target, options)
+    named = _explicit_dtype(options)
     dtype = _common_dtype(elements, target, options, place)
 
-    stacker = _stacker(elements, target, options)
+    stacker = _choose_stacker(elements, target, options)
     if stacker.host_only:  # a sharded array is gathered if any device was named
         spot = None if options.device is None else CPU
     else:
@@ -271,7 +275,7 @@ def _one_by_one(nest: Nest, target: Backend, options: Options, recorder: Recorde
         narrow = False
     elif narrow:
         dtype = chosen(options.dtype, dtype, stacker, where)
-    if dtype in DTYPES:  # otherwise the stack would be computed before an error
+    if dtype in DTYPES:  # an error now, before the stack is computed
         check_destination(stacker, target, ArrayInfo(dtype, where, shape), options)
     _refuse_casts(elements, dtype, options)
     part = Options(spot, dtype, None, options.grad)
@@ -280,17 +284,19 @@ def _one_by_one(nest: Nest, target: Backend, options: Options, recorder: Recorde
     parts = [
         None
         if i in lazy
-        else _part(element, stacker, checked if narrow or element.must_stay_exact(dtype) else part, recorder)
+        else _convert_element(
+            element, stacker, checked if narrow or element.must_stay_exact(dtype) else part, recorder
+        )
         for i, element in enumerate(elements)
     ]
-    if lazy:  # a promotion loses no floating value, so to check all of them is to check the integers
+    if lazy:  # all are checked together: promotion loses no floating value, so only integers can fail
         computed = convert_all([elements[i].source for i in lazy], stacker, checked)
         for i, array in zip(lazy, computed, strict=True):
             parts[i] = array
 
     tracked = any(element.info.requires_grad for element in elements)
     requires_grad = tracked and any(stacker.array_info(one).requires_grad for one in parts)
-    info = _strong(elements)[0].info._replace(
+    info = _strong_elements(elements)[0].info._replace(
         dtype=dtype, device=where, shape=shape, requires_grad=requires_grad
     )
     stack = Step(
@@ -300,7 +306,7 @@ def _one_by_one(nest: Nest, target: Backend, options: Options, recorder: Recorde
     return Source(run(parts, plan), stacker)
 
 
-def _elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
+def _describe_elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
     options = options._replace(copy=None)  # `copy=False` is refused for the whole list
     given = [
         Source(sequences.literal(leaf, None), get(HOST)) if weak else resolve_source(leaf)
@@ -315,7 +321,7 @@ def _elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
 
 
 def _compute_unknown(sources: list[Source], target: Backend) -> None:
-    """Compute arrays on the host, if they leave their library and one of them has an unknown shape."""
+    """Compute the arrays of a library that has to know their shapes, unless it is the target itself."""
     backends = {source.backend for source in sources if not is_known(source.info().shape)} - {target}
     for backend in backends:
         places = [i for i, source in enumerate(sources) if source.backend is backend]
@@ -325,27 +331,29 @@ def _compute_unknown(sources: list[Source], target: Backend) -> None:
             sources[i] = Source(host, get(HOST))
 
 
-def _strong(elements: list[_Element]) -> list[_Element]:
-    """Return the elements that decide the dtype and the device, at least one."""
+def _strong_elements(elements: list[_Element]) -> list[_Element]:
+    """Return the elements that decide the dtype and the device: all but Python numbers. There is one."""
     return [element for element in elements if not element.weak]
 
 
-def _placed(elements: list[_Element]) -> list[_Element]:
-    """Return the elements that decide the device."""
-    return [element for element in _strong(elements) if not element.scalar] or _strong(elements)
+def _placing_elements(elements: list[_Element]) -> list[_Element]:
+    """Return the elements that decide the device: arrays, or scalars if there are no arrays."""
+    return [element for element in _strong_elements(elements) if not element.scalar] or _strong_elements(
+        elements
+    )
 
 
 def _common_dtype(elements: list[_Element], target: Backend, options: Options, place: Device) -> str:
     """Return the dtype of the stack, and raise if an integer does not fit."""
-    strong = _strong(elements)
+    strong = _strong_elements(elements)
     numbers = [element.source.array for element in elements if element.weak]
-    mixed, named = _is_mixed(elements), _named(options)
+    mixed, named = _is_mixed(elements), _explicit_dtype(options)
     if mixed and named:
         dtype = named
     elif mixed or numbers:
         own = all(element.source.backend is target for element in strong)
         weak = [sequences.sample(number) for number in numbers]
-        dtype = promoted([element.info.dtype for element in strong], weak, target if own else get(HOST))
+        dtype = promote_dtypes([element.info.dtype for element in strong], weak, target if own else get(HOST))
     else:
         dtype = strong[0].info.dtype
     for number in numbers:
@@ -355,8 +363,8 @@ def _common_dtype(elements: list[_Element], target: Backend, options: Options, p
     return dtype
 
 
-def promoted(dtypes: list[str], weak: list[complex], library: Backend) -> str:
-    """Promote dtypes by the rules of the library; by NumPy's if it has none for them."""
+def promote_dtypes(dtypes: list[str], weak: list[complex], library: Backend) -> str:
+    """Promote dtypes by the rules of a library, or by NumPy's if the library has none for them."""
     own = library.promote and library.promote(dtypes, weak)
     return own or sequences.promote(dtypes, weak)
 
@@ -365,20 +373,22 @@ def _is_mixed(elements: list[_Element]) -> bool:
     return len({element.info.dtype for element in elements}) > 1
 
 
-def _stacker(elements: list[_Element], target: Backend, options: Options) -> Backend:
+def _choose_stacker(elements: list[_Element], target: Backend, options: Options) -> Backend:
     """Return the backend that stacks the elements."""
-    place = _placed(elements)[0].info.device
+    place = _placing_elements(elements)[0].info.device
     own = any(element.source.backend is target for element in elements)
     there = CPU not in (place, options.device) and place in target.devices()
-    if own or there or (_named(options) and _is_mixed(elements)):
+    if own or there or (_explicit_dtype(options) and _is_mixed(elements)):
         return target
-    host, (first, *_) = get(HOST), _strong(elements)
+    host, (first, *_) = get(HOST), _strong_elements(elements)
     if is_numeric(first.info.dtype) and host.unsupported_dtype(first.info.dtype, CPU):
         return first.source.backend  # no other library has the dtype, so all elements are of this one
-    return _together([element.source for element in elements]) or host
+    return _find_lazy_backend([element.source for element in elements]) or host
 
 
-def _part(element: _Element, stacker: Backend, options: Options, recorder: Recorder | None) -> Array:
+def _convert_element(
+    element: _Element, stacker: Backend, options: Options, recorder: Recorder | None
+) -> Array:
     """Convert an element for the stacker."""
     source = element.source
     recorder = None if options.check_loss or source.foreign else recorder
@@ -393,13 +403,13 @@ def _part(element: _Element, stacker: Backend, options: Options, recorder: Recor
 
 
 @traced_as(no_result)
-def _at_once(
+def _stack_at_once(
     leaves: list[Array], kinds: frozenset[type], shape: tuple[int, ...], target: Backend, options: Options
 ) -> Source | None:
     """Stack plain arrays of one dtype and shape without a description of each; None in doubt."""
     if options.grad == "keep" or options.copy is False or is_observed(target):
         return None
-    found = _stack_of(kinds, target, options)
+    found = _find_stack(kinds, target, options)
     if found is None:
         return None
     stack, owner = found
@@ -409,7 +419,7 @@ def _at_once(
     return Source(row if owner is target else owner.detach(row), owner)  # new memory needs no protection
 
 
-def _stack_of(kinds: frozenset[type], target: Backend, options: Options) -> tuple[_Stack, Backend] | None:
+def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tuple[_Stack, Backend] | None:
     """Return the function that stacks plain arrays of these types, or returns None, and whose the stack is.
 
     Their own library stacks them, if it can check that they are alike. Otherwise the host stacks its views.
@@ -438,7 +448,7 @@ def _stack_of(kinds: frozenset[type], target: Backend, options: Options) -> tupl
     convert = _one_after_the_other(converters) if several or backend is not stacker else None
 
     def stack(leaves: list[Array], shape: tuple[int, ...]) -> Array | None:
-        given: list[Array] | None = _with_numbers(leaves, numbers, stacker, rules) if numbers else leaves
+        given: list[Array] | None = _convert_numbers(leaves, numbers, stacker, rules) if numbers else leaves
         if given is not None and convert:
             given = convert(given)
         if given is None:
@@ -463,7 +473,7 @@ def _stack_scalars(
 
 
 def _one_after_the_other(converters: dict[type, Convert]) -> Callable[[list[Array]], list[Array] | None]:
-    """Return the function that converts arrays, each by the converter for its type; None if one declines."""
+    """Return the function that converts arrays, each by the converter of its type; None if one declines."""
 
     def convert(xs: list[Array]) -> list[Array] | None:
         made = []
@@ -478,7 +488,7 @@ def _one_after_the_other(converters: dict[type, Convert]) -> Callable[[list[Arra
 
 
 def _stack_hosts(leaves: list[HostArray], shape: tuple[int, ...], host: Backend) -> Array | None:
-    """Stack views of the host."""
+    """Stack host arrays of one dtype and shape; return None for others."""
     dtype = leaves[0].dtype
     known = dtype in NATIVE or dtype.name in DTYPES  # NumPy computes the name in Python
     if not known or len(set(map(_dtype_and_shape, leaves))) > 1:
@@ -486,20 +496,20 @@ def _stack_hosts(leaves: list[HostArray], shape: tuple[int, ...], host: Backend)
     return host.stack(leaves, shape)
 
 
-def _with_numbers(
+def _convert_numbers(
     leaves: list[Array], kinds: frozenset[type], stacker: Backend, rules: Backend
 ) -> list[Array] | None:
-    """Replace Python numbers by host arrays of the first array's dtype; None if it is not the stack's.
+    """Replace Python numbers by host arrays of the first array's dtype; None if the stack may have another.
 
-    The arrays must have one dtype, or else are not stacked.
+    Only the first array is asked. If the others have another dtype, `stack_many` or NumPy declines later.
     """
     first = next(x for x in leaves if type(x) not in kinds)
     owner = backend_for(type(first))
     dtype = owner.dtype_of(first) if owner else ""
     if dtype not in DTYPES:
         return None
-    alike = all(stacker.cast_matches_numpy(_WIDE[kind], dtype, CPU) for kind in kinds)
-    if not alike or promoted([dtype], [kind() for kind in kinds], rules) != dtype:
+    alike = all(stacker.cast_matches_numpy(_NUMBER_DTYPES[kind], dtype, CPU) for kind in kinds)
+    if not alike or promote_dtypes([dtype], [kind() for kind in kinds], rules) != dtype:
         return None
     host = sequences.of_numbers([x for x in leaves if type(x) in kinds], dtype, kinds)
     if host is None:
@@ -511,24 +521,24 @@ def _with_numbers(
 def _promote_at_once(
     leaves: list[Array], target: Backend, options: Options, rules: Backend
 ) -> list[Array] | None:
-    """Cast the target's own arrays of several dtypes to that of the stack as before; None if that is new."""
+    """Cast the target's own arrays to their common dtype by cached calls; None if one of these is missing."""
     names = list(map(target.dtype_of, leaves))
-    kinds, named = list(dict.fromkeys(names)), _named(options)
+    kinds, named = list(dict.fromkeys(names)), _explicit_dtype(options)
     if len(kinds) < 2 or options.device not in (None, CPU):
         return None
     try:
-        dtype = named or promoted(kinds, [], rules)
-    except DTypeError:  # they have no common dtype, which the plan says after all else that is wrong
+        dtype = named or promote_dtypes(kinds, [], rules)
+    except DTypeError:  # there is no common dtype: the plan raises that, if no other error comes first
         return None
     if not (named or all(holds_every(name, dtype) for name in kinds)):
         return None  # an integer may be rounded
     asked = CallOptions(CPU, dtype, grad=options.grad)
-    casts = {kind: converter(target.name, kind, asked) for kind in set(map(type, leaves))}
+    casts = {kind: find_converter(target.name, kind, asked) for kind in set(map(type, leaves))}
     alike = [casts[type(x)](x) for x in leaves]
     return None if any(x is None for x in alike) else alike
 
 
-def _together(sources: list[Source]) -> Backend | None:
+def _find_lazy_backend(sources: list[Source]) -> Backend | None:
     """Return the backend of several lazy arrays; None if there is none."""
     for backend, source in {source.backend: source for source in sources}.items():
         if source.is_lazy() and sum(other.backend is backend for other in sources) > 1:
@@ -536,13 +546,13 @@ def _together(sources: list[Source]) -> Backend | None:
     return None
 
 
-def _named(options: Options) -> str | None:
-    """Return the dtype that was named."""
+def _explicit_dtype(options: Options) -> str | None:
+    """Return the dtype that the caller named; None for "nearest", "default" or none."""
     return None if options.dtype in UNNAMED else options.dtype
 
 
 def _refuse_overflow(numbers: HostArray, dtype: str, target: Backend, device: Device) -> None:
-    """Raise if an integer of the list does not fit. No integer wraps, not even to a named dtype."""
+    """Raise if an integer of a list does not fit the dtype, also if the caller named that dtype."""
     if not numbers.size or numbers.dtype.kind not in "iu" or category(dtype) != "int":
         return
     if not _fits(numbers, dtype):
@@ -555,14 +565,14 @@ def _refuse_overflow(numbers: HostArray, dtype: str, target: Backend, device: De
 
 
 def _fits(numbers: HostArray, dtype: str) -> bool:
-    """Return True if every one of these integers is in the range of an integer dtype."""
+    """Return True if all integers are in the range of an integer dtype."""
     least, most = exact_integers(dtype)
     return least <= int(numbers.min()) and int(numbers.max()) <= most
 
 
-def _one_place(elements: list[_Element], options: Options) -> Device:
+def _common_device(elements: list[_Element], options: Options) -> Device:
     """Return the device of the elements. Without a named device, all must be on one."""
-    places = _distinct(element.info.device for element in _placed(elements))
+    places = _unique(element.info.device for element in _placing_elements(elements))
     if options.device is None and len(places) > 1:
         raise DeviceError.build(
             "stack the arrays of this list", f"they are on {', '.join(places)}", "align(*arrays) first"
@@ -570,7 +580,7 @@ def _one_place(elements: list[_Element], options: Options) -> Device:
     return places[0]
 
 
-def _refuse_to_cut(elements: list[_Element], target: Backend, options: Options) -> None:
+def _refuse_cut_graph(elements: list[_Element], target: Backend, options: Options) -> None:
     tracked = any(element.info.requires_grad for element in elements)
     if options.grad == "keep" and tracked and not target.is_grad_enabled():
         raise GradientError.build(
@@ -581,7 +591,7 @@ def _refuse_to_cut(elements: list[_Element], target: Backend, options: Options) 
 
 
 def _refuse_ragged(elements: list[_Element]) -> None:
-    shapes = _distinct(element.info.shape for element in elements)
+    shapes = _unique(element.info.shape for element in elements)
     if len(shapes) > 1:
         unknown = not all(map(is_known, shapes))
         raise OptionError.build(
@@ -591,8 +601,8 @@ def _refuse_ragged(elements: list[_Element]) -> None:
         )
 
 
-def _distinct(things: Iterable[T]) -> list[T]:
-    """Return each thing once, in order. A size that is traced can be compared, but not hashed."""
+def _unique(things: Iterable[T]) -> list[T]:
+    """Return each thing once, in order, without hashes: a traced size can be compared, but not hashed."""
     found: list[T] = []
     for thing in things:
         if thing not in found:
@@ -601,7 +611,7 @@ def _distinct(things: Iterable[T]) -> list[T]:
 
 
 def _refuse_casts(elements: list[_Element], dtype: str, options: Options) -> None:
-    """Raise if arrays without elements would be cast with `copy=False`. Their byte order may change."""
+    """Raise if empty arrays would be cast with `copy=False`. A change of their byte order is no cast."""
     cast = next((element for element in elements if element.info.dtype != dtype), None)
     if options.copy is False and cast:
         raise CopyError.build(

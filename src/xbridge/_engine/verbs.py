@@ -1,7 +1,6 @@
-"""Run a verb that the fast path leaves: resolve its input and read its options, once.
+"""The public functions behind their fast path: resolve the inputs, read the options once, convert, cache.
 
-A conversion between libraries runs `outside` of their contexts, such as the tracing of a program. A
-conversion within one library is part of its context.
+Each function here has the name and the meaning of a public one. It runs if no cached call has a result.
 """
 
 from __future__ import annotations
@@ -13,10 +12,17 @@ from xbridge._core.devices import SHARDED, Device
 from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.literals import LITERALS
 from xbridge._engine.batch import convert_all
-from xbridge._engine.convert import convert, foresee, list_values, share
-from xbridge._engine.execute import outside
-from xbridge._engine.repeat import Recorder, converter, record_align, record_asarray, repeat, repeat_asarray
-from xbridge._engine.requests import refuse_alignment, requested
+from xbridge._engine.convert import convert, list_values, plan_for_explain, share
+from xbridge._engine.execute import call_untraced
+from xbridge._engine.repeat import (
+    Recorder,
+    find_converter,
+    record_align,
+    record_asarray,
+    repeat,
+    repeat_asarray,
+)
+from xbridge._engine.requests import refuse_alignment, resolve_request
 from xbridge._engine.source import (
     TargetChoice,
     device_for,
@@ -47,30 +53,30 @@ if TYPE_CHECKING:
 def to_backend(x: object, name: str | ModuleType, options: CallOptions) -> Array:
     """See `xbridge.to_backend`, and `xbridge.to_numpy`, which has `writable`."""
     version = cache_version()
-    target, source = requested(x, name)
-    asked = _worded(options)
+    target, source = resolve_request(x, name)
+    asked = _normalize_device(options)
     checked = read_options((target, source.backend), options)
     if name != target.name or version != cache_version():  # a module, or this call has loaded a backend
-        known = converter(target.name, type(x), asked)
+        known = find_converter(target.name, type(x), asked)
         if known is not decline and asked.are_constant():
             record(asked.key("convert", name, type(x)), version, known)
         result = known(x)
         if result is not None:
             return result
     fn = partial(convert, recorder=Recorder(asked, version))
-    return outside(fn, source, [source.backend], target, checked)
+    return call_untraced(fn, source, [source.backend], target, checked)
 
 
 def to_isolated(x: object, name: str | ModuleType, options: CallOptions) -> Array:
-    """Convert an array for a function that may write to it, which the caller does not see."""
+    """Convert an array for a function that may write to the result: the writes must not reach the source."""
     target = get(name)
     source = resolve_source(x)
     checked = read_options((target, source.backend), options)._replace(isolated=True)
-    return outside(convert, source, [source.backend], target, checked)
+    return call_untraced(convert, source, [source.backend], target, checked)
 
 
-def _worded(options: CallOptions) -> CallOptions:
-    """Return the options in the key of a cached call. A string has a faster hash than a `Device`."""
+def _normalize_device(options: CallOptions) -> CallOptions:
+    """Return the options for the key of a cached call: with a string as device, which hashes faster."""
     device = options.device
     return options._replace(device=str(device)) if type(device) is Device else options
 
@@ -81,13 +87,13 @@ def to_backend_all(xs: list[object], name: str | ModuleType, options: CallOption
     target, sources = get(name), [resolve_source(x) for x in xs]
     backends = [source.backend for source in sources]
     checked = read_options((target, *dict.fromkeys(backends)), options)
-    fn = partial(convert_all, recorder=Recorder(_worded(options), version))
+    fn = partial(convert_all, recorder=Recorder(_normalize_device(options), version))
     made: dict[int, Array] = {}
     for own in (True, False):
         chosen = [i for i, backend in enumerate(backends) if (backend is target) is own]
         owners = list(dict.fromkeys(backends[i] for i in chosen))
         try:
-            ys = outside(fn, [sources[i] for i in chosen], owners, target, checked)
+            ys = call_untraced(fn, [sources[i] for i in chosen], owners, target, checked)
         except XBridgeError as error:
             error.remap_index(chosen)
             raise
@@ -96,7 +102,7 @@ def to_backend_all(xs: list[object], name: str | ModuleType, options: CallOption
 
 
 def make_array(x: object, name: str | None, options: CallOptions) -> Array:
-    """Make an array without `like`, as in a call before if there was one. See `xbridge.asarray`."""
+    """Make an array without `like`, by a cached call if there is one. See `xbridge.asarray`."""
     made = repeat_asarray(x, name, options)
     return asarray(x, None, name, options) if made is None else made
 
@@ -114,14 +120,14 @@ def asarray(obj: object, like: object, name: str | ModuleType | None, options: C
     fn, content, backends = choose_converter(resolve_source(obj))
     target = target or backends[0]
     checked = read_options((target, backends[0]), options)
-    asked = _worded(options)
+    asked = _normalize_device(options)
     result = repeat(target.name, obj, asked) if fn is convert else None
     if result is None:
         recorder = Recorder(options_of_stack(fn, checked, asked), version)
-        result = outside(partial(fn, recorder=recorder), content, backends, target, checked)
+        result = call_untraced(partial(fn, recorder=recorder), content, backends, target, checked)
     if _may_record(like, [target, *backends]) and given.are_constant(name):
         if fn is convert:
-            known = converter(target.name, type(obj), asked)
+            known = find_converter(target.name, type(obj), asked)
         else:
             free = name is None and like is None
             known = literal_converter(type(obj), None if free else target, checked, asked)
@@ -152,9 +158,20 @@ def align_sources(
     version: int,
     isolated: bool = False,
 ) -> tuple[Array, ...]:
-    """Align inputs that were resolved since a version of the cache. `place` names one of them in an error.
+    """Align resolved inputs.
 
-    With `isolated`, no result shares memory that can be written through it, and nothing is cached.
+    Parameters
+    ----------
+    sources : list of Source
+        The inputs.
+    place : callable
+        Takes the index of an input and returns its name, for errors.
+    choice, options
+        The arguments of the call.
+    version : int
+        The cache version before the inputs were resolved.
+    isolated : bool
+        True if no write to a result may reach an input. Nothing is cached then.
     """
     try:
         target, checked, near = choose_target(sources, choice, options)
@@ -163,7 +180,7 @@ def align_sources(
             raise
         raise error.at(place(error.index)) from error
     checked = checked._replace(isolated=isolated)
-    asked = _worded(options._replace(device=checked.device))
+    asked = _normalize_device(options._replace(device=checked.device))
     recorder = None if isolated else Recorder(asked, version)
     made: list[Array] = []
     late: list[int] = []
@@ -179,14 +196,15 @@ def align_sources(
                 fn, given, backends = choose_converter(source)
                 if fn is convert:
                     fn = partial(fn, recorder=recorder)
-                result = outside(fn, given, backends, target, checked)
+                result = call_untraced(fn, given, backends, target, checked)
             made.append(result)
     except XBridgeError as error:
         raise error.at(place(len(made))) from error
-    for i, result in zip(late, _all_together(sources, late, place, target, checked), strict=True):
+    for i, result in zip(late, _convert_jointly(sources, late, place, target, checked), strict=True):
         made[i] = result
     arrays = [source for source in sources if not (source.is_literal() or source.is_scalar())]
-    # The target of a call without a name or `like` may be that of an array that is followed, this time.
+    # Without a name or `like`, an array behind the first may have decided because it is followed by autograd.
+    # Other arrays of the same types may not be, so such a call is not cached.
     free = choice.name is None and choice.like is None
     always = not (free and arrays) or arrays[0].backend is target
     backends = [target, *(source.backend for source in sources)]
@@ -198,13 +216,13 @@ def align_sources(
     return tuple(made)
 
 
-def _all_together(
+def _convert_jointly(
     sources: list[Source], chosen: list[int], place: Callable[[int], str], target: Backend, options: Options
 ) -> list[Array]:
-    """Convert the chosen inputs, which may be lazy, together."""
+    """Convert the chosen inputs together, so that lazy ones are computed at once."""
     some = [sources[i] for i in chosen]
     try:
-        return outside(convert_all, some, [source.backend for source in some], target, options)
+        return call_untraced(convert_all, some, [source.backend for source in some], target, options)
     except XBridgeError as error:
         if error.index is None:  # a task failed, and its library does not say for which array
             raise
@@ -212,7 +230,7 @@ def _all_together(
 
 
 def _may_record(like: object, backends: list[Backend]) -> bool:
-    """Return True if a call may be cached: no compiler traces it, and the type of `like` gives a backend."""
+    """Return True if a call may be cached: no compiler traces it, and the type of `like` has a backend."""
     traced = any(backend.is_tracing() for backend in backends)
     return not traced and (like is None or type(like) in by_type)
 
@@ -235,48 +253,48 @@ def choose_target(
     own = [source for source in (leading, *sources) if source.backend is target]
     near = own[0] if own else leading
     try:
-        device = outside(device_for, near, [near.backend], target, checked)
+        device = call_untraced(device_for, near, [near.backend], target, checked)
     except XBridgeError as error:
         error.index = sources.index(near)  # `like` is imported already, so it does not raise
         raise
     return target, checked._replace(device=destination(target, None, device)), near
 
 
-def home(source: Source) -> tuple[str, Device, str] | None:
-    """Return the backend, device and dtype of an array; None for a number or a list."""
+def array_location(source: Source) -> tuple[str, Device, str] | None:
+    """Return the name of the backend, the device and the dtype of an array; None for a number or a list."""
     if source.is_literal():
         return None
-    return import_source(source).home()
+    return import_source(source).location()
 
 
 def to_list(x: object) -> Any:
     """See `xbridge.to_list`."""
-    view = _view(x)
+    view = _host_view(x)
     if view is not None and view.dtype in NATIVE:
         return view.tolist()
     source = resolve_source(x)
-    return outside(list_values, source, [source.backend], get(HOST), Options())
+    return call_untraced(list_values, source, [source.backend], get(HOST), Options())
 
 
 def explain(x: object, name: str | ModuleType, options: CallOptions, *, isolated: bool = False) -> Plan:
     """See `xbridge.explain`."""
-    target, source = requested(x, name, "explain")
+    target, source = resolve_request(x, name, "explain")
     checked = read_options((target, source.backend), options)._replace(isolated=isolated)
     if checked.writable is not None and target.name != HOST:
         asked, reason = f"writable={checked.writable}", "only to_numpy has writable"
         raise OptionError.build(f"take {asked} for {target.name}", reason, f"explain(x, 'numpy', {asked})")
-    return outside(foresee, source, [source.backend], target, checked)
+    return call_untraced(plan_for_explain, source, [source.backend], target, checked)
 
 
 def unsafe_share(x: object, name: str | ModuleType) -> Array:
     """See `xbridge.unsafe_share`."""
-    target, source = requested(x, name, "unsafe_share")
-    return outside(share, source, [source.backend], target, Options(copy=False, unsafe=True))
+    target, source = resolve_request(x, name, "unsafe_share")
+    return call_untraced(share, source, [source.backend], target, Options(copy=False, unsafe=True))
 
 
 def shares_memory(a: object, b: object) -> bool:
     """See `xbridge.shares_memory`."""
-    one_view, other_view = _view(a), _view(b)
+    one_view, other_view = _host_view(a), _host_view(b)
     if one_view is not None and other_view is not None:
         found = overlap_of_views(one_view, other_view)
         if found is not None:
@@ -296,7 +314,10 @@ def shares_memory(a: object, b: object) -> bool:
 
 
 @traced_as(no_result)
-def _view(x: object) -> HostArray | None:
-    """Return a view of the memory of an ordinary array; None in doubt."""
+def _host_view(x: object) -> HostArray | None:
+    """Return a host array over the memory of an ordinary array, by the fast path; None for any other.
+
+    A copy, which owns its memory, is not a view.
+    """
     host: HostArray | None = lookup_direct(HOST, type(x))(x)
     return None if host is None or (host is not x and host.flags.owndata) else host

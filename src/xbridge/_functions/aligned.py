@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.entry_points import entry_point
 from xbridge._derive.functions import UserDerivative
-from xbridge._derive.signature import parse
+from xbridge._derive.signature import parse_signature
 from xbridge._functions.function import Definition, Function
-from xbridge._functions.named import read_names
+from xbridge._functions.named import read_array_parameters
 from xbridge._functions.portable import Portable, is_portable
 from xbridge._functions.run import name_of, wrap_function
 from xbridge._plan.options import CallOptions, read_options
-from xbridge._registry.loading import unknown
+from xbridge._registry.loading import unknown_backend_error
 from xbridge._registry.registry import known_backends
 from xbridge.errors import OptionError, shown
 
@@ -164,17 +164,17 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
         raise OptionError.build(f"take grad={shown(grad)}", reason, "vjp=, for a derivative")
     read_options((), options)
     if isinstance(backend, str) and backend not in known_backends():
-        raise unknown(backend, known_backends())
+        raise unknown_backend_error(backend, known_backends())
     if result is not None and not callable(result):
         hint = "result=numpy.empty_like"
         raise OptionError.build(f"take result={shown(result)}", "it is not a function", hint)
-    shape = None if signature is None else parse(signature)
+    shape = None if signature is None else parse_signature(signature)
     given = Definition(_derivative("vjp", vjp), _derivative("jvp", jvp), shape, result)
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = name_of(fn)
         call = wrap_function(
-            Function(fn, name, (backend, like), options, given, read_names(arrays, fn, name))
+            Function(fn, name, (backend, like), options, given, read_array_parameters(arrays, fn, name))
         )
         return Portable(call).as_made_by(aligned, made_with) if is_portable(fn) else call
 

@@ -1,4 +1,4 @@
-"""Report of what a call of an aligned function does."""
+"""The report that `explain` of an aligned function returns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CallPlan(NamedTuple):
 
     function: str
     library: str
-    """The library that computes."""
+    """The library of the function, which computes."""
     caller: str
     """The library that the results go back to."""
     tracked: bool
@@ -29,15 +29,15 @@ class CallPlan(NamedTuple):
     shapes: str
 
     def __str__(self) -> str:
-        """Return one fact a line."""
+        """Return one line for each fact."""
         return "\n".join(table(self._facts()))
 
     def _repr_html_(self) -> str:
-        """Return the same as a table, for notebooks."""
+        """Return the facts as a table, for notebooks."""
         return html_table(self._facts())
 
     def __rich_console__(self, console: object, options: object) -> Iterator[Any]:
-        """Yield the same as a table for rich."""
+        """Yield the facts as a table for rich."""
         yield rich_table(self._facts())
 
     def _facts(self) -> list[tuple[str, str]]:

@@ -1,9 +1,9 @@
-"""Flattener of the arguments or the result of a call: its arrays, its numbers, and its structure.
+"""Flatten the arguments or the result of a call into arrays, numbers and a hashable structure.
 
-The structure consists of nested tuples and has a hash, so that rules are found by it. Integers and floats
-are not part of it, because a compiler may make them variables. Constants are compared by type and value.
+The structure, a `TreeDef`, is the key of a rule. Constants are part of it, and are compared by type and
+value. Integers and floats are not, because a compiler may turn them into variables.
 
-A compiler follows `flatten` line by line.
+Torch's compiler traces `flatten` line by line, which limits the Python that it is written in.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from types import FunctionType, MemberDescriptorType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core import dynamo
-from xbridge._core.dynamo import constant
+from xbridge._core.dynamo import trace_time
 from xbridge._core.literals import NUMBERS
-from xbridge._derive.treedef import ARRAY, CHILDREN
+from xbridge._derive.treedef import ARRAY, FIRST_CHILD
 from xbridge._registry.registry import are_arrays
 from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, with_article
 from xbridge.tree.containers import find_container
@@ -34,16 +34,16 @@ _BUILTIN = (Mapping, list, AbstractSet, ValuesView, deque)
 _Slot = MemberDescriptorType
 
 _STANDARD = ("builtins", "itertools")
-"""Modules of iterators. Their items can be read once, so arrays in them cannot be found before the call."""
+"""The modules of iterators, which can be read only once, so that arrays in them cannot be found."""
 
 LEAVES = (str, bytes, type(None), *NUMBERS)
 """Types of arguments that are never arrays, and have no arrays in them."""
 
 
 def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
-    """Return the form of a tree, and append its arrays and its numbers. With None, numbers are arrays."""
-    # Exact types first, the most common ones at the top: this runs for each argument of each call that is not
-    # repeated by its types. Lists are unpacked into tuples, because a compiler does not follow generators.
+    """Return the form of a tree, and append its arrays and numbers. With None, numbers are arrays too."""
+    # This runs for each argument of a call that is not cached, so it tests exact types first, the most common
+    # ones at the top. Tuples are made of lists, because a compiler does not follow generators.
     cls = type(x)
     if cls is tuple:
         return ("tuple", *[flatten(child, arrays, numbers) for child in x])
@@ -72,13 +72,13 @@ def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
 
 
 def _identify_key(key: Any) -> Any:
-    """Return what tells a key of a dict from others that compare equal."""
+    """Return what distinguishes a key of a dict from others that compare equal, such as 1 from True."""
     cls = type(key)
     return cls if cls is str else (cls, identify(key))
 
 
 def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
-    """Flatten a registered container or a dataclass that holds an array; anything else is a constant."""
+    """Flatten any other container if it holds an array; else the object is a constant."""
     if dynamo.is_compiling():
         form = _flatten_traced(x, arrays, numbers)
         if form is not None:
@@ -103,7 +103,7 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Tree
 
 
 def _flatten_traced(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
-    """Flatten an object as a compiler can: by its attributes, and not as a constant. None for others."""
+    """Flatten an object as a compiler can follow it, by its attributes; return None if it cannot."""
     cls = type(x)
     if cls is partial:
         inside: list[Any] = []
@@ -117,44 +117,44 @@ def _flatten_traced(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Tre
         if within:
             refuse_traced(cls)
         return None
-    slots = _slots(cls)
+    slots = _slots_of(cls)
     if slots is None:
         refuse_container(x)
-        # A compiler takes functions of the same code for equal, whatever their closures and defaults are. It
-        # notes what `id` was asked for.
+        # A compiler regards functions of the same code as equal, whatever their closures and defaults are.
+        # With `id` it also checks that the function is the same object.
         return ("=", cls, id(x) if cls is FunctionType else None, x)
     names = [*[name for name in slots if hasattr(x, name)], *vars_of(x)]
     return ("data", cls, tuple(names), *[flatten(getattr(x, name), arrays, numbers) for name in names])
 
 
 def vars_of(x: Any) -> list[str]:
-    """Return the names in the dict of an object, if it has one. A compiler follows this function."""
+    """Return the names in the `__dict__` of an object, if it has one. A compiler traces this function."""
     return [*vars(x)] if hasattr(x, "__dict__") else []
 
 
-@constant
-def _slots(cls: type) -> tuple[str, ...] | None:
-    """Return the names of the slots of a dataclass, or None if a class is no dataclass."""
+@trace_time
+def _slots_of(cls: type) -> tuple[str, ...] | None:
+    """Return the names of the slots of a dataclass; None if a class is no dataclass."""
     if not is_dataclass(cls):
         return None
     return tuple([name for of in cls.__mro__ for name, it in vars(of).items() if isinstance(it, _Slot)])
 
 
-@constant
+@trace_time
 def refuse_traced(cls: type) -> None:
-    """Raise for arrays in a container that a compiler cannot make again."""
-    raise _untraceable(cls)
+    """Raise for arrays in a container that compiled code cannot rebuild."""
+    raise _untraceable_error(cls)
 
 
-@constant
+@trace_time
 def refuse_container(x: object) -> None:
-    """Raise if an object is a container: a compiler would take the arrays in it for constants."""
+    """Raise if an object is a container, because a compiler would treat the arrays in it as constants."""
     if find_container(x) is not None:
-        raise _untraceable(type(x))
+        raise _untraceable_error(type(x))
     _refuse_hidden(x)
 
 
-def _untraceable(cls: type) -> UnsupportedArrayError:
+def _untraceable_error(cls: type) -> UnsupportedArrayError:
     return hidden_arrays_error(
         f"{with_article(cls.__name__)} in compiled code", "a tuple, a dict or a dataclass of them"
     )
@@ -164,23 +164,23 @@ def traceable(form: TreeDef) -> TreeDef:
     """Return the form of a result with containers that a compiler can make."""
     if isinstance(form, str) or form[0] == "=":
         return form
-    start = CHILDREN[form[0]]
+    start = FIRST_CHILD[form[0]]
     children = [traceable(child) for child in form[start:]]
     if form[0] != "node":
         return (*form[:start], *children)
     cls: type = form[1].container.cls
     given = form[1].form
     if not is_dataclass(cls) or getattr(given, "keys", None) != range(0):
-        raise _untraceable(cls)
+        raise _untraceable_error(cls)
     rest = {name: it for name, it in given.stored.items() if name not in given.storages}
     names = [getattr(name, "__name__", name) for name in (*given.storages, *rest)]
     return ("data", cls, tuple(names), *children, *[("=", type(it), None, it) for it in rest.values()])
 
 
 def without_objects(form: TreeDef, objects: list[Any]) -> TreeDef:
-    """Return a form that a compiler can take as a constant, and append the objects that it cannot.
+    """Return a form that a compiler can treat as a constant, and append the objects in it to a list.
 
-    A compiler follows this function. It takes an object for a constant if that is an argument of its own.
+    A compiler traces this function. It accepts an object as a constant only as an argument by itself.
     """
     if type(form) is str:
         return form
@@ -189,30 +189,30 @@ def without_objects(form: TreeDef, objects: list[Any]) -> TreeDef:
             return form
         objects.append(form[3])
         return "object"
-    start = CHILDREN[form[0]]
+    start = FIRST_CHILD[form[0]]
     return (*form[:start], *[without_objects(child, objects) for child in form[start:]])
 
 
 def with_objects(form: TreeDef, objects: Iterator[Any]) -> TreeDef:
-    """Return the form with its objects."""
+    """Undo `without_objects`."""
     if form == "object":
         x = next(objects)
         return ("=", type(x), identify(x), x)
     if isinstance(form, str) or form[0] == "=":
         return form
-    start = CHILDREN[form[0]]
+    start = FIRST_CHILD[form[0]]
     return (*form[:start], *[with_objects(child, objects) for child in form[start:]])
 
 
-@constant
+@trace_time
 def _open_container(x: Any) -> Any:
     container = find_container(x)
     return None if container is None else (container, *container.flatten(x))
 
 
-@constant
+@trace_time
 def _refuse_hidden(x: Any) -> None:
-    """Raise if an object that is not a container of ours holds arrays, or may hold them."""
+    """Raise if an object that cannot be flattened holds arrays, or may hold them."""
     cls = type(x)
     what = with_article(cls.__name__)
     if cls.__module__ in _STANDARD and hasattr(cls, "__next__"):
@@ -238,7 +238,7 @@ def hidden_arrays_error(what: str, hint: str) -> UnsupportedArrayError:
 
 
 class _Node:
-    """A container and its form, compared by all that is not in its children."""
+    """A container and its form, as a part of a `TreeDef`: compared by everything except the children."""
 
     def __init__(self, container: Any, form: Any, x: Any, count: int) -> None:
         self.container = container
@@ -268,9 +268,9 @@ def _make_hashable(x: Any) -> Any:
     return type(x), identify(x), x
 
 
-@constant
+@trace_time
 def identify(x: Any) -> str | bytes | int | None:
-    """Return what tells a constant from others of its type that compare equal; None if nothing does.
+    """Return what distinguishes a constant from equal ones of its type; None if `==` distinguishes enough.
 
     ``0.0`` equals ``-0.0``, ``frozenset({1})`` equals ``frozenset({1.0})``, and a dataclass may have fields
     that it does not compare.

@@ -1,4 +1,8 @@
-"""Functions that `aligned` wraps: their options, their rules, and the conversions around a call."""
+"""The functions that `aligned` wraps, and their calls.
+
+A `Function` has the options of the user and a cache of rules. A `Call` is a function with the structure and
+the constants of its arguments, which a backend turns into a rule: a function of arrays alone.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,15 @@ from weakref import WeakValueDictionary
 
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, holds_every, is_inexact
-from xbridge._core.dynamo import constant
+from xbridge._core.dynamo import trace_time
 from xbridge._core.literals import NUMBERS
 from xbridge._derive.functions import get_or_make, latest
-from xbridge._derive.numpy_functions import opaque
+from xbridge._derive.numpy_functions import make_opaque_rule
 from xbridge._derive.programs import Program
 from xbridge._derive.treedef import number_slots, unflatten
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
-from xbridge._engine.stack import promoted
+from xbridge._engine.stack import promote_dtypes
 from xbridge._functions.flatten import flatten, traceable, with_objects
 from xbridge._functions.named import make_array, protect_host
 from xbridge._functions.results import refuse_async_result, refuse_hidden_arrays
@@ -40,17 +44,17 @@ if TYPE_CHECKING:
     from xbridge._derive.functions import DerivableFunction, Run, UserDerivative
     from xbridge._derive.signature import Signature
     from xbridge._derive.treedef import TreeDef
-    from xbridge._functions.named import Named
+    from xbridge._functions.named import ArrayParameters
 
 _OWN = 2
 """References to an item of a list, or to the base of an array, while they are counted."""
 
 functions: WeakValueDictionary[str, Function] = WeakValueDictionary()
-"""The functions in use, by key, for a compiler."""
+"""The functions in use, by key, because a compiler can keep a string in a program and not the object."""
 
 
 class Definition(NamedTuple):
-    """What the user gives beside a function."""
+    """What the user declares about a function: its derivatives, its signature and the shape of its result."""
 
     vjp: UserDerivative | None = None
     jvp: UserDerivative | None = None
@@ -59,7 +63,7 @@ class Definition(NamedTuple):
 
 
 class Function:
-    """A function, the derivatives and shapes that its user gives, and its rules by the form of a call."""
+    """A function that `aligned` wraps, with its options and declarations, and its rules by form of call."""
 
     def __init__(
         self,
@@ -68,7 +72,7 @@ class Function:
         target: tuple[str | ModuleType | None, Array | None],
         options: CallOptions,
         given: Definition,
-        named: Named | None = None,
+        named: ArrayParameters | None = None,
     ) -> None:
         self.fn, self.name, self.options, self.given, self.named = fn, name, options, given, named
         self.backend, self.like = target
@@ -83,7 +87,7 @@ class Function:
         functions[self.key] = self
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle what the user gives, without rules and compiled code."""
+        """Pickle what the user gave, without rules and compiled code."""
         target = self.backend, self.like
         given = self.fn, self.name, target, self.options, self.given, self.named
         return Function, given, {"explain": self.explain}
@@ -91,7 +95,7 @@ class Function:
     def order_keywords(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return keyword arguments in the order of the parameters.
 
-        That is the order of the gradients of a derivative, and of the arrays in `signature`.
+        A declared derivative returns gradients in this order, and `signature` lists arrays in it.
         """
         if len(kwargs) < 2 or self.given[:3] == (None, None, None):
             return kwargs
@@ -120,7 +124,7 @@ class Function:
 
 
 class Call:
-    """A function with the form and the static arguments of a call."""
+    """A function with the structure and the constants of the arguments of a call."""
 
     def __init__(
         self,
@@ -147,20 +151,20 @@ class Call:
         return destination(get(self.library), self._device, CPU)
 
     def rule(self) -> DerivableFunction:
-        """Return the rule, made once."""
+        """Return the rule for this call. It is made once."""
         rule = self._rule
         if rule is None:
-            rule = self._rule = (get(self.library).rule or opaque)(self)
+            rule = self._rule = (get(self.library).rule or make_opaque_rule)(self)
         return rule
 
     def without_rules(self, declared: TreeDef) -> Call:
-        """Return a copy without a rule and without derivatives, for another process."""
+        """Return a copy without a rule and derivatives, to be pickled for another process."""
         other = copy(self)
         vars(other).update(vjp=None, jvp=None, result=None, _rule=None, declared=declared)
         return other
 
     def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]:
-        """Return the form of a result of the arrays `xs`, and its arrays. Its numbers are arrays too."""
+        """Return the form and the arrays of a result. Numbers in it become arrays; `xs` are the inputs."""
         arrays: list[Array] = []
         refuse_async_result(tree, self.name)
         form = flatten(tree, arrays, None)
@@ -178,7 +182,7 @@ class Call:
         kind = type(y).__name__
         names = dict.fromkeys([dtype for dtype in map(library.dtype_of, xs) if is_inexact(dtype)])
         if names and kind in ("float", "complex"):
-            dtype = promoted([*names], [y], library)
+            dtype = promote_dtypes([*names], [y], library)
         else:
             dtype = "bool" if kind == "bool" else caller.default_dtype(kind, CPU)
         return make_array(y, self.library, chosen("nearest", dtype, library, CPU))
@@ -197,15 +201,15 @@ class Call:
         raise lacks.error.build(f"give the result of {self.name} to {self.caller}", lacks.reason, hint)
 
     def state(self) -> object:
-        """Return what the dtypes of results depend on beside the arguments, such as JAX's 64 bits."""
+        """Return the state on which the dtypes of results depend, such as JAX's x64 mode."""
         return tuple([state() for name in (self.library, self.caller) if (state := get(name).plan_state)])
 
     def unflatten(self, form: TreeDef, leaves: Iterable[Any]) -> Any:
-        """Return the tree of a form. Its numbers are those of the arguments."""
+        """Return the tree of a form, with the given leaves and the numbers of this call."""
         return unflatten(form, iter(leaves), iter(self.numbers))
 
     def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
-        """Return the arrays in the result of the function, and keep its form for this thread."""
+        """Return the arrays in a result of the function, and store its form in `latest.form`."""
         try:
             latest.form, arrays = self.flatten(tree, xs)
         except XBridgeError as error:
@@ -215,10 +219,10 @@ class Call:
     def evaluate(
         self, rule: Run, xs: Sequence[Array], target: str, device: Device | None = None
     ) -> list[Array]:
-        """Run a rule on arrays that nothing follows, and return arrays of another library.
+        """Run a rule on arrays that are not tracked, and return arrays of the library `target`.
 
-        The function cannot write to `xs`, and no result shares memory with them. Nor does it with an array
-        that the function of NumPy keeps.
+        The function cannot write to `xs` through its arguments. No result shares memory with them, or with
+        an array that the function of NumPy keeps.
         """
         given = [self._convert_input(x) for x in xs]
         plain = direct[target] if device is None or device == CPU else {}
@@ -236,7 +240,7 @@ class Call:
         return made
 
     def _find_narrower_dtype(self, y: Array) -> str | None:
-        """Return the dtype of a result after a cast that loses no value, or None without a cast."""
+        """Return the dtype to which a result is cast without losing a value; None if it stays."""
         library = get(self.library)
         own = library.dtype_of(y)
         dtype = self.result_dtype(own)
@@ -269,11 +273,11 @@ def _copy_held(ys: Sequence[HostArray]) -> list[HostArray]:
 
 
 def could_write(library: Backend, kinds: Iterable[type] | None = None) -> bool:
-    """Return True if a function of a library could write to arrays of these types, if it shared their memory.
+    """Return True if a function of a library could write to the source of an argument of one of these types.
 
-    NumPy's arrays are read-only in it, and a library that assumes immutable memory does not write. Arrays of
-    such a library, if they are read-only, are not shared with one that writes. Without types, arrays of any
-    other library are meant.
+    It could not if the library is NumPy, whose arrays are passed read-only, or assumes immutable memory. Nor
+    if the source is immutable and read-only, because such memory is copied for a library that can write.
+    Without types, the answer is for arrays of any other library.
     """
     if library.name == HOST or library.assumes_immutable:
         return False
@@ -284,7 +288,7 @@ def could_write(library: Backend, kinds: Iterable[type] | None = None) -> bool:
 
 
 def convert_argument(x: Array, library: str, options: CallOptions, *, isolated: bool = False) -> Array:
-    """Convert an array to the library of a function, which cannot write to its memory then."""
+    """Convert an array to the library of a function, which must not be able to write to the source."""
     convert = verbs.to_isolated if isolated else verbs.to_backend
     try:
         y = convert(x, library, options)
@@ -299,7 +303,7 @@ def convert_argument(x: Array, library: str, options: CallOptions, *, isolated: 
 def missing_dtype_error(
     error: DTypeError, xs: Sequence[Array], library: Backend, options: CallOptions
 ) -> DTypeError | None:
-    """Return the error for a dtype that a library lacks, if its default dtype would do; else None."""
+    """Return an error with a better hint for a missing dtype, if ``dtype='default'`` helps; else None."""
     for x in xs if options.dtype is None else ():
         dtype = resolve_source(x).info().dtype
         if dtype in DTYPES and library.unsupported_dtype(dtype, CPU) and category(dtype) != "bool":
@@ -310,9 +314,9 @@ def missing_dtype_error(
     return None
 
 
-@constant
+@trace_time
 def program_key(function: str, traced: TreeDef, library: str, caller: str, *objects: object) -> str:
-    """Return a key for a call in a program that is being compiled, of a form without its objects."""
+    """Return a key that stands for a call in a compiled program. `objects` are the constants of the form."""
     form = with_objects(traced, iter(objects))
     own = functions[function]
     device = read_options((get(library),), own.options).device
@@ -327,13 +331,13 @@ def program_key(function: str, traced: TreeDef, library: str, caller: str, *obje
     return program.key
 
 
-@constant
+@trace_time
 def latest_form() -> TreeDef:
-    """Return the form of the result of the call that was described last."""
+    """Return the form of the result of the call that was last run or described in this thread."""
     return latest.form
 
 
-@constant
+@trace_time
 def latest_traceable() -> TreeDef:
-    """Return the form with containers that a compiler can make."""
+    """Return the latest form, of containers that a compiler can make."""
     return traceable(latest.form)

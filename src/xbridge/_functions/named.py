@@ -1,7 +1,7 @@
-"""Arguments that are arrays by the names of their parameters: lists, numbers and exporters become arrays.
+"""The option `arrays=` of `aligned`: arguments of these parameters become arrays, also lists and numbers.
 
-An exporter is an array of the host, and may decide where results go. Numbers and lists never decide, so they
-are converted when the library of the function is known.
+An exporter of memory becomes a host array first, which may decide where results go. Numbers and lists never
+decide, so they are converted when the library of the function is known.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array
 
 
-class Named(NamedTuple):
-    """The parameters of a function that are arrays."""
+class ArrayParameters(NamedTuple):
+    """The parameters of a function that `arrays=` names."""
 
     function: str
     positions: frozenset[int]
-    """The positions of those that an argument may be given to by position."""
+    """The positions of those that may be passed by position."""
     names: frozenset[str]
-    """The names of those that an argument may be given to by name."""
+    """The names of those that may be passed by keyword."""
     rest: int | None
-    """The first position of ``*args``, if it is an array."""
+    """The first position of ``*args``, if that is named; else None."""
     known: frozenset[str] | None
-    """The names that are not part of ``**kwargs``, if that is an array."""
+    """The keywords that do not go to ``**kwargs``, if that is named; else None."""
 
     def map(
         self, fn: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments, with the results of `fn` for those that are arrays by name. None stays."""
+        """Return the arguments, with `fn` applied to the named ones that are neither arrays nor None."""
         rest, known = self.rest, self.known
         made = [
             self._apply_at(fn, x, i) if i in self.positions or (rest is not None and i >= rest) else x
@@ -62,9 +62,9 @@ class Named(NamedTuple):
 
 
 def import_exporter(x: Any) -> Any:
-    """Return an exporter as an array, read-only if it is NumPy's; a number or a list stays.
+    """Return an array for an exporter, read-only if it is NumPy's; a number or a list is returned as it is.
 
-    Raise for an object that is neither.
+    Raise for any other object.
     """
     if resolve_source(x).is_literal():
         return x
@@ -73,7 +73,7 @@ def import_exporter(x: Any) -> Any:
 
 
 def protect_host(host: Any, x: Array) -> Any:
-    """Return a host array that is read-only. Only a conversion to itself returns an array of the caller."""
+    """Make a host array read-only, which is the conversion of `x`. If it is `x` itself, make a view of it."""
     if host.flags.writeable:
         host = host.view() if host is x else host
         host.flags.writeable = False
@@ -81,15 +81,15 @@ def protect_host(host: Any, x: Array) -> Any:
 
 
 def make_array(x: Any, library: str | None, dtype: object = None) -> Any:
-    """Return an array, as `asarray` makes it."""
+    """Return an array as `xbridge.asarray` does."""
     return verbs.make_array(x, library, CallOptions(dtype=dtype))
 
 
-def read_names(given: object, fn: Callable[..., Any], function: str) -> Named | None:
-    """Return the parameters with these names, or raise."""
+def read_array_parameters(given: object, fn: Callable[..., Any], function: str) -> ArrayParameters | None:
+    """Return the parameters of a function that `arrays=` names; raise if there is no such parameter."""
     if given is None:
         return None
-    names = _names(given)
+    names = _list_names(given)
     action = f"take arrays={shown(given)}"
     if names is None:
         raise OptionError.build(action, "it is not a tuple of names of parameters", "arrays=('x',)")
@@ -109,7 +109,7 @@ def read_names(given: object, fn: Callable[..., Any], function: str) -> Named | 
     chosen = [(i, parameters[name]) for i, name in enumerate(parameters) if name in names]
     by_place = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    return Named(
+    return ArrayParameters(
         function,
         frozenset(i for i, p in chosen if p.kind in by_place),
         frozenset(p.name for _, p in chosen if p.kind in by_name),
@@ -120,8 +120,8 @@ def read_names(given: object, fn: Callable[..., Any], function: str) -> Named | 
     )
 
 
-def _names(given: object) -> list[str] | None:
-    """Return names, or None if they are not names."""
+def _list_names(given: object) -> list[str] | None:
+    """Return the given name or names as a list; None if they are not strings."""
     each = [given] if isinstance(given, str) else given
     if not isinstance(each, (tuple, list, set, frozenset)):
         return None

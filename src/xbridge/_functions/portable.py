@@ -1,4 +1,8 @@
-"""Aligned functions that are no functions of Python, because those are pickled by their name only."""
+"""Aligned functions that can be pickled.
+
+Python pickles a function by its name. The name of a function that was wrapped without the decorator syntax,
+as in ``g = aligned(f)``, is that of `f`. So such a wrapper is an object, which pickles `f` and the options.
+"""
 
 from __future__ import annotations
 
@@ -15,51 +19,54 @@ if TYPE_CHECKING:
 
 
 class Portable(partial[Any]):
-    """An aligned function whose name stands for the function that it calls, or for nothing.
+    """An aligned function that is not the object of its name, and is pickled by the options of `aligned`.
 
-    It is pickled by that function and the options of `aligned`. A partial calls without a frame of its own.
+    It is a `functools.partial`, because that calls the function without a frame of its own.
     """
 
     __module__: str
     __qualname__: str
 
     def as_made_by(self, aligned: Callable[..., Any], options: dict[str, Any]) -> Portable:
-        """Return it, after it was told how to make it again."""
+        """Store how to make this object again, for pickling, and return it."""
         update_wrapper(self, self.func)
         vars(self).update(__wrapped__=vars(self.func)["__wrapped__"], _made_by=(aligned, options))
         return self
 
     def __get__(self, instance: object, owner: object = None) -> object:
-        """Bind it as a method, as a function is bound."""
+        """Bind it to an object as a method, as a function would be."""
         return self if instance is None else MethodType(self, instance)
 
     def __repr__(self) -> str:
-        """Return what stands for a function."""
+        """Return the representation of the function."""
         return repr(self.func)
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        """Pickle it by its name, if that has come to stand for it."""
-        if _named(self) is self:
+        """Pickle it by its name if a module has it under that name, else by the function and the options."""
+        if _find_by_name(self) is self:
             return self.__qualname__
         aligned, options = vars(self)["_made_by"]
         library = options["backend"]
         if isinstance(library, ModuleType):
             options = {**options, "backend": get(library).name}
-        return _made_again, (aligned, vars(self)["__wrapped__"], options)
+        return _remake, (aligned, vars(self)["__wrapped__"], options)
 
 
 def is_portable(fn: Callable[..., Any]) -> bool:
-    """Return True for a function that is not just being decorated, so that its name stays its own."""
-    return not hasattr(fn, "__qualname__") or _named(fn) is getattr(fn, "__func__", fn)
+    """Return True if a wrapper of the function needs `Portable`.
+
+    It does not while the function is being decorated: its name does not exist yet, and will be the wrapper's.
+    """
+    return not hasattr(fn, "__qualname__") or _find_by_name(fn) is getattr(fn, "__func__", fn)
 
 
-def _named(x: Any) -> object:
-    """Return what the name of a function stands for, if it is in a module."""
+def _find_by_name(x: Any) -> object:
+    """Return the object that the module of a function has under its name; None if there is none."""
     try:
         return attrgetter(x.__qualname__)(sys.modules[x.__module__])
     except (AttributeError, KeyError):
         return None
 
 
-def _made_again(aligned: Callable[..., Any], fn: Callable[..., Any], options: dict[str, Any]) -> Any:
+def _remake(aligned: Callable[..., Any], fn: Callable[..., Any], options: dict[str, Any]) -> Any:
     return aligned(**options)(fn)

@@ -1,4 +1,4 @@
-"""Results that have to be arrays now: what comes later, or may hide arrays, is refused."""
+"""Refuse results without usable arrays: those that come after the call, or hide arrays in objects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def async_result_error(name: str) -> OptionError:
 
 
 def refuse_hidden_arrays(form: TreeDef) -> None:
-    """Raise if a constant of a result holds arrays, which would keep their graph or their tracers there."""
+    """Raise if a constant of a result holds arrays, which would leave their library unconverted."""
     for child in children_of(form):
         refuse_hidden_arrays(child)
     if form[0] == "=" and form[1] not in LEAVES and _holds_arrays(form[3]):
@@ -39,7 +39,7 @@ def refuse_hidden_arrays(form: TreeDef) -> None:
 
 
 def _holds_arrays(x: object) -> bool:
-    """Return True if an array can be reached from an object, past modules, classes and globals."""
+    """Return True if an array can be reached from an object, not counting modules, classes and globals."""
     seen: dict[int, object] = {}
     rest = [x]
     while rest:

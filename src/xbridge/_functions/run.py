@@ -1,8 +1,9 @@
-"""Calls of aligned functions: choose the libraries, and run the function as it is or as a rule.
+"""Run calls of aligned functions: directly, or embedded in a graph or transform of another library.
 
-The first array that a graph or a transform follows decides where results go, else the first array. If nothing
-is followed, the function runs as it is. If something is, the call becomes a rule: the function's library
-derives it, and the caller's library embeds it in its graphs and transforms.
+The first tracked array, which requires grad or is traced, decides where results go; without one, the first
+array does. Its library is called the caller. If no array is tracked, the function just runs on converted
+arrays. Otherwise the call becomes a rule: the function's library makes its derivatives, and the caller embeds
+it in its graphs and transforms.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from xbridge._core.tracebacks import shorten
 from xbridge._derive.functions import latest, mask_inexact
 from xbridge._derive.treedef import ARRAY, argument_paths, argument_treedefs, has_arrays, unflatten
 from xbridge._engine import verbs
-from xbridge._engine.repeat import converter, each, repeat_align
+from xbridge._engine.repeat import convert_each, find_converter, repeat_align
 from xbridge._engine.source import Source, TargetChoice, leading_index, resolve_like, resolve_source
 from xbridge._functions.explain import CallPlan
 from xbridge._functions.flatten import LEAVES, flatten, without_objects
@@ -54,11 +55,11 @@ if TYPE_CHECKING:
 
 
 class _CacheMiss:
-    """A class, because it is the same object in another process."""
+    """A sentinel. It is a class and not an object, so that a pickle of it is still the sentinel."""
 
 
 _CACHE_MISS: Any = _CacheMiss
-"""What a cached call returns if the call is to be examined."""
+"""The result of a cached call that declines."""
 
 
 def wrap_function(function: Function) -> Callable[..., Any]:
@@ -84,15 +85,17 @@ def wrap_function(function: Function) -> Callable[..., Any]:
 
     vars(call)["__xbridge__"] = function
     function.explain = partial(explain, function)
-    if not hasattr(fn, "__qualname__"):  # an object that can be called
+    if not hasattr(fn, "__qualname__"):  # a callable object
         call.__qualname__, call.__name__ = function.name, function.name.rpartition(".")[2]
     return call
 
 
 @traced_as(lambda *_: _CACHE_MISS)
 def _call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the result of a call that is known by its types, or `_CACHE_MISS`."""
-    run = cached.get(("aligned", function.key, _types(args, kwargs), None))
+    """Return the result of a call whose argument types were seen before, or `_CACHE_MISS`."""
+    # The key ends with None in place of `like`, as that of `CallKey`. A cached call wraps its result in a
+    # tuple, because the function itself may return None.
+    run = cached.get(("aligned", function.key, _types_of(args, kwargs), None))
     result = None if run is None else run(function, args, kwargs)
     return _CACHE_MISS if result is None else result[0]
 
@@ -122,7 +125,7 @@ class CallInputs(NamedTuple):
     """The version of the call cache before the libraries were found."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    """In the order of the form."""
+    """The keyword arguments, in the order in which `form` has them."""
     form: TreeDef
     arrays: list[Array]
     numbers: list[Any]
@@ -130,11 +133,13 @@ class CallInputs(NamedTuple):
     at: int
     """The index of the array that decides."""
     caller: Backend
+    """The backend of that array, to which results go."""
     library: Backend
+    """The backend of the function."""
 
 
 def _read_inputs(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallInputs:
-    """Find the arrays in the arguments of a call, and make those that are arrays by name."""
+    """Find the arrays in the arguments of a call, after those named by `arrays=` were made arrays."""
     named = function.named
     if named is None:
         return _find_arrays(function, args, kwargs, ())
@@ -166,7 +171,11 @@ def _find_arrays(
     *,
     alone: bool = False,
 ) -> CallInputs:
-    """Find the arrays in the arguments of a call. Those that xbridge made decide last, or not at all."""
+    """Find the arrays in the arguments of a call.
+
+    `news` are arrays that xbridge made of numbers and lists. They decide only if there is no other array, or
+    not at all if they are `alone`.
+    """
     arrays: list[Array] = []
     numbers: list[Any] = []
     version, kwargs = cache_version(), function.order_keywords(kwargs)
@@ -188,7 +197,7 @@ def _find_arrays(
 
 
 def _leading_index(sources: list[Source], news: Sequence[Array]) -> int:
-    """Return the index of the array that decides: the first that is followed, else the first."""
+    """Return the index of the array that decides: the first tracked one, else the first."""
     for i, source in enumerate(sources):
         if source.backend.follows is not None and source.backend.follows(source.array):
             return i
@@ -198,16 +207,16 @@ def _leading_index(sources: list[Source], news: Sequence[Array]) -> int:
 
 
 def _library_of(function: Function, caller: Backend) -> Backend:
-    """Return the backend of the function."""
+    """Return the backend of the function, which is the caller's if none was named."""
     if function.backend is not None:
         return get(function.backend)
     return caller if function.like is None else resolve_like(function.like).backend
 
 
 def _is_embedded(function: Function, caller: Backend, arrays: Sequence[Array]) -> bool:
-    """Return True if the caller's library runs the call as a rule.
+    """Return True if the caller embeds the call: because an array is tracked, or to compute it lazily.
 
-    A library without transforms does so for functions with a signature, to compute later.
+    A lazy library without transforms, such as Dask, embeds the functions that have a signature.
     """
     if caller.run is None:
         return False
@@ -217,7 +226,7 @@ def _is_embedded(function: Function, caller: Backend, arrays: Sequence[Array]) -
 
 
 def _run_embedded(function: Function, read: CallInputs) -> Any:
-    """Run the call as a rule within the graphs and transforms of the caller's library."""
+    """Run the call as a rule, within the graphs and transforms of the caller."""
     form, arrays, numbers, caller, library = read.form, read.arrays, read.numbers, read.caller, read.library
     assert caller.run is not None  # noqa: S101 -- the caller checks it
     options = read_options((library,), function.options)
@@ -248,7 +257,7 @@ def _run_embedded(function: Function, read: CallInputs) -> Any:
 
 
 def _cast_and_cut(x: Array, caller: Backend, library: Backend, options: Options) -> Array:
-    """Cast an array in its own library, so that the graph contains the cast. Cut its graph if asked."""
+    """Cast an array in its own library, so that gradients flow through the cast. Cut its graph if asked."""
     if options.dtype is not None:
         info = caller.array_info(x)
         dtype = (
@@ -270,8 +279,8 @@ def _cast_and_cut(x: Array, caller: Backend, library: Backend, options: Options)
 def _refuse_cut(
     rule: DerivableFunction, xs: Sequence[Array], ys: Sequence[Array], form: TreeDef, caller: Backend
 ) -> None:
-    """Raise if a graph ends here: the function has no gradient for an array that is followed."""
-    assert caller.follows is not None  # noqa: S101 -- an array is followed
+    """Raise if the function has no gradient for a tracked array, because its graph would end here."""
+    assert caller.follows is not None  # noqa: S101 -- an array is tracked
     kinds = mask_inexact(map(caller.array_info, xs))
     ins = tuple(kind and caller.follows(x) for x, kind in zip(xs, kinds, strict=True))
     if any(ins):
@@ -279,7 +288,7 @@ def _refuse_cut(
 
 
 def _run_without_arrays(function: Function, read: CallInputs) -> Any:
-    """Run the function without an array to decide. Results become NumPy's, if they can have values."""
+    """Run the function on arguments without arrays. Results become NumPy arrays, unless they are traced."""
     library = read.library
     if library.check_call is not None:
         library.check_call(function.name)
@@ -294,14 +303,14 @@ def _run_without_arrays(function: Function, read: CallInputs) -> Any:
 
 
 def _has_values(x: Array) -> bool:
-    """Return False for an array that a transform follows."""
+    """Return False for an array in a transform, which has no values."""
     backend = resolve_source(x).backend
     followed = backend.follows is not None and backend.follows(x)
     return not (followed and backend.unsupported(x, leaving=True))
 
 
 def _run_directly(function: Function, read: CallInputs) -> Any:
-    """Run the function as it is, and convert the arrays of its result back."""
+    """Convert the arguments, run the function, and convert the arrays of its result back."""
     version, args, kwargs, form, arrays, numbers, sources, at, _, library = read
     name = function.name
     if library.check_call is not None:
@@ -325,7 +334,7 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
         if better is None:
             raise
         raise better from error
-    restore = Restore(tuple(map(verbs.home, sources)), at)
+    restore = Restore(tuple(map(verbs.array_location, sources)), at)
     restore.array_location()
     if library.name == HOST:
         made = tuple(y if y is x else protect_host(y, x) for x, y in zip(arrays, made, strict=True))
@@ -347,7 +356,7 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
 
 
 def _guard_source(source: Source, library: Backend, options: CallOptions) -> Source:
-    """Return an input whose memory the function cannot write to: a read-only one is copied if necessary."""
+    """Make a host array read-only if the function could write to it, so that its conversion makes a copy."""
     if not _copies_readonly(library) or options.copy is not None:
         return source
     if source.backend.name != HOST or not source.is_array:
@@ -356,14 +365,14 @@ def _guard_source(source: Source, library: Backend, options: CallOptions) -> Sou
 
 
 def _copies_readonly(library: Backend) -> bool:
-    """Return True if a function of a library gets a copy of a host array that is read-only."""
+    """Return True if a library has no read-only arrays, so that a read-only host array is copied for it."""
     return not library.readonly and could_write(library)
 
 
 def _is_isolated(function: Function, library: Backend, kinds: Iterable[type]) -> bool:
-    """Return True if the arguments are to be planned, so that the function cannot write to their memory.
+    """Return True if only a plan keeps the function from writing to the memory of its arguments.
 
-    That takes longer than to pass host arrays as read-only, which is enough if the library copies those.
+    For host arrays it is enough, and faster, to make them read-only, if the library copies such arrays.
     """
     if function.options.copy is not None:
         return False
@@ -372,7 +381,7 @@ def _is_isolated(function: Function, library: Backend, kinds: Iterable[type]) ->
 
 
 def _restore_result(result: Any, restore: Restore, function: Function) -> Any:
-    """Convert the arrays of a result back."""
+    """Convert the arrays of a result back to the caller."""
     refuse_async_result(result, function.name)
     try:
         made = restore(result, dtype=function.narrowing)
@@ -384,7 +393,7 @@ def _restore_result(result: Any, restore: Restore, function: Function) -> Any:
 
 
 def _arrays_of(result: Any, function: Function) -> list[Array]:
-    """Return the arrays of a result, or raise if they cannot be found."""
+    """Return the arrays in a result; raise if it hides arrays in an object that is not a container."""
     arrays: list[Array] = []
     try:
         flatten(result, arrays, [])
@@ -394,10 +403,12 @@ def _arrays_of(result: Any, function: Function) -> list[Array]:
 
 
 class _CachedCall:
-    """A call whose arguments are ordinary arrays, numbers, text and None. It does not keep the function.
+    """A cached call of an aligned function, for arguments of the same types as in an earlier call.
 
-    The call is examined instead if an array is followed that cannot be embedded, or is on another device
-    than the others, or on several.
+    The arguments are ordinary arrays, numbers, text and None. `run` asks only for what their types do not
+    show: whether an array is tracked, and its device. It declines if a tracked array cannot be embedded as
+    before, and if arrays are on different devices. It takes the function as an argument, and does not keep it
+    alive.
     """
 
     __slots__ = (
@@ -423,31 +434,35 @@ class _CachedCall:
         home = self._home = arrays[0][0]
         mixed = not set(types).issubset((*LEAVES, *caller.fast_types))  # arrays are of several libraries
         self._only_host = mixed or not function.is_plain
-        """True if arrays of the function's library have to be in host memory."""
+        """True if arrays of the function's library must be in host memory."""
         embeds = function.is_plain and set(types).issubset(caller.fast_types) and not read.kwargs
         self._form = read.form if embeds else None
-        """The form of a call that can be embedded: all arguments are arrays, and none has a name."""
+        """The form of a call that can be embedded: all arguments are positional, and arrays of the caller."""
         self._follows = [
             (i, follows)
             for i, owner in arrays
             if (follows := owner.follows) and (owner is not library or (mixed and i > home))
         ]
-        """The arguments that may be followed, if that would change what is done."""
+        """The arguments that may be tracked in a way that changes what is done, each with a test for it."""
         self._devices = [(i, library.device_of) for i, owner in arrays if owner is library]
         if library.host_only:
             self._devices = []
         converters = [_argument_converter(function, library, cls, owners.get(cls)) for cls in types]
         self.is_complete = decline not in converters
-        """True if all conversions are known."""
-        self._convert = each(converters)
+        """True if there is a converter for every argument."""
+        self._convert = convert_each(converters)
 
     def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
-        """Return the result, or None before anything ran."""
+        """Return the result in a tuple, or None to decline. It declines before the function runs."""
+        # All that depends on types alone was decided in `__init__`: which arguments may be tracked, which
+        # have a device, and how each is converted. What is left are facts about these very arrays.
         library, device = self._library, None
         xs = (*args, *kwargs.values()) if kwargs else args
         for i, follows in self._follows:
             if follows(xs[i]):
                 return self._run_embedded(function, xs)
+        # Arrays of the function's own library stay where they are, so they must all be on one device: the
+        # host if others are converted to it.
         for i, device_of in self._devices:
             here = device_of(xs[i])
             if here == SHARDED or here != (device or (CPU if self._only_host else here)):
@@ -464,16 +479,18 @@ class _CachedCall:
 
     def _convert_back(self, function: Function, result: Any, x: Array, device: Device) -> Any:
         """Convert the result back to the library and the device of an argument."""
+        # A single array is converted by the cache of calls, if it then is on the right device. Any other
+        # result is walked as a tree.
         caller = self._caller
         made = direct[caller.name].get(type(result), decline)(result)
         if made is not None and function.narrowing is None:
             there = caller.device_of(result) if made is result else CPU
             if there == device:
                 return made
-        return _restore_result(result, Restore((verbs.home(resolve_source(x)),), 0), function)
+        return _restore_result(result, Restore((verbs.array_location(resolve_source(x)),), 0), function)
 
     def _run_embedded(self, function: Function, xs: tuple[Any, ...]) -> tuple[Any] | None:
-        """Run the call as a rule."""
+        """Run the call as a rule; return None to decline."""
         caller = self._caller
         if self._form is None or caller.is_tracing():
             return None
@@ -481,7 +498,7 @@ class _CachedCall:
         rule = self._rule()
         if rule is None:
             rule = function.rule(self._library.name, caller.name, self._form, (), None)
-            self._rule = ref(rule)  # the function keeps it
+            self._rule = ref(rule)  # weak, because the rule has the function, which this call must not keep
         ys = caller.run(rule, list(xs))
         form = latest.form
         return (ys[0] if form == ARRAY else unflatten(form, iter(ys), iter(())),)
@@ -490,14 +507,14 @@ class _CachedCall:
 def _argument_converter(
     function: Function, library: Backend, cls: type, owner: Backend | None
 ) -> Callable[[Any], Any] | None:
-    """Return the function that converts arguments of a type, to memory that the function cannot write."""
+    """Return the function that converts arguments of a type to arrays through which the sources are safe."""
     if owner is None:
         return None
     options = function.options
     if not function.is_plain:
         place = None if library.host_only and options.device is None else "cpu"
         options = options._replace(device=place)
-    convert = converter(library.name, cls, options)
+    convert = find_converter(library.name, cls, options)
     if convert is decline:
         return decline
     if owner.name == HOST and options.copy is None and _copies_readonly(library):
@@ -512,14 +529,14 @@ def _argument_converter(
     return to_host
 
 
-def _types(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the types of all arguments, and the names of those that have one."""
+def _types_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the types of all arguments, and the names of keyword arguments."""
     return (*map(type, args), *kwargs, *map(type, kwargs.values())) if kwargs else tuple(map(type, args))
 
 
 @traced_as(no_result)
 def _cache_call(function: Function, read: CallInputs) -> None:
-    """Let the next call with arguments of these types skip all that does not change their results."""
+    """Cache a call for arguments of these types, if the types and `_CachedCall` decide all that it does."""
     caller, library = read.caller, read.library
     types = [*map(type, (*read.args, *read.kwargs.values()))]
     arrays = set(types).difference(LEAVES)
@@ -536,7 +553,7 @@ def _cache_call(function: Function, read: CallInputs) -> None:
     ):
         call = _CachedCall(function, read, types, owners)
         if call.is_complete:
-            key = CallKey("aligned", function.key, _types(read.args, read.kwargs))
+            key = CallKey("aligned", function.key, _types_of(read.args, read.kwargs))
             record(key, read.version, call.run)
 
 

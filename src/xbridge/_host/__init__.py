@@ -1,9 +1,8 @@
-"""Operations on host memory, in NumPy.
+"""Operations on host memory, by NumPy: copies, casts, checks, and imports of foreign objects.
 
-NumPy allocates and copies on the host for all backends: it asks the system for huge pages, so a large copy
-into its fresh memory is several times faster than elsewhere. The adapters in `exporters` know libraries of
-tables; no other module here names a library but NumPy. The
-first conversion that needs the package imports it; `import xbridge` does not.
+NumPy allocates and copies on the host for all backends. It asks the system for huge pages, so that a large
+copy into its new memory is several times faster than in other libraries. `import xbridge` does not import
+this package; the first conversion that needs it does.
 """
 
 from xbridge._host.memory import (

@@ -1,4 +1,4 @@
-"""What to type in place of an input that is not an array, by the class of the input."""
+"""Hints for inputs that are not arrays, by their class: what the user can type instead."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _ITEMS = {
     "timedelta": "[i.total_seconds() for i in x]",
     "dict": "xbridge.tree.to_backend(x, 'numpy', scalars=True)",
 }
-"""Hints for a list, by the name of the class of an item that is no number."""
+"""Hints for a list, by the name of the class of an item that is not a number."""
 
 
 def hint_for_object(cls: type) -> str:
@@ -70,7 +70,7 @@ def hint_for_object(cls: type) -> str:
 
 
 def item_error(items: Any) -> UnsupportedArrayError | None:
-    """Return the error for a list with an item that is no number; None if there is no advice."""
+    """Return the error for a list with an item that is not a number; None if there is no advice for it."""
     for i, item in enumerate(items):
         hint = _of_class(type(item), _ITEMS)
         if hint:
@@ -85,7 +85,7 @@ def is_mistaken(cls: type) -> bool:
 
 
 def literal_error(x: object, target: str) -> UnsupportedArrayError:
-    """Return the error for a number or a list in place of an array, with the target that was asked for."""
+    """Return the error for a number or a list that was given to a conversion of arrays."""
     one, tree = f"asarray(x, backend={target!r})", f"xbridge.tree.to_backend(x, {target!r})"
     items: list[Any] = [*x] if type(x) in (list, tuple) else []  # type: ignore[misc] # it is one of them
     if any(isinstance(item, dict) for item in items):

@@ -23,12 +23,12 @@ def unreadable_error(
     hint: str = "converting it in its own library first",
     error: type[XBridgeError] = UnsupportedArrayError,
 ) -> XBridgeError:
-    """Return the error for an object that cannot be read."""
+    """Return the error for an exporter whose memory cannot be read."""
     return error.build(f"read {type_of(x)}", reason, hint)
 
 
 def chain_export_errors(x: object) -> Chained:
-    """Return a context in which an error of an exporter becomes ours."""
+    """Return a context in which an exception of an exporter becomes the cause of an `XBridgeError`."""
     return Chained(lambda error: unreadable_error(x, f"its export failed with {error!r}"))
 
 

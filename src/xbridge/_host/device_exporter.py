@@ -1,4 +1,4 @@
-"""Export of device memory by DLPack, while the device of the memory is current.
+"""Export device memory by DLPack while its device is the current one.
 
 An exporter makes the stream of the consumer wait for its own stream, which it takes from the current device.
 So the device of the memory has to be current during the export, whatever device is current for the caller.

@@ -37,22 +37,22 @@ _EXTENDED = {
 
 
 class NotOnHostError(DeviceError):
-    """The memory is on a device, and the host cannot read it."""
+    """An exporter has its memory on a device that the host cannot read. The fields say which device."""
 
     device: Device | None = None
-    """The device, if it has a name here; without an index if the exporter gives none."""
+    """The device; without an index if the exporter gives none, and None if its type has no name here."""
     code: tuple[int, int] | None = None
-    """The device in DLPack's numbers, if the exporter has DLPack."""
+    """The type and the index of the device in DLPack's numbers, if the exporter has DLPack."""
     interface: object = None
     """The CUDA array interface, if the exporter has one."""
 
 
 class ExportError(UnsupportedArrayError):
-    """The exporter raised: it refuses DLPack for this array. It may still have another protocol."""
+    """An exporter raised in its DLPack methods. It may still export by another protocol."""
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor."""
+    """The C struct DLTensor."""
 
     _fields_: ClassVar = [
         ("data", ctypes.c_void_p),
@@ -69,7 +69,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _Versioned(ctypes.Structure):
-    """DLManagedTensorVersioned. The older DLManagedTensor begins with its tensor."""
+    """The C struct DLManagedTensorVersioned. The older DLManagedTensor begins with the tensor instead."""
 
     _fields_: ClassVar = [
         ("major", ctypes.c_uint32),
@@ -89,7 +89,7 @@ _rename = _function(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(("PyCapsule
 
 
 class _Borrowed:
-    """A capsule with the name of a used one, for as long as a view of its memory exists."""
+    """The owner of a capsule, under the name of a used one, which lives as long as views of its memory."""
 
     used = ctypes.create_string_buffer(b"used_dltensor_versioned")
 
@@ -137,7 +137,7 @@ def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
 
 
 def read_capsule(x: object, capsule: object) -> tuple[_Tensor, int]:
-    """Return the tensor of a capsule, and its flags. A capsule without flags is read-only."""
+    """Return the tensor of a capsule, and its flags. One of an older version, without flags, is read-only."""
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
         if managed.major != 1:
@@ -160,7 +160,7 @@ def _not_on_host_error(x: object, device: int, number: int, hint: str) -> NotOnH
 
 
 def request_capsule(x: Any, must: dict[str, object], may: dict[str, object]) -> object:
-    """Return the capsule. If the exporter refuses the optional keywords, ask again without them.
+    """Request a capsule. If the exporter refuses the optional keywords, ask again without them.
 
     A proxy accepts every keyword and forwards it to an object that may not know it. So only a parameter of
     that name shows that a `TypeError` has another cause.
@@ -187,7 +187,7 @@ def _accepts(method: Callable[..., object], options: dict[str, object]) -> bool:
 
 
 def describe_tensor(x: object, tensor: _Tensor, *, readonly: bool) -> tuple[str, MemoryLayout]:
-    """Return the dtype and the layout of a tensor in a capsule; raise if there cannot be such an array."""
+    """Return the dtype and the layout of a tensor in a capsule; raise if they describe no possible array."""
     if not 0 <= tensor.ndim <= _MOST_AXES:
         raise _refusal(x, "its capsule contradicts itself")
     if tensor.ndim and not tensor.shape:

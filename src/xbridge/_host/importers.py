@@ -1,4 +1,4 @@
-"""Importers of objects from unregistered libraries: scalars, exporters, typed buffers.
+"""Import objects of unregistered libraries as NumPy arrays: scalars, exporters, typed buffers.
 
 The protocols are tried in the order of the information that they carry: DLPack, `__array_interface__`,
 `__cuda_array_interface__`, `__array__`, the buffer protocol. The result is writable only if the protocol
@@ -29,13 +29,17 @@ from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError
 
 _ELSEWHERE = "in its own library first"
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
-"""Protocols to try if the DLPack export of an object raises."""
+"""The protocols to try if an object has no DLPack, or raises in it."""
 _TOP = max(sys.maxsize, 1 << 32)
-"""The highest address that memory of a program can have."""
+"""The end of the address space."""
 
 
 def import_array(x: Any, *, must_share: bool, fetch: bool) -> HostArray:
-    """Return a host array of `x`: with `must_share`, over its memory; with `fetch`, from any device."""
+    """Return a host array of `x`.
+
+    With `must_share`, raise if it would not be over the memory of `x`. With `fetch`, an exporter on a device
+    may move its memory to the host.
+    """
     if issubclass(type(x), np.generic):  # not isinstance: the `__class__` of a proxy may raise
         if must_share:
             raise not_shared(x, "it hands out a copy")
@@ -45,7 +49,7 @@ def import_array(x: Any, *, must_share: bool, fetch: bool) -> HostArray:
         raise UnsupportedArrayError.build(f"convert the class {shown(x)}", reason, "one of its objects")
     host, shares = _read_export(x, must_share=must_share, fetch=fetch)
     if must_share and host.size:
-        # An object that shares its memory exports the same memory twice.
+        # An object that shares its memory exports the same address each time.
         again, _ = _read_export(x, must_share=must_share, fetch=fetch)
         if not shares or layout_of(host) != layout_of(again):
             raise not_shared(x, "it hands out a copy")
@@ -53,7 +57,7 @@ def import_array(x: Any, *, must_share: bool, fetch: bool) -> HostArray:
 
 
 def _read_export(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, bool]:
-    """Return what `x` exports, and False if it cannot be the memory of `x`."""
+    """Return the array that `x` exports, and False if that cannot be the memory of `x` itself."""
     host, shares = None, True
     if _get_attribute(x, "__dlpack__") is not None and _get_attribute(x, "__dlpack_device__") is not None:
         try:
@@ -70,7 +74,7 @@ def _read_export(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, b
 
 
 def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
-    """Return what `x` exports by a protocol other than DLPack."""
+    """Return the array that `x` exports by a protocol other than DLPack."""
     if (interface := _get_attribute(x, "__array_interface__")) is not None:
         return from_interface(x, interface)
     if (interface := _get_attribute(x, "__cuda_array_interface__")) is not None:
@@ -98,7 +102,7 @@ def is_exporter(x: Any) -> bool:
 
 
 def _get_attribute(x: Any, protocol: str) -> Any:
-    """Return an attribute of `x`, or None. Callers keep it, because a second read may export again."""
+    """Return an attribute of `x`, or None. Read it once and keep it: a second read may export again."""
     with chain_export_errors(x):
         return getattr(x, protocol, None)
 
@@ -123,7 +127,7 @@ def _check_export_of(x: Any, host: HostArray) -> None:
 
 
 def _hint_for_objects(x: Any) -> str:
-    """Return the hint for an export without numbers: numbers of which some are missing, or none at all."""
+    """Return the hint for an export of Python objects: of numbers, some of them missing, or of no numbers."""
     adapter = adapter_for(x)
     encoded = adapter.codes_hint(x)
     if encoded:
@@ -138,7 +142,7 @@ def _hint_for_objects(x: Any) -> str:
 def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
     """Raise if an object exports another dtype or shape than it has."""
     shape = _shape(x)
-    if shape is None and getattr(x, "shape", ()) is None:  # no data, of which an older NumPy makes a zero
+    if shape is None and getattr(x, "shape", ()) is None:  # no data; an older NumPy makes a zero of it
         raise unreadable_error(x, f"its shape is None, and it exports {exported}")
     if shape is not None and exported[: len(shape) or None] != shape:
         raise unreadable_error(x, f"its shape is {shape}, and it exports {exported}")
@@ -174,7 +178,7 @@ def _hint_for_cast(x: object, dtype: str) -> str:
 
 
 def _shape(x: Any) -> tuple[int, ...] | None:
-    """Return the shape that `x` has. If its elements are arrays, the export may have their axes behind it."""
+    """Return the shape of `x`. If its elements are arrays, the export may have their axes after these."""
     shape = getattr(x, "shape", None)
     if shape is None and (length := length_hint(x, -1)) >= 0:
         return (length,)
@@ -196,7 +200,7 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
 
 
 def _numbers_of_table(x: Any) -> HostArray | None:
-    """Return the numbers of a table that exports objects, in one dtype; None if they have none in common."""
+    """Return the numbers of a table that exports objects, in their common dtype; None if there is none."""
     names = {name for _, name in columns_of(x) or ()}
     if not names or not names.issubset(DTYPES):
         return None

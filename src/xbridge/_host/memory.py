@@ -1,4 +1,4 @@
-"""Copies, casts, read-only views and comparisons of host memory."""
+"""Copy, cast, check and compare host memory, and make it read-only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xbridge.errors import DTypeError, MissingLibraryError, ValueLossError
 _T = TypeVar("_T")
 
 ALIGNMENT = 64
-"""Memory that another library is to share begins at a multiple of this number of bytes."""
+"""The alignment in bytes of new memory that another library is to share, as JAX requires it."""
 
 ALIGNED = 1 << 16
 """The size in bytes from which memory is aligned. Measured: below it, another copy costs less."""
@@ -35,7 +35,7 @@ _COMPLEX = "W"
 
 _CODE = re.compile("[<>=|]?([biufc][0-9]{1,2}|[?bBhHiIlLqQpPefdgFDG])")
 _WORK = 1000
-"""NumPy may try so many candidate solutions before two layouts are compared byte by byte."""
+"""The most candidate solutions that `np.shares_memory` tries before layouts are compared byte by byte."""
 
 
 _NATIVE = {name: np.dtype(name) for name in DTYPES if hasattr(np, name)}
@@ -49,7 +49,7 @@ array_of_scalar = np.asarray
 
 
 def native_dtype(name: str) -> np.dtype[Any]:
-    """Return NumPy's dtype of a canonical name or of a word of NumPy's, from ml_dtypes if necessary."""
+    """Return the dtype object of a canonical name, from ml_dtypes if necessary, or of a name of NumPy's."""
     if name in _NATIVE:
         return _NATIVE[name]
     if name in DTYPES:
@@ -65,7 +65,7 @@ def native_dtype(name: str) -> np.dtype[Any]:
 
 
 def dtype_of_code(code: str) -> np.dtype[Any] | None:
-    """Return the dtype of one of NumPy's codes for numbers, such as `<f4` or `d`; None for any other word."""
+    """Return the dtype of one of NumPy's codes for numbers, such as `<f4` or `d`; None for other strings."""
     try:
         return np.dtype(code) if _CODE.fullmatch(code) else None
     except TypeError:  # there is no such width
@@ -73,7 +73,7 @@ def dtype_of_code(code: str) -> np.dtype[Any] | None:
 
 
 def ones(dtype: np.dtype[Any]) -> HostArray:
-    """Return a small array, which fits any dtype of numbers."""
+    """Return an array for trials of a cast or an import, whose values every dtype has."""
     return np.ones(2, dtype)
 
 
@@ -98,20 +98,20 @@ def astype(host: HostArray, dtype: str, order: Literal["C", "K"] = "K") -> HostA
 
 
 def _error_context(**treatments: Any) -> Context:
-    """Return a context in which NumPy treats floating-point errors so."""
+    """Return a context in which NumPy treats floating-point errors like `np.errstate` with these options."""
     context = Context()
     context.run(np.seterr, **treatments)
     return context
 
 
 _SILENT = _error_context(all="ignore")
-"""A context without warnings. To run in a copy of it takes a sixth of the time of `np.errstate`."""
+"""A context without warnings. To run a function in a copy of it is six times as fast as `np.errstate`."""
 
 _RAISING = _error_context(all="ignore", over="raise")
 
 
 def cast_silently(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K") -> HostArray:
-    """Cast as NumPy does, without warnings, to an array of the plain class."""
+    """Cast as NumPy does, without warnings, to an array of NumPy's own class."""
     if host.dtype.kind in "biufc":
         return _SILENT.copy().run(host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
     host = check_castable(host, dtype)
@@ -152,12 +152,12 @@ def _call_silently(host: HostArray, fn: Callable[..., _T], *args: Any) -> _T:
     """Call a function that reads `host`, without warnings about its values."""
     if host.dtype.kind in "biufc":
         return _SILENT.copy().run(fn, *args)
-    with np.errstate(all="ignore"):  # the cast of an object runs code of its class, in the caller's context
+    with np.errstate(all="ignore"):  # casts of objects run foreign code, which needs the caller's context
         return fn(*args)
 
 
 def astype_checked(host: HostArray, dtype: str) -> HostArray:
-    """Check and cast, in one pass if the processor reports a finite value that becomes infinite."""
+    """Check and cast: in one pass if the processor reports that a value becomes infinite, else in two."""
     single = _SINGLES.get(host.dtype.char) == dtype
     if not single or host.nbytes >= LARGE:
         return astype(check_cast(host, dtype), dtype)
@@ -178,7 +178,7 @@ def _reports_overflow() -> bool:
 
 
 _SINGLES = {"d": "float32", "D": "complex64"} if _reports_overflow() else {}
-"""NumPy's codes of dtypes, and the dtypes to which a cast is checked and done in one pass."""
+"""The codes of dtypes from which, and the dtypes to which, a cast is checked while it runs."""
 
 
 def _cast_into_new(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> HostArray:
@@ -202,7 +202,7 @@ def _cast_into_new(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K
         return fresh
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 -- 10 ms, and only this needs it
 
-    # The axis with the longest steps: then each thread writes to pages of its own.
+    # Cut along the axis with the largest stride, so that each thread writes to pages of its own.
     axis = max(range(fresh.ndim), key=lambda axis: fresh.strides[axis] * (fresh.shape[axis] > 1))
     cuts = [fresh.shape[axis] * turn // WORKERS for turn in range(WORKERS + 1)]
     parts = [(slice(None),) * axis + (slice(*cut),) for cut in pairwise(cuts)]
@@ -228,12 +228,12 @@ def _allocate_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray
 
 
 def fill(into: HostArray, values: HostArray) -> None:
-    """Copy values into existing memory, with NumPy's own cast."""
+    """Copy values into existing memory, cast as NumPy does."""
     _call_silently(values, np.copyto, into, values, "unsafe")
 
 
 def as_readonly(host: HostArray) -> HostArray:
-    """Return a read-only view, which cannot be made writable again unless it holds Python objects."""
+    """Return a read-only view that the user cannot make writable again, unless it holds Python objects."""
     if host.dtype.hasobject:
         view = host.view()
         view.flags.writeable = False
@@ -256,7 +256,7 @@ def _reinterpret(host: HostArray, *, writable: bool) -> HostArray:
 
 
 def check_cast(host: HostArray, dtype: str) -> HostArray:
-    """Return the array, if a cast keeps its integers exact and its finite values finite; else raise."""
+    """Return the array if a cast keeps its integers exact and its finite values finite; else raise."""
     target = native_dtype(dtype)
     if host.size == 0:
         return host
@@ -270,7 +270,7 @@ def check_cast(host: HostArray, dtype: str) -> HostArray:
 
 
 def _overflows(host: HostArray, target: np.dtype[Any]) -> bool:
-    """Return True if the cast of some library makes a finite value infinite or NaN in a narrower dtype."""
+    """Return True if a cast, by any library, may make a finite value infinite or NaN in a narrower dtype."""
     narrow = target.type(0).real.dtype
     # Some libraries cast to half precision in two steps, which may round up a value that one step rounds
     # down.
@@ -289,7 +289,7 @@ def _overflows(host: HostArray, target: np.dtype[Any]) -> bool:
 
 
 def finite_extremes(xp: ModuleType, x: Array) -> Array:
-    """Return the least and the greatest finite values, by which `check_cast` decides as by the array."""
+    """Return the least and the greatest finite value, which tell `check_cast` as much as the whole array."""
     if x.dtype.kind in "biu":
         return xp.stack([x.min(), x.max()])
     parts = [x.real, x.imag] if x.dtype.kind == "c" else [x]
@@ -324,7 +324,7 @@ def overlap_of_views(a: HostArray, b: HostArray) -> bool | None:
 
 
 def _drop_constant_axes(layout: MemoryLayout) -> MemoryLayout:
-    """Drop the axes along which the address is constant. A layout may have more of them than NumPy allows."""
+    """Drop the axes of length 1 or stride 0, of which a layout may have more than NumPy allows."""
     axes = [(n, s) for n, s in zip(layout.shape, layout.strides, strict=True) if n > 1 and s]
     return layout._replace(shape=tuple(n for n, _ in axes), strides=tuple(s for _, s in axes))
 
@@ -337,7 +337,7 @@ class Window:
 
 
 def raw_view(layout: MemoryLayout, owner: object = None) -> HostArray:
-    """Return an array of raw items over a layout. The caller must keep the memory valid while it is read."""
+    """Return an array of raw items over a layout. The caller keeps the memory alive, or passes its owner."""
     interface = {
         "typestr": f"|V{layout.itemsize}",
         "data": (layout.address, not layout.writable),

@@ -1,4 +1,4 @@
-"""Readers of numbers, and of nested lists of numbers and arrays.
+"""Read numbers, and nested lists of numbers and arrays.
 
 Numbers become one host array by NumPy's rules, unless NumPy would round an integer without a warning. Arrays
 in a list are collected unread, so that the caller can stack them in one pass.
@@ -33,13 +33,13 @@ Nested: TypeAlias = Any
 _NO_ARRAYS = (*LITERALS, str, type(None))
 _DEEPEST = 64
 _MANY = 1 << 16
-"""The most rows of nested lists that are looked at before they are known to end."""
+"""The most rows of nested lists that are read before it is clear that the lists do not contain themselves."""
 ROWS: frozenset[type] = frozenset((list, tuple))
 """The types of nested lists. Their subclasses may hide what they hold."""
 WHOLE = frozenset((bool, int))
-"""The types of Python's whole numbers."""
+"""Python's number types without fractions."""
 _NAMES = {np.dtype(name): name for name in DTYPES if hasattr(np, name)}
-"""The names of NumPy's own dtypes. NumPy computes the name of a dtype in Python."""
+"""The names of NumPy's own dtypes, in a table because `dtype.name` runs slow Python code."""
 
 
 _OF_TYPES = {dtype.type: dtype for dtype in _NAMES}
@@ -47,12 +47,12 @@ _OF_TYPES = {dtype.type: dtype for dtype in _NAMES}
 
 
 class Nest(NamedTuple):
-    """Arrays at one depth of a nested list, in order, and the shape of the list above them."""
+    """The arrays at one depth of a nested list, in order, and the shape of the lists around them."""
 
     shape: tuple[int, ...]
     leaves: list[Any]
     weak: list[bool]
-    """True for leaves that are Python numbers: their dtype follows the other leaves."""
+    """True for each leaf that is a Python number, which takes the dtype of the arrays."""
 
 
 def is_literal(x: object) -> bool:
@@ -61,7 +61,7 @@ def is_literal(x: object) -> bool:
 
 
 def nest(x: Nested) -> Nest | None:
-    """Return the arrays in `x` with the shape of its lists; None if there are no arrays."""
+    """Return the arrays in nested lists, with the shape of the lists; None if there are only numbers."""
     with Chained(_part_error):
         kinds = set(map(type, x)) if issubclass(type(x), (list, tuple)) else set()
         mistake = item_error(x) if any(is_mistaken(kind) for kind in kinds) else None
@@ -204,7 +204,7 @@ def _convert_large_integers(x: Nested, floating: str | None, *, rounding: bool) 
 
 
 def _is_finite(n: int) -> bool:
-    """Return True if an integer can be rounded to a float."""
+    """Return True if an integer is in the range of Python's floats."""
     try:
         float(n)
     except OverflowError:
@@ -219,7 +219,7 @@ def _is_exact(n: int, floating: str) -> bool:
 
 
 def sample(number: HostArray) -> complex:
-    """Return a Python number of the same kind."""
+    """Return a Python number of the kind of `number`, as an example for promotion."""
     return {"b": False, "i": 0, "u": 0, "f": 0.0, "c": 0j}[number.dtype.kind]
 
 

@@ -17,11 +17,11 @@ from xbridge._core.dtypes import category, exact_integers
 from xbridge._core.protocol import HostArray
 
 Cast: TypeAlias = tuple[HostArray, HostArray]
-"""The values in the new dtype, and for each of them whether it is right."""
+"""The values in the new dtype, and a mask of those that are right."""
 
 
 def cast_exactly(values: HostArray, dtype: np.dtype[Any]) -> Cast:
-    """Cast a dense axis of numbers, and return for each whether the dtype has it. A NaN stays a NaN."""
+    """Cast a dense axis of numbers, and return a mask of those that the dtype has. NaN stays NaN."""
     return _cast_values(values, dtype, rounds=False)
 
 

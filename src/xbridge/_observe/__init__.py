@@ -1,1 +1,1 @@
-"""Observe conversions: a policy allows, warns or forbids, and a record collects."""
+"""Observe conversions: a policy forbids kinds of conversions or warns of them, and a record counts them."""

@@ -1,6 +1,6 @@
-"""The picture of a record, which shows itself in a notebook without any setup of matplotlib.
+"""The figure of `record.plot`, which a notebook shows without any setup of matplotlib.
 
-Words and axes are gray on no background, so that the picture can be read in light and in dark themes.
+Text and axes are gray on a transparent background, readable in light and in dark themes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INK = "#808080"
 
 
 class RecordFigure(Figure):
-    """A figure that a notebook shows as PNG, also if no backend of matplotlib has been chosen."""
+    """A figure that a notebook shows as PNG, even if no backend of matplotlib was chosen."""
 
     def _repr_png_(self) -> bytes:
         """Return the picture. IPython shows figures by itself only after `%matplotlib inline`."""
@@ -28,7 +28,7 @@ class RecordFigure(Figure):
 
 
 def tint(axes: Axes) -> None:
-    """Draw axes in gray, on no background."""
+    """Draw axes in gray on a transparent background."""
     axes.patch.set_visible(False)
     axes.tick_params(colors=INK)
     axes.xaxis.label.set_color(INK)

@@ -1,4 +1,4 @@
-"""Conversions that a library's own calls do, as rows of a record.
+"""Notice conversions by a library's own calls, such as `Tensor.numpy`, for `record(foreign=True)`.
 
 A backend notices such calls by a hook that its library offers (`watch` in the protocol). Nothing is patched.
 """
@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge._core.devices import CPU
-from xbridge._engine.caller import Caller, is_ours
+from xbridge._engine.caller import CallSite, is_ours
 from xbridge._plan.reasons import reason
 from xbridge._plan.steps import nbytes_of
 from xbridge._registry.registry import are_arrays, backend_for, imported, is_root
@@ -29,7 +29,7 @@ class ForeignCall(NamedTuple):
     """A call of a library that converted an array."""
 
     name: str
-    caller: Caller
+    caller: CallSite
     source: str
     target: str
     copied: int
@@ -43,9 +43,9 @@ def watch(add: Callable[[ForeignCall], None]) -> ExitStack:
     """Call `add` after each conversion by the imported libraries' own calls in this thread."""
 
     def notice(name: str, source: Array, result: object, seconds: float) -> None:
-        by = _caller()
+        by = _find_call_site()
         if by and result is not source and are_arrays(type(source)):
-            add(_call(name, by, source, result, seconds))
+            add(_describe_call(name, by, source, result, seconds))
 
     with ExitStack() as stack:
         for backend in imported():
@@ -54,9 +54,9 @@ def watch(add: Callable[[ForeignCall], None]) -> ExitStack:
         return stack.pop_all()
 
 
-def _call(name: str, by: Caller, source: Array, result: object, seconds: float) -> ForeignCall:
-    """Return a call with its bytes: moved to or from a device, cast, or copied. Python numbers have none."""
-    given, made = _End.of(source), _End.of(result)
+def _describe_call(name: str, by: CallSite, source: Array, result: object, seconds: float) -> ForeignCall:
+    """Describe a call, with the bytes that it moved between devices, cast or copied."""
+    given, made = _ArrayFacts.of(source), _ArrayFacts.of(result)
     sizes = dict.fromkeys(("copied", "cast", "moved"), 0)
     avoid = ""
     if given.device != made.device:
@@ -68,8 +68,8 @@ def _call(name: str, by: Caller, source: Array, result: object, seconds: float) 
     return ForeignCall(name, by, given.name, made.name, **sizes, seconds=seconds, avoid=avoid)
 
 
-class _End(NamedTuple):
-    """An array before or after a call, or Python numbers, which are on the host and have no bytes."""
+class _ArrayFacts(NamedTuple):
+    """Facts about the array before or after a call. Python numbers are on the host and have no bytes."""
 
     name: str
     dtype: str
@@ -78,7 +78,7 @@ class _End(NamedTuple):
     address: int
 
     @classmethod
-    def of(cls, x: object) -> _End:
+    def of(cls, x: object) -> _ArrayFacts:
         backend = backend_for(type(x))
         if backend is None:
             return cls(_PYTHON, "", CPU, 0, 0)
@@ -90,20 +90,20 @@ class _End(NamedTuple):
 
 
 def _address(backend: Backend, x: Array) -> int:
-    """Return where the memory of an array begins, or 0 if it has none of its own."""
+    """Return the address of an array; 0 if it has no memory of its own."""
     return 0 if backend.unsupported(x, leaving=True) else backend.memory_layout(x).address
 
 
-def _caller() -> Caller | None:
-    """Return the line that made the call, outside of array libraries; None if that is within xbridge."""
-    frame = hook = sys._getframe(2)  # noqa: SLF001 -- of the backend's function that calls `notice`
+def _find_call_site() -> CallSite | None:
+    """Return the line outside of array libraries that made the call; None if it belongs to xbridge."""
+    frame = hook = sys._getframe(2)  # noqa: SLF001 -- the frame of the backend's function that calls `notice`
     while frame.f_back and (frame.f_code is hook.f_code or _is_library(frame)):
         frame = frame.f_back
     ours = is_ours(frame.f_code.co_filename)
-    return None if ours else Caller(frame.f_code, frame.f_lineno, frame.f_globals)
+    return None if ours else CallSite(frame.f_code, frame.f_lineno, frame.f_globals)
 
 
 def _is_library(frame: FrameType) -> bool:
-    """Return True for code of an array library, such as a data loader of torch, and not for xbridge's."""
+    """Return True for a frame of an array library, such as of torch's data loader, but not of xbridge."""
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return is_root(package) and not is_ours(frame.f_code.co_filename)

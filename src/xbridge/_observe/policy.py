@@ -1,11 +1,10 @@
-"""Policies: rules that allow conversions, warn of them or forbid them.
+"""`policy`: allow kinds of conversions, warn of them or forbid them.
 
-A policy never changes the result of a conversion. The code under it gets the same result or an error. Only
-`unsafe_share` shares memory that the contract would copy.
+A policy never changes the result of a conversion: code under a policy gets the same result, or an error.
 
-The rules of a block apply in that block, for its thread or task. The rules of the process are set by
-`XBRIDGE_POLICY` or on pytest's command line. They apply outside of blocks, and to operations for
-which a block has no rule.
+The rules of a `with` block apply in its thread or task. The rules of the process, which `XBRIDGE_POLICY` or
+pytest's command line sets, apply outside of blocks, and to kinds of conversions for which a block has no
+rule.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from warnings import warn_explicit
 
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import lock
-from xbridge._engine.caller import Caller
+from xbridge._engine.caller import CallSite
 from xbridge._engine.execute import Observer, add_observer, remove_observer
 from xbridge._observe.statement import Statement
 from xbridge._plan.steps import Plan, Step
@@ -52,9 +51,9 @@ class Rules(NamedTuple):
 
 
 class _Block(Observer):
-    """The rules of one block, as an observer of the conversions in it.
+    """The observer of one `with` block, which has its rules.
 
-    The rules end with the block, also for a task that was started in the block and still runs.
+    The rules end with the block, even for a task that was started in it and is still running.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -67,7 +66,7 @@ class _Block(Observer):
             why = f"{reason}, and policy({word}='raise') forbids {word}"
             raise PolicyError.build(plan.conversion.asked(), why, f"policy({word}='allow') around it")
 
-    def before(self, plan: Plan, caller: Caller) -> None:
+    def before(self, plan: Plan, caller: CallSite) -> None:
         """Warn of operations of the plan, at the calling line."""
         for word, reason in self._find_operations(plan, "warn"):
             warn_explicit(
@@ -92,14 +91,14 @@ class _Block(Observer):
         yield from ((word, reason) for word, reason in found.items() if rules[word] == rule)
 
 
-_here: ContextVar[tuple[_Block, ...]] = ContextVar("xbridge policy", default=())
-_everywhere = _Block(Rules())
-_changing = lock()
+_blocks_here: ContextVar[tuple[_Block, ...]] = ContextVar("xbridge policy", default=())
+_process_block = _Block(Rules())
+_process_block_lock = lock()
 
 
 def _innermost_block() -> _Block:
-    """Return the innermost block that runs here, or the block of the process."""
-    return next((block for block in reversed(_here.get()) if block.runs), _everywhere)
+    """Return the innermost block around the current code, or the one of the process."""
+    return next((block for block in reversed(_blocks_here.get()) if block.runs), _process_block)
 
 
 class policy(metaclass=Statement):  # noqa: N801 -- read as a statement, like `contextlib.suppress`
@@ -167,17 +166,17 @@ class policy(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         block = _Block(policy.now()._replace(**self._said))
         add_observer(block)
         self._blocks.append(block)
-        _here.set((*_here.get(), block))
+        _blocks_here.set((*_blocks_here.get(), block))
         return self
 
     def __exit__(self, *_: object) -> None:
         """End the rules of the innermost block of this policy."""
-        blocks = _here.get()
+        blocks = _blocks_here.get()
         mine = [block for block in blocks if block in self._blocks]
-        block = (mine or self._blocks)[-1]  # a generator may be left in another context
+        block = (mine or self._blocks)[-1]  # a generator may leave its block in another context
         block.runs = False
         self._blocks.remove(block)
-        _here.set(tuple(block for block in blocks if block.runs))
+        _blocks_here.set(tuple(block for block in blocks if block.runs))
         remove_observer(block)
 
     def __call__(self, fn: F, /) -> F:
@@ -201,8 +200,8 @@ class policy(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
             with policy(**self._said):
                 return fn(*args, **options)
 
-        late = iscoroutinefunction(fn) or iscoroutinefunction(type(fn).__call__)
-        return cast("F", awaited if late else called)
+        is_async = iscoroutinefunction(fn) or iscoroutinefunction(type(fn).__call__)
+        return cast("F", awaited if is_async else called)
 
 
 def rules_in(words: str) -> Rules:
@@ -214,15 +213,15 @@ def rules_in(words: str) -> Rules:
             reason = f"policies are on {', '.join(Rules._fields)}"
             raise OptionError.build(f"take a policy on {word!r}", reason, "transfers=raise")
         said[word] = _check_action(word, rule)
-    return _everywhere.rules._replace(**said)
+    return _process_block.rules._replace(**said)
 
 
 def set_process_rules(rules: Rules) -> Rules:
     """Set the rules of the process, which apply outside of blocks, and return the previous ones."""
-    global _everywhere
+    global _process_block
     block = _Block(rules)
-    with _changing:
-        before, _everywhere = _everywhere, block
+    with _process_block_lock:
+        before, _process_block = _process_block, block
     if before.rules != Rules():
         remove_observer(before)
     if rules != Rules():
@@ -239,7 +238,7 @@ _CATEGORIES: dict[str, type[PolicyWarning]] = {
 
 
 def words_of(step: Step) -> tuple[str, ...]:
-    """Return the words of a policy that a step falls under."""
+    """Return the options of a policy that apply to a step, such as "casts"."""
     if step.op == "stream_to_device":
         return ("casts" if len(step.args) > 1 else "copies", "transfers")
     return ({"to_device": "transfers", "astype": "casts"}.get(step.op, "copies"),)

@@ -1,7 +1,8 @@
-"""Records: all conversions of the process, by the calling line and by source and target.
+"""`record`: count all conversions of the process by calling line, source and target.
 
-A record holds one row for each line, source and target, however long it runs. From a certain number of rows
-on, new lines share a row. A record observes all threads, because hidden transfers are often in other threads.
+A record has one row for each of these, so its size does not depend on how long it runs. Beyond a limit, all
+new lines share one row. A record observes all threads, because hidden transfers often happen in other
+threads.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple, Self
 from xbridge._core import text
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import lock
-from xbridge._engine.caller import Caller
+from xbridge._engine.caller import CallSite
 from xbridge._engine.execute import Observer, add_observer, remove_observer
 from xbridge._observe.foreign import ForeignCall, watch
 from xbridge._observe.policy import words_of
@@ -30,27 +31,27 @@ from xbridge.errors import MissingLibraryError, OptionError, shown
 
 _MOST_ROWS = 10_000
 
-_SHOWN = 20
+_ROWS_SHOWN = 20
 """The number of rows that a table shows."""
 
 _AMOUNTS = ("calls", "copied", "cast", "moved", "time")
 _RIGHT = range(3, 8)
-"""The columns of amounts."""
+"""The columns that are aligned to the right: the amounts."""
 
-_LONGEST = 40
+_PATH_LENGTH = 40
 """The number of characters of a path in a picture."""
 
 _NOTHING = "nothing was converted"
 
 _IF_SAME = " (if it stays the same)"
-"""A result that is made once for many conversions does not show later writes to the source."""
+"""Added to the advice to convert once: a result that is kept does not show later writes to the source."""
 
 _ASKED = "nothing: copy=True asks for new memory"
-"""The advice for a snapshot. The source will change, so one conversion for all would not be enough."""
+"""The advice for an explicit copy, which the program wants because the source will change."""
 
 
 class RecordRow(NamedTuple):
-    """The conversions that one line of code called, from one source to one target."""
+    """The conversions from one source to one target that one line of code asked for."""
 
     file: str
     line: int
@@ -76,7 +77,7 @@ class RecordRow(NamedTuple):
         return _format_place(self)
 
     @classmethod
-    def of(cls, plan: Plan, caller: Caller, seconds: float) -> Self:
+    def of(cls, plan: Plan, caller: CallSite, seconds: float) -> Self:
         """Return the row of one conversion."""
         code, conversion = caller.f_code, plan.conversion
         source = f"{conversion.source.name} {conversion.info.dtype} on {conversion.info.device}"
@@ -121,14 +122,14 @@ class QueueStats(NamedTuple):
     """Seconds in which the program waited for a batch that was not ready."""
 
     def __str__(self) -> str:
-        """Return one line. If the queue is full on average, the program takes more time than the batches."""
+        """Return one line. If most batches were ready, the program takes longer than their conversion."""
         full = f"{self.ready / self.batches:.2g} of {self.depth} ready"
         waited = text.format_seconds(self.waited)
         return f"{_format_place(self)}  prefetch  {self.batches:,} batches  {full}  waited {waited}"
 
 
 class _Counter(Observer):
-    """The rows and queues of one record, as an observer of conversions."""
+    """The observer of a record, which counts its rows and queues."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str | int, ...], RecordRow] = {}
@@ -145,23 +146,23 @@ class _Counter(Observer):
         with self._lock:
             return list(self._queues.values())
 
-    def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
+    def after(self, plan: Plan, caller: CallSite, seconds: float) -> None:
         """Count a conversion that has run."""
         self.add(RecordRow.of(plan, caller, seconds))
 
     def add(self, row: RecordRow) -> None:
-        """Add a row to that of its line, source and target, or to a common one if there are too many."""
-        key = _key(row)
+        """Add a row to the sum for its line, source and target, or to a shared row if there are too many."""
+        key = _row_key(row)
         with self._lock:
             if key not in self._rows and len(self._rows) >= _MOST_ROWS:
                 row = row._replace(file="elsewhere", line=0, function="", avoid="")
                 row = row._replace(source="anything", target="anything", call="")
-                key = _key(row)
+                key = _row_key(row)
             known = self._rows.get(key)
             self._rows[key] = row if known is None else known.plus(row)
 
-    def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
-        """Count a batch, the number of batches that were ready then, and the wait."""
+    def waited(self, caller: CallSite, depth: int, ready: int, seconds: float) -> None:
+        """Count a batch that the program took, the batches that were ready, and the time of the wait."""
         key = (caller.f_code.co_filename, caller.f_lineno, depth)
         with self._lock:
             if key in self._queues or len(self._queues) < _MOST_ROWS:
@@ -212,14 +213,14 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         self._watches: list[ExitStack] = []
 
     def __enter__(self) -> Self:
-        """Start to collect conversions."""
+        """Start collecting conversions."""
         if self._foreign:
             self._watches.append(watch(lambda call: self._counter.add(RecordRow.of_foreign(call))))
         add_observer(self._counter)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop to collect conversions. The rows stay."""
+        """Stop collecting conversions. The rows stay."""
         remove_observer(self._counter)
         if self._watches:
             self._watches.pop().close()
@@ -234,7 +235,7 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         """Return the queue of each `prefetch`, the longest wait first."""
         return tuple(sorted(self._counter.queues(), key=lambda queue: queue.waited, reverse=True))
 
-    def summary(self, most: int = _SHOWN) -> str:
+    def summary(self, most: int = _ROWS_SHOWN) -> str:
         """Return the record as a table.
 
         Parameters
@@ -262,7 +263,7 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         rows = self.rows
         if not rows:
             return f"<record: {_NOTHING}>"
-        calls, *sums = _sums(rows)
+        calls, *sums = _format_sums(rows)
         lines = len({(row.file, row.line) for row in rows})
         return f"<record: {', '.join([calls, f'lines {lines:,}', *sums])}>"
 
@@ -273,11 +274,11 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
     def _repr_html_(self) -> str:
         """Return the summary as a table, for notebooks."""
         lines = "".join(text.html_table([[str(queue)]]) for queue in self.queues)
-        return text.html_table(_cells(self.rows, _SHOWN), _RIGHT) + lines
+        return text.html_table(_cells(self.rows, _ROWS_SHOWN), _RIGHT) + lines
 
     def __rich_console__(self, console: object, options: object) -> Iterator[Any]:
         """Yield the summary as a table for rich."""
-        yield text.rich_table(_cells(self.rows, _SHOWN), _RIGHT)
+        yield text.rich_table(_cells(self.rows, _ROWS_SHOWN), _RIGHT)
         for queue in self.queues:
             yield text.rich_table([[str(queue)]])
 
@@ -336,7 +337,7 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         else:
             figure.text(0.5, 0.5, _NOTHING, ha="center", va="center", color=INK)
         if rows[most:]:
-            left_out = ", ".join([f"left out: rows {len(rows[most:]):,}", *_sums(rows[most:])])
+            left_out = ", ".join([f"left out: rows {len(rows[most:]):,}", *_format_sums(rows[most:])])
             figure.supxlabel(left_out, fontsize="medium", color=INK)
         if path is None:
             return figure
@@ -345,23 +346,26 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
 
 
 def merge(seen: record, rows: str) -> None:
-    """Add the rows of another process, from the JSON of its record."""
+    """Add the rows of a record of another process, from its JSON."""
     for row in json.loads(rows):
         seen._counter.add(RecordRow(**row))  # noqa: SLF001 -- within this module
 
 
-def _key(row: RecordRow) -> tuple[str | int, ...]:
+def _row_key(row: RecordRow) -> tuple[str | int, ...]:
     return row.file, row.line, row.source, row.target, row.avoid, row.call
 
 
 def _cells(rows: Sequence[RecordRow], most: int) -> list[tuple[str, ...]]:
-    """Return the cells of a table: of the first rows, at least one, and of the sum of all rows."""
+    """Return the cells of a table: a head, the first rows, and the sum of all rows."""
     if not rows:
         return [(_NOTHING,)]
     head = ("where", "from", "to", *_AMOUNTS, "to avoid it")
     cells = [
         head,
-        *((row.where, row.source, _to(row), *_format_amounts(row), row.avoid) for row in rows[:most]),
+        *(
+            (row.where, row.source, _format_target(row), *_format_amounts(row), row.avoid)
+            for row in rows[:most]
+        ),
     ]
     count = f"all {len(rows)}" if len(rows) > 1 else "all"
     return [*cells, (count, "", "", *_format_amounts(reduce(RecordRow.plus, rows)), "")]
@@ -379,11 +383,11 @@ def _draw(figure: Any, rows: Sequence[RecordRow]) -> None:
         left.barh(places, sizes, left=begin, label=label)
         begin = [a + b for a, b in zip(begin, sizes, strict=True)]
     left.set_xlabel("MB")
-    names = [f"{_shorten(row.where)}\n{row.source} to {_to(row)}" for row in rows]
+    names = [f"{_shorten(row.where)}\n{row.source} to {_format_target(row)}" for row in rows]
     left.set_yticks(places, names, parse_math=False)  # a file may be named like a formula
     right.barh(places, [row.seconds * 1e3 for row in rows], color="tab:gray")
     right.set_xlabel("ms")
-    right.margins(x=0.2)  # for the words behind the bars
+    right.margins(x=0.2)  # room for the number of calls beside the bars
     for place, row in enumerate(rows):
         right.annotate(f" {row.calls:,} x", (row.seconds * 1e3, place), va="center", color=INK)
     tint(left)
@@ -393,11 +397,11 @@ def _draw(figure: Any, rows: Sequence[RecordRow]) -> None:
 
 def _shorten(where: str) -> str:
     """Return the end of a path that is too long for a picture."""
-    return where if len(where) <= _LONGEST else f"...{where[3 - _LONGEST :]}"
+    return where if len(where) <= _PATH_LENGTH else f"...{where[3 - _PATH_LENGTH :]}"
 
 
-def _to(row: RecordRow) -> str:
-    """Return the target, and the call that converted if xbridge did not."""
+def _format_target(row: RecordRow) -> str:
+    """Return the target, with the library's own call if that converted."""
     return f"{row.target} by {row.call}" if row.call else row.target
 
 
@@ -406,7 +410,7 @@ def _format_amounts(row: RecordRow) -> tuple[str, ...]:
     return (f"{row.calls:,}", *memory, text.format_seconds(row.seconds))
 
 
-def _sums(rows: Sequence[RecordRow]) -> list[str]:
+def _format_sums(rows: Sequence[RecordRow]) -> list[str]:
     """Return the sums of some rows, each with its name."""
     total = reduce(RecordRow.plus, rows)
     return [f"{name} {amount}" for name, amount in zip(_AMOUNTS, _format_amounts(total), strict=True)]
@@ -415,7 +419,7 @@ def _sums(rows: Sequence[RecordRow]) -> list[str]:
 def _format_place(row: RecordRow | QueueStats) -> str:
     """Return file and line, as a relative path if the file is in the working directory or below.
 
-    The file of a cell of a notebook is the cell.
+    For a cell of a notebook, return its number, as in ``In [3]``.
     """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", bool)()
     cells = getattr(getattr(shell, "compile", None), "_filename_map", {})

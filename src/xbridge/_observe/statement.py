@@ -1,4 +1,4 @@
-"""Classes whose objects are used in a `with` statement, and refuse to be used there themselves."""
+"""A metaclass that corrects ``with policy:`` and ``with record:``, which lack the call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from xbridge.errors import CallError
 
 
 class Statement(type):
-    """The class of such a class. ``with record:`` is an error with the call to type."""
+    """The metaclass of `policy` and `record`: a `with` block of the class itself is an error with a hint."""
 
     if TYPE_CHECKING:
         pass  # for a type checker, the class is no context

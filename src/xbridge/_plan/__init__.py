@@ -1,1 +1,1 @@
-"""Decide a conversion: from facts about an array and the options, a list of steps."""
+"""Plan conversions: decide from facts about an array and the options which steps are needed. Nothing runs."""

@@ -1,10 +1,10 @@
-"""The place of a cast: fewest bytes move between devices, among the places that give the same numbers.
+"""Choose where a cast runs, and if it runs before or after a move between devices.
 
-The target casts. If the target lacks the dtype to cast from, the source casts. If both lack a dtype, the host
-casts. Another place is chosen if it gives the same numbers. This is the source, if fewer bytes leave its
-device then. Or it is the host, which is faster, if no bytes go to a device or fewer bytes do then. If the
-target can stream, the host casts a large array piece by piece during the transfer, without a whole copy.
-A library of lazy arrays casts their parts before it joins them, if that gives the same numbers.
+By default the target casts. If it lacks the dtype to cast from, the source casts, and if the source lacks the
+other dtype, NumPy. Another place is chosen only if it gives the same numbers: the source, if fewer bytes
+leave its device then; NumPy, where it is faster and no more bytes go to a device; and a library of lazy
+arrays for each of their parts before they are joined. If the target can stream, NumPy casts a large array
+piece by piece during its transfer, so that no whole copy is made.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
 
 
 def check_step(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
-    """Return the step that checks the values, if the dtype was not named and may not hold them all."""
+    """Return the step that checks the values, if the dtype may not hold them all and was not named.
+
+    A caller who names a dtype accepts its precision, unless `check_loss` is set.
+    """
     asked = conversion.options.dtype in UNNAMED or conversion.options.check_loss
     if not asked or holds_every(conversion.info.dtype, conversion.dtype):
         return []
@@ -92,12 +95,15 @@ def cast_step(conversion: Conversion, backend: Backend | ModuleType) -> list[Ste
 
 
 def axis_order(target: Backend) -> tuple[str, ...]:
-    """Return the axis order for a copy on the host, if the target does not keep any order."""
+    """Return the arguments of a copy on the host: C order if the target would not keep another order."""
     return ("C",) if "axis_order" in target.gaps else ()
 
 
 def _may_cast_parts(conversion: Conversion) -> bool:
-    """Return True if NumPy's cast gives the target's numbers, and no further bytes are moved for it."""
+    """Return True if the parts of a lazy array may be cast before they are joined.
+
+    NumPy's cast must give the target's numbers, and no more bytes may be moved to a device for it.
+    """
     source, target, before, after = (
         conversion.source,
         conversion.target,
@@ -117,7 +123,10 @@ def _narrows(conversion: Conversion) -> bool:
 
 
 def _has_both(conversion: Conversion, backend: Backend, device: Device) -> bool:
-    """Return True if a backend can cast there. A library has its own dtypes on all devices."""
+    """Return True if a backend has both dtypes of a cast on a device.
+
+    Dtypes without a canonical name belong to the library, and count as present on all of its devices.
+    """
     if device == CPU and "host" in backend.gaps:
         return False
     words = conversion.info.dtype, conversion.dtype

@@ -1,4 +1,4 @@
-"""Read options: the dtype and device objects of any library become names, and all else is checked."""
+"""Read the options of a call: dtype and device objects of any library become names, the rest is checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from xbridge._core.devices import Device, device_named
 from xbridge._core.dtypes import DTYPES, UNNAMED, is_numeric, of_python
-from xbridge._core.dynamo import constant
+from xbridge._core.dynamo import trace_time
 from xbridge._core.protocol import Backend
 from xbridge._host.memory import dtype_of_code
 from xbridge._plan.steps import Options
@@ -23,7 +23,7 @@ from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, OptionError,
 T = TypeVar("T")
 
 _CONSTANT = (str, Device, type, bool, type(None), ModuleType)
-"""Types of options that always mean the same."""
+"""Types whose values always mean the same, so that a cached call may have them in its key."""
 
 _ALIASES = {
     "int": "int64",
@@ -42,11 +42,15 @@ _ALIASES = {
     "longtensor": "int64",
 }
 _WRITTEN = re.compile(r"(<class ')?(\w+)\.(?:\w+\.)*(\w+)(?(1)'>)")
-"""The package and the name in the `str` of a dtype, or of a class that stands for one."""
+"""Matches the `str` of a dtype or of a class that stands for one; groups 2 and 3 are package and name."""
 
 
 class CallOptions(NamedTuple):
-    """The options of a call, as its caller gives them. They travel as one, and no code knows their order."""
+    """The options of a call as the user gave them.
+
+    They are passed on as one object, so a new option is a new field. Only the hot functions of `_api.py`,
+    which write keys of the cache inline, depend on the order of the fields.
+    """
 
     device: object = None
     dtype: object = None
@@ -56,15 +60,15 @@ class CallOptions(NamedTuple):
     writable: Any = None
 
     def are_plain(self) -> bool:
-        """Return True if no option is given. Some objects equal None, such as NumPy's dtype of 64 bits."""
+        """Return True if no option was given, by identity, because NumPy's float64 dtype equals None."""
         return self is PLAIN or all(map(is_, self, PLAIN))
 
     def key(self, verb: str, target: object, types: object, like: type | None = None) -> CallKey:
-        """Return the key of a call with these options."""
+        """Return the key by which a call with these options is cached."""
         return CallKey(verb, target, types, like, self)
 
     def are_constant(self, target: object = None) -> bool:
-        """Return True if the options, and the target, mean the same whenever they are given."""
+        """Return True if the options and the target mean the same in each call, so the call may be cached."""
         for option in (target, *self):
             if type(option) not in _CONSTANT:
                 backends = backends_for_object(option)
@@ -74,11 +78,11 @@ class CallOptions(NamedTuple):
 
 
 PLAIN = CallOptions()
-"""The options of a call without options."""
+"""The options if none was given."""
 
 
 def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
-    """Check the options of a call. `backends` are the first to read a dtype or device object."""
+    """Check the options of a call. `backends` are asked first what a dtype or device object means."""
     copy, grad, requires_grad, writable = given.copy, given.grad, given.requires_grad, given.writable
     if copy is not None and copy is not True and copy is not False:
         raise OptionError.build(f"take copy={shown(copy)}", "it is None, True or False", "copy=None")
@@ -101,7 +105,7 @@ def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
 
 
 def _read(option: str, given: object, backends: tuple[Backend, ...]) -> Any:
-    """Return the device or the dtype that an object of any library names."""
+    """Read the option `device` or `dtype`, which may be an object of any library."""
     try:
         return None if given is None else (_device if option == "device" else _dtype)(given, backends)
     except XBridgeError:
@@ -137,9 +141,9 @@ def _dtype(dtype: object, backends: tuple[Backend, ...]) -> str:
     return found
 
 
-@constant
+@trace_time
 def _spelt(word: str) -> str:
-    """Return the dtype behind the `str` of a library's dtype, or behind a code of NumPy's; "" if none."""
+    """Return the dtype that a string such as "torch.float32" or NumPy's "f4" means; "" if none."""
     parts = _WRITTEN.fullmatch(word)
     if parts and is_numeric(parts[3]) and is_root(parts[2]):
         return parts[3]
@@ -149,7 +153,7 @@ def _spelt(word: str) -> str:
 
 
 def _named(name_of: Callable[[Backend], T | None], thing: object, backends: tuple[Backend, ...]) -> T | None:
-    """Return the name of a library's object from the first backend that knows it, `backends` first."""
+    """Return the name that the first backend which knows an object gives it; ask `backends` first."""
     for asked in (backends, None):
         for backend in asked or backends_for_object(thing):
             name = name_of(backend)
@@ -176,7 +180,7 @@ def _unknown(dtype: object) -> XBridgeError:
 
 
 def _digits(word: str) -> list[str]:
-    """Return the digits in a word. A mistyped dtype still has the right width."""
+    """Return the digits in a word. A mistyped dtype is expected to have the right width at least."""
     return [*filter(str.isdecimal, word)]
 
 

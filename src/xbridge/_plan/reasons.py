@@ -1,4 +1,4 @@
-"""Reasons for new memory: a kind for code, a message for readers, advice for a record."""
+"""The reasons why a conversion makes new memory: a kind for code, a message for users, advice in a record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Kind: TypeAlias = Literal[
 ]
 
 ONCE: frozenset[Kind] = frozenset(("read_only", "mutable", "pending", "lazy", "cast", "device"))
-"""The kinds whose advice is to keep one result for many conversions."""
+"""The kinds whose advice is to convert once, and to keep the result."""
 
 
 class CopyReason(NamedTuple):
@@ -33,10 +33,10 @@ class CopyReason(NamedTuple):
     message: str
     """The reason in words."""
     advice: tuple[str, ...] = ()
-    """Changes that would make the step unnecessary.
+    """Changes to the program that would make the step unnecessary.
 
-    Advice changes the input, or how often it is converted, and not the call. So a result keeps its values,
-    dtype, device and gradient, and every protection that the caller asked for or that the contract gives.
+    Advice is about the input, or how often it is converted, never about the options of the call. So a program
+    that follows it gets the same values, dtype, device and gradients, and every protection of the contract.
     """
 
 

@@ -1,4 +1,4 @@
-"""Formats of a plan: one line, a few aligned lines, a table for notebooks, a dictionary for JSON."""
+"""Format a plan: as one line, as aligned lines, as a table for notebooks or rich, as a dict for JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from xbridge._plan.steps import ArrayEndpoint, Plan
 
 Cells = tuple[str, str, str, str]
-"""The end or the number of the step, its description, its bytes, and a note."""
+"""A row: "from", "to" or the number of the step; a description; the bytes; a note."""
 
 
 def line(plan: Plan) -> str:
@@ -21,17 +21,17 @@ def line(plan: Plan) -> str:
 
 
 def text(plan: Plan) -> str:
-    """Return the ends, the steps and the verdict, one a line."""
+    """Return lines for the source, each step, the target and the verdict."""
     return "\n".join([*table([*_rows(plan)], right=[2]), f"so    {'; '.join(verdict(plan))}"])
 
 
 def html(plan: Plan) -> str:
-    """Return the same as a table, in which the error of a refused conversion has a color."""
+    """Return the lines of `text` as an HTML table. The error of a refused conversion is in color."""
     return html_table([*_rows(plan), ("so", "; ".join(verdict(plan)))], [2], "#c62828" if plan.error else "")
 
 
 def rich(plan: Plan) -> Iterator[Any]:
-    """Yield the same for rich, in which the error of a refused conversion has a color."""
+    """Yield the lines of `text` as a table of rich. The error of a refused conversion is in color."""
     from rich.text import Text  # noqa: PLC0415 -- rich calls this
 
     yield rich_table([*_rows(plan)], [2])
@@ -39,7 +39,7 @@ def rich(plan: Plan) -> Iterator[Any]:
 
 
 def as_dict(plan: Plan) -> dict[str, Any]:
-    """Return the plan in types that JSON has."""
+    """Return the plan as a dict of types that JSON has."""
     error = plan.error
     return {
         "source": _info(plan.source),

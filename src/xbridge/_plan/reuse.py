@@ -1,4 +1,8 @@
-"""Which steps of a plan are those of a plan for other arrays too."""
+"""Decide if the steps of a plan for one array are also right for other arrays of its dtype and device.
+
+The cache of calls and batches reuse plans. What may differ between the arrays is the shape, the strides, the
+address and the values.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,11 @@ if TYPE_CHECKING:
     from xbridge._plan.steps import Plan, Step
 
 _BY_FLAGS = frozenset(("asked", "byte_order", "mutable", "read_only", "requires_grad"))
-"""Reasons for a copy that the dtype and the flags of the host's view show, or the call itself."""
+"""Reasons for a copy that depend on no more than the call, and the dtype and flags of NumPy's view."""
 
 
 def suit_any_layout(steps: Sequence[Step], plan: Plan) -> bool:
-    """Return True if the steps would be the same for any strides: they begin with a cast, move or copy."""
+    """Return True if the steps are right for any strides, because they begin with a cast, move or copy."""
     copying = next((step for step in steps if step.copy_reason), None)
     if copying is None or copying.module is plan.conversion.target:
         return False
@@ -25,19 +29,20 @@ def suit_any_layout(steps: Sequence[Step], plan: Plan) -> bool:
 
 
 def suit_any_view(steps: Sequence[Step], host: HostArray, plan: Plan) -> bool:
-    """Return True if the steps would be the same for any host array of the same dtype and flags."""
+    """Return True if the steps are right for any host array of the same dtype and flags."""
     if suit_any_layout(steps, plan):
         return True
     copying = next((step for step in steps if step.copy_reason), None)
     if copying is None or copying.module is plan.conversion.target:
-        # `fast_from_numpy` copies what cannot be shared. It tells that by the flags of a dense array.
+        # `fast_from_numpy` itself copies what cannot be shared. With `copy=False` it is used only if the
+        # flags alone decide that, as they do for a dense array.
         return host.flags.forc or plan.conversion.options.copy is not False
     if copying.copy_reason and copying.copy_reason.kind in _BY_FLAGS:
         return True
-    # Flags do not show the stride of an axis of one item, which may be any.
+    # The flags of a dense array tell its strides, except those of axes of one item, which may be anything.
     return host.flags.forc and all(n > 1 for n in host.shape)
 
 
 def holds_for_others(plan: Plan) -> bool:
-    """Return False if other arrays may be refused: an empty one may be copied in spite of `copy=False`."""
+    """Return False for the plan of an empty array that copies it with `copy=False`: others are refused."""
     return not (plan.conversion.options.copy is False and plan.copies)

@@ -1,4 +1,4 @@
-"""Plan a conversion from facts, as a list of steps: the rules of the contract.
+"""Plan a conversion: the rules of the contract, as functions from facts about an array to a list of steps.
 
 Memory passes from one library to another on the array's device, if both have that device, else on the host:
 
@@ -6,8 +6,9 @@ Memory passes from one library to another on the array's device, if both have th
     source: detach, materialize, check, cast, move, to_numpy; or: in_parts, check, cast, materialize, to_numpy
         host: check, cast, copy or as_readonly                  target: from_numpy, cast, move, require_grad
 
-Within one library every step is the library's own operation. So arrays that cannot leave their library
-(tracers, sparse, fake) are accepted. No rule tries an operation and catches its error.
+Within one library every step is the library's own operation, so arrays that cannot leave their library
+(tracers, sparse, fake) are accepted. Plans are made from facts alone: no rule tries an operation to see if it
+fails.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
         raise GradientError.build(conversion.asked(), why_not, hint)
     steps = [*([Step(backend, "detach")] if detached else []), *changes]
     if options.requires_grad and not steps and info.requires_grad and backend.is_leaf and backend.is_leaf(x):
-        return Plan(conversion, ())  # its graph begins with it already
+        return Plan(conversion, ())  # it is a leaf that requires grad, as asked
     return _make_plan(conversion, steps)
 
 
@@ -88,7 +89,8 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
         late, own = [Step(source, "in_parts"), *own, *late], []
     steps += [*late, *order_cast_and_move(conversion, source, own, goal=CPU)]
     steps.append(Step(source, "to_numpy"))
-    # A target that assumes immutable memory shares it, because it gets only memory that does not change.
+    # A target that assumes immutable memory shares what it gets, which never changes: the rules below copy
+    # all other memory first.
     shares = target.assumes_immutable or "sharing" not in target.gaps
     apart = target.not_sharing() if target.not_sharing else None
     apart = apart if shares else target.gaps["sharing"].reason
@@ -97,11 +99,12 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
     on_host = [] if backend is source else [*checks, *(casts if backend is _host else [])]
     later = order_cast_and_move(conversion, target, casts if backend is target else [], start=CPU)
     if not any(step.copy_reason for step in [*steps, *on_host]):
-        # A move is complete when it returns. A cast may read immutable memory after it returns.
+        # A later step makes a copy in any case, so a view is enough here. But a library that assumes
+        # immutable memory may run a cast after the call has returned; only a move is complete by then.
         once = device != CPU if target.assumes_immutable else later
         on_host += _share_or_copy(conversion, layout, will_copy=bool(taken.copy_reason or once))
     elif source.readonly and options.writable is not False and not any(step.copy_reason for step in on_host):
-        on_host.append(Step(_host, "as_writable"))  # new memory, which the caller alone uses
+        on_host.append(Step(_host, "as_writable"))  # new memory, which nobody else uses
     # Compiled code gets new memory, and the compiler fails at an array that it cannot make writable.
     if options.writable is False and not options.compiled and _READONLY not in on_host:
         later = [*later, _READONLY]
@@ -109,10 +112,10 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
 
 
 def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) -> list[Step]:
-    """Return the steps that pass device memory from source to target. The source makes any copy.
+    """Return the steps that pass device memory from source to target.
 
-    The stream of the source orders the copy before later writes. The stream of the target would not, and a
-    wait for that stream would block the host.
+    The source makes any copy, because its stream runs the copy before later writes of the program to the
+    source array. A copy on the target's stream might run after them, unless the host waited for it.
     """
     source, target, info = conversion.source, conversion.target, conversion.info
     before, casts = check_step(conversion, source), cast_step(conversion, target)
@@ -131,12 +134,12 @@ def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) ->
 
 
 def check_destination(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> None:
-    """Raise the errors of a conversion that follow from facts alone, before the array is made."""
+    """Raise the errors that follow from the facts about an array which is still to be made."""
     _require_grad(_choose_conversion(source, target, info, options))
 
 
 def destination(target: Backend, asked: Device | None, near: Device) -> Device:
-    """Return the device of a result: the named one, else the array's, if the target has it."""
+    """Return the device of a result: the one that was asked for, else that of the array."""
     if asked is None and target.host_only:
         asked = CPU
     elif asked is None and near == CPU and "host" in target.gaps:
@@ -145,7 +148,7 @@ def destination(target: Backend, asked: Device | None, near: Device) -> Device:
 
 
 def _accelerator(target: Backend, asked: Device) -> Device:
-    """Return the target's name for its accelerator of an index; any other device as it is."""
+    """Replace ``gpu:1`` by the name of the target's accelerator of that index; keep any other device."""
     if asked.kind != GPU or asked.index is None:
         return asked
     places = [place for place in target.devices() if place.kind != CPU]
@@ -155,7 +158,7 @@ def _accelerator(target: Backend, asked: Device) -> Device:
 
 
 def _choose_conversion(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> Conversion:
-    """Choose the dtype and the device, and raise if they cannot be had."""
+    """Choose the dtype and the device of the result, or raise if the target cannot have such an array."""
     if info.device == SHARDED and options.device is None and source is not target:
         why = "it is on several devices, and is gathered only if a device is named"
         hint = f"to_backend(x, {target.name!r}, device='cpu')"
@@ -180,7 +183,7 @@ def _choose_conversion(source: Backend, target: Backend, info: ArrayInfo, option
 
 
 def _real_part_expression(source: Backend, dtype: str) -> str:
-    """Return the expression for the real part of an array `x`."""
+    """Return the expression that the user can type for the real part of an array `x`."""
     if source.host_only and dtype in ("complex32", "bcomplex32"):  # NumPy's `real` does not know them
         return "asarray(x, dtype='complex64').real"
     if all(hasattr(cls, "real") for cls in source.array_types):
@@ -189,7 +192,7 @@ def _real_part_expression(source: Backend, dtype: str) -> str:
 
 
 def _refuse_dtype(conversion: Conversion, lacks: Unsupported | None) -> None:
-    """Raise if the target lacks the dtype. The hint is `dtype="nearest"` if the target has a near one."""
+    """Raise if the target lacks the dtype. The hint is `dtype="nearest"` if that would work."""
     if lacks:
         near = chosen("nearest", conversion.info.dtype, conversion.target, conversion.device)
         there = conversion.target.unsupported_dtype(near, conversion.device) is None
@@ -202,14 +205,14 @@ def _refuse_dtype(conversion: Conversion, lacks: Unsupported | None) -> None:
 
 
 def chosen(word: str, dtype: str, target: Backend, device: Device) -> str:
-    """Return the dtype that "default" or "nearest" means for an array of a dtype on that device."""
+    """Return the dtype that "default" or "nearest" stands for, for an array of `dtype` on a device."""
     if word == "nearest":
         return nearest(dtype, lambda other: target.unsupported_dtype(other, device) is None)
     return no_wider(dtype, target.default_dtype(category(dtype), device)) if dtype in DTYPES else dtype
 
 
 def _choose_dtype(source: Backend, target: Backend, info: ArrayInfo, options: Options, device: Device) -> str:
-    """Return the dtype of the result. A library has its own dtypes on all devices."""
+    """Return the dtype of the result. A dtype without a canonical name stays within its library."""
     if options.dtype not in UNNAMED:
         return options.dtype or info.dtype
     if source is target and info.dtype not in DTYPES:
@@ -218,7 +221,7 @@ def _choose_dtype(source: Backend, target: Backend, info: ArrayInfo, options: Op
 
 
 def _require_grad(conversion: Conversion) -> list[Step]:
-    """Return the step that makes a new leaf, if one was asked for and is possible."""
+    """Return the step that makes the result a new leaf if that was asked for; raise if it cannot be one."""
     if not conversion.options.requires_grad:
         return []
     target, info = conversion.target, conversion.info
@@ -235,7 +238,10 @@ def _require_grad(conversion: Conversion) -> list[Step]:
 
 
 def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: bool) -> list[Step]:
-    """Apply the sharing rules. A later step that copies the memory needs only a view of it."""
+    """Apply the sharing rules: return the step on the host that copies or protects the memory, if any.
+
+    With `will_copy`, a later step copies the memory, and needs only a view that the target can express.
+    """
     target, info = conversion.target, conversion.info
     why = next(_reasons_not_to_share(conversion, layout), None)
     if will_copy:
@@ -247,12 +253,12 @@ def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: b
 
 
 def _is_guarded(info: ArrayInfo, layout: MemoryLayout) -> bool:
-    """Return True if a new array over the memory must be read-only."""
+    """Return True if writes through a new array over the memory could do harm, so it must be read-only."""
     return info.requires_grad or not layout.writable or layout.may_overlap_itself()
 
 
 def _reasons_not_to_share(conversion: Conversion, layout: MemoryLayout) -> Iterator[CopyReason]:
-    """Yield the reasons that keep the target from sharing the memory safely."""
+    """Yield the reasons why the target cannot share the memory, or not safely."""
     source, target, info = conversion.source, conversion.target, conversion.info
     if target.assumes_immutable and not source.assumes_immutable and not conversion.options.unsafe:
         yield reason("mutable", f"its memory can change, and {target.name} reads it later")
@@ -288,7 +294,7 @@ def _has_no_readonly(backend: Backend) -> str:
 
 
 def _make_plan(conversion: Conversion, steps: list[Step]) -> Plan:
-    """Check `copy=False` against the steps. An empty array has no memory to share."""
+    """Make the plan, or raise if it copies in spite of `copy=False`. Empty arrays have nothing to copy."""
     steps = [*steps, *_require_grad(conversion)]
     if conversion.options.copy is False:
         empty = 0 in conversion.info.shape

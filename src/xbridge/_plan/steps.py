@@ -1,7 +1,8 @@
-"""The plan of a conversion: the options, the steps and the result.
+"""The plan of a conversion as data: the options, the steps and the result.
 
 Each step is one function of one backend: the source's, the target's or the host's. The plan that `explain`
-shows is the plan that runs. A run needs only the steps. The sizes and the result are derived for readers.
+shows is the one that runs. To run it takes only the steps; sizes and facts about the result are derived from
+them for readers.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Op: TypeAlias = Literal[
 
 
 class Options(NamedTuple):
-    """The options of a call, checked and in canonical words."""
+    """The options of a call after they were checked, with canonical names of the device and the dtype."""
 
     device: Device | None = None
     dtype: str | None = None
@@ -58,9 +59,9 @@ class Options(NamedTuple):
     unsafe: bool = False
     """True to share memory that the contract would copy."""
     writable: bool | None = None
-    """True to copy memory that the result must not write, False for a read-only result."""
+    """True for a writable result, at the price of a copy if need be; False for a read-only one."""
     isolated: bool = False
-    """True to copy memory that a function could write to through the result."""
+    """True if no write to the result may reach the source, because the result goes to a foreign function."""
 
 
 class Step(NamedTuple):
@@ -90,13 +91,13 @@ class Step(NamedTuple):
         return self.copy_reason.message if self.copy_reason else _PURPOSES[self.op]
 
     def __reduce__(self) -> tuple[Callable[..., Step], tuple[object, ...]]:
-        """Return the step as a call, in which a module is its name. A backend pickles by itself."""
+        """Pickle a module by its name. A backend, which is a module too, pickles itself."""
         module = self.module.__name__ if type(self.module) is ModuleType else self.module
         return _step, (module, *self[1:])
 
 
 def _step(module: Any, *rest: Any) -> Step:
-    """Return a step from its pickled parts."""
+    """Make a step of its pickled parts."""
     return Step(import_module(module) if isinstance(module, str) else module, *rest)
 
 

@@ -1,1 +1,1 @@
-"""Backends: their index, how they are loaded and completed, and the tables of the fast path."""
+"""Find and load backends, complete them with defaults, and cache the calls that use them."""

@@ -1,11 +1,12 @@
-"""Cached calls: what a call did, for arguments of the same types.
+"""The cache of calls: functions that repeat an earlier call for arguments of the same types.
 
 A cached call is a function that returns a result, or None to decline. If it declines, the call is planned,
-and the plan says why. An error that a cached call raises reaches the caller.
+and an error comes from the plan. An exception in a cached call is a bug, and reaches the user.
 
-All tables are read without the lock, and changed under it. Foreign code, such as an attribute of a backend,
-never runs under the lock: it may import, and the thread that imports may be waiting for the lock. So a table
-is filled afterwards, if nothing was invalidated meanwhile.
+The tables are read without the lock, which is safe because each read is one operation on a dict, and changed
+under it. Foreign code, such as an attribute of a backend, never runs under the lock: it may import, and the
+thread that imports may be waiting for the lock. So the entries are computed without the lock, and stored if
+nothing was invalidated meanwhile.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class CallKey(tuple[object, ...]):
-    """What a call is found by: the names and options that its caller gives, and the types of its arguments.
+    """The key of a cached call: the names and options that the caller gave, and the types of the arguments.
 
-    It equals, and hashes like, the plain tuple that a hot function writes inline, because a call of this
-    class takes as long as a conversion. A named tuple would import `typing`.
+    Hot functions write the key as a plain tuple, because a call of this class takes as long as a conversion.
+    A `CallKey` equals that tuple and has its hash. It is no named tuple, which would import `typing`.
 
     Parameters
     ----------
@@ -44,7 +45,8 @@ class CallKey(tuple[object, ...]):
     like : type or None
         The type of `like`, for a verb that takes it.
     options : CallOptions
-        The options. The key has one item for each, and none for a function, which has its own.
+        The options of the call, each an item of the key. None for ``"aligned"``, whose options are those of
+        the function.
     """
 
     __slots__ = ()
@@ -64,20 +66,20 @@ class CallKey(tuple[object, ...]):
 direct: dict[Any, dict[type, Convert]] = {HOST: {}}
 """Calls without options, by the name of the target and the type of the array.
 
-There are two levels, because a tuple as key costs 110 ns more.
+The table has two levels because making and hashing a tuple as key takes 110 ns more than a second lookup.
 """
 
 made: dict[Any, dict[type, Convert]] = {None: {}, HOST: {}}
-"""Calls of `asarray` without options, as in `direct`. Without a target, an array stays as it is."""
+"""Calls of `asarray` without options, as in `direct`. Without a target, an array is returned as it is."""
 
 cached: dict[tuple[object, ...], Callable[..., Any]] = {}
 """All other calls. The oldest makes room for a new one."""
 
 kinds: dict[tuple[object, ...], dict[object, Convert]] = {}
-"""For cached calls of one array, what to do with an array of a kind, which `_engine/repeat.py` defines."""
+"""For each cached call of one array, the conversion for each kind of array, as `_engine/repeat.py` has it."""
 
 MOST = 512
-"""Calls that are cached, and kinds of arrays for each."""
+"""The most calls that are cached, and the most kinds of arrays for each."""
 
 _version = 0
 _is_open = False
@@ -85,7 +87,7 @@ _lock = lock()
 
 
 def decline(*_: object) -> None:
-    """Return None, as a cached call does whose arguments it was not made for."""
+    """Return None, as a cached call does for arguments that it cannot convert."""
 
 
 @traced_as(lambda *_: decline)
@@ -97,8 +99,9 @@ def lookup(
 ) -> Callable[..., Any]:
     """Return the function that repeats a call, or one that declines.
 
-    1 and `numpy.True_` equal True, and are found by the same key, but are refused. So flags are compared by
-    identity.
+    The three flags are checked by identity, because 1 and `numpy.True_` equal True and have its hash. Such a
+    key would find the call of True, although these values are errors. A string or device in the key that
+    equals another one means the same, so nothing else has to be checked.
     """
     if (
         (copy is None or copy is True or copy is False)
@@ -107,7 +110,7 @@ def lookup(
     ):
         try:
             return cached.get(key, decline)
-        except FOREIGN_ERRORS:  # an option without a hash, or of a foreign class whose hash raises
+        except FOREIGN_ERRORS:  # an option without a hash, or of a foreign class whose `__hash__` raises
             pass
     return decline
 
@@ -130,10 +133,10 @@ def record(
     kind: object = None,
     choose: Callable[[dict[object, Convert]], Convert] | None = None,
 ) -> None:
-    """Cache a call, unless calls were invalidated since the version, or are observed.
+    """Cache a call, unless calls were invalidated since `version` was read, or are observed.
 
-    With `choose`, `run` is for arrays of a kind. `choose` makes the function that finds the kind of an array
-    in a table of kinds.
+    With `choose`, `run` is for arrays of the given kind alone. It goes to a table of kinds for this call, and
+    `choose` turns that table into the function that looks up the kind of an array and converts it.
     """
     with _lock:
         if version != _version or not _is_open:
@@ -148,7 +151,7 @@ def record(
 
 
 def _put(table: dict[Any, Any], key: object, value: object) -> None:
-    """Store a value, in place of the oldest one of too many; the caller holds the lock."""
+    """Store a value, and drop the oldest one if there are too many. The caller holds the lock."""
     if key not in table and len(table) >= MOST:
         oldest = next(iter(table))
         del table[oldest]
@@ -158,11 +161,10 @@ def _put(table: dict[Any, Any], key: object, value: object) -> None:
 
 
 def invalidate(connected: Callable[[], list[Backend]]) -> None:
-    """Forget all calls, and fill `direct` for the backends that are connected now.
+    """Forget all cached calls, and fill `direct` for the backends that `connected` returns.
 
-    None are connected while calls are observed.
-
-    The registry calls this after each change, and does not hold its lock then.
+    The registry calls this after each change, without holding its lock. `connected` returns no backends while
+    calls are observed, so that none is cached.
     """
     global _version, _is_open  # noqa: PLW0603 -- changed under the lock
     with _lock:
@@ -172,12 +174,14 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
         kinds.clear()
         for known in (*made.values(), *direct.values()):
             known.clear()
-    backends = connected()  # asked after the new version: whoever changes them later makes a newer one
+    # The backends are asked after the version has changed. If they change again meanwhile, that makes a newer
+    # version, and its call of this function fills the tables.
+    backends = connected()
     filled: dict[str, dict[type, Convert]] = {}
     stay: dict[type, Convert] = {}
     for target in backends:
         stay.update(dict.fromkeys(target.fast_types, unchanged))
-        converters: dict[type, Convert] = dict.fromkeys(LITERALS, decline)  # a miss of these takes 250 ns
+        converters: dict[type, Convert] = dict.fromkeys(LITERALS, decline)  # a KeyError costs 250 ns
         for source in backends:
             convert = _between(source, target)
             converters.update(dict.fromkeys(source.fast_types, convert))
@@ -241,24 +245,24 @@ def unchanged(x: Array) -> Array:
     return x
 
 
-def is_by_address(source: Backend, target: Backend) -> bool:
-    """Return True if the address of an array decides whether its memory is shared.
+def are_both_immutable(source: Backend, target: Backend) -> bool:
+    """Return True if both libraries assume that memory is immutable, as JAX and Dask do.
 
-    Both libraries assume that memory is immutable, so neither needs a copy. A host array between them does
-    not tell who else can write it, and `fast_from_numpy` of such a library copies.
+    Such libraries share memory where the address allows it. The fast path could not: the host array between
+    them does not tell who else may write to it, so `fast_from_numpy` of such a library always copies.
     """
     return source.assumes_immutable and target.assumes_immutable
 
 
 def _between(source: Backend, target: Backend) -> Convert:
-    """Return the function that converts an ordinary array from one backend to another, or declines."""
+    """Return the function that converts ordinary arrays from one backend to another without options."""
     if source is target:
         return unchanged
     if target.name == HOST:
         return source.fast_to_numpy
     if source.name == HOST:
         return target.fast_from_numpy
-    if is_by_address(source, target):
+    if are_both_immutable(source, target):
         return decline
 
     def convert(x: Array) -> Array | None:

@@ -1,8 +1,8 @@
-"""Defaults for the names of the protocol that the module of a backend does not write.
+"""Defaults for the names of the protocol that a backend's module leaves out.
 
-The completed backend is a module too, which a compiler can follow. The names that a backend's module writes
-are attributes of it, and shadow the methods here. So a default that needs another name uses the module's own,
-if there is one. The backend's module itself is unchanged.
+A completed backend is a module object, because torch's compiler can follow those. It has all names of the
+backend's own module as attributes, which take precedence over the methods here. So a default that calls
+another function of the protocol gets the module's own, if there is one. The module itself is unchanged.
 """
 
 # ruff: noqa: ARG002 -- the protocol documents each verb and its parameters
@@ -32,9 +32,9 @@ from xbridge.errors import Chained, DeviceError, DTypeError, GradientError, Unsu
 
 
 class Completed(ModuleType):
-    """A backend with every name of the protocol: those of a module, and these defaults.
+    """A backend with every name of the protocol: those of a module, and these defaults for the others.
 
-    `get` finds the backend that is registered by a name.
+    `get` is the function of the registry, which a pickled backend calls in another process.
     """
 
     name: str
@@ -53,15 +53,15 @@ class Completed(ModuleType):
         self._get = get
         own = vars(self)
         own.update(dict.fromkeys(OPTIONAL))
-        own.update({word: getattr(module, word) for word in written(module)})
+        own.update({word: getattr(module, word) for word in names_written(module)})
         own.setdefault("fast_types", self.array_types)
-        self.gaps = {**_missing(own), **own.get("gaps", {})}
+        self.gaps = {**_implied_gaps(own), **own.get("gaps", {})}
         self.readonly = "readonly" not in self.gaps
         self.autograd = "autograd" not in self.gaps
         self.host_only = "devices" in self.gaps
 
     def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
-        """Return the backend as its name, so that it is the registered one in another process."""
+        """Pickle the name alone: another process takes the backend that is registered there."""
         return self._get, (self.name,)
 
     # -- layout and properties -----------------------------------------------------------------------
@@ -193,13 +193,13 @@ class Completed(ModuleType):
         return made if device == CPU else self.to_device(made, device)
 
 
-def written(module: ModuleType) -> list[str]:
-    """Return the names of the protocol that a module writes."""
+def names_written(module: ModuleType) -> list[str]:
+    """Return the names of the protocol that a module defines itself."""
     return [word for word in (*CONSTANTS, *VERBS, *OPTIONAL) if getattr(module, word, None) is not None]
 
 
-def _missing(own: Mapping[str, Any]) -> dict[str, Gap]:
-    """Return the gaps that follow from the names that a module does not write."""
+def _implied_gaps(own: Mapping[str, Any]) -> dict[str, Gap]:
+    """Return the gaps that follow from what a module leaves out."""
     reasons = {}
     if "devices" not in own:
         reasons["devices"] = "has arrays in host memory only"

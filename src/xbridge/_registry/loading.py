@@ -1,4 +1,4 @@
-"""Loading of backends: from a name and an entry to a completed backend, or an error that gives the reason."""
+"""Load backends: import the module of an entry, check it, and complete it, or raise the reason why not."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 _ABBREVIATED = {"np": "numpy", "jnp": "jax", "da": "dask", "cp": "cupy"}
 """Usual short names of libraries."""
 
-_ALIKE = 0.8
-"""Names that are at least so similar are suggested. Below it, `scipy` and `numba` would suggest others."""
+_SIMILARITY = 0.8
+"""The least similarity of a name that is suggested. With less, `scipy` and `numba` would suggest others."""
 
 
 def load(name: str, path: str, entry: Entry) -> Any:
-    """Import a module; try again if the import failed because another thread was importing the library."""
-    with Chained(lambda error: _failure(name, path, entry, error)):
+    """Import a module; retry once if it failed because another thread was still importing the library."""
+    with Chained(lambda error: _import_failure(name, path, entry, error)):
         try:
             return import_module(path)
         except FOREIGN_ERRORS:
             if sys.modules.keys().isdisjoint(entry.roots):
                 raise
-        for module in under_way(entry):
+        for module in modules_being_imported(entry):
             import_module(module)  # waits for that thread, which no longer waits for this one
         return import_module(path)
 
 
-def under_way(entry: Entry) -> list[str]:
-    """Return the modules of the library and of the backend that some thread is importing now."""
+def modules_being_imported(entry: Entry) -> list[str]:
+    """Return the modules of the library and of the backend that any thread is importing now."""
     path = entry.module if isinstance(entry.module, str) else entry.module.__name__
     roots = {*entry.roots, path.partition(".")[0]}
     known = sys.modules.copy().items()
@@ -54,13 +54,13 @@ def under_way(entry: Entry) -> list[str]:
 
 
 def _is_initializing(module: object) -> bool:
-    """Return True if the body of a module is still running, by the test of the import system itself."""
+    """Return True if the body of a module is still running. Python's own import system tests it like this."""
     return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
 
 
-def _failure(name: str, path: str, entry: Entry, error: Exception) -> MissingLibraryError:
-    """Return the error for a failed import: the library or the backend is missing, unfinished or broken."""
-    begun = under_way(entry)
+def _import_failure(name: str, path: str, entry: Entry, error: Exception) -> MissingLibraryError:
+    """Return the error for a failed import: a module is missing, still being imported, or broken."""
+    begun = modules_being_imported(entry)
     absent = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
     if absent and entry.package and f"{path}.".startswith(f"{absent}."):
         reason = f"the package {entry.package} announces a module {path}, and there is none"
@@ -75,7 +75,7 @@ def _failure(name: str, path: str, entry: Entry, error: Exception) -> MissingLib
 
 
 def complete(module: ModuleType, name: str, entry: Entry, get: Callable[[str], object]) -> Backend:
-    """Return the backend of a module: check the names that it writes, and add defaults for the others."""
+    """Return the backend of a module: check the names that it defines, and add defaults for the others."""
     from xbridge._registry.defaults import Completed  # noqa: PLC0415 -- it imports NumPy
 
     fault = next(_faults(name, module), None)
@@ -90,11 +90,11 @@ def complete(module: ModuleType, name: str, entry: Entry, get: Callable[[str], o
 
 def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
     """Yield each reason why a module is not a backend, with a hint."""
-    from xbridge._core.protocol import CONSTANTS, REQUIRED, TOGETHER  # noqa: PLC0415 -- read on a miss only
-    from xbridge._registry.defaults import written  # noqa: PLC0415 -- it imports NumPy
+    from xbridge._core.protocol import CONSTANTS, REQUIRED, REQUIRED_TOGETHER  # noqa: PLC0415 -- read on a miss only
+    from xbridge._registry.defaults import names_written  # noqa: PLC0415 -- it imports NumPy
 
     yield from ((f"defines {wrong}", f"{right}, or _{wrong}") for wrong, right in _misspelt(module))
-    words = written(module)
+    words = names_written(module)
     missing = [word for word in REQUIRED if word not in words]
     if missing:
         yield f"has no {', '.join(missing)}", f"writing {', '.join(REQUIRED)} in it"
@@ -110,8 +110,8 @@ def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
         strange = [cls for cls in getattr(module, word) if not isinstance(cls, type)]
         if strange:
             yield f"names {strange[0]!r} in {word}, which is not a type", f"types alone in {word}"
-    yield from _strange_gaps(getattr(module, "gaps", None) or {})
-    for word, *others in TOGETHER:
+    yield from _faulty_gaps(getattr(module, "gaps", None) or {})
+    for word, *others in REQUIRED_TOGETHER:
         lacking = [other for other in others if word in words and other not in words]
         if lacking:
             yield f"has {word}, and no {', '.join(lacking)}", f"writing {', '.join(lacking)} too"
@@ -119,7 +119,7 @@ def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
         yield f"is named {module.name!r}", f"name = {name!r}"
 
 
-def _strange_gaps(gaps: Mapping[object, object]) -> Iterator[tuple[str, str]]:
+def _faulty_gaps(gaps: Mapping[object, object]) -> Iterator[tuple[str, str]]:
     """Yield each gap that is not a `Gap` of a known feature, with a hint."""
     from xbridge._core.protocol import FEATURES, STATUSES, Gap  # noqa: PLC0415 -- read on a miss only
 
@@ -132,7 +132,7 @@ def _strange_gaps(gaps: Mapping[object, object]) -> Iterator[tuple[str, str]]:
 
 
 def _misspelt(module: ModuleType) -> Iterator[tuple[str, str]]:
-    """Yield each public function of a module that is a misspelt verb, and the verb."""
+    """Yield each public function of a module whose name is a misspelt name of the protocol, and that name."""
     from types import FunctionType  # noqa: PLC0415 -- read on a miss only
 
     from xbridge._core.protocol import OPTIONAL, VERBS  # noqa: PLC0415 -- read on a miss only
@@ -147,8 +147,8 @@ def _misspelt(module: ModuleType) -> Iterator[tuple[str, str]]:
             yield from ((word, verb) for verb in get_close_matches(word, verbs, n=1, cutoff=0.8))
 
 
-def plugins() -> dict[str, tuple[Entry, ...]]:
-    """Return the entries that installed packages announce, by name. Their modules are imported later."""
+def find_plugins() -> dict[str, tuple[Entry, ...]]:
+    """Return the entries that installed packages announce, by name, without importing their modules."""
     from importlib.metadata import distributions  # noqa: PLC0415 -- 11 ms, and only a miss needs it
 
     claims: dict[str, tuple[Entry, ...]] = {}
@@ -156,7 +156,7 @@ def plugins() -> dict[str, tuple[Entry, ...]]:
         for point in _announced(package):
             entry = Entry(point.value, (point.name,), f"pip install {package.name}", package.name)
             held = claims.get(point.name, ())
-            if package.name not in [claim.package for claim in held]:  # a later copy on the path is hidden
+            if package.name not in [claim.package for claim in held]:  # else a second copy on `sys.path`
                 claims[point.name] = (*held, entry)
     return claims
 
@@ -169,7 +169,7 @@ def _announced(package: Distribution) -> list[EntryPoint]:
         return []
 
 
-def unknown(name: object, names: tuple[str, ...]) -> UnknownBackendError:
+def unknown_backend_error(name: object, names: tuple[str, ...]) -> UnknownBackendError:
     """Return the error for an unknown name. Its hint is a similar name, or the first part of a dotted one."""
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
@@ -182,7 +182,7 @@ def unknown(name: object, names: tuple[str, ...]) -> UnknownBackendError:
         return UnknownBackendError.build(f"find a backend by {shown(name)}", f"it is a {word}", hint)
     if isinstance(name, str):
         root = name.casefold().partition(".")[0]
-        near = get_close_matches(_ABBREVIATED.get(root, root), names, n=1, cutoff=_ALIKE)
+        near = get_close_matches(_ABBREVIATED.get(root, root), names, n=1, cutoff=_SIMILARITY)
         hint = repr(near[0]) if near else "one of these, or register_backend for another library"
         return UnknownBackendError.build(f"find backend {shown(name)}", known, hint)
     if isinstance(name, type(sys)):

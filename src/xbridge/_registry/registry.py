@@ -1,10 +1,10 @@
-"""Registry of backends: by name, and by the type of an array.
+"""The registry of backends, which finds them by name and by the type of an array.
 
-A backend is a string until its name or an array of its type is used. A package root only nominates a backend
-for a type (`torch.Size` is a tuple); the backend's own `owns` decides. The entry points of the group
-`xbridge.backends` are read once, for the first name or type without a built-in or registered backend.
+A backend is only an import path until its name or an array of its type is used. The package that a type comes
+from makes a backend a candidate, and `owns` of the backend decides: `torch.Size`, a tuple, is no array. The
+entry points of installed plugins are read once, when a name or type has no built-in or registered backend.
 
-Calls that were made before are in `call_cache.py`, which each change of the registry invalidates.
+Each change of the registry invalidates the cached calls in `call_cache.py`.
 
 Foreign code never runs under the lock: imports, `owns`, the attributes of a backend. Such code may import,
 and the thread that imports its library may be waiting for this lock. So a result is stored afterwards, if the
@@ -16,11 +16,17 @@ from __future__ import annotations
 import sys
 from _weakref import ref  # an import of `weakref` would take longer
 
-from xbridge._core.dynamo import constant, traced_as
+from xbridge._core.dynamo import trace_time, traced_as
 from xbridge._core.literals import NUMBERS
 from xbridge._core.locks import in_child, lock
 from xbridge._registry import call_cache
-from xbridge._registry.loading import complete, load, plugins, under_way, unknown
+from xbridge._registry.loading import (
+    complete,
+    find_plugins,
+    load,
+    modules_being_imported,
+    unknown_backend_error,
+)
 from xbridge.backends import HOST, INDEX, Entry
 from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError, shown
 
@@ -31,10 +37,10 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Backend
 
 by_type: dict[type, Backend] = {}
-"""The backends of types that their libraries have made."""
+"""The backends of array types that are defined in the library itself. These types live as long as it."""
 
 _by_subtype: dict[ref[type], Backend] = {}
-"""The backends of all other types, which are collected when nothing else needs them."""
+"""The backends of subclasses from elsewhere, by weak references, because such types may be collected."""
 
 
 class _Loaded:
@@ -57,19 +63,19 @@ _lock = lock()
 
 
 def get(name: str | ModuleType) -> Backend:
-    """Return the backend of that name, or of that module's library, imported if necessary."""
-    backend: Backend = getattr(_Loaded, _fetch(name))
+    """Return the backend of a name or of a library's module; import it if necessary."""
+    backend: Backend = getattr(_Loaded, _ensure_loaded(name))
     return backend
 
 
-def _look_up(cls: type) -> Backend | None:
-    name = _find(cls)
+def _find_backend(cls: type) -> Backend | None:
+    name = _backend_name_of_type(cls)
     return get(name) if name else None
 
 
-def _look_up_subtype(cls: type) -> Backend | None:
+def _find_backend_of_subtype(cls: type) -> Backend | None:
     found = _by_subtype.get(ref(cls))
-    return _look_up(cls) if found is None else found
+    return _find_backend(cls) if found is None else found
 
 
 def _forget(gone: ref[type]) -> None:
@@ -77,21 +83,21 @@ def _forget(gone: ref[type]) -> None:
     _by_subtype.pop(gone, None)
 
 
-@traced_as(_look_up)
+@traced_as(_find_backend)
 def backend_for(cls: type) -> Backend | None:
     """Return the backend that owns instances of the class; None if there is none."""
     try:
         return by_type[cls]
     except KeyError:
-        return _look_up_subtype(cls)
+        return _find_backend_of_subtype(cls)
 
 
 def backends_for_object(thing: object) -> list[Backend]:
-    """Return the backends of the package that an object which is not an array comes from, such as a dtype."""
-    return [get(name) for root in _roots(thing) for name in _nominated(root)]
+    """Return the backends that may know an object which is not an array, such as a dtype, by its package."""
+    return [get(name) for root in _roots(thing) for name in _candidates_of_root(root)]
 
 
-@constant
+@trace_time
 def _roots(thing: object) -> tuple[str, ...]:
     """Return the packages that an object and its class come from."""
     modules = (type(thing).__module__, getattr(thing, "__module__", None))
@@ -165,7 +171,7 @@ def known_backends() -> tuple[str, ...]:
     >>> known_backends()[:2]
     ('numpy', 'torch')
     """
-    return tuple(dict.fromkeys([*_entries, *_scan()]))
+    return tuple(dict.fromkeys([*_entries, *_read_plugins()]))
 
 
 def is_available(name: str | ModuleType) -> bool:
@@ -188,16 +194,16 @@ def is_available(name: str | ModuleType) -> bool:
     (True, False)
     """
     if isinstance(name, _Module):
-        name = _named(name)
+        name = _backend_name_of_module(name)
     if not isinstance(name, str):
         return False
-    found = claims(name)
+    found = entries_for(name)
     if len(found) != 1 or found[0] in _failed:
         return False
     try:
         _load(name)
     except (MissingLibraryError, UnknownBackendError, OptionError):
-        if not under_way(found[0]):
+        if not modules_being_imported(found[0]):
             _failed.update(found)
         return False
     return True
@@ -208,26 +214,26 @@ def imported() -> list[Backend]:
     names = [
         name
         for name in known_backends()
-        if any(root in sys.modules for entry in claims(name) for root in entry.roots)
+        if any(root in sys.modules for entry in entries_for(name) for root in entry.roots)
     ]
     return [get(name) for name in names if is_available(name)]
 
 
 def count_observers(change: int) -> None:
-    """Add to the number of observers, who see each conversion that begins afterwards."""
+    """Change the number of observers. They see each conversion that begins after this call."""
     global observers  # noqa: PLW0603 -- changed under the lock
     with _lock:
         observers += change
     call_cache.invalidate(_connected)
 
 
-@constant
-def _find(cls: type) -> str:
+@trace_time
+def _backend_name_of_type(cls: type) -> str:
     """Find the backend that owns instances of a class, store it, and return its name; "" if there is none."""
     entries = _entries
     roots = dict.fromkeys(str(c.__module__).partition(".")[0] for c in cls.__mro__)
     for root in roots:
-        for name in _nominated(root):
+        for name in _candidates_of_root(root):
             backend = _load(name)
             if backend.owns(cls):
                 own = root == str(cls.__module__).partition(".")[0]
@@ -241,52 +247,54 @@ def _find(cls: type) -> str:
     return ""
 
 
-@constant
-def _fetch(name: str | ModuleType) -> str:
-    """Load a backend if necessary, and return its name."""
+@trace_time
+def _ensure_loaded(name: str | ModuleType) -> str:
+    """Load the backend of a name or module if necessary, and return its name.
+
+    The name and not the backend, because a compiler keeps the result of a call at trace time in the program.
+    """
     if isinstance(name, _Module):
-        name = _named(name) or name
+        name = _backend_name_of_module(name) or name
     if not isinstance(name, str):
-        raise unknown(name, known_backends())
+        raise unknown_backend_error(name, known_backends())
     _load(name)
     return name
 
 
 def is_root(package: str) -> bool:
     """Return True if a package may have array types of a backend."""
-    return bool(_nominated(package))
+    return bool(_candidates_of_root(package))
 
 
-def _named(module: ModuleType) -> str:
+def _backend_name_of_module(module: ModuleType) -> str:
     """Return the name of the backend for the library that a module belongs to; "" if there is none.
 
-    That is the library whose package contains the module. A module of another package, such as
-    array-api-compat, stands for the library that it is named after, if it has the library's array type by
-    the name of that type.
+    This is the library whose package contains the module. A module of another package, such as
+    `array_api_compat.torch`, stands for the library in its name if it also has that library's array type.
     """
     root, *parts = str(getattr(module, "__name__", "")).split(".")
-    names = _nominated(root)
+    names = _candidates_of_root(root)
     if names:
         return names[0]
     held = vars(module)
-    for name in (name for part in parts for name in _nominated(part)):
+    for name in (name for part in parts for name in _candidates_of_root(part)):
         if is_available(name) and any(held.get(cls.__name__) is cls for cls in get(name).array_types):
             return name
     return ""
 
 
-def _nominated(root: str) -> list[str]:
-    """Return the backends whose array types may come from a package. Plugins are read if there is none."""
+def _candidates_of_root(root: str) -> list[str]:
+    """Return the names of backends whose array types may come from a package; plugins only if no other."""
     if root in sys.stdlib_module_names:
         return []
     names = [name for name, entry in _entries.items() if root in entry.roots]
-    return names or [name for name in _scan() if name == root]
+    return names or [name for name in _read_plugins() if name == root]
 
 
 def _load(name: str) -> Backend:
-    """Return the backend of that name that is registered when the call returns, loaded if necessary."""
+    """Return the backend that is registered by a name when this call returns; load it if necessary."""
     while name not in _current:
-        entry = _entry(name)
+        entry = _find_entry(name)
         module = entry.module
         backend = complete(load(name, module, entry) if isinstance(module, str) else module, name, entry, get)
         if name != HOST:
@@ -308,7 +316,7 @@ def _connected() -> list[Backend]:
         return [] if observers else [getattr(_Loaded, name) for name in sorted(_current)]
 
 
-def _renew() -> None:
+def _rebuild_in_child() -> None:
     """Rebuild the tables in a child process, because a thread of the parent may have been changing them."""
     with _lock:
         by_type.clear()
@@ -316,7 +324,7 @@ def _renew() -> None:
     call_cache.invalidate(_connected)
 
 
-in_child(_renew)
+in_child(_rebuild_in_child)
 
 
 def is_number(x: object) -> bool:
@@ -325,20 +333,20 @@ def is_number(x: object) -> bool:
 
 
 def are_arrays(cls: type) -> bool:
-    """Return True if a backend owns instances of a class. NumPy scalars that are strings do not count."""
+    """Return True if a backend owns instances of a class. `numpy.str_`, a string too, does not count."""
     return backend_for(cls) is not None and not issubclass(cls, (str, bytes))
 
 
-def claims(name: str) -> tuple[Entry, ...]:
+def entries_for(name: str) -> tuple[Entry, ...]:
     """Return the entries for a name: at most one, unless several packages announce it."""
     entry = _entries.get(name)
-    return _scan().get(name, ()) if entry is None else (entry,)
+    return _read_plugins().get(name, ()) if entry is None else (entry,)
 
 
-def _entry(name: str) -> Entry:
-    found = claims(name)
+def _find_entry(name: str) -> Entry:
+    found = entries_for(name)
     if not found:
-        raise unknown(name, known_backends())
+        raise unknown_backend_error(name, known_backends())
     entry, *others = found
     if others:
         raise OptionError.build(
@@ -349,11 +357,11 @@ def _entry(name: str) -> Entry:
     return entry
 
 
-def _scan() -> dict[str, tuple[Entry, ...]]:
-    """Return the entry points, read once. Callers ignore those whose name is built in or registered."""
+def _read_plugins() -> dict[str, tuple[Entry, ...]]:
+    """Return the entries of plugins, read once. A built-in or registered name takes precedence."""
     global _plugins  # noqa: PLW0603 -- filled once, by the first thread that is done
     if _plugins is None:
-        found = plugins()
+        found = find_plugins()
         with _lock:
             _plugins = found if _plugins is None else _plugins
     return _plugins

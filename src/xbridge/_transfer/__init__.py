@@ -1,1 +1,1 @@
-"""Convert in other threads: one tree with a handle, or batches ahead of their use."""
+"""Convert in the background: one tree with a handle, or the batches of a loop ahead of their use."""

@@ -1,9 +1,8 @@
-"""Conversions in the background: one with a handle, or batches ahead of their use.
+"""`transfer` and `prefetch`: conversions in the background.
 
-A transfer is a conversion in a thread of its own, with the streams and modes of the caller (`threads.py`).
-Small arrays need no thread, because a device copies them by itself (`queued.py`). The handle returns the
-result only when it is complete. Threads end with their work. No thread waits in a pool for the next call, so
-no thread is left at a fork or at the exit.
+A transfer runs in a thread of its own, with the streams and modes of the caller (`threads.py`), or without a
+thread for small arrays, which a device copies by itself (`queued.py`). There is no pool: each thread ends
+with its work, so that none is left at a fork or at the exit of the program.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import CPU
 from xbridge._core.entry_points import entry_point
-from xbridge._core.locks import freed
+from xbridge._core.locks import reset_in_child
 from xbridge._core.tracebacks import shorten
-from xbridge._engine.caller import Caller, caller
+from xbridge._engine.caller import CallSite, find_call_site
 from xbridge._engine.execute import observers
 from xbridge._engine.requests import refuse_order
 from xbridge._plan.options import CallOptions
 from xbridge._transfer.queued import Queued, begin_queued
 from xbridge._transfer.threads import (
-    begun_by,
     can_leave,
     capture_context,
     end_workers,
-    ends,
     in_thread,
+    on_behalf_of,
+    participating_backends,
     resolve_destination,
     start_thread,
     start_worker,
@@ -76,7 +75,7 @@ class Transfer:
     def __init__(self, future: Future[Any] | Queued) -> None:
         self._future, self._process = future, getpid()
         if isinstance(future, Future):
-            freed(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold in a fork
+            reset_in_child(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold in a fork
 
     def __repr__(self) -> str:
         """Return the state in one line, without a wait."""
@@ -124,7 +123,7 @@ class Transfer:
             action = f"wait timeout={shown(timeout)}"
             raise OptionError.build(action, "it is a number of seconds, or None", "timeout=1.0")
         if not self._future.done():
-            _stay(self._process, "wait for a transfer", "transfer")
+            _refuse_in_forked_child(self._process, "wait for a transfer", "transfer")
         try:
             return self._future.result(timeout and float(max(min(timeout, TIMEOUT_MAX), 0)))
         except TimeoutError:
@@ -195,8 +194,10 @@ def transfer(
         if queued:
             return Transfer(queued)
         if all(map(can_leave, batch.arrays)):
-            convert_there = in_thread(convert, [(target, place), *ends(batch.arrays, target)])
-            begun = start_thread(begun_by(caller(), batch.map), convert_there)
+            convert_there = in_thread(
+                convert, [(target, place), *participating_backends(batch.arrays, target)]
+            )
+            begun = start_thread(on_behalf_of(find_call_site(), batch.map), convert_there)
             if begun:
                 return Transfer(begun)
         future.set_result(batch.map(convert))
@@ -281,7 +282,7 @@ def prefetch(
         hint = "[x]" if isinstance(iterable, dict) else "[batch]"
         raise OptionError.build(f"take batches from {type_of(iterable)}", reason, hint)
     cls = SizedPrefetch if hasattr(iterable, "__len__") else Prefetch
-    run = partial(_ahead, iterable, backend, options, ahead, caller())
+    run = partial(_prefetch_batches, iterable, backend, options, ahead, find_call_site())
     return cls(iterable, run, f"to {target.name}, {ahead} ahead")
 
 
@@ -305,7 +306,7 @@ class Prefetch:
         """Return an iterator over all batches, with threads of its own."""
         again, self._is_used = self._is_used, True
         if isinstance(self._iterable, GeneratorType) and (again or self._iterable.gi_frame is None):
-            raise _used_up(self._iterable)
+            raise _used_up_error(self._iterable)
         return self._batches() if again and isinstance(self._iterable, Iterator) else self._run()
 
     def _batches(self) -> Generator[Any, None, None]:
@@ -315,36 +316,36 @@ class Prefetch:
             is_empty = False
             yield batch
         if is_empty:
-            raise _used_up(self._iterable)
+            raise _used_up_error(self._iterable)
 
 
 class SizedPrefetch(Prefetch):
-    """The same for an iterable that knows the number of its batches."""
+    """A `Prefetch` of an iterable that has a length."""
 
     def __len__(self) -> int:
         """Return the number of batches."""
         return len(self._iterable)  # type: ignore[arg-type] # it has one
 
 
-def _used_up(iterable: Iterable[Any]) -> XBridgeError:
+def _used_up_error(iterable: Iterable[Any]) -> XBridgeError:
     reason = "it is used up, and has no batches for another loop"
     return OptionError.build(f"iterate over {type_of(iterable)} again", reason, "a list or a data loader")
 
 
-def _ahead(
-    iterable: Iterable[Any], name: str | ModuleType, options: CallOptions, depth: int, by: Caller
+def _prefetch_batches(
+    iterable: Iterable[Any], name: str | ModuleType, options: CallOptions, depth: int, by: CallSite
 ) -> Generator[Any, None, None]:
-    """Load in one thread, convert in another, and yield in order.
+    """Load batches in one thread, convert them in another, and yield them in order.
 
-    With `copy=True`, one thread does both in turn, so the iterable may write the same memory again. A batch
-    is not converted before the device is done with the one that is `depth + 1` before it. Otherwise a program
-    that only queues work would fill the device's memory.
+    With `copy=True`, one thread does both in turn, so that the iterable may write to the same memory again. A
+    batch is converted only after the device is done with the batch `depth + 1` before it. Otherwise a program
+    that only queues work would fill the memory of the device.
     """
     batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
     target, place = resolve_destination(name, options)
     convert_there = in_thread(leaf_converter(target, options), [(target, place)])
-    loading, load = copy_context(), partial(_loaded, batches, convert_there, target)
-    convert_loaded = begun_by(by, _converted)
+    loading, load = copy_context(), partial(_load_next, batches, convert_there, target)
+    convert_loaded = on_behalf_of(by, _convert_loaded)
     queue: deque[Future[list[Any]]] = deque()
     workers: list[Worker] = []
     mark = target.queue_mark if place != CPU else None
@@ -359,11 +360,11 @@ def _ahead(
         for _ in range(depth):
             ask()
         wait = None
-        while given := _first(queue, by, depth):
+        while given := _take_first(queue, by, depth):
             ask(wait)
             yield given.pop()
-            _stay(process, "convert batches ahead", "prefetch")
-            wait = mark and mark(place)  # the program has queued all that uses this batch
+            _refuse_in_forked_child(process, "convert batches ahead", "prefetch")
+            wait = mark and mark(place)  # by now the program has queued all its work with this batch
     except XBridgeError as error:
         shorten(error)
         raise
@@ -376,14 +377,14 @@ def _ahead(
             end_workers(workers, wait=waits and get_ident() == home)
 
 
-def _stay(process: int, what: str, hint: str) -> None:
-    """Raise an error in a child process, whose parent has the threads."""
+def _refuse_in_forked_child(process: int, what: str, hint: str) -> None:
+    """Raise an error in a forked child, which lacks the threads of its parent."""
     if process != getpid():
         raise XBridgeError.build(what, "its threads are those of another process", f"{hint} in this process")
 
 
-def _first(queue: deque[Future[list[Any]]], by: Caller, depth: int) -> list[Any]:
-    """Wait for the next batch, and notify observers. Return a list of it, empty at the end."""
+def _take_first(queue: deque[Future[list[Any]]], by: CallSite, depth: int) -> list[Any]:
+    """Wait for the next batch, and notify observers. Return it in a list, which is empty at the end."""
     if not observers():
         return queue.popleft().result()
     ready, begin = sum(batch.done() for batch in queue), perf_counter()
@@ -394,17 +395,17 @@ def _first(queue: deque[Future[list[Any]]], by: Caller, depth: int) -> list[Any]
     return given
 
 
-def _loaded(batches: Iterator[Any], convert_there: ArrayFn, target: Backend) -> Callable[[], Any] | None:
-    """Load the next batch. Return a function that converts it, or None at the end."""
+def _load_next(batches: Iterator[Any], convert_there: ArrayFn, target: Backend) -> Callable[[], Any] | None:
+    """Load the next batch; return a function that converts it, or None at the end."""
     item = next(batches, _END)
     if item is _END:
         return None
     batch = TreeArrays(item, alone=True)
-    return partial(batch.map, in_thread(convert_there, ends(batch.arrays, target)))
+    return partial(batch.map, in_thread(convert_there, participating_backends(batch.arrays, target)))
 
 
-def _converted(loaded: Future[Callable[[], Any] | None], wait: Callable[[], object] | None) -> list[Any]:
-    """Convert a batch after a wait. Return a list of it, empty at the end."""
+def _convert_loaded(loaded: Future[Callable[[], Any] | None], wait: Callable[[], object] | None) -> list[Any]:
+    """Wait for the device, and convert a batch. Return it in a list, which is empty at the end."""
     convert_there = loaded.result()
     if convert_there and wait:
         wait()

@@ -1,4 +1,4 @@
-"""Transfers of small arrays, which a device does by itself: no thread is started for them."""
+"""Transfers of small arrays without a thread: the copy is queued on the device, and awaited by the handle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from os import getpid
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.locks import lock
-from xbridge._engine.batch import packings
+from xbridge._engine.batch import find_packings
 from xbridge.errors import FOREIGN_ERRORS
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Queued:
-    """A batch that a device copies, with the methods of a future that a handle asks.
+    """A batch that a device is copying, with the methods of a future that `Transfer` calls.
 
     Parameters
     ----------
@@ -39,14 +39,14 @@ class Queued:
         self._made: list[Any] = []
 
     def done(self) -> bool:
-        """Return True if `result` would return at once. A child of a fork cannot ask the device."""
+        """Return True if `result` would return at once. A forked child cannot ask the device."""
         return bool(self._made) or (self._process == getpid() and self._pending.done())
 
     def exception(self) -> None:
-        """Return None: an error is raised by `result` alone."""
+        """Return None, because errors are raised by `result` only."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait, and return the batch; the same object to every caller."""
+        """Wait for the batch and return it, the same object in each call."""
         arrived = True if self._made else self._has_arrived(timeout)
         if arrived is False:
             raise TimeoutError
@@ -56,7 +56,7 @@ class Queued:
         return self._made[0]
 
     def _has_arrived(self, timeout: float | None) -> bool | None:
-        """Wait, and return False if the time is over, and None if the device failed."""
+        """Wait. Return False if the time is over, and None if the device failed."""
         try:
             return self._pending.wait(timeout)
         except FOREIGN_ERRORS:
@@ -72,8 +72,8 @@ class Queued:
 def begin_queued(
     batch: TreeArrays, target: Backend, place: Device, options: CallOptions, convert: ArrayFn
 ) -> Queued | None:
-    """Begin the transfer of a batch of small arrays of one type; return None if it takes a thread."""
-    ways = packings(target, batch.kinds, options, place)
+    """Begin the transfer of a batch of small arrays of one type; return None if a thread has to do it."""
+    ways = find_packings(target, batch.kinds, options, place)
     if len(ways) != 1 or batch.kinds != {ways[0].kind} or ways[0].begin is None:
         return None
     arrays: list[Array] = []

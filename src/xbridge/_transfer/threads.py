@@ -1,7 +1,7 @@
-"""Capture the caller's streams, modes and device so that a worker thread can convert.
+"""Worker threads that convert with the streams, modes and devices of the thread that started them.
 
-Libraries keep streams, modes and options by thread. Each backend captures its own with the functions
-`threaded`, for one conversion, and `thread_context`, for the life of a thread.
+Libraries keep these settings by thread. Each backend captures its own: with `threaded` for one conversion,
+and with `thread_context` for the life of a thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 from xbridge._core.devices import CPU, Device
 from xbridge._core.protocol import ArrayFn, Backend
 from xbridge._engine import caller as _caller
-from xbridge._engine.caller import Caller
+from xbridge._engine.caller import CallSite
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import destination
 from xbridge._registry import call_cache, registry
@@ -34,17 +34,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 GRACE = 2.0
-"""How many seconds the end of a loop or of the program waits for threads. An iterable may block for ever."""
+"""Seconds that the end of a loop or of the program waits for threads: an iterable may block for ever."""
 
 _workers: set[Worker] = set()
-"""The threads to wait for at the exit."""
+"""The threads to wait for at the exit of the program."""
 
 _is_exiting = False
-"""True if the program ends, and begins nothing."""
+"""True after the program has begun to exit, when no thread is started any more."""
 
 
 def resolve_destination(name: str | ModuleType, options: CallOptions) -> tuple[Backend, Device]:
-    """Return the target and its device, which is the host if each array keeps its own device."""
+    """Return the target and the device to move to; the host if the caller named none."""
     target = get(name)
     device = read_options((target,), options).device
     place = CPU if device is None else destination(target, device, CPU)
@@ -54,8 +54,8 @@ def resolve_destination(name: str | ModuleType, options: CallOptions) -> tuple[B
     return target, place
 
 
-def ends(arrays: list[object], target: Backend) -> Iterator[tuple[Backend, Device]]:
-    """Yield the backends that take part in a conversion of arrays on devices, with these devices."""
+def participating_backends(arrays: list[object], target: Backend) -> Iterator[tuple[Backend, Device]]:
+    """Yield each backend that takes part in a conversion of arrays on devices, with the device."""
     for x in arrays:
         backend = backend_for(type(x))
         if backend and not backend.host_only:
@@ -73,13 +73,13 @@ def in_thread(fn: ArrayFn, ends: Iterable[tuple[Backend, Device]]) -> ArrayFn:
 
 
 def can_leave(x: object) -> bool:
-    """Return True if another thread can convert `x`: an array in memory that this thread does not trace."""
+    """Return True if another thread can convert `x`: it is not traced, and an array in memory."""
     backend = backend_for(type(x))
     return backend is None or not (backend.is_tracing() or backend.unsupported(x, leaving=True))
 
 
 def capture_context() -> Callable[[], None]:
-    """Return a function that sets the context of this thread in another one, for all imported libraries."""
+    """Return a function that gives another thread the context of this one, for all imported libraries."""
     imported = {name for name, entry in INDEX.items() if not sys.modules.keys().isdisjoint(entry.roots)}
     names = [name for name in known_backends() if name in imported or name in call_cache.direct]
     contexts = (get(name).thread_context for name in names if is_available(name))
@@ -106,8 +106,8 @@ def start_thread(fn: Callable[[ArrayFn], Any], convert: ArrayFn) -> Future[Any] 
 class Worker:
     """A daemon thread that calls functions one after the other, and keeps their results in futures.
 
-    The interpreter waits for the threads of `concurrent.futures` at its exit, however long they take. An
-    iterable may never yield another batch, so these threads are waited for, but only for a time.
+    At its exit, the interpreter waits for the threads of `concurrent.futures` however long they take. But an
+    iterable may never yield another batch, so the exit waits for these threads only a short time.
     """
 
     def __init__(self, name: str, begin: Callable[[], object]) -> None:
@@ -129,18 +129,18 @@ class Worker:
         return future
 
     def finish(self) -> None:
-        """End the thread after what was submitted. Do not wait for it."""
+        """End the thread after all submitted tasks. Do not wait."""
         self._tasks.put(None)
 
     def stop(self) -> None:
-        """Cancel what has not begun, and end the thread after its current work. Do not wait for it."""
+        """Cancel all tasks that have not begun, and end the thread after the current one. Do not wait."""
         with suppress(Empty):
             while task := self._tasks.get_nowait():
                 task[0].cancel()
         self.finish()
 
     def join(self, seconds: float) -> None:
-        """Wait until the thread has ended, but not longer than that. The exit does not wait for it again."""
+        """Wait until the thread has ended, at most this long. The exit of the program does not wait again."""
         _workers.discard(self)
         self._thread.join(seconds)
 
@@ -157,7 +157,7 @@ class Worker:
 
 
 class _Failures:
-    """Puts the exception of a block into a future, which raises it in the thread that asks for the result."""
+    """A context that puts the exception of its block into a future, whose `result` raises it."""
 
     def __init__(self, future: Future[Any]) -> None:
         self._future = future
@@ -173,7 +173,7 @@ class _Failures:
 
 
 def start_worker(name: str, begin: Callable[[], object]) -> Worker:
-    """Start a worker, or raise an error if there can be no thread."""
+    """Start a worker, or raise an error if no thread can be started."""
     try:
         return Worker(name, begin)
     except RuntimeError as error:
@@ -182,7 +182,7 @@ def start_worker(name: str, begin: Callable[[], object]) -> Worker:
 
 
 def end_workers(workers: Collection[Worker], *, wait: bool = True) -> None:
-    """Stop threads, and wait a time for the work that they have begun."""
+    """Stop threads, and wait at most `GRACE` seconds for the work that they have begun."""
     for worker in workers:
         worker.stop()
     end = monotonic() + GRACE
@@ -192,19 +192,19 @@ def end_workers(workers: Collection[Worker], *, wait: bool = True) -> None:
 
 @atexit.register
 def _end_all_workers() -> None:
-    """End the threads of all loops. One that is inside of a library then could crash the process."""
+    """End all threads at the exit, because one that still runs code of a library could crash the process."""
     global _is_exiting  # noqa: PLW0603 -- one for the process
     _is_exiting = True
     end_workers(list(_workers))
 
 
-def begun_by(by: Caller, fn: Callable[P, T]) -> Callable[P, T]:
-    """Return `fn` for another thread, as called by `by` and under the policy of this thread now.
+def on_behalf_of(by: CallSite, fn: Callable[P, T]) -> Callable[P, T]:
+    """Return `fn` for another thread, where `by` counts as the line that called it, under the current policy.
 
-    The block of that policy may be left before the thread is done, or has begun.
+    The policy stays in force there, even if this thread leaves its block before the other one is done.
     """
     context, rules = copy_context(), None
-    context.run(_caller.begun_by.set, by)
+    context.run(_caller.inherited_call_site.set, by)
     if registry.observers:
         from xbridge._observe.policy import policy  # noqa: PLC0415 -- only if a policy may be in force
 

@@ -1,7 +1,7 @@
-"""INDEX: the list of the built-in backends. It holds strings only, so to read it imports nothing.
+"""The built-in backends, and the index of them, which consists of strings and imports no library.
 
-An entry names the module of a backend, the package roots of its array types, and the command that installs
-the library. Everything else about a library is in its own module.
+An entry has the module of a backend, the top-level packages that its array types come from, and the command
+that installs the library. Everything else about a library is in its own module.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Entry:
-    """The module of a backend, and the installed package that announces it, if one does.
+    """Where to find a backend: its module, or the installed package that announces it as an entry point.
 
-    `imports_dlpack` is the position of a backend with that flag in the order in which such backends are
-    tried. It is known without the library, so that an error can name what to install.
+    `imports_dlpack` is the rank of a backend among those that can import device memory of other libraries; 0
+    if it cannot. It is here so that an error can say which library to install for that.
     """
 
     __slots__ = ("imports_dlpack", "install", "module", "package", "roots")
@@ -56,4 +56,4 @@ INDEX = {
 }
 
 HOST = "numpy"
-"""The backend whose arrays stand for host memory."""
+"""The name of the backend whose arrays represent host memory."""

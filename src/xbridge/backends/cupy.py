@@ -1,10 +1,10 @@
-"""CuPy: arrays in the memory of a GPU only. None is read-only, and none has gradients.
+"""The backend of CuPy: arrays in GPU memory only, never read-only and without gradients.
 
-On the host, NumPy's arrays are used in place of CuPy's. CuPy computes on the current device and its current
-stream, so each step makes the device of the array current. A transfer is complete when the call returns; CuPy
+On the host, NumPy's arrays take the place of CuPy's. CuPy computes on the current device and its current
+stream, so each step makes the device of the array current. A transfer is complete on return, for which CuPy
 itself would not wait.
 
-CuPy can be installed on a machine without a GPU. The backend is not available there.
+CuPy can be installed on a machine without a GPU, where this backend is not available.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from xbridge import _host
 from xbridge._core.devices import CPU, Device, device_named
-from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._core.protocol import (
     Array,
     ArrayFn,
@@ -144,7 +144,11 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
 
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
-    return None if dtype in _NATIVE else Unsupported(DTypeError, f"CuPy has no {dtype}", instead(dtype))
+    return (
+        None
+        if dtype in _NATIVE
+        else Unsupported(DTypeError, f"CuPy has no {dtype}", hint_for_missing_dtype(dtype))
+    )
 
 
 def astype(x: Array, dtype: str, /) -> Array:
@@ -174,10 +178,9 @@ def devices() -> tuple[Device, ...]:
 
 
 def to_device(x: Array, device: Device, /) -> Array:
-    # CuPy would send an array that is in neither C nor Fortran order in C order. So its axes are sorted
-    # first.
+    # CuPy would send an array in neither C nor Fortran order in C order, so the axes are sorted first.
     axes = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
-    return _sent(x.transpose(axes), device).transpose([axes.index(axis) for axis in range(x.ndim)])
+    return _send(x.transpose(axes), device).transpose([axes.index(axis) for axis in range(x.ndim)])
 
 
 def device_name(device: object, /) -> Device | None:
@@ -226,7 +229,7 @@ def thread_context() -> Callable[[], None]:
     return apply
 
 
-def _sent(x: Array, device: Device) -> Array:
+def _send(x: Array, device: Device) -> Array:
     """Copy an array to another device in C order. On the host, the array is NumPy's."""
     if device == CPU:
         with x.device:
@@ -234,7 +237,7 @@ def _sent(x: Array, device: Device) -> Array:
     there = cupy.cuda.Device(_DEVICES[device])
     if isinstance(x, np.ndarray):
         with there:
-            # Of an array without axes CuPy would take one number, and -0.0 for 0.0.
+            # CuPy would pass a 0-d array as a number, which loses the sign of -0.0.
             return cupy.asarray(x.reshape(x.shape or 1), order="C", blocking=True).reshape(x.shape)
     with x.device:
         dense = cupy.ascontiguousarray(x)
@@ -246,5 +249,5 @@ def _sent(x: Array, device: Device) -> Array:
 
 
 def _name(dtype: np.dtype[np.generic]) -> str:
-    """Return the canonical name, or NumPy's own word if there is none."""
+    """Return the canonical name of a dtype, or NumPy's own name if there is none."""
     return dtype.name if dtype.name in DTYPES else str(dtype)

@@ -1,4 +1,4 @@
-"""NumPy: arrays in host memory, which may be read-only. There are no devices and no gradients."""
+"""The backend of NumPy: arrays in host memory, which may be read-only, without devices and gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from xbridge import _host
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, category, instead
+from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype
 from xbridge._core.protocol import ArrayInfo, Gap, Unsupported
 from xbridge._host.memory import NATIVE, cast_silently, check_castable, layout_of, native_dtype
 from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, type_of
@@ -35,16 +35,16 @@ gaps: dict[str, Gap] = {
 samples = "xbridge.testing.samples.numpy"
 
 _NAMES = {np.dtype(word).num: word for word in DTYPES if hasattr(np, word)}
-_FOREIGN = 256
-"""A dtype of this number or a higher one was added to NumPy by another package."""
+_FIRST_FOREIGN_NUM = 256
+"""The least `dtype.num` of dtypes that other packages, such as ml_dtypes, have registered with NumPy."""
 _ABSTRACT = (
     *(np.generic, np.flexible, np.character, np.number, np.integer, np.signedinteger),
     *(np.unsignedinteger, np.inexact, np.floating, np.complexfloating),
 )
-"""Classes without a dtype. An older NumPy converts some of them to a dtype, with a warning."""
-_BARE = (np.ndarray, np.memmap, np.matrix)
+"""Scalar classes that stand for no single dtype, though an older NumPy converts some, with a warning."""
+_PLAIN_CLASSES = (np.ndarray, np.memmap, np.matrix)
 _DEFAULTS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
-_WAYS_OUT = {
+_HINTS = {
     "M": "x.astype('int64')",
     "m": "x.astype('int64')",
     "V": "x.view(dtype), with the dtype of the items",
@@ -62,12 +62,12 @@ def from_numpy(host: HostArray, /) -> HostArray:
 
 
 def array_info(x: HostArray, /) -> ArrayInfo:
-    bare = _past_the_class(x)
+    bare = _as_base_array(x)
     return ArrayInfo(_name(bare.dtype), CPU, bare.shape, native_byteorder=bare.dtype.isnative)
 
 
 def dtype_of(x: HostArray, /) -> str:
-    return _name(_past_the_class(x).dtype)
+    return _name(_as_base_array(x).dtype)
 
 
 def device_of(x: HostArray, /) -> Device:
@@ -75,29 +75,29 @@ def device_of(x: HostArray, /) -> Device:
 
 
 def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
-    # To import `numpy.ma` takes 13 ms. Before some other code has done so, no array has a mask.
+    # `numpy.ma` takes 13 ms to import. If nobody has imported it, no array has a mask.
     if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         if np.asarray(vars(x).get("_mask", True)).tobytes().strip(b"\0"):  # of records too
             return Unsupported(UnsupportedArrayError, "its mask would be lost", "x.filled(value)")
         return Unsupported(UnsupportedArrayError, "its mask masks nothing, and would be lost", "x.data")
     if not leaving:
         return None
-    if type(x) not in _BARE:
+    if type(x) not in _PLAIN_CLASSES:
         reason = f"{type_of(x)} may mean more than its numbers"
-        names = _past_the_class(x).dtype.names
+        names = _as_base_array(x).dtype.names
         hint = f"x[{names[0]!r}]" if names else "x.view(numpy.ndarray)"
         return Unsupported(UnsupportedArrayError, reason, hint)
     kind = x.dtype.kind
     if kind in "biufc" or _name(x.dtype) in DTYPES:
         return None
-    hint = f"x[{x.dtype.names[0]!r}]" if x.dtype.names else _WAYS_OUT.get(kind, _NUMBERS_IN_TEXT)
+    hint = f"x[{x.dtype.names[0]!r}]" if x.dtype.names else _HINTS.get(kind, _NUMBERS_IN_TEXT)
     if x.dtype.type.__module__ == "ml_dtypes":
         hint = f"x.astype({'complex64' if category(x.dtype.name) == 'complex' else 'float32'!r})"
     return Unsupported(DTypeError, f"{x.dtype} is not a numeric dtype", hint)
 
 
 def memory_layout(x: HostArray, /) -> MemoryLayout:
-    return layout_of(_past_the_class(x))
+    return layout_of(_as_base_array(x))
 
 
 def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
@@ -136,7 +136,7 @@ def dtype_name(dtype: object, /) -> str | None:
             return None
         try:
             found = np.dtype(dtype)
-        except TypeError:  # a class that is derived from one of them
+        except TypeError:  # a subclass of one of them
             return None
         return _name(found) if found.type is dtype else None
     # An array's dtype may be in the other byte order, and results are in that of this machine.
@@ -151,8 +151,10 @@ def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
         return Unsupported(DTypeError, reason, "pip install ml_dtypes, or dtype='float32'")
     except TypeError:
         found = None
-    if found is None or (dtype not in DTYPES and (found.num >= _FOREIGN or found.kind not in "biufcmM")):
-        return Unsupported(DTypeError, f"NumPy has no {dtype}", instead(dtype))
+    if found is None or (
+        dtype not in DTYPES and (found.num >= _FIRST_FOREIGN_NUM or found.kind not in "biufcmM")
+    ):
+        return Unsupported(DTypeError, f"NumPy has no {dtype}", hint_for_missing_dtype(dtype))
     return None
 
 
@@ -189,21 +191,21 @@ def plan_kind(x: HostArray, /) -> object:
 
 
 def rule(call: Call, /) -> DerivableFunction:
-    from xbridge._derive.numpy_functions import rule_of  # noqa: PLC0415 -- only calls that are followed need it
+    from xbridge._derive.numpy_functions import rule_of  # noqa: PLC0415 -- only differentiated calls need it
 
     return rule_of(call)
 
 
-def _past_the_class(x: HostArray) -> HostArray:
-    """Return the array as one of NumPy's own class, because attributes of a subclass may raise."""
-    mine = type(x) not in _BARE and isinstance(x, np.ndarray)
+def _as_base_array(x: HostArray) -> HostArray:
+    """View the array as one of NumPy's own class, because attributes of a subclass may raise."""
+    mine = type(x) not in _PLAIN_CLASSES and isinstance(x, np.ndarray)
     return np.ndarray.view(x, np.ndarray) if mine else x
 
 
 def _name(dtype: np.dtype[Any]) -> str:
-    """Return the canonical name, or NumPy's own word if there is none."""
+    """Return the canonical name of a dtype, or NumPy's own name if there is none."""
     if dtype.kind in "biufc":
-        # NumPy computes `name` in Python, which takes longer than to look up the number.
+        # A look-up by number is faster than `dtype.name`, which runs Python code of NumPy.
         if dtype.num in _NAMES:
             return _NAMES[dtype.num]
         return {"g": "longdouble", "G": "clongdouble"}.get(dtype.char, dtype.name)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from xbridge.testing._raw_memory import Bytes
 
 WORK = 10_000
-"""Candidate solutions that NumPy may try before addresses are compared one by one."""
+"""The most candidate solutions that NumPy tries before addresses are compared one by one."""
 
 
 def overlap(a: Array, b: Array) -> bool:

@@ -1,4 +1,4 @@
-"""A call with arrays of a library, beside the same call with NumPy's.
+"""Compare a call with arrays of a library with the same call with NumPy's arrays.
 
 The arrays are recipes, so the call can be repeated: with other properties, to find out which one matters, and
 as a program without xbridge.
@@ -36,7 +36,7 @@ _FIRST = 4
 """The numbers that are shown of a large array."""
 
 _SMALL = 11
-"""Integers below it do not wrap around in any dtype, if a few are added or multiplied."""
+"""The bound of integers that do not overflow in any dtype if a few are added or multiplied."""
 
 _INEXACT_WIDE = {"float": "float64", "complex": "complex128", "int": "int64"}
 
@@ -55,11 +55,11 @@ class Call(NamedTuple):
     path: tuple[str, str] | None = None
     """The module and the name by which the function is imported."""
     by: Callable[[Call, Callable[[], Any]], Difference | None] | None = None
-    """Another way to judge a call than to compare it with NumPy's."""
+    """A way to judge the call other than by a comparison with NumPy's, or None."""
     written: tuple[tuple[str, ...], str] = ((), "{}")
     """Statements before the call in a program, and the expression around it."""
     state: ReachableState | None = None
-    """What the function keeps between calls, if it is put back before each."""
+    """The state that the function keeps between calls, if it is restored before each."""
 
     @classmethod
     def of(
@@ -295,7 +295,7 @@ class Program(NamedTuple):
     arrays: list[str]
     call: str
     expression: str
-    """The call, or what is shown of it."""
+    """The expression of the call, or the part of it that is shown."""
 
     @property
     def text(self) -> str:

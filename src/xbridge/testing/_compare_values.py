@@ -33,7 +33,7 @@ _TOLERANCES = {
     "float8_e5m2": (2.0**-2, 2.0**-16),
     "float8_e5m2fnuz": (2.0**-2, 2.0**-17),
 }
-"""Relative and absolute. Those of `torch.testing`; of the float8 kinds, from one value to the next."""
+"""The relative and absolute tolerance of each dtype: those of `torch.testing`; for float8, one step."""
 
 
 class Near(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a function of arrays promises by itself, held without a reference.
+"""Check what a function of arrays promises by itself, without a reference to compare it with.
 
 A promise is checked by further calls with the same values: in another layout, in another order, in threads,
 in float64. Each is a `Call` with a judge of its own, so that a failure is diagnosed and simplified as a
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 _NARROW = {"float64": "float32", "complex128": "complex64"}
 _LEAST_EXPONENTS = {"float16": -13, "float64": -1021, "complex128": -1021}
-"""Exponents of the smallest normal numbers, as `frexp` counts; those of all others are float32's."""
+"""The exponents of the smallest normal numbers, as `frexp` counts. Other dtypes have that of float32."""
 
 
 class Contract(NamedTuple):
@@ -204,7 +204,7 @@ def check_promises(promised: Contract) -> None:
 
 
 def _trials(call: Call, promised: Contract, state: ReachableState) -> Iterator[Call]:
-    """Yield the further calls that a contract asks for, each with a judge."""
+    """Yield the additional calls that a contract requires, each with the function that judges it."""
     recipes, library = call.recipes(), call.promise.backend
     others = [call, call.map(_other_values), _resized(call, lambda values: np.concatenate([values, values]))]
     if promised.repeatable:
@@ -461,7 +461,7 @@ def _relaid(call: Call) -> Iterator[Call]:
 
 
 def _laid(one: Recipe, name: str) -> Recipe | None:
-    """Return an array with a property, with equal rows if it needs them; None if it cannot have it."""
+    """Return an array with a property, with equal rows if it needs them; None if it is impossible."""
     values = one.values
     folded = one._replace(values=np.repeat(values[:1], len(values), 0)) if values.ndim else one
     for each in (one, folded):
@@ -471,7 +471,7 @@ def _laid(one: Recipe, name: str) -> Recipe | None:
 
 
 def _judge_layout(call: Call, run: Callable[[], Any]) -> Difference | None:
-    """Compare a call with that of the same values in the simplest layout."""
+    """Compare a call with one on the same values in the simplest layout."""
     plain = call.map(lambda one: one._replace(properties=()))
     made, usual = outcome(run), plain.run()
     found = compare(made, usual, call.promise)
@@ -508,7 +508,7 @@ def _emptied(call: Call, promised: Contract) -> Iterator[Call]:
 
 
 def _without_rows(call: Call) -> Call:
-    """Return a call without elements in which every axis of the length of the first is empty, for squares."""
+    """Return a call with empty arrays: every axis that is as long as the first one gets length 0."""
     length = next(len(one.values) for one in call.recipes() if one.values.ndim)
     return call.map(
         lambda one: one.with_values(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SETTINGS = "_hypothesis_internal_use_settings"
-"""The attribute in which `hypothesis.settings` keeps those of a test. A second decorator is refused."""
+"""The attribute in which Hypothesis stores the settings of a test. It refuses a second decorator."""
 
 
 def lift_deadline(test: Callable[..., Any]) -> None:

@@ -1,4 +1,4 @@
-"""Derivatives of a function in each library, beside differences of its values."""
+"""Compare the derivatives of a function in each library with finite differences of its values."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     """A function of arrays that returns a list of arrays."""
 
 _MOST_COLUMNS = 64
-"""Arguments with more numbers are checked along random directions only."""
+"""The most numbers of an argument that is checked along each axis. Larger ones take random directions."""
 
 _DIRECTIONS = 3
 
 _POWERS = (*range(-1, -11, -1), *range(1, 7))
-"""Steps to try, as powers of eight beside the first."""
+"""The steps to try, as powers of eight relative to the first."""
 
 _REACH = 2.0**-6
-"""Larger steps pass over jumps."""
+"""The largest step to try, because a larger one may jump over a discontinuity."""
 
 
 def faults(
@@ -61,12 +61,12 @@ class _Slope(NamedTuple):
     """The derivative along tangents, from differences of values."""
 
     tangents: list[HostArray]
-    """Those along which the arguments moved, which were rounded to their dtypes."""
+    """The tangents along which the arguments really moved, after they were rounded to their dtypes."""
     value: float
     size: float
-    """The sum of the absolute values of its terms."""
+    """The sum of the absolute values of the terms of `value`."""
     noise: float
-    """The part of the value that is the rounding of the function's."""
+    """The part of `value` that may come from rounding in the function."""
 
 
 class _Case:
@@ -226,7 +226,7 @@ def _by_jax(
         # JAX's gradients are the conjugates of the adjoint.
         return [jax.numpy.conj(g) for g in back([jax.numpy.conj(c) for c in a[len(xs) :]])]
 
-    with jax.enable_x64(True):  # noqa: FBT003 -- theirs
+    with jax.enable_x64(True):  # noqa: FBT003 -- JAX takes it by position
         ins, ts, gs = ([to_backend(np.array(x), name) for x in group] for group in (xs, tangents, seeds))
         found["the gradient"] = sum(map(_product, pulled(*ins, *gs), tangents))
         batched = jax.vmap(pulled)(*[jax.numpy.stack([x, x]) for x in (*ins, *gs)])

@@ -27,7 +27,7 @@ _CUT = "cuts the graph"
 _COMPUTES = "computes a lazy array"
 DIFFERENTIABLE = ("torch", "jax")
 _COARSE = ", eps=1e-3, atol=1e-2, rtol=2e-2"
-"""The options of torch's check in float32."""
+"""The options of `torch.autograd.gradcheck` in float32."""
 
 LAZY = ("dask", "jax")
 
@@ -96,7 +96,7 @@ def assert_lazy(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
 
 
 def laziness(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """Return a call that is judged by what it computes."""
+    """Return a call that is judged by which lazy arrays it computes."""
     call = Call.of(f, args, kwargs, None, {})
     if call.promise.backend not in LAZY:
         reason = f"{call.promise.backend} has no lazy arrays"
@@ -105,7 +105,7 @@ def laziness(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def as_lazy(call: Call) -> Call:
-    """Return a call of Dask's or JAX's arrays that is judged by what it computes."""
+    """Return a call with arrays of Dask or JAX that is judged by which lazy arrays it computes."""
     if call.promise.backend == "jax":
         count = len(call.args)
         text = "jax.jit({f})({args})" if not call.kwargs and count else "jax.jit(lambda: {})()"
@@ -118,7 +118,7 @@ def as_lazy(call: Call) -> Call:
 
 
 class _ComputedError(RuntimeError):
-    """The scheduler was called."""
+    """Raised if the scheduler is called, which computes a lazy array."""
 
 
 def _unscheduled(_call: Call, run: Callable[[], Any]) -> Difference | None:

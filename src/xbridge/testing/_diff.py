@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, UnsupportedArrayError, type_of, with_article
@@ -30,7 +30,7 @@ _SHOWN = 5
 
 
 _COUNTS_AS = {"numpy_readonly": HOST}
-"""Backends of the kit that stand for another one in comparisons."""
+"""Backends of the test kit that count as another backend in comparisons."""
 
 
 class Look(NamedTuple):
@@ -46,7 +46,7 @@ class Look(NamedTuple):
 
     @property
     def library(self) -> str:
-        """The backend, or the one that it stands for."""
+        """The backend, or the one that it counts as."""
         return _COUNTS_AS.get(self.backend, self.backend)
 
     def __str__(self) -> str:
@@ -70,7 +70,9 @@ def resolve(x: Array, asked: str) -> tuple[Backend, Array]:
     if refused:
         raise refused.error.build(asked, refused.reason, refused.hint)
     if dtype not in DTYPES:
-        raise DTypeError.build(asked, "not every library could have its values", instead(dtype))
+        raise DTypeError.build(
+            asked, "not every library could have its values", hint_for_missing_dtype(dtype)
+        )
     return backend, x
 
 
@@ -142,7 +144,7 @@ def _table(names: tuple[str, str], x: HostArray, y: HostArray, wrong: Bools) -> 
 
 
 def _hint(a: HostArray, b: HostArray) -> str:
-    """Return how two values differ if their printed forms do not show it."""
+    """Return a description of the difference between two values that print the same."""
     if not same_numbers(a, b):
         return f"exactly {a.item()!r} and {b.item()!r}" if str(a) == str(b) else ""
     if same_bits(a, b):

@@ -1,4 +1,4 @@
-"""Interleavings of two calls in threads, each forced instead of waited for.
+"""Force interleavings of two calls in threads, instead of waiting for them to happen.
 
 A race between threads depends on luck, and a test that waits for it fails now and then. So the first call is
 traced, and stopped before each of its operations in turn, where a second call runs to its end in another
@@ -37,19 +37,19 @@ _LOCAL = (
     "COPY",
     "SWAP",
 )
-"""The beginnings of the names of operations that other threads cannot notice."""
+"""The prefixes of the names of bytecode operations that other threads cannot notice."""
 
 _MOST_SWITCHES = 200
 """The most operations before which a call is stopped."""
 
 _PATIENCE = 0.2
-"""Seconds for which a second call may wait for a lock of the stopped one, until that goes on."""
+"""Seconds that the second call may wait for a lock of the stopped call, before that continues."""
 
 _IMPATIENCE = 0.005
-"""The same once a second call has waited in vain."""
+"""The same after a second call has once waited in vain."""
 
 _LONGEST = 20.0
-"""Seconds after which calls are taken to wait for each other."""
+"""Seconds after which two calls are regarded as a deadlock."""
 
 
 class Switch(NamedTuple):
@@ -105,13 +105,13 @@ class Interleavings:
 
 
 class _SecondCall:
-    """What runs where the first call is stopped: a second call, once."""
+    """Runs the second call, once, where the first call is stopped."""
 
     def __init__(self, call: Callable[[], Any], switch: Switch, patience: float) -> None:
         self._call, self._switch, self._patience = call, switch, patience
         self.thread: _CallThread | None = None
         self.has_waited = False
-        """Whether the second call did not end."""
+        """True if the second call has not ended yet."""
 
     def __call__(self, here: Switch) -> None:
         """Run the second call if the first is at the chosen operation."""
@@ -127,7 +127,7 @@ class DeadlockError(RuntimeError):
 
 
 class _CallThread(Thread):
-    """A call in a thread of its own, perhaps traced."""
+    """A call in a thread of its own, optionally traced."""
 
     def __init__(self, call: Callable[[], Any], tracer: TraceFunction | None = None) -> None:
         super().__init__(daemon=True)

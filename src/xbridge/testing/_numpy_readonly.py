@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._core.protocol import Unsupported
 from xbridge.backends import numpy as host
 from xbridge.errors import DTypeError
@@ -49,7 +49,7 @@ def copy(x: ReadOnlyArray, /) -> ReadOnlyArray:
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in DTYPES:
-        return Unsupported(DTypeError, f"{name} has no {dtype}", instead(dtype))
+        return Unsupported(DTypeError, f"{name} has no {dtype}", hint_for_missing_dtype(dtype))
     return host.unsupported_dtype(dtype, device)
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from xbridge.testing._diff import Look
 
 _CRASHES = (AttributeError, NameError, AssertionError, RecursionError)
-"""Errors that are not a refusal by the function, even if NumPy's call raises too."""
+"""Errors that count as a crash of the function and not as a refusal, even if NumPy's call raises too."""
 
 
 MOST_LISTED = 64
@@ -43,13 +43,13 @@ _SHOWN = 120
 
 
 class Outcome(NamedTuple):
-    """What a call gave."""
+    """The result or the exception of a call, and its warnings."""
 
     result: Any
     error: Exception | SystemExit | None
     warned: tuple[warnings.WarningMessage, ...]
     read: list[_Part] | None = None
-    """The parts of the result as they were, if later calls may change it."""
+    """A copy of the parts of the result, if later calls may change them."""
 
 
 class Difference(NamedTuple):
@@ -60,13 +60,13 @@ class Difference(NamedTuple):
     path: str = ""
     """The code that selects the part of the result."""
     check: str = ""
-    """A statement that raises as long as `{part}` is wrong, with `{array}` for an argument."""
+    """A statement that raises if `{part}` is wrong, with `{array}` for an argument."""
     program: tuple[str, ...] = ()
     """Statements of a program after those that make the arrays, where a call and a check do not say it."""
 
 
 class Promise(NamedTuple):
-    """How the outcome of a call has to agree with that of another one, mostly NumPy's."""
+    """The options of a comparison: how far an outcome must agree with that of the same call with NumPy."""
 
     backend: str
     device: Device
@@ -118,7 +118,7 @@ def catch(call: Callable[[], Any]) -> Outcome:
 
 @contextmanager
 def _repeated_warnings() -> Iterator[None]:
-    """Let torch repeat the warnings that it gives once in a process, so that repeated calls have them."""
+    """Have torch repeat the warnings that it gives once in a process, so that each call has them."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield
@@ -193,7 +193,7 @@ def _read(made: Outcome) -> tuple[Outcome, list[_Part]]:
 
 
 def kept(made: Outcome) -> Outcome:
-    """Return an outcome that is compared as it is now: a result may be a buffer that later calls fill."""
+    """Return an outcome with a copy of its result, because that may be a buffer that later calls fill."""
     whole, read = _read(made)
     return whole._replace(read=[one._replace(value=_copied(one.value)) for one in read])
 

@@ -20,8 +20,8 @@ from xbridge._api import asarray
 from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import FEATURES
-from xbridge._registry.loading import unknown
-from xbridge._registry.registry import claims, get, is_available, known_backends
+from xbridge._registry.loading import unknown_backend_error
+from xbridge._registry.registry import entries_for, get, is_available, known_backends
 from xbridge.errors import DeviceError, OptionError, XBridgeError
 from xbridge.testing import _without
 from xbridge.testing._gaps import MARK, expected_failure
@@ -39,7 +39,7 @@ _ALL = "all"
 """The word for every backend and device that is present."""
 
 _EMULATED = {"torch:emu": "xbridge.testing.emulated"}
-"""Emulated devices, each with the module that installs it."""
+"""The emulated devices, with the module that installs each."""
 
 _KINDS = ("cpu", "cuda", "xpu", "mps", "tpu", "rocm", "emu")
 """Kinds of devices that a mark may always name, because another machine may have them."""
@@ -250,7 +250,7 @@ def header(config: pytest.Config) -> str:
 
 def _hint(name: str) -> str:
     """Return a missing backend and the command that installs it."""
-    return f"{name} ({' or '.join(claim.install for claim in claims(name))})"
+    return f"{name} ({' or '.join(claim.install for claim in entries_for(name))})"
 
 
 def _asked(config: pytest.Config) -> tuple[str, ...]:
@@ -325,7 +325,7 @@ def _check(word: str) -> None:
     """Raise if a word names an unknown backend or device; a missing library may have any device."""
     name, colon, device = word.partition(":")
     if name not in known_backends():
-        raise unknown(name, known_backends())
+        raise unknown_backend_error(name, known_backends())
     if colon and Device(device).kind not in _KINDS and is_available(name):
         kinds = dict.fromkeys((*(here.kind for here in get(name).devices()), *_KINDS))
         if Device(device).kind not in kinds:

@@ -1,4 +1,4 @@
-"""The state that a function keeps between calls: caches, buffers and counters, which can be put back.
+"""Find and restore the state that a function keeps between calls: caches, buffers and counters.
 
 A cache that is wrong for every array but the first gives the same wrong result each time, so that two calls
 in a row agree. The fault shows if the cache is emptied between them. So the containers that a function can
@@ -35,7 +35,7 @@ _VALUES = (int, float, complex, str, bytes, type(None), np.generic, np.dtype, np
 """Types of objects without state."""
 
 _LARGEST_BUFFER = 1 << 20
-"""Arrays of more bytes are taken for constants."""
+"""The size in bytes above which an array is regarded as a constant."""
 
 
 class ReachableState:
@@ -51,7 +51,7 @@ class ReachableState:
         self.roots: frozenset[str] = roots_of(f)
         """The packages in which the function and those that it calls are defined."""
         self.is_empty: bool = True
-        """Whether nothing was found that may change: the function keeps nothing between calls."""
+        """True if nothing was found that may change, so that the function keeps no state."""
         self._undo: list[Callable[[], object]] = []
         self._seen: dict[int, object] = {}
         self._left: list[tuple[Any, frozenset[str]]] = [(f, frozenset())]
@@ -197,7 +197,7 @@ def _parts(x: Any) -> Iterator[Any]:
 
 
 def _refill(container: Any, fill: Callable[[Any], None], contents: Any) -> None:
-    """Give a container its former contents. One that has them is left alone: it may be of other threads."""
+    """Give a container its former contents, unless it has them: it may belong to another thread."""
     if not _holds(container, contents):
         container.clear()
         fill(contents)

@@ -1,4 +1,4 @@
-"""A NumPy array that is read-only, as are all arrays that are computed from it.
+"""NumPy arrays that are read-only, as are all arrays computed from them.
 
 Libraries such as JAX have only such arrays, so code that writes into an argument or a result fails there.
 With this class it fails on every machine. Each function, method and operator runs on plain read-only views,

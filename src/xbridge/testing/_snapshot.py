@@ -57,7 +57,7 @@ class Unchanged(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         self._before = [_state(backend, x) for backend, x in self._entered]
-        self._grads = [_grad(x) for _, x in self._entered]  # alive, so that their addresses stay theirs
+        self._grads = [_grad(x) for _, x in self._entered]  # kept alive, so that none gets their addresses
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -33,7 +33,7 @@ class Wrap(NamedTuple):
     """A property: how it changes the values that are written down, and the expression around them."""
 
     expression: str
-    """With `{}` for the expression inside, and its `{shape}`, `{length}` and `{code}` of the dtype."""
+    """A template with `{}` for the inner expression, `{shape}`, `{length}`, and `{code}` for its dtype."""
     encode: Callable[[HostArray], HostArray] = lambda values: values
     takes: Callable[[HostArray], bool] = lambda _values: True
 
@@ -121,7 +121,7 @@ class Recipe(NamedTuple):
 
     backend: str
     values: HostArray
-    """Dense, in native byte order."""
+    """The values: a dense array in native byte order."""
     device: Device = CPU
     properties: tuple[str, ...] = ()
 
@@ -154,7 +154,7 @@ class Recipe(NamedTuple):
         names: dict[str, Any] = {}
         for line in self.imports():
             exec(line, names)  # noqa: S102 -- our own source
-        made = eval(self.expression(), names)  # noqa: S307 -- likewise
+        made = eval(self.expression(), names)  # noqa: S307 -- our own source
         return get(READONLY).from_numpy(made) if self.backend == READONLY else made
 
     def with_values(self, values: HostArray) -> Recipe:

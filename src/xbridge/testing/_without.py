@@ -47,7 +47,7 @@ LAYOUTS = frozenset(
         *("computed", "committed", "stored", "picked", "reduced"),
     )
 )
-"""Layouts of one word of the libraries with a backend here. A mark may name them without the library."""
+"""The layouts of xbridge's own backends, which a mark may name even if the library is not installed."""
 
 _excluded: ContextVar[frozenset[str]] = ContextVar(
     "excluded", default=frozenset({REQUIRES_GRAD, "inference"})

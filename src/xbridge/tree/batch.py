@@ -1,4 +1,4 @@
-"""Convert the arrays of a tree together."""
+"""The arrays of a tree: find them, convert them all in one call, and build the tree of the results."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class TreeArrays:
     tree : tree
         Any container, or a leaf.
     alone : bool
-        Treat a leaf that is not in a container as an array, unless it is text or a number. Errors do not name
-        its path.
+        Treat a tree that is a single leaf as an array, unless it is text or a number. Errors then name no
+        path.
     exporters : bool
         Treat leaves that export memory as arrays.
     """
@@ -42,7 +42,7 @@ class TreeArrays:
         self.kinds: set[type] = (
             kinds if self.alone else set(filter(is_converted, kinds.difference(PLAIN_TYPES)))
         )
-        """The types of the leaves that are converted."""
+        """The types of leaves that are converted."""
         if exporters:
             examples = {type(x): x for x in self._spec.leaves}
             self.kinds |= {kind for kind, x in examples.items() if not is_plain(kind) and is_exporter(x)}
@@ -68,13 +68,13 @@ class TreeArrays:
 
     @property
     def arrays(self) -> list[Array]:
-        """The arrays of numbers, in order, each once."""
+        """The arrays that hold numbers, in order, each once."""
         kinds = self.kinds - {StructuralArray}
         found = {id(x): x for x in self._spec.leaves if type(x) in kinds}
         return [x for x in found.values() if not is_text(x)]
 
     def map(self, convert: ArrayFn, number: LeafFn | None = None, *, fixtures: bool = True) -> Tree:
-        """Return a tree of the same form, with other arrays and other numbers.
+        """Return a tree of the same form with converted arrays and numbers.
 
         `convert` is called once, with each array once, and with structural arrays. `number` is called with
         each Python number. An error names the path to the leaf at which it was raised.
@@ -97,7 +97,7 @@ class TreeArrays:
         return done
 
     def refuse_changes(self) -> None:
-        """Raise an error if a container has other items now than at first."""
+        """Raise an error if a container was changed since the tree was flattened."""
         self._spec.refuse_changes()
 
     def _convert_arrays(self, convert: ArrayFn, xs: list[Array]) -> list[Array]:
@@ -121,7 +121,7 @@ class TreeArrays:
 
 
 class _PathInErrors:
-    """Names the path to a leaf in an error of ours, and in a note on any other error."""
+    """A context that adds the path of a leaf to an error: to the message of our own, else as a note."""
 
     leaf: Leaf = None
 
@@ -143,7 +143,7 @@ class _PathInErrors:
 
 
 def _convert_distinct(fn: ArrayFn, xs: list[Array]) -> list[Array]:
-    """Call `fn` with each array once, and return its results in the order of `xs`."""
+    """Call `fn` with each distinct array once, and return its results in the order of `xs`."""
     if len(set(map(id, xs))) == len(xs):
         return fn(xs)
     distinct = dict(zip(map(id, xs), xs, strict=True))

@@ -1,10 +1,9 @@
-"""Containers: the functions that flatten each class into children, and build a similar container.
+"""The classes of containers: how to flatten each into its children, and build a similar container of others.
 
-A container consists of items, which its builtin base holds, and of fields. Both are read and written past the
-class, so that no code of the class runs. Such code may count, scale or refuse items.
-
-xbridge registers nothing. Classes that are registered with optree, torch or JAX are looked up first, in that
-order. Other classes are flattened by their base and their fields.
+A class that is registered with optree, torch or JAX, looked up in this order, is flattened as it was
+registered. xbridge has no registry of its own. Any other class is flattened by structure: its items, which a
+builtin base class such as dict holds, and its fields, as of a dataclass. Both are read and written directly
+and not by code of the class, which may count, scale or refuse items.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from xbridge.errors import UnsupportedArrayError, type_of, with_article
 from xbridge.tree.leaf import StructuralArray
 
 _Storage = str | MemberDescriptorType
-"""The key of an attribute that an object stores: a name in its `__dict__`, or a slot."""
+"""Where an object stores an attribute: a name in its `__dict__`, or the descriptor of a slot."""
 
 
 class _Form(NamedTuple):
-    """The form of a container of a class that is not registered."""
+    """The form of a container that is flattened by structure."""
 
     model: Any
-    """The object. Only parts that cannot change are read from it later."""
+    """The container itself. Later, only parts that cannot change are read from it."""
     children: list[Any]
     """Its items, then its fields."""
     keys: Collection[Any]
@@ -42,23 +41,23 @@ class _Form(NamedTuple):
     storages: Sequence[_Storage]
     """The attributes that store its fields."""
     stored: Mapping[_Storage, Any]
-    """All attributes that it stores."""
+    """All attributes that it stores, fields or not."""
     itself: bool
-    """True if its items are its attributes."""
+    """True if its items are its attributes too: it is a dict that is its own `__dict__`."""
 
 
 _BASES = (OrderedDict, defaultdict, dict, list, deque, tuple, object)
 _MISSING = object()
 _IS_BASE = 1 << 10
-"""The flag of a class that other classes may derive from."""
+"""CPython's flag of a class that can be subclassed."""
 _CAN_CHANGE = 1 << 9
-"""The flag of a class that Python code has made."""
-_MOST = 128
-"""The most classes to remember."""
+"""CPython's flag of a class that was made by Python code, and so can change."""
+_MAX_READ_CLASSES = 128
+"""The most classes that are remembered. The oldest goes first."""
 
 
 class Container(NamedTuple):
-    """A class of containers."""
+    """A class of containers, with the functions that flatten and build its objects."""
 
     cls: type
     flatten: Callable[[Any], tuple[Any, Any]]
@@ -66,9 +65,9 @@ class Container(NamedTuple):
     unflatten: Callable[[Any, list[Any]], Any]
     """Return a similar container, of a form and new children."""
     paths: Callable[[Any, Any], list[str]]
-    """Return the path to each child as Python writes it, of the container and its form."""
+    """Return the path to each child, such as ``.x`` or ``['x']``, for a container and its form."""
     is_same: Callable[[Any, Any], bool] = lambda *_: True
-    """Return True if the container holds the objects of its form in the same order, or does not show them."""
+    """Return True if a container still holds the objects of its form in order, or if that is not known."""
 
 
 def find_container(x: object) -> Container | None:
@@ -82,14 +81,15 @@ def find_container(x: object) -> Container | None:
 
 
 def _get_loaded(module: str, name: str) -> Any:
-    """Return an attribute of a module, or an empty tuple if the program has not imported it."""
+    """Return an attribute of a module; an empty tuple if the program has not imported the module."""
     return getattr(sys.modules.get(module), name, ())
 
 
 def _find_registered(cls: type, x: object) -> Container | None:
-    """Return a class as the user registered it.
+    """Return the container class of a registered class; None for others.
 
-    The libraries register builtin containers themselves, but keep less of them than this module does.
+    Builtin containers, which the libraries register themselves, do not count: this module keeps more of them,
+    such as the default factory of a defaultdict.
     """
     if cls in _BASES or _is_struct_sequence(cls):
         return None
@@ -121,10 +121,10 @@ def _find_in_torch(cls: type) -> Container | None:
 
 
 def _find_in_jax(cls: type, x: object) -> Container | None:
-    """Return a class as JAX knows it.
+    """Return a class that is registered with JAX.
 
-    Not every version of JAX can look up a class, so JAX flattens one level of an object. It treats any tuple
-    with `_fields` as a named tuple.
+    Not every version of JAX can look up a class, so an object is passed to it. Named tuples are left out,
+    because JAX treats every tuple with `_fields` as one, registered or not.
     """
     tree: Any = sys.modules.get("jax.tree_util")
     named = issubclass(cls, tuple) and hasattr(cls, "_fields")
@@ -139,7 +139,7 @@ def _find_in_jax(cls: type, x: object) -> Container | None:
 
 
 def _make_paths(tree: Any) -> Callable[[Any, object], list[str]]:
-    """Return a function that writes paths as a library does."""
+    """Return a function that gives the paths of children as torch or JAX formats them."""
 
     def paths(x: Any, _: object) -> list[str]:
         named, _ = tree.tree_flatten_with_path(x, is_leaf=partial(is_not, x))
@@ -149,7 +149,7 @@ def _make_paths(tree: Any) -> Callable[[Any, object], list[str]]:
 
 
 class _ReadClass:
-    """A class as it was when it was read. Classes of C code do not change."""
+    """A class that was read, with a copy of what was read, to notice if the class changes."""
 
     def __init__(self, cls: type) -> None:
         self._bases = cls.__mro__
@@ -168,22 +168,22 @@ _read_classes: dict[type, _ReadClass] = {}
 
 
 def _find_unregistered(cls: type) -> Container | None:
-    """Return a class by its base and its fields, as they are now; None if it is a leaf."""
+    """Return the container class for an unregistered class, read again if it has changed; None for a leaf."""
     known = _read_classes.get(cls)
     if known is None or not known.is_current(cls):
         known = _read_classes[cls] = _ReadClass(cls)
-        if len(_read_classes) > _MOST:
+        if len(_read_classes) > _MAX_READ_CLASSES:
             oldest, *_ = _read_classes
             _read_classes.pop(oldest, None)  # another thread may do the same
     return known.container
 
 
 def _read_class(cls: type) -> Container | None:
-    """Return a class by its base and its fields.
+    """Return the container class for an unregistered class, by its builtin base and its fields.
 
-    Return None if it has neither, or if its base holds more than attributes show.
+    Return None for a leaf: it has neither, or a base in C that may hold more than attributes show.
     """
-    # Instances of a class of C code, in which `__new__` is a builtin, hold more than attributes.
+    # A class in C has a builtin `__new__`.
     bases = (of for of in cls.__mro__ if of in _BASES or type(vars(of).get("__new__")) is BuiltinFunctionType)
     base = tuple if _is_struct_sequence(cls) else next(bases)
     if base not in _BASES or issubclass(cls, (Enum, _get_loaded("torch.nn", "Module"))):
@@ -203,10 +203,10 @@ def _read_class(cls: type) -> Container | None:
 
 
 class _StructuralContainer:
-    """A class that is not registered: its builtin base holds its items, and its fields have names.
+    """The flatten and unflatten functions of a class that is not registered.
 
-    An object stores a field under its name. A descriptor of the class, such as a property, may store it under
-    another name.
+    Its builtin base holds the items. A field is stored under its own name, unless a descriptor of the class,
+    such as a property, stores it under another one.
     """
 
     def __init__(self, cls: type, base: Any, names: Collection[str]) -> None:
@@ -248,7 +248,7 @@ class _StructuralContainer:
         self.node = Container(cls, self.flatten, self.unflatten, self.paths, self.is_same)
 
     def flatten(self, x: Any) -> tuple[list[Any], _Form]:
-        """Return the items, read by the base, and the fields."""
+        """Return the items, read by methods of the base, and the fields."""
         children = list(self._items(x))
         keys = list(self._base.keys(x)) if self._mapping else range(len(children))
         attributes = self._dict.__get__(x) if self._dict else {}
@@ -269,11 +269,11 @@ class _StructuralContainer:
         return children, _Form(x, children, keys, storages, stored, itself)
 
     def unflatten(self, form: _Form, parts: list[Any]) -> Any:
-        """Return an object with new items and fields, and the attributes that were not computed from them."""
+        """Build an object with new items and fields, and the other attributes that were not computed."""
         base, count = self._base, len(form.keys)
         items = parts[:count]
         if base is tuple and all(map(is_, parts, form.children)):
-            return form.model  # an equal tuple is the same value
+            return form.model  # tuples are immutable, so the same items need no new one
         made = self._new(items, *self._hidden(form.model)) if base is tuple else self._new()
         stored = dict(form.stored)
         for storage, child, part in zip(form.storages, form.children[count:], parts[count:], strict=True):
@@ -293,11 +293,11 @@ class _StructuralContainer:
         return made
 
     def _store(self, made: Any, stored: Mapping[_Storage, Any]) -> None:
-        """Write attributes without code of the class."""
+        """Write attributes without running code of the class."""
         attributes = {}
         for storage, value in stored.items():
             if type(storage) is MemberDescriptorType:
-                with suppress(AttributeError):  # C code may make it read-only
+                with suppress(AttributeError):  # a slot of a class in C may be read-only
                     storage.__set__(made, value)
             else:
                 attributes[storage] = value
@@ -341,7 +341,7 @@ def _is_struct_sequence(cls: type) -> bool:
 
 
 def _class_attribute(cls: type, word: str) -> Any:
-    """Return an attribute of a class or its bases, or an empty tuple. The metaclass is not used."""
+    """Return an attribute of a class or its bases, without its metaclass; an empty tuple if there is none."""
     return next((vars(of)[word] for of in cls.__mro__ if word in vars(of)), ())
 
 
@@ -360,7 +360,7 @@ def _has_any(it: object, *words: str) -> bool:
 
 
 def _is_lazy_property(it: object) -> bool:
-    """Return True if a descriptor calls a function once, and the object stores the result under its name."""
+    """Return True for a descriptor like `cached_property`, whose result the object stores under its name."""
     if not _has_any(it, "__get__") or _has_any(it, "__set__", "__delete__") or callable(it):
         return False
     makes_methods = isinstance(it, (classmethod, partialmethod, singledispatchmethod))
@@ -371,10 +371,10 @@ _UNPACKED = "torch.nn.utils.rnn.pad_packed_sequence(x)"
 
 
 class _PackedSequence(_StructuralContainer):
-    """A packed sequence of torch. Its lengths stay on the host, and its indices stay integers."""
+    """Torch's packed sequences, whose lengths stay on the host and whose indices stay integers."""
 
     def flatten(self, x: Any) -> tuple[list[Any], _Form]:
-        """Return the parts as of any named tuple, and mark those that keep their dtype."""
+        """Return the parts of a named tuple, and mark those that keep their dtype as structural arrays."""
         (data, *others), form = super().flatten(x)
         fixed = [
             each if each is None else StructuralArray(each, on_host=i == 0, instead=_UNPACKED)
@@ -418,4 +418,4 @@ PLAIN: dict[type, Container] = {
     list: Container(list, _flatten_list, lambda _, parts: list(parts), _index_paths, is_same),
     tuple: Container(tuple, lambda x: (x, x), lambda _, parts: tuple(parts), _index_paths),
 }
-"""The classes of which nearly all trees consist."""
+"""The classes that nearly all trees consist of."""

@@ -1,8 +1,8 @@
 """Flatten a tree into its leaves, and build another tree of the same form.
 
-Dicts, lists and tuples, of which nearly all trees consist, need no call each. A container that holds only
-leaves is flattened and built as a whole. So is a container of many such dicts, lists or tuples, such as a
-list of samples. Otherwise the walk would take longer than the conversion.
+Nearly all trees consist of dicts, lists and tuples, and a call of Python for each of them would take longer
+than the conversion of the arrays. So a container that holds only leaves is flattened and built as a whole,
+and so is a container of many of these, such as a list of samples.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Leaf: TypeAlias = Any
 """An object that is not flattened."""
 
 Tree: TypeAlias = Any
-"""A container of containers, down to leaves; or a leaf."""
+"""Nested containers with leaves; or a leaf."""
 
 _Rows: TypeAlias = "Collection[Any]"
 _Opened: TypeAlias = "tuple[Container, Any, Collection[Any], Any, _Rows, bool]"
-"""A container: its class, the object, its children, its form, copies of its children if they are plain and
-hold only leaves, and True if all children are leaves."""
+"""A container that was flattened: its class, the object, its children, its form, copies of its children if
+all are plain containers of leaves, and True if all its children are leaves."""
 
 _DEEPEST = 2000
-"""The longest path on which a container that contains itself is found."""
+"""The depth to which a tree is searched for a container that contains itself."""
 
 
 class TreeSpec:
-    """The form and the leaves of a tree at this moment, whatever its containers hold later."""
+    """The structure and the leaves of a tree, as they were when it was flattened."""
 
     leaves: list[Any]
     """The leaves, in order."""
@@ -96,7 +96,7 @@ class TreeSpec:
                 todo += reversed(inside)
 
     def _open(self, x: Any) -> None:
-        """Append the leaves and the containers in a container."""
+        """Append the leaves of a container, and the containers in it."""
         # Types are collected by `map` and compared as sets, because a test of each child in Python would take
         # longer than the conversion of a small array. The fast cases come first: leaves alone, then rows of
         # leaves, such as a list of samples. Any other child is opened by itself.
@@ -135,7 +135,7 @@ class TreeSpec:
 
 
 def _copy_rows(children: Collection[Any], kinds: set[type]) -> _Rows:
-    """Return copies of children that are all dicts, all lists or all tuples, and nothing for others."""
+    """Return copies of children that are all dicts, all lists or all tuples; an empty tuple for others."""
     if kinds == {dict}:
         return list(map(dict.copy, children))
     if kinds == {list}:
@@ -144,7 +144,7 @@ def _copy_rows(children: Collection[Any], kinds: set[type]) -> _Rows:
 
 
 def _are_same(rows: _Rows, copies: _Rows) -> bool:
-    """Return True if plain containers of one class hold the same objects as their copies."""
+    """Return True if plain containers of one class still hold the same objects as their copies."""
     inside = chain.from_iterable
     if list(map(len, rows)) != list(map(len, copies)) or not all(map(is_, inside(rows), inside(copies))):
         return False
@@ -154,7 +154,7 @@ def _are_same(rows: _Rows, copies: _Rows) -> bool:
 
 
 def _build(containers: dict[type, Container], opened: Iterator[_Opened], leaves: Iterator[Any]) -> Any:
-    """Build the next container of the next leaves."""
+    """Build the next container from the next leaves."""
     container, _, children, form, rows, are_leaves = next(opened)
     parts: Any
     if are_leaves:
@@ -172,7 +172,7 @@ def _build(containers: dict[type, Container], opened: Iterator[_Opened], leaves:
 
 
 def _build_rows(rows: _Rows, leaves: Iterator[Any]) -> list[Any]:
-    """Build plain containers like these of the next leaves."""
+    """Build plain containers of the form of `rows` from the next leaves."""
     kind: Any = type(next(iter(rows)))
     if kind is dict:
         return [dict(zip(row, leaves)) for row in rows]  # noqa: B905 -- as many as there are keys
@@ -180,7 +180,7 @@ def _build_rows(rows: _Rows, leaves: Iterator[Any]) -> list[Any]:
 
 
 def _chain_class_errors(verb: str, cls: type) -> Chained:
-    """Chain errors that a class raises to an error of ours, except for a recursion without end."""
+    """Turn exceptions of a container class into an `UnsupportedArrayError`, except `RecursionError`."""
 
     def failed(error: Exception) -> UnsupportedArrayError:
         if isinstance(error, RecursionError):
@@ -194,7 +194,7 @@ def _chain_class_errors(verb: str, cls: type) -> Chained:
 def _named_children(
     container: Container, x: Any, children: Collection[Any], form: Any, name: str
 ) -> list[tuple[str, Any]]:
-    """Return the children of a container with their paths, or indices if its class does not give paths."""
+    """Return the children of a container with their paths, or with indices if the class gives no paths."""
     paths: list[str] = []
     with suppress(XBridgeError, RecursionError), _chain_class_errors("name the parts of", container.cls):
         paths = container.paths(x, form)
@@ -204,13 +204,13 @@ def _named_children(
 
 
 def _flatten_again(x: Any, name: str) -> list[tuple[str, Any]]:
-    """Return the children of an object with their paths. A leaf has none."""
+    """Flatten one level of an object: return its children with their paths. A leaf has no children."""
     container = find_container(x)
     return [] if container is None else _named_children(container, x, *_flatten(container, x), name)
 
 
 def _endless_error(tree: Tree) -> OptionError:
-    """Return the error for a container that contains itself, or for too many containers in each other."""
+    """Return the error for a tree that is too deep for Python's stack, which may contain itself."""
     with suppress(RecursionError):  # a class may raise it while it is flattened
         todo = [(tree, iter(_flatten_again(tree, "tree")))]
         around, done = {id(tree): "tree"}, set()

@@ -1,4 +1,4 @@
-"""Convert results back to the library and device of an argument."""
+"""The function `restore` of `align_back`, which converts results back."""
 
 from __future__ import annotations
 

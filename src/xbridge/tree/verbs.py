@@ -1,4 +1,4 @@
-"""The verbs that convert trees."""
+"""The public functions of `xbridge.tree`, which convert all arrays in nested containers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xbridge._core.entry_points import MISSING, call_error, entry_point, inner_e
 from xbridge._core.literals import NUMBERS
 from xbridge._core.tracebacks import shorten
 from xbridge._engine import verbs
-from xbridge._engine.repeat import both, record_tree
+from xbridge._engine.repeat import compose, record_tree
 from xbridge._engine.requests import refuse_order
 from xbridge._engine.source import TargetChoice, resolve_source
 from xbridge._host import as_readonly
@@ -409,7 +409,7 @@ def map(  # noqa: A001 -- other libraries have this name too
 def _convert(
     tree: Tree, name: str | ModuleType, options: CallOptions, *, scalars: bool, exporters: bool
 ) -> Tree:
-    """Convert a tree by a walk, and cache the call for small ones."""
+    """Convert a tree, and cache the call for small trees."""
     refuse_order(tree, name, "tree.to_backend")
     batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
@@ -426,5 +426,5 @@ def _convert_leaves(
     if scalars:
         number = partial(verbs.make_array, name=target.name, options=options._replace(writable=None))
         if options.writable is False:
-            number = both(number, as_readonly)
+            number = compose(number, as_readonly)
     return batch.map(leaf_converter(target, options, batch.kinds), number)

@@ -211,7 +211,7 @@ def test_to_device__keeps_64_bits_without_x64(dtype: str, monkeypatch: pytest.Mo
     def narrowing(x: Any, *args: Any, **options: Any) -> Any:
         """Move as JAX does between a GPU and the host, and make 32 bits of 64."""
         if not jax.config.jax_enable_x64:
-            x = put(x, *args, **options).astype(backend._WIDE[str(x.dtype)])
+            x = put(x, *args, **options).astype(backend._WITHOUT_X64[str(x.dtype)])
         return put(x, *args, **options)
 
     with jax.enable_x64(True):

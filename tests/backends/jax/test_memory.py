@@ -57,7 +57,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[HostArray]:
 
     for verb in ("copy", "astype"):
         monkeypatch.setattr(_host, verb, told(getattr(_host, verb)))
-    registry._renew()  # what was learned calls the functions themselves
+    registry._rebuild_in_child()  # what was learned calls the functions themselves
     return made
 
 

@@ -11,7 +11,7 @@ import pytest
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._host.memory import native_dtype
 from xbridge._registry.registry import get
 from xbridge.testing.samples.numpy import refused
@@ -155,7 +155,7 @@ def test_to_list__refuses_long_doubles() -> None:
 )
 def test_instead__suggests_a_dtype(word: str, hint: str) -> None:
     """A dtype that is missing in a library has a suggested replacement."""
-    assert instead(word) == hint
+    assert hint_for_missing_dtype(word) == hint
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,6 @@ JIT_TRACED: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("call", JIT_TRACED.values(), ids=JIT_TRACED)
 def test_to_torch__jit_trace_finds_the_same_lines_in_each_run(call: Callable[[Tensor], Tensor]) -> None:
     """`torch.jit.trace` runs a program again and compares the lines: no call is repeated in other ones."""
-    registry._renew()
+    registry._rebuild_in_child()
     traced = torch.jit.trace(call, (torch.ones(3),))
     assert torch.equal(traced(torch.full((3,), 2.0)), call(torch.full((3,), 2.0)))

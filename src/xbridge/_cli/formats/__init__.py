@@ -73,25 +73,25 @@ class Reading(NamedTuple):
     """The parts of a file that are read, and the defects that are accepted."""
 
     checksums: bool = True
-    """Refuse a file that lacks the checksums that it should have."""
+    """True to refuse a file that lacks the checksums which its format provides."""
     at: Sequence[str] = ()
     """The keys of the part to read, one for each level of containers."""
     flatten: bool = False
-    """Read the arrays of all levels, under their keys joined by dots."""
+    """True to read the arrays of all levels, under their keys joined by dots."""
     skip_other: bool = False
-    """Leave out values that are not arrays."""
+    """True to leave out values that are not arrays."""
     untie: bool = False
-    """Read names that share memory as arrays of their own."""
+    """True to read each name as an array of its own, even if names share memory."""
     skip: Sequence[str] = ()
     """The names of arrays and of other values to leave out."""
 
 
 ALL = Reading(flatten=True, skip_other=True, untie=True)
-"""All arrays of a file, for their names or for one of them."""
+"""The widest reading, which accepts every defect, to list names or to pick one array."""
 
 
 class Refused(NamedTuple):
-    """An array that cannot be converted, such as a sparse tensor."""
+    """A value that looks like an array but cannot be converted, such as a sparse tensor."""
 
     name: str | None
     array: Array
@@ -114,7 +114,7 @@ class Content(NamedTuple):
     compression: Mapping[str | None, int] = {}
     """The compression of the arrays of an archive, by name, as `zipfile` numbers it."""
     files: Sequence[Path] = ()
-    """The files of the values, if they are in others than the file itself."""
+    """The files that hold the values, if they are not in the file itself."""
 
 
 class Format(Protocol):
@@ -127,7 +127,7 @@ class Format(Protocol):
     metadata: bool
     """True if files hold text beside the arrays."""
     orders: tuple[str, ...]
-    """The axis orders that the format can hold: `C`, `F`, and `` for any other."""
+    """The axis orders that the format can hold: `C`, `F`, or an empty string for any other."""
     swaps: bool
     """True if the format can hold bytes in the order of another machine."""
     nested: bool
@@ -226,7 +226,7 @@ def read_file(path: Path, asked: str | None, how: Reading, sources: Sources) -> 
 
 
 def _recognize(path: Path) -> str | None:
-    """Return the suffix for the first bytes of a file; None if no format begins so."""
+    """Return the suffix of the format that the first bytes of a file belong to; None if there is none."""
     with path.open("rb") as file:
         first = file.read(9)
     if first.startswith((b"PK\3\4", b"PK\5\6")):

@@ -1,4 +1,4 @@
-"""Zip archives whose directory is checked when they are opened.
+"""Open zip archives, and check their directory first.
 
 No member is missing or misnamed, and every byte before the directory belongs to one member, as its own header
 says. Libraries find the values by that header, and other facts in the directory.
@@ -33,7 +33,7 @@ def open_archive(path: Path) -> zipfile.ZipFile:
     with reading(path), ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path))
         _check(archive, path)
-        stack.pop_all()  # it stays open
+        stack.pop_all()  # keep the archive open
     return archive
 
 
@@ -85,7 +85,7 @@ def _check_gap(path: Path, end: int, start: int) -> None:
 
 
 def _count(path: Path) -> int:
-    """Return the number of members that the end of an archive gives."""
+    """Return the number of members that the end record of an archive gives."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(size - _END_SIZE - _LONGEST_COMMENT, 0))

@@ -33,7 +33,7 @@ _HEADERS = {
 """The bytes of the length of a header, and the function that reads it, by version."""
 
 _LONGEST = 10_000
-"""The longest header that NumPy accepts. NumPy checks it after reading, and a bomb unpacks to 4 GiB."""
+"""The longest header that NumPy accepts. NumPy checks this only after reading it, which may be 4 GiB."""
 
 
 def lacks(dtype: np.dtype[Any]) -> str:
@@ -79,7 +79,7 @@ def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
         shape, fortran, dtype = parse(BytesIO(size + file.read(length)))
         if min(shape, default=0) < 0 or not dtype.itemsize:
             raise unreadable(path, f"{inside}there is no {dtype} array of shape {shape}")
-        np.broadcast_to(np.empty((), f"V{dtype.itemsize}"), shape)  # NumPy raises if there is no such array
+        np.broadcast_to(np.empty((), f"V{dtype.itemsize}"), shape)  # raises for an impossible shape
         if dtype.hasobject:
             reason = f"{inside}it holds Python objects, as a pickle, which can run code when it is read"
             error = UnsupportedError.build(f"read {path}", reason, "saving its numbers with a dtype")

@@ -62,9 +62,9 @@ class _Sums:
 
     path: Path
     known: frozenset[tuple[int, int]]
-    """The size and the checksum of each."""
+    """The size and the checksum of each storage."""
     compared: set[int] = field(default_factory=set)
-    """Addresses of the storages that were checked as a whole."""
+    """The addresses of the storages whose checksum has been verified."""
 
     def compare(self, label: str, size: int, found: int) -> None:
         """Raise if no record of the archive has this size and checksum."""
@@ -74,7 +74,7 @@ class _Sums:
 
 @dataclass(frozen=True)
 class _InRecord(InMemory):
-    """A tensor over a storage, which is a record with a checksum."""
+    """A tensor over a storage, which is a record of the archive with a checksum."""
 
     sums: _Sums | None = None
     """None if the file has no checksums."""
@@ -159,7 +159,7 @@ def _load(path: Path, *, mapped: bool) -> Any:
         return unreadable(path, error)
 
     with warnings.catch_warnings(), Chained(ours):
-        warnings.simplefilter("ignore")  # they are for programs
+        warnings.simplefilter("ignore")  # warnings of torch are for programmers
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
 
 

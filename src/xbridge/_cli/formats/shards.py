@@ -68,7 +68,7 @@ def _shard(path: Path, name: str) -> Path:
 
 
 def read_size(text: str) -> int:
-    """Return the bytes that a size such as `5GB` means."""
+    """Return the number of bytes that a string such as `5GB` means."""
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?) ?([KMG]?i?B?)", text, re.IGNORECASE)
     unit = found and _UNITS.get(found[2].upper() or "B")
     size = int(float(found[1]) * unit) if found and unit else 0

@@ -39,7 +39,7 @@ class Sink:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Raise the first exception of a write, whatever the writer made of it."""
+        """Raise the first exception of a write, which the writer may have turned into another one."""
         if self.failed and error is not self.failed:
             raise self.failed
 

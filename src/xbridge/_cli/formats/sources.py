@@ -1,4 +1,4 @@
-"""The files that are read: each must be the same file, with the same content, from first to last.
+"""Check that the files which are read stay the same, with the same content, until the end.
 
 A file is opened again for each array, so an owner who replaces it meanwhile would give arrays of both.
 """
@@ -14,7 +14,7 @@ from xbridge._cli.errors import unreadable
 
 
 class _Identity(NamedTuple):
-    """What a system says about a file, of which something differs after a write or a replacement."""
+    """Facts of the file system about a file, one of which changes if the file is written or replaced."""
 
     device: int
     inode: int
@@ -23,7 +23,7 @@ class _Identity(NamedTuple):
 
 
 class Sources(ExitStack):
-    """The files that are read in a block, and what it opens."""
+    """The files that are read in a `with` block, and whatever is open for them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ ArrayInfo: TypeAlias = tuple[str | None, DType, tuple[int, ...]]
 """The name, the dtype and the shape of an array in a file."""
 
 BLOCK = 1 << 22
-"""Bytes in memory at a time. A cast has two blocks, and the results of their comparison."""
+"""The bytes of a block, which bound the memory that is used: a cast needs about three blocks."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Stored(ABC):
     dtype: DType
     shape: tuple[int, ...]
     order: str
-    """The order of the elements: `C`, `F`, or `` for neither."""
+    """The order of the elements: `C`, `F`, or an empty string for neither."""
 
     @property
     def label(self) -> str:
@@ -71,7 +71,7 @@ class Stored(ABC):
         return np.empty(self.shape, self.dtype, "F" if self.order == "F" else "C")
 
     def map_values(self, scratch: Scratch) -> HostArray:
-        """Return the values as memory that is read from disk on access. Its writable flag is set, in vain."""
+        """Return the values as a map of a file, which is read on access and must not be written."""
         return self._over(scratch.store(self.nbytes, self.blocks()))
 
     def _over(self, raw: HostArray) -> HostArray:
@@ -96,7 +96,7 @@ class MappedFile:
 
 
 class Scratch:
-    """Unnamed files in a folder, for values that must be memory. A file has the values of many arrays.
+    """Temporary files without names, for values that a writer needs as memory. Many arrays share a file.
 
     Each file has room for twice as much as the one before, so there are few. Room that is not used takes no
     place on a disk.
@@ -110,7 +110,7 @@ class Scratch:
         self._end = 0
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Enter the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,7 +136,7 @@ class Scratch:
 
 
 def _map_file(file: Path | BinaryIO) -> HostArray:
-    """Map a file, whatever is written to it later."""
+    """Map a file read-only."""
     raw: HostArray = np.memmap(file, np.uint8, "r").view(np.ndarray)
     return raw
 

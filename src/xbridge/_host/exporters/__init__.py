@@ -19,7 +19,8 @@ INDEX = ("pandas", "polars", "pyarrow")
 _GENERIC = Adapter()
 
 _ALIASES = {"boolean": "bool", "halffloat": "float16", "float": "float32", "double": "float64"}
-"""Names of dtypes that differ from NumPy's. The narrower meaning of `float` is the safe one to promise."""
+"""Names of dtypes that differ from NumPy's. `float` is Arrow's float32; should another library mean float64,
+the narrower one is the safe promise."""
 
 
 def adapter_for(x: object) -> Adapter:
@@ -38,7 +39,7 @@ def _adapter_of(library: str) -> Adapter:
 
 
 def columns_of(x: object) -> list[tuple[str, str]] | None:
-    """Return a label and the name of a dtype for each kind of values in a table; None if `x` is not one."""
+    """Return a label and a dtype name for each kind of values in a table; None if `x` is not a table."""
     columns = adapter_for(x).columns(x)
     if columns is None:
         return None
@@ -51,7 +52,7 @@ def dtype_of(x: object) -> object:
 
 
 def name_of(dtype: object) -> str:
-    """Return the name of a dtype that libraries have in common: `int64` for `pandas.Int64Dtype`."""
+    """Return the name of a dtype in NumPy's terms: `int64` for `pandas.Int64Dtype`."""
     name = str(getattr(dtype, "__name__", dtype))
     return name.lower().partition("[")[0].rpartition(".")[2]
 

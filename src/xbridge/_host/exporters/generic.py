@@ -1,4 +1,4 @@
-"""Adapter for exporters of any library, by the attributes that arrays and data frames share."""
+"""The adapter for libraries without one of their own, by attributes that arrays and data frames share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Adapter:
-    """What objects of a library say about their values. A library's own adapter overrides what differs."""
+    """Questions about the values of an exporter. The adapter of a library overrides what differs there."""
 
     def columns(self, x: Any) -> list[tuple[object, object]] | None:
         """Return the labels and the dtypes of the columns of a table; None if `x` is not a table."""
@@ -22,8 +22,9 @@ class Adapter:
         return []
 
     def count_missing(self, x: Any) -> int:
-        """Return how many values are missing, if an export may have numbers for them."""
-        # It is looked up in the class: an attribute of a column may be an item with that label.
+        """Return the number of missing values, if an export may have numbers in their places."""
+        # The method is looked up in the class, because an attribute of the object may be an item by that
+        # label.
         count = getattr(x, "null_count", 0) if hasattr(type(x), "null_count") else 0
         return count if isinstance(count, int) else 0
 
@@ -38,12 +39,12 @@ class Adapter:
         return "x.astype(float) if it spells numbers, or asarray(x.tolist()) if it holds lists"
 
     def codes_hint(self, x: Any) -> str | None:
-        """Return the call that reads the integers which stand for times; None for other values."""
+        """Return the call that gives the integers of time values; None for other values."""
         is_time = str(self.dtype(x)).startswith(("datetime64", "timedelta64"))
         return "x.astype('int64')" if is_time and _has_astype(x) else None
 
     def cast_table(self, x: Any, dtype: str) -> object:  # noqa: ARG002 -- for other adapters
-        """Return a table that exports objects with all columns in one dtype; None if that has no use."""
+        """Cast all columns of a table to one dtype, if it would export objects; None if that is no use."""
         return None
 
 

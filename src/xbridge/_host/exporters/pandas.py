@@ -47,7 +47,7 @@ class Adapter(generic.Adapter):
         if isinstance(dtype, pd.ArrowDtype) and dtype.type is list:
             return "asarray(x.tolist())"
         hint = "x.astype('int64')" if isinstance(dtype, pd.PeriodDtype) else super().codes_hint(x)
-        # The integer of a missing time is the lowest there is.
+        # A missing time is stored as the lowest integer.
         return hint.replace("x.", "x.dropna().") if hint and x.isna().any() else hint
 
     def cast_table(self, x: Any, dtype: str) -> object:

@@ -1,9 +1,9 @@
-"""Dask: an array is a graph of tasks for its chunks. A conversion to another library computes it once.
+"""The backend of Dask, whose arrays are graphs of tasks that compute their chunks.
 
-Conversions within Dask stay lazy. A conversion to another library computes with the scheduler that the user
-has set, and casts the chunks. It gets the chunks one by one, because Dask would join chunks of any kind.
-Chunks are NumPy's, so NumPy's backend describes them. Chunks of an array made here are read-only, because
-tasks share them.
+Conversions within Dask stay lazy. A conversion to another library computes the array once, with the scheduler
+that the user has set. It takes and checks the chunks one by one, because Dask would join chunks of any type.
+The chunks have to be NumPy's arrays, so NumPy's backend describes them. Those of arrays that are made here
+are read-only, because tasks share them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,15 @@ from xbridge import _host
 from xbridge._core.protocol import Gap, MemoryLayout
 from xbridge._host.memory import check_castable, layout_of, native_dtype
 from xbridge.backends import numpy as _numpy
-from xbridge.backends.dask._chunks import Gathered, gathered, one_chunk, over, unsupported_chunk
+from xbridge.backends.dask._chunks import (
+    MaterializedArray,
+    make_materialized,
+    make_over_host,
+    one_chunk,
+    unsupported_chunk,
+)
 from xbridge.backends.dask._chunks import array_info as array_info
-from xbridge.backends.dask._compute import InParts, computed
+from xbridge.backends.dask._compute import InParts, compute_arrays
 from xbridge.errors import FOREIGN_ERRORS, DTypeError, XBridgeError
 
 if TYPE_CHECKING:
@@ -53,8 +59,8 @@ def to_numpy(x: Array, /) -> HostArray:
 
 def from_numpy(host: HostArray, /) -> Array:
     if host.size < 2 or host.nbytes <= parse_bytes(dask.config.get("array.chunk-size")):
-        return over(host, one_chunk(host), da.Array)
-    return over(host, normalize_chunks("auto", host.shape, dtype=host.dtype), da.Array)
+        return make_over_host(host, one_chunk(host), da.Array)
+    return make_over_host(host, normalize_chunks("auto", host.shape, dtype=host.dtype), da.Array)
 
 
 def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
@@ -62,7 +68,7 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
 
 
 def memory_layout(x: Array, /) -> MemoryLayout:
-    if isinstance(x, Gathered):
+    if isinstance(x, MaterializedArray):
         return layout_of(x.memory)
     return MemoryLayout.unallocated(x.shape, x.dtype.itemsize, writable=False)
 
@@ -89,7 +95,7 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
 
 def astype(x: Array, dtype: str, /) -> Array:
     if isinstance(x, InParts):
-        # A cast that NumPy lacks fails before a chunk is computed.
+        # A trial, so that a cast that NumPy lacks fails now and not when a chunk is computed.
         _host.astype(np.empty(0, x.array.dtype), dtype)
         return x._replace(dtype=dtype)
     native = native_dtype(dtype)
@@ -104,7 +110,7 @@ def _cast_chunk(chunk: HostArray, dtype: str) -> HostArray:
         return _host.astype(chunk, dtype)
     except XBridgeError:
         raise
-    except FOREIGN_ERRORS as error:  # of an object or a string, when no plan is there to say it
+    except FOREIGN_ERRORS as error:  # such as of a string that is no number; there is no plan at this time
         action = f"cast a chunk of {chunk.dtype} to {dtype}"
         raise DTypeError.build(action, f"it failed with {error!r}", "that step in numpy itself") from error
 
@@ -112,7 +118,7 @@ def _cast_chunk(chunk: HostArray, dtype: str) -> HostArray:
 def check_cast(x: Array, dtype: str, /) -> Array:
     if isinstance(x, InParts):
         return x._replace(dtype=dtype, check=True)
-    if isinstance(x, Gathered):
+    if isinstance(x, MaterializedArray):
         _host.check_cast(x.memory, dtype)
         return x
     raise DTypeError.build(
@@ -123,11 +129,11 @@ def check_cast(x: Array, dtype: str, /) -> Array:
 
 
 def materialize(x: Array, /) -> Array:
-    return x if isinstance(x, Gathered) else materialize_many([x])[0]
+    return x if isinstance(x, MaterializedArray) else materialize_many([x])[0]
 
 
 def materialize_many(xs: list[Array], /) -> list[Array]:
-    return [gathered(host) for host in computed(xs)]
+    return [make_materialized(host) for host in compute_arrays(xs)]
 
 
 def in_parts(x: Array, /) -> Array:
@@ -135,7 +141,7 @@ def in_parts(x: Array, /) -> Array:
 
 
 def fast_from_numpy(host: HostArray, /) -> Array | None:
-    # Every host array is copied, whatever its layout.
+    # Any layout will do, because a host array is always copied: Dask reads it later.
     return None if _numpy.unsupported(host, leaving=True) else from_numpy(_host.copy(host))
 
 

@@ -1,6 +1,7 @@
-"""Calls chunk by chunk, when they are computed, of functions whose signature names the axes of one example.
+"""Call functions with a signature lazily, chunk by chunk.
 
-The function is a node of the graph, which each worker gets once, and not a part of each task.
+The signature tells which axes belong to one example. The other axes may be divided into chunks. The function
+is a node of the graph, so that each worker gets it once, and not with each task.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def apply(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
-    """Return the results of a rule as arrays that are computed later."""
+    """Return the results of a rule as lazy arrays."""
     call, signature = rule.call, rule.call.signature
     assert signature is not None  # noqa: S101 -- the core checks it
     _refuse_other_chunks(call, signature, xs)
@@ -62,7 +63,7 @@ def apply(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
 
 
 def _refuse_other_chunks(call: Call, signature: Signature, xs: Sequence[da.Array]) -> None:
-    """Raise if two arrays divide an axis of the examples in other chunks."""
+    """Raise if two arrays divide a common axis into different chunks."""
     known: dict[int, tuple[int, tuple[int, ...]]] = {}
     for i, (x, core) in enumerate(zip(xs, signature.inputs, strict=False)):
         outer = x.ndim - len(core)
@@ -70,7 +71,7 @@ def _refuse_other_chunks(call: Call, signature: Signature, xs: Sequence[da.Array
             if sizes == (1,):
                 continue
             first, chunks = known.setdefault(axis - outer, (i, sizes))
-            if repr(chunks) != repr(sizes):  # a size that is not known is NaN
+            if repr(chunks) != repr(sizes):  # by `repr`, because an unknown size is NaN, which equals nothing
                 unknown = "nan" in repr((chunks, sizes))
                 raise OptionError.build(
                     f"call {call.name} chunk by chunk",

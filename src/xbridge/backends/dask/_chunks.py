@@ -1,4 +1,4 @@
-"""Chunks of Dask arrays: describe them, and cut an array into views."""
+"""Describe the chunks of Dask arrays, and make Dask arrays of views of host memory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, HostArray
 
 
-class Gathered(da.Array):  # type: ignore[misc] # Dask has no types
-    """A materialized array: one chunk, in host memory."""
+class MaterializedArray(da.Array):  # type: ignore[misc] # Dask has no types
+    """A Dask array that has been computed: one chunk over `memory`."""
 
     memory: HostArray
 
 
-def over(host: HostArray, chunks: tuple[tuple[int, ...], ...], cls: type[Array]) -> Array:
+def make_over_host(host: HostArray, chunks: tuple[tuple[int, ...], ...], cls: type[Array]) -> Array:
     """Return an array whose chunks are read-only views of host memory."""
     shown = _host.as_readonly(host) if host.flags.writeable else host
     label = f"xbridge-{uuid4().hex}"
@@ -36,12 +36,12 @@ def over(host: HostArray, chunks: tuple[tuple[int, ...], ...], cls: type[Array])
 
 
 def one_chunk(host: HostArray) -> tuple[tuple[int, ...], ...]:
-    """Return the chunks of an array that is not divided."""
+    """Return the chunk sizes of an array that is not divided."""
     return tuple((n,) for n in host.shape)
 
 
-def gathered(host: HostArray) -> Array:
-    done = over(host, one_chunk(host), Gathered)
+def make_materialized(host: HostArray) -> Array:
+    done = make_over_host(host, one_chunk(host), MaterializedArray)
     done.memory = host
     return done
 
@@ -64,7 +64,7 @@ def unsupported_chunk(chunk: object) -> Unsupported | None:
 
 
 def kind_of(chunk: object) -> str:
-    """Name the type of a chunk."""
+    """Return the name of the type of a chunk, for errors."""
     cls = type(chunk)
     return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
 

@@ -1,8 +1,8 @@
-"""Compute Dask arrays: each chunk is cast, written into the memory of the result, and released.
+"""Compute Dask arrays with bounded memory: each chunk is cast, written into the result, and released.
 
-In this process, tasks of ours write the chunks. On a cluster and in other processes, tasks of ours cast
-them. From a cluster, chunks are fetched as they are completed. Any other scheduler gets the tasks of the
-array alone, and returns all chunks. Each is released after it is written.
+How this is done depends on the scheduler. In this process, additional tasks write the chunks as they are
+computed. On a cluster and in other processes, additional tasks cast the chunks there, and those of a cluster
+are fetched as they are completed. Any other scheduler computes the array as it is, and returns all chunks.
 """
 
 from __future__ import annotations
@@ -46,35 +46,35 @@ if TYPE_CHECKING:
     """The index of a chunk along each axis."""
 
 SMALL = 1 << 22
-"""Arrays of fewer bytes together are computed without tasks of ours. Measured: two more copies cost less."""
+"""Arrays with fewer bytes together are computed without additional tasks. Measured: two copies cost less."""
 
 FETCHED = 1 << 26
-"""Bytes after which no further chunk is fetched from a cluster in the same call."""
+"""The bytes of chunks that are fetched from a cluster in one call, at least one chunk."""
 
-_UNKNOWN = 1 << 22
-"""Bytes that a chunk of unknown size is taken for."""
+_UNKNOWN_NBYTES = 1 << 22
+"""The size that is assumed for a chunk of unknown size."""
 
 
 class InParts(NamedTuple):
-    """An array that is to be computed, and the cast of its chunks."""
+    """An array to be computed, with the cast that is applied to its chunks."""
 
     array: Array
     dtype: str | None = None
     check: bool = False
-    """True if a lost value is an error."""
+    """True if it is an error to lose a value in the cast."""
 
 
 class Result:
-    """An array that is being computed, and the memory for its values. It takes the chunks in any order.
+    """An array that is being computed, and the memory of its result. Chunks may come in any order.
 
-    A chunk is given in a tuple as it was computed, or after the cast without one.
+    `put` takes a chunk that was cast already, or one as it was computed in a tuple.
     """
 
     def __init__(self, x: Array | InParts) -> None:
         x = x if isinstance(x, InParts) else InParts(x)
         self.array = x.array
         self.refused: list[XBridgeError] = []
-        """The errors with which chunks were refused: several threads may find one."""
+        """The errors about chunks that were refused, one by each thread that found one."""
         self._info = array_info(self.array)
         self._dtype = x.dtype or self._info.dtype
         self._check = x.check
@@ -82,45 +82,45 @@ class Result:
         self._begin(self.array.chunks)
 
     def __dask_tokenize__(self) -> object:
-        """Return a new name. Dask would read all the memory for one."""
+        """Return a random name. By default, Dask would hash the whole memory for one."""
         return uuid4().hex
 
     @property
     def action(self) -> str:
-        """What an error says was not possible."""
+        """The action that is not possible, for errors."""
         return f"compute a Dask array of {self._info.dtype} and shape {self._info.shape}"
 
     def writing(self) -> Array:
-        """Return an array of tasks that write the chunks, for a scheduler in this process."""
+        """Return an array whose tasks write the chunks, for a scheduler in this process."""
         return self._mapped(self.write)
 
     def casting(self) -> Array:
-        """Return an array of the chunks after the cast."""
+        """Return an array whose tasks cast the chunks."""
         return self._mapped(self._cast()) if self.casts else self.array
 
     @property
     def size(self) -> int:
         """The bytes of the result; a guess if they are unknown."""
-        return self.array.npartitions * _UNKNOWN if self._memory is None else self._memory.nbytes
+        return self.array.npartitions * _UNKNOWN_NBYTES if self._memory is None else self._memory.nbytes
 
     @property
     def casts(self) -> bool:
-        """True if the dtype changes."""
+        """True if the chunks are cast to another dtype."""
         return self._dtype != self._info.dtype
 
     def write(self, chunk: Any, block_id: Place) -> None:
-        """Take a chunk as it was computed, in a task. A chunk that has to wait for others is cast first."""
+        """Take a computed chunk, in a task. If it has to wait for others, cast it first, to save memory."""
         if self._memory is None and self.casts:
             self.put(self._cast()(chunk), block_id)
         else:
             self.put_raw(chunk, block_id)
 
     def put_raw(self, chunk: Any, place: Place) -> None:
-        """Take a chunk as it was computed."""
+        """Take a computed chunk that was not cast."""
         self.put((chunk,), place)
 
     def put(self, given: Any, place: Place) -> None:
-        """Take a chunk: write it, or keep it until the sizes of all are known."""
+        """Take a chunk: write it, or keep it until the sizes of all chunks are known."""
         if self._memory is None:
             self._chunks[place] = given
             return
@@ -131,7 +131,7 @@ class Result:
             raise
 
     def done(self) -> HostArray:
-        """Return the memory, after all chunks were put."""
+        """Return the result, after all chunks were put."""
         if self._memory is None:
             self._begin(tuple(self._lengths()))
             for place in list(self._chunks):
@@ -142,7 +142,7 @@ class Result:
     def nbytes(self, place: Place) -> int:
         """Return the bytes of a chunk after the cast; a guess if its size is unknown."""
         sizes = [lengths[i] for lengths, i in zip(self.array.chunks, place, strict=True)]
-        return _UNKNOWN if any(map(isnan, sizes)) else prod(sizes) * native_dtype(self._dtype).itemsize
+        return _UNKNOWN_NBYTES if any(map(isnan, sizes)) else prod(sizes) * native_dtype(self._dtype).itemsize
 
     def _begin(self, chunks: tuple[tuple[int, ...], ...]) -> None:
         """Allocate the memory, if all sizes are known."""
@@ -170,14 +170,14 @@ class Result:
 
     def _cast(self) -> Callable[[Any], Any]:
         check = partial(_host.check_cast, dtype=self._dtype) if self._check else None
-        return _chunk_cast(native_dtype(self._info.dtype), native_dtype(self._dtype), check)
+        return _make_chunk_cast(native_dtype(self._info.dtype), native_dtype(self._dtype), check)
 
     def _mapped(self, fn: Callable[..., Any]) -> Array:
         meta = np.empty((0,) * self.array.ndim, native_dtype(self._dtype))
         return da.map_blocks(fn, self.array, name=f"xbridge-{uuid4().hex}", dtype=meta.dtype, meta=meta)
 
     def _lengths(self) -> Iterator[tuple[int, ...]]:
-        """Return the lengths of the chunks along each axis. The first chunk gives one that was unknown."""
+        """Return the lengths of the chunks along each axis, unknown ones from the first chunk of each row."""
         ndim = self.array.ndim
         for axis, known in enumerate(self.array.chunks):
             firsts = ((0,) * axis + (i,) + (0,) * (ndim - axis - 1) for i in range(len(known)))
@@ -187,13 +187,17 @@ class Result:
             yield tuple(m if isnan(n) else n for n, m in zip(known, found, strict=True))
 
 
-def _chunk_cast(
+def _make_chunk_cast(
     given: np.dtype[Any], to: np.dtype[Any], check: Callable[[HostArray], object] | None
 ) -> Callable[[Any], Any]:
-    """Return a function that casts a chunk. Its code is sent: a worker needs xbridge only to check values."""
+    """Return a function that casts a chunk. It is pickled by value, so that workers need no xbridge.
+
+    Only if values are checked, xbridge has to be installed on the workers.
+    """
 
     def cast(chunk: Any) -> Any:
-        # A chunk that is not as announced, or that would lose a value, is returned as it is, to be refused.
+        # A chunk of another type or dtype than declared, or that would lose a value, is returned as it is, in
+        # a tuple. `Result.put` then refuses it.
         plain = type(chunk) in (np.ndarray, np.memmap, np.matrix) or isinstance(chunk, np.generic)
         if not plain or chunk.dtype.newbyteorder("=") != given:
             return (chunk,)
@@ -209,7 +213,7 @@ def _chunk_cast(
 
 
 class _Awaited(NamedTuple):
-    """A chunk that a cluster computes, and the functions that take it."""
+    """A chunk that a cluster computes, and the results that take it."""
 
     future: Any
     nbytes: int
@@ -217,7 +221,7 @@ class _Awaited(NamedTuple):
 
 
 class _Chunks:
-    """An array as a collection that is persisted as a dictionary of its chunks."""
+    """An array as a Dask collection, whose `persist` returns a dict of the chunks in place of an array."""
 
     def __init__(self, x: Array) -> None:
         self._array = x
@@ -229,8 +233,8 @@ class _Chunks:
         return dict, ()
 
 
-def computed(xs: list[Array | InParts]) -> list[HostArray]:
-    """Compute several arrays together. Dask does not name the array of a failed task."""
+def compute_arrays(xs: list[Array | InParts]) -> list[HostArray]:
+    """Compute several arrays together. If a task fails, Dask does not tell of which array."""
     results = [Result(x) for x in xs]
     one = len(results) == 1
     action = results[0].action if one else f"compute {len(results)} Dask arrays together"
@@ -239,7 +243,7 @@ def computed(xs: list[Array | InParts]) -> list[HostArray]:
             _compute(results)
     except XBridgeError as error:
         refused = [i for i, result in enumerate(results) if any(error is found for found in result.refused)]
-        error.index = next(iter(refused), 0 if one else None)  # an index that a task had set is not ours
+        error.index = next(iter(refused), 0 if one else None)  # a task of the user may have set another index
         raise
     return list(index_errors(result.done() for result in results))
 
@@ -254,7 +258,7 @@ def _compute(results: list[Result]) -> None:
         return
     raw = small or not _runs_elsewhere(schedule)
     lazy = arrays if raw else [result.casting() for result in results]
-    # A copy of each dictionary, because equal arrays have one, and the first result empties it.
+    # Equal arrays get the same dictionary, and each result empties its own, so they are copied.
     persisted = [dict(chunks) for chunks in dask.persist(*map(_Chunks, lazy), traverse=False)]
     waiting = _put_present(results, persisted, raw=raw)
     if waiting:
@@ -264,7 +268,10 @@ def _compute(results: list[Result]) -> None:
 def _put_present(
     results: list[Result], persisted: list[dict[Any, Any]], *, raw: bool
 ) -> dict[object, _Awaited]:
-    """Put the chunks that are in this process, and return those of a cluster. No other object keeps them."""
+    """Put the chunks that are in this process, and return those that a cluster has.
+
+    Chunks are removed from `persisted`, so that each is released when it is written.
+    """
     waiting: dict[object, _Awaited] = {}
     for result, chunks in zip(results, persisted, strict=True):
         take = result.put_raw if raw or not result.casts else result.put
@@ -279,7 +286,7 @@ def _put_present(
 
 
 def _runs_here(schedule: object) -> bool:
-    """Return True if a scheduler runs tasks in this process alone, so that they can write its memory."""
+    """Return True if a scheduler runs all tasks in this process, where they can write to its memory."""
     pools = (type(None), int, ThreadPool, ThreadPoolExecutor)
     return schedule in (threaded_get, dask.get) and isinstance(dask.config.get("pool", None), pools)
 
@@ -300,12 +307,12 @@ def _fetch(waiting: dict[object, _Awaited]) -> None:
     client = next(iter(waiting.values())).future.client
     with ExitStack() as stack:
         stack.callback(_release, waiting)
-        with suppress(*FOREIGN_ERRORS):  # this is not a task of a worker
-            secede()  # a worker of one thread could not run the tasks that this task waits for
+        with suppress(*FOREIGN_ERRORS):  # `secede` raises if this is not a task of a worker
+            secede()  # if it is, a worker with one thread could not run the tasks that it waits for
             stack.callback(rejoin)
         for batch in as_completed([one.future for one in waiting.values()], loop=client.loop).batches():
             while batch:
-                group = _group(batch, waiting)
+                group = _take_group(batch, waiting)
                 chunks = client.gather(group)
                 while group:
                     chunk = chunks.pop()
@@ -315,13 +322,13 @@ def _fetch(waiting: dict[object, _Awaited]) -> None:
 
 
 def _release(waiting: dict[object, _Awaited]) -> None:
-    """Release the chunks that were not fetched after an error, whose traceback holds them."""
+    """Release chunks that were not fetched because of an error, whose traceback would keep them."""
     for one in waiting.values():
         one.future.release()
 
 
-def _group(batch: list[Any], waiting: dict[object, _Awaited]) -> list[Any]:
-    """Take futures from a batch, at least one, whose chunks have few bytes together."""
+def _take_group(batch: list[Any], waiting: dict[object, _Awaited]) -> list[Any]:
+    """Take futures from a batch: at least one, up to about `FETCHED` bytes of chunks."""
     group: list[Any] = []
     size = 0
     while batch and (not group or size < FETCHED):

@@ -20,7 +20,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from xbridge import _host
 from xbridge._core.devices import CPU, Device, is_of_kind
-from xbridge._core.dtypes import DTYPES, category, instead, is_inexact
+from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype, is_inexact
 from xbridge._core.protocol import (
     Array,
     ArrayInfo,
@@ -50,26 +50,26 @@ if TYPE_CHECKING:
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
-_WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
+_WITHOUT_X64 = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 _WIDEST = {"longdouble": "float64", "clongdouble": "complex128"}
 _SMALL = [dtype for dtype in _NAMES if dtype.itemsize < 4 and dtype.kind not in "biu"]
 _BITS = {dtype: np.dtype(f"uint{8 * dtype.itemsize}") for dtype in _SMALL}
-_NARROW = frozenset(dtype for dtype, word in _NAMES.items() if word not in _WIDE)
+_X32_DTYPES = frozenset(dtype for dtype, word in _NAMES.items() if word not in _WITHOUT_X64)
 _Array = xla_client.ArrayImpl
 _Tracer = jax.core.Tracer
 _DELETED = Unsupported(
     UnsupportedArrayError, "its memory was deleted or donated", "a copy made before that, with x.copy()"
 )
 _SINGLES = ("bfloat16", "complex64", *(word for word in _NATIVE if word.startswith("float8")))
-_SHARED = (0x103, 0x101)
-"""NumPy's `flags.num` of a read-only view of memory of another owner: 0x100 aligned, 0x1 in C order.
+_VIEW_FLAGS = (0x103, 0x101)
+"""NumPy's `flags.num` for a read-only view in C order of memory that NumPy does not own.
 
-0x2, in Fortran order, is set as well for up to one axis.
+The bits are 0x100 aligned and 0x1 C order. With at most one axis, 0x2 for Fortran order is set too.
 """
 _host_shardings: set[Sharding] = set()
-"""Places of arrays on the first device of the host, as they are converted."""
+"""The shardings that were seen on the first CPU device, by which `fast_to_numpy` knows such arrays."""
 _device_put = getattr(xla_client, "batched_device_put", None)
-"""The last function of every conversion of JAX from the host. It shares memory that is aligned for JAX."""
+"""The internal function that every conversion from host memory ends in. It shares memory that is aligned."""
 
 name = "jax"
 array_types: tuple[type, ...] = (jax.Array, _Tracer)
@@ -88,7 +88,7 @@ host_casts: frozenset[tuple[str, str]] = frozenset(
         *((small, "float32") for small in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")),
     }
 )
-"""JAX flushes subnormal numbers to zero, and casts values that do not fit an integer in its own way."""
+"""Other casts differ: JAX flushes subnormal numbers to zero, and floats that fit no integer saturate."""
 
 
 def to_numpy(x: Array, /) -> HostArray:
@@ -98,7 +98,7 @@ def to_numpy(x: Array, /) -> HostArray:
 def from_numpy(host: HostArray, /) -> Array:
     taken = _wrap_without_copy(host)
     if taken is None:
-        with _eager(host), jax.default_device(host_device()):
+        with _outside_traces(host), jax.default_device(host_device()):
             return jax.device_put(host)
     return taken
 
@@ -154,15 +154,15 @@ def namespace(x: Array, /) -> ModuleType:
 
 
 def copy(x: Array, /) -> Array:
-    with _eager(x):
+    with _outside_traces(x):
         return x.copy()
 
 
 def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
-    with _eager(*arrays) as traced:
+    with _outside_traces(*arrays) as traced:
         dtype = arrays[0].dtype
-        # JAX stacks some dtypes through another format, which loses bits of NaN. Bits have no gradient,
-        # though.
+        # JAX stacks some dtypes by way of another one, which changes the bits of NaN. So they are stacked as
+        # integers, unless a tracer needs gradients.
         bits = dtype if traced else _BITS.get(dtype, dtype)
         stacked = jnp.stack([x if bits == dtype else x.view(bits) for x in arrays])
         return (stacked if bits == dtype else stacked.view(dtype)).reshape((*shape, *arrays[0].shape))
@@ -175,9 +175,9 @@ def dtype_name(dtype: object, /) -> str | None:
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in _NATIVE:
-        hint = instead(dtype if _has_wide() else _WIDEST.get(dtype, dtype))
+        hint = hint_for_missing_dtype(dtype if _is_x64_enabled() else _WIDEST.get(dtype, dtype))
         return Unsupported(DTypeError, f"JAX has no {dtype}", hint)
-    if dtype in _WIDE and not _has_wide():
+    if dtype in _WITHOUT_X64 and not _is_x64_enabled():
         hint = "jax.config.update('jax_enable_x64', True)"
         return Unsupported(DTypeError, f"JAX has no {dtype} while its x64 mode is off", hint)
     return None
@@ -185,12 +185,12 @@ def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
 
 def default_dtype(category: str, device: Device, /) -> str:
     wide = {"int": "int64", "float": "float64", "complex": "complex128"}.get(category, category)
-    return wide if _has_wide() else _WIDE.get(wide, wide)
+    return wide if _is_x64_enabled() else _WITHOUT_X64.get(wide, wide)
 
 
 def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
-    # Arrays keep 64 bits when x64 is turned off, but JAX promotes as if they had 32 then.
-    wide = nullcontext() if _WIDE.keys().isdisjoint(dtypes) else jax.enable_x64(True)  # noqa: FBT003 -- JAX takes it by position
+    # Arrays keep their 64 bits when x64 is turned off, but JAX then promotes them as if they had 32.
+    wide = nullcontext() if _WITHOUT_X64.keys().isdisjoint(dtypes) else jax.enable_x64(True)  # noqa: FBT003 -- JAX takes it by position
     try:
         with wide:
             return _NAMES.get(jnp.result_type(*(_NATIVE[word] for word in dtypes), *numbers))
@@ -199,7 +199,7 @@ def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
 
 
 def astype(x: Array, dtype: str, /) -> Array:
-    with _eager(x):
+    with _outside_traces(x):
         return x.astype(_NATIVE[dtype])
 
 
@@ -208,7 +208,7 @@ def check_cast(x: Array, dtype: str, /) -> Array:
         action, reason = f"turn {x.dtype} into {dtype} unasked", "a tracer has no values to check"
         raise DTypeError.build(action, reason, f"dtype={dtype!r}")
     if x.size:
-        with _eager(x):
+        with _outside_traces(x):
             near = array_info(x).device == CPU
             few = x if near else jax.device_put(finite_extremes(jnp, x), host_device())
             _host.check_cast(to_numpy(few), dtype)
@@ -220,11 +220,11 @@ def devices() -> tuple[Device, ...]:
 
 
 def to_device(x: Array, device: Device, /) -> Array:
-    with _eager(x):
+    with _outside_traces(x):
         if isinstance(x, _Array) and x.is_fully_replicated:
-            x = x.addressable_data(0)  # otherwise JAX would return the array itself
+            x = x.addressable_data(0)  # else `device_put` would return the array itself
         if isinstance(x, _Array) and not is_c_order(x):
-            x = materialize(x)  # otherwise JAX would compute with other numbers than the ones that arrived
+            x = materialize(x)  # else JAX would compute with other numbers than those that were moved
         place = host_device() if device == CPU else devices_by_name()[device]
         moved = jax.device_put(x, place, may_alias=False)
         return moved if isinstance(x, _Tracer) else moved.block_until_ready()
@@ -259,7 +259,7 @@ def to_dlpack(x: Array, /) -> Exporter:
 
 
 def from_dlpack(shown: Exporter, /) -> Array:
-    with _eager():
+    with _outside_traces():
         return jax.dlpack.from_dlpack(shown)
 
 
@@ -274,34 +274,39 @@ def is_grad_enabled() -> bool:
 def materialize(x: Array, /) -> Array:
     if array_info(x).device.kind != "cpu":
         return copy(x)
-    # JAX moves an array in C order and marks it as Fortran order. NumPy reads it right, JAX's own copy does
-    # not.
-    with _eager(x):
+    # JAX moves such an array in C order, but labels it as Fortran order. NumPy reads it correctly, JAX's own
+    # copy does not.
+    with _outside_traces(x):
         materialized = from_numpy(_host.copy(np.asarray(x.addressable_data(0)), "C"))
         return jax.device_put(materialized, x.sharding)
 
 
 def fast_to_numpy(x: Array, /) -> HostArray | None:
+    # `np.asarray` of a CPU array is a read-only view of its memory. For any other it would be a copy, or an
+    # error for an array that was deleted. To know a sharding by a set is faster than to ask for its devices.
     try:
         place = x.sharding
         if place not in _host_shardings and not _is_on_first_cpu(place):
             return None
         host = np.asarray(x)
-    except (RuntimeError, TypeError, ValueError):  # it was deleted, is on several devices, or has random keys
+    except (RuntimeError, TypeError, ValueError):  # deleted, on several devices, or of random keys
         return None
-    return host if host.flags.num in _SHARED and host.size and host.dtype in _NAMES else None
+    # Other flags mean that JAX had to copy, or that the array is in another order, which only a plan handles.
+    return host if host.flags.num in _VIEW_FLAGS and host.size and host.dtype in _NAMES else None
 
 
 def fast_from_numpy(host: HostArray, /) -> Array | None:
-    # JAX reads memory after the call too, so only JAX may have this copy. NumPy copies faster than JAX.
+    # JAX may read memory after the call, so it gets a copy that nobody else has. NumPy copies faster than
+    # JAX, to aligned memory, which JAX then takes over as it is. Without x64 mode JAX has no dtypes of 64
+    # bits.
     dtype = host.dtype
-    if dtype in _NARROW or (dtype in _NAMES and _has_wide()):
+    if dtype in _X32_DTYPES or (dtype in _NAMES and _is_x64_enabled()):
         return _wrap_without_copy(_host.copy(host, "C"))
     return None
 
 
 def plan_state() -> object:
-    return _has_wide()
+    return _is_x64_enabled()
 
 
 def plan_kind(x: Array, /) -> object:
@@ -309,7 +314,7 @@ def plan_kind(x: Array, /) -> object:
 
 
 def rule(call: Call, /) -> DerivableFunction:
-    from xbridge.backends.jax._functions import rule_of  # noqa: PLC0415 -- only calls that are followed need it
+    from xbridge.backends.jax._functions import rule_of  # noqa: PLC0415 -- only differentiated calls need it
 
     return rule_of(call)
 
@@ -328,45 +333,46 @@ def run(rule: DerivableFunction, xs: list[Array], /) -> Sequence[Array]:
     return apply(rule, xs)
 
 
-def _has_wide() -> bool:
-    """Return True if 64 bits are enabled in this thread now."""
+def _is_x64_enabled() -> bool:
+    """Return True if dtypes of 64 bits are enabled in this thread."""
     wide: bool = jax.config.jax_enable_x64  # type: ignore[attr-defined] # set while JAX is imported
     return wide
 
 
 def _wrap_without_copy(host: HostArray) -> Array | None:
-    """Return an array over host memory, made outside of JAX's traces; None if that is not possible."""
+    """Return an array over host memory by JAX's internal function; None if this version of JAX refuses."""
     try:
         device = host_device()
         aval, place = jax.core.ShapedArray(host.shape, host.dtype), SingleDeviceSharding(device)
         return _device_put(aval, place, [host], [device], False)  # type: ignore[misc] # noqa: FBT003
-    except (RuntimeError, TypeError):  # a guard against transfers, or another JAX
+    except (RuntimeError, TypeError):  # `jax.transfer_guard`, or another version of JAX
         return None
 
 
 def _is_on_first_cpu(place: Any) -> bool:
-    """Return True for the first device of the host, and store that."""
+    """Return True if a sharding is the first CPU device, and remember that."""
     (device,) = place._device_assignment
     if device.platform != "cpu" or device.local_hardware_id:
         return False
-    if type(place) is SingleDeviceSharding:  # there are few of them
+    if type(place) is SingleDeviceSharding:  # of which there are few, so that the set stays small
         _host_shardings.add(place)
     return True
 
 
 @contextmanager
-def _eager(*arrays: Array | HostArray) -> Iterator[bool]:
-    """Compute at once, where the arrays are and in all of their bits. The context is True if one is traced.
+def _outside_traces(*arrays: Array | HostArray) -> Iterator[bool]:
+    """Enter a context in which JAX computes at once, on the device of the arrays and with 64 bits.
 
-    Without this, JAX would add the computation to the trace of the caller. It would move arrays that are
-    committed to no device to the default one, and make 32 bits of 64 in a move between platforms.
+    Without this, JAX would add the computation to the trace of the caller, move arrays that are not committed
+    to a device to the default one, and narrow 64 bits to 32 in a move between platforms. If one of the arrays
+    is traced, the context changes nothing, and its value is True.
     """
     if any(isinstance(x, _Tracer) for x in arrays):
         yield True
         return
     with ExitStack() as context:
         context.enter_context(jax.core.eval_context())
-        if any(x.dtype not in _NARROW for x in arrays):
+        if any(x.dtype not in _X32_DTYPES for x in arrays):
             context.enter_context(jax.enable_x64(True))  # noqa: FBT003 -- JAX takes it by position
         free = [x for x in arrays if isinstance(x, _Array) and not x.committed]
         for x in free[:1]:

@@ -1,7 +1,8 @@
-"""Calls within JAX's transforms: a primitive for calls, and one for their tangents.
+"""Embed calls of rules in JAX's transforms, by a primitive for calls and one for their tangents.
 
-The tangent is linear in the seeds. Its transpose is a call of the rule's vjp, so reverse mode never asks for
-a jvp. `custom_vjp` would have no forward mode, and `custom_jvp` with a linear call no batches.
+The tangent primitive is linear in the tangents, and its transpose is a call of the rule's vjp. So reverse
+mode needs no jvp of the function. `jax.custom_vjp` would not support forward mode, and `jax.custom_jvp` with
+a linear call would not support batches.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from jax.interpreters.partial_eval import dce_rules, partial_eval_jaxpr_custom_r
 from jax.sharding import PartitionSpec
 
 from xbridge._derive.functions import NoRecordError, Spec, latest, mask_inexact, select
-from xbridge._derive.records import NOTHING
+from xbridge._derive.records import NO_RECORD
 from xbridge.backends.jax._functions import conj
-from xbridge.backends.jax._inside import inside
+from xbridge.backends.jax._inside import mark_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,9 +47,9 @@ record_p.multiple_results = True
 
 
 def apply(rule: DerivableFunction, xs: Arrays) -> Arrays:
-    """Run a rule, in whatever JAX is doing now.
+    """Run a rule within JAX's current transforms, and store the form of the result in `latest.form`.
 
-    JAX keeps what it knows of a primitive, so it may not ask for the shapes, and the form, again.
+    JAX caches the shapes of a primitive, and may not ask for them again. The form is then looked up here.
     """
     latest.form = None
     ys = _bind(call_p, *xs, rule=rule)
@@ -62,7 +63,7 @@ def _specs(xs: Any) -> tuple[Spec, ...]:
 
 
 def _result_avals(specs: Sequence[Spec], inputs: Sequence[Any]) -> list[Any]:
-    """Return the types of results, which vary over the axes of a mesh that the inputs vary over."""
+    """Return the abstract values of results, which vary over the axes of the inputs in `shard_map`."""
     if not any(map(_varying, inputs)):
         return [_ShapedArray(spec.shape, jnp.dtype(spec.dtype)) for spec in specs]
     like = inputs[0]
@@ -81,10 +82,10 @@ _varying = attrgetter("vma" if hasattr(_ShapedArray, "vma") else "manual_axis_ty
 
 
 def _bind(primitive: Primitive, *xs: Any, **what: Any) -> Any:
-    """Bind a primitive to inputs that vary over the same axes of a mesh.
+    """Bind a primitive; inside `shard_map`, cast the inputs to vary over the same axes of the mesh.
 
-    JAX transposes the casts to sums over devices. So the gradient of an input that is the same on all is
-    complete.
+    JAX transposes such a cast to a sum over devices, so that the gradient of an input that is the same on all
+    devices is complete.
     """
     kinds = [_varying(jax.typeof(x)) for x in xs]
     if any(kinds):
@@ -97,7 +98,7 @@ def _bind(primitive: Primitive, *xs: Any, **what: Any) -> Any:
 
 def _run(rule: DerivableFunction, xs: Arrays) -> Arrays:
     """Run a rule now, in this thread."""
-    # A Python number has the dtype that JAX gives it, which may have 32 bits.
+    # A Python number gets the dtype that JAX would give it, which depends on the x64 mode.
     given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
     return rule.call.evaluate(rule, given, "jax")
 
@@ -105,13 +106,13 @@ def _run(rule: DerivableFunction, xs: Arrays) -> Arrays:
 def _run_inside(
     rule: DerivableFunction, declared: tuple[Spec, ...], form: TreeDef, *hosts: Any, runs: Any = None
 ) -> tuple[Any, ...]:
-    """Run a rule for compiled code, on arrays of the host: JAX must not be called from here."""
+    """Run a rule in a callback of compiled code, on host arrays. JAX must not be called from here."""
     views = []
     for host in hosts:
         view = np.asarray(host).view()
         view.flags.writeable = False
         views.append(view)
-    with inside():
+    with mark_inside():
         ys = rule.arrange(rule.call.evaluate(runs or rule, views, "numpy"), form)
     rule.check(tuple(Spec(y.shape, y.dtype.name) for y in ys), declared)
     return tuple(ys)
@@ -139,37 +140,37 @@ call_p.def_abstract_eval(_describe_results)  # type: ignore[no-untyped-call]
 mlir.register_lowering(call_p, _lower_call)
 
 
-def _mark(rule: DerivableFunction) -> np.ndarray[Any, Any]:
-    return np.asarray((rule.version(), *NOTHING), "int32")
+def _current_mark(rule: DerivableFunction) -> np.ndarray[Any, Any]:
+    return np.asarray((rule.version(), *NO_RECORD), "int32")
 
 
 def _lower_version(ctx: Any, *, rule: DerivableFunction) -> Any:
     return mlir.emit_python_callback(
-        ctx, lambda: (_mark(rule),), None, (), [], ctx.avals_out, has_side_effect=False
+        ctx, lambda: (_current_mark(rule),), None, (), [], ctx.avals_out, has_side_effect=False
     )[0]
 
 
 _MARK = _ShapedArray((3,), jnp.dtype("int32"))
-version_p.def_impl(lambda *, rule: jnp.asarray(_mark(rule)))  # type: ignore[no-untyped-call]
+version_p.def_impl(lambda *, rule: jnp.asarray(_current_mark(rule)))  # type: ignore[no-untyped-call]
 version_p.def_abstract_eval(lambda **_: _MARK)  # type: ignore[no-untyped-call]
 mlir.register_lowering(version_p, _lower_version)
 
 
-def _marked(rule: DerivableFunction) -> Any:
-    """Return the mark of a call that just ran and was not recorded."""
+def _bind_mark(rule: DerivableFunction) -> Any:
+    """Return the mark, as a traced array, of a call that just ran and was not recorded."""
     return _bind(version_p, rule=rule) if rule.reads else np.zeros(3, "int32")
 
 
 def _residuals(rule: DerivableFunction, ys: Arrays, xs: Arrays) -> tuple[Any, ...]:
-    """Return what derived rules take beside their seeds, of a call that just ran."""
+    """Return what derived rules of a call that just ran take besides their seeds."""
     outputs = ys if rule.wants_outputs else ()
-    return (*outputs, _marked(rule), *xs) if rule.keeps_version else (*outputs, *xs)
+    return (*outputs, _bind_mark(rule), *xs) if rule.keeps_version else (*outputs, *xs)
 
 
-# record_p(*inputs) is a call that keeps what its vjp needs: one run for a value and a gradient. The last of
-# its results is the mark of the record.
+# record_p(*inputs) is a call whose run is recorded, so that a value and its gradient take one run. Its last
+# result is the mark of the record.
 class _Recorder:
-    """A rule that records its run."""
+    """Runs a rule with a record, in place of the rule."""
 
     def __init__(self, rule: DerivableFunction, ins: Mask) -> None:
         self.narrows = rule.narrows
@@ -180,20 +181,20 @@ class _Recorder:
         return self._made.ys
 
     def run(self, run: Callable[[Run], Arrays], *, once: bool) -> tuple[Arrays, np.ndarray[Any, Any], Any]:
-        """Return what `run` returns, the mark, and what forgets the record if there is one.
+        """Return what `run` returns, the mark, and a function that drops the record, if there is one.
 
-        The value may be all that is asked for, so a run that cannot be recorded is repeated as any other.
+        If a run cannot be recorded, the rule runs again without a record: the gradient may never be needed.
         """
         try:
             ys = run(self)
         except NoRecordError:
-            return run(self._rule), _mark(self._rule), None
+            return run(self._rule), _current_mark(self._rule), None
         mark, drop = self._made.keep(once)
         return ys, np.asarray(mark, "int32"), drop
 
 
-def _recorded(*xs: Any, rule: DerivableFunction, ins: Mask) -> list[Any]:
-    """Record a run now. The record lives as long as its mark."""
+def _run_recorded(*xs: Any, rule: DerivableFunction, ins: Mask) -> list[Any]:
+    """Run a call with a record. The record is dropped with the array of its mark."""
     given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
     ys, numbers, drop = _Recorder(rule, ins).run(
         lambda run: rule.call.evaluate(run, given, "jax"), once=False
@@ -204,7 +205,7 @@ def _recorded(*xs: Any, rule: DerivableFunction, ins: Mask) -> list[Any]:
     return [*ys, mark]
 
 
-def _record_lowered(ctx: Any, *args: Any, rule: DerivableFunction, ins: Mask) -> Any:
+def _lower_record(ctx: Any, *args: Any, rule: DerivableFunction, ins: Mask) -> Any:
     outer = latest.form
     rule.shapes(_aval_specs(ctx.avals_in))
     declared, form, latest.form = _aval_specs(ctx.avals_out[:-1]), latest.form, outer
@@ -220,25 +221,25 @@ def _record_lowered(ctx: Any, *args: Any, rule: DerivableFunction, ins: Mask) ->
     )[0]
 
 
-def _record_abstract(*avals: Any, rule: DerivableFunction, ins: Mask) -> list[Any]:
+def _describe_record(*avals: Any, rule: DerivableFunction, ins: Mask) -> list[Any]:
     ys = rule.shapes(_aval_specs(avals))
     return _result_avals([*ys, Spec(_MARK.shape, "int32")], avals)
 
 
 def _record_jvp(xs: Arrays, tangents: Arrays, *, rule: DerivableFunction, ins: Mask) -> Any:
-    """Derive a recorded call: its derivative has derivatives that run again."""
+    """Differentiate a recorded call for higher orders, whose derivatives run the function again."""
     ys, made = _jvp(xs, tangents, rule=rule)
-    mark = jnp.asarray(_marked(rule))
+    mark = jnp.asarray(_bind_mark(rule))
     return [*ys, mark], [*made, _zero_tangent(mark)]
 
 
-def _record_batch(xs: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mask) -> Any:
+def _batch_record(xs: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mask) -> Any:
     ys, outs = _batch(xs, dims, rule=rule)
-    return [*ys, jnp.asarray(_marked(rule))], [*outs, None]
+    return [*ys, jnp.asarray(_bind_mark(rule))], [*outs, None]
 
 
-def _unrecorded(used: list[bool], eqn: Any) -> Any:
-    """Record no run whose mark is not used."""
+def _drop_unused_record(used: list[bool], eqn: Any) -> Any:
+    """Replace a recorded call by a plain one if its mark is not used: a rule for dead code elimination."""
     if not any(used):
         return [False] * len(eqn.invars), None
     if not used[-1]:
@@ -246,16 +247,19 @@ def _unrecorded(used: list[bool], eqn: Any) -> Any:
     return [True] * len(eqn.invars), eqn
 
 
-record_p.def_impl(_recorded)  # type: ignore[no-untyped-call]
-record_p.def_abstract_eval(_record_abstract)  # type: ignore[no-untyped-call]
-mlir.register_lowering(record_p, _record_lowered)
+record_p.def_impl(_run_recorded)  # type: ignore[no-untyped-call]
+record_p.def_abstract_eval(_describe_record)  # type: ignore[no-untyped-call]
+mlir.register_lowering(record_p, _lower_record)
 ad.primitive_jvps[record_p] = _record_jvp
-batching.primitive_batchers[record_p] = _record_batch
-dce_rules[record_p] = _unrecorded
+batching.primitive_batchers[record_p] = _batch_record
+dce_rules[record_p] = _drop_unused_record
 
 
 def linearizations(module: Any) -> tuple[dict[Primitive, Any], Any]:
-    """Return the rules of `linearize`, and the default one. In another JAX, gradients run functions again."""
+    """Return JAX's private table of linearization rules, and the default rule.
+
+    In a version of JAX without them, the table is empty, and gradients run functions again.
+    """
     default = getattr(module, "fallback_linearize_rule", None)
     names = [] if default is None else [*signature(default).parameters][:3]
     known = names == ["_prim", "_is_vjp", "_nonzeros"]
@@ -266,7 +270,7 @@ _rules, _default_rule = linearizations(_ad)
 
 
 def _linearize(is_vjp: Any, moving: Sequence[bool], *xs: Any, rule: DerivableFunction) -> Any:
-    """Differentiate backwards, with one run for value and gradient. Forward mode runs again."""
+    """Linearize a call: for reverse mode by a recorded run, for forward mode by the default rule."""
     ins = tuple(chosen and kind for chosen, kind in zip(moving, mask_inexact(_specs(xs)), strict=True))
     if not (is_vjp and rule.records and any(ins)):
         return _default_rule(call_p, is_vjp, moving, *xs, rule=rule)

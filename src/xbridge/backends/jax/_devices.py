@@ -1,8 +1,8 @@
-"""Names of JAX's devices, and the memory order of its arrays.
+"""Name JAX's devices as other libraries do, and tell the memory order of its arrays.
 
-JAX calls any graphics card `gpu` and counts devices over all processes. Here a device has the name and number
-that other libraries of this process give it. JAX is asked only when a device is needed, because the first
-question starts all of its devices.
+JAX calls any graphics card `gpu`, and numbers devices over all processes. Here a device has the name and
+number that other libraries in this process give it. JAX is asked only when a device is needed, because the
+first question initializes all of its devices.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from xbridge.errors import DeviceError
 
 
 def host_device() -> jax.Device:
-    """Return the device whose memory is host memory."""
+    """Return JAX's device for the CPU, whose memory is host memory."""
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError as error:
@@ -37,7 +37,7 @@ def devices_by_name() -> dict[Device, jax.Device]:
 
 
 def find_default_device() -> Device:
-    """Return the device of arrays that are made without a device."""
+    """Return the device on which JAX makes arrays if none is named."""
     chosen = jax.config.jax_default_device  # type: ignore[attr-defined] # set while JAX is imported
     if chosen is None or isinstance(chosen, str):
         chosen = jax.local_devices(backend=chosen)[0]
@@ -45,7 +45,7 @@ def find_default_device() -> Device:
 
 
 def device_of_sharding(sharding: jax.sharding.Sharding) -> Device:
-    """Return the device of an array, which is `SHARDED` if its parts are on several devices."""
+    """Return the device of an array with this sharding; `SHARDED` if it is on several devices."""
     return name_device(next(iter(sharding.device_set))) if sharding.num_devices == 1 else SHARDED
 
 
@@ -59,6 +59,6 @@ def name_device(device: jax.Device) -> Device:
 
 
 def is_c_order(x: Array) -> bool:
-    """Return True if JAX's layout of an array is C order."""
+    """Return True if the memory of an array is in C order."""
     order: tuple[int, ...] = x.format.layout.major_to_minor
     return order == tuple(range(x.ndim))

@@ -1,4 +1,4 @@
-"""Functions of JAX as rules: JAX derives and batches them, and gives their shapes."""
+"""Make rules of JAX functions: JAX differentiates and batches them, and tells the shapes of their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Result:
-    """The arrays of a result and its form, which JAX keeps with a compiled function."""
+    """The arrays of a result, and its form as static data, which JAX keeps with a compiled function."""
 
     def __init__(self, form: TreeDef, arrays: Any) -> None:
         self.form = form
@@ -44,12 +44,12 @@ def rule_of(call: Call) -> DerivableFunction:
 
 
 def conj(x: jax.Array) -> jax.Array:
-    """Return the conjugate of a complex array. JAX's gradients are the conjugates of the adjoint."""
+    """Return the conjugate of a complex array: JAX's gradients are conjugates of those that rules return."""
     return jnp.conj(x) if jnp.iscomplexobj(x) else x
 
 
 class JaxRule(TracedFunction):
-    """A function of JAX arrays to a `_Result`."""
+    """A rule whose function takes JAX arrays and returns a `_Result`."""
 
     def __init__(self, call: Call, name: str, fn: Callable[..., Any]) -> None:
         super().__init__(call, name, fn)

@@ -1,4 +1,4 @@
-"""Threads in which compiled code of JAX waits for a function. JAX may wait for itself there."""
+"""Mark threads that run a callback of compiled JAX code, where a call of JAX could be a deadlock."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _waits = _Waits()
 
 
 @contextmanager
-def inside() -> Iterator[None]:
-    """Mark this thread as one that compiled code waits for."""
+def mark_inside() -> Iterator[None]:
+    """Mark this thread as one that compiled code is waiting for."""
     _waits.depth += 1
     try:
         yield
@@ -32,7 +32,7 @@ def inside() -> Iterator[None]:
 
 
 def refuse_inside(name: str) -> None:
-    """Raise if compiled code of JAX waits for this thread, so that a function of JAX may never end."""
+    """Raise if compiled JAX code is waiting for this thread, because a function of JAX might never return."""
     if _waits.depth and jax.config.read("jax_cpu_enable_async_dispatch"):  # type: ignore[no-untyped-call] # JAX leaves it untyped
         raise OptionError.build(
             f"run {name}, a function of JAX",

@@ -1,4 +1,4 @@
-"""JAX's options of a thread, captured so that another thread can apply them."""
+"""Capture JAX's options of a thread, so that another thread can convert with them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPTIONS = (
     *("enable_x64", "default_device", "default_matmul_precision"),
     *("numpy_dtype_promotion", "numpy_rank_promotion", "debug_nans"),
 )
-"""Options that change the result of a program, or its device."""
+"""The options that change the results of a program or their device."""
 
 
 def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:

@@ -1,7 +1,7 @@
-"""PyTorch: tensors on devices, with pending conjugates and gradients, and never read-only.
+"""The backend of PyTorch: tensors with devices, gradients and pending operations, which are never read-only.
 
-Some tensors have no memory of their own (`_unsupported.py`). So the fast path makes a few cheap checks of
-each tensor, and returns None if one of them fails.
+Some tensors look ordinary and are not values in memory: they are fake, freed, traced or wrapped. Plans ask
+`_unsupported.py` about each. The fast path makes a few cheap checks, and returns None if one of them fails.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils import _python_dispatch
 from xbridge import _host
 from xbridge._core import dynamo
 from xbridge._core.devices import CPU, Device, device_named
-from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
 from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import native_dtype
@@ -70,33 +70,37 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_NATIVE = {word: getattr(torch, word) for word in DTYPES if hasattr(torch, word)}
-_NAMES = {dtype: word for word, dtype in _NATIVE.items()}
-_BITS = {
+_TORCH_BY_NAME = {word: getattr(torch, word) for word in DTYPES if hasattr(torch, word)}
+_NAME_BY_TORCH = {dtype: word for word, dtype in _TORCH_BY_NAME.items()}
+_BIT_DTYPES = {
     dtype: {1: torch.uint8, 2: torch.uint16}[dtype.itemsize]
-    for word, dtype in _NATIVE.items()
+    for word, dtype in _TORCH_BY_NAME.items()
     if word.startswith(("bfloat", "float8"))
 }
-_KNOWN = frozenset(native_dtype(word) for word, dtype in _NATIVE.items() if dtype not in _BITS)
-"""NumPy's own dtypes that torch has too."""
-_TORCH_DTYPES: dict[np.dtype[Any], torch.dtype] = {}
-"""The dtypes that NumPy has from another package, as they are used."""
-_ML_DTYPES: dict[torch.dtype, np.dtype[Any]] = {}
-"""The dtypes that NumPy has from another package, as tensors of them are converted."""
+_SHARED_DTYPES = frozenset(
+    native_dtype(word) for word, dtype in _TORCH_BY_NAME.items() if dtype not in _BIT_DTYPES
+)
+"""NumPy's own dtypes that torch has too, so that arrays of them share memory as they are."""
+_TORCH_BY_ML_DTYPE: dict[np.dtype[Any], torch.dtype] = {}
+"""Torch's dtypes for those of ml_dtypes, entered when they are first used, because ml_dtypes is optional."""
+_ML_DTYPE_BY_TORCH: dict[torch.dtype, np.dtype[Any]] = {}
+"""The same in the other direction."""
 _PRECHECKS = 500
-"""How many tensors are asked for their dtype and device first, after one that `Tensor.numpy` refuses.
+"""The number of tensors that `fast_to_numpy` checks before it calls `Tensor.numpy`, after a call that failed.
 
-To ask takes a tenth of the time of a conversion. To try, and to catch the error of torch, takes ten times as
-long as a conversion. Programs convert many tensors of one kind in a row, so both are rare after the first.
+`Tensor.numpy` raises for a tensor on a GPU, of bfloat16, or with a pending conjugate. To catch the error
+takes ten times as long as a conversion, and to check first adds a tenth to each. Programs convert many
+tensors of one kind in a row, so after one failure the next 500 tensors are checked first.
 """
 _prechecks = 0
-"""The number of these tensors that are left."""
-# NumPy's `flags.num` has one bit for each flag: 0x100 aligned, 0x400 writable, 0x1 in C order, 0x2 in Fortran
-# order. 0x4 would say that NumPy owns the memory. `Tensor.numpy` shares the memory of the tensor, so these
-# are the flags of a dense view. NumPy allocates memory of its own for a tensor without memory.
+"""How many of these checks are left. Threads may lose a count to each other: only speed depends on it."""
+# NumPy's `flags.num` has all flags of an array as bits of one integer: 0x1 C order, 0x2 Fortran order, 0x4
+# NumPy owns the memory, 0x100 aligned, 0x400 writable. A view of a dense tensor has one of these six values:
+# aligned, dense in one order or both, writable or not, and not the owner. To look for the integer in a set
+# takes one attribute read in place of four. A tensor without memory makes NumPy allocate some, and own it.
 _DENSE = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0, 0x400))
 _is_dense = attrgetter("flags.carray")
-"""True for an aligned, writable array in C order. `fast_from_numpy` accepts more, but checks more slowly."""
+"""Tell an aligned, writable array in C order, by one flag. `fast_from_numpy` accepts more, and is slower."""
 
 _offset = torch.Tensor.storage_offset
 _storage = torch.Tensor.untyped_storage
@@ -108,7 +112,10 @@ _is_inference_mode = torch.is_inference_mode_enabled
 _default_dtype = torch.get_default_dtype
 dynamo.symbols |= {torch.SymInt: "int", torch.SymFloat: "float"}
 _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
-"""Return the compiler of the functions that run now, if there is one. It makes read-only arrays writable."""
+"""Return the callback of torch's compiler if it looks at the functions that run now, else None.
+
+Compiled code ignores that a NumPy array is read-only, so such an array must not be made for it.
+"""
 
 name = "torch"
 array_types: tuple[type, ...] = (torch.Tensor,)
@@ -125,10 +132,10 @@ host_casts: frozenset[tuple[str, str]] = frozenset(
 )
 
 
-def _past_the_class(
+def _bypass_subclass(
     fn: Callable[Concatenate[torch.Tensor, P], R],
 ) -> Callable[Concatenate[torch.Tensor, P], R]:
-    """Return `fn` without calls of `__torch_function__`: a subclass may raise there, or count its calls."""
+    """Return `fn`, which does not call `__torch_function__` of a subclass: that may raise or have effects."""
 
     @wraps(fn)
     def plain(x: torch.Tensor, /, *args: P.args, **options: P.kwargs) -> R:
@@ -147,16 +154,16 @@ def _past_the_class(
 
 
 def to_numpy(x: torch.Tensor, /) -> HostArray:
-    bits = _BITS.get(x.dtype)
+    bits = _BIT_DTYPES.get(x.dtype)
     if bits is None:
         return x.numpy()
-    return x.view(bits).numpy().view(native_dtype(_NAMES[x.dtype]))
+    return x.view(bits).numpy().view(native_dtype(_NAME_BY_TORCH[x.dtype]))
 
 
 def from_numpy(host: HostArray, /) -> torch.Tensor:
     raw = host if host.flags.writeable else _host.as_writable(host)
     if host.dtype.type.__module__ == "ml_dtypes":
-        return torch.from_numpy(raw.view(f"u{host.itemsize}")).view(_NATIVE[host.dtype.name])
+        return torch.from_numpy(raw.view(f"u{host.itemsize}")).view(_TORCH_BY_NAME[host.dtype.name])
     return torch.from_numpy(raw.view("u8") if host.dtype.char == "Q" else raw)
 
 
@@ -164,7 +171,7 @@ def owns(cls: type, /) -> bool:
     return issubclass(cls, (torch.Tensor, Proxy))
 
 
-@_past_the_class
+@_bypass_subclass
 def array_info(x: torch.Tensor, /) -> ArrayInfo:
     return ArrayInfo(_name(x.dtype), name_device(x.device), shape_of(x), may_require_grad(x))
 
@@ -183,7 +190,7 @@ def is_text(x: torch.Tensor, /) -> bool:
     return False
 
 
-@_past_the_class
+@_bypass_subclass
 def unsupported(x: torch.Tensor, /, *, leaving: bool) -> Unsupported | None:
     if not leaving:
         return None
@@ -191,13 +198,13 @@ def unsupported(x: torch.Tensor, /, *, leaving: bool) -> Unsupported | None:
     return Unsupported(UnsupportedArrayError, *found) if found else None
 
 
-@_past_the_class
+@_bypass_subclass
 def unreadable(x: torch.Tensor, /) -> Unsupported | None:
     fault = outside_storage(x)
     return Unsupported(UnsupportedArrayError, *fault) if fault else None
 
 
-@_past_the_class
+@_bypass_subclass
 def memory_layout(x: torch.Tensor, /) -> MemoryLayout:
     refused = unsupported(x, leaving=True)
     if refused:
@@ -245,8 +252,8 @@ def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor
 
 
 def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
-    # A check of each tensor would take as long as its conversion, so all are checked at once. Without these
-    # checks, torch would promote dtypes and read freed storage, without an error.
+    # Torch would promote different dtypes, and read beyond a storage that was freed or shrunk, without an
+    # error. A check of each tensor would take as long as its conversion, so all are checked at once.
     if _is_traced() or xs[0].is_quantized:
         return None
     if not xs[0].is_cpu and any(x.is_conj() or x.is_neg() for x in xs):
@@ -254,8 +261,9 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
     if len({x.dtype for x in xs}) > 1:
         return None
     try:
-        # The tensor that begins last reaches as far as any, if all have one shape: torch checks that. All
-        # are dense, or have the same strides.
+        # `torch.stack` refuses tensors of different shapes. Tensors of one shape that are dense, or have
+        # equal strides, all reach equally far from their first element. So if the smallest storage is large
+        # enough for the largest offset, no tensor leaves its storage.
         reach = xs[0].nbytes
         if not all(map(torch.Tensor.is_contiguous, xs)):
             if len(set(map(torch.Tensor.stride, xs))) > 1 or not reach:
@@ -265,7 +273,7 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
         if min(map(len, map(_storage, xs))) < max(map(_offset, xs)) * xs[0].itemsize + reach:
             return None
         return torch.stack(xs)
-    except FOREIGN_ERRORS:  # the stack that is planned fails too, and says so in its own words
+    except FOREIGN_ERRORS:  # the planned stack fails too, and explains why
         return None
 
 
@@ -274,17 +282,17 @@ def dtype_name(dtype: object, /) -> str | None:
 
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
-    if dtype not in _NATIVE:
-        return Unsupported(DTypeError, f"torch has no {dtype}", instead(dtype))
+    if dtype not in _TORCH_BY_NAME:
+        return Unsupported(DTypeError, f"torch has no {dtype}", hint_for_missing_dtype(dtype))
     if device.kind == "mps" and dtype in ("float64", "complex128"):
-        return Unsupported(DTypeError, f"MPS has no {dtype}", instead(dtype))
+        return Unsupported(DTypeError, f"MPS has no {dtype}", hint_for_missing_dtype(dtype))
     return None
 
 
 def default_dtype(category: str, device: Device, /) -> str:
     wide = torch.get_default_dtype()
     if category == "float":
-        return _NAMES[wide]
+        return _NAME_BY_TORCH[wide]
     if category == "complex":
         return "complex128" if wide == torch.float64 else "complex64"
     return "int64" if category == "int" else "bool"
@@ -292,12 +300,12 @@ def default_dtype(category: str, device: Device, /) -> str:
 
 def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
     try:
-        dtype = reduce(torch.promote_types, (_NATIVE[word] for word in dtypes))
+        dtype = reduce(torch.promote_types, (_TORCH_BY_NAME[word] for word in dtypes))
         for number in numbers:
             dtype = torch.result_type(torch.empty((), dtype=dtype, device="meta"), number)
     except (KeyError, RuntimeError):  # a dtype without a canonical name, or without a common dtype
         return None
-    return _NAMES.get(dtype)
+    return _NAME_BY_TORCH.get(dtype)
 
 
 def astype(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
@@ -367,14 +375,15 @@ def materialize(x: torch.Tensor, /) -> torch.Tensor:
 
 def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
     global _prechecks  # noqa: PLW0603 -- only the speed depends on it
-    # A compiler, a dual level of forward-mode differentiation or a dispatch mode may give the tensor another
-    # meaning than its memory has. These are three reads of globals.
+    # The rest of this function relies on `x` being exactly a `Tensor` or `Parameter`: `fast_types` says so.
+    # A compiler, forward-mode differentiation or a dispatch mode may still give the tensor another meaning
+    # than its memory has. These are global states, which are cheap to read.
     if _is_traced() or forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
         return None
     try:
         left = _prechecks
         if left:
-            if x.dtype in _BITS:
+            if x.dtype in _BIT_DTYPES:
                 return _bits_to_numpy(x)
             if x.is_conj() or x.is_neg() or not x.is_cpu:
                 return None
@@ -382,48 +391,56 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
         if x.requires_grad:
             if _compiler():
                 return None
-            # `numpy` refuses a tensor with a graph, and `data` is the fastest way to leave the graph behind.
-            # A write through the view would change what the graph has saved, so the view is read-only.
+            # `Tensor.numpy` refuses a tensor that requires grad. `x.data` shares its memory without the
+            # graph, and is faster than `x.detach()`. A write through NumPy would silently change what the
+            # graph has saved for the backward pass, so the view is read-only.
             host = x.data.numpy()
             host.setflags(False)  # type: ignore[call-arg] # noqa: FBT003 -- faster than by keyword
         else:
             host = x.numpy()
         if host.flags.num not in _DENSE:
-            return None if host.flags.owndata else _strided(x, host)
-        # `resize_` of the storage can free or shrink memory that the tensor still points to, and `numpy` does
-        # not check that. A dense view is inside if its first and last byte are.
+            return None if host.flags.owndata else _check_strided(x, host)
+        # `untyped_storage().resize_()` can free or shrink the memory, as FSDP does, and `Tensor.numpy` does
+        # not notice. A dense view is inside of its storage if its first and its last byte are. Without an
+        # offset, the length of the storage in bytes, which is 0 after it was freed, tells both.
         start = x.storage_offset()
         if not start:
             return host if len(x.untyped_storage()) >= host.nbytes else None
         start *= host.itemsize
-        # The address is that of the storage plus the offset. If the storage was freed, its address is 0, and
-        # the sum is the offset itself.
+        # `data_ptr()` is the address of the storage plus the offset in bytes. The storage has an address, and
+        # was not freed, if the sum is more than the offset alone. The last byte must be inside too.
         return host if x.data_ptr() > start and len(x.untyped_storage()) >= start + host.nbytes else None
-    except TypeError:  # NumPy has no such dtype, or the tensor is not on the host
+    except TypeError:  # NumPy has no such dtype (bfloat16), or the tensor is on another device
         return _bits_to_numpy(x)
     except (RuntimeError, ValueError):  # sparse, quantized, conjugate, or wrapped by a transform
         return None
 
 
 def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
-    # A tensor that is made in inference mode cannot be used by autograd later.
+    # Autograd refuses a tensor that was made in inference mode, so a plan leaves that mode first. In a
+    # dispatch mode or a traced program, the result would not be an ordinary tensor.
     if _is_traced() or _is_inference_mode() or _python_dispatch._is_in_torch_dispatch_mode:
         return None
     flags = host.flags
     try:
-        if host.dtype not in _KNOWN:
+        if host.dtype not in _SHARED_DTYPES:
             return _bits_from_numpy(host)
-        # `behaved` is aligned and writable: torch has no read-only tensors, so it gets a copy of others.
-        # `forc` is dense in some order. Other strides take longer to check. `carray` is both, in C order.
-        shared = flags.carray or (flags.behaved and (flags.forc or _is_accepted(host)))
+        # NumPy's flag `behaved` means aligned and writable. Torch has no read-only tensors, so other arrays
+        # are copied. `forc` means dense in C or Fortran order, and `carray` is both, in C order. Other
+        # strides take longer to check: `torch.from_numpy` refuses negative ones, and elements that share
+        # memory must not become writable.
+        shared = flags.carray or (flags.behaved and (flags.forc or _has_accepted_strides(host)))
         return torch.from_numpy(host if shared else _host.copy(host))
-    except (TypeError, ValueError):  # another name of an integer in C, or the stride of a single item
+    except (TypeError, ValueError):  # an integer by its other C name, `ulonglong`; an odd stride of one item
         return None
 
 
 def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
     if _is_inference_mode() or _python_dispatch._is_in_torch_dispatch_mode:
         return None
+    # `all`, `map` and `list` run in C, so the cost for each array is little more than that of `from_numpy`.
+    # One array that is not ordinary declines all of them, because to sort them out would need a loop of
+    # Python.
     if not all(map(_is_dense, hosts)):
         return None
     try:
@@ -433,9 +450,11 @@ def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None
 
 
 def fast_from_fresh(host: HostArray, /) -> torch.Tensor | None:
+    # The core has just made this copy, aligned and writable, so none of the checks of `fast_from_numpy` is
+    # needed. The modes are part of `plan_state`, which the core has compared.
     try:
         return torch.from_numpy(host)
-    except TypeError:  # a dtype of another package, or another name of an integer in C
+    except TypeError:  # a dtype of ml_dtypes, or an integer by its other C name, such as `ulonglong`
         return None
 
 
@@ -465,12 +484,12 @@ def plan_pending(x: torch.Tensor, /) -> object:
     if not (conj or neg):
         return None
     try:
-        # A second conjugation or negation undoes the pending one, and shows the memory as it is.
+        # A second conjugation or negation cancels the pending one, so `raw` is the memory as it is.
         raw = x.data.conj() if conj else x.data
         raw = torch._neg_view(raw) if neg else raw
     except RuntimeError:
         return None
-    if fast_to_numpy(raw) is None:  # it makes all checks of memory without a pending operation
+    if fast_to_numpy(raw) is None:  # a fault of the memory: the plan explains it
         return None
     _prechecks = _PRECHECKS
     return x.dtype, x.requires_grad
@@ -486,17 +505,17 @@ def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
             return fn(*args)
 
     if is_tracing():
-        return torch.compiler.disable(plain)  # type: ignore[no-any-return, no-untyped-call] # theirs
+        return torch.compiler.disable(plain)  # type: ignore[no-any-return, no-untyped-call] # no types
     return torch.inference_mode(mode=False)(plain) if torch.is_inference_mode_enabled() else plain
 
 
 def rule(call: Call, /) -> DerivableFunction:
-    from xbridge.backends.torch._functions import rule_of  # noqa: PLC0415 -- only calls that are followed need it
+    from xbridge.backends.torch._functions import rule_of  # noqa: PLC0415 -- only differentiated calls need it
 
     return rule_of(call)
 
 
-@_past_the_class
+@_bypass_subclass
 def follows(x: torch.Tensor, /) -> bool:
     if _is_traced():
         return True
@@ -511,23 +530,23 @@ def follows(x: torch.Tensor, /) -> bool:
 
 
 def run(rule: DerivableFunction, xs: list[torch.Tensor], /) -> Sequence[torch.Tensor]:
-    from xbridge.backends.torch._calls import apply, gathered  # noqa: PLC0415 -- as above
+    from xbridge.backends.torch._calls import apply, move_to_device_of  # noqa: PLC0415 -- as above
 
     if len(xs) > 1 and len({x.device for x in xs}) > 1:
-        return apply(rule, gathered(xs, [*map(follows, xs)].index(True)))
+        return apply(rule, move_to_device_of(xs, [*map(follows, xs)].index(True)))
     return apply(rule, xs)
 
 
 def trace(key: str, xs: list[torch.Tensor], numbers: list[Any], /) -> Sequence[torch.Tensor]:
-    from xbridge.backends.torch._calls import call  # noqa: PLC0415 -- as above
+    from xbridge.backends.torch._calls import call_by_key  # noqa: PLC0415 -- as above
 
-    return call(key, xs, numbers)
+    return call_by_key(key, xs, numbers)
 
 
-def _is_accepted(host: HostArray) -> bool:
+def _has_accepted_strides(host: HostArray) -> bool:
     """Return True if torch has such strides, and no two elements share memory."""
-    # The axes are taken from the smallest stride to the largest. `behind` is the end of a block of all axes
-    # so far, so a stride of at least that many bytes puts the next block behind this one.
+    # `behind` is the size in bytes of the block that the axes with smaller strides span. If the next stride
+    # is at least that large, its blocks lie behind each other, and no two elements share memory.
     size = behind = host.itemsize
     for stride, n in sorted(zip(host.strides, host.shape, strict=True)):
         if stride < 0 or stride % size or (n > 1 and stride < behind):
@@ -536,8 +555,8 @@ def _is_accepted(host: HostArray) -> bool:
     return True
 
 
-def _strided(x: torch.Tensor, host: HostArray) -> HostArray | None:
-    """Return a view of any strides, read-only if elements share memory; None if it leaves the storage."""
+def _check_strided(x: torch.Tensor, host: HostArray) -> HostArray | None:
+    """Return a view that is not dense, read-only if elements share memory; None if it leaves the storage."""
     if not is_inside(x, host):
         return None
     if overlaps(host):
@@ -548,40 +567,40 @@ def _strided(x: torch.Tensor, host: HostArray) -> HostArray | None:
 
 
 def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
-    """Return `fast_to_numpy` of a dtype that NumPy has from another package."""
+    """Return `fast_to_numpy` of a tensor that `Tensor.numpy` refuses, if its dtype is one of ml_dtypes."""
     global _prechecks  # noqa: PLW0603 -- as in `fast_to_numpy`
     try:
         if not x.is_cpu:
             _prechecks = _PRECHECKS
             return None
-        # NumPy reads the bytes as integers of the same size, and looks at them as the dtype of ml_dtypes.
-        bits = _BITS.get(x.dtype)
+        # Torch hands the bytes to NumPy as integers of the same size, and NumPy views them as the dtype.
+        bits = _BIT_DTYPES.get(x.dtype)
         host = None if bits is None else fast_to_numpy(x.data.view(bits))
         if host is None or (x.requires_grad and _compiler()):
             return None
         if x.requires_grad:
             host.setflags(write=False)
-        if x.dtype not in _ML_DTYPES:
-            _ML_DTYPES[x.dtype] = native_dtype(_NAMES[x.dtype])
+        if x.dtype not in _ML_DTYPE_BY_TORCH:
+            _ML_DTYPE_BY_TORCH[x.dtype] = native_dtype(_NAME_BY_TORCH[x.dtype])
         _prechecks = _PRECHECKS
-        return host.view(_ML_DTYPES[x.dtype])
+        return host.view(_ML_DTYPE_BY_TORCH[x.dtype])
     except (RuntimeError, TypeError, ValueError, ImportError):
         return None
 
 
 def _bits_from_numpy(host: HostArray) -> torch.Tensor | None:
-    """Return `fast_from_numpy` of another byte order, or of a dtype that NumPy has from another package."""
+    """Return `fast_from_numpy` of an array in foreign byte order, or of a dtype of ml_dtypes."""
     if not host.dtype.isnative:
-        known = host.dtype.newbyteorder("=") in _KNOWN
+        known = host.dtype.newbyteorder("=") in _SHARED_DTYPES
         return torch.from_numpy(_host.copy(host)) if known else None
-    if host.dtype not in _TORCH_DTYPES:  # NumPy computes the name in Python
-        if _NATIVE.get(host.dtype.name) not in _BITS:
+    if host.dtype not in _TORCH_BY_ML_DTYPE:  # a table, because NumPy computes `dtype.name` in slow Python
+        if _TORCH_BY_NAME.get(host.dtype.name) not in _BIT_DTYPES:
             return None
-        _TORCH_DTYPES[host.dtype] = _NATIVE[host.dtype.name]
+        _TORCH_BY_ML_DTYPE[host.dtype] = _TORCH_BY_NAME[host.dtype.name]
     made = fast_from_numpy(host.view(f"u{host.itemsize}"))
-    return None if made is None else made.view(_TORCH_DTYPES[host.dtype])
+    return None if made is None else made.view(_TORCH_BY_ML_DTYPE[host.dtype])
 
 
 def _name(dtype: torch.dtype) -> str:
-    """Return the canonical name, or torch's own word if there is none."""
-    return _NAMES.get(dtype) or str(dtype).removeprefix("torch.")
+    """Return the canonical name of a dtype, or torch's own name if there is none."""
+    return _NAME_BY_TORCH.get(dtype) or str(dtype).removeprefix("torch.")

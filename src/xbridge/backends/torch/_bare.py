@@ -1,4 +1,8 @@
-"""Tensors that are nothing but their bytes, and the devices and modes in which buffers may move them."""
+"""Recognize tensors that can be moved as plain bytes, and the modes in which pinned buffers may move them.
+
+Torch's dispatch keys of a tensor show in one integer all that its dispatcher would do for it: autograd,
+transforms, a conjugate bit. A tensor whose keys are those of a new empty tensor has nothing of this.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def is_open(place: torch.device) -> bool:
-    """Return True if pinned buffers are tested with the device, and no mode or transform is active."""
+    """Return True if the device is one with pinned buffers, and no mode, transform or capture is active."""
     if place.type not in ("cuda", torch._C._get_privateuse1_backend_name()):
         return False
     if forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
@@ -27,7 +31,7 @@ def is_open(place: torch.device) -> bool:
 
 
 def is_bare(x: torch.Tensor, keys: frozenset[int]) -> bool:
-    """Return True if a tensor is nothing but its bytes."""
+    """Return True if a tensor can be moved as plain bytes: nothing is pending on it and nothing tracks it."""
     if type(x) not in _PLAIN or x.dtype not in ITEMS or x.requires_grad or not x.numel():
         return False
     return torch._C._dispatch_keys(x).raw_repr() in keys
@@ -35,7 +39,7 @@ def is_bare(x: torch.Tensor, keys: frozenset[int]) -> bool:
 
 @cache
 def bare_keys(kind: str) -> frozenset[int]:
-    """Return the dispatch keys of a tensor on a kind of device with nothing pending."""
+    """Return the dispatch keys of plain tensors on a kind of device, in and out of inference mode."""
     found = []
     for mode in (False, True):
         with torch.inference_mode(mode):

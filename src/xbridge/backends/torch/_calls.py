@@ -1,8 +1,8 @@
-"""Calls within torch's graphs, transforms and compiler.
+"""Embed calls of derivable functions in torch's graphs, transforms and compiled programs.
 
-Plain autograd has a function of its own, because the one for transforms takes four times as long. A compiler
-sees one operator for all functions. The key of the rule is an argument of it, so nothing is registered while
-a program is traced.
+Plain autograd uses an autograd function of its own, because the one for transforms takes four times as long.
+For the compiler there is one operator, which stands for all functions. It gets the key of the function as an
+argument, so that nothing has to be registered while a program is traced.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _is_gradient_batch = _functorch.is_legacy_batchedtensor
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def gathered(ts: Tensors, at: int) -> Tensors:
-    """Return tensors that are all on the device of one of them. A compiler follows this function."""
+def move_to_device_of(ts: Tensors, at: int) -> Tensors:
+    """Return all tensors on the device of the one at index `at`. Torch's compiler traces this function."""
     place = ts[at].device
     if any(t.is_meta for t in ts):  # which has no values
         return ts
@@ -44,25 +44,26 @@ def gathered(ts: Tensors, at: int) -> Tensors:
 
 
 def apply(rule: DerivableFunction, ts: Tensors) -> Tensors:
-    """Run a rule on tensors of one device, in whatever torch is doing now."""
+    """Run a derivable function on tensors of one device, within torch's current graph or transforms."""
     if _level() is None and forward_ad._current_level < 0:
         if torch.is_grad_enabled() and any(t.requires_grad for t in ts):
             if any(map(_is_gradient_batch, ts)):
                 return _compute_slices(rule, ts)
-            # A tensor that outlives its transform, as in the pullback of a vjp, only seems to require grad.
+            # A wrapped tensor may outlive its transform, as in the pullback of a vjp. It is unwrapped,
+            # because it only seems to require grad.
             living = map(_functorch.unwrap_if_dead, ts)
             return _apply_plain(rule, *living)  # type: ignore[no-any-return, no-untyped-call] # torch leaves it untyped
         return _compute(rule, ts)
     return _apply_transformed(rule, *ts)  # type: ignore[no-any-return]
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator] # a compiler would drop the jvp, without an error
+@torch.compiler.disable  # type: ignore[untyped-decorator] # the compiler would silently drop the jvp
 def _apply_transformed(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
     return _Transformed.apply(rule, *ts)  # type: ignore[no-untyped-call] # torch leaves it untyped
 
 
 def _compute(rule: DerivableFunction, ts: Tensors) -> Tensors:
-    """Run a rule on what the tensors hold, or on each of them in a batch of gradients."""
+    """Run a derivable function without a graph, once for each slice in a batch of gradients."""
     return _compute_slices(rule, ts) if any(map(_is_gradient_batch, ts)) else _compute_whole(rule, ts)
 
 
@@ -78,7 +79,7 @@ def _compute_slices(rule: DerivableFunction, ts: Tensors) -> Tensors:
 
 
 def _is_dispatched() -> bool:
-    """Return True if a mode sees operations, other than ours."""
+    """Return True if a dispatch mode other than our own sees operations, so that it must see an operator."""
     if not _python_dispatch._is_in_torch_dispatch_mode:
         return False
     return any(type(mode) is not Watch for mode in _python_dispatch._get_current_dispatch_mode_stack())
@@ -98,7 +99,7 @@ def _is_inexact(t: torch.Tensor) -> bool:
 
 
 def _save_for_derivatives(ctx: Any, rule: DerivableFunction, ts: Tensors, ys: Tensors) -> Tensors:
-    """Keep what the derivatives need."""
+    """Store what the derivatives need in the context of an autograd function."""
     ctx.rule, ctx.form = rule, latest.form
     ctx.ins, ctx.outs = tuple(map(_is_inexact, ts)), tuple(map(_is_inexact, ys))
     if not all(ctx.outs):
@@ -117,7 +118,7 @@ def _backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[Any, ...]:
 
 
 class _Plain(torch.autograd.Function):
-    """A call in a graph, outside of transforms."""
+    """The autograd function for calls in a graph outside of transforms."""
 
     @staticmethod
     def forward(ctx: Any, rule: DerivableFunction, *ts: torch.Tensor) -> Any:
@@ -129,11 +130,11 @@ class _Plain(torch.autograd.Function):
 
 
 _apply_plain = super(torch.autograd.Function, _Plain).apply
-"""Without the checks of `Function.apply` for transforms."""
+"""`apply` of the base class in C, without the checks for transforms that `Function.apply` makes in Python."""
 
 
 class _Transformed(torch.autograd.Function):
-    """A call under transforms."""
+    """The autograd function for calls under transforms, such as `torch.func.vmap`."""
 
     @staticmethod
     def forward(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
@@ -161,7 +162,7 @@ class _Transformed(torch.autograd.Function):
 
 
 def _run_batched(rule: DerivableFunction, ts: Tensors, dims: Sequence[int | None], size: int) -> Tensors:
-    """Run a rule on each example of a batch. The batch is the first axis of the results."""
+    """Run a derivable function on each example of a batch. The batch is the first axis of the results."""
     moved = [t if d is None else t.movedim(d, 0) for t, d in zip(ts, dims, strict=True)]
     if rule.batches:
         return apply(rule.derive("batched", tuple(None if d is None else 0 for d in dims)), moved)
@@ -196,16 +197,16 @@ def _run_batched(rule: DerivableFunction, ts: Tensors, dims: Sequence[int | None
 # -- the operators, which a compiler and other tools of torch see --------------------------------------------
 
 
-def call(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors:
+def call_by_key(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors:
     """Add a call to the program that is traced. A compiler follows this function."""
     ints = [n for n in numbers if type(n) in (int, torch.SymInt)]
     floats = [n for n in numbers if type(n) in (float, torch.SymFloat)]
-    if _level() is not None:  # a compiler would drop the jvp and the vjp, without an error; so it stops here
+    if _level() is not None:  # the compiler would silently drop the jvp and vjp, so it interrupts here
         return _apply_key(key, ts, ints, floats)  # type: ignore[no-any-return]
     if any(t.device != ts[0].device for t in ts):
         tracked = [i for i, t in enumerate(ts) if t.requires_grad and torch.is_grad_enabled()]
-        ts = list(gathered(ts, tracked[0] if tracked else 0))
-    # A compiler makes a program for each float, except for those in tensors.
+        ts = list(move_to_device_of(ts, tracked[0] if tracked else 0))
+    # The compiler makes a program for each value of a float. Those in tensors are inputs of one program.
     held = [torch.tensor(1.0, dtype=torch.float64, device="cpu") * n for n in floats]
     return torch.ops.xbridge.call.default(ts, held, key, ints)  # type: ignore[no-any-return]
 
@@ -216,7 +217,7 @@ def _apply_key(key: str, ts: Tensors, ints: list[int], floats: list[float]) -> A
 
 
 def _rule_of(key: str) -> Any:
-    """Return the rule or the program of a key, or raise if it is that of another process."""
+    """Return the function or program of a key; raise if the key was saved by another process."""
     found = rules.get(key)
     if found is None:
         raise OptionError.build(
@@ -240,7 +241,7 @@ def _describe_program(ts: Tensors, floats: Tensors, key: str, ints: list[int]) -
 def _describe_outputs(
     found: DerivableFunction | Program, ts: Tensors, floats: Tensors, ints: Sequence[int]
 ) -> Sequence[Spec]:
-    """Describe the outputs. Sizes that are symbols stay symbols, if the function's sizes follow from them."""
+    """Describe the outputs. Their sizes are symbols if they follow from symbolic sizes of the inputs."""
     if isinstance(found, DerivableFunction):
         return found.shapes(_specs(ts))
     if found.gradients is not None:
@@ -276,14 +277,14 @@ def _is_symbol(n: Any) -> bool:
 
 
 def _size_hint(n: Any) -> int:
-    """Return a number for a size. If its symbol stands for values of a tensor, it may be any."""
+    """Return an example value of a size; 4 for a symbol without one, which depends on values of a tensor."""
     if not _is_symbol(n):
         return int(n)
     return int(n.node.hint) if n.node.has_hint() else 4
 
 
 def _known_value(t: torch.Tensor) -> float | None:
-    """Return the number that a tensor holds, or None while a compiler does not tell it."""
+    """Return the number in a tensor; None if it is not known while a compiler traces."""
     known = t if type(t) is torch.Tensor else getattr(t, "constant", None)
     with _python_dispatch._disable_current_modes():
         number = nan if known is None else float(known)
@@ -292,9 +293,10 @@ def _known_value(t: torch.Tensor) -> float | None:
 
 @contextmanager
 def _without_forward_mode() -> Iterator[None]:
-    """Leave forward mode, if it is on. Below autograd no tensor has a tangent, and torch cannot be asked.
+    """Leave forward mode, if it is on.
 
-    The level is one for all threads, so it is not touched if forward mode is off.
+    The operator runs below autograd, where no tensor has a tangent, and where torch raises if it is asked for
+    one. The level of forward mode is shared by all threads, so it is not touched if it is off.
     """
     level = forward_ad._current_level
     if level < 0:
@@ -333,7 +335,7 @@ def _make_operator(name: str) -> Any:
 
 
 _exported: set[DerivableFunction | Program] = set()
-"""Rules and programs in exported programs, which hold their keys only and may live as long as the process."""
+"""Functions in exported programs, kept alive because such a program has only their keys."""
 
 _make_operator("bare")
 _graph = _make_operator("call")
@@ -343,8 +345,9 @@ _graph = _make_operator("call")
 def _make_operator_of_slices(inputs: int, outputs: int) -> Any:
     """Return the operator for a batch of gradients, as `is_grads_batched` makes it.
 
-    Torch repeats an operator for each slice if it has no lists. Such a batch is below autograd, so the graph
-    is that of the slices: an autograd function around them would lose it.
+    Torch repeats an operator for each slice if its schema has no lists, so there is one for each number of
+    inputs and outputs. The batch is below autograd, so the operator records the graph of each slice, which an
+    autograd function around all slices would lose.
     """
     result = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
     schema = f"(str key, {', '.join(f'Tensor x{i}' for i in range(inputs))}) -> {result}"

@@ -1,4 +1,4 @@
-"""Effects of a cast on values: a loss, or a difference from NumPy's cast."""
+"""Find out if a cast of torch would lose values, and if it gives the same numbers as NumPy's."""
 
 from __future__ import annotations
 

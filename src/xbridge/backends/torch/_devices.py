@@ -1,4 +1,4 @@
-"""Names of torch's devices, and the import of device memory."""
+"""Name torch's devices, make one current, and import memory of another library on a device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def name_device(device: torch.device) -> Device:
 
 
 def accelerators() -> tuple[str, ...]:
-    """Return the kinds of devices that torch may have. The kind of an extension is the last."""
+    """Return the kinds of devices that torch may have. The last is that of an extension (PrivateUse1)."""
     return ("cuda", "xpu", "mps", torch._C._get_privateuse1_backend_name())
 
 
@@ -48,8 +48,9 @@ def from_dlpack(shown: Exporter, /) -> torch.Tensor:
 def _wrap_interface(interface: dict[str, Any], owner: object) -> torch.Tensor:
     """Return a tensor over the memory of a CUDA array interface, on the device that has it.
 
-    The interface does not name the device, and torch copies if it is given another one. So each device is
-    tried. Torch does not wait for the stream that writes the memory.
+    The interface does not name the device, and torch copies to the device that it is told. So each device is
+    tried until the address shows that nothing was copied. Torch does not wait for the stream that writes the
+    memory, so this function does.
     """
     now = torch.cuda.current_device()
     for number in (now, *(other for other in range(count_devices("cuda")) if other != now)):
@@ -59,7 +60,7 @@ def _wrap_interface(interface: dict[str, Any], owner: object) -> torch.Tensor:
     else:
         raise DeviceError.build("share memory that is on no CUDA device", "torch copied it", "x.copy()")
     stream = interface.get("stream")
-    if stream in (1, 2):  # the two default streams, of which torch has no handle
+    if stream in (1, 2):  # the protocol's numbers for the two default streams, which are not addresses
         torch.cuda.synchronize(tensor.device)
     elif stream is not None:
         torch.cuda.ExternalStream(stream, tensor.device).synchronize()  # type: ignore[no-untyped-call] # torch leaves it untyped

@@ -1,4 +1,8 @@
-"""Functions of torch as rules: torch differentiates and batches them, and fake tensors give their shapes."""
+"""Make derivable functions of torch functions.
+
+Torch itself differentiates and batches them, and a run on fake tensors tells the shapes of the results. The
+graph of a run is recorded where possible, so that a vjp needs no second run.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,14 @@ from xbridge._derive.functions import (
 from xbridge._derive.numpy_functions import describe_declared
 from xbridge._derive.records import Records
 from xbridge._derive.treedef import ARRAY, order_like, outline
-from xbridge.backends.torch._purity import Purity, Watch, changed, inside, random, shared_flags
+from xbridge.backends.torch._purity import (
+    Purity,
+    Watch,
+    changed_error,
+    mark_inside,
+    random_error,
+    shared_flags,
+)
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
 
 if TYPE_CHECKING:
@@ -53,12 +64,12 @@ _BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException, GuardOnD
 
 
 def rule_of(call: Call) -> DerivableFunction:
-    """Make the rule of a function."""
+    """Make the derivable function for a call."""
     refuse_given(call)
 
     def flat(*xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = call.unflatten(call.form, xs)
-        with inside():
+        with mark_inside():
             result = call.fn(*args, **kwargs)
         ys = rule.keep_order(call.read_result(result, xs))
         # `as_tensor` moves a tensor to the default device, if one is set.
@@ -69,7 +80,7 @@ def rule_of(call: Call) -> DerivableFunction:
 
 
 _forward_mode = lock()
-"""Torch has one level of forward mode for all threads."""
+"""Guards forward mode, because torch has one level of it for all threads."""
 
 
 def _requires_grad(x: torch.Tensor) -> bool:
@@ -81,12 +92,12 @@ def _has_tangent(x: torch.Tensor) -> bool:
 
 
 def _may_have_tangent(x: torch.Tensor) -> bool:
-    """Return True in a batch, too: torch cannot be asked there."""
+    """Return True if a tensor has a tangent, or is in a batch, where torch does not tell."""
     return _functorch.is_batchedtensor(x) or _has_tangent(x)
 
 
 def _has_values(x: torch.Tensor) -> bool:
-    """Return True if there are numbers other than zero, in any example of a batch."""
+    """Return True if any number is not zero, in any example of a batch."""
     while _functorch.is_functorch_wrapped_tensor(x):
         x = _functorch.get_unwrapped(x)
     return not isinstance(x, FakeTensor) and bool(x.any())
@@ -100,12 +111,12 @@ _LEAVING = {
 
 
 def _is_cut(ys: Tensors, cotangents: Tensors) -> bool:
-    """Return True if there is a cotangent of a result that torch does not follow."""
+    """Return True if a result has a cotangent other than zero, but no graph along which it could flow."""
     return any(not y.requires_grad and _has_values(c) for y, c in zip(ys, cotangents, strict=True))
 
 
-def _pulled(ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool, keep: bool = False) -> Tensors:
-    """Return gradients along a graph, and zeros where there is none."""
+def _pull_back(ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool, keep: bool = False) -> Tensors:
+    """Return the gradients of `xs` along the graph of `ys`; zeros where there is no graph."""
     live = [(y, c) for y, c in zip(ys, cotangents, strict=True) if y.requires_grad]
     if not live:
         return [torch.zeros_like(x) for x in xs]
@@ -121,7 +132,7 @@ def _pulled(ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool, keep:
 
 
 class _Graph(NamedTuple):
-    """The graph of a run: its leaves, and its outputs."""
+    """The graph of a recorded run: the mask of differentiated inputs, its leaves and its outputs."""
 
     ins: tuple[bool, ...]
     xs: Tensors
@@ -129,7 +140,7 @@ class _Graph(NamedTuple):
 
 
 class _Departures(TorchFunctionMode):
-    """Notices operations whose results torch does not follow, though it follows an argument."""
+    """A mode that notices if tracked tensors leave the graph, as by `detach`, `item` or `numpy`."""
 
     def __init__(self, follows: Callable[[torch.Tensor], bool]) -> None:
         super().__init__()
@@ -144,7 +155,7 @@ class _Departures(TorchFunctionMode):
 
 
 class TorchRule(TracedFunction):
-    """A function of tensors."""
+    """A derivable function of tensors, or a derivative of one."""
 
     keeps_version = True
 
@@ -176,25 +187,24 @@ class TorchRule(TracedFunction):
         return ordered
 
     def __call__(self, *xs: torch.Tensor) -> list[torch.Tensor]:
-        with torch.inference_mode(
-            mode=False
-        ):  # gradients are enabled too: a function may differentiate inside
+        # Leaving inference mode enables gradients too, so that the function may differentiate inside of it.
+        with torch.inference_mode(mode=False):
             own = [x.clone() if x.is_inference() else x for x in xs]
-            graphs = [self._found(own[i]) for i in self._versions]
-            made = self._pulled(graphs[0], own) if self._pulls and graphs[0] else None
+            graphs = [self._find_graph(own[i]) for i in self._versions]
+            made = self._pull_back_recorded(graphs[0], own) if self._pulls and graphs[0] else None
             if made is None:
                 made = self._purity.run(self.fn, own, again=bool(self._versions))
             return [y.detach() for y in made]
 
-    def _found(self, marks: torch.Tensor) -> _Graph | None:
-        """Return the graph that a mark stands for, or raise if what the function reads has changed since.
+    def _find_graph(self, marks: torch.Tensor) -> _Graph | None:
+        """Return the recorded graph of a mark; raise if what the function reads has changed since.
 
-        The marks of a batch stand for many graphs, none of which is that of the batch.
+        Return None for a batch of marks, which stand for many graphs.
         """
         rows = marks.reshape(-1, len(Mark._fields)).tolist()
         graphs = [self._graphs.find((high, low)) for _, high, low in rows]
         if self.reads and {version for version, *_ in rows} - {self.version()}:
-            raise changed(self.call.name)
+            raise changed_error(self.call.name)
         return graphs[0] if marks.ndim == 1 else None
 
     @property
@@ -206,7 +216,7 @@ class TorchRule(TracedFunction):
             try:
                 with torch.enable_grad():
                     return self.fn(*given)
-            except (XBridgeError, *FOREIGN_ERRORS) as error:  # as of `x.numpy()`
+            except (XBridgeError, *FOREIGN_ERRORS) as error:  # such as of `x.numpy()`, which leaves the graph
                 raise NoRecordError from error
 
         with torch.inference_mode(mode=False):
@@ -222,10 +232,10 @@ class TorchRule(TracedFunction):
         number = self._graphs.keep(graph, once=once)
         return Mark(version, *number), partial(self._graphs.drop, number)
 
-    def _pulled(self, graph: _Graph, a: Tensors) -> Tensors | None:
-        """Return gradients along the graph of the run of the value, or None if the function has to run again.
+    def _pull_back_recorded(self, graph: _Graph, a: Tensors) -> Tensors | None:
+        """Return gradients along a recorded graph, or None if the function has to run again.
 
-        It runs again to say why it has no derivative, and if its derivative draws or writes.
+        It has to if there is no gradient, to find the reason, and if the backward pass draws or writes.
         """
         assert self._pulls is not None  # noqa: S101 -- a type checker cannot know
         ins, outs = self._pulls
@@ -234,8 +244,8 @@ class TorchRule(TracedFunction):
             return None
         try:
             with shared_flags(), Watch(self.call.name, a, real=True) as watch:
-                made = _pulled(ys, select(ins, graph.xs), cotangents, again=False, keep=True)
-        except FOREIGN_ERRORS:  # such as of a tensor of the graph that was written to
+                made = _pull_back(ys, select(ins, graph.xs), cotangents, again=False, keep=True)
+        except FOREIGN_ERRORS:  # a tensor of the graph was written to, for example
             return None
         return None if watch.draws or watch.writes else made
 
@@ -247,7 +257,7 @@ class TorchRule(TracedFunction):
         return self._purity.version()
 
     def _link_derived(self, made: DerivableFunction, seeds: int | None) -> TorchRule:
-        """Let a derived rule share what is known of the function, and find the versions in its inputs."""
+        """Give a derived function the records of this one, and the positions of versions among its inputs."""
         assert isinstance(made, TorchRule)  # noqa: S101 -- a type checker cannot know
         made._purity, made._graphs = self._purity, self._graphs
         made._is_value = self._is_value and seeds is None
@@ -286,7 +296,8 @@ class TorchRule(TracedFunction):
                     return ys
 
                 return torch.func.vjp(part, *select(ins, xs))[1](tuple(cotangents))  # type: ignore[no-any-return]
-            # Torch's engine accepts functions that differentiate inside, and old autograd functions.
+            # `torch.autograd.grad` also supports functions that differentiate inside of them, and autograd
+            # functions without `setup_context`, which `torch.func.vjp` refuses.
             again = any(x.requires_grad for x in a)
             xs = tuple(
                 x if not chosen or (again and x.requires_grad) else x.detach().requires_grad_()
@@ -296,7 +307,7 @@ class TorchRule(TracedFunction):
                 ys = select(outs, fn(*self._copy_written(xs)))
                 if _is_cut(ys, cotangents):
                     self._refuse_cut(lambda: fn(*self._copy_written(xs)), _requires_grad)
-                return _pulled(ys, select(ins, xs), cotangents, again=again)
+                return _pull_back(ys, select(ins, xs), cotangents, again=again)
 
         return vjp
 
@@ -319,11 +330,11 @@ class TorchRule(TracedFunction):
         return jvp
 
     def _copy_written(self, xs: Tensors) -> Tensors:
-        """Return copies of arguments that the function writes to, because leaves of a graph are read-only."""
+        """Copy arguments if the function writes to them, which torch forbids for leaves of a graph."""
         return [x.clone() for x in xs] if self._purity.overwrites else xs
 
     def _refuse_cut(self, run: Callable[[], object], follows: Callable[[torch.Tensor], bool]) -> None:
-        """Raise if a result is not followed because the function leaves the graph; it may be a constant."""
+        """Raise if a result without a graph has left it in the function. Otherwise it is a constant."""
         if self._is_value:
             with _Departures(follows) as departures:
                 run()
@@ -363,6 +374,6 @@ class TorchRule(TracedFunction):
             )
             raise
         if watch.draws:
-            raise random(self.call.name)
+            raise random_error(self.call.name)
         self._purity.learn(watch)
         return tuple(Spec(tuple(y.shape), str(y.dtype).removeprefix("torch.")) for y in ys), latest.form

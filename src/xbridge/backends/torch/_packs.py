@@ -1,12 +1,14 @@
-"""Many small arrays between the host and a device, with one copy for each pack.
+"""Move many small arrays between the host and a device in packs: one copy for each pack.
 
-To ask for a copy takes as long as to copy a MiB. So small arrays are packed side by side, in a pinned buffer
-or in one piece of memory of the device, and the pack is copied. What has to be done for each array is done by
-C code of NumPy and torch: facts of all arrays are collected in lists, and decisions are made about those that
-are distinct.
+To start a copy takes as long as to copy a MiB. So small arrays are placed side by side, in a pinned buffer or
+in one tensor on the device, and the pack is copied as a whole.
 
-The functions take ordinary arrays, which are nothing but their bytes. They return None in place of any other,
-and of all that are left if there is no memory for a pack.
+A loop of Python over the arrays would take longer than the copies. So everything that is done for each array
+is done by C code of NumPy or torch, called by `map`, `zip` and the like: the facts about all arrays are
+collected in lists, and decisions are made once for each distinct fact.
+
+The functions accept ordinary arrays, which can be copied as plain bytes. They return None in place of any
+other array, and of all that are left if there is no memory for a pack. Such arrays are moved by a plan.
 """
 
 from __future__ import annotations
@@ -30,35 +32,41 @@ from xbridge._core.protocol import HostArray, c_strides
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch._bare import bare_keys, is_open
 from xbridge.backends.torch._pinned import ITEMS, PinnedBuffer, PinnedBuffers, buffers_of, sizes
-from xbridge.backends.torch._threads import side_of
+from xbridge.backends.torch._threads import worker_stream
 from xbridge.errors import DeviceError
 
 ALIGNMENT = 256
-"""An array of a pack begins at a multiple of so many bytes, like memory that torch allocates."""
+"""Arrays of a pack begin at multiples of this number of bytes, as does memory that torch allocates."""
 
-SMALL = 1 << 18
-"""Bytes up to which arrays are packed. For a larger one, the call costs little beside the copy."""
+SMALL_NBYTES = 1 << 18
+"""The most bytes of an array that is packed. For larger ones, the copy itself takes most of the time."""
 
-AT_CALL = 1 << 20
-"""Bytes that are packed by the thread that asks for a transfer. To start another would take longer."""
+INLINE_NBYTES = 1 << 20
+"""The most bytes that `begin_send` packs in the calling thread. For less, to start a thread takes longer."""
 
-POLL = 5e-4
-"""Seconds between two looks at an event, for which a device cannot wait with a time limit."""
+POLL_SECONDS = 5e-4
+"""Seconds between two queries of an event. Torch has no wait for an event with a time limit."""
 
 VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
-"""Without it, a tensor over the memory of another is not a view, and has its own version counter."""
+"""The dispatch key that makes results of view operations views for autograd.
+
+Where it is excluded, the tensors that a pack is split into have version counters of their own. Otherwise an
+in-place change of one of them would count as a change of all.
+"""
 
 DTYPE_OF = {
     native_dtype(word): getattr(torch, word)
     for word in DTYPES
     if hasattr(torch, word) and not word.startswith(("bfloat", "float8"))
 }
-"""NumPy's own dtypes, and torch's."""
+"""Torch's dtypes for NumPy's own dtypes."""
 NUMPY_OF = {there: here for here, there in DTYPE_OF.items()}
-_LATE = frozenset(getattr(torch, word) for word in ("uint16", "uint32", "uint64") if hasattr(torch, word))
-"""Dtypes that some operators of a device may lack."""
+_RARE_DTYPES = frozenset(
+    getattr(torch, word) for word in ("uint16", "uint32", "uint64") if hasattr(torch, word)
+)
+"""Dtypes for which a device may lack operators such as `cat`. They are packed as signed integers."""
 _ORDERED = 0x101
-"""NumPy's flags: in C order and aligned. Whether it may be written does not matter to a copy."""
+"""The bits of NumPy's `flags.num` for C order (0x1) and aligned (0x100), all that a copy needs."""
 
 _keys, _raw = torch._C._dispatch_keys, torch._C.DispatchKeySet.raw_repr
 _storage, _offset = torch.Tensor.untyped_storage, torch.Tensor.storage_offset
@@ -69,11 +77,11 @@ _gaps: dict[tuple[object, int, torch.device | None], Any] = {}
 
 
 class _Batch(NamedTuple):
-    """The ordinary ones of some arrays, with facts of each."""
+    """The ordinary arrays among those of a call, with facts about each."""
 
     arrays: list[Any]
     at: list[int]
-    """Their indices among all arrays."""
+    """Their indices among all arrays of the call."""
     dtypes: Sequence[Any]
     nbytes: Sequence[int]
     shapes: Sequence[tuple[int, ...]]
@@ -85,19 +93,19 @@ class _Part(NamedTuple):
     dtype: Any
     start: int
     stop: int
-    """Where they are among the bytes of the pack."""
+    """The range of their bytes in the pack."""
     chosen: list[int]
     """Their indices in the batch."""
     filled: list[Any]
-    """The arrays, and the gaps between them if there are any."""
+    """The arrays; with fillers between them if alignment needs gaps."""
     lengths: list[int]
-    """The elements of each of these."""
+    """The number of elements of each item of `filled`."""
     shapes: list[tuple[int, ...]]
-    """Of the arrays."""
+    """The shapes of the arrays."""
 
     @property
     def step(self) -> int:
-        """From an array to the next among what is filled."""
+        """The distance from an array to the next in `filled`: 2 if there are fillers, else 1."""
         return 2 if len(self.filled) > len(self.chosen) else 1
 
     def is_alike(self) -> bool:
@@ -105,66 +113,66 @@ class _Part(NamedTuple):
         return len(set(self.shapes)) == 1
 
     def pitch(self) -> int:
-        """Return the elements from the start of an array to the start of the next."""
+        """Return the number of elements from the start of an array to the start of the next."""
         return sum(self.lengths[: self.step])
 
 
 def send_many(hosts: list[HostArray], device: Device, /) -> list[torch.Tensor | None] | None:
-    """Copy ordinary arrays of the host to a device; complete on return. None in place of any other."""
+    """Copy ordinary host arrays to a device; complete on return. See `Backend.send_many`."""
     place = torch.device(device)
-    if not _takes(place):
+    if not _can_send_to(place):
         return None
     buffers, batch = buffers_of(place), _ordinary_hosts(hosts)
-    queue = partial(_sent, place, buffers.api.current_stream(place))
-    return _carried(buffers, batch, len(hosts), None, queue)
+    queue = partial(_queue_send, place, buffers.api.current_stream(place))
+    return _carry_packs(buffers, batch, len(hosts), None, queue)
 
 
 def fetch_many(xs: list[torch.Tensor], /) -> list[HostArray | None] | None:
-    """Copy ordinary tensors of one device to the host; complete on return. None in place of any other."""
-    place = _place_of(xs)
+    """Copy ordinary tensors of one device to the host; complete on return. See `Backend.fetch_many`."""
+    place = _packing_device(xs)
     if not place:
         return None
     buffers, batch = buffers_of(place), _ordinary_tensors(xs, place)
-    queue = partial(_asked_for, place, buffers.api.current_stream(place))
-    return _carried(buffers, batch, len(xs), place, queue)
+    queue = partial(_queue_fetch, place, buffers.api.current_stream(place))
+    return _carry_packs(buffers, batch, len(xs), place, queue)
 
 
 def begin_send(hosts: list[HostArray], device: Device, /) -> Pending | None:
-    """Begin to copy a few ordinary arrays to a device, without a thread; None in doubt.
+    """Begin to copy a few ordinary host arrays to a device, without a thread. See `Backend.begin_send`.
 
     The arrays are read before the call returns. The results are complete for any stream.
     """
     place = torch.device(device)
-    if not _takes(place) or sum(map(attrgetter("nbytes"), hosts)) > AT_CALL:
+    if not _can_send_to(place) or sum(map(attrgetter("nbytes"), hosts)) > INLINE_NBYTES:
         return None
-    buffers, batch, side = buffers_of(place), _ordinary_hosts(hosts), side_of(place)
+    buffers, batch, side = buffers_of(place), _ordinary_hosts(hosts), worker_stream(place)
     mine = buffers.api.current_stream(place)
 
     def queue(parts: list[_Part], pinned: PinnedBuffer) -> Callable[[], Iterable[Any]]:
         with buffers.api.stream(side):
-            land = _sent(place, side, parts, pinned)
+            land = _queue_send(place, side, parts, pinned)
         made = list(land())
         made[0].record_stream(mine)  # one memory for all
         return lambda: made
 
-    return _begun(buffers, batch, len(hosts), None, queue)
+    return _begin_pack(buffers, batch, len(hosts), None, queue)
 
 
 def begin_fetch(xs: list[torch.Tensor], /) -> Pending | None:
-    """Begin to copy a few ordinary tensors of a device to the host, without a thread; None in doubt.
+    """Begin to copy a few ordinary tensors to the host, without a thread. See `Backend.begin_fetch`.
 
-    They are read after the work that the current stream has before the call. It does not wait for the copy.
+    They are read after the work that the current stream has by now. That stream does not wait for the copy.
     """
-    place = _place_of(xs)
+    place = _packing_device(xs)
     if not place:
         return None
     buffers = buffers_of(place)
-    asked = partial(_copied_aside, place, buffers)
-    return _begun(buffers, _ordinary_tensors(xs, place), len(xs), place, asked)
+    asked = partial(_queue_fetch_aside, place, buffers)
+    return _begin_pack(buffers, _ordinary_tensors(xs, place), len(xs), place, asked)
 
 
 class Pending:
-    """A pack that a device copies, in a buffer that is kept until the copy is done."""
+    """A pack that is being copied. It keeps its pinned buffer until the copy is done."""
 
     def __init__(
         self,
@@ -181,7 +189,7 @@ class Pending:
         return pinned is None or bool(pinned.event.query())
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait for the copy, but not longer than that. Return True if it is done."""
+        """Wait for the copy, at most this long. Return True if it is done."""
         pinned = self._pinned
         if pinned is not None and seconds is None:
             pinned.event.synchronize()
@@ -190,17 +198,17 @@ class Pending:
         while not self.done():
             if monotonic() >= end:
                 return False
-            sleep(POLL)
+            sleep(POLL_SECONDS)
         return True
 
     def result(self) -> list[Any]:
-        """Return the arrays, once. The caller has waited, and no other thread asks meanwhile."""
+        """Return the arrays. It may be called once, after `wait`, and not by two threads at a time."""
         made = self._finish()
         self._leave(passed=True)
         return made
 
     def __del__(self) -> None:
-        """Give the buffer back, without a wait."""
+        """Give the buffer back without waiting for the copy, which its event tells when it is used again."""
         self._leave(passed=False)
 
     def _leave(self, *, passed: bool) -> None:
@@ -209,15 +217,15 @@ class Pending:
             self._buffers.take_back(pinned, passed=passed)
 
 
-def _begun(
+def _begin_pack(
     buffers: PinnedBuffers,
     batch: _Batch,
     n: int,
     place: torch.device | None,
     queue: Callable[[list[_Part], PinnedBuffer], Callable[[], Iterable[Any]]],
 ) -> Pending | None:
-    """Queue one pack of so many arrays; return None if it would not have them all."""
-    packs = list(islice(_packs(batch, place), 2)) if len(batch.at) == n else []
+    """Queue the copy of one pack; return None if one pack does not have all `n` arrays of the call."""
+    packs = list(islice(_make_packs(batch, place), 2)) if len(batch.at) == n else []
     if len(packs) != 1:
         return None
     with suppress(RuntimeError, DeviceError):  # without memory each array is moved alone
@@ -233,34 +241,34 @@ def _begun(
 
         def finish() -> list[Any]:
             made: list[Any] = [None] * n
-            _put(made, batch, packs[0], land())
+            _put_in_order(made, batch, packs[0], land())
             return made
 
         return Pending(buffers, pinned, finish)
     return None
 
 
-def _carried(
+def _carry_packs(
     buffers: PinnedBuffers,
     batch: _Batch,
     n: int,
     place: torch.device | None,
     queue: Callable[[list[_Part], PinnedBuffer], Callable[[], Iterable[Any]]],
 ) -> list[Any]:
-    """Copy packs, and return the arrays in order, `n` in all. While one is copied, the next is packed."""
+    """Copy packs, and return the `n` arrays of the call in order. While one is copied, the next is packed."""
     made: list[Any] = [None] * n
     waiting: deque[tuple[PinnedBuffer, list[_Part], Callable[[], Iterable[Any]]]] = deque()
 
     def land() -> None:
         pinned, parts, arrays = waiting[0]
         pinned.event.synchronize()  # its copy
-        _put(made, batch, parts, arrays())
+        _put_in_order(made, batch, parts, arrays())
         waiting.popleft()
         buffers.give_back(pinned, passed=True)
 
     with suppress(RuntimeError, DeviceError):  # without memory each array is moved alone
         try:
-            for parts in _packs(batch, place):
+            for parts in _make_packs(batch, place):
                 pinned = buffers.lend_at_once() if len(waiting) == 1 else None
                 if pinned is None:
                     if waiting:
@@ -276,18 +284,19 @@ def _carried(
     return made
 
 
-def _put(made: list[Any], batch: _Batch, parts: list[_Part], arrays: Iterable[Any]) -> None:
-    """Put the arrays of a pack where they belong among all."""
+def _put_in_order(made: list[Any], batch: _Batch, parts: list[_Part], arrays: Iterable[Any]) -> None:
+    """Put the arrays of a pack into the list of results, in the order of the call."""
     for i, array in zip(chain.from_iterable([part.chosen for part in parts]), arrays, strict=True):
         made[batch.at[i]] = array
 
 
-# -- what is ordinary ------------------------------------------------------------------------------
+# -- the choice of ordinary arrays -----------------------------------------------------------------
 
 
 def _ordinary_hosts(hosts: list[HostArray]) -> _Batch:
-    """Choose arrays of NumPy in C order that torch has a dtype for."""
-    facts, limit = list(map(_facts_of_host, hosts)), min(SMALL, sizes().chunk)
+    """Choose small, aligned host arrays in C order, of a dtype that torch has."""
+    # The check of dtype, flags and size runs once for each distinct combination, of which a batch has few.
+    facts, limit = list(map(_facts_of_host, hosts)), min(SMALL_NBYTES, sizes().chunk)
     known = {
         fact
         for fact in set(facts)
@@ -299,8 +308,11 @@ def _ordinary_hosts(hosts: list[HostArray]) -> _Batch:
 
 
 def _ordinary_tensors(xs: list[torch.Tensor], place: torch.device) -> _Batch:
-    """Choose tensors of a device that are nothing but their bytes, in C order and inside of their storage."""
-    bare, limit = bare_keys(place.type), min(SMALL, sizes().chunk)
+    """Choose small plain tensors of a device in C order that are inside of their storage."""
+    # `_keys` gives the dispatch keys of a tensor, which show if anything but its bytes matters (`_bare.py`).
+    # The other facts are checked once for each distinct combination. Torch does not check that the storage is
+    # large enough, which it may not be after `resize_`, so each tensor is compared with it.
+    bare, limit = bare_keys(place.type), min(SMALL_NBYTES, sizes().chunk)
     at = [i for i, key in enumerate(map(_raw, map(_keys, xs))) if key in bare]
     some = [xs[i] for i in at]
     facts = list(map(_facts_of_tensor, some))
@@ -321,25 +333,26 @@ def _ordinary_tensors(xs: list[torch.Tensor], place: torch.device) -> _Batch:
     return _Batch([some[i] for i in chosen], [at[i] for i in chosen], dtypes, nbytes, shapes)
 
 
-def _takes(place: torch.device) -> bool:
-    """Return True if tensors may be made on a device now. A plan leaves the inference mode for that."""
+def _can_send_to(place: torch.device) -> bool:
+    """Return True if packs can be sent to a device now. In inference mode a plan makes the tensors."""
     return is_open(place) and not torch.is_inference_mode_enabled()
 
 
-def _place_of(xs: list[torch.Tensor]) -> torch.device | None:
-    """Return the device of the first or last tensor, if one of them is on a device with buffers.
+def _packing_device(xs: list[torch.Tensor]) -> torch.device | None:
+    """Return the device from which packs are fetched: that of the first tensor, or of the last one.
 
-    Not all are asked: a tree of tensors on the host has none on a device.
+    The others are not asked, so that a list of host tensors costs nothing. Return None if neither is on a
+    device with pinned buffers.
     """
     place = (xs[-1] if xs[0].is_cpu else xs[0]).device
     return place if is_open(place) else None
 
 
-# -- what a pack consists of -----------------------------------------------------------------------
+# -- the layout of a pack --------------------------------------------------------------------------
 
 
-def _packs(batch: _Batch, place: torch.device | None) -> Iterator[list[_Part]]:
-    """Yield packs of at most one buffer. `place` is where the gaps between arrays are, None for the host."""
+def _make_packs(batch: _Batch, place: torch.device | None) -> Iterator[list[_Part]]:
+    """Yield packs that fit into one buffer. `place` is the device of the arrays; None for the host."""
     limit = sizes().chunk
     pack: list[_Part] = []
     used = 0
@@ -352,7 +365,7 @@ def _packs(batch: _Batch, place: torch.device | None) -> Iterator[list[_Part]]:
         while done < len(chosen):
             end = bisect_right(stops, limit - used + starts[done])
             if end > done:
-                pack.append(_part(batch, dtype, used, chosen[done:end], place))
+                pack.append(_make_part(batch, dtype, used, chosen[done:end], place))
                 used, done = used + starts[end] - starts[done], end
             else:
                 yield pack
@@ -361,14 +374,14 @@ def _packs(batch: _Batch, place: torch.device | None) -> Iterator[list[_Part]]:
         yield pack
 
 
-def _part(batch: _Batch, dtype: Any, start: int, chosen: list[int], place: torch.device | None) -> _Part:
-    """Describe the arrays of one dtype in a pack, with the gaps between them."""
+def _make_part(batch: _Batch, dtype: Any, start: int, chosen: list[int], place: torch.device | None) -> _Part:
+    """Describe the arrays of one dtype in a pack, with fillers between them for alignment."""
     itemsize = dtype.itemsize
     filled, shapes = [batch.arrays[i] for i in chosen], [batch.shapes[i] for i in chosen]
     lengths = [batch.nbytes[i] // itemsize for i in chosen]
     gaps = [-n % (ALIGNMENT // itemsize) for n in lengths[:-1]]
     if any(gaps):
-        fill = {n: _gap(dtype, n, place) for n in set(gaps)}
+        fill = {n: _gap_filler(dtype, n, place) for n in set(gaps)}
         last, more = filled[-1], lengths[-1]
         filled = [y for x, gap in zip(filled, gaps, strict=False) for y in (x, fill[gap])]
         lengths = [n for length, gap in zip(lengths, gaps, strict=False) for n in (length, gap)]
@@ -377,21 +390,21 @@ def _part(batch: _Batch, dtype: Any, start: int, chosen: list[int], place: torch
     return _Part(dtype, start, start + sum(lengths) * itemsize, chosen, filled, lengths, shapes)
 
 
-def _gap(dtype: Any, n: int, place: torch.device | None) -> Any:
-    """Return a few elements to fill a gap, which nobody reads. They are made once."""
+def _gap_filler(dtype: Any, n: int, place: torch.device | None) -> Any:
+    """Return an array of `n` elements to fill a gap. Nobody reads it, so it is made once and used again."""
     key = dtype, n, place
     if key not in _gaps:
         _gaps[key] = np.zeros(n, dtype) if place is None else torch.empty(n, dtype=dtype, device=place)
     return _gaps[key]
 
 
-# -- there -----------------------------------------------------------------------------------------
+# -- from the host to a device ---------------------------------------------------------------------
 
 
-def _sent(
+def _queue_send(
     place: torch.device, stream: Any, parts: list[_Part], pinned: PinnedBuffer
 ) -> Callable[[], Iterator[torch.Tensor]]:
-    """Pack arrays of the host, and queue the copy of the pack on the current stream."""
+    """Pack host arrays into a pinned buffer, and queue the copy of the pack on the current stream."""
     stop = parts[-1].stop
     for part in parts:
         goal = pinned.host[part.start : part.stop].view(part.dtype)
@@ -399,11 +412,11 @@ def _sent(
     there = torch.empty(stop, dtype=torch.uint8, device=place)
     there.copy_(pinned.buffer[:stop], non_blocking=True)
     pinned.event.record(stream)
-    return lambda: chain.from_iterable([_tensors(there, part) for part in parts])
+    return lambda: chain.from_iterable([_split_tensor(there, part) for part in parts])
 
 
-def _tensors(there: torch.Tensor, part: _Part) -> Sequence[torch.Tensor]:
-    """Return the tensors in the memory of their pack."""
+def _split_tensor(there: torch.Tensor, part: _Part) -> Sequence[torch.Tensor]:
+    """Return the tensors over the memory of their pack."""
     with torch._C._ExcludeDispatchKeyGuard(VIEWS):
         typed = there[part.start : part.stop].view(DTYPE_OF[part.dtype])
         if part.is_alike():
@@ -414,36 +427,36 @@ def _tensors(there: torch.Tensor, part: _Part) -> Sequence[torch.Tensor]:
         return list(map(torch.Tensor.view, rows, part.shapes))
 
 
-# -- back ------------------------------------------------------------------------------------------
+# -- from a device to the host ---------------------------------------------------------------------
 
 
-def _asked_for(
+def _queue_fetch(
     place: torch.device, stream: Any, parts: list[_Part], pinned: PinnedBuffer
 ) -> Callable[[], Iterator[HostArray]]:
     """Queue the copy of a pack on the current stream, into a buffer of the host."""
     with torch.inference_mode():
-        there = _gathered(parts, place)
+        there = _gather(parts, place)
         pinned.buffer[: len(there)].copy_(there, non_blocking=True)
         pinned.event.record(stream)
-    return partial(_landed, parts, pinned)
+    return partial(_unpack_on_host, parts, pinned)
 
 
-def _copied_aside(
+def _queue_fetch_aside(
     place: torch.device, buffers: PinnedBuffers, parts: list[_Part], pinned: PinnedBuffer
 ) -> Callable[[], Iterator[HostArray]]:
     """Gather a pack on the current stream, and queue its copy on another one."""
     with torch.inference_mode():
-        there = _gathered(parts, place)
+        there = _gather(parts, place)
         pinned.stream.wait_event(buffers.api.current_stream(place).record_event())
         with buffers.api.stream(pinned.stream):
             pinned.buffer[: len(there)].copy_(there, non_blocking=True)
             pinned.event.record(pinned.stream)
         there.record_stream(pinned.stream)
-    return partial(_landed, parts, pinned)
+    return partial(_unpack_on_host, parts, pinned)
 
 
-def _gathered(parts: list[_Part], place: torch.device) -> torch.Tensor:
-    """Copy tensors of a device side by side, on its current stream."""
+def _gather(parts: list[_Part], place: torch.device) -> torch.Tensor:
+    """Copy the tensors of a pack side by side into one tensor, on the current stream."""
     there = torch.empty(parts[-1].stop, dtype=torch.uint8, device=place)
     for part in parts:
         xs, dtype, shape = part.filled, part.dtype, part.shapes[0]
@@ -452,21 +465,21 @@ def _gathered(parts: list[_Part], place: torch.device) -> torch.Tensor:
             rows = (-1, *shape[1:])
         elif set(map(len, part.shapes)) != {1}:
             xs = list(map(_flat, xs))
-        if dtype in _LATE:
+        if dtype in _RARE_DTYPES:
             dtype = ITEMS[dtype]
             xs = list(map(methodcaller("view", dtype), xs))
         torch.cat(xs, out=there[part.start : part.stop].view(dtype).view(rows))
     return there
 
 
-def _landed(parts: list[_Part], pinned: PinnedBuffer) -> Iterator[HostArray]:
-    """Copy a pack that has arrived to memory of its own, and return the arrays in it."""
+def _unpack_on_host(parts: list[_Part], pinned: PinnedBuffer) -> Iterator[HostArray]:
+    """Copy a pack that has arrived in a buffer to new memory, and return the arrays over it."""
     block = pinned.host[: parts[-1].stop].copy()
-    return chain.from_iterable([_arrays(block, part) for part in parts])
+    return chain.from_iterable([_split_block(block, part) for part in parts])
 
 
-def _arrays(block: HostArray, part: _Part) -> Iterable[HostArray]:
-    """Return the arrays in the memory of their pack."""
+def _split_block(block: HostArray, part: _Part) -> Iterable[HostArray]:
+    """Return the host arrays over the memory of their pack."""
     dtype, shape, n = NUMPY_OF[part.dtype], part.shapes[0], len(part.chosen)
     if part.is_alike() and shape:
         pitch = part.pitch() * dtype.itemsize

@@ -1,11 +1,11 @@
 """Pinned buffers, through which arrays move between the host and a device.
 
-A device reads and writes pinned memory at line rate, and other host memory several times slower. But to pin
-memory costs more than the copy. So a few buffers are pinned when they are first needed, and the caller's
-memory never.
+A device reads and writes pinned memory at line rate, and other host memory several times slower. But pinning
+memory takes longer than a copy. So a few buffers are pinned when they are first needed, and the caller's
+memory is never pinned.
 
-A buffer has one user at a time. It is given back after its last copy has passed, not when that copy was
-queued. So nobody fills a buffer that is still read, or reads one that is still filled.
+A buffer has one user at a time. The user gives it back after the last copy is done, not when it was queued.
+So nobody fills a buffer that is still being read, or reads one that is still being filled.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ SETTING = "XBRIDGE_PINNED_MIB"
 
 _BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 ITEMS = {dtype: _BYTES[dtype.itemsize] for word in DTYPES if (dtype := getattr(torch, word, None))}
-"""For each dtype, one of the same size that NumPy has too: bytes are copied, whatever their meaning."""
+"""For each dtype, one of the same size that NumPy has too, under which the bytes are copied."""
 
 LEAST = 1 << 22
-"""The least bytes of a single array for which buffers are tried. Below it, torch's own way is as fast."""
+"""The least bytes of a single array for which buffers are tried. Below it, `Tensor.to` is as fast."""
 
 FUSED = 1 << 24
 """The least bytes of an array that is cast or copied on the host piece by piece, as it moves."""
 
 HANDLES = 2
-"""How many buffers the handles of transfers may keep at a time. The others are for calls that wait."""
+"""How many buffers unfinished transfers may keep at a time. The others are left for calls that wait."""
 
 
 class Sizes(NamedTuple):
@@ -52,24 +52,24 @@ class Sizes(NamedTuple):
     least: int
     """The least bytes of an array that may use the buffers."""
     fused: int
-    """The least bytes of an array that uses them because NumPy works on it as it moves."""
+    """The least bytes of an array that uses the buffers while NumPy casts or copies it."""
     timed: bool = True
-    """True if the times of real calls decide which of these arrays do."""
+    """True if the times of real calls decide between buffers and `Tensor.to`."""
 
 
 _sizes: Sizes | None = None
-"""What `sizes` returns, once the setting was read."""
+"""The result of `sizes`, after the setting was read."""
 
 
 def sizes() -> Sizes:
-    """Return the sizes by the setting, which is read on first use; with 0, no array uses buffers."""
+    """Return the sizes. The environment variable is read on first use; with 0, no array uses buffers."""
     global _sizes  # noqa: PLW0603 -- one for the process
     if _sizes is None:
-        _sizes = _read()
+        _sizes = _read_setting()
     return _sizes
 
 
-def _read() -> Sizes:
+def _read_setting() -> Sizes:
     setting = os.environ.get(SETTING, "").strip() or "64"
     if not setting.isdecimal():
         reason = "it is a whole number of MiB for each device"
@@ -83,19 +83,19 @@ def _read() -> Sizes:
 
 
 class Half(NamedTuple):
-    """A half of a buffer, and the event of its last copy."""
+    """A half of a buffer, and the event that tells when its last copy is done."""
 
     buffer: torch.Tensor
     host: HostArray
-    """The same bytes as NumPy's array."""
+    """The same memory as a NumPy array."""
     event: Any
 
 
 class PinnedBuffer(NamedTuple):
     """A pinned buffer, and a stream for its copies.
 
-    A single user may use the halves in turn, so that the device copies one while the other is filled or
-    emptied. Or it uses the whole buffer, with the event of the first half.
+    A user may use the halves in turn, so that the device copies one while the other is filled or emptied. Or
+    it uses the whole buffer, with the event of the first half.
     """
 
     buffer: torch.Tensor
@@ -103,7 +103,7 @@ class PinnedBuffer(NamedTuple):
     stream: Any
     halves: tuple[Half, Half]
     event: Any
-    """Of the last copy of the whole buffer: that of the first half."""
+    """The event for copies of the whole buffer, which is that of the first half."""
 
     def wait(self) -> None:
         """Wait until no copy uses the buffer."""
@@ -118,27 +118,27 @@ class PinnedBuffers:
         self.device: torch.device = device
         self.sizes: Sizes = sizes
         self.api: Any = getattr(torch, device.type)
-        self._permits = _tokens(sizes.buffers)
-        self._handles = _tokens(min(HANDLES, sizes.buffers - 1))
+        self._permits = _make_tokens(sizes.buffers)
+        self._handles = _make_tokens(min(HANDLES, sizes.buffers - 1))
         self._free: deque[PinnedBuffer] = deque()
-        self._left: deque[PinnedBuffer] = deque()
-        """Buffers whose last copy may be under way, because nobody has waited for it."""
+        self._unawaited: deque[PinnedBuffer] = deque()
+        """Buffers that were given back while their last copy may still be running."""
 
     def lend(self) -> PinnedBuffer:
-        """Return a buffer that no copy uses, when there is one."""
+        """Wait until there is a buffer that no copy uses, and return it."""
         self._permits.get()
-        return self._lent()
+        return self._lend_permitted()
 
     def lend_at_once(self) -> PinnedBuffer | None:
-        """Return a buffer that no copy uses; None if others have all of them."""
+        """Return a buffer that no copy uses; None if all are lent."""
         try:
             self._permits.get_nowait()
         except Empty:
             return None
-        return self._lent()
+        return self._lend_permitted()
 
     def lend_to_handle(self) -> PinnedBuffer | None:
-        """Return a buffer that may be kept for long; None if handles have enough of them."""
+        """Return a buffer for an asynchronous transfer, which may keep it for long; None if none is left."""
         try:
             self._handles.get_nowait()
         except Empty:
@@ -152,9 +152,9 @@ class PinnedBuffers:
         return pinned
 
     def give_back(self, pinned: PinnedBuffer, *, passed: bool = False) -> None:
-        """Let others use a buffer after its last copy. If that fails, the buffer is not used again.
+        """Wait for the last copy of a buffer, and let others use it. If the copy failed, drop the buffer.
 
-        With `passed`, the caller has waited for that copy.
+        With `passed`, the caller has waited already.
         """
         try:
             if not passed:
@@ -164,36 +164,36 @@ class PinnedBuffers:
             self._permits.put(None)
 
     def take_back(self, pinned: PinnedBuffer, *, passed: bool = False) -> None:
-        """Take the buffer of a handle, which no longer needs it. Do not wait: a finalizer may call this."""
-        (self._free if passed else self._left).append(pinned)
+        """Take a buffer back from an asynchronous transfer, without waiting: a finalizer may call this."""
+        (self._free if passed else self._unawaited).append(pinned)
         self._permits.put(None)
         self._handles.put(None)
 
     def release(self) -> None:
-        """Forget the buffers that nobody uses. The next user pins new ones."""
+        """Drop the buffers that nobody uses. The next user pins new ones."""
         self._free.clear()
 
-    def _lent(self) -> PinnedBuffer:
-        """Return a buffer for a permit, which is given back if there is none."""
+    def _lend_permitted(self) -> PinnedBuffer:
+        """Return a buffer to the owner of a permit. If that fails, the permit is given back."""
         pinned = None
         try:
-            pinned = self._taken()
+            pinned = self._take_or_make()
         finally:
             if pinned is None:
                 self._permits.put(None)
         return pinned
 
-    def _taken(self) -> PinnedBuffer:
-        """Return a buffer that is free, or was left, or a new one."""
+    def _take_or_make(self) -> PinnedBuffer:
+        """Return a free buffer, else one whose last copy has to be awaited, else a new one."""
         with suppress(IndexError):
             return self._free.pop()
         with suppress(IndexError):
-            pinned = self._left.popleft()
+            pinned = self._unawaited.popleft()
             pinned.wait()
             return pinned
-        return self._made()
+        return self._make_buffer()
 
-    def _made(self) -> PinnedBuffer:
+    def _make_buffer(self) -> PinnedBuffer:
         chunk, buffers = self.sizes.chunk, self.sizes.buffers
         try:
             with torch.inference_mode(mode=False):
@@ -208,35 +208,36 @@ class PinnedBuffers:
         return PinnedBuffer(buffer, host, self.api.Stream(self.device), (first, second), first.event)
 
 
-_known: dict[tuple[int, torch.device], PinnedBuffers] = {}
-"""Buffers by process and device. In a child, those that threads of its parent use would never be given back.
+_buffers_by_device: dict[tuple[int, torch.device], PinnedBuffers] = {}
+"""The buffers by process and device.
 
-A driver does not let a child use or free memory that its parent has pinned, so the parent's are kept.
+A forked child has buffers of its own: those that were lent in the parent would never be given back, and the
+driver does not let a child use or free memory that the parent has pinned. So the parent's entries stay.
 """
-_making = lock()
+_buffers_lock = lock()
 
 
 def buffers_of(place: torch.device) -> PinnedBuffers:
     """Return the buffers of a device, which are pinned when they are first lent."""
     key = getpid(), place
-    with _making:
-        if key not in _known:
-            _known[key] = PinnedBuffers(place, sizes())
-        return _known[key]
+    with _buffers_lock:
+        if key not in _buffers_by_device:
+            _buffers_by_device[key] = PinnedBuffers(place, sizes())
+        return _buffers_by_device[key]
 
 
 def release() -> None:
-    """Give the memory of all buffers that are not in use back to the system."""
-    with _making:
-        mine = [buffers for (process, _), buffers in _known.items() if process == getpid()]
+    """Return the memory of all buffers that are not in use to the system."""
+    with _buffers_lock:
+        mine = [buffers for (process, _), buffers in _buffers_by_device.items() if process == getpid()]
     for buffers in mine:
         buffers.release()
     if mine:
         getattr(torch._C, "_host_emptyCache", int)()
 
 
-def _tokens(n: int) -> SimpleQueue[None]:
-    """Return a queue with so many tokens. Its `put` may be called by a finalizer at any time."""
+def _make_tokens(n: int) -> SimpleQueue[None]:
+    """Return a queue of `n` tokens, used as a semaphore: a finalizer may call `put` of this class safely."""
     tokens: SimpleQueue[None] = SimpleQueue()
     for _ in range(n):
         tokens.put(None)

@@ -1,8 +1,8 @@
-"""What a function of torch reads, writes and draws besides its arguments.
+"""Check that a torch function is pure enough to be differentiated: what it reads, writes and draws at random.
 
-A derivative runs the function again, and compiled code may skip, merge or repeat calls. So a call that is
-followed may not draw random numbers or write to tensors outside of it. It may read tensors, such as the
-parameters of a module. Their version is kept with the value, so that its derivative is never one of others.
+A derivative runs the function again, and compiled code may skip, merge or repeat calls. So a tracked call
+must not draw random numbers or write to tensors outside of it. It may read tensors, such as the parameters of
+a module. Their version is stored with the value, so that a derivative for changed parameters is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default)
-"""They write to their running mean and variance in training, and their schemas do not say so."""
+"""Operators that write to their running mean and variance in training, which their schemas do not declare."""
 
 _CHANCES = ("dropout", "dropout_p", "train", "training")
 """Arguments of operations that draw nothing if one of them is 0 or False."""
@@ -45,8 +45,8 @@ _run = _Run()
 
 
 @contextmanager
-def inside() -> Iterator[None]:
-    """Mark the part of a run that is the function itself."""
+def mark_inside() -> Iterator[None]:
+    """Mark the part of a run in which the user's function itself runs, and not a derivative of it."""
     outer, _run.inside = _run.inside, True
     try:
         yield
@@ -55,16 +55,16 @@ def inside() -> Iterator[None]:
 
 
 class Purity:
-    """The tensors outside of a function that it reads, and a version of what they hold."""
+    """The tensors outside of a function that it reads, with a version number of their contents."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._seen: Seen = {}
         self._made: dict[int, TensorWeakRef] = {}
-        """Tensors that a run made and left, such as a cache: the next run finds them outside of it."""
+        """Tensors that a run made and that outlive it, such as a cache, which the next run may read."""
         self._version = 0
         self.known = False
-        """True if a first run has shown what the function reads."""
+        """True after a first run, which has shown what the function reads."""
         self._overwrites = False
 
     def version(self) -> int:
@@ -76,7 +76,7 @@ class Purity:
                 if x is None:
                     del self._seen[key]
                     changed = True
-                elif mark != (now := _mark(x)):
+                elif mark != (now := _version_mark(x)):
                     self._seen[key] = tensor, now
                     changed = True
             self._version += changed
@@ -93,9 +93,10 @@ class Purity:
         return self._overwrites or not self.known
 
     def learn(self, watch: Watch, *, again: bool = False) -> None:
-        """Keep what the function read in a run, or raise if it wrote.
+        """Remember what the function read in a run, or raise if it wrote.
 
-        A run for a derivative repeats one that computed the value, so it reads the same tensors.
+        With `again`, the run was for a derivative. It repeats the run of the value, so it is an error if it
+        reads tensors that no earlier run has read.
         """
         watch.refuse_writes()
         seen = watch.seen()
@@ -106,14 +107,14 @@ class Purity:
             made = {} if again else watch.made
             self._made = {key: x for key, x in (self._made | made).items() if x() is not None}
         if again and news:
-            raise changed(self._name)
+            raise changed_error(self._name)
         self.known = True
         self._overwrites |= watch.overwrites
 
     def run(self, fn: Callable[..., Tensors], xs: Tensors, *, again: bool) -> Tensors:
-        """Run a function of `xs`, or raise if it is not a function of them alone.
+        """Run a function, and raise if it writes to other tensors or draws random numbers.
 
-        Each run is watched, because a function may choose what it reads by shapes and values.
+        Every run is watched, because what a function reads may depend on the shapes and values of `xs`.
         """
         with shared_flags(), Watch(self._name, xs, real=True) as watch:
             ys = fn(*xs)
@@ -123,7 +124,7 @@ class Purity:
         return ys
 
     def _refuse_random(self, fn: Callable[..., Tensors], xs: Tensors) -> None:
-        """Raise if a function draws other random numbers when it runs again: not if it sets a seed."""
+        """Raise if the function draws other random numbers in another run. If it sets a seed, it does not."""
         draws = []
         for _ in range(2):
             given = [x.clone() for x in xs]  # the function may write to them, and return them
@@ -131,7 +132,7 @@ class Purity:
                 fn(*given)
             draws.append(watch.draws)
         if draws[0] != draws[1]:
-            raise random(self._name)
+            raise random_error(self._name)
 
 
 class _Users:
@@ -140,10 +141,11 @@ class _Users:
 
 @contextmanager
 def shared_flags() -> Iterator[None]:
-    """Enter dispatch modes that several threads may enter at the same time.
+    """Guard the use of dispatch modes in several threads at the same time.
 
-    The modes are those of a thread, and torch's flags for them those of the process: each mode restores what
-    it found. So the last of overlapping threads would leave a flag that was set by the first.
+    A mode belongs to a thread, but torch has flags for the whole process that say if any mode is on, and each
+    mode restores the flags that it found. So of overlapping threads, the last could leave a flag on for ever.
+    This context sets the flags by a count of its users.
     """
     with _lock:
         _Users.count += 1
@@ -164,16 +166,17 @@ def _set_flags(*, on: bool) -> None:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves it untyped
-    """Notices what a function reads, writes and draws that it did not make.
+    """A dispatch mode that records which foreign tensors a function reads and writes, and its random draws.
 
-    Tensors without values stand for all that the function makes. So a write to another is refused before
-    it happens. In a run with values it may be a write to memory of the function, such as a NumPy array's.
+    A tensor is foreign if the function neither made it nor got it as an argument. In a run on tensors without
+    values, a write to a foreign tensor is refused before it happens. In a run with values it is refused at
+    the end, because the memory may be the function's own, such as that of a NumPy array which it made.
     """
 
     def __init__(self, name: str, xs: Tensors, *, real: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it untyped
         self._name, self._real = name, real
-        self._arguments = set(map(_memory, filter(_has_memory, xs)))
+        self._arguments = set(map(_storage_id, filter(_has_memory, xs)))
         self._own, self._foreign = set[int](), set[int]()
         self.own(xs)
         self._read: Seen = {}
@@ -187,26 +190,26 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         """True if an operation writes to an argument."""
 
     def own(self, xs: Tensors) -> None:
-        """Take tensors for ones that the function made."""
-        self._own.update({_memory(x) for x in xs if _is_plain(x)} - self._foreign)
+        """Regard tensors as made by the function."""
+        self._own.update({_storage_id(x) for x in xs if _is_plain(x)} - self._foreign)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if _draws(func, args, kwargs):
-            self.draws.append(_states(kwargs.get("generator")) if self._real else None)
+            self.draws.append(_generator_states(kwargs.get("generator")) if self._real else None)
         if func is torch.ops.aten.lift_fresh.default:  # of a tensor that was just made, such as from an array
             self.own(args)
         for x in filter(self._is_foreign, tree_leaves((args, kwargs))):
-            self._foreign.add(_memory(x))
+            self._foreign.add(_storage_id(x))
             if _run.inside:
                 self.inside.add(id(x))
             if id(x) not in self._read or self._read[id(x)][0]() is not x:
-                self._read[id(x)] = TensorWeakRef(x), _mark(x)
+                self._read[id(x)] = TensorWeakRef(x), _version_mark(x)
         for x in filter(_has_memory, self._targets(func, args, kwargs)):
-            self.overwrites |= _memory(x) in self._arguments
+            self.overwrites |= _storage_id(x) in self._arguments
             if self._is_foreign(x):
                 if not self._real:
-                    raise _written(self._name)
+                    raise _write_error(self._name)
                 self._written.append(TensorWeakRef(x))
         made = func(*args, **kwargs)
         leaves = tree_leaves(made)
@@ -223,7 +226,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
                 yield from tree_leaves(args[i] if i < len(args) else kwargs.get(argument.name))
 
     def _is_foreign(self, x: object) -> bool:
-        return _is_plain(x) and _memory(x) not in self._own
+        return _is_plain(x) and _storage_id(x) not in self._own
 
     @property
     def writes(self) -> bool:
@@ -233,10 +236,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
     def refuse_writes(self) -> None:
         """Raise if the function wrote to a tensor that it did not make."""
         if self.writes:
-            raise _written(self._name)
+            raise _write_error(self._name)
 
     def seen(self) -> Seen:
-        """Return what the function read and did not make. A graph may keep views of it that the run made."""
+        """Return the foreign tensors that the function read, without views of them that it made itself."""
         living = {key: (found[0](), found) for key, found in self._read.items()}
         return {
             key: found
@@ -265,21 +268,21 @@ def _is_plain(x: Any) -> TypeGuard[torch.Tensor]:
     return type(x) in _PLAIN and x.layout is torch.strided and not x.is_inference()
 
 
-def _memory(x: torch.Tensor) -> int:
+def _storage_id(x: torch.Tensor) -> int:
     return int(x.untyped_storage()._cdata)
 
 
-def _mark(x: torch.Tensor) -> object:
+def _version_mark(x: torch.Tensor) -> object:
     return x._version, x.data_ptr()
 
 
-def _states(generator: torch.Generator | None = None) -> list[bytes]:
-    """Return the state of a generator, or those of the generators that all functions share."""
+def _generator_states(generator: torch.Generator | None = None) -> list[bytes]:
+    """Return the state of a generator; without one, the states of torch's default generators."""
     shared = (torch.default_generator, *torch.cuda.default_generators)
     return [each.get_state().numpy().tobytes() for each in ((generator,) if generator else shared)]
 
 
-def random(name: str) -> GradientError:
+def random_error(name: str) -> GradientError:
     """Return the error for a function that draws random numbers."""
     return GradientError.build(
         f"follow {name}",
@@ -288,7 +291,7 @@ def random(name: str) -> GradientError:
     )
 
 
-def _written(name: str) -> GradientError:
+def _write_error(name: str) -> GradientError:
     return GradientError.build(
         f"follow {name}",
         "it writes to a tensor that is not its own, and would write again when it runs for its derivative",
@@ -296,8 +299,8 @@ def _written(name: str) -> GradientError:
     )
 
 
-def changed(name: str) -> GradientError:
-    """Return the error for a derivative of a value that the function would not return now."""
+def changed_error(name: str) -> GradientError:
+    """Return the error for the derivative of a value that the function would no longer return."""
     return GradientError.build(
         f"differentiate {name}",
         "a tensor that it reads has changed since its value was computed",

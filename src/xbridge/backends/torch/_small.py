@@ -1,7 +1,7 @@
-"""One ordinary array between the host and a device, as torch's own idiom and the checks that it lacks.
+"""Move one ordinary array between the host and a device by torch's own call, with the checks that it lacks.
 
-A plan decides nothing else for such an array. So the core repeats these functions in place of a plan. What
-torch has to take part in, they leave to a plan: modes, tracing, gradients, subclasses, pending operations.
+The core calls these functions in place of a plan, once a plan has shown that it would do no more. They
+decline what torch has to take part in: modes, tracing, gradients, subclasses, pending operations.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _keys, _raw = torch._C._dispatch_keys, torch._C.DispatchKeySet.raw_repr
 
 
 def fast_to_device(device: Any, /) -> Callable[[HostArray], torch.Tensor | None] | None:
-    """Return a function that copies an ordinary array of the host to a device; complete on return.
+    """Return a function that copies an ordinary host array to a device, or returns None to decline.
 
-    A device without an index is the current one of each call. Return None if torch has no such name.
+    A device without an index is the one that is current in each call. Return None if torch has no such name.
     """
     try:
         goal = torch.device(device)
@@ -40,26 +40,30 @@ def fast_to_device(device: Any, /) -> Callable[[HostArray], torch.Tensor | None]
     from_numpy = torch.from_numpy
 
     def there(host: HostArray) -> torch.Tensor | None:
+        # NumPy's flag `carray` means aligned, writable and in C order: `from_numpy` warns of read-only
+        # arrays, and refuses negative strides. `Tensor.to` without `non_blocking` waits for its copy.
         if not host.flags.carray or host.dtype not in DTYPE_OF:
             return None
         if _is_traced() or _is_inference() or _python_dispatch._is_in_torch_dispatch_mode:
             return None
         try:
             x = from_numpy(host)
-            return x.to(goal) if host.nbytes < sizes().least else to_device(x, _place(goal))
-        except FOREIGN_ERRORS:  # another name of an integer in C; or the plan fails too, and says why
+            return x.to(goal) if host.nbytes < sizes().least else to_device(x, _indexed_device(goal))
+        except FOREIGN_ERRORS:  # an integer by its other C name; any other error comes from the plan too
             return None
 
     return there
 
 
 def fast_from_device(x: torch.Tensor, /) -> HostArray | None:
-    """Return a new array of the host of an ordinary tensor on a device, else None."""
+    """Copy an ordinary tensor on a device to a new host array; return None to decline."""
     if _is_traced() or forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
         return None
     try:
         if x.is_cpu or x.requires_grad or x.dtype not in NUMPY_OF:
             return None
+        # The dispatch keys show in one integer that no conjugate is pending and no transform wraps the
+        # tensor.
         if _raw(_keys(x)) not in bare_keys(x.device.type) or not x.is_contiguous():
             return None
         nbytes = x.nbytes
@@ -70,8 +74,8 @@ def fast_from_device(x: torch.Tensor, /) -> HostArray | None:
         return None
 
 
-def _place(goal: torch.device) -> Device:
-    """Return the name of a device, with its index."""
+def _indexed_device(goal: torch.device) -> Device:
+    """Return the name of a device with an index: that of the current device if it has none."""
     if goal.index is None:
         goal = torch.device(goal.type, getattr(torch, goal.type).current_device())
     return name_device(goal)

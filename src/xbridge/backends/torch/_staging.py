@@ -1,11 +1,11 @@
-"""Large arrays between the host and a device, piece by piece through pinned buffers.
+"""Move large arrays between the host and a device, piece by piece through pinned buffers.
 
-The calling thread and others copy the pieces. Each has a buffer of its own and uses its halves in turn: while
-the device copies one half, the thread fills or empties the other. The bytes on the host are copied by NumPy,
-which does so in the calling thread and without the interpreter's lock. Torch would start threads of OpenMP
-for each thread that copies.
+The calling thread and a crew of others copy the pieces. Each has a buffer of its own and uses its halves in
+turn: while the device copies one half, the thread fills or empties the other. NumPy copies the bytes on the
+host, in the thread that calls it and without the GIL. Torch would start OpenMP threads for each of these
+threads.
 
-The other threads stay, because to start one for each array takes longer than the copy of a few MiB. They end
+The crew stays for the next array, because starting threads takes longer than the copy of a few MiB. It ends
 after a second without work.
 """
 
@@ -35,23 +35,24 @@ Piece: TypeAlias = tuple[HostArray, torch.Tensor]
 Copy: TypeAlias = Callable[[Iterator[Piece], PinnedBuffer], None]
 
 PAGE = 1 << 21
-"""Bytes of a huge page, and the least bytes of a piece. Two threads that first write a page both clear it."""
+"""Bytes of a huge page, and the least bytes of a piece. Two threads that write to a new page would both clear
+it."""
 
-IDLE = 1.0
-"""After how many seconds without work a thread ends."""
+IDLE_SECONDS = 1.0
+"""Seconds without work after which a thread of a crew ends."""
 
 LARGE = 1 << 26
-"""Bytes from which buffers are tried first. They gain most there, and a program may move one such array."""
+"""The bytes from which buffers are tried before `Tensor.to`: a program may move just one such array."""
 
 plain_copy = np.copyto
-"""Copies values without a cast. `fill` also casts, and says nothing of what is lost."""
+"""The copy without a cast. Otherwise `fill` is used, which casts and ignores lost values."""
 
-AGAIN = 64
-"""After how many calls the slower way is tried again."""
+RETRY_CALLS = 64
+"""The number of calls after which the slower way is tried again."""
 
 
 class Crew:
-    """Threads that copy the pieces of one large array at a time, with the thread that asks."""
+    """Threads that help the calling thread to copy the pieces of a large array, one array at a time."""
 
     def __init__(self, buffers: PinnedBuffers) -> None:
         self.buffers = buffers
@@ -73,10 +74,10 @@ class Crew:
         return out
 
     def fetch(self, x: torch.Tensor) -> torch.Tensor:
-        """Copy a tensor of the device to the host, into NumPy's memory; complete on return."""
+        """Copy a tensor of the device to new host memory that NumPy has allocated; complete on return."""
         dense = x if is_dense(x) else torch.empty_like(x).copy_(x)
         host, there = np.empty(x.nbytes, np.uint8), bytes_of(dense)
-        cuts = _cuts(host, self._size(x.nbytes))
+        cuts = _cut_at_pages(host, self._size(x.nbytes))
         self._share(_fetch, [(host[a:b], there[a:b]) for a, b in pairwise(cuts)])
         bare = torch.empty(0, dtype=x.dtype, device="cpu")  # a view would share a version counter
         return bare.set_(torch.from_numpy(host).untyped_storage(), 0, dense.shape, dense.stride())
@@ -87,9 +88,10 @@ class Crew:
         return min(self.buffers.sizes.chunk // 2, max(PAGE, pages))
 
     def _share(self, copy: Copy, parts: list[Piece]) -> None:
-        """Copy all pieces, in as many threads as there are pairs of them; complete on return."""
+        """Copy all pieces, with a thread for each two of them; complete on return."""
         api, left, over = self.buffers.api, iter(parts), SimpleQueue[BaseException | None]()
-        # Only the device could begin before that. So no other thread waits for the work of this one's stream.
+        # The array may still be computed on this thread's stream. To wait for it here is simple, and costs
+        # nothing, because the copies could not begin earlier.
         api.current_stream(self.buffers.device).record_event().synchronize()
         with self._turn:
             asked, errors = 0, []
@@ -103,13 +105,13 @@ class Crew:
             raise error
 
     def _ask(self, job: Callable[[], None], n: int) -> int:
-        """Give a job to at most so many threads, and return to how many."""
+        """Give a job to at most `n` threads of the crew, and return to how many."""
         n = min(n, self.buffers.sizes.buffers - 1)
         with self._changing:
             while self._threads < n:
                 try:
                     Thread(target=self._serve, name="xbridge-copy", daemon=True).start()
-                except RuntimeError:  # there are too many, or the interpreter is at its exit
+                except RuntimeError:  # there are too many threads, or the interpreter is exiting
                     break
                 self._threads += 1
             n = max(0, min(n, self._threads))
@@ -121,7 +123,7 @@ class Crew:
         """Do jobs until there is none for a while."""
         while True:
             try:
-                job = self._jobs.get(timeout=IDLE)
+                job = self._jobs.get(timeout=IDLE_SECONDS)
             except Empty:
                 with self._changing:
                     if self._jobs.empty():
@@ -129,10 +131,10 @@ class Crew:
                         return
             else:
                 job()
-                del job  # the next one may come late, and this one has the caller's arrays
+                del job  # it holds the caller's arrays, and the next job may come late
 
     def _help(self, copy: Copy, left: Iterator[Piece], over: SimpleQueue[BaseException | None]) -> None:
-        """Copy pieces beside the thread that asks, if there is a buffer, and report to it at the end."""
+        """Copy pieces in a thread of the crew, if there is a buffer, and report the end to the caller."""
         with _Report(over):
             pinned = self.buffers.lend_at_once()
             if pinned is not None:
@@ -147,7 +149,7 @@ class Crew:
 
 
 class _Report:
-    """Puts the exception of a block into a queue at its end, or None."""
+    """A context that puts the exception of its block into a queue at the end, or None."""
 
     def __init__(self, over: SimpleQueue[BaseException | None]) -> None:
         self._over = over
@@ -198,10 +200,10 @@ def _fetch(left: Iterator[Piece], pinned: PinnedBuffer) -> None:
 
 
 class Chooser:
-    """Chooses between torch's own way and buffers, by the times of real calls.
+    """Chooses between `Tensor.to` and pinned buffers by the times of real calls.
 
-    Each way is tried once for each power of two of bytes. Then the better one is used. The other is tried
-    again after some calls if it was not much worse, because a machine may be busy.
+    For each size, rounded to a power of two, each way is tried once. Then the better one is used. The other
+    is tried again after some calls if it was not much worse, because the machine may have been busy.
     """
 
     def __init__(self) -> None:
@@ -215,25 +217,25 @@ class Chooser:
         key = way, nbytes.bit_length()
         best, calls = self._best.setdefault(key, {}), self._calls.get(key, 0)
         self._calls[key] = calls + 1
-        use = _chosen(best, calls, first=nbytes >= LARGE)
+        use = _choose_staged(best, calls, first=nbytes >= LARGE)
         begin = perf_counter()
         made = (staged if use else plain)()
         took = perf_counter() - begin
-        best[use] = min(took, 1.1 * best.get(use, took))  # what was fast once may not be so for ever
+        best[use] = min(took, 1.1 * best.get(use, took))  # a single fast call must not decide for ever
         return made
 
 
-def _chosen(best: dict[bool, float], calls: int, *, first: bool) -> bool:
-    """Return True for buffers, by the times of both ways. `first` is what is tried first."""
+def _choose_staged(best: dict[bool, float], calls: int, *, first: bool) -> bool:
+    """Return True to use buffers, by the best times of both ways. `first` is the way that is tried first."""
     if len(best) < 2:
         return not first if first in best else first
     better = best[True] < best[False]
     is_close = max(best.values()) < 2 * min(best.values())
-    return better is not (calls % AGAIN == 0 and is_close)
+    return better is not (calls % RETRY_CALLS == 0 and is_close)
 
 
-def _cuts(host: HostArray, size: int) -> list[int]:
-    """Return where pieces of new memory begin and end: within it, where huge pages do."""
+def _cut_at_pages(host: HostArray, size: int) -> list[int]:
+    """Return the offsets between pieces of new memory: those inside are boundaries of huge pages."""
     page = min(PAGE, size)
     first = -host.__array_interface__["data"][0] % page or size
     return [0, *range(min(first, len(host)), len(host), size), len(host)]
@@ -254,7 +256,7 @@ def pieces(host: HostArray, limit: int) -> Iterator[HostArray]:
 
 
 def is_dense(x: torch.Tensor) -> bool:
-    """Return True if the elements fill one piece of memory, each once."""
+    """Return True if the elements fill one block of memory without gaps or overlaps, in any order of axes."""
     return x.is_contiguous() or torch.empty_like(x, device="meta").stride() == x.stride()
 
 
@@ -266,5 +268,5 @@ def bytes_of(x: torch.Tensor) -> torch.Tensor:
 
 
 def bits_of(x: torch.Tensor) -> HostArray:
-    """Return NumPy's view of a tensor of the host, under a dtype of the same size that NumPy has."""
+    """Return NumPy's view of a host tensor, under a dtype of the same size that NumPy has."""
     return x.view(ITEMS[x.dtype]).numpy()

@@ -1,8 +1,8 @@
-"""Torch's modes, devices and streams of a thread, captured so that another thread can convert for it.
+"""Capture torch's modes, devices and streams of a thread, so that another thread can convert on its behalf.
 
-Conversions in another thread have one stream of their own on each device, so that memory is reused there.
-They wait for the caller's stream in their thread, and never on their own stream. So a conversion does not
-wait for the computation that produces the arrays of the conversion before it.
+All worker threads share one stream for each device, so that torch's allocator reuses memory of that stream.
+The wait for the caller's stream happens in the worker thread and not on the workers' stream. So a conversion
+does not wait for the computation of the arrays of an earlier conversion.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from xbridge._core.protocol import ArrayFn
 from xbridge.backends.torch._devices import accelerators
 from xbridge.errors import DeviceError
 
-_sides: dict[torch.device, Any] = {}
+_worker_streams: dict[torch.device, Any] = {}
 
-_kept = threading.local()
-"""The inference mode of a thread, which lasts as long as this reference."""
+_thread_state = threading.local()
+"""Holds the inference mode of a worker thread, which ends when the object of the mode is deleted."""
 
 
 def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
-    """Return `fn` for another thread. It runs after work that this thread has queued, and is complete."""
+    """Return `fn` for another thread. It runs after the work that this thread has queued, and is complete."""
     place, recording, mine = torch.device(device), torch.is_grad_enabled(), _current_streams()
     api = streams_of(place)
     if api is None:
@@ -36,7 +36,7 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
         reason = "a graph is being captured, and follows this one alone"
         raise DeviceError.build(action, reason, "xbridge.tree.to_backend")
     else:
-        side, asked = side_of(place), api.current_stream(place).record_event()
+        side, asked = worker_stream(place), api.current_stream(place).record_event()
 
     def in_thread(xs: list[object]) -> list[object]:
         with torch._C.DisableTorchFunctionSubclass():
@@ -50,7 +50,7 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
         with torch._C.DisableTorchFunctionSubclass():
             for y in made:
                 if isinstance(y, torch.Tensor) and y.device in mine:
-                    if y.is_conj() or y.is_neg():  # torch would do that first, and keep that memory
+                    if y.is_conj() or y.is_neg():  # torch would resolve it, and record the new memory only
                         bare = torch.empty(0, dtype=torch.uint8, device=y.device)
                         y = bare.set_(y.untyped_storage())  # noqa: PLW2901 -- of the same memory
                     y.record_stream(mine[y.device])
@@ -66,11 +66,11 @@ def queue_mark(device: Device, /) -> Callable[[], object]:
     return int if api is None else api.current_stream(place).record_event().synchronize
 
 
-def side_of(place: torch.device) -> Any:
-    """Return the stream on which other threads convert to and from a device."""
-    if place not in _sides:
-        _sides.setdefault(place, getattr(torch, place.type).Stream(place))
-    return _sides[place]
+def worker_stream(place: torch.device) -> Any:
+    """Return the stream on which worker threads convert to and from a device; made once."""
+    if place not in _worker_streams:
+        _worker_streams.setdefault(place, getattr(torch, place.type).Stream(place))
+    return _worker_streams[place]
 
 
 def thread_context() -> Callable[[], None]:
@@ -83,8 +83,8 @@ def thread_context() -> Callable[[], None]:
 
     def apply() -> None:
         if inference:
-            _kept.mode = torch.inference_mode()
-            _kept.mode.__enter__()
+            _thread_state.mode = torch.inference_mode()
+            _thread_state.mode.__enter__()
         for kind, dtype in autocast.items():
             torch.set_autocast_enabled(kind, True)  # noqa: FBT003 -- as torch has it
             torch.set_autocast_dtype(kind, dtype)
@@ -108,13 +108,13 @@ def streams_of(place: torch.device) -> Any:
 
 
 def is_captured(api: Any) -> bool:
-    """Return True if work of this thread for the device is recorded now, to run later."""
+    """Return True if a CUDA graph is being captured: work is recorded, to run later."""
     captured: bool = getattr(api, "is_current_stream_capturing", bool)()
     return captured
 
 
 def _current_streams() -> dict[torch.device, Any]:
-    """Return the stream of this thread on each device of a kind that has been started."""
+    """Return the current stream of this thread on each device whose library is initialized."""
     found = {}
     for kind in accelerators():
         api = streams_of(torch.device(kind))

@@ -1,7 +1,7 @@
-"""Transfers between the host and a device: by `Tensor.to`, through pinned buffers, or many tensors at once.
+"""Transfer tensors between the host and a device: by `Tensor.to`, through pinned buffers, or in packs.
 
-`Tensor.to` does all transfers with gradients, tracing, modes and subclasses, in which torch has to take part.
-It also does those that are too small to gain from buffers, and those of pinned memory.
+`Tensor.to` makes all transfers in which torch has to take part, because of gradients, tracing, modes or
+subclasses, and those that would gain nothing from buffers: small tensors, and those in pinned memory.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from xbridge.backends.torch._bare import bare_keys, is_bare, is_open
 from xbridge.backends.torch._packs import ALIGNMENT, VIEWS
 from xbridge.backends.torch._pinned import ITEMS, PinnedBuffers, buffers_of, sizes
 from xbridge.backends.torch._staging import Chooser, Crew, bits_of, is_dense
-from xbridge.backends.torch._unsupported import freed, readable, without_pending
+from xbridge.backends.torch._unsupported import readable, storage_fault, without_pending
 
 _crews: dict[tuple[int, torch.device], tuple[Crew, Chooser]] = {}
-"""Crews by process and device: a child of a fork does not have the threads of its parent."""
+"""Crews by process and device. The process counts because a forked child lacks the threads of its parent."""
 
-_making = lock()
+_crews_lock = lock()
 
 
 def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
@@ -47,10 +47,10 @@ def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
 
 
 def large_to_device(x: torch.Tensor, goal: torch.device, place: torch.device) -> torch.Tensor:
-    """Copy a large tensor that is nothing but its bytes, to or from a device with an index."""
-    crew, chooser = _crew(place)
+    """Copy a large plain tensor to or from a device with an index, by the faster of the two ways."""
+    crew, chooser = _crew_for(place)
     if x.is_cpu:
-        way, staged = "there", partial(_send, crew, x)
+        way, staged = "there", partial(_send_by_crew, crew, x)
     else:
         way, staged = "back", partial(crew.fetch, x)
     if not sizes().timed:
@@ -59,7 +59,7 @@ def large_to_device(x: torch.Tensor, goal: torch.device, place: torch.device) ->
 
 
 def to_device_many(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tensor]:
-    """Copy many tensors. Small ones move in one pack, with those of one dtype and layout stacked."""
+    """Copy many tensors to a device. Small ones move in packs, stacked by dtype and layout."""
     goal, limit = torch.device(device), sizes().chunk
     back = goal.type == "cpu"
     places = {x.device for x in xs if not x.is_cpu} if back else {goal}
@@ -68,7 +68,7 @@ def to_device_many(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tens
     moved: dict[int, torch.Tensor] = {}
     for i, x in enumerate(xs):
         place = x.device if back else goal
-        if x.is_cpu is not back and place in keys and is_bare(x, keys[place]) and not freed(x):
+        if x.is_cpu is not back and place in keys and is_bare(x, keys[place]) and not storage_fault(x):
             alike.setdefault((place, x.dtype, x.shape, x.stride()), []).append(i)
         else:
             moved[i] = to_device(x, device)
@@ -81,14 +81,14 @@ def to_device_many(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tens
             moved.update((i, to_device(xs[i], device)) for i in chosen)
     move = _fetch_pack if back else _send_pack
     for place, groups in together.items():
-        for pack in _packs(xs, groups, limit):
+        for pack in _make_packs(xs, groups, limit):
             chosen = [i for rows in pack for i in rows.chosen]
             moved.update(zip(chosen, move(buffers_of(place), pack), strict=True))
     return [moved[i] for i in range(len(xs))]
 
 
 def streams_to_device(nbytes: int, device: Device, /) -> bool:
-    """Return True if an array of so many bytes moves through buffers now."""
+    """Return True if an array of `nbytes` bytes moves through buffers now."""
     return nbytes >= sizes().fused and is_open(torch.device(device))
 
 
@@ -101,20 +101,20 @@ def stream_to_device(host: HostArray, device: Device, dtype: str | None = None, 
     dense = torch.empty([host.shape[axis] for axis in axes], device="meta")
     like = dense.permute([axes.index(axis) for axis in range(host.ndim)])
     out = torch.empty_strided(host.shape, like.stride(), dtype=getattr(torch, word), device=goal)
-    crew, _ = _crew(goal)
+    crew, _ = _crew_for(goal)
     return crew.send(out, host, native_dtype(word))
 
 
-def _send(crew: Crew, x: torch.Tensor) -> torch.Tensor:
-    """Copy a tensor of the host to the device of a crew; complete on return."""
+def _send_by_crew(crew: Crew, x: torch.Tensor) -> torch.Tensor:
+    """Copy a host tensor to the device of a crew; complete on return."""
     host = bits_of(x)
     return crew.send(torch.empty_like(x, device=crew.buffers.device), host, host.dtype)
 
 
-def _crew(place: torch.device) -> tuple[Crew, Chooser]:
-    """Return the threads for the large arrays of a device, and what their times have shown."""
+def _crew_for(place: torch.device) -> tuple[Crew, Chooser]:
+    """Return the threads that move large arrays of a device, and the chooser that has timed them."""
     key = getpid(), place
-    with _making:
+    with _crews_lock:
         if key not in _crews:
             _crews[key] = Crew(buffers_of(place)), Chooser()
         return _crews[key]
@@ -141,20 +141,20 @@ class PackSegment(NamedTuple):
         return memory[self.start : self.stop()].view(like.dtype).as_strided(shape, (pitch, *like.stride()))
 
     def among(self, host: HostArray) -> HostArray:
-        """Return the same in host memory, as an array of items of that size."""
+        """Return the same in host memory, as an array of integers with the size of the items."""
         like = self.xs[0]
         item = torch.empty(0, dtype=ITEMS[like.dtype], device="cpu").numpy().dtype
         shape, strides = (len(self.xs), *like.shape), [n * like.itemsize for n in like.stride()]
         return np.ndarray(shape, item, host.data, self.start, (self.pitch, *strides))
 
     def on_host(self, host: HostArray) -> Iterator[torch.Tensor]:
-        """Yield the tensors in host memory of their pack, each with a storage that ends where it does."""
+        """Yield the tensors in host memory of their pack, each with a storage of its own length."""
         rows, dtype = self.among(host), self.xs[0].dtype
         for i in range(len(self.xs)):
             yield torch.from_numpy(rows[i, ...]).view(dtype)
 
 
-def _packs(xs: list[torch.Tensor], groups: list[list[int]], limit: int) -> Iterator[list[PackSegment]]:
+def _make_packs(xs: list[torch.Tensor], groups: list[list[int]], limit: int) -> Iterator[list[PackSegment]]:
     """Yield packs of tensors. Each pack moves as one piece of memory."""
     pack: list[PackSegment] = []
     start = 0

@@ -1,7 +1,7 @@
-"""Kinds of tensors that are not values in memory, each with a hint.
+"""Recognize tensors whose memory is not their values, and give the reason and a hint for each kind.
 
-A tensor may be fake, meta, freed, wrapped by a transform or traced, and still look like any other. Torch's
-own conversions check some of these kinds and read garbage from the others. So each kind is checked here.
+A tensor may be fake, meta, freed, traced or wrapped by a transform, and still look like any other. Torch's
+own conversions refuse some of these kinds and read garbage from the others.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def not_values(x: torch.Tensor) -> tuple[str, str] | None:
         return "a tracer would bake its values into the program", hint
     if torch._C._get_dispatch_mode(modes.FAKE) is not None:
         return "a fake mode is running, which computes no values", "converting outside the mode"
-    return freed(x)
+    return storage_fault(x)
 
 
-def freed(x: torch.Tensor) -> tuple[str, str] | None:
+def storage_fault(x: torch.Tensor) -> tuple[str, str] | None:
     """Return a reason and a hint if the storage is too small for the elements, else None."""
-    # In elements, and not in bytes as in `MemoryLayout.span`: no array is made of a tensor that was freed.
+    # The arithmetic of `MemoryLayout.span`, whose caller must be sure that there is memory.
     if x.is_contiguous():
         reach = x.numel()
     else:
@@ -69,13 +69,13 @@ def freed(x: torch.Tensor) -> tuple[str, str] | None:
 
 
 def outside_storage(x: torch.Tensor) -> tuple[str, str] | None:
-    """Return a reason and a hint if torch would read beyond the storage, which it does not check itself."""
+    """Return a reason and a hint if operations would read beyond the storage, which torch does not check."""
     if is_whole(x) or torch.compiler.is_dynamo_compiling():
         return None
     inside = x
     while _functorch.is_functorch_wrapped_tensor(inside):
         inside = _functorch.get_unwrapped(inside)
-    return freed(inside) if not_memory(inside) is None else None
+    return storage_fault(inside) if not_memory(inside) is None else None
 
 
 def readable(x: torch.Tensor) -> torch.Tensor:
@@ -101,9 +101,10 @@ def is_whole(x: torch.Tensor) -> bool:
 
 
 def without_pending(x: torch.Tensor) -> torch.Tensor:
-    """Return `x` with its conjugate and its negative done, bit for bit; `x` itself if none is pending.
+    """Return `x` with a pending conjugate or negative applied, bit for bit; `x` itself if none is pending.
 
-    A GPU makes one NaN of all that it negates, so there the bits of the result are made of those of `x`.
+    A GPU replaces every NaN that it negates by one and the same. So there the bits are copied, and the sign
+    bits are flipped as integers.
     """
     done = x.resolve_conj().resolve_neg()
     if done is x or x.is_cpu or torch.compiler.is_dynamo_compiling() or is_dual(x) or not_memory(x):
@@ -122,12 +123,12 @@ def without_pending(x: torch.Tensor) -> torch.Tensor:
 
 
 def _parts(x: torch.Tensor) -> torch.Tensor:
-    """Return the real numbers of each element along one more axis."""
+    """View the real numbers of each element along an additional last axis."""
     return torch.view_as_real(x) if x.is_complex() else x.unsqueeze(-1)
 
 
 def may_require_grad(x: torch.Tensor) -> bool:
-    """Return True if autograd records a tensor, or may: a transform hides the tensor that it wraps."""
+    """Return True if autograd records a tensor, or may do so: a transform hides the tensor that it wraps."""
     if x.requires_grad or is_dual(x):
         return True
     return not torch.compiler.is_dynamo_compiling() and _functorch.is_functorch_wrapped_tensor(x)
@@ -150,7 +151,7 @@ def is_dual(x: torch.Tensor) -> bool:
 
 
 def shape_of(x: torch.Tensor) -> tuple[int, ...]:
-    """Return the shape, as far as the tensor has one."""
+    """Return the shape of a tensor; of a nested one the first axis, of an uninitialized one no axes."""
     if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
         return ()
     return (x.size(0),) if x.is_nested else tuple(x.shape)

@@ -1,7 +1,7 @@
-"""Notice conversions by torch's own calls, with the mode in which torch asks about every call of a function.
+"""Notice conversions by torch's own calls, such as `Tensor.numpy`, by a `TorchFunctionMode`.
 
-Torch asks no mode about `torch.from_numpy`, `torch.from_dlpack` and `torch.Tensor(array)`, which it does not
-dispatch, nor about what compiled code does.
+Torch does not tell the mode of `torch.from_numpy`, `torch.from_dlpack` and `torch.Tensor(array)`, which it
+does not dispatch, nor of what compiled code does.
 """
 
 from __future__ import annotations
@@ -59,5 +59,5 @@ class _Watch(TorchFunctionMode):
 
 
 def _has_no_values() -> bool:
-    """Return True for a fake mode, and for a tracer, which would trace what a row asks about an array."""
+    """Return True in a fake mode and while a tracer runs, which would trace our questions about an array."""
     return _get_tracing_state() is not None or _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None

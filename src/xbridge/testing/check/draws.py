@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from xbridge.testing._source import Recipe
 
     Drawn = tuple[str, Call]
-    """The label of the arguments, and the call."""
+    """The label of the arguments that were drawn, and the call."""
 
 _SIDES = (1, 2, 3, 5, 17)
 _INTEGERS = (-1, 40)
@@ -37,7 +37,7 @@ _SPECIAL = (np.nan, np.inf, -np.inf, -0.0)
 
 
 _OUTER = ("neg", "conj", "byte-swapped", "read-only")
-"""Properties that are put around those of memory."""
+"""Properties that are applied outside of those of memory."""
 
 
 class _OverError(unittest.SkipTest):

@@ -63,7 +63,7 @@ def calls_in_examples(f: Callable[..., Any], module: str, name: str) -> list[Arg
     try:
         setattr(place, name, record)
         np.random.default_rng = lambda seed=0: generator(seed)
-        np.random.seed(0)  # noqa: NPY002 -- likewise
+        np.random.seed(0)  # noqa: NPY002 -- examples use it
         for source in sources:
             if time.process_time() > end or len(calls) == _MOST_CALLS:
                 break
@@ -74,7 +74,7 @@ def calls_in_examples(f: Callable[..., Any], module: str, name: str) -> list[Arg
     finally:
         setattr(place, name, original)
         np.random.default_rng = generator
-        np.random.set_state(state)  # noqa: NPY002 -- likewise
+        np.random.set_state(state)  # noqa: NPY002 -- examples use it
     return calls
 
 

@@ -31,7 +31,7 @@ class Finding(NamedTuple):
     function: str
     backend: str
     problem: str
-    """Such as `raises RuntimeError`, `values` or `changes its input`."""
+    """What is wrong, such as `raises RuntimeError`, `values` or `changes its input`."""
     needed: tuple[str, ...]
     """The properties of the arrays without which the call does not fail."""
     message: str

@@ -172,13 +172,13 @@ class Limit:
         return time.process_time() > self._processor or time.monotonic() > self._clock
 
     def share(self, part: float) -> Limit:
-        """Return a limit that leaves a part of what is left of this one."""
+        """Return a limit for a part of the remaining time."""
         left = self._processor - time.process_time(), self._clock - time.monotonic()
         return Limit(left[0] * part, left[1] * part)
 
 
 class _RepeatError(Exception):
-    """The results of a function differ from call to call."""
+    """Raised if the results of a function differ from call to call."""
 
 
 class _Check:
@@ -324,7 +324,7 @@ _DOES_NOT_FAIL = "this program does not fail"
 
 
 def _run(call: Call) -> None:
-    """Call the function, whatever it returns or raises."""
+    """Call the function, and ignore what it returns or raises."""
     filled = call.fill([one.make() for one in call.recipes()])
     outcome(partial(call.f, *filled.args, **filled.kwargs))
 

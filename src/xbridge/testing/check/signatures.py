@@ -48,10 +48,10 @@ _OF_UFUNCS = {"out", "where", "casting", "order", "dtype", "subok", "signature",
 """Options of NumPy's ufuncs, which other libraries do not have."""
 
 _NO_VALUE = re.compile(r"callable|function|dict|object|module|dtype|estimator|scorer", re.IGNORECASE)
-"""Types of which no value is guessed."""
+"""Types for which no value is guessed."""
 
 _GUESSED = (2, 0.5)
-"""Values for a parameter of which nothing is known."""
+"""The values to try for a parameter of unknown type."""
 
 _AXES = ("axis", "axes", "dim")
 _MOST_CHOICES = 3
@@ -61,7 +61,7 @@ _SECONDS = 1.0
 _MOST_VARIANTS = 12
 _MOST_EXAMPLES = 4
 _LENGTHS = (4, 8, 16, 32, 64)
-"""Lengths that are tried for the arrays of an example."""
+"""The lengths to try for the arrays of an example."""
 
 _FORMS: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = (
     ("float", ((6,),)),
@@ -265,7 +265,7 @@ def _asked(word: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def fill(kind: str, shape: tuple[int, ...], turn: int) -> HostArray:
-    """Return distinct, plain values of a kind; each turn has others."""
+    """Return distinct, plain values of a kind, other ones for each `turn`."""
     size = int(np.prod(shape, dtype=int))
     numbers = np.resize(np.roll(_NUMBERS, -turn) if turn else np.array(_SORTED), size)
     if size > len(_NUMBERS):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _RANDOM = re.compile(r"rng|random|seed|generator$|key$|(n_)?resamples$")
-"""How parameters begin by which a caller controls random numbers."""
+"""The beginnings of the names of parameters that control random numbers."""
 
 _UNSAFE_NAME = re.compile(
     r"^(_|test_|set_|rand)|(^|_)(save|load|write|read|open|dump|plot|show|print|fetch|download|rvs|random|seed"
@@ -46,7 +46,7 @@ class Target(NamedTuple):
     """A function to check."""
 
     name: str
-    """Its module and name, as it is imported."""
+    """The module and the name by which it is imported."""
     function: Callable[..., Any]
     setup: tuple[str, ...] = ()
     """Statements that enable arrays of other libraries in its package."""

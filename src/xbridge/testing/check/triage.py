@@ -31,7 +31,7 @@ CLASSES = {
     "options": "an optional argument fails",
     "lazy": "a lazy array is computed, or a traced one is read",
 }
-"""The classes, those in which most findings are faults first."""
+"""The classes of findings, in the order of how many of their findings are real bugs."""
 
 OFF = ("special-values", "dtypes", "options", "lazy")
 """Classes that are shown only if they are asked for."""

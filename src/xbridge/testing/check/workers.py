@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 _PATIENCE = 15.0
-"""The number of seconds that a function may take longer than its share, and all longer than asked."""
+"""The seconds by which a function may exceed its share of the time, and a check the time that was asked."""
 
 _START = 60.0
 """The number of seconds in which a worker imports the libraries, or a module. It writes a first line then."""
@@ -57,7 +57,7 @@ else:
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 """
-"""What each process does first."""
+"""The program that each process runs first."""
 
 _BEGUN, _CHANGED = "begun", "changed"
 """What a worker writes when it begins, and when it ends because another process should continue."""

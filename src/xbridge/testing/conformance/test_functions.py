@@ -9,7 +9,7 @@ import pytest
 
 from xbridge._api import to_backend, to_numpy
 from xbridge._derive.functions import DerivableFunction, Spec, latest
-from xbridge._derive.signature import parse
+from xbridge._derive.signature import parse_signature
 from xbridge._derive.treedef import ARRAY
 from xbridge._inspect import backend_of
 from xbridge._registry.registry import get
@@ -130,7 +130,7 @@ def test_a_caller_runs_a_rule_of_another_library(backend: str, name: str) -> Non
     module = get(backend)
     if getattr(module, name) is None:
         pytest.skip(f"it has no {name}")
-    call = PlainCall(HOST, _square, signature=parse("()->()"))
+    call = PlainCall(HOST, _square, signature=parse_signature("()->()"))
     rule, x = call.rule(), _own(backend, VALUES)
     run, trace = module.run, module.trace
     made = trace(rule.key, [x], []) if name == "trace" and trace else run(rule, [x]) if run else []
@@ -145,5 +145,5 @@ def test_the_result_of_a_run_has_memory_of_its_own(backend: str) -> None:
     if run is None or get(backend).follows is None:
         pytest.skip("it does not run functions now")
     x = _own(backend, VALUES)
-    (y,) = run(PlainCall(HOST, lambda x: x, signature=parse("()->()")).rule(), [x])
+    (y,) = run(PlainCall(HOST, lambda x: x, signature=parse_signature("()->()")).rule(), [x])
     assert disjoint(memory_of(backend, y), memory_of(backend, x))

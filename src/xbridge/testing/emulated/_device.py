@@ -45,7 +45,7 @@ def device_count() -> int:
 
 
 def current_device() -> int:
-    """Return 0, the only device."""
+    """Return 0, the number of the only device."""
     return 0
 
 

@@ -176,7 +176,7 @@ def _convolution(*args: object) -> object:
 def _convolution_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: object) -> object:
     """Add the size of the bias, which the host's operator needs."""
     transposed, groups = args[3], args[5]
-    channels = weight.shape[1] * groups if transposed else weight.shape[0]  # type: ignore[operator] # theirs
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]  # type: ignore[operator] # torch's stubs are wrong
     return _anything(_aten.convolution_backward.default, grad, x, weight, [channels], *args)
 
 

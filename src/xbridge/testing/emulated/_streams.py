@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from xbridge._core.locks import freed, lock
+from xbridge._core.locks import lock, reset_in_child
 
 if TYPE_CHECKING:
     from _thread import RLock
@@ -60,19 +60,19 @@ class Event:
         self._asked = False
 
     def record(self, stream: Stream | None = None) -> None:
-        """Let the event mean all work of the stream so far."""
+        """Record the event: it now stands for all work of the stream so far."""
         self._stream = stream or current_stream()
         self._last, self._asked = self._stream._pending(-1), False
 
     def query(self) -> bool:
-        """Return True if all of it is done. The second query of an event waits for it."""
+        """Return True if all recorded work is done. The second query of an event waits for it."""
         if self._asked:
             self.synchronize()
         self._asked = True
         return self._last is None or self._last.done
 
     def synchronize(self) -> None:
-        """Wait on the host until all of it is done."""
+        """Block the host until all recorded work is done."""
         stream, last = self._stream, self._last
         while stream and last and not last.done and (work := stream._pending(0)):
             stream._finish(work)
@@ -82,7 +82,7 @@ class Event:
         return 0.0
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Let a stream wait until all of it is done; the host does not wait."""
+        """Let a stream wait for the recorded work, without blocking the host."""
         (stream or current_stream()).wait_event(self)
 
 
@@ -230,7 +230,7 @@ def delay(seconds: float) -> Iterator[None]:
     [1.0, 1.0, 1.0]
     """
     asked: Asked = SimpleQueue()
-    over = freed(threading.Event())
+    over = reset_in_child(threading.Event())
     background = threading.Thread(target=_wait_for_each, args=(asked, over), daemon=True)
     background.start()
     _delays.append((seconds, asked))

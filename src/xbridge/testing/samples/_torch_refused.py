@@ -20,7 +20,7 @@ class Wrapper(torch.Tensor):
     @staticmethod
     def __new__(cls, inner: Tensor) -> Any:  # noqa: ANN001 -- torch passes the class
         """Make one without memory."""
-        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # noqa: SLF001 -- theirs
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # noqa: SLF001 -- no public way
 
     def __init__(self, inner: Tensor) -> None:
         self.wrapped = inner

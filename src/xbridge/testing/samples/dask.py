@@ -105,7 +105,7 @@ def _of(make: Callable[[], HostArray]) -> Array:
 
 
 _WITHOUT_AXES = {"the masked constant", "a masked record", "masked, 0-d", "units, 0-d"}
-"""Dask reports plain arrays for these, so only computing them finds out."""
+"""Unsupported arrays that Dask reports as plain ones, so that only a computation shows what they are."""
 
 
 refused: dict[str, Callable[[], Array]] = {

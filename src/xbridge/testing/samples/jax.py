@@ -65,7 +65,7 @@ def _committed(values: HostArray) -> jax.Array:
 
 def _on_a_mesh(values: HostArray) -> jax.Array:
     mesh = Mesh(np.array([_first()]), ("all",))
-    return _put(_at(values, 0), NamedSharding(mesh, PartitionSpec()))  # type: ignore[no-untyped-call] # theirs
+    return _put(_at(values, 0), NamedSharding(mesh, PartitionSpec()))  # type: ignore[no-untyped-call] # JAX leaves it untyped
 
 
 def _by_columns(values: HostArray) -> jax.Array:

@@ -151,7 +151,7 @@ def _neg(values: HostArray, device: Device = CPU) -> Tensor:
 
 def _shared(values: HostArray) -> Tensor:
     """Make a tensor in host memory that other processes can map."""
-    shared: Tensor = dense(values).share_memory_()  # type: ignore[no-untyped-call] # theirs
+    shared: Tensor = dense(values).share_memory_()  # type: ignore[no-untyped-call] # torch leaves it untyped
     return shared
 
 
