@@ -396,7 +396,7 @@ def test_chooser__uses_the_faster_way(
     nbytes: int, times: dict[bool, float], chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two calls try both ways; later ones use the faster, and rarely one that was almost as fast."""
-    monkeypatch.setattr(_staging, "AGAIN", 4)
+    monkeypatch.setattr(_staging, "RETRY_CALLS", 4)
     now, used = [0.0], []
     monkeypatch.setattr(_staging, "perf_counter", lambda: now[0])
 

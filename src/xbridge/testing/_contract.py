@@ -359,7 +359,7 @@ def _find_rounding(call: Call, usual: Outcome, ulp: float) -> Difference | None:
     if any(made.error is not None for made in (*large, *small)):
         return None
     for (path, start), *moved in zip(*map(_wide_parts, (usual, *large, *small)), strict=False):
-        if any(x is None or start is None or x.shape != start.shape for _, x in moved):
+        if start is None or any(x is None or x.shape != start.shape for _, x in moved):
             continue
         with np.errstate(all="ignore"):
             slopes = [

@@ -37,7 +37,7 @@ class PlainCall:
         self.form: TreeDef = ("tuple", ("tuple", ARRAY), ("dict", (), ()))
         self.numbers: tuple[Any, ...] = ()
         self.vjp, self.jvp = vjp and UserDerivative(vjp), jvp and UserDerivative(jvp)
-        self.signature, self.result = signature, None
+        self.signature, self.result, self.device = signature, None, None
 
     def rule(self) -> DerivableFunction:
         """Return the rule of the backend."""
