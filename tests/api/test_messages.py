@@ -39,6 +39,7 @@ def placeholders() -> dict[str, str]:
     found = {
         "<backends>": ", ".join(INDEX),
         "<dtypes>": ", ".join(dtypes.DTYPES),
+        "<unhashable in a tuple>": unhashable(),
         "<or an importer>": f", or {missing[0]} where that device is" if missing else "",
     }
     if find_spec("torch"):
@@ -47,6 +48,14 @@ def placeholders() -> dict[str, str]:
         devices = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
         found["<devices of torch>"] = "only " + ", ".join(devices)
     return found
+
+
+def unhashable() -> str:
+    """What Python says of a key with an array of bytes in it, in words that depend on the version."""
+    known: dict[tuple[bytearray], None] = {}
+    with pytest.raises(TypeError) as caught:
+        known.get((bytearray(),))
+    return str(caught.value)
 
 
 def parts() -> dict[str, list[tuple[str, str]]]:
