@@ -613,6 +613,19 @@ def test_reachable_state__modules() -> None:
     assert ReachableState(lambda: module.missing).is_empty
 
 
+def test_reachable_state__assertion() -> None:
+    """An `assert`, for which pytest calls functions of its own, does not make pytest's session state."""
+
+    def checked(x: Any) -> Any:
+        assert x is not None, "no array"
+        return x
+
+    assert "@pytest_ar" in checked.__code__.co_names, "pytest does not rewrite this file"
+    state = ReachableState(checked)
+    assert state.is_empty
+    assert not state.roots & {"_pytest", "hypothesis"}
+
+
 # -- the decorator -----------------------------------------------------------------------------------
 
 

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from types import CellType
 
 _LIBRARIES = frozenset(
-    {"xbridge", "array_api_compat", *(root for entry in INDEX.values() for root in entry.roots)}
+    {
+        *("xbridge", "array_api_compat", "hypothesis", "pytest"),
+        "_pytest",  # which each function with an `assert` uses, as pytest has rewritten it
+        *(root for entry in INDEX.values() for root in entry.roots),
+    }
 )
 """Roots of packages whose state is not that of a function which uses them."""
 
