@@ -55,7 +55,7 @@ from xbridge.backends.torch._unsupported import (
 )
 from xbridge.backends.torch._unsupported import is_leaf as is_leaf
 from xbridge.backends.torch._watch import watch as watch
-from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
+from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -273,7 +273,7 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
         if min(map(len, map(_storage, xs))) < max(map(_offset, xs)) * xs[0].itemsize + reach:
             return None
         return torch.stack(xs)
-    except FOREIGN_ERRORS:  # the planned stack fails too, and explains why
+    except (RuntimeError, TypeError):  # the planned stack fails too, and explains why
         return None
 
 

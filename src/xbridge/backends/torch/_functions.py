@@ -245,7 +245,7 @@ class TorchRule(TracedFunction):
         try:
             with shared_flags(), Watch(self.call.name, a, real=True) as watch:
                 made = _pull_back(ys, select(ins, graph.xs), cotangents, again=False, keep=True)
-        except FOREIGN_ERRORS:  # a tensor of the graph was written to, for example
+        except RuntimeError:  # a tensor of the graph was written to, for example
             return None
         return None if watch.draws or watch.writes else made
 
