@@ -24,8 +24,8 @@ from xbridge.backends.torch._transfer import to_device
 _is_traced, _is_inference = torch.compiler.is_dynamo_compiling, torch.is_inference_mode_enabled
 _keys, _raw = torch._C._dispatch_keys, torch._C.DispatchKeySet.raw_repr
 
-_DECLINED = (AssertionError, RuntimeError, TypeError)
-"""What torch raises for a dtype, a device or a tensor that it does not take. Other errors are bugs."""
+DECLINED = (AssertionError, RuntimeError, TypeError)
+"""What torch and its modes raise for a dtype, a device or a tensor that they refuse. Others are bugs."""
 
 
 def fast_to_device(device: Any, /) -> Callable[[HostArray], torch.Tensor | None] | None:
@@ -51,7 +51,7 @@ def fast_to_device(device: Any, /) -> Callable[[HostArray], torch.Tensor | None]
         try:
             x = from_numpy(host)
             return x.to(goal) if host.nbytes < sizes().least else to_device(x, _indexed_device(goal))
-        except _DECLINED:  # an integer by its other C name; any other error comes from the plan too
+        except DECLINED:  # an integer by its other C name; any other error comes from the plan too
             return None
 
     return there
@@ -72,7 +72,7 @@ def fast_from_device(x: torch.Tensor, /) -> HostArray | None:
         if len(x.untyped_storage()) < x.storage_offset() * x.itemsize + nbytes:
             return None
         return (x.cpu() if nbytes < sizes().least else to_device(x, CPU)).numpy()
-    except _DECLINED:
+    except DECLINED:
         return None
 
 
