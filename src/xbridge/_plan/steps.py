@@ -63,6 +63,14 @@ class Options(NamedTuple):
     isolated: bool = False
     """True if no write to the result may reach the source, because the result goes to a foreign function."""
 
+    def ignore_layout(self) -> bool:
+        """Return True if arrays of one dtype have one plan within a library, whatever their memory.
+
+        An option that this function does not name is taken to depend on the memory, as `writable` does.
+        """
+        known = Options(self.device, self.dtype, self.copy, self.grad, self.requires_grad, self.check_loss)
+        return self == known._replace(compiled=self.compiled, unsafe=self.unsafe, isolated=self.isolated)
+
 
 class Step(NamedTuple):
     """One operation of one backend: the source's, the target's or the host's."""
