@@ -25,20 +25,21 @@ def package_of(module: str) -> str:
     return PARTS.get(top, top)
 
 
-def imported(tree: ast.AST, *, by_name: bool = False) -> set[str]:
+def imported(tree: ast.AST, *, by_name: bool = False, types: bool = False) -> set[str]:
     """Return the modules of xbridge that code imports at run time, also those that its functions import.
 
-    Imports under `if TYPE_CHECKING` do not count. With `by_name`, strings that are the name of a module do.
+    With `by_name`, strings that are the name of a module count too. With `types`, imports under
+    `if TYPE_CHECKING` do.
     """
     branches = [
         node.body
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not types
     ]
-    types = {id(inner) for body in branches for statement in body for inner in ast.walk(statement)}
+    left_out = {id(inner) for body in branches for statement in body for inner in ast.walk(statement)}
     words: list[str] = []
     for node in ast.walk(tree):
-        if id(node) in types:
+        if id(node) in left_out:
             continue
         if isinstance(node, ast.Import):
             words += [alias.name for alias in node.names]
@@ -51,10 +52,16 @@ def imported(tree: ast.AST, *, by_name: bool = False) -> set[str]:
 
 
 @cache
-def imports() -> dict[str, set[str]]:
-    """Return the modules that each module imports. The top of `xbridge` imports some late, by name."""
+def imports(*, types: bool = False) -> dict[str, set[str]]:
+    """Return the modules that each module imports, with `types` also those that only type checkers import.
+
+    The top of `xbridge` imports some late, by name.
+    """
     trees = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in FILES.items()}
-    return {module: imported(tree, by_name=module == "xbridge") - {module} for module, tree in trees.items()}
+    return {
+        module: imported(tree, by_name=module == "xbridge" and not types, types=types) - {module}
+        for module, tree in trees.items()
+    }
 
 
 def references() -> dict[str, set[str]]:

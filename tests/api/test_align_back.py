@@ -26,7 +26,7 @@ from xbridge.tree.restore import Restore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import ArrayInfo, Backend
+    from xbridge.protocol import ArrayInfo, Backend
 
 A = np.arange(3.0, dtype="f4")
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
 
 
 pytestmark = pytest.mark.usefixtures("own_registry")

@@ -21,7 +21,7 @@ pytest.importorskip("ml_dtypes")
 save_safetensors = pytest.importorskip("safetensors.numpy").save_file
 
 if TYPE_CHECKING:
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
 
 NUMPYS = ("bfloat16", *(f"float8_{kind}" for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")))
 """The dtypes that NumPy has through ml_dtypes only, so that .npy has no word for them."""

@@ -15,7 +15,7 @@ from xbridge._core.dtypes import DTYPES
 from xbridge.testing.samples import lookup
 
 if TYPE_CHECKING:
-    from xbridge._core.protocol import Array
+    from xbridge.protocol import Array
 
 pytest.importorskip("ml_dtypes")
 pytest.importorskip("torch")

@@ -13,7 +13,7 @@ pytest.importorskip("ml_dtypes")
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
 
 
 @pytest.mark.parametrize(

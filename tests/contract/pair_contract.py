@@ -24,8 +24,8 @@ from xbridge.testing.conformance._probes import byte_addresses, is_aligned, memo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xbridge._core.protocol import Array, HostArray, MemoryLayout
     from xbridge.errors import XBridgeError
+    from xbridge.protocol import Array, HostArray, MemoryLayout
     from xbridge.testing.samples.model import Sample
 
 

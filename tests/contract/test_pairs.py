@@ -45,7 +45,7 @@ from xbridge.testing.strategies._arrays import samples
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge.protocol import Array, HostArray
 
 
 def places(name: str) -> list[str]:

@@ -16,11 +16,11 @@ from exporters import Exporter
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._core.protocol import Unsupported
 from xbridge._engine import convert
 from xbridge._engine.source import resolve_source
 from xbridge._plan.steps import Options
 from xbridge._registry.registry import get
+from xbridge.protocol import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ import numpy as np
 from kit_toy import LIBRARY_DTYPES, Stone, Tile
 from kit_toy_planting import array_info, raise_
 
-from xbridge._core.protocol import Gap, Unsupported
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
+from xbridge.protocol import Gap, Unsupported
 
 if TYPE_CHECKING:
     from kit_toy_planting import Faults

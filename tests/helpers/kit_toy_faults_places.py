@@ -9,8 +9,8 @@ from kit_toy import Tile
 from kit_toy_planting import array_info, as_if_dense, same
 
 from xbridge._core.devices import CPU, Device
-from xbridge._core.protocol import Gap
 from xbridge.errors import DeviceError, OptionError
+from xbridge.protocol import Gap
 
 if TYPE_CHECKING:
     from kit_toy_planting import Faults

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kit_toy import Host
 
-    from xbridge._core.devices import Device
+    from xbridge import Device
 
 Shape = tuple[int, ...]
 

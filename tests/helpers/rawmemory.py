@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from xbridge._core.protocol import MemoryLayout
+from xbridge.protocol import MemoryLayout
 from xbridge.testing import _raw_memory
 
 Host = np.ndarray[Any, np.dtype[Any]]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
 
 
 def shell(capsys: pytest.CaptureFixture[str], *words: object) -> str:

@@ -22,8 +22,8 @@ pytest.importorskip("ml_dtypes")
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from xbridge._core.protocol import HostArray
     from xbridge._host.value_casts import Cast
+    from xbridge.protocol import HostArray
 
 Number: TypeAlias = "Fraction | float"
 """An exact number, or one of the floats -0.0, inf, -inf and nan."""

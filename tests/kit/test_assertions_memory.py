@@ -29,7 +29,7 @@ from xbridge.testing import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import ArrayInfo
+    from xbridge.protocol import ArrayInfo
 
 Host = np.ndarray[Any, np.dtype[Any]]
 

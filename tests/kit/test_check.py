@@ -23,7 +23,7 @@ import xbridge
 from xbridge._cli import main
 from xbridge.testing import _reproduction
 from xbridge.testing.check import search, signatures, stages, targets, triage, workers
-from xbridge.testing.check.findings import Finding, as_json, as_markdown, as_text, grouped
+from xbridge.testing.check.findings import Checked, Finding, as_json, as_markdown, as_text, grouped
 from xbridge.testing.check.search import check
 from xbridge.testing.check.workers import Job, check_in_workers, chosen
 
@@ -614,7 +614,7 @@ def test_check__names_functions_left_without_time(
     """Functions that were not checked, or only in part, for lack of time are named."""
     left = [one.skipped for one in check_in_workers(job("planted:middle", "planted:cut", seconds=0.0))]
     assert left == ["the time is over"] * 2
-    half = search.Checked("planted.middle", [], "", is_complete=False)
+    half = Checked("planted.middle", [], "", is_complete=False)
     monkeypatch.setattr(workers, "check_in_workers", lambda *_: iter([half]))
     assert main(["check", "planted:middle", "--backends", "numpy"]) == 0
     assert "in part, because the time was over: middle" in capsys.readouterr().out

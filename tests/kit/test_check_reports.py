@@ -30,8 +30,8 @@ from xbridge.testing.check import (
     triage,
     workers,
 )
-from xbridge.testing.check.findings import Finding
-from xbridge.testing.check.search import Checked, Options, check
+from xbridge.testing.check.findings import Checked, Finding
+from xbridge.testing.check.search import Options, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

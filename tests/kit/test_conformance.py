@@ -23,7 +23,7 @@ from xbridge.testing._gaps import MARK, promise
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
 
 __all__ = ["few_examples"]
 

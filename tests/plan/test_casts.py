@@ -9,13 +9,13 @@ from facts import GPU0, array_of, library, options, steps_of
 
 from xbridge import _host
 from xbridge._core.devices import CPU
-from xbridge._core.protocol import Gap
 from xbridge._plan.casts import choose_caster
 from xbridge._plan.rules import plan_between
 from xbridge._plan.steps import Conversion
+from xbridge.protocol import Gap
 
 if TYPE_CHECKING:
-    from xbridge._core.devices import Device
+    from xbridge import Device
 
 HERE, THERE = (CPU,), (CPU, GPU0)
 NARROW = ("float64", "float32")

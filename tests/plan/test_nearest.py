@@ -13,9 +13,9 @@ from toylib import Toy, make_backend
 import xbridge
 from xbridge import tree
 from xbridge._core.dtypes import DTYPES, category, nearest
-from xbridge._core.protocol import Unsupported
 from xbridge._host.memory import native_dtype
 from xbridge._registry.registry import get
+from xbridge.protocol import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable

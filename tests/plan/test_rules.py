@@ -9,8 +9,8 @@ from facts import GPU0, array_of, library, options, steps_of
 
 import xbridge
 from xbridge._core.devices import CPU, SHARDED, Device
-from xbridge._core.protocol import Gap
 from xbridge._plan.rules import check_destination, destination, plan_between, plan_within
+from xbridge.protocol import Gap
 
 READERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]] = {
     # the target, the array, the options: what the host does between the two libraries

@@ -93,8 +93,9 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 
 
 def test_imports__have_no_cycles() -> None:
-    """No two modules depend on each other, not even by name."""
+    """No two modules depend on each other, not even by name or for their types."""
     assert circle(floors.imports()) == []
+    assert circle(floors.imports(types=True)) == [], "one of them needs only the types of another"
     assert circle(floors.references()) == [], "one of them imports another by a string"
 
 
@@ -104,6 +105,7 @@ def test_imports__are_found_inside_functions() -> None:
     types = "if TYPE_CHECKING:\n    import xbridge._api\nelse:\n    import xbridge.tree\n"
     found = floors.imported(ast.parse(code + types))
     assert found == {"xbridge._host", "xbridge._plan.casts", "xbridge.tree"}
+    assert floors.imported(ast.parse(types), types=True) == {"xbridge._api", "xbridge.tree"}
     assert floors.imported(ast.parse("f('xbridge.tree', 'tree')"), by_name=True) == {"xbridge.tree"}
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})
 

@@ -16,8 +16,7 @@ from xbridge._cli.output import print_json
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from xbridge.testing.check.findings import Finding
-    from xbridge.testing.check.search import Checked
+    from xbridge.testing.check.findings import Checked, Finding
 
 _LONGEST = 1e9
 """The longest time limit in seconds that timers of all systems accept."""

@@ -57,7 +57,10 @@ class Exporter(Protocol):
 
 
 class Pending(Protocol):
-    """Arrays that are being moved asynchronously. If the object is deleted, the move finishes in any case."""
+    """Arrays that are being moved asynchronously. If the object is deleted, the move finishes in any case.
+
+    If the device fails, the methods raise a RuntimeError, and the arrays are moved again without it.
+    """
 
     def done(self) -> bool:
         """Return True if `result` would not wait."""

@@ -115,6 +115,8 @@ class NoRecordError(Exception):
 
 
 class _Latest(local):
+    """The form of a result, for each thread."""
+
     form: TreeDef = ARRAY
 
 
@@ -350,7 +352,7 @@ def mask_inexact(specs: Iterable[Any]) -> tuple[bool, ...]:
     return tuple(is_inexact(spec.dtype) for spec in specs)
 
 
-def refuse_given(call: Call) -> None:
+def refuse_user_derivative(call: Call) -> None:
     """Raise if the user gave a derivative for a function that its library differentiates itself."""
     for how in ("vjp", "jvp"):
         if getattr(call, how) is not None:

@@ -19,7 +19,7 @@ from xbridge._derive.functions import (
     Spec,
     latest,
     no_derivative_error,
-    refuse_given,
+    refuse_user_derivative,
     replace_chosen,
     select,
 )
@@ -88,7 +88,7 @@ class OpaqueRule(DerivableFunction):
 
 def make_opaque_rule(call: Call) -> DerivableFunction:
     """Make the rule of a function of another library."""
-    refuse_given(call)
+    refuse_user_derivative(call)
     return OpaqueRule(call, call.name)
 
 

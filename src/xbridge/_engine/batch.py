@@ -152,7 +152,7 @@ def _start_each(
     """
     reusing: dict[object, Callable[[Source], _Progress | None]] = {}
     shared = not (options.requires_grad or options.compiled or target.is_tracing())
-    shared = shared and options.writable is None
+    shared = shared and options.ignore_layout()
     recorded = False
     for given in sources:
         source = import_for(given, target, options)

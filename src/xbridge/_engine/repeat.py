@@ -65,9 +65,8 @@ _CONTAINERS = (dict, list, tuple)
 _LITERALS = (str, bytes, *NUMBERS, type(None))
 _NOT_ARRAYS = frozenset((*_CONTAINERS, *_LITERALS))
 
-_is_writable = attrgetter("flags.writeable")
-"""Tell a writable host array from a read-only one. Only `to_numpy` has the option `writable`, so only host
-arrays are asked."""
+_flags_of = attrgetter("flags.num")
+"""Return all of NumPy's flags of a host array in one integer."""
 
 _FAILURES = (XBridgeError, *FOREIGN_ERRORS)
 """The errors of a step that make a call decline. The plan that follows fails too, and explains the error.
@@ -191,8 +190,8 @@ def _find_within(backend: Backend, x: Array, plan: Plan) -> _Repetition | None:
     # `plan_graph` also says None inside a transform, whose arrays have no values that a check could read.
     if backend.autograd and (options.grad or options.requires_grad or plan.checks):
         look = look and graph and _pair_kinds(look, graph)
-    if options.writable is not None:
-        look = look and _pair_kinds(look, _is_writable)
+    if backend.name == HOST and not options.ignore_layout():
+        look = look and _pair_kinds(look, _flags_of)
     kind = look(x) if look else None
     if look is None or kind is None:
         return None

@@ -229,7 +229,7 @@ def _stacker_filler(
 
 
 def _find_leading_backend(leaves: Sequence[Array], kinds: frozenset[type]) -> Backend | None:
-    """Return the backend of the first array; None in doubt, for an array goes before a scalar."""
+    """Return the backend of the first array; None if a scalar is before it, which only a plan passes over."""
     if all(map(_is_scalar, kinds)):
         return get(HOST)
     return None if _is_scalar(type(leaves[0])) else backend_for(type(leaves[0]))
@@ -406,7 +406,7 @@ def _convert_element(
 def _stack_at_once(
     leaves: list[Array], kinds: frozenset[type], shape: tuple[int, ...], target: Backend, options: Options
 ) -> Source | None:
-    """Stack plain arrays of one dtype and shape without a description of each; None in doubt."""
+    """Stack plain arrays of one dtype and shape without a description of each; None if that is not safe."""
     if options.grad == "keep" or options.copy is False or is_observed(target):
         return None
     found = _find_stack(kinds, target, options)

@@ -352,6 +352,7 @@ def merge(seen: record, rows: str) -> None:
 
 
 def _row_key(row: RecordRow) -> tuple[str | int, ...]:
+    """Return what the conversions of a row have in common."""
     return row.file, row.line, row.source, row.target, row.avoid, row.call
 
 

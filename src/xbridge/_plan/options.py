@@ -80,6 +80,9 @@ class CallOptions(NamedTuple):
 PLAIN = CallOptions()
 """The options if none was given."""
 
+NO_OTHERS = PLAIN[CallOptions._fields.index("copy") :]
+"""The end of a key with a device and a dtype alone. Such a key stays right if an option is added."""
+
 
 def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
     """Check the options of a call. `backends` are asked first what a dtype or device object means."""

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, category, holds_every, is_inexact
 from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
-from xbridge._plan import report
+from xbridge._core.text import html_table, rich_table, table
 from xbridge._plan.reasons import CopyReason
 from xbridge.errors import XBridgeError, with_article
 
@@ -62,6 +62,14 @@ class Options(NamedTuple):
     """True for a writable result, at the price of a copy if need be; False for a read-only one."""
     isolated: bool = False
     """True if no write to the result may reach the source, because the result goes to a foreign function."""
+
+    def ignore_layout(self) -> bool:
+        """Return True if arrays of one dtype have one plan within a library, whatever their memory.
+
+        An option that this function does not name is taken to depend on the memory, as `writable` does.
+        """
+        known = Options(self.device, self.dtype, self.copy, self.grad, self.requires_grad, self.check_loss)
+        return self == known._replace(compiled=self.compiled, unsafe=self.unsafe, isolated=self.isolated)
 
 
 class Step(NamedTuple):
@@ -261,23 +269,73 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain words and numbers, for JSON."""
-        return report.as_dict(self)
+        error = self.error
+        return {
+            "source": _as_dict(self.source),
+            "target": self.target and _as_dict(self.target),
+            "backend": self.conversion.target.name,
+            "steps": [
+                {
+                    "backend": step.backend,
+                    "op": step.op,
+                    "args": [*map(str, step.args)],
+                    "nbytes": step.nbytes,
+                    "reason": step.reason,
+                }
+                for step in self.steps
+            ],
+            "shares_memory": self.shares_memory,
+            "writable": self.writable,
+            "exact": self.exact,
+            "cuts_graph": self.cuts_graph,
+            "checks": [step.action for step in self.checks],
+            "error": error and {"type": type(error).__name__, "message": str(error)},
+        }
 
     def __repr__(self) -> str:
         """Return the plan in one line."""
-        return f"<Plan: {report.line(self)}>"
+        return f"<Plan: {_description(self.source)} to {self.conversion.target.name}: {self._verdict()}>"
 
     def __str__(self) -> str:
-        """Return the plan in a few aligned lines."""
-        return report.text(self)
+        """Return aligned lines for the source, each step, the target and the verdict."""
+        return "\n".join([*table([*self._rows()], right=[2]), f"so    {self._verdict()}"])
 
     def __rich_console__(self, console: object, options: object) -> Iterator[Any]:
-        """Yield a table for rich."""
-        return report.rich(self)
+        """Yield the lines as a table for rich. The error of a refused conversion is in color."""
+        from rich.text import Text  # noqa: PLC0415 -- rich calls this
+
+        yield rich_table([*self._rows()], [2])
+        yield Text(f"so  {self._verdict()}", "bold red" if self.error else "")
 
     def _repr_html_(self) -> str:
-        """Return a table, for notebooks."""
-        return report.html(self)
+        """Return the lines as a table for notebooks. The error of a refused conversion is in color."""
+        return html_table([*self._rows(), ("so", self._verdict())], [2], "#c62828" if self.error else "")
+
+    def _verdict(self) -> str:
+        """Return the facts about the result in a few words each."""
+        if self.error:
+            return f"{type(self.error).__name__}: {self.error}"
+        facts = ["the array itself"]
+        if self.steps:
+            memory = "shares memory" if self.shares_memory else "new memory"
+            facts = [f"{memory}, {'writable' if self.writable else 'read-only'}"]
+        if not self.exact:
+            facts.append("values may change")
+        if self.conversion.info.requires_grad:
+            facts.append("the graph ends here" if self.cuts_graph else "the graph goes on")
+        facts += [f"an error if a value does not fit {step.args[0]}" for step in self.checks]
+        return "; ".join(facts)
+
+    def _rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield a row for each end and each step: its name or number, a description, the bytes and a note."""
+        yield "from", *_cells(self.source)
+        for number, step in enumerate(self.steps, 1):
+            nbytes = _format_bytes(step.nbytes) if step.copy_reason else ""
+            yield str(number), f"{step.backend} {step.action}", nbytes, step.reason
+        if self.target is None:
+            yield "to", self.conversion.target.name, "", "refused"
+        else:
+            yield "to", *_cells(self.target)
 
 
 def _add_sizes(plan: Plan) -> Iterator[Step]:
@@ -299,6 +357,26 @@ def nbytes_of(shape: tuple[int, ...], dtype: str) -> int | None:
 def is_known(shape: tuple[int, ...]) -> bool:
     """Return True if the length of every axis is known before the array is computed."""
     return not any(isinstance(n, float) for n in shape)
+
+
+def _description(end: ArrayEndpoint) -> str:
+    return f"{end.backend} {end.dtype} {end.shape} on {end.device}"
+
+
+def _cells(end: ArrayEndpoint) -> tuple[str, str, str]:
+    """Describe an array: what it is, its bytes, and if it may be written and requires grad."""
+    state = {True: "writable", False: "read-only", None: "memory unknown"}[end.writable]
+    return _description(end), _format_bytes(end.nbytes), state + ", requires grad" * end.requires_grad
+
+
+def _as_dict(end: ArrayEndpoint) -> dict[str, Any]:
+    """Return the facts as types that JSON has. An unknown length, as of a lazy array, is None."""
+    shape = [n if isinstance(n, int) else None for n in end.shape]
+    return {**end._asdict(), "shape": shape, "device": str(end.device)}
+
+
+def _format_bytes(number: int | None) -> str:
+    return "? bytes" if number is None else f"{number:,} bytes"
 
 
 def _size(shape: tuple[int, ...], bits: int) -> int | None:

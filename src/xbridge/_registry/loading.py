@@ -153,7 +153,7 @@ def find_plugins() -> dict[str, tuple[Entry, ...]]:
 
     claims: dict[str, tuple[Entry, ...]] = {}
     for package in distributions():
-        for point in _announced(package):
+        for point in _backend_entry_points(package):
             entry = Entry(point.value, (point.name,), f"pip install {package.name}", package.name)
             held = claims.get(point.name, ())
             if package.name not in [claim.package for claim in held]:  # else a second copy on `sys.path`
@@ -161,7 +161,7 @@ def find_plugins() -> dict[str, tuple[Entry, ...]]:
     return claims
 
 
-def _announced(package: Distribution) -> list[EntryPoint]:
+def _backend_entry_points(package: Distribution) -> list[EntryPoint]:
     """Return the entry points of the backends that a package announces; none if its metadata is broken."""
     try:
         return [point for point in package.entry_points if point.group == "xbridge.backends"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.locks import lock
 from xbridge._engine.batch import find_packings
-from xbridge.errors import FOREIGN_ERRORS
+from xbridge.errors import XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, ArrayFn, Backend, Pending
     from xbridge._plan.options import CallOptions
     from xbridge.tree.batch import TreeArrays
+
+_FAILURES = (RuntimeError, XBridgeError)
+"""What `Pending` raises if the device fails, or has no memory left. Other errors are bugs of a backend."""
 
 
 class Queued:
@@ -59,13 +62,13 @@ class Queued:
         """Wait. Return False if the time is over, and None if the device failed."""
         try:
             return self._pending.wait(timeout)
-        except FOREIGN_ERRORS:
+        except _FAILURES:
             return None
 
     def _arrived(self) -> Any:
         try:
             return self._restore(self._pending.result())
-        except FOREIGN_ERRORS:
+        except _FAILURES:
             return self._again()
 
 

@@ -199,10 +199,10 @@ def _by_torch(
     found = torch.autograd.grad(whole(*leaves), leaves, gs, allow_unused=True, materialize_grads=True)
     yield "the gradient", sum(map(_product, [g.resolve_conj().numpy() for g in found], tangents))
 
-    def pulled(*a: Any) -> Any:
+    def pull_back(*a: Any) -> Any:
         return torch.func.vjp(whole, *a[: len(ins)])[1](a[len(ins) :])
 
-    batched = torch.vmap(pulled)(*[torch.stack([x, x]) for x in (*ins, *gs)])
+    batched = torch.vmap(pull_back)(*[torch.stack([x, x]) for x in (*ins, *gs)])
     yield (
         "the gradient of a batch",
         sum(map(_product, [g[1].detach().resolve_conj().numpy() for g in batched], tangents)),
@@ -221,15 +221,15 @@ def _by_jax(
 
     found = {}
 
-    def pulled(*a: Any) -> Any:
+    def pull_back(*a: Any) -> Any:
         back = jax.vjp(flat, *a[: len(xs)])[1]
         # JAX's gradients are the conjugates of the adjoint.
         return [jax.numpy.conj(g) for g in back([jax.numpy.conj(c) for c in a[len(xs) :]])]
 
     with jax.enable_x64(True):  # noqa: FBT003 -- JAX takes it by position
         ins, ts, gs = ([to_backend(np.array(x), name) for x in group] for group in (xs, tangents, seeds))
-        found["the gradient"] = sum(map(_product, pulled(*ins, *gs), tangents))
-        batched = jax.vmap(pulled)(*[jax.numpy.stack([x, x]) for x in (*ins, *gs)])
+        found["the gradient"] = sum(map(_product, pull_back(*ins, *gs), tangents))
+        batched = jax.vmap(pull_back)(*[jax.numpy.stack([x, x]) for x in (*ins, *gs)])
         found["the gradient of a batch"] = sum(map(_product, [g[1] for g in batched], tangents))
         with suppress(GradientError):
             found["the tangent"] = sum(map(_product, seeds, jax.jvp(flat, ins, ts)[1]))

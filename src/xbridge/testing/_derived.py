@@ -182,10 +182,10 @@ def as_differentiable(call: Call, rtol: float | None = None) -> Call:
         else "check_grads(lambda {floating}: {}, ({floating},), order=1, modes=['rev'])"
     )
     lines = () if backend == "torch" else ("from jax.test_util import check_grads",)
-    return call._replace(by=partial(_differentiated, rtol=rtol), written=(lines, text))
+    return call._replace(by=partial(_compare_gradients, rtol=rtol), written=(lines, text))
 
 
-def _differentiated(call: Call, _run: Callable[[], Any], *, rtol: float | None) -> Difference | None:
+def _compare_gradients(call: Call, _run: Callable[[], Any], *, rtol: float | None) -> Difference | None:
     recipes = [one.without("requires_grad") for one in call.recipes()]
     floating = [one.values.dtype.kind == "f" for one in recipes]
     rng = np.random.default_rng(0)

@@ -94,7 +94,7 @@ class ReachableState:
         self._left += [(one, names) for one in objects if not issubclass(type(one), _VALUES)]
 
     def _visit_function(self, f: FunctionType) -> None:
-        names, assigned = frozenset(_names(f.__code__)), frozenset(_assigned(f.__code__))
+        names, assigned = frozenset(_names(f.__code__)), frozenset(_assigned_names(f.__code__))
         for name in assigned - f.__globals__.keys():
             self._undo.append(partial(f.__globals__.pop, name, None))
         self.is_empty &= not assigned
@@ -176,7 +176,7 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _assigned(code: CodeType) -> Iterator[str]:
+def _assigned_names(code: CodeType) -> Iterator[str]:
     """Yield the variables outside of a function that it assigns."""
     for step in dis.get_instructions(code):
         if step.opname == "STORE_GLOBAL" or (
@@ -184,7 +184,7 @@ def _assigned(code: CodeType) -> Iterator[str]:
         ):
             yield step.argval
         elif isinstance(step.argval, CodeType):
-            yield from _assigned(step.argval)
+            yield from _assigned_names(step.argval)
 
 
 def _parts(x: Any) -> Iterator[Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.devices import SHARDED
 from xbridge._core.entry_points import entry_point
 from xbridge._engine.repeat import record_tree
-from xbridge._plan.options import CallOptions
+from xbridge._plan.options import NO_OTHERS, CallOptions
 from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import are_arrays, get
 from xbridge.errors import DeviceError, OptionError, shown
@@ -63,10 +63,9 @@ class Restore:
         name, device, kind = self.array_location(to)
         named = kind if dtype is True else None if dtype is False else dtype
         place = str(device)
-        key = ("convert", name, type(result), None, place, named, None, None, None, None)
-        made = lookup(key, None)(result)
+        made = lookup(("convert", name, type(result), None, place, named, *NO_OTHERS), None)(result)
         if made is None:
-            made = lookup(("tree", name, (), None, place, named, None, None, None, None), None)(result)
+            made = lookup(("tree", name, (), None, place, named, *NO_OTHERS), None)(result)
         if made is not None:
             return made
         options = CallOptions(device=place, dtype=named)

@@ -19,7 +19,7 @@ from xbridge.backends import array_api_strict as backend  # noqa: E402 -- only w
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge.protocol import Array, HostArray
 
 NAME = "array_api_strict"
 BASE = np.arange(24.0).reshape(4, 6)

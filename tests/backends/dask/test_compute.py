@@ -18,7 +18,7 @@ from xbridge.backends.dask import _compute  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge.protocol import Array, HostArray
 
 
 def by_hand(graph: Any, keys: Any, **options: Any) -> Any:

@@ -22,7 +22,7 @@ from xbridge.backends import dask as backend  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge.protocol import Array, HostArray
 
 runs: list[tuple[int, ...]] = []
 """The shape of every chunk that was computed."""

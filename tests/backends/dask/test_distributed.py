@@ -20,7 +20,7 @@ from xbridge.backends.dask import _compute  # noqa: E402 -- only where the libra
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge.protocol import Array, HostArray
 
 runs: list[bool] = []
 """For every chunk that was computed, whether a worker did it."""

@@ -24,7 +24,7 @@ from xbridge.backends.dask import _compute  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import Array
+    from xbridge.protocol import Array
 
 CHUNKS = 64
 CALLS: dict[str, Callable[[Array], Any]] = {

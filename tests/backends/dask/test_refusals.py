@@ -19,7 +19,7 @@ from xbridge.backends import dask as backend  # noqa: E402 -- only where the lib
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
 
 
 def refusal_of(call: Callable[[], object]) -> xbridge.XBridgeError:

@@ -16,8 +16,8 @@ import pytest
 
 import xbridge
 from xbridge import Device
-from xbridge._core.protocol import ArrayInfo
 from xbridge._host.memory import finite_extremes
+from xbridge.protocol import ArrayInfo
 
 jax = pytest.importorskip("jax")
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from jax import Array
 
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
 
 LARGE = 1 << 22
 

@@ -21,7 +21,7 @@ from xbridge.testing._readonly import ReadOnlyArray
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import Array
+    from xbridge.protocol import Array
 
 NAME = "numpy_readonly"
 PLAIN = np.arange(6.0).reshape(2, 3)

@@ -208,3 +208,14 @@ def test_fast_to_numpy__declines_views_beyond_a_shrunk_storage(start: int, left:
     x = torch.arange(3.0)[start:]
     x.untyped_storage().resize_(left)
     assert get("torch").fast_to_numpy(x) is None
+
+
+def test_stack_many__bug_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A misspelt name in the fast path of lists reaches the caller, and no slower way hides it."""
+
+    def misspelt(_: object) -> Any:
+        raise NameError("name 'storge' is not defined")
+
+    monkeypatch.setattr("xbridge.backends.torch._storage", misspelt)
+    with pytest.raises(NameError, match="storge"):
+        xbridge.asarray([torch.ones(2), torch.ones(2)], backend="torch")

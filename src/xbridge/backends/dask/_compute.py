@@ -28,14 +28,7 @@ from xbridge import _host
 from xbridge._host.memory import empty, fill, native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.backends.dask._chunks import array_info, kind_of, unsupported_chunk
-from xbridge.errors import (
-    FOREIGN_ERRORS,
-    Chained,
-    UnsupportedArrayError,
-    XBridgeError,
-    index_errors,
-    of_caller,
-)
+from xbridge.errors import Chained, UnsupportedArrayError, XBridgeError, index_errors, of_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -307,7 +300,8 @@ def _fetch(waiting: dict[object, _Awaited]) -> None:
     client = next(iter(waiting.values())).future.client
     with ExitStack() as stack:
         stack.callback(_release, waiting)
-        with suppress(*FOREIGN_ERRORS):  # `secede` raises if this is not a task of a worker
+        # `secede` raises these if this is not a task of a worker, or if the task has seceded already.
+        with suppress(AttributeError, KeyError, ValueError):
             secede()  # if it is, a worker with one thread could not run the tasks that it waits for
             stack.callback(rejoin)
         for batch in as_completed([one.future for one in waiting.values()], loop=client.loop).batches():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from xbridge._derive.functions import Spec, TracedFunction, latest, refuse_given, restrict, select
+from xbridge._derive.functions import Spec, TracedFunction, latest, refuse_user_derivative, restrict, select
 from xbridge.backends.jax._inside import refuse_inside
 from xbridge.errors import OptionError
 
@@ -31,7 +31,7 @@ jax.tree_util.register_pytree_node(_Result, lambda x: (x.arrays, x.form), _Resul
 
 def rule_of(call: Call) -> DerivableFunction:
     """Make the rule of a function."""
-    refuse_given(call)
+    refuse_user_derivative(call)
 
     def flat(*xs: jax.Array) -> _Result:
         args, kwargs = call.unflatten(call.form, xs)

@@ -32,6 +32,7 @@ from xbridge.backends.torch._packs import begin_fetch as begin_fetch
 from xbridge.backends.torch._packs import begin_send as begin_send
 from xbridge.backends.torch._packs import fetch_many as fetch_many
 from xbridge.backends.torch._packs import send_many as send_many
+from xbridge.backends.torch._small import DECLINED
 from xbridge.backends.torch._small import fast_from_device as fast_from_device
 from xbridge.backends.torch._small import fast_to_device as fast_to_device
 from xbridge.backends.torch._threads import queue_mark as queue_mark
@@ -55,7 +56,7 @@ from xbridge.backends.torch._unsupported import (
 )
 from xbridge.backends.torch._unsupported import is_leaf as is_leaf
 from xbridge.backends.torch._watch import watch as watch
-from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
+from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -273,7 +274,7 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
         if min(map(len, map(_storage, xs))) < max(map(_offset, xs)) * xs[0].itemsize + reach:
             return None
         return torch.stack(xs)
-    except FOREIGN_ERRORS:  # the planned stack fails too, and explains why
+    except DECLINED:  # the planned stack fails too, and explains why
         return None
 
 

@@ -31,7 +31,7 @@ from xbridge._derive.functions import (
     get_or_make,
     latest,
     no_derivative_error,
-    refuse_given,
+    refuse_user_derivative,
     restrict,
     select,
 )
@@ -65,7 +65,7 @@ _BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException, GuardOnD
 
 def rule_of(call: Call) -> DerivableFunction:
     """Make the derivable function for a call."""
-    refuse_given(call)
+    refuse_user_derivative(call)
 
     def flat(*xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = call.unflatten(call.form, xs)
@@ -245,7 +245,7 @@ class TorchRule(TracedFunction):
         try:
             with shared_flags(), Watch(self.call.name, a, real=True) as watch:
                 made = _pull_back(ys, select(ins, graph.xs), cotangents, again=False, keep=True)
-        except FOREIGN_ERRORS:  # a tensor of the graph was written to, for example
+        except RuntimeError:  # a tensor of the graph was written to, for example
             return None
         return None if watch.draws or watch.writes else made
 

@@ -136,6 +136,8 @@ class Purity:
 
 
 class _Users:
+    """The number of threads that use dispatch modes now."""
+
     count = 0
 
 

@@ -20,10 +20,12 @@ from xbridge.backends.torch._devices import name_device
 from xbridge.backends.torch._packs import DTYPE_OF, NUMPY_OF
 from xbridge.backends.torch._pinned import sizes
 from xbridge.backends.torch._transfer import to_device
-from xbridge.errors import FOREIGN_ERRORS
 
 _is_traced, _is_inference = torch.compiler.is_dynamo_compiling, torch.is_inference_mode_enabled
 _keys, _raw = torch._C._dispatch_keys, torch._C.DispatchKeySet.raw_repr
+
+DECLINED = (AssertionError, RuntimeError, TypeError)
+"""What torch and its modes raise for a dtype, a device or a tensor that they refuse. Others are bugs."""
 
 
 def fast_to_device(device: Any, /) -> Callable[[HostArray], torch.Tensor | None] | None:
@@ -33,7 +35,7 @@ def fast_to_device(device: Any, /) -> Callable[[HostArray], torch.Tensor | None]
     """
     try:
         goal = torch.device(device)
-    except FOREIGN_ERRORS:
+    except (RuntimeError, TypeError):
         return None
     if goal.type in ("cpu", "meta"):
         return None
@@ -49,7 +51,7 @@ def fast_to_device(device: Any, /) -> Callable[[HostArray], torch.Tensor | None]
         try:
             x = from_numpy(host)
             return x.to(goal) if host.nbytes < sizes().least else to_device(x, _indexed_device(goal))
-        except FOREIGN_ERRORS:  # an integer by its other C name; any other error comes from the plan too
+        except DECLINED:  # an integer by its other C name; any other error comes from the plan too
             return None
 
     return there
@@ -70,12 +72,13 @@ def fast_from_device(x: torch.Tensor, /) -> HostArray | None:
         if len(x.untyped_storage()) < x.storage_offset() * x.itemsize + nbytes:
             return None
         return (x.cpu() if nbytes < sizes().least else to_device(x, CPU)).numpy()
-    except FOREIGN_ERRORS:
+    except DECLINED:
         return None
 
 
 def _indexed_device(goal: torch.device) -> Device:
     """Return the name of a device with an index: that of the current device if it has none."""
-    if goal.index is None:
-        goal = torch.device(goal.type, getattr(torch, goal.type).current_device())
+    api = getattr(torch, goal.type, None)
+    if goal.index is None and hasattr(api, "current_device"):
+        goal = torch.device(goal.type, api.current_device())
     return name_device(goal)

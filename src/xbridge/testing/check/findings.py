@@ -56,6 +56,21 @@ class Finding(NamedTuple):
         return " and ".join(self.needed) or PLAIN
 
 
+class Checked(NamedTuple):
+    """The result for one function."""
+
+    function: str
+    findings: list[Finding]
+    skipped: str
+    """Why it was not checked; "" if it was."""
+    is_complete: bool = True
+    """False if the time was over before all calls of it."""
+    backends: tuple[str, ...] = ()
+    """The libraries whose arrays it was called with."""
+    test: str = ""
+    """The source code of a test that makes such calls."""
+
+
 def read(stored: Iterable[dict[str, Any]]) -> list[Finding]:
     """Return the findings that reports of tests have as dicts."""
     return [Finding(**{**one, "needed": tuple(one["needed"])}) for one in stored]

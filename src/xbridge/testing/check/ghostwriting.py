@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from xbridge.testing._call import Call
     from xbridge.testing._source import Recipe
-    from xbridge.testing.check.findings import Finding
-    from xbridge.testing.check.search import Checked
+    from xbridge.testing.check.findings import Checked, Finding
     from xbridge.testing.check.targets import Target
 
 HEAD = '''\

@@ -20,8 +20,7 @@ from xbridge.testing.check.triage import CLASSES, OFF, rank, severity_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from xbridge.testing.check.findings import Finding
-    from xbridge.testing.check.search import Checked
+    from xbridge.testing.check.findings import Checked, Finding
 
 FORMATS = ("text", "json", "junit", "github")
 

@@ -21,7 +21,7 @@ from xbridge.testing._outcome import Difference, Promise, compare, first_line, o
 from xbridge.testing._reproduction import reproduction
 from xbridge.testing._source import is_described, properties_of
 from xbridge.testing.check.draws import calls_like, is_as_described, is_degenerate, run_draws
-from xbridge.testing.check.findings import Finding, name_of
+from xbridge.testing.check.findings import Checked, Finding, name_of
 from xbridge.testing.check.ghostwriting import write_test
 from xbridge.testing.check.names import begins_with, ends_with, has_word
 from xbridge.testing.check.native import library_of, on_plain_arrays, takes_only
@@ -80,21 +80,6 @@ _SETS = re.compile(r"unique|union1?d?|setdiff(1d)?|setxor(1d)?|intersect(1d)?|in
 
 
 TIME_IS_OVER = "the time is over"
-
-
-class Checked(NamedTuple):
-    """The result for one function."""
-
-    function: str
-    findings: list[Finding]
-    skipped: str
-    """Why it was not checked; "" if it was."""
-    is_complete: bool = True
-    """False if the time was over before all calls of it."""
-    backends: tuple[str, ...] = ()
-    """The libraries whose arrays it was called with."""
-    test: str = ""
-    """The source code of a test that makes such calls."""
 
 
 def check(

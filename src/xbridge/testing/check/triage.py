@@ -13,8 +13,7 @@ from xbridge.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from xbridge.testing.check.findings import Finding
-    from xbridge.testing.check.search import Checked
+    from xbridge.testing.check.findings import Checked, Finding
 
 CLASSES = {
     "crash": "it ends its process, or does not end",

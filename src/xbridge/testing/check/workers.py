@@ -29,8 +29,8 @@ from xbridge._core.locks import lock
 from xbridge._registry.registry import get, is_available, known_backends
 from xbridge.errors import OptionError
 from xbridge.testing._source import READONLY
-from xbridge.testing.check.findings import Finding, read
-from xbridge.testing.check.search import TIME_IS_OVER, Checked, Options, check
+from xbridge.testing.check.findings import Checked, Finding, read
+from xbridge.testing.check.search import TIME_IS_OVER, Options, check
 from xbridge.testing.check.targets import find_targets
 
 if TYPE_CHECKING:

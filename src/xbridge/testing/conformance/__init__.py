@@ -14,7 +14,7 @@ from xbridge.errors import MissingLibraryError
 
 try:
     import hypothesis as _hypothesis  # noqa: F401 -- reports a missing library here
-    import pytest  # noqa: F401 -- likewise
+    import pytest  # noqa: F401 -- reports a missing library here
 except ImportError as _error:
     raise MissingLibraryError.build(
         "run the conformance suite", f"{_error.name} is not installed", "pip install 'xbridge-array[testing]'"

@@ -120,7 +120,7 @@ def _wild(shape: Shape, dtype: DType) -> HostArray:
 
 
 def _in(place: Callable[[Shape, DType], HostArray]) -> Make:
-    """Return a function that stores values in such memory."""
+    """Return a function that stores values in an array that `place` allocates."""
 
     def make(values: HostArray) -> HostArray:
         array = place(values.shape, values.dtype)
