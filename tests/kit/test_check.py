@@ -336,6 +336,25 @@ def test_bases__shapes_shares_and_labels() -> None:
     assert signatures._shape("array (optional)") is None
 
 
+def test_bases__fixed_sides_definite_matrices_and_words() -> None:
+    """A side that is documented as a number is kept, and what a function needs beside arrays is guessed."""
+
+    def durations(intervals: Any, labels: Any, is_exact: bool) -> Any:
+        """Return the length of each interval.
+
+        Parameters
+        ----------
+        intervals : ndarray, shape (n, 2)
+        labels : list of str
+        """
+        start, stop = intervals.T
+        return (stop - start, len(labels[0])) if is_exact is False else None
+
+    assert next(bases(durations, {})).args[0].shape == (4, 2)
+    matrix = next(bases(np.linalg.cholesky, {})).args[0]
+    assert (matrix == matrix.T).all()
+
+
 def test_bases__list_of_arrays() -> None:
     """An argument that is a list of arrays gets two of them."""
     (pair,) = next(bases(planted.stacked, {})).args

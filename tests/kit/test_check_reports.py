@@ -345,6 +345,23 @@ def test_unsupported__most_functions_fail() -> None:
     assert triage.unsupported(checked[:1]) == {}
 
 
+def test_unsupported__most_functions_compute_in_numpy() -> None:
+    """What takes a tensor only because NumPy does has not promised another device, or a pending negation."""
+    messages = (
+        "TypeError: can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.",
+        "RuntimeError: Can't call numpy() on Tensor that has negative bit set.",
+        "RuntimeError: Expected all tensors to be on the same device",
+    )
+
+    def result(name: str, message: str) -> Checked:
+        failed = finding("device", function=name)._replace(backend="torch", message=message)
+        return Checked(name, [failed], "", backends=("numpy", "torch"))
+
+    checked = [result(*pair) for pair in zip("fgh", messages, strict=True)]
+    assert triage.unsupported(checked) == {"torch": (2, 3)}
+    assert triage.unsupported(checked[1:]) == {}
+
+
 # -- reports -------------------------------------------------------------------------------------
 
 
