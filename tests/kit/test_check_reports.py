@@ -6,6 +6,7 @@ import json
 import runpy
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
@@ -30,7 +31,7 @@ from xbridge.testing.check import (
     triage,
     workers,
 )
-from xbridge.testing.check.findings import Finding
+from xbridge.testing.check.findings import Finding, grouped
 from xbridge.testing.check.search import Checked, Options, check
 
 if TYPE_CHECKING:
@@ -360,6 +361,22 @@ def test_unsupported__most_functions_compute_in_numpy() -> None:
     checked = [result(*pair) for pair in zip("fgh", messages, strict=True)]
     assert triage.unsupported(checked) == {"torch": (2, 3)}
     assert triage.unsupported(checked[1:]) == {}
+
+
+def test_line_of_definition__of_the_package_alone() -> None:
+    """A function is where it is defined, if that is in the package, whatever is wrapped around it."""
+    f = cache(planted.in_place)
+    number = planted.in_place.__code__.co_firstlineno
+    assert shrinking.line_of_definition(f, "planted") == f"planted.py:{number}"
+    assert shrinking.line_of_definition(f, "helpers") == f"helpers/planted.py:{number}"
+    assert shrinking.line_of_definition(f, "numpy") == shrinking.line_of_definition(np.add, "numpy") == ""
+
+
+def test_grouped__lines_of_definitions_are_no_causes() -> None:
+    """One refusal in two functions is one cause, though each is defined at a line of its own."""
+    cuts = finding("derived")._replace(problem="cuts the graph", message="it has no graph")
+    two = [cuts._replace(function=name, line=f"planted.py:{n}") for n, name in enumerate("fg")]
+    assert len(grouped(two)) == 1
 
 
 # -- reports -------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class Finding(NamedTuple):
     group: str = ""
     """What the properties have in common: `dtype`, `values`, `shape`, `layout` or `device`."""
     line: str = ""
-    """The line of the library that raises, as a file and a number."""
+    """The line of the library that raises, or at which the function is defined, as a file and a number."""
     category: str = ""
     """The class of the finding, by which a check ranks it."""
 
@@ -93,7 +93,7 @@ def grouped(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
         one = group.finding
         cause: tuple[object, ...] = (one.function, one.problem, id(group))
         if one.problem.partition(" ")[0] in ("raises", "cuts", "computes"):
-            is_at_line = one.line and one.category != "layout"
+            is_at_line = one.line and one.problem.startswith("raises") and one.category != "layout"
             place = (one.line,) if is_at_line else (_NUMBER.sub("", one.message), one.group)
             cause = (one.problem, *place, one.category)
         causes.setdefault(cause, group).merge(group)
