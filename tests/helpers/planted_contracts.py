@@ -220,6 +220,27 @@ def centred_by_drawing(x: Any) -> Any:
     return x + 0 * drawn[0]
 
 
+class Kept:
+    """A ramp, as an attribute of a class."""
+
+    ramp: Any = None
+
+
+def ramped_by_class(x: Any) -> Any:
+    """Keep the last ramp for all threads in a class."""
+    if Kept.ramp is None or len(Kept.ramp) != x.shape[-1]:
+        Kept.ramp = None
+        Kept.ramp = np.arange(float(x.shape[-1]))
+    return x * Kept.ramp
+
+
+def ramped_by_new_attribute(x: Any) -> Any:
+    """Keep the first ramp in an attribute that a class did not have."""
+    if not hasattr(Kept, "first"):
+        Kept.first = np.arange(float(x.shape[-1]))  # type: ignore[attr-defined] # that is the fault
+    return x * np.resize(Kept.first, x.shape[-1]) + x.mean() * (len(Kept.first) == x.shape[-1])  # type: ignore[attr-defined] # as above
+
+
 # -- kept promises -----------------------------------------------------------------------------------
 
 _LOCK = threading.Lock()

@@ -419,7 +419,8 @@ def test_as_text__one_line_for_each_cause() -> None:
         "f and 1 more  int8, uint8  torch, jax  raises E",
         "g             int8         torch       values",
     ]
-    assert "### f and 1 more: int8, uint8 (torch, jax)\n\n```python\nf()\n# the same in g\n```" in as_markdown(findings)
+    program = "```python\nf()\n# the same in g\n```"
+    assert f"### f and 1 more: int8, uint8 (torch, jax)\n\n{program}" in as_markdown(findings)
     assert [row["backends"] for row in json.loads(as_json(findings))] == [["torch", "jax"], ["torch"]]
     assert Finding("f", "torch", "values", (), "", "").cause == "fails for plain arrays"
 

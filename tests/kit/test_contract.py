@@ -36,9 +36,17 @@ X = np.array([[0.5, 2.0, 3.0], [1e-4, 5.0, 7.0]])
 def first_use() -> Iterator[None]:
     """Let the planted functions begin without what the programs of other tests left."""
     yield
-    for kept in (planted._WINDOW, planted._SCRATCH, planted._TABLE, planted._MEANS, planted._BY_IDENTITY):
-        kept.clear()
-    for kept in (planted._DTYPED, planted._LAST_AXIS, planted._WARM, planted._SCRATCH):
+    caches: tuple[Any, ...] = (
+        planted._WINDOW,
+        planted._SCRATCH,
+        planted._TABLE,
+        planted._MEANS,
+        planted._BY_IDENTITY,
+        planted._DTYPED,
+        planted._LAST_AXIS,
+        planted._WARM,
+    )
+    for kept in caches:
         kept.clear()
     planted.ramp.cache_clear()
 
@@ -64,6 +72,8 @@ BROKEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str
     "count of calls": (planted.counted, (X,), {}, "depends on earlier calls"),
     "buffer that is returned": (planted.tripled_in_buffer, (X,), {}, "changes an earlier result"),
     "cache by identity": (planted.scaled_by_identity, (X,), {}, "depends on earlier calls"),
+    "cache of a class in threads": (planted.ramped_by_class, (X,), {}, "is not safe in threads"),
+    "first call kept in a class": (planted.ramped_by_new_attribute, (X,), {}, "depends on earlier calls"),
     "cached array that is returned": (planted.ramp_like, (X,), {}, "depends on earlier calls"),
     "cache of the first dtype": (planted.ramped_in_first_dtype, (X,), {}, "depends on earlier calls"),
     "cache of the first length": (planted.windowed_by_axes, (X,), {}, "depends on earlier calls"),
