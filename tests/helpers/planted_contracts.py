@@ -129,6 +129,118 @@ def first_row(x: Any) -> Any:
     return x - x[0] if x.ndim else x
 
 
+_BY_IDENTITY: dict[int, Any] = {}
+
+
+def scaled_by_identity(x: Any) -> Any:
+    """Keep the sum of an array, whatever is written into it."""
+    if id(x) not in _BY_IDENTITY:
+        _BY_IDENTITY[id(x)] = (x, x.sum())
+    return x / _BY_IDENTITY[id(x)][1]
+
+
+@cache
+def ramp(n: int) -> Any:
+    return np.arange(float(n))
+
+
+def ramp_like(x: Any) -> Any:
+    """Give the caller the array that the cache keeps."""
+    return ramp(x.shape[-1]), x * 2
+
+
+_DTYPED: dict[int, Any] = {}
+
+
+def ramped_in_first_dtype(x: Any) -> Any:
+    """Keep a ramp in the dtype of the first array of a length."""
+    n = x.shape[-1]
+    if n not in _DTYPED:
+        _DTYPED[n] = np.arange(n, dtype=x.dtype)
+    return x * _DTYPED[n]
+
+
+_LAST_AXIS: dict[int, Any] = {}
+
+
+def windowed_by_axes(x: Any) -> Any:
+    """Keep one window for each number of axes."""
+    kept = _LAST_AXIS.setdefault(x.ndim, np.hanning(x.shape[-1]))
+    return x * kept if kept.shape == x.shape[-1:] else x
+
+
+_WARM: list[int] = []
+
+
+def warmed_up(x: Any) -> Any:
+    """Be right at the beginning."""
+    _WARM.append(1)
+    return x + (len(_WARM) > 3)
+
+
+def shifted_in_place_if_strided(x: Any) -> Any:
+    """Write into an argument of one layout."""
+    if x.flags.c_contiguous or not x.flags.writeable:
+        return x * 2
+    x += 1
+    return x * 2 - 2
+
+
+def in_fortran_order(x: Any) -> Any:
+    """Copy an argument of one layout only."""
+    return np.asfortranarray(x)
+
+
+def in_float64(x: Any) -> Any:
+    """Copy an argument of one dtype only."""
+    return x.astype("f8", copy=False)
+
+
+def closed(x: Any) -> Any:
+    """Make the caller's array read-only."""
+    x.flags.writeable = False
+    return x * 2
+
+
+def raises_for_all(x: Any) -> Any:
+    """Change NumPy's error handling for all code that follows."""
+    np.seterr(all="raise")
+    return x * 2
+
+
+def seeded(x: Any) -> Any:
+    """Let all random numbers that follow be the same."""
+    np.random.seed(7)  # noqa: NPY002 -- that is the fault
+    return x + np.random.standard_normal(x.shape)  # noqa: NPY002 -- as above
+
+
+def centred_by_drawing(x: Any) -> Any:
+    """Use random numbers for an exact result."""
+    drawn = np.random.standard_normal(1000)  # noqa: NPY002 -- the global generator is the point
+    return x + 0 * drawn[0]
+
+
+class Kept:
+    """A ramp, as an attribute of a class."""
+
+    ramp: Any = None
+
+
+def ramped_by_class(x: Any) -> Any:
+    """Keep the last ramp for all threads in a class."""
+    if Kept.ramp is None or len(Kept.ramp) != x.shape[-1]:
+        Kept.ramp = None
+        Kept.ramp = np.arange(float(x.shape[-1]))
+    return x * Kept.ramp
+
+
+def ramped_by_new_attribute(x: Any) -> Any:
+    """Keep the first ramp in an attribute that a class did not have."""
+    if not hasattr(Kept, "first"):
+        Kept.first = np.arange(float(x.shape[-1]))  # type: ignore[attr-defined] # that is the fault
+    return x * np.resize(Kept.first, x.shape[-1]) + x.mean() * (len(Kept.first) == x.shape[-1])  # type: ignore[attr-defined] # as above
+
+
 # -- kept promises -----------------------------------------------------------------------------------
 
 _LOCK = threading.Lock()

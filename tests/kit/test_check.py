@@ -336,6 +336,25 @@ def test_bases__shapes_shares_and_labels() -> None:
     assert signatures._shape("array (optional)") is None
 
 
+def test_bases__fixed_sides_definite_matrices_and_words() -> None:
+    """A side that is documented as a number is kept, and what a function needs beside arrays is guessed."""
+
+    def durations(intervals: Any, labels: Any, is_exact: bool) -> Any:
+        """Return the length of each interval.
+
+        Parameters
+        ----------
+        intervals : ndarray, shape (n, 2)
+        labels : list of str
+        """
+        start, stop = intervals.T
+        return (stop - start, len(labels[0])) if is_exact is False else None
+
+    assert next(bases(durations, {})).args[0].shape == (4, 2)
+    matrix = next(bases(np.linalg.cholesky, {})).args[0]
+    assert (matrix == matrix.T).all()
+
+
 def test_bases__list_of_arrays() -> None:
     """An argument that is a list of arrays gets two of them."""
     (pair,) = next(bases(planted.stacked, {})).args
@@ -400,7 +419,8 @@ def test_as_text__one_line_for_each_cause() -> None:
         "f and 1 more  int8, uint8  torch, jax  raises E",
         "g             int8         torch       values",
     ]
-    assert "### f and 1 more: int8, uint8 (torch, jax)\n\n```python\nf()\n```" in as_markdown(findings)
+    program = "```python\nf()\n# the same in g\n```"
+    assert f"### f and 1 more: int8, uint8 (torch, jax)\n\n{program}" in as_markdown(findings)
     assert [row["backends"] for row in json.loads(as_json(findings))] == [["torch", "jax"], ["torch"]]
     assert Finding("f", "torch", "values", (), "", "").cause == "fails for plain arrays"
 

@@ -6,6 +6,7 @@ import json
 import runpy
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
@@ -30,7 +31,7 @@ from xbridge.testing.check import (
     triage,
     workers,
 )
-from xbridge.testing.check.findings import Checked, Finding
+from xbridge.testing.check.findings import Checked, Finding, grouped
 from xbridge.testing.check.search import Options, check
 
 if TYPE_CHECKING:
@@ -343,6 +344,48 @@ def test_unsupported__most_functions_fail() -> None:
     checked = [result("f", "torch", "jax"), result("g", "torch"), result("h")]
     assert triage.unsupported(checked) == {"torch": (2, 3)}
     assert triage.unsupported(checked[:1]) == {}
+
+
+def test_unsupported__most_functions_compute_in_numpy() -> None:
+    """What takes a tensor only because NumPy does has not promised another device, or a pending negation."""
+    messages = (
+        "TypeError: can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.",
+        "RuntimeError: Can't call numpy() on Tensor that has negative bit set.",
+        "RuntimeError: Expected all tensors to be on the same device",
+    )
+
+    def result(name: str, message: str) -> Checked:
+        failed = finding("device", function=name)._replace(backend="torch", message=message)
+        return Checked(name, [failed], "", backends=("numpy", "torch"))
+
+    checked = [result(*pair) for pair in zip("fgh", messages, strict=True)]
+    assert triage.unsupported(checked) == {"torch": (2, 3)}
+    assert triage.unsupported(checked[1:]) == {}
+
+
+def test_line_of_definition__of_the_package_alone() -> None:
+    """A function is where it is defined, if that is in the package, whatever is wrapped around it."""
+    f = cache(planted.in_place)
+    number = planted.in_place.__code__.co_firstlineno
+    assert shrinking.line_of_definition(f, "planted") == f"planted.py:{number}"
+    assert shrinking.line_of_definition(f, "helpers") == f"helpers/planted.py:{number}"
+    assert shrinking.line_of_definition(f, "numpy") == shrinking.line_of_definition(np.add, "numpy") == ""
+
+
+def test_grouped__lines_of_definitions_are_no_causes() -> None:
+    """One refusal in two functions is one cause, though each is defined at a line of its own."""
+    cuts = finding("derived")._replace(problem="cuts the graph", message="it has no graph")
+    two = [cuts._replace(function=name, line=f"planted.py:{n}") for n, name in enumerate("fg")]
+    assert len(grouped(two)) == 1
+
+
+def test_grouped__small_integers_of_a_module_are_one_cause() -> None:
+    """A module that computes in the dtype of its arguments has one line, which names all functions."""
+    wraps = finding("dtype")._replace(problem="values", category="overflow", program="f(a)")
+    names = ("m.f", "m.g", "n.f")
+    causes = [one for one, _ in grouped(wraps._replace(function=name) for name in names)]
+    assert [one.function for one in causes] == ["m.f and 1 more", "n.f"]
+    assert [one.program for one in causes] == ["f(a)\n# the same in g", "f(a)"]
 
 
 # -- reports -------------------------------------------------------------------------------------

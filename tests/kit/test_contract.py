@@ -18,6 +18,7 @@ import xbridge
 from xbridge.testing import _interleavings, assert_contract, contract
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._reachable import ReachableState, root_of
+from xbridge.testing._settings import Settings
 from xbridge.testing.strategies import arrays
 
 if TYPE_CHECKING:
@@ -35,8 +36,19 @@ X = np.array([[0.5, 2.0, 3.0], [1e-4, 5.0, 7.0]])
 def first_use() -> Iterator[None]:
     """Let the planted functions begin without what the programs of other tests left."""
     yield
-    for kept in (planted._WINDOW, planted._SCRATCH, planted._TABLE, planted._MEANS):
+    caches: tuple[Any, ...] = (
+        planted._WINDOW,
+        planted._SCRATCH,
+        planted._TABLE,
+        planted._MEANS,
+        planted._BY_IDENTITY,
+        planted._DTYPED,
+        planted._LAST_AXIS,
+        planted._WARM,
+    )
+    for kept in caches:
         kept.clear()
+    planted.ramp.cache_clear()
 
 
 def failure(f: Callable[..., Any], *args: Any, **promises: Any) -> MismatchError:
@@ -59,6 +71,19 @@ BROKEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str
     "cache of the first call": (planted.centred_by_first, (X,), {}, "depends on earlier calls"),
     "count of calls": (planted.counted, (X,), {}, "depends on earlier calls"),
     "buffer that is returned": (planted.tripled_in_buffer, (X,), {}, "changes an earlier result"),
+    "cache by identity": (planted.scaled_by_identity, (X,), {}, "depends on earlier calls"),
+    "cache of a class in threads": (planted.ramped_by_class, (X,), {}, "is not safe in threads"),
+    "first call kept in a class": (planted.ramped_by_new_attribute, (X,), {}, "depends on earlier calls"),
+    "cached array that is returned": (planted.ramp_like, (X,), {}, "depends on earlier calls"),
+    "cache of the first dtype": (planted.ramped_in_first_dtype, (X,), {}, "depends on earlier calls"),
+    "cache of the first length": (planted.windowed_by_axes, (X,), {}, "depends on earlier calls"),
+    "wrong after some calls": (planted.warmed_up, (X,), {}, "depends on earlier calls"),
+    "write in one layout": (planted.shifted_in_place_if_strided, (X,), {}, "changes its input"),
+    "alias in one layout": (planted.in_fortran_order, (X,), {"aliases": False}, "aliases an argument"),
+    "alias in one dtype": (planted.in_float64, (X.astype("f4"),), {"aliases": False}, "aliases an argument"),
+    "read-only input": (planted.closed, (X.copy(),), {}, "changes its input"),
+    "error handling": (planted.raises_for_all, (X,), {"empty": False}, "changes a setting"),
+    "seed": (planted.seeded, (X,), {}, "changes a setting"),
     "empty input": (planted.first_row, (X,), {}, "raises IndexError for empty arrays"),
 }
 """The planted fault -> the function, its arguments, its promises, and the problem that is reported."""
@@ -68,11 +93,14 @@ BROKEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str
 def test_assert_contract__broken_promise(fault: str) -> None:
     """Each fault is found without a reference, and the program of the message fails by itself."""
     f, args, promises, problem = BROKEN[fault]
+    before = Settings()
     found = failure(f, *args, **promises).finding
     assert found.problem == problem
     assert "does not fail" not in found.program
+    assert not before.changed()
     with pytest.raises((AssertionError, IndexError, KeyError, ValueError)):
         exec(found.program, {})
+    before.restore()
 
 
 @pytest.mark.parametrize("number", range(5))
@@ -93,6 +121,7 @@ def test_assert_contract__fault_is_found_with_every_seed(number: int) -> None:
         planted.doubled_in_local_scratch,
         planted.windowed_by_cache,
         planted.windowed_by_length,
+        planted.centred_by_drawing,
         np.negative,
     ],
     ids=lambda f: f.__name__,

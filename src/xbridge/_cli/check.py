@@ -187,7 +187,7 @@ def _print(checked: list[Checked], findings: list[Finding], left_out: dict[str, 
             skipped.setdefault(each.skipped, []).append(each.function.rpartition(".")[2])
     print(f"\n{len(checked) - sum(map(len, skipped.values()))} functions were checked")
     for name, (failed, count) in left_out.items():
-        print(f"{name} is left out: {failed} of {count} functions do not take plain arrays of it")
+        print(f"{name} is left out: {failed} of {count} functions refuse its arrays or compute in NumPy")
     cut = [each.function.rpartition(".")[2] for each in checked if not each.is_complete]
     if cut:
         print(f"in part, because the time was over: {', '.join(cut)}")

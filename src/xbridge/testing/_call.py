@@ -316,7 +316,7 @@ def program(call: Call, *, taken: int = 0) -> Program:
     imports += [f"from {found[0]} import {found[1]}"] if found else []
     made = [f"{name} = {one.expression()}" for name, one in zip(names, recipes, strict=True)]
     before, around = call.written
-    lines = [*call.setup, *dict.fromkeys(imports), *before, *made]
+    lines = [*call.setup, *dict.fromkeys(imports), *(line for line in before if line not in imports), *made]
     name = found[1] if found else "f"
     shown = _arguments(call, names)
     inner = f"{name}({shown})"

@@ -26,7 +26,8 @@ from xbridge.testing._interleavings import DeadlockError, Interleavings, run_alo
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._outcome import MOST_LISTED, Difference, compare, first_line, kept, outcome, parts
 from xbridge.testing._reachable import ReachableState
-from xbridge.testing._source import ON_REQUEST, literal, properties_of, read_expression
+from xbridge.testing._settings import Settings, changed_by, module_of
+from xbridge.testing._source import ON_REQUEST, literal, properties_of, read_expression, recipe_of
 from xbridge.testing._without import excluded
 
 if TYPE_CHECKING:
@@ -93,8 +94,9 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
         The dtype of every array in the result: ``"kept"`` for that of the arguments, to which NumPy promotes
         several; ``"kind"`` for one of its kind, such as any floating dtype; or a name, such as ``"bool"``.
     aliases : bool, optional
-        False if no result shares memory with an argument, True if each does. Arrays that nobody can write,
-        such as those of JAX and Dask, share memory without harm and are left out.
+        False if no result shares memory with an argument, in any layout, float32 or float64; True if each
+        does. Arrays that nobody can write, such as those of JAX and Dask, share memory without harm and are
+        left out.
     ulp : float, optional
         The largest error of floating results, in units in the last place. The function is called with the
         arguments in float32, or in the narrower dtype that they have, and in float64. Results in float64 must
@@ -114,9 +116,11 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
     empty : bool
         Whether arrays without elements are taken, if the same call with elements is.
     repeatable : bool
-        Whether a result depends on the arguments alone, not on earlier calls, and later calls leave it as it
-        is. A buffer that every call fills and returns breaks this, and so does state that is documented, such
-        as a running mean: with False, all other promises are held from the same state.
+        Whether a result depends on the arguments alone, not on earlier calls or on what is written into their
+        arrays afterwards; later calls leave it as it is; and settings of the process, such as NumPy's error
+        handling or a seed, stay as they are. A buffer that every call fills and returns breaks this, and so
+        does state that is documented, such as a running mean: with False, all other promises are held from
+        the same state.
     threads : bool
         Whether a call gives the same while another thread calls the function, if it is `repeatable`. The call
         is stopped before each of its operations in turn, while a second one runs, so a race is found every
@@ -170,7 +174,7 @@ def hold(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], p
     __tracebackhide__ = True
     check_promises(promised)
     given: list[Array] = []
-    state = ReachableState(f)
+    state, settings = ReachableState(f), Settings()
     call = Call.of(f, args, kwargs, None, {}, given)._replace(
         by=partial(_judge_result, promised=promised), state=state
     )
@@ -180,12 +184,13 @@ def hold(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], p
             return
         if found := _break(call, given, first, promised):
             raise MismatchError(call, found)
-        for trial in _trials(call, promised, state):
+        for trial in _trials(call, promised, state, settings):
             state.restore()
             if found := trial.judge():
                 raise MismatchError(trial, found)
     finally:
         state.restore()
+        settings.restore()
 
 
 def check_promises(promised: Contract) -> None:
@@ -203,13 +208,25 @@ def check_promises(promised: Contract) -> None:
             raise OptionError.build(action, reason, "raises=ValueError")
 
 
-def _trials(call: Call, promised: Contract, state: ReachableState) -> Iterator[Call]:
+def _trials(call: Call, promised: Contract, state: ReachableState, settings: Settings) -> Iterator[Call]:
     """Yield the additional calls that a contract requires, each with the function that judges it."""
     recipes, library = call.recipes(), call.promise.backend
-    others = [call, call.map(_other_values), _resized(call, lambda values: np.concatenate([values, values]))]
+    others = [call, call.map(_other_values), *(_longer(call, axis) for axis in (0, -1))]
+    retyped = [one for one in (call.map(_narrow), call.map(_widen_there)) if _dtypes(one) != _dtypes(call)]
     if promised.repeatable:
-        repeated = call._replace(options={"beside": "in a first call"})
-        yield from (repeated._replace(by=partial(_judge_repeated, other=x, state=state)) for x in others)
+        yield call._replace(by=partial(_judge_settings, settings=settings))
+        pairs = [(call, one) for one in (*others, *retyped)] + [(one, call) for one in retyped]
+        for one, other in pairs:
+            by = partial(_judge_repeated, other=other, state=state)
+            yield one._replace(by=by, options={"beside": "in a first call"})
+        if not get(library).assumes_immutable:
+            plain, other = (one.map(lambda x: x._replace(properties=())) for one in others[:2])
+            plain = plain._replace(options={"beside": "in a first call"})
+            yield plain._replace(by=partial(_judge_written, other=other, state=state))
+            yield plain._replace(by=partial(_judge_overwritten, state=state))
+    if promised.aliases is False:
+        by = partial(_judge_result, promised=Contract(aliases=False, raises=Exception))
+        yield from (one._replace(by=by) for one in retyped)
     floating = [one.values for one in recipes if is_inexact(one.values.dtype.name)]
     if promised.reference is not None:
         yield call._replace(reference=promised.reference, options={"dtype": "any"}, by=None)
@@ -221,7 +238,8 @@ def _trials(call: Call, promised: Contract, state: ReachableState) -> Iterator[C
     if promised.differentiable and library in _derived.DIFFERENTIABLE and is_smooth:
         yield _derived.as_differentiable(call)
     if promised.layouts:
-        yield from _relaid(call._replace(options={"beside": "for plain arrays"}, by=_judge_layout))
+        by = partial(_judge_layout, promised=promised._replace(aliases=promised.aliases and None))
+        yield from _relaid(call._replace(options={"beside": "for plain arrays"}, by=by))
     if promised.empty:
         yield from _emptied(call, promised)
     if promised.threads and promised.repeatable and not state.is_empty:
@@ -234,9 +252,14 @@ def _trials(call: Call, promised: Contract, state: ReachableState) -> Iterator[C
 
 def _judge_result(call: Call, run: partial[Any], *, promised: Contract) -> Difference | None:
     """Judge a call by its result alone."""
+    return _break(call, _given(run), outcome(run), promised)
+
+
+def _given(run: partial[Any]) -> list[Array]:
+    """Return the arrays among the arguments of a call."""
     arrays: list[Array] = []
     describe((run.args, run.keywords), arrays)
-    return _break(call, arrays, outcome(run), promised)
+    return arrays
 
 
 def _break(call: Call, arrays: list[Array], made: Outcome, promised: Contract) -> Difference | None:
@@ -248,6 +271,8 @@ def _break(call: Call, arrays: list[Array], made: Outcome, promised: Contract) -
         return Difference(f"raises {name}", f"{name}: {first_line(made.error)}")
     if changed := call.changed(arrays):
         return Difference("changes its input", changed)
+    if found := _break_flags(call, arrays):
+        return found
     for path, part in parts(made.result):
         owner = _resolve(part)
         if owner is None:
@@ -260,6 +285,22 @@ def _break(call: Call, arrays: list[Array], made: Outcome, promised: Contract) -
             found = found or _break_aliases(call, arrays, x, aliases=promised.aliases)
         if found:
             return found._replace(path=path, message=found.message.replace("result", f"result{path}", 1))
+    return None
+
+
+_FLAGS = {"read-only": "assert {}.flags.writeable", "requires_grad": "assert not {}.requires_grad"}
+"""Flags that a call may set on an argument, and the statement that it does not."""
+
+
+def _break_flags(call: Call, arrays: list[Array]) -> Difference | None:
+    """Find a flag of an argument that its recipe does not have."""
+    made = program(call)
+    for one, x, name in zip(call.recipes(), arrays, made.arrays, strict=True):
+        now = recipe_of(x, get(one.backend)).properties
+        for flag in {*now}.intersection(_FLAGS).difference(one.properties):
+            said = f"array {name} became {flag}"
+            lines = (f"{made.call}  # {said}", _FLAGS[flag].format(name))
+            return Difference("changes its input", said, program=lines)
     return None
 
 
@@ -445,6 +486,16 @@ def _count_ulps(a: HostArray, b: HostArray, dtype: str) -> HostArray:
     return np.where(np.isnan(errors), np.inf, errors)
 
 
+def _widen_there(one: Recipe) -> Recipe:
+    """Return the same numbers in float64, if the library has it."""
+    wide = _widen(one)
+    return wide._replace(properties=one.properties) if wide.backend == one.backend else one
+
+
+def _dtypes(call: Call) -> list[np.dtype[Any]]:
+    return [one.values.dtype for one in call.recipes()]
+
+
 # -- layouts and sizes -------------------------------------------------------------------------------
 
 
@@ -470,10 +521,13 @@ def _laid(one: Recipe, name: str) -> Recipe | None:
     return None
 
 
-def _judge_layout(call: Call, run: Callable[[], Any]) -> Difference | None:
-    """Compare a call with one on the same values in the simplest layout."""
+def _judge_layout(call: Call, run: partial[Any], *, promised: Contract) -> Difference | None:
+    """Judge the result of a call, and compare it with one on the same values in the simplest layout."""
     plain = call.map(lambda one: one._replace(properties=()))
-    made, usual = outcome(run), plain.run()
+    made = outcome(run)
+    if made.error is None and (broken := _break(call, _given(run), made, promised)):
+        return broken
+    made, usual = kept(made), plain.run()
     found = compare(made, usual, call.promise)
     is_unstable = found is not None and found.kind == "values" and _depends_on_last_bits(plain, usual)
     return None if is_unstable else found
@@ -484,26 +538,36 @@ def _depends_on_last_bits(call: Call, usual: Outcome) -> bool:
     return any(compare(call.nudged(sign).run(), usual, call.promise) is not None for sign in (1, -1))
 
 
-def _resized(call: Call, resize: Callable[[HostArray], HostArray], *, alone: bool = False) -> Call:
-    """Return a call with another length of the first array, and of others with the same one unless alone."""
+def _cleared(call: Call, *, alone: bool) -> Call:
+    """Return a call without rows of the first array, and of others of the same length unless alone."""
     recipes = call.recipes()
-    first = next((n for n, one in enumerate(recipes) if one.values.ndim), None)
-    if first is None:
-        return call
+    first = next(n for n, one in enumerate(recipes) if one.values.ndim)
     length = len(recipes[first].values)
-    sized = [
-        one.with_values(resize(one.values))
+    cleared = [
+        one.with_values(one.values[:0])
         if n == first or (not alone and one.values.shape[:1] == (length,))
         else one
         for n, one in enumerate(recipes)
     ]
-    return call.fill(sized)
+    return call.fill(cleared)
+
+
+def _longer(call: Call, axis: int) -> Call:
+    """Return a call with twice the length along the first or the last axis of the first array."""
+    sides = [one.values.shape[axis] for one in call.recipes() if one.values.ndim > -axis]
+
+    def double(one: Recipe) -> Recipe:
+        if not sides or one.values.ndim <= -axis or one.values.shape[axis] != sides[0]:
+            return one
+        return one.with_values(np.concatenate([one.values, one.values], axis))
+
+    return call.map(double)
 
 
 def _emptied(call: Call, promised: Contract) -> Iterator[Call]:
     """Yield the call with arrays without elements."""
     if any(one.values.ndim for one in call.recipes()) and all(one.values.size for one in call.recipes()):
-        both, one = (_resized(call, lambda values: values[:0], alone=alone) for alone in (False, True))
+        both, one = (_cleared(call, alone=alone) for alone in (False, True))
         yield both._replace(by=partial(_judge_empty, promised=promised, others=(one, _without_rows(call))))
 
 
@@ -549,10 +613,14 @@ def _judge_repeated(
     result = one.run()
     first = kept(result)
     another.run()
-    changed = compare(result, first, call.promise)
-    state.restore()
-    another.run()
-    found = changed or compare(one.run(), first, call.promise)
+    changed = found = compare(result, first, call.promise)
+    calls = 0
+    while found is None and calls < (1 if state.is_empty else _MOST_CALLS):
+        calls += 1
+        state.restore()
+        for _ in range(calls):
+            another.run()
+        found = compare(one.run(), first, call.promise)
     state.restore()
     if found is None:
         return None
@@ -561,8 +629,99 @@ def _judge_repeated(
         kind, lines = "changes an earlier result", [f"first = {made.call}", before.call]
         lines += _checked("first", found, made)
     else:
-        kind, lines = "depends on earlier calls", [before.call, *_checked(made.call, found, made)]
+        kind, lines = _DEPENDS, [*[before.call] * calls, *_checked(made.call, found, made)]
     return found._replace(kind=kind, program=(*_arrays_of(before), *lines))
+
+
+_DEPENDS = "depends on earlier calls"
+
+_MOST_CALLS = 3
+"""The most earlier calls, after which what a function counts or collects may make a difference."""
+
+
+def _judge_written(
+    call: Call, _run: Callable[[], Any], *, other: Call, state: ReachableState
+) -> Difference | None:
+    """Compare a call with one after another on the same arrays, which had other values then."""
+    one, another = call._replace(state=None), other._replace(state=None)
+    state.restore()
+    usual = kept(one.run())
+    state.restore()
+    arrays = [each.make() for each in other.recipes()]
+    outcome(another.bind(arrays))
+    values = [each.make() for each in call.recipes()]
+    if outcome(partial(_assign, arrays, values)).error is not None:
+        return None
+    found = compare(outcome(one.bind(arrays)), usual, call.promise)
+    state.restore()
+    if found is None:
+        return None
+    made, before = program(call), program(other, taken=len(call.recipes()))
+    names = zip(made.arrays, before.arrays, strict=True)
+    lines = [before.call, *(f"{there}[...] = {here}" for here, there in names)]
+    lines += _checked(before.call, found, made)
+    return found._replace(kind=_DEPENDS, program=(*_arrays_of(before), *lines))
+
+
+def _assign(arrays: list[Array], values: list[Array]) -> None:
+    for array, each in zip(arrays, values, strict=True):
+        array[...] = each
+
+
+def _judge_settings(call: Call, run: Callable[[], Any], *, settings: Settings) -> Difference | None:
+    """Find a setting of the process that a call changes for all other code."""
+    settings.restore()
+    found = outcome(partial(changed_by, run)).result
+    settings.restore()
+    if found is None:
+        return None
+    text, before, after = found
+    made, shown = program(call), [_cut(value) for value in (before, after)]
+    said = f"{text} was {shown[0]} and became {shown[1]}"
+    lines = (
+        f"import {module_of(text)}",
+        f"before = str({text})",
+        f"{made.call}  # {said}",
+        f"assert str({text}) == before",
+    )
+    return Difference("changes a setting", said, program=lines)
+
+
+def _cut(text: str) -> str:
+    """Return the beginning of a text in one line."""
+    short = " ".join(text.split())
+    return short if len(short) < _LONGEST_SETTING else f"{short[:_LONGEST_SETTING]}..."
+
+
+_LONGEST_SETTING = 60
+"""The most characters of a setting in a message."""
+
+
+def _judge_overwritten(call: Call, _run: Callable[[], Any], *, state: ReachableState) -> Difference | None:
+    """Compare a call with itself after its result was overwritten, as its caller may do."""
+    one = call._replace(state=None)
+    state.restore()
+    result = one.run()
+    first, before = kept(result), []
+    for path, part in parts(result.result):
+        owner = _resolve(part)
+        copied = outcome(partial(owner[0].copy, part)) if owner else None
+        if copied and outcome(partial(_assign, [part], [_OTHER])).error is None:
+            before.append((path, part, copied.result))
+    found = compare(one.run(), first, call.promise)
+    _assign([part for _, part, _ in before], [values for _, _, values in before])
+    state.restore()
+    if found is None:
+        return None
+    made = program(call)
+    lines = [f"first = {made.call}", *(f"first{path}[...] = {_OTHER}" for path, _, _ in before)]
+    said = "the result is memory that later calls read"
+    found = found._replace(message=f"{said}\n{found.message}")
+    return found._replace(kind=_DEPENDS, program=(*lines, *_checked(made.call, found, made)))
+
+
+_OTHER = 77
+"""A number that is written over results."""
 
 
 def _judge_threads(

@@ -80,6 +80,7 @@ class ReachableState:
                 self._visit_variables(vars(x), names)
         elif isinstance(x, type):
             if root_of(x.__module__) in self.roots:
+                self._undo.append(partial(_restore_class, x, dict(vars(x))))
                 self._visit_all(vars(x).values(), names)
         elif hasattr(x, "cache_clear"):
             x.cache_clear()
@@ -97,13 +98,14 @@ class ReachableState:
         names, assigned = frozenset(_names(f.__code__)), frozenset(_assigned_names(f.__code__))
         for name in assigned - f.__globals__.keys():
             self._undo.append(partial(f.__globals__.pop, name, None))
-        self.is_empty &= not assigned
+        stores_attributes = "STORE_ATTR" in _operations(f.__code__)
+        self.is_empty &= not assigned and not stores_attributes
         self._visit_variables(f.__globals__, names)
         for cell, contents in _cells(f):
             self._undo.append(partial(setattr, cell, "cell_contents", contents))
             self._left.append((contents, names))
         self._visit_all((*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()), names)
-        if vars(f):
+        if vars(f) or stores_attributes:
             self._left.append((vars(f), names))
 
     def _visit_variables(self, variables: dict[str, Any], names: frozenset[str]) -> None:
@@ -185,6 +187,21 @@ def _assigned_names(code: CodeType) -> Iterator[str]:
             yield step.argval
         elif isinstance(step.argval, CodeType):
             yield from _assigned_names(step.argval)
+
+
+def _operations(code: CodeType) -> set[str]:
+    """Return the names of the operations of a function and the functions in it."""
+    inner = [_operations(one) for one in code.co_consts if isinstance(one, CodeType)]
+    return {step.opname for step in dis.get_instructions(code)}.union(*inner)
+
+
+def _restore_class(cls: type, contents: dict[str, Any]) -> None:
+    """Give a class its former attributes."""
+    for name in vars(cls).keys() - contents.keys():
+        delattr(cls, name)
+    for name, value in contents.items():
+        if vars(cls).get(name) is not value:
+            setattr(cls, name, value)
 
 
 def _parts(x: Any) -> Iterator[Any]:

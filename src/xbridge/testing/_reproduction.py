@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from xbridge.testing._call import program
 from xbridge.testing._outcome import outcome
+from xbridge.testing._settings import Settings
 from xbridge.testing._source import is_described, read_expression
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def reproduction(call: Call, found: Difference) -> str:
     text = "\n".join(_lines(call, program(call), found))
     if call.promise.device.kind == "emu":
         return text.replace("'emu:0'", "'cuda'") + "\n# not run here: it needs an accelerator"
+    settings = Settings()
     raised = outcome(partial(exec, text, {"f": call.f})).error
+    settings.restore()
     if raised is None or (
         found.kind.startswith("raises ") and type(raised).__name__ != found.kind.split()[1]
     ):

@@ -39,7 +39,7 @@ class Finding(NamedTuple):
     group: str = ""
     """What the properties have in common: `dtype`, `values`, `shape`, `layout` or `device`."""
     line: str = ""
-    """The line of the library that raises, as a file and a number."""
+    """The line of the library that raises, or at which the function is defined, as a file and a number."""
     category: str = ""
     """The class of the finding, by which a check ranks it."""
 
@@ -92,9 +92,10 @@ def grouped(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
     """Return one finding of each cause: with all its properties and functions, and the backends that have it.
 
     An exception of one line of a library in several functions is one cause, and so is one with the same
-    message if the line is not known, or the array library refuses a layout. So is one problem of a function
-    with several properties of one group, such as dtypes, or with one property and several libraries, whose
-    messages and lines differ.
+    message if the line is not known, or the array library refuses a layout. So are small integers that wrap
+    around in several functions of a module, which computes in the dtype of its arguments. So is one problem
+    of a function with several properties of one group, such as dtypes, or with one property and several
+    libraries, whose messages and lines differ.
     """
     by_line: dict[tuple[object, ...], _Group] = {}
     for one in findings:
@@ -108,9 +109,11 @@ def grouped(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
         one = group.finding
         cause: tuple[object, ...] = (one.function, one.problem, id(group))
         if one.problem.partition(" ")[0] in ("raises", "cuts", "computes"):
-            is_at_line = one.line and one.category != "layout"
+            is_at_line = one.line and one.problem.startswith("raises") and one.category != "layout"
             place = (one.line,) if is_at_line else (_NUMBER.sub("", one.message), one.group)
             cause = (one.problem, *place, one.category)
+        elif one.category == "overflow":
+            cause = (one.problem, one.function.rpartition(".")[0], one.category)
         causes.setdefault(cause, group).merge(group)
     return [group.result() for group in causes.values()]
 
@@ -144,8 +147,13 @@ class _Group:
     def result(self) -> tuple[Finding, list[str]]:
         """Return a finding for all, and their backends."""
         first, *more = self._functions
-        name = f"{first} and {len(more)} more" if more else first
-        return self.finding._replace(function=name, needed=self.properties), list(self._backends)
+        whole = self.finding._replace(needed=self.properties)
+        if more:
+            others = f"# the same in {', '.join(name.rpartition('.')[2] for name in more)}"
+            whole = whole._replace(
+                function=f"{first} and {len(more)} more", program=f"{whole.program}\n{others}".lstrip()
+            )
+        return whole, list(self._backends)
 
 
 def _plainest(words: Iterable[str]) -> tuple[str, ...]:

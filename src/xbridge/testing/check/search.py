@@ -26,7 +26,7 @@ from xbridge.testing.check.ghostwriting import write_test
 from xbridge.testing.check.names import begins_with, ends_with, has_word
 from xbridge.testing.check.native import library_of, on_plain_arrays, takes_only
 from xbridge.testing.check.relations import namesake, negative_axes, rules
-from xbridge.testing.check.shrinking import Failure, fail, shrink
+from xbridge.testing.check.shrinking import Failure, fail, line_of_definition, shrink
 from xbridge.testing.check.signatures import Base, bases, call_plainly
 from xbridge.testing.check.stages import Stage, devices_of, exists, plain, stages, with_values
 from xbridge.testing.check.targets import declared, unsafe
@@ -288,7 +288,8 @@ class _Check:
         finding = classify(finding, is_optional=bool(label))
         self._seen.append(finding)
         if finding.category in self._options.include and _DOES_NOT_FAIL not in code:
-            self.findings.append(finding)
+            line = finding.line or line_of_definition(self._target.function, self._package)
+            self.findings.append(finding._replace(line=line))
         return True
 
     def _is_explained(self, failure: Failure, backend: str, group: str) -> bool:

@@ -6,6 +6,7 @@ fails because of its properties keeps passing without them, so that the cause st
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -52,13 +53,22 @@ def _line_of(call: Call, package: str) -> str:
     """Return the last line of a package that an exception of a call comes from."""
     filled = call.fill([one.make() for one in call.recipes()])
     error = outcome(partial(call.f, *filled.args, **filled.kwargs)).error
-    for frame in reversed(traceback.extract_tb(error.__traceback__ if error else None)):
-        _, found, rest = frame.filename.replace("\\", "/").rpartition(f"/{package}/")
-        if found:
-            return f"{package}/{rest}:{frame.lineno}"
-        if frame.filename.endswith(f"/{package}.py"):
-            return f"{package}.py:{frame.lineno}"
-    return ""
+    frames = reversed(traceback.extract_tb(error.__traceback__ if error else None))
+    return next(filter(None, (_place(one.filename, one.lineno, package) for one in frames)), "")
+
+
+def line_of_definition(f: Callable[..., Any], package: str) -> str:
+    """Return the line of a package at which a function is defined; "" if it is not defined there."""
+    code = getattr(inspect.unwrap(f), "__code__", None)
+    return _place(code.co_filename, code.co_firstlineno, package) if code else ""
+
+
+def _place(path: str, number: int | None, package: str) -> str:
+    """Return the file of a package and a line; "" for a file of another one."""
+    _, found, rest = path.replace("\\", "/").rpartition(f"/{package}/")
+    if found:
+        return f"{package}/{rest}:{number}"
+    return f"{package}.py:{number}" if path.endswith(f"/{package}.py") else ""
 
 
 def without_properties(call: Call) -> Call:

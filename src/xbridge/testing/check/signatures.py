@@ -82,6 +82,11 @@ _FORMS: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = (
     ("label", ((4, 3), (4, 3))),
     ("float", ((4, 3), (4,))),
     ("complex", ((3, 3),)),
+    ("definite", ((3, 3),)),
+    ("float", ((4,),)),
+    ("float", ((3,),)),
+    ("float", ((4, 4),)),
+    ("float", ((6, 2),)),
 )
 """What is tried for the required arrays: the kind, and the shape of the first and of the others."""
 
@@ -240,6 +245,10 @@ def _kind(parameter: inspect.Parameter, text: str, word: str) -> tuple[str, tupl
         return "array", ()
     if re.search(r"\bint(eger)?\b", text):
         return "other", (2, 1, 3)
+    if re.match(r"bool\b", hint):
+        return "other", (False, True)
+    if re.search(r"\b(list|sequence|iterable)\b.*\bstr", text):
+        return "other", (list("abcd"),)
     if re.match(r"float\b", hint) or re.search(r"\b(float|scalar|number)\b", text):
         return "other", (0.5, 2.0)
     if not hint and not text and default is parameter.empty:
@@ -279,6 +288,9 @@ def fill(kind: str, shape: tuple[int, ...], turn: int) -> HostArray:
         made = (np.arange(size) * 5 + turn + np.arange(size) // 3) % 2
     elif kind == "bool":
         made = (np.arange(size) + turn) % 3 == 0
+    elif kind == "definite":
+        square = numbers.reshape(shape)
+        made = square @ square.T + np.eye(len(square))
     elif kind == "complex":
         made = numbers + 1j * np.roll(numbers, 1)
     values: HostArray = np.ascontiguousarray(made.reshape(shape))
@@ -356,14 +368,15 @@ def _cut(x: Any, *, side: int, length: int) -> Any:
 
 
 def _forms(slots: list[Slot]) -> Iterator[tuple[str, tuple[tuple[int, ...], ...]]]:
-    """Yield the kinds and shapes to try: the documented ones first, if they differ from array to array."""
+    """Yield the kinds and shapes to try: the documented ones first, if they differ or have a fixed side."""
     required = [slot for slot in slots if slot.required and slot.kind.startswith("array")]
     if not required:
         yield from _FORMS[: bool(slots)]
         return
     sides: dict[str, int] = {}
     shapes = [tuple(_side(word, sides) for word in slot.shape or ()) for slot in required]
-    if all(shapes) and len({*shapes}) > 1:
+    is_fixed = any(word.isdigit() for slot in required for word in slot.shape or ())
+    if all(shapes) and (is_fixed or len({*shapes}) > 1):
         yield from ((kind, tuple(shapes)) for kind in ("float", "shares"))
     labels = any(slot.name.startswith(("y_", "label")) for slot in slots)
     yield from sorted(_FORMS, key=lambda form: labels and form[0] in ("int", "bool"))

@@ -6,6 +6,7 @@ most are not, because no function promises what they ask for, are off unless the
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from xbridge.errors import OptionError
@@ -111,8 +112,14 @@ def rank(finding: Finding) -> tuple[int, int, str]:
     return order, _SEVERITIES.index(severity_of(finding)), finding.function
 
 
+_IN_NUMPY = re.compile("can't (convert .* to numpy|call numpy[(][)])", re.IGNORECASE)
+"""How torch refuses to give a tensor to NumPy."""
+
+
 def unsupported(checked: Iterable[Checked]) -> dict[str, tuple[int, int]]:
-    """Return the libraries that a module does not take: most of its functions fail for plain arrays of them.
+    """Return the libraries that a module does not take: most of its functions refuse them or use NumPy.
+
+    A function that computes in NumPy takes a plain tensor by accident, and none on another device.
 
     Parameters
     ----------
@@ -126,7 +133,9 @@ def unsupported(checked: Iterable[Checked]) -> dict[str, tuple[int, int]]:
     """
     counts: dict[str, list[bool]] = {}
     for each in checked:
-        failed = {one.backend for one in each.findings if one.category == "plain"}
+        failed = {
+            one.backend for one in each.findings if one.category == "plain" or _IN_NUMPY.search(one.message)
+        }
         for name in each.backends:
             counts.setdefault(name, []).append(name in failed)
     return {
