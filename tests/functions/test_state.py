@@ -524,7 +524,7 @@ def test_aligned__varies_over_the_axes_of_a_mesh(*, weighted: bool) -> None:
 def test_aligned__has_the_gradients_of_a_mesh() -> None:
     """On four devices, what shard_map and pmap sum over devices is what the pure program of JAX sums.
 
-    Results and gradients of shard_map stay on the devices of their arguments.
+    Results and gradients stay on the devices of their arguments.
     """
     program = """
         import os
@@ -577,6 +577,13 @@ def test_aligned__has_the_gradients_of_a_mesh() -> None:
             )
             yield jax.pmap(lambda x: jax.jvp(f, (x,), (x,))[1])(x.reshape(4, 2))
             yield jax.jit(jax.grad(lambda x: f(x).sum()))(jax.device_put(x, NamedSharding(mesh, P("i"))))
+
+        there = jax.device_put(x, jax.devices()[2])
+        host = aligned(backend="torch", device="cpu")(torch.sin)
+        for f in (functions[1], host):
+            both = jax.value_and_grad(lambda x: f(x).sum())(there)
+            for found in (*both, *jax.jvp(f, (there,), (there,)), jax.vmap(f)(there)):
+                assert found.devices() == there.devices()
 
         for f in functions:
             for ours, theirs in zip(ways(f), ways(pure), strict=True):
