@@ -8,13 +8,13 @@ a module. Their version is stored with the value, so that a derivative for chang
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import cache
 from threading import local
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import TensorWeakRef
 
 from xbridge._core.locks import lock
@@ -199,7 +199,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
             self.draws.append(_generator_states(kwargs.get("generator")) if self._real else None)
         if func is torch.ops.aten.lift_fresh.default:  # of a tensor that was just made, such as from an array
             self.own(args)
-        for x in filter(self._is_foreign, tree_leaves((args, kwargs))):
+        for x in filter(self._is_foreign, _leaves((args, tuple(kwargs.values())))):
             self._foreign.add(_storage_id(x))
             if _run.inside:
                 self.inside.add(id(x))
@@ -212,7 +212,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
                     raise _write_error(self._name)
                 self._written.append(TensorWeakRef(x))
         made = func(*args, **kwargs)
-        leaves = tree_leaves(made)
+        leaves = _leaves((made,))
         self.own(leaves)
         self.made.update({id(x): TensorWeakRef(x) for x in leaves if _is_plain(x)})
         return made
@@ -221,9 +221,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         """Yield the tensors that an operation writes to."""
         if func in _BATCH_NORMS:
             yield from args[3:5] if args[5] else ()
-        for i, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                yield from tree_leaves(args[i] if i < len(args) else kwargs.get(argument.name))
+        for i, name in _written_arguments(func):
+            yield from _leaves((args[i] if i < len(args) else kwargs.get(name),))
 
     def _is_foreign(self, x: object) -> bool:
         return _is_plain(x) and _storage_id(x) not in self._own
@@ -246,6 +245,21 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
             for key, (x, found) in living.items()
             if x is not None and not (key in self.made and self.made[key]() is x)
         }
+
+
+def _leaves(xs: Sequence[Any]) -> list[Any]:
+    """Return the leaves of arguments or results of an operation, which nest in lists and tuples only."""
+    return [leaf for x in xs for leaf in (_leaves(x) if isinstance(x, (list, tuple)) else (x,))]
+
+
+@cache
+def _written_arguments(func: Any) -> list[tuple[int, str]]:
+    """Return the positions and names of the arguments that an operation writes to."""
+    return [
+        (i, argument.name)
+        for i, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
 
 
 def _draws(func: Any, args: Any, kwargs: Any) -> bool:
