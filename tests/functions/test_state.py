@@ -191,6 +191,22 @@ def test_aligned__refuses_a_write_that_no_schema_declares() -> None:
     assert mean.tolist() == [0] * 4
 
 
+@ways
+@pytest.mark.parametrize("view", [lambda x: x[1:], lambda x: x.data, lambda x: x.data[0]])
+def test_aligned__refuses_a_write_through_a_view(
+    way: Callable[[Any], Any], view: Callable[[Any], Any]
+) -> None:
+    """A view that only the function has is the memory of a tensor that outlives the call."""
+    total = torch.zeros(4, dtype=torch.float64)
+
+    def f(x: Any) -> Any:
+        y = x + total
+        view(total).add_(1)
+        return y
+
+    refused(GradientError, lambda: way(in_torch(f))(array(np.ones(4))), "writes")
+
+
 def test_aligned__refuses_a_write_to_what_it_only_read_before() -> None:
     total, learns = torch.zeros(4, dtype=torch.float64), [False]
 

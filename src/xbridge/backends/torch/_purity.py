@@ -183,7 +183,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         self.inside = set[int]()
         """The identities of tensors that the function itself read, and not a derivative of it."""
         self.made: dict[int, TensorWeakRef] = {}
-        self._written: list[TensorWeakRef] = []
+        self._written = set[int]()
+        """The storages of foreign tensors to which it wrote, perhaps through a view that is gone."""
         self.draws: list[object] = []
         """The states of the generators at each draw."""
         self.overwrites = False
@@ -205,13 +206,15 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
                 self.inside.add(id(x))
             if id(x) not in self._read or self._read[id(x)][0]() is not x:
                 self._read[id(x)] = TensorWeakRef(x), _version_mark(x)
+        written = []
         for x in filter(_has_memory, self._targets(func, args, kwargs)):
             self.overwrites |= _storage_id(x) in self._arguments
             if self._is_foreign(x):
                 if not self._real:
                     raise _write_error(self._name)
-                self._written.append(TensorWeakRef(x))
+                written.append(x)
         made = func(*args, **kwargs)
+        self._written.update(map(_storage_id, written))
         leaves = _leaves((made,))
         self.own(leaves)
         self.made.update({id(x): TensorWeakRef(x) for x in leaves if _is_plain(x)})
@@ -230,7 +233,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
     @property
     def writes(self) -> bool:
         """True if the function wrote to a tensor that it did not make."""
-        return any(x() is not None for x in self._written)
+        living = [x() for x, _ in self._read.values()] if self._written else []
+        return any(x is not None and _storage_id(x) in self._written for x in living)
 
     def refuse_writes(self) -> None:
         """Raise if the function wrote to a tensor that it did not make."""
