@@ -22,8 +22,10 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_rules, partial_eval_jaxpr_custom_rules
 from jax.sharding import PartitionSpec
 
+from xbridge._core.devices import SHARDED
 from xbridge._derive.functions import NoRecordError, Spec, latest, mask_inexact, select
 from xbridge._derive.records import NO_RECORD
+from xbridge.backends.jax._devices import device_of_sharding
 from xbridge.backends.jax._functions import conj
 from xbridge.backends.jax._inside import mark_inside
 
@@ -96,11 +98,14 @@ def _bind(primitive: Primitive, *xs: Any, **what: Any) -> Any:
     return primitive.bind(*xs, **what)  # type: ignore[no-untyped-call] # JAX leaves it untyped
 
 
-def _run(rule: DerivableFunction, xs: Arrays) -> Arrays:
-    """Run a rule now, in this thread."""
+def _run(rule: DerivableFunction, xs: Arrays, *, runs: Run | None = None) -> Arrays:
+    """Run a rule now, in this thread. Results are on the device where JAX would compute with the inputs."""
     # A Python number gets the dtype that JAX would give it, which depends on the x64 mode.
     given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
-    return rule.call.evaluate(rule, given, "jax")
+    arrays = [x for x in given if isinstance(x, jax.Array)]
+    places = [device_of_sharding(x.sharding) for x in [x for x in arrays if x.committed] or arrays]
+    device = places[0] if places and SHARDED not in places else None
+    return rule.call.evaluate(runs or rule, given, "jax", device)
 
 
 def _run_inside(
@@ -195,10 +200,7 @@ class _Recorder:
 
 def _run_recorded(*xs: Any, rule: DerivableFunction, ins: Mask) -> list[Any]:
     """Run a call with a record. The record is dropped with the array of its mark."""
-    given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
-    ys, numbers, drop = _Recorder(rule, ins).run(
-        lambda run: rule.call.evaluate(run, given, "jax"), once=False
-    )
+    ys, numbers, drop = _Recorder(rule, ins).run(lambda runs: _run(rule, xs, runs=runs), once=False)
     mark = jnp.asarray(numbers)
     if drop is not None:
         finalize(mark, drop).atexit = False

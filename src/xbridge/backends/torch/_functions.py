@@ -346,7 +346,7 @@ class TorchRule(TracedFunction):
                 )
 
     def batch_of(self, axes: tuple[int | None, ...]) -> Callable[..., Any]:
-        return torch.func.vmap(self.fn, in_dims=axes, randomness="error")
+        return torch.func.vmap(self.fn, in_dims=axes, randomness="same")
 
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         if self._gradients is not None:

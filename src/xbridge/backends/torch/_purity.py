@@ -8,13 +8,13 @@ a module. Their version is stored with the value, so that a derivative for chang
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import cache
 from threading import local
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import TensorWeakRef
 
 from xbridge._core.locks import lock
@@ -185,7 +185,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         self.inside = set[int]()
         """The identities of tensors that the function itself read, and not a derivative of it."""
         self.made: dict[int, TensorWeakRef] = {}
-        self._written: list[TensorWeakRef] = []
+        self._written = set[int]()
+        """The storages of foreign tensors to which it wrote, perhaps through a view that is gone."""
         self.draws: list[object] = []
         """The states of the generators at each draw."""
         self.overwrites = False
@@ -201,20 +202,22 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
             self.draws.append(_generator_states(kwargs.get("generator")) if self._real else None)
         if func is torch.ops.aten.lift_fresh.default:  # of a tensor that was just made, such as from an array
             self.own(args)
-        for x in filter(self._is_foreign, tree_leaves((args, kwargs))):
+        for x in filter(self._is_foreign, _leaves((args, tuple(kwargs.values())))):
             self._foreign.add(_storage_id(x))
             if _run.inside:
                 self.inside.add(id(x))
             if id(x) not in self._read or self._read[id(x)][0]() is not x:
                 self._read[id(x)] = TensorWeakRef(x), _version_mark(x)
+        written = []
         for x in filter(_has_memory, self._targets(func, args, kwargs)):
             self.overwrites |= _storage_id(x) in self._arguments
             if self._is_foreign(x):
                 if not self._real:
                     raise _write_error(self._name)
-                self._written.append(TensorWeakRef(x))
+                written.append(x)
         made = func(*args, **kwargs)
-        leaves = tree_leaves(made)
+        self._written.update(map(_storage_id, written))
+        leaves = _leaves((made,))
         self.own(leaves)
         self.made.update({id(x): TensorWeakRef(x) for x in leaves if _is_plain(x)})
         return made
@@ -223,9 +226,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         """Yield the tensors that an operation writes to."""
         if func in _BATCH_NORMS:
             yield from args[3:5] if args[5] else ()
-        for i, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                yield from tree_leaves(args[i] if i < len(args) else kwargs.get(argument.name))
+        for i, name in _written_arguments(func):
+            yield from _leaves((args[i] if i < len(args) else kwargs.get(name),))
 
     def _is_foreign(self, x: object) -> bool:
         return _is_plain(x) and _storage_id(x) not in self._own
@@ -233,7 +235,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
     @property
     def writes(self) -> bool:
         """True if the function wrote to a tensor that it did not make."""
-        return any(x() is not None for x in self._written)
+        living = [x() for x, _ in self._read.values()] if self._written else []
+        return any(x is not None and _storage_id(x) in self._written for x in living)
 
     def refuse_writes(self) -> None:
         """Raise if the function wrote to a tensor that it did not make."""
@@ -248,6 +251,21 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
             for key, (x, found) in living.items()
             if x is not None and not (key in self.made and self.made[key]() is x)
         }
+
+
+def _leaves(xs: Sequence[Any]) -> list[Any]:
+    """Return the leaves of arguments or results of an operation, which nest in lists and tuples only."""
+    return [leaf for x in xs for leaf in (_leaves(x) if isinstance(x, (list, tuple)) else (x,))]
+
+
+@cache
+def _written_arguments(func: Any) -> list[tuple[int, str]]:
+    """Return the positions and names of the arguments that an operation writes to."""
+    return [
+        (i, argument.name)
+        for i, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
 
 
 def _draws(func: Any, args: Any, kwargs: Any) -> bool:
