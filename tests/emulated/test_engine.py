@@ -408,10 +408,47 @@ def test_chooser__uses_the_faster_way(
 
         return run
 
-    chooser = _staging.Chooser()
+    chooser = _staging.Chooser(_pinned.buffers_of(torch.device(DEVICE)))
     for _ in chosen:
         chooser.run("there", nbytes, way(False), way(True))
     assert "".join(used) == chosen
+
+
+def test_chooser__ignores_the_time_of_pinning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first use of the buffers, which pins them, does not make them the slower way for ever."""
+    use_sizes(monkeypatch, SIZES)
+    now, buffers = [0.0], _pinned.buffers_of(torch.device(DEVICE))
+    monkeypatch.setattr(_staging, "perf_counter", lambda: now[0])
+
+    def plain() -> torch.Tensor:
+        now[0] += 1.5
+        return torch.zeros(1)
+
+    def staged() -> torch.Tensor:
+        before = buffers.pinned
+        buffers.give_back(buffers.lend())
+        now[0] += 1.0 if buffers.pinned == before else 60.0
+        return torch.ones(1)
+
+    chooser = _staging.Chooser(buffers)
+    used = [chooser.run("there", 8, plain, staged).item() for _ in range(6)]
+    assert used == [0, 1, 1, 1, 1, 1]
+    assert now == [1.5 + 60.0 + 4.0]
+
+
+def test_chooser__ignores_the_time_of_queued_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock starts when the device has finished what was queued before the call."""
+    use_sizes(monkeypatch, SIZES._replace(timed=True))
+    x = torch.arange(6, device=KIND) + 1
+    asked, done = api.current_stream().record_event(), list[bool]()
+
+    def clock() -> float:
+        done.append(bool(done) or asked.query())
+        return 0.0
+
+    monkeypatch.setattr(_staging, "perf_counter", clock)
+    assert _transfer.to_device(x, xbridge.Device("cpu")).tolist() == [1, 2, 3, 4, 5, 6]
+    assert done[0]
 
 
 def test_chooser__decides_by_size_and_direction(monkeypatch: pytest.MonkeyPatch) -> None:

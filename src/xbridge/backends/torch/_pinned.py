@@ -118,6 +118,8 @@ class PinnedBuffers:
         self.device: torch.device = device
         self.sizes: Sizes = sizes
         self.api: Any = getattr(torch, device.type)
+        self.pinned: int = 0
+        """How many buffers have been pinned so far."""
         self._permits = _make_tokens(sizes.buffers)
         self._handles = _make_tokens(min(HANDLES, sizes.buffers - 1))
         self._free: deque[PinnedBuffer] = deque()
@@ -195,6 +197,7 @@ class PinnedBuffers:
 
     def _make_buffer(self) -> PinnedBuffer:
         chunk, buffers = self.sizes.chunk, self.sizes.buffers
+        self.pinned += 1
         try:
             with torch.inference_mode(mode=False):
                 buffer = torch.empty(chunk, dtype=torch.uint8, device="cpu", pin_memory=True)
