@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 import tracemalloc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -528,6 +530,39 @@ def test_crew__failing_thread_returns_its_buffers(monkeypatch: pytest.MonkeyPatc
             xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
+
+
+def test_crew__begins_no_piece_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the caller fails, a thread finishes its piece and takes no other, and no thread keeps the array."""
+    use_sizes(monkeypatch, SIZES._replace(buffers=2))
+    began, emptied = threading.Event(), threading.Event()
+    copied: list[str] = []
+
+    def copy(goal: np.ndarray, source: np.ndarray) -> None:
+        copied.append(threading.current_thread().name)
+        if copied[-1] == "xbridge-copy":
+            began.set()
+            assert emptied.wait(10)
+        else:
+            assert began.wait(10)
+            raise ZeroDivisionError
+
+    def empty(left: Any, room: int) -> None:
+        for _ in left:
+            pass
+        emptied.set()
+
+    source = np.ones(200)
+    with monkeypatch.context() as patch:
+        patch.setattr(_staging, "plain_copy", copy)
+        patch.setattr(_staging, "deque", empty)
+        with pytest.raises(xbridge.DeviceError):
+            xbridge.to_backend(source, "torch", device=KIND)
+    assert copied.count("xbridge-copy") == 1
+    kept = weakref.ref(source)
+    del source
+    gc.collect()
+    assert kept() is None
 
 
 def test_to_backend__out_of_memory_is_torchs_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ class Crew:
                 asked = self._ask(partial(self._help, copy, left, over), len(parts) // 2 - 1)
                 self._copy(copy, left, self.buffers.lend())
             finally:
-                deque(left, 0)  # after an error nobody begins another piece
+                deque(left, 0)  # after an error nobody begins another piece; now no thread has the arrays
                 errors = [error for _ in range(asked) if (error := over.get()) is not None]
         for error in errors:
             raise error
@@ -131,7 +131,6 @@ class Crew:
                         return
             else:
                 job()
-                del job  # it holds the caller's arrays, and the next job may come late
 
     def _help(self, copy: Copy, left: Iterator[Piece], over: SimpleQueue[BaseException | None]) -> None:
         """Copy pieces in a thread of the crew, if there is a buffer, and report the end to the caller."""
