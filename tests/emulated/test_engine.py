@@ -8,6 +8,7 @@ import threading
 import tracemalloc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -530,6 +531,33 @@ def test_crew__failing_thread_returns_its_buffers(monkeypatch: pytest.MonkeyPatc
             xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
+
+
+def test_crew__reports_the_end_after_the_last_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread says that it is done when its buffer is free, for which its last copy was awaited."""
+    use_sizes(monkeypatch, SIZES._replace(buffers=2))
+    _transfer._crew_for(torch.device(DEVICE))
+    held, asked = threading.Event(), threading.Event()
+    early: list[bool] = []
+    give_back = _pinned.PinnedBuffers.give_back
+
+    def hold(*args: Any, **options: Any) -> None:
+        if threading.current_thread().name == "xbridge-copy":
+            held.set()
+            assert asked.wait(10)
+        give_back(*args, **options)
+
+    class Reports(SimpleQueue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            assert held.wait(10)
+            early.append(not self.empty())
+            asked.set()
+            return super().get(block, timeout)
+
+    monkeypatch.setattr(_pinned.PinnedBuffers, "give_back", hold)
+    monkeypatch.setattr(_staging, "SimpleQueue", Reports)
+    assert xbridge.to_backend(np.ones(200), "torch", device=KIND).sum().item() == 200
+    assert early == [False]
 
 
 def test_crew__begins_no_piece_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,6 +229,12 @@ def check_that_nobody_waits_for_this_thread(engine: ModuleType) -> None:
 
 CHECKS = [check for name, check in dict(globals()).items() if name.startswith("check_")]
 
+
+def marked_early(copy: str, mark: str) -> tuple[str, str]:
+    """The mistake of an event that is recorded before the copy for which it stands."""
+    return copy + mark, mark + copy
+
+
 STAGING = {
     "half a buffer is filled again before it is copied": (
         "        half.event.synchronize()  # the copy out of this half\n",
@@ -243,19 +249,21 @@ STAGING = {
         "",
     ),
     "a piece too few": ("            start = stop\n", "            start = stop - 1\n"),
+    "nobody waits for the other threads": (
+        "for _ in range(asked) if (error := over.get())",
+        "for _ in range(0) if (error := over.get())",
+    ),
     "half a buffer is used twice at a time": (
         "halves = cycle(pinned.halves)",
         "halves = cycle(pinned.halves[:1])",
     ),
-    "the copy out of half a buffer is marked before it is queued": (
-        "        there.copy_(half.buffer[:size], non_blocking=True)\n        half.event.record(pinned.stream)\n",
-        "        half.event.record(pinned.stream)\n        there.copy_(half.buffer[:size], non_blocking=True)\n",
+    "the copy out of half a buffer is marked before it is queued": marked_early(
+        "        there.copy_(half.buffer[:size], non_blocking=True)\n",
+        "        half.event.record(pinned.stream)\n",
     ),
-    "the copy into half a buffer is marked before it is queued": (
-        "            half.buffer[: len(host)].copy_(there, non_blocking=True)\n"
-        "            half.event.record(pinned.stream)\n",
-        "            half.event.record(pinned.stream)\n"
+    "the copy into half a buffer is marked before it is queued": marked_early(
         "            half.buffer[: len(host)].copy_(there, non_blocking=True)\n",
+        "            half.event.record(pinned.stream)\n",
     ),
 }
 PINNED = {
@@ -270,21 +278,17 @@ PINNED = {
     ),
 }
 PACKS = {
-    "a pack to the device is marked before it is queued": (
-        "    there.copy_(pinned.buffer[:stop], non_blocking=True)\n    pinned.event.record(stream)\n",
-        "    pinned.event.record(stream)\n    there.copy_(pinned.buffer[:stop], non_blocking=True)\n",
+    "a pack to the device is marked before it is queued": marked_early(
+        "    there.copy_(pinned.buffer[:stop], non_blocking=True)\n",
+        "    pinned.event.record(stream)\n",
     ),
-    "a pack to the host is marked before it is queued": (
-        "        pinned.buffer[: len(there)].copy_(there, non_blocking=True)\n"
-        "        pinned.event.record(stream)\n",
-        "        pinned.event.record(stream)\n"
+    "a pack to the host is marked before it is queued": marked_early(
         "        pinned.buffer[: len(there)].copy_(there, non_blocking=True)\n",
+        "        pinned.event.record(stream)\n",
     ),
-    "a pack at the side is marked before it is queued": (
-        "            pinned.buffer[: len(there)].copy_(there, non_blocking=True)\n"
-        "            pinned.event.record(pinned.stream)\n",
-        "            pinned.event.record(pinned.stream)\n"
+    "a pack at the side is marked before it is queued": marked_early(
         "            pinned.buffer[: len(there)].copy_(there, non_blocking=True)\n",
+        "            pinned.event.record(pinned.stream)\n",
     ),
     "results are views of a pinned buffer": (
         "block = pinned.host[: parts[-1].stop].copy()",
