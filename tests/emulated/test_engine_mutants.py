@@ -156,8 +156,9 @@ def check_buffers_of_deleted_handles(engine: ModuleType) -> None:
         use_sizes(patch, SIZES._replace(chunk=4096, buffers=2, least=1 << 20))
         for start in (80, 90):
             first = xbridge.transfer(batch_of(start), "torch", device=KIND)
-            pending = first._future._pending._finish()  # the tensors, which nobody has waited for
-            del first
+            queued: Any = first._future
+            pending = queued._pending._finish()  # the tensors, which nobody has waited for
+            del first, queued
             second = xbridge.tree.to_backend(batch_of(start + 3), "torch", device=KIND)
             for given, made in ((start, pending), (start + 3, second)):
                 for a, x in zip(batch_of(given), made, strict=True):

@@ -173,6 +173,9 @@ class PinnedBuffers:
 
     def release(self) -> None:
         """Drop the buffers that nobody uses. The next user pins new ones."""
+        with suppress(IndexError):
+            while True:
+                self._unawaited.popleft().wait()
         self._free.clear()
 
     def _lend_permitted(self) -> PinnedBuffer:
