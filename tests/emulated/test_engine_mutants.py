@@ -250,10 +250,6 @@ STAGING = {
         "",
     ),
     "a piece too few": ("            start = stop\n", "            start = stop - 1\n"),
-    "nobody waits for the other threads": (
-        "for _ in range(asked) if (error := over.get())",
-        "for _ in range(0) if (error := over.get())",
-    ),
     "half a buffer is used twice at a time": (
         "halves = cycle(pinned.halves)",
         "halves = cycle(pinned.halves[:1])",
