@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 import tracemalloc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -408,10 +411,47 @@ def test_chooser__uses_the_faster_way(
 
         return run
 
-    chooser = _staging.Chooser()
+    chooser = _staging.Chooser(_pinned.buffers_of(torch.device(DEVICE)))
     for _ in chosen:
         chooser.run("there", nbytes, way(False), way(True))
     assert "".join(used) == chosen
+
+
+def test_chooser__ignores_the_time_of_pinning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first use of the buffers, which pins them, does not make them the slower way for ever."""
+    use_sizes(monkeypatch, SIZES)
+    now, buffers = [0.0], _pinned.buffers_of(torch.device(DEVICE))
+    monkeypatch.setattr(_staging, "perf_counter", lambda: now[0])
+
+    def plain() -> torch.Tensor:
+        now[0] += 1.5
+        return torch.zeros(1)
+
+    def staged() -> torch.Tensor:
+        before = buffers.pinned
+        buffers.give_back(buffers.lend())
+        now[0] += 1.0 if buffers.pinned == before else 60.0
+        return torch.ones(1)
+
+    chooser = _staging.Chooser(buffers)
+    used = [chooser.run("there", 8, plain, staged).item() for _ in range(6)]
+    assert used == [0, 1, 1, 1, 1, 1]
+    assert now == [1.5 + 60.0 + 4.0]
+
+
+def test_chooser__ignores_the_time_of_queued_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock starts when the device has finished what was queued before the call."""
+    use_sizes(monkeypatch, SIZES._replace(timed=True))
+    x = torch.arange(6, device=KIND) + 1
+    asked, done = api.current_stream().record_event(), list[bool]()
+
+    def clock() -> float:
+        done.append(bool(done) or asked.query())
+        return 0.0
+
+    monkeypatch.setattr(_staging, "perf_counter", clock)
+    assert _transfer.to_device(x, xbridge.Device("cpu")).tolist() == [1, 2, 3, 4, 5, 6]
+    assert done[0]
 
 
 def test_chooser__decides_by_size_and_direction(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,6 +531,66 @@ def test_crew__failing_thread_returns_its_buffers(monkeypatch: pytest.MonkeyPatc
             xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
+
+
+def test_crew__reports_the_end_after_the_last_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread says that it is done when its buffer is free, for which its last copy was awaited."""
+    use_sizes(monkeypatch, SIZES._replace(buffers=2))
+    _transfer._crew_for(torch.device(DEVICE))
+    held, asked = threading.Event(), threading.Event()
+    early: list[bool] = []
+    give_back = _pinned.PinnedBuffers.give_back
+
+    def hold(*args: Any, **options: Any) -> None:
+        if threading.current_thread().name == "xbridge-copy":
+            held.set()
+            assert asked.wait(10)
+        give_back(*args, **options)
+
+    class Reports(SimpleQueue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            assert held.wait(10)
+            early.append(not self.empty())
+            asked.set()
+            return super().get(block, timeout)
+
+    monkeypatch.setattr(_pinned.PinnedBuffers, "give_back", hold)
+    monkeypatch.setattr(_staging, "SimpleQueue", Reports)
+    assert xbridge.to_backend(np.ones(200), "torch", device=KIND).sum().item() == 200
+    assert early == [False]
+
+
+def test_crew__begins_no_piece_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the caller fails, a thread finishes its piece and takes no other, and no thread keeps the array."""
+    use_sizes(monkeypatch, SIZES._replace(buffers=2))
+    began, emptied = threading.Event(), threading.Event()
+    copied: list[str] = []
+
+    def copy(goal: np.ndarray, source: np.ndarray) -> None:
+        copied.append(threading.current_thread().name)
+        if copied[-1] == "xbridge-copy":
+            began.set()
+            assert emptied.wait(10)
+        else:
+            assert began.wait(10)
+            raise ZeroDivisionError
+
+    def empty(left: Any, room: int) -> None:
+        for _ in left:
+            pass
+        emptied.set()
+
+    source = np.ones(200)
+    with monkeypatch.context() as patch:
+        patch.setattr(_staging, "plain_copy", copy)
+        patch.setattr(_staging, "deque", empty)
+        with pytest.raises(xbridge.DeviceError):
+            xbridge.to_backend(source, "torch", device=KIND)
+    assert copied.count("xbridge-copy") == 1
+    kept = weakref.ref(source)
+    del source
+    gc.collect()
+    assert kept() is None
 
 
 def test_to_backend__out_of_memory_is_torchs_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,6 +150,21 @@ def check_memory_of_a_handle_on_its_way_back(engine: ModuleType) -> None:
         assert len(written) == 3
 
 
+def check_buffers_of_deleted_handles(engine: ModuleType) -> None:
+    """The buffer of a handle that nobody waited for is filled again only when its copy is done."""
+    with pytest.MonkeyPatch.context() as patch:
+        use_sizes(patch, SIZES._replace(chunk=4096, buffers=2, least=1 << 20))
+        for start in (80, 90):
+            first = xbridge.transfer(batch_of(start), "torch", device=KIND)
+            queued: Any = first._future
+            pending = queued._pending._finish()  # the tensors, which nobody has waited for
+            del first, queued
+            second = xbridge.tree.to_backend(batch_of(start + 3), "torch", device=KIND)
+            for given, made in ((start, pending), (start + 3, second)):
+                for a, x in zip(batch_of(given), made, strict=True):
+                    assert (x.cpu().numpy() == a).all()
+
+
 def check_a_result_of_another_thread(engine: ModuleType) -> None:
     """It is complete for any stream, casts on the device included, also of what was there before."""
     for given in (numbers(7), torch.from_numpy(numbers(7)).to(KIND)):
@@ -215,6 +230,12 @@ def check_that_nobody_waits_for_this_thread(engine: ModuleType) -> None:
 
 CHECKS = [check for name, check in dict(globals()).items() if name.startswith("check_")]
 
+
+def marked_early(copy: str, mark: str) -> tuple[str, str]:
+    """The mistake of an event that is recorded before the copy for which it stands."""
+    return copy + mark, mark + copy
+
+
 STAGING = {
     "half a buffer is filled again before it is copied": (
         "        half.event.synchronize()  # the copy out of this half\n",
@@ -233,11 +254,43 @@ STAGING = {
         "halves = cycle(pinned.halves)",
         "halves = cycle(pinned.halves[:1])",
     ),
+    "the copy out of half a buffer is marked before it is queued": marked_early(
+        "        there.copy_(half.buffer[:size], non_blocking=True)\n",
+        "        half.event.record(pinned.stream)\n",
+    ),
+    "the copy into half a buffer is marked before it is queued": marked_early(
+        "            half.buffer[: len(host)].copy_(there, non_blocking=True)\n",
+        "            half.event.record(pinned.stream)\n",
+    ),
 }
 PINNED = {
     "a buffer is given back with work under way": ("            if not passed:\n", "            if False:\n"),
+    "the buffer of a deleted handle is used before its copy is done": (
+        "(self._free if passed else self._unawaited)",
+        "self._free",
+    ),
+    "nobody waits for the copy of a deleted handle": (
+        "            pinned = self._unawaited.popleft()\n            pinned.wait()\n",
+        "            pinned = self._unawaited.popleft()\n",
+    ),
 }
 PACKS = {
+    "a pack to the device is marked before it is queued": marked_early(
+        "    there.copy_(pinned.buffer[:stop], non_blocking=True)\n",
+        "    pinned.event.record(stream)\n",
+    ),
+    "a pack to the host is marked before it is queued": marked_early(
+        "        pinned.buffer[: len(there)].copy_(there, non_blocking=True)\n",
+        "        pinned.event.record(stream)\n",
+    ),
+    "a pack at the side is marked before it is queued": marked_early(
+        "            pinned.buffer[: len(there)].copy_(there, non_blocking=True)\n",
+        "            pinned.event.record(pinned.stream)\n",
+    ),
+    "results are views of a pinned buffer": (
+        "block = pinned.host[: parts[-1].stop].copy()",
+        "block = pinned.host[: parts[-1].stop]",
+    ),
     "a pack is read before it is there": ("        pinned.event.synchronize()  # its copy\n", ""),
     "a pack begins where another one does": (
         "pack.append(_make_part(batch, dtype, used, ",

@@ -157,7 +157,8 @@ def _find_mover(options: CallOptions, plan: Plan) -> Convert | None:
         return None
     if target.name == HOST and options.device is None and ops[:2] == ["to_device", "to_numpy"]:
         return source.fast_from_device
-    if source.name == HOST and options.device is not None and ops == ["to_numpy", "from_numpy", "to_device"]:
+    moves = [op for op in ops if op != "copy"] == ["to_numpy", "from_numpy", "to_device"]
+    if source.name == HOST and options.device is not None and moves:
         return target.fast_to_device and target.fast_to_device(options.device)
     return None
 

@@ -122,7 +122,7 @@ class Transfer:
         ):
             action = f"wait timeout={shown(timeout)}"
             raise OptionError.build(action, "it is a number of seconds, or None", "timeout=1.0")
-        if not self._future.done():
+        if self._process != getpid() and not self._future.done():
             _refuse_in_forked_child(self._process, "wait for a transfer", "transfer")
         try:
             return self._future.result(timeout and float(max(min(timeout, TIMEOUT_MAX), 0)))

@@ -114,6 +114,134 @@ def test_to_backend__move_is_complete_on_return() -> None:
     """)
 
 
+def test_tree__small_arrays_move_in_one_call() -> None:
+    """Small arrays of a tree go to another device, and come back, by one call of JAX."""
+    run("""
+    import xbridge.tree
+    moved, put = [], jax.device_put
+    def counted(x, *args, **options):
+        moved.append(x)
+        return put(x, *args, **options)
+    given = [np.arange(i, dtype=("f4", "i2")[i % 2]) for i in range(20)]
+    xbridge.to_backend(a, "jax", device="cpu:2")  # another device has been learned
+    jax.device_put = counted
+    there = xbridge.tree.to_backend(given, "jax", device="cpu:1")
+    assert {xbridge.device_of(x) for x in there} == {"cpu:1"}
+    back = xbridge.tree.to_numpy(there)
+    assert [len(x) for x in moved] == [20, 20], moved
+    for x, y in zip(given, back):
+        assert x.dtype == y.dtype and y.flags.writeable
+        np.testing.assert_array_equal(x, y)
+    print("done")
+    """)
+
+
+def test_to_backend__repeated_move_is_not_planned() -> None:
+    """A repeated move of an ordinary array gives what its plan gives, without one."""
+    run("""
+    from xbridge._engine import convert
+    for device in ("cpu:1", "cpu:1", devices[1], devices[1]):  # the first call loads the backend
+        xbridge.to_numpy(xbridge.to_backend(a, "jax", device=device))
+    plan, planned = convert.plan, []
+    def counted(source, *args, **options):
+        planned.append(source)
+        return plan(source, *args, **options)
+    convert.plan = counted
+    for device in ("cpu:1", devices[1]):
+        for word in ("float32", "bool", "int8", "bfloat16"):
+            for shape in ((), (0,), (5,), (2, 3)):
+                given = np.ones(shape, jnp.dtype(word))
+                x = xbridge.to_backend(given, "jax", device=device)
+                given[...] = 0
+                assert x.devices() == {devices[1]} and x.committed and not x.weak_type
+                back = xbridge.to_numpy(x)
+                assert back.flags.writeable and type(back) is np.ndarray
+                back[...] = 2
+                assert (x.dtype, x.shape, x.min(initial=1)) == (back.dtype, back.shape, 1)
+    assert not planned
+    with jax.transfer_guard("disallow"):
+        x = xbridge.to_backend(a, "jax", device="cpu:1")
+    np.testing.assert_array_equal(np.asarray(x), a)
+    assert jax.jit(lambda z: z + xbridge.to_backend(a, "jax", device="cpu:1")[1])(1.0) == 2
+    many = len(planned)
+    odd = np.arange(8, dtype="f4")[::-1], a.astype(">f4"), np.frombuffer(a.tobytes(), "f4")
+    for given in odd:
+        x = xbridge.to_backend(given, "jax", device="cpu:1")
+        np.testing.assert_array_equal(xbridge.to_numpy(x), given)
+    assert len(planned) == many + len(odd)
+    assert "x64" in refusal(lambda: xbridge.to_backend(np.ones(2), "jax", device="cpu:1"), xbridge.DTypeError)
+    with jax.enable_x64(True):
+        x = xbridge.to_backend(np.ones(2), "jax", device="cpu:1")
+    assert xbridge.to_numpy(x).dtype == np.float64
+    for x in (split, everywhere):
+        assert "several devices" in refusal(lambda: xbridge.to_numpy(x))
+    gone = xbridge.to_backend(a, "jax", device="cpu:1")
+    gone.delete()
+    assert "deleted" in refusal(lambda: xbridge.to_numpy(gone), xbridge.UnsupportedArrayError)
+    print("done")
+    """)
+
+
+def test_fast_from_device__is_a_new_writable_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It declines arrays of the host and deleted ones, and an error of JAX, for which a plan has a reason."""
+    x, gone = jnp.arange(3), jnp.ones(3)
+    assert module.fast_from_device(x) is None
+    monkeypatch.setattr(module, "_is_on_first_cpu", lambda _: False)
+    host = module.fast_from_device(x)
+    assert host is not None
+    assert host.flags.writeable
+    np.testing.assert_array_equal(host, [0, 1, 2])
+    gone.delete()
+    assert module.fast_from_device(gone) is None
+
+    def fail(*_: object) -> None:
+        message = "out of memory"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(module, "to_device", fail)
+    assert module.fast_from_device(x) is None
+
+
+def test_fast_to_device__declines_what_a_plan_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The array is new. Odd arrays, unknown devices and a JAX that refuses are left to a plan."""
+    a = np.arange(3, dtype="f4")
+    there = module.fast_to_device(jax.devices("cpu")[0])
+    assert there
+    x = there(a)
+    a[:] = 5
+    np.testing.assert_array_equal(np.asarray(x), [0, 1, 2])
+    assert there(a[::-1]) is None
+    with jax.enable_x64(False):
+        assert there(np.ones(2)) is None
+    assert module.fast_to_device(object()) is None
+    counted = module.fast_to_device("gpu:77")
+    assert counted
+    assert counted(a) is None
+    monkeypatch.setattr(module, "_device_put", None)
+    assert there(a) is None
+
+
+def test_fast_to_device__sends_the_array_itself_to_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that has its own memory reads the host array, of which no copy is made."""
+    sent: list[np.ndarray] = []
+
+    class Accelerator:
+        platform = "gpu"
+
+    def wrap(host: np.ndarray, place: object) -> object:
+        sent.append(host)
+        return jnp.array(host)
+
+    place = Device("cuda:0")
+    monkeypatch.setattr(module, "devices_by_name", lambda: {place: Accelerator()})
+    monkeypatch.setattr(module, "_wrap_without_copy", wrap)
+    a = np.arange(3, dtype="f4")
+    there = module.fast_to_device("cuda:0")
+    assert there
+    np.testing.assert_array_equal(np.asarray(there(a)), a)
+    assert sent[0] is a
+
+
 def test_to_backend__sharded_array_needs_a_named_device() -> None:
     """An array on several devices is gathered only on a device that is named."""
     run("""

@@ -7,7 +7,7 @@ JAX's own operations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from jax._src.lib import xla_client  # type: ignore[attr-defined] # the stubs la
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from xbridge import _host
-from xbridge._core.devices import CPU, Device, is_of_kind
+from xbridge._core.devices import CPU, Device, device_named, is_of_kind
 from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype, is_inexact
 from xbridge._core.protocol import (
     Array,
@@ -220,14 +220,15 @@ def devices() -> tuple[Device, ...]:
 
 
 def to_device(x: Array, device: Device, /) -> Array:
-    with _outside_traces(x):
-        if isinstance(x, _Array) and x.is_fully_replicated:
-            x = x.addressable_data(0)  # else `device_put` would return the array itself
-        if isinstance(x, _Array) and not is_c_order(x):
-            x = materialize(x)  # else JAX would compute with other numbers than those that were moved
+    (moved,) = to_device_many([x], device)
+    return moved
+
+
+def to_device_many(xs: list[Array], device: Device, /) -> list[Array]:
+    with _outside_traces(*xs) as traced:
         place = host_device() if device == CPU else devices_by_name()[device]
-        moved = jax.device_put(x, place, may_alias=False)
-        return moved if isinstance(x, _Tracer) else moved.block_until_ready()
+        moved: list[Array] = jax.device_put([_as_moved(x) for x in xs], place, may_alias=False)
+        return moved if traced else [y.block_until_ready() for y in moved]
 
 
 def device_name(device: object, /) -> Device | None:
@@ -305,6 +306,36 @@ def fast_from_numpy(host: HostArray, /) -> Array | None:
     return None
 
 
+def fast_to_device(device: object, /) -> Callable[[HostArray], Array | None] | None:
+    asked = device_named(device) if isinstance(device, str) else device_name(device)
+    if asked is None:
+        return None
+
+    def there(host: HostArray) -> Array | None:
+        dtype = host.dtype
+        if not (host.flags.carray and (dtype in _X32_DTYPES or (dtype in _NAMES and _is_x64_enabled()))):
+            return None
+        try:
+            place = devices_by_name()[resolve_device(asked, CPU)]
+        except DeviceError:  # such as "gpu:1", which the plan counts
+            return None
+        # JAX would share the memory with another CPU device. Any other one has read it when it is done.
+        made = _wrap_without_copy(_host.copy(host, "C") if place.platform == "cpu" else host, place)
+        return None if made is None else made.block_until_ready()
+
+    return there
+
+
+def fast_from_device(x: Array, /) -> HostArray | None:
+    try:
+        place = x.sharding
+        if x.is_deleted() or x.dtype not in _NAMES or place.num_devices > 1 or not x.is_fully_addressable:
+            return None
+        return None if _is_on_first_cpu(place) else _host.as_writable(np.asarray(to_device(x, CPU)))
+    except RuntimeError:  # without memory, for example: the plan fails too, and says why
+        return None
+
+
 def plan_state() -> object:
     return _is_x64_enabled()
 
@@ -339,14 +370,26 @@ def _is_x64_enabled() -> bool:
     return wide
 
 
-def _wrap_without_copy(host: HostArray) -> Array | None:
-    """Return an array over host memory by JAX's internal function; None if this version of JAX refuses."""
+def _wrap_without_copy(host: HostArray, place: jax.Device | None = None) -> Array | None:
+    """Return an array of a device, by default of the host, by JAX's internal function.
+
+    On a CPU device it shares the memory. Return None if this version of JAX refuses.
+    """
     try:
-        device = host_device()
-        aval, place = jax.core.ShapedArray(host.shape, host.dtype), SingleDeviceSharding(device)
-        return _device_put(aval, place, [host], [device], False)  # type: ignore[misc] # noqa: FBT003
+        device = place or host_device()
+        aval, sharding = jax.core.ShapedArray(host.shape, host.dtype), SingleDeviceSharding(device)
+        return _device_put(aval, sharding, [host], [device], place is not None)  # type: ignore[misc]
     except (RuntimeError, TypeError):  # `jax.transfer_guard`, or another version of JAX
         return None
+
+
+def _as_moved(x: Array) -> Array:
+    """Return an array that `device_put` moves as it is: of one device, and in C order."""
+    if isinstance(x, _Array) and x.is_fully_replicated:
+        x = x.addressable_data(0)  # else `device_put` would return the array itself
+    if isinstance(x, _Array) and not is_c_order(x):
+        x = materialize(x)  # else JAX would compute with other numbers than those that were moved
+    return x
 
 
 def _is_on_first_cpu(place: Any) -> bool:

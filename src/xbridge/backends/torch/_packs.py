@@ -464,7 +464,7 @@ def _gather(parts: list[_Part], place: torch.device) -> torch.Tensor:
         if part.is_alike() and part.step == 1 and shape:
             rows = (-1, *shape[1:])
         elif set(map(len, part.shapes)) != {1}:
-            xs = list(map(_flat, xs))
+            xs[:: part.step] = map(_flat, xs[:: part.step])
         if dtype in _RARE_DTYPES:
             dtype = ITEMS[dtype]
             xs = list(map(methodcaller("view", dtype), xs))

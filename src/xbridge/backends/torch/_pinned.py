@@ -118,6 +118,8 @@ class PinnedBuffers:
         self.device: torch.device = device
         self.sizes: Sizes = sizes
         self.api: Any = getattr(torch, device.type)
+        self.pinned: int = 0
+        """How many buffers have been pinned so far."""
         self._permits = _make_tokens(sizes.buffers)
         self._handles = _make_tokens(min(HANDLES, sizes.buffers - 1))
         self._free: deque[PinnedBuffer] = deque()
@@ -171,6 +173,9 @@ class PinnedBuffers:
 
     def release(self) -> None:
         """Drop the buffers that nobody uses. The next user pins new ones."""
+        with suppress(IndexError):
+            while True:
+                self._unawaited.popleft().wait()
         self._free.clear()
 
     def _lend_permitted(self) -> PinnedBuffer:
@@ -195,6 +200,7 @@ class PinnedBuffers:
 
     def _make_buffer(self) -> PinnedBuffer:
         chunk, buffers = self.sizes.chunk, self.sizes.buffers
+        self.pinned += 1
         try:
             with torch.inference_mode(mode=False):
                 buffer = torch.empty(chunk, dtype=torch.uint8, device="cpu", pin_memory=True)

@@ -99,7 +99,7 @@ class Crew:
                 asked = self._ask(partial(self._help, copy, left, over), len(parts) // 2 - 1)
                 self._copy(copy, left, self.buffers.lend())
             finally:
-                deque(left, 0)  # after an error nobody begins another piece
+                deque(left, 0)  # after an error nobody begins another piece; now no thread has the arrays
                 errors = [error for _ in range(asked) if (error := over.get()) is not None]
         for error in errors:
             raise error
@@ -131,7 +131,6 @@ class Crew:
                         return
             else:
                 job()
-                del job  # it holds the caller's arrays, and the next job may come late
 
     def _help(self, copy: Copy, left: Iterator[Piece], over: SimpleQueue[BaseException | None]) -> None:
         """Copy pieces in a thread of the crew, if there is a buffer, and report the end to the caller."""
@@ -203,10 +202,12 @@ class Chooser:
     """Chooses between `Tensor.to` and pinned buffers by the times of real calls.
 
     For each size, rounded to a power of two, each way is tried once. Then the better one is used. The other
-    is tried again after some calls if it was not much worse, because the machine may have been busy.
+    is tried again after some calls if it was not much worse, because the machine may have been busy. A call
+    that had to pin a buffer does not count, because pinning takes longer than most copies.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, buffers: PinnedBuffers) -> None:
+        self._buffers = buffers
         self._best: dict[object, dict[bool, float]] = {}
         self._calls: dict[object, int] = {}
 
@@ -218,10 +219,11 @@ class Chooser:
         best, calls = self._best.setdefault(key, {}), self._calls.get(key, 0)
         self._calls[key] = calls + 1
         use = _choose_staged(best, calls, first=nbytes >= LARGE)
-        begin = perf_counter()
+        pinned, begin = self._buffers.pinned, perf_counter()
         made = (staged if use else plain)()
         took = perf_counter() - begin
-        best[use] = min(took, 1.1 * best.get(use, took))  # a single fast call must not decide for ever
+        if self._buffers.pinned == pinned:
+            best[use] = min(took, 1.1 * best.get(use, took))  # a single fast call must not decide for ever
         return made
 
 

@@ -55,6 +55,8 @@ def large_to_device(x: torch.Tensor, goal: torch.device, place: torch.device) ->
         way, staged = "back", partial(crew.fetch, x)
     if not sizes().timed:
         return staged()
+    # Both ways wait for the work that is queued, which would be part of their times.
+    crew.buffers.api.current_stream(place).record_event().synchronize()
     return chooser.run(way, x.nbytes, partial(x.to, goal), staged)
 
 
@@ -116,7 +118,8 @@ def _crew_for(place: torch.device) -> tuple[Crew, Chooser]:
     key = getpid(), place
     with _crews_lock:
         if key not in _crews:
-            _crews[key] = Crew(buffers_of(place)), Chooser()
+            buffers = buffers_of(place)
+            _crews[key] = Crew(buffers), Chooser(buffers)
         return _crews[key]
 
 
