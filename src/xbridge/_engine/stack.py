@@ -582,6 +582,8 @@ def _refuse_overflow(numbers: HostArray, dtype: str, target: Backend, device: De
         hint, lacks = f"dtype={wide!r}", target.unsupported_dtype(given, device)
         if lacks and not _fits(numbers, wide):
             reason, hint = f"{reason}, and {lacks.reason}", "smaller ones"
+        elif not holds_every(dtype, wide):  # such as uint64, beside a negative number
+            hint = f"{hint}, which wraps what does not fit"
         raise ValueLossError.build(f"make {with_article(dtype)} array of this list", reason, hint)
 
 
