@@ -353,14 +353,16 @@ def test_remove_observer__removes_one_occurrence() -> None:
 
 def test_asarray__suggested_dtype_holds_the_integer() -> None:
     """The dtype suggested for an integer that does not fit can hold it."""
-    cases: list[tuple[list[object], object]] = [
-        ([np.uint8(1), 300], [1, 300]),
-        ([np.zeros(1, "u1"), [-5]], [[0], [-5]]),
-        ([np.int8(1), 2**63], [1, 2**63]),
+    wraps = ", which wraps what does not fit"  # said if the arrays of the list may have such integers
+    cases: list[tuple[list[object], object, str]] = [
+        ([np.uint8(1), 300], [1, 300], ""),
+        ([np.zeros(1, "u1"), [-5]], [[0], [-5]], ""),
+        ([np.int8(1), 2**63], [1, 2**63], wraps),
+        ([np.uint64(1), -5], [1, -5], wraps),
     ]
-    for x, expected in cases:
+    for x, expected, more in cases:
         with pytest.raises(
-            xbridge.ValueLossError, match=r"an integer does not fit; try dtype='u?int64'$"
+            xbridge.ValueLossError, match=rf"an integer does not fit; try dtype='u?int64'{more}$"
         ) as error:
             xbridge.asarray(x)
         assert xbridge.asarray(x, dtype=str(error.value).split("'")[-2]).tolist() == expected

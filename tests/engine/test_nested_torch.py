@@ -235,6 +235,30 @@ def test_asarray__refuses_integers_torch_would_round() -> None:
     assert xbridge.asarray([torch.tensor(2**24 + 1), 0.5], dtype="float32").tolist() == [2**24, 0.5]
 
 
+@pytest.mark.parametrize("whole", [2**24 + 1, 2**24], ids=["rounded", "exact"])
+@pytest.mark.parametrize(
+    "floating", [np.array(0.5), np.array(0.5j), np.float64(0.5), torch.tensor(0.5).double()], ids=repr
+)
+@pytest.mark.parametrize(
+    "integer", [int, np.int64, np.uint32, np.array, torch.tensor], ids=lambda made: made.__name__
+)
+def test_asarray__default_dtype_never_rounds_an_integer_in_a_list(
+    integer: Any, floating: Any, whole: int
+) -> None:
+    """An integer beside a float64 is not rounded by way of float64, also in a repeated call."""
+    x = [floating, integer(whole)]
+    for _ in range(2):
+        if whole == 2**24:
+            made = xbridge.asarray(x, backend="torch", dtype="default")
+            assert (made.dtype.to_real(), made[1].item()) == (torch.float32, whole)
+            continue
+        with pytest.raises(xbridge.ValueLossError, match="; try "):
+            xbridge.asarray(x, backend="torch", dtype="default")
+        assert xbridge.asarray(x, backend="torch", dtype="nearest")[1].item() == whole
+        named = xbridge.asarray(x, backend="torch", dtype="complex64")  # a dtype that is named may round
+        assert named[1].item() == 2**24
+
+
 def test_asarray__keeps_gradients_through_promotion() -> None:
     """Gradients flow through a promotion."""
     w = torch.tensor(2.0, requires_grad=True)

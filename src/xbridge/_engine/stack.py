@@ -94,6 +94,17 @@ class _Element(NamedTuple):
         backend = self.source.backend
         return backend.is_tracing() or backend.unsupported(self.source.array, leaving=True) is None
 
+    def needs_care(self, dtype: str, stacker: Backend) -> bool:
+        """Return True if a cast by the stacker might change the value."""
+        given = self.info.dtype
+        alike = given == dtype or stacker.cast_matches_numpy(given, dtype, CPU)
+        return not alike or self.must_stay_exact(dtype)
+
+    def is_rounded(self, dtype: str, last: str) -> bool:
+        """Return True for an integer that is promoted to a dtype, and that a last, narrower one may round."""
+        given = self.info.dtype
+        return given != dtype and category(given) == "int" and self.must_stay_exact(last)
+
 
 def choose_converter(source: Source) -> tuple[Callable[..., Array], Any, list[Backend]]:
     """Choose the function that converts an input.
@@ -268,13 +279,16 @@ def _stack_described(nest: Nest, target: Backend, options: Options, recorder: Re
         spot = None if options.device is None else CPU
     else:
         spot = destination(stacker, options.device, place)
-    # A stacker without the common dtype cannot stack in it and narrow the stack.
     where = CPU if spot is None else spot
-    narrow = dtype in DTYPES and stacker.unsupported_dtype(dtype, where) is not None
-    if options.dtype not in UNNAMED:
-        narrow = False
-    elif narrow:
-        dtype = chosen(options.dtype, dtype, stacker, where)
+    narrow = False
+    if options.dtype in UNNAMED:
+        # A stacker without the common dtype cannot stack in it and narrow the stack. One that has it must not
+        # if there are integers: a stack of floats does not tell which of its values must not be rounded.
+        lacks = dtype in DTYPES and stacker.unsupported_dtype(dtype, where) is not None
+        goal = (stacker, where) if lacks else (target, _find_goal(target, options, place))
+        last = chosen(options.dtype, dtype, *goal)
+        narrow = lacks or (last != dtype and any(element.is_rounded(dtype, last) for element in elements))
+        dtype = last if narrow else dtype
     if dtype in DTYPES:  # an error now, before the stack is computed
         check_destination(stacker, target, ArrayInfo(dtype, where, shape), options)
     _refuse_casts(elements, dtype, options)
@@ -285,7 +299,7 @@ def _stack_described(nest: Nest, target: Backend, options: Options, recorder: Re
         None
         if i in lazy
         else _convert_element(
-            element, stacker, checked if narrow or element.must_stay_exact(dtype) else part, recorder
+            element, stacker, checked if narrow or element.needs_care(dtype, stacker) else part, recorder
         )
         for i, element in enumerate(elements)
     ]
@@ -357,10 +371,16 @@ def _common_dtype(elements: list[_Element], target: Backend, options: Options, p
     else:
         dtype = strong[0].info.dtype
     for number in numbers:
-        device = destination(target, options.device, place if place in target.devices() else CPU)
+        device = _find_goal(target, options, place)
         last = named or (chosen(options.dtype, dtype, target, device) if options.dtype else dtype)
         _refuse_overflow(number, last, target, device)
     return dtype
+
+
+def _find_goal(target: Backend, options: Options, place: Device) -> Device:
+    """Return the device of the result: the one asked for, or that of the elements if the target has it."""
+    has = place == CPU or place in target.devices()  # a compiler cannot follow `devices`
+    return destination(target, options.device, place if has else CPU)
 
 
 def promote_dtypes(dtypes: list[str], weak: list[complex], library: Backend) -> str:
@@ -530,7 +550,8 @@ def _promote_at_once(
         dtype = named or promote_dtypes(kinds, [], rules)
     except DTypeError:  # there is no common dtype: the plan raises that, if no other error comes first
         return None
-    if not (named or all(holds_every(name, dtype) for name in kinds)):
+    last = chosen(options.dtype, dtype, target, CPU) if options.dtype in UNNAMED else dtype
+    if not (named or all(holds_every(name, last if category(name) == "int" else dtype) for name in kinds)):
         return None  # an integer may be rounded
     asked = CallOptions(CPU, dtype, grad=options.grad)
     casts = {kind: find_converter(target.name, kind, asked) for kind in set(map(type, leaves))}
@@ -561,6 +582,8 @@ def _refuse_overflow(numbers: HostArray, dtype: str, target: Backend, device: De
         hint, lacks = f"dtype={wide!r}", target.unsupported_dtype(given, device)
         if lacks and not _fits(numbers, wide):
             reason, hint = f"{reason}, and {lacks.reason}", "smaller ones"
+        elif not holds_every(dtype, wide):  # such as uint64, beside a negative number
+            hint = f"{hint}, which wraps what does not fit"
         raise ValueLossError.build(f"make {with_article(dtype)} array of this list", reason, hint)
 
 

@@ -1,10 +1,11 @@
 """Choose where a cast runs, and if it runs before or after a move between devices.
 
 By default the target casts. If it lacks the dtype to cast from, the source casts, and if the source lacks the
-other dtype, NumPy. Another place is chosen only if it gives the same numbers: the source, if fewer bytes
-leave its device then; NumPy, where it is faster and no more bytes go to a device; and a library of lazy
-arrays for each of their parts before they are joined. If the target can stream, NumPy casts a large array
-piece by piece during its transfer, so that no whole copy is made.
+other dtype, NumPy. NumPy also casts if no value may change, and the target would change some. Otherwise,
+another place is chosen only if it gives the same numbers: the source, if fewer bytes leave its device then;
+NumPy, where it is faster and no more bytes go to a device; and a library of lazy arrays for each of their
+parts before they are joined. If the target can stream, NumPy casts a large array piece by piece during its
+transfer, so that no whole copy is made.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def choose_caster(conversion: Conversion, *, lazy: bool = False) -> Backend | Mo
     if fewer and start != CPU and _has_both(conversion, source, start) and _is_alike(conversion):
         return source
     sooner = (before, after) in target.host_casts and (fewer or goal == CPU)
-    return _host if sooner or target.host_only or after == before else target
+    # A widening that must be exact, such as that of a subnormal number, which JAX flushes to zero.
+    widens = conversion.options.check_loss and holds_every(before, after)
+    exact = widens and not target.cast_matches_numpy(before, after, CPU)
+    return _host if sooner or exact or target.host_only or after == before else target
 
 
 def order_cast_and_move(

@@ -171,6 +171,15 @@ def test_to_backend__with_x64_keeps_wide_dtypes(wide: None) -> None:
     assert xbridge.to_backend(np.array([0.1]), "jax", dtype="default").tolist() == [0.1]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_asarray__promotion_keeps_subnormal_numbers(wide: None, dtype: str) -> None:
+    """A host array beside a wider JAX array keeps numbers that JAX's own cast flushes to zero."""
+    least = np.finfo(dtype).smallest_subnormal
+    made = xbridge.asarray([jnp.ones(2), np.array([least, 1], dtype)])
+    assert made.dtype == np.result_type(dtype, "float64")
+    assert np.asarray(made)[1].tolist() == [float(least), 1]
+
+
 def test_to_backend__x64_mode_is_per_thread(wide: None) -> None:
     """x64 mode is read in the thread that converts."""
     refused = []
