@@ -50,6 +50,9 @@ FOR_DEVELOPERS = (
 )
 """Pages that the search shows after those for users."""
 
+CENTRAL = ("README.md", "get-started.md", "contract.md", "functions.md")
+"""Pages that explain a subject, which the search shows before those that mention it."""
+
 API = griffe.load("xbridge", search_paths=[ROOT / "src"])
 """The package as it is written; it is not imported."""
 URIS: dict[str, str] = {}
@@ -203,6 +206,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         page.meta["search"] = {"exclude": True}
     elif page.file.src_uri.startswith(FOR_DEVELOPERS):
         page.meta["search"] = {"boost": 0.3}
+    elif page.file.src_uri in CENTRAL:
+        page.meta["search"] = {"boost": 2}
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]  # which is empty there, beside the tabs
     return FENCE.sub(lambda found: found[1] + (f' title="{found[2]}"' if found[2] else ""), markdown)

@@ -11,13 +11,17 @@ RENAMED = {"CrossingWarning": ("PolicyWarning", "0.3")}
 
 _MEANT = {
     **dict.fromkeys(("to_tensor", "as_tensor", "tensor"), "to_torch"),
-    **dict.fromkeys(("as_numpy", "from_torch", "to_np"), "to_numpy"),
-    **dict.fromkeys(("from_numpy", "convert", "to"), "to_backend"),
+    **dict.fromkeys(("as_numpy", "from_torch", "to_np", "to_cpu"), "to_numpy"),
+    **dict.fromkeys(("from_numpy", "convert", "to", "to_device"), "to_backend"),
     **dict.fromkeys(("as_array", "array"), "asarray"),
     **dict.fromkeys(("get_namespace", "namespace", "get_array_module"), "array_namespace"),
     **dict.fromkeys(("tree_map", "transform"), "map"),
 }
 """The names here for functions that other libraries call differently, for a hint."""
+
+
+_SIMILARITY = 0.65
+"""From here on a name is a misspelling. The common start `to_` of many names does not count."""
 
 
 class XBridgeDeprecationWarning(DeprecationWarning):
@@ -35,8 +39,10 @@ def find_renamed(namespace: dict[str, object], name: str) -> object:
     module = str(namespace["__name__"])
     if name not in RENAMED:
         public: list[str] = namespace.get("__all__", [])  # type: ignore[assignment] # it is a list of names
-        meant = _MEANT.get(name, "") if name.startswith("_") or name in _MEANT else _similar(public, name)
-        advice = f"; try {module}.{meant}" if meant in public else ""
+        meant = "" if name.startswith("_") else _similar(public, name)
+        advice = f"; try {module}.{meant}" if meant else ""
+        if (module, name) == ("xbridge", "testing"):  # whose import registers a backend
+            advice = f"; try import {module}.{name}"
         raise AttributeError(f"module {module!r} has no attribute {name!r}{advice}", name=name)
     from warnings import warn  # noqa: PLC0415 -- `import xbridge` does not need it
 
@@ -52,4 +58,10 @@ def _similar(public: list[str], name: str) -> str:
     """Return the public name that is most similar to a mistaken one; "" if none is similar."""
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
-    return next(iter(get_close_matches(name, public, 1)), "")
+    known = {word: word for word in public} | {
+        word: meant for word, meant in _MEANT.items() if meant in public
+    }
+    verb = "to_" * name.startswith("to_")
+    rests = [word.removeprefix(verb) for word in known if word.startswith(verb)]
+    near = get_close_matches(name.removeprefix(verb), rests, 1, _SIMILARITY)
+    return known[verb + near[0]] if near else ""

@@ -34,7 +34,7 @@ def backend_of(x: Array, /) -> str:
     Raises
     ------
     UnsupportedArrayError
-        No backend owns the type of `x`.
+        `x` is not an array of a known library.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def device_of(x: Array, /) -> Device:
     Raises
     ------
     UnsupportedArrayError
-        No backend owns the type of `x`.
+        `x` is not an array of a known library.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def native_device(x: Array, /) -> Any:
     Raises
     ------
     UnsupportedArrayError
-        No backend owns the type of `x`.
+        `x` is not an array of a known library.
 
     Examples
     --------
@@ -119,7 +119,7 @@ def dtype_of(x: Array, /) -> str:
     Raises
     ------
     UnsupportedArrayError
-        No backend owns the type of `x`.
+        `x` is not an array of a known library.
 
     Examples
     --------
@@ -311,6 +311,7 @@ def _plain_owner(x: Array) -> Backend:
 def _owner(x: Array) -> Backend:
     backend = backend_for(type(x))
     if backend is None:
-        action = f"name the backend of {type_of(x)}"
-        raise UnsupportedArrayError.build(action, "no backend owns that type", "asarray(x)")
+        from xbridge._engine.requests import ownerless_error  # noqa: PLC0415 -- only an error needs it
+
+        raise ownerless_error(x)
     return backend

@@ -166,7 +166,7 @@ class ValueLossError(XBridgeError, OverflowError):
 
         `cure` is the hint for a target that lacks `dtype`.
         """
-        action, reason = f"turn {dtype} into {narrower} unasked", f"a value does not fit {narrower}"
+        action, reason = f"cast {dtype} to {narrower} without loss", f"a value does not fit {narrower}"
         hint = f"naming one: dtype={dtype!r} or dtype={narrower!r}"
         if cure is not None and "dtype=" in cure:
             hint = f"naming it: dtype={narrower!r}"

@@ -59,8 +59,13 @@ CALLS = {
     "to_numpy(a=A)": "to_numpy(x)",
     "to_numpy()": "to_numpy(x)",
     "array_namespace(A, xp=np)": "array_namespace(*xs)",
-    "shares_memory(A)": "shares_memory(x, x)",
+    "shares_memory(A)": "shares_memory(x, y)",
     "to_torch(A, 'cpu')": "to_torch(x, device='cpu')",
+    "to_torch(A, A)": "align(x, y, backend='torch')",
+    "to_backend(A, 'numpy', Y)": "align(x, y, backend='numpy')",
+    "asarray(A, library='numpy')": "asarray(x, backend='numpy')",
+    "to_numpy(A, astype='float32')": "to_numpy(x, dtype='float32')",
+    "policy(all='raise')": "policy(copies='raise')",
     "to_torch(A, 0)": "to_torch(x, device=0)",
     "to_torch(A, requires_grad=True)": "asarray(x, backend='torch', requires_grad=True)",
     "to_torch(A, pin_memory=True)": "transfer(x, 'torch')",
@@ -243,7 +248,7 @@ ORDERS: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
     "align(A, 'float32')": (xbridge.OptionError, "dtype='float32'"),
     "align(A, 'three')": (
         xbridge.UnsupportedArrayError,
-        "asarray(float(x)) if it spells a number, or reading the file that it names",
+        "reading the file that it names, or an array in its place",
     ),
     "to_backend(A, 'cuda')": (xbridge.UnknownBackendError, "backend='torch', device='cuda'"),
     "to_backend(A, 'float32')": (xbridge.UnknownBackendError, "backend='torch', dtype='float32'"),
@@ -267,7 +272,32 @@ ORDERS: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
     "aligned(backend='nunpy')": (xbridge.UnknownBackendError, "'numpy'"),
     "aligned(dtype='flaot32')": (xbridge.DTypeError, "dtype='float32'"),
     "aligned(device='gpu:x')": (xbridge.DeviceError, "device='cpu'"),
-    "aligned(grad='yes')": (xbridge.OptionError, "grad='detach'"),
+    "aligned(grad='yes')": (xbridge.OptionError, "grad='keep'"),
+    "to_numpy(A, copy='False')": (xbridge.OptionError, "copy=False"),
+    "to_numpy(A, copy='shallow')": (xbridge.OptionError, "copy=None"),
+    "to_numpy(A, dtype=A)": (xbridge.DTypeError, "dtype=y.dtype"),
+    "to_numpy(A, dtype='cpu')": (xbridge.DTypeError, "device='cpu'"),
+    "to_numpy(A, dtype=str)": (xbridge.DTypeError, "dtype='float32'"),
+    "to_backend(A, 'numpy', device=A)": (xbridge.DeviceError, "device=y.device"),
+    "to_backend(A, 'numpy', device='float32')": (xbridge.DeviceError, "dtype='float32'"),
+    "to_backend(A, Y)": (xbridge.UnknownBackendError, "asarray(x, like=y)"),
+    "to_backend(A, np.ndarray)": (xbridge.UnknownBackendError, "'numpy'"),
+    "backend_of([A])": (xbridge.UnsupportedArrayError, "asarray(x)"),
+    "backend_of(np)": (xbridge.UnsupportedArrayError, "an array of it"),
+    "to_numpy({'a': A})": (xbridge.UnsupportedArrayError, "xbridge.tree.to_backend(x, 'numpy')"),
+    "to_numpy({'a': 1})": (
+        xbridge.UnsupportedArrayError,
+        "xbridge.tree.to_backend(x, 'numpy', scalars=True)",
+    ),
+    "asarray([[1, None]])": (
+        xbridge.UnsupportedArrayError,
+        "[[float('nan') if i is None else i for i in row] for row in x]",
+    ),
+    "asarray(['2020-01-01'])": (
+        xbridge.UnsupportedArrayError,
+        "numpy.array(x, 'datetime64[us]').astype('int64')",
+    ),
+    "asarray(['b', 'a'])": (xbridge.UnsupportedArrayError, "numpy.unique(x, return_inverse=True)[1]"),
     "aligned(grad=fn)": (xbridge.OptionError, "vjp=, for a derivative"),
     "prefetch('abc', 'numpy')": (xbridge.OptionError, "[batch]"),
     "to_backend(A, 'numpy', dtype='fp16')": (xbridge.DTypeError, "dtype='float16'"),
@@ -298,6 +328,8 @@ def test_to_numpy__unknown_dtype_is_not_guessed() -> None:
         (xbridge, "to_backnd", "to_backend"),
         (tree, "to_tensor", "to_torch"),
         (tree, "tree_map", "map"),
+        (xbridge, "to_tensors", "to_torch"),
+        (xbridge, "to_device", "to_backend"),
     ],
 )
 def test_getattr__suggests_similar_names(module: Any, name: str, meant: str) -> None:
@@ -306,11 +338,18 @@ def test_getattr__suggests_similar_names(module: Any, name: str, meant: str) -> 
         getattr(module, name)
 
 
-@pytest.mark.parametrize("name", ["zzz", "__path_of_nothing__"])
+def test_getattr__names_a_module_to_import() -> None:
+    """The test kit registers a backend when it is imported, so an attribute does not import it."""
+    program = "import xbridge\nxbridge.testing"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.endswith("has no attribute 'testing'; try import xbridge.testing\n")
+
+
+@pytest.mark.parametrize("name", ["to_tf", "to_pandas", "zzz", "__path_of_nothing__"])
 def test_getattr__suggests_nothing_without_a_match(name: str) -> None:
     """A missing attribute with no close match raises a plain `AttributeError`."""
     with pytest.raises(AttributeError, match=rf"has no attribute '{name}'$"):
-        getattr(tree, name)
+        getattr(xbridge.tree, name)
 
 
 @pytest.mark.parametrize("name", ["torch", "jax", "dask", "cupy"])

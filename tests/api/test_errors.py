@@ -87,24 +87,24 @@ class Kind(enum.Enum):
 @pytest.mark.parametrize(
     ("x", "hint"),
     [
-        (Fraction(1, 2), "asarray(float(x))"),
+        (Fraction(1, 2), "asarray(float(x), backend='numpy')"),
         (Path("a.npy"), "numpy.load(x)"),
         (io.BytesIO(b"ab"), "numpy.frombuffer(x.getbuffer(), dtype)"),
         (Future[Any](), "x.result()"),
-        (Pair(1, 2), "xbridge.tree.to_backend for the arrays in it"),
-        (Plain(), "vars(x), and xbridge.tree.to_backend for the arrays in it"),
-        (Kind.ONE, "vars(x), and xbridge.tree.to_backend for the arrays in it"),
+        (Pair(1, 2), "xbridge.tree.to_backend(x, 'numpy')"),
+        (Plain(), "xbridge.tree.to_backend(vars(x), 'numpy')"),
+        (Kind.ONE, "xbridge.tree.to_backend(vars(x), 'numpy')"),
         (
             type("Model", (), {"state_dict": None})(),
-            "xbridge.tree.to_backend for the arrays of x.state_dict()",
+            "xbridge.tree.to_backend(x.state_dict(), 'numpy')",
         ),
         (type("Matrix", (), {"toarray": None})(), "x.toarray()"),
         (type("Promise", (), {"compute": None})(), "x.compute()"),
         (type("LazyFrame", (), {"collect": None, "__getitem__": None})(), "x.collect()"),
-        (type("Scalar", (), {"as_py": None})(), "asarray(x.as_py())"),
+        (type("Scalar", (), {"as_py": None})(), "asarray(x.as_py(), backend='numpy')"),
         (
             type("GroupBy", (), {})(),
-            "{key: group for key, group in x}, and xbridge.tree.to_backend with exporters=True",
+            "xbridge.tree.to_backend({key: group for key, group in x}, 'numpy', exporters=True)",
         ),
     ],
     ids=lambda x: type(x).__name__,
@@ -113,6 +113,34 @@ def test_unsupportedarrayerror__hint_depends_on_the_type(x: object, hint: str) -
     """The hint for an object that is not an array is specific to its type."""
     with pytest.raises(xbridge.UnsupportedArrayError) as caught:
         xbridge.to_numpy(x)
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (lambda: xbridge.to_backend({"a": A}, "toylib"), "xbridge.tree.to_backend(x, 'toylib')"),
+        (
+            lambda: xbridge.to_backend(np.array([A, A[:2]], object), "toylib"),
+            "xbridge.tree.to_backend(x.tolist(), 'toylib')",
+        ),
+        (
+            lambda: xbridge.asarray([[1], [2, 3]], backend="toylib"),
+            "rows of one length, or [asarray(row, backend='toylib') for row in x] for a list of arrays",
+        ),
+        (
+            lambda: xbridge.asarray([{"a": 1}], backend="toylib"),
+            "xbridge.tree.to_backend(x, 'toylib', scalars=True)",
+        ),
+        (lambda: xbridge.asarray([{"a": 1}]), "xbridge.tree.to_backend(x, 'numpy', scalars=True)"),
+    ],
+    ids=["dict", "objects", "rows", "list of dicts", "no target"],
+)
+def test_hint__has_the_target_of_the_call(call: Call, hint: str) -> None:
+    """A hint that converts in another way converts to the target of the failed call."""
+    xbridge.register_backend("toylib", make_backend())
+    with pytest.raises(xbridge.XBridgeError) as caught:
+        call()
     assert caught.value.hint == hint
 
 

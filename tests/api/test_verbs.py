@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("own_registry")
 @pytest.mark.parametrize("copy", [0, 1, "yes", np.True_])
 def test_to_numpy__copy_must_be_bool_or_none(copy: object) -> None:
     """Values that merely resemble a bool are rejected for `copy`."""
-    with pytest.raises(xbridge.OptionError, match="copy=None"):
+    with pytest.raises(xbridge.OptionError, match=r"try copy=(None|True|False)$"):
         xbridge.to_numpy(np.ones(2), copy=copy)  # type: ignore[arg-type] # that is the mistake
 
 
@@ -46,7 +46,7 @@ def test_to_numpy__grad_must_be_keep_detach_or_none(grad: object, meant: str) ->
 @pytest.mark.parametrize("writable", [0, 1, "yes", np.True_])
 def test_to_numpy__writable_must_be_bool(writable: object) -> None:
     """Any value of `writable` other than None, True and False is rejected."""
-    with pytest.raises(xbridge.OptionError, match="writable=True"):
+    with pytest.raises(xbridge.OptionError, match=r"try writable=(True|False)$"):
         xbridge.to_numpy(np.ones(2), writable=writable)  # type: ignore[arg-type] # that is the mistake
 
 
@@ -122,7 +122,7 @@ def test_explain__shows_the_copy_for_writable(own_registry: None) -> None:
 @pytest.mark.parametrize("requires_grad", ["yes", 1, np.False_])
 def test_asarray__requires_grad_must_be_bool_or_none(requires_grad: object) -> None:
     """Values that merely resemble a bool are rejected for `requires_grad`."""
-    with pytest.raises(xbridge.OptionError, match="requires_grad=None"):
+    with pytest.raises(xbridge.OptionError, match=r"try requires_grad=(True|False)$"):
         xbridge.asarray(np.ones(2), requires_grad=requires_grad)  # type: ignore[call-overload] # likewise
 
 
@@ -180,7 +180,7 @@ def test_to_backend__device_must_be_kind_or_kind_index(device: str) -> None:
 @pytest.mark.parametrize("device", [True, 0.0, object(), np.ones(2)])
 def test_to_backend__refuses_unknown_device_objects(device: object) -> None:
     """An object that no library knows as a device is rejected."""
-    with pytest.raises(xbridge.DeviceError, match="no library knows it as a device"):
+    with pytest.raises(xbridge.DeviceError, match=r"no library knows it as a device|it is an array"):
         xbridge.to_backend(np.ones(2), "numpy", device=device)
 
 
@@ -362,7 +362,7 @@ def test_native_device__is_accepted_by_the_namespace(name: str) -> None:
 
 def test_native_device__requires_an_array() -> None:
     """Objects that only have a `device` attribute are rejected."""
-    with pytest.raises(xbridge.UnsupportedArrayError, match="no backend owns that type"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match="it is not an array of a known library"):
         xbridge.native_device(SimpleNamespace(device="cpu"))
 
 

@@ -211,7 +211,7 @@ def test_asarray__integers_of_tensors_are_not_rounded(dtype: str, large: int) ->
     exact, rounded = (torch.tensor([n], dtype=getattr(torch, dtype)) for n in (sign * 2**53, large + sign))
     assert xbridge.asarray([exact, half]).tolist() == [[sign * 2.0**53], [0.5]]
     assert xbridge.asarray([torch.tensor([7], dtype=torch.uint16), half]).tolist() == [[7.0], [0.5]]
-    with pytest.raises(xbridge.ValueLossError, match=f"cannot turn {dtype} into float64 unasked"):
+    with pytest.raises(xbridge.ValueLossError, match=f"cannot cast {dtype} to float64 without loss"):
         xbridge.asarray([rounded, half])
 
 

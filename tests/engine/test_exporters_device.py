@@ -370,7 +370,7 @@ BAD_CAPSULES: dict[str, tuple[dict[str, Any], str]] = {
         "its memory would be outside of any device's",
     ),
     "above all memory": ({"strides": (2**60,)}, "its memory would be outside of any device's"),
-    "unaligned": ({"offset": 1}, "cupy has no such strides, or no such alignment"),
+    "unaligned": ({"offset": 1}, "cupy does not support its strides or its alignment"),
 }
 
 
@@ -426,8 +426,8 @@ BAD_INTERFACES: dict[str, tuple[dict[str, Any], str]] = {
         "its memory would be outside of any device's",
     ),
     "without memory for its one item": ({"data": (0, False), "shape": (1,)}, "its interface names no memory"),
-    "unaligned": ({"data": (4097, False)}, "cupy has no such strides, or no such alignment"),
-    "of a part of an item": ({"strides": (12,)}, "cupy has no such strides, or no such alignment"),
+    "unaligned": ({"data": (4097, False)}, "cupy does not support its strides or its alignment"),
+    "of a part of an item": ({"strides": (12,)}, "cupy does not support its strides or its alignment"),
     "with a mask": ({"mask": interface(np.ones(6, bool))}, "its mask would be lost"),
     "of foreign bytes": ({"typestr": ">f8"}, "its bytes are in foreign order"),
     "of no type": ({"typestr": "what"}, r"its export failed with TypeError\(.*\)"),
@@ -551,7 +551,7 @@ def test_import_device_array__refuses_unsupported_strides(
     monkeypatch.setattr(backend, "accepts_layout", lambda info, layout: min(layout.strides) >= 0)
     for export in EXPORTS.values():
         with pytest.raises(
-            xbridge.UnsupportedArrayError, match="cannot read an Exporter: cupy has no such strides"
+            xbridge.UnsupportedArrayError, match="cannot read an Exporter: cupy does not support its strides"
         ):
             xbridge.to_backend(export(memory()[::-1]), "cupy")
 

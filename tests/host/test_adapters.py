@@ -168,9 +168,11 @@ def test_cast_hint__arrow_tensor() -> None:
 TEXT: list[tuple[str, Callable[[Any], Any], str | None]] = [
     (
         "pandas",
-        lambda pd: pd.Series(["a"]),
-        "x.astype(float) if it spells numbers, or asarray(x.tolist()) if it holds lists",
+        lambda pd: pd.Series([[1], [2]]),
+        "x.astype(float) if it spells numbers, or asarray(x.tolist(), backend='numpy') if it holds lists",
     ),
+    ("pandas", lambda pd: pd.Series(["a"]), "x.factorize()[0]"),
+    ("pandas", lambda pd: pd.Index(["1", "2"]), "x.astype(float)"),
     (
         "pandas",
         lambda pd: pd.DataFrame({"a": ["a"], "b": [1]}),
@@ -179,6 +181,8 @@ TEXT: list[tuple[str, Callable[[Any], Any], str | None]] = [
     ("pandas", lambda pd: pd.DataFrame({"a": ["a"]}), None),
     ("pandas", lambda pd: pd.MultiIndex.from_tuples([("a", 1)]), None),
     ("polars", lambda pl: pl.Series(["a"]), None),
+    ("polars", lambda pl: pl.DataFrame({"a": ["a"]}), None),
+    ("polars", lambda pl: pl.DataFrame({"a": ["a"], "b": [1], "c": [True]}), "x.select(['b', 'c'])"),
     ("pyarrow", lambda pa: pa.array(["a"]), None),
 ]
 
@@ -210,7 +214,7 @@ def test_codes_hint__numbers_inside_of_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "make", "hint"), TEXT, ids=["series", "frame", "text", "levels", "polars", "pyarrow"]
+    ("library", "make", "hint"), TEXT, ids=[f"{library}-{i}" for i, (library, *_) in enumerate(TEXT)]
 )
 def test_numbers_hint__values_that_are_text(library: str, make: Callable[[Any], Any], hint: str) -> None:
     """Text has the hint of its library, or none, and only pandas casts a table as a whole."""

@@ -259,7 +259,7 @@ REFUSED: list[tuple[str, str, Callable[[Any], Any], str]] = [
         "int64, and it exports float64",
     ),
     ("pyarrow", "no truth in chunks", lambda pa: pa.chunked_array([[True], [None]]), "exports object"),
-    ("pyarrow", "a number", lambda pa: pa.scalar(5), "no backend owns the type"),
+    ("pyarrow", "a number", lambda pa: pa.scalar(5), "it is not an array, and it exports no memory"),
     ("pandas", "a null", lambda pd: pd.array([LARGE, None]), "int64, and it exports float64"),
     ("pandas", "no truth", lambda pd: pd.array([True, None]), "exports object"),
     ("pandas", "text", lambda pd: pd.Series(["a"]), "not a numeric dtype"),
@@ -290,7 +290,12 @@ REFUSED: list[tuple[str, str, Callable[[Any], Any], str]] = [
     ("polars", "dates", lambda pl: pl.Series([DAY]), "exports datetime64"),
     ("polars", "decimals", lambda pl: pl.Series([decimal.Decimal("1.5")]), "exports object"),
     ("polars", "128 bits", lambda pl: pl.Series([1], dtype=pl.Int128), "i128"),
-    ("polars", "a plan", lambda pl: pl.DataFrame({"a": [1]}).lazy(), "no backend owns the type"),
+    (
+        "polars",
+        "a plan",
+        lambda pl: pl.DataFrame({"a": [1]}).lazy(),
+        "it is not an array, and it exports no memory",
+    ),
     ("h5py", "text", lambda h5py: dataset(h5py, ["a"]), "exports object"),
     ("h5py", "fields", lambda h5py: dataset(h5py, np.zeros(2, "i4,f4")), "not a numeric dtype"),
     (
@@ -299,7 +304,7 @@ REFUSED: list[tuple[str, str, Callable[[Any], Any], str]] = [
         lambda h5py: dataset(h5py, h5py.Empty("f4")),
         "(its shape is None|export failed)",
     ),
-    ("zarr", "a group", lambda zarr: zarr.group(), "no backend owns the type"),
+    ("zarr", "a group", lambda zarr: zarr.group(), "it is not an array, and it exports no memory"),
 ]
 
 

@@ -257,6 +257,6 @@ def test_tree_map__object_that_is_not_a_function_is_not_mapped() -> None:
     """An object that is not a function is not mapped."""
     for swapped in ([A], "x", None):
         with pytest.raises(
-            xbridge.OptionError, match=r"map a \w+: it is not a function; try map\(fn, tree\)"
+            xbridge.OptionError, match=r"map a \w+: it is not a function; try xbridge\.tree\.map\(fn, x\)"
         ):
             tree.map(swapped, abs)  # type: ignore[arg-type] # the mistake

@@ -247,9 +247,15 @@ def test_tree_to_numpy__tree_that_is_neither_a_container_nor_an_array_is_refused
     [
         (
             type("Model", (), {"state_dict": None})(),
-            "xbridge.tree.to_backend for the arrays of x.state_dict()",
+            "xbridge.tree.to_backend(x.state_dict(), 'numpy')",
         ),
-        ({1.5}, "list(x), and asarray if it holds numbers, or xbridge.tree.to_backend for the arrays in it"),
+        (
+            {1.5},
+            (
+                "asarray(list(x), backend='numpy') if it holds numbers,"
+                " or xbridge.tree.to_backend(list(x), 'numpy') for the arrays in it"
+            ),
+        ),
         (3, "[x], or xbridge.asarray(x)"),
         (array("d"), "exporters=True, or xbridge.to_backend(x, backend)"),
     ],

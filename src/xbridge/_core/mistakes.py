@@ -21,7 +21,9 @@ _SYNONYMS = {
     "map_location": "device",
     "to": "backend",
     "target": "backend",
-    "xp": "backend",
+    **dict.fromkeys(("xp", "library", "framework", "lib", "module", "namespace"), "backend"),
+    **dict.fromkeys(("size", "prefetch_factor", "buffer_size"), "depth"),
+    **dict.fromkeys(("grad", "gradient", "gradients"), "detaches"),
     "copies": "copy",
 }
 """Names that other libraries use for an option, where the most similar name would be a different option."""
@@ -48,6 +50,11 @@ def explain_call(
         chosen = {word: value for word, value in options.items() if word in words}
         chosen |= {word: value for value in surplus if (word := option_of(value, words))}
         reason = f"{name} takes its options by keyword" if words else f"{name} has no options"
+        if text_of(surplus[0]) == "y" and name.startswith("to_") and name != "to_list":
+            backend = start[1] if len(start) > 1 else repr(name.removeprefix("to_"))
+            return CallError.build(
+                "take y by position", f"{name} converts one array", f"align(x, y, backend={backend})"
+            )
         return _error(f"take {text_of(surplus[0])} by position", reason, name, start, chosen)
     for word in options:
         if word not in words:
@@ -63,7 +70,7 @@ def _argument(place: str, given: tuple[object, ...], options: dict[str, object])
     if place == "backend":
         name = given[0] if given else options.get("backend")
         return repr(name) if isinstance(name, str) else "'torch'"
-    return place if place in ("fn", "name", "module") else "x"
+    return {"b": "y"}.get(place, place if place in ("fn", "name", "module") else "x")
 
 
 def _error(action: str, reason: str, name: str, start: list[str], options: dict[str, object]) -> CallError:
@@ -122,6 +129,8 @@ def _unknown(
     if start and start[0] == "x" and word in ("x", "a", "obj", "tree", "array", "tensor", "iterable"):
         return _error(action, f"{name} takes the array by position", name, start, known)
     near = [_SYNONYMS[word]] if _SYNONYMS.get(word) in words else get_close_matches(word, words, 1)
+    if not near and isinstance(value, (str, type)):
+        near = [option for option in ("copies", "dtype", "device") if option == option_of(value, words)]
     if not near and words:
         reason = f"the options of {name} are {', '.join(words)}"
     return _error(action, reason, name, start, known | dict.fromkeys(near, value))
@@ -159,4 +168,4 @@ def text_of(value: object) -> str:
     word = word.rpartition(".")[2]
     if word in DTYPES or (type(value).__name__ == "device" and word.partition(":")[0] in _DEVICES):
         return repr(word)
-    return "y" if hasattr(value, "shape") else shown(value)
+    return "y" if hasattr(value, "shape") and not issubclass(type(value), type) else shown(value)

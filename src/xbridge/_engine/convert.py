@@ -11,6 +11,7 @@ from xbridge._core.protocol import Array, Backend
 from xbridge._engine.execute import observers, run
 from xbridge._engine.repeat import Recorder, record_plan, record_scalar, state_reader
 from xbridge._engine.source import Source, import_for, import_source
+from xbridge._host.advice import aim
 from xbridge._host.memory import overlap
 from xbridge._plan.rules import plan_between, plan_within
 from xbridge._plan.steps import Conversion, Options, Plan, in_words
@@ -48,7 +49,8 @@ def plan(source: Source, target: Backend, options: Options, *, leaving: bool = F
     leaving = leaving or source.foreign or backend is not target
     refused = backend.unsupported(array, leaving=leaving)
     if refused:
-        raise refused.error.build(in_words(backend, info, target), refused.reason, refused.hint)
+        error = refused.error.build(in_words(backend, info, target), refused.reason, refused.hint)
+        raise aim(error, target.name)
     if backend is target:
         return plan_within(backend, array, info, options)
     return plan_between(backend, target, array, info, options)

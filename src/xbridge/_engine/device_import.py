@@ -120,7 +120,7 @@ class _Shown:
                 raise unreadable_error(self._x, "its memory would be outside of any device's")
             if not self._importer.accepts_layout(info, layout):
                 raise unreadable_error(
-                    self._x, f"{self._importer.name} has no such strides, or no such alignment"
+                    self._x, f"{self._importer.name} does not support its strides or its alignment"
                 )
         self.dtype, self.layout = dtype, layout
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.mistakes import option_of, text_of
 from xbridge._engine.source import resolve_source
-from xbridge._host.advice import literal_error
+from xbridge._host.advice import hint_for_object, literal_error
+from xbridge._host.sequences import is_literal
 from xbridge._registry.registry import backend_for, get, known_backends
-from xbridge.errors import OptionError, UnknownBackendError, shown, type_of
+from xbridge.errors import OptionError, UnknownBackendError, UnsupportedArrayError, shown, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +41,13 @@ def refuse_order(x: object, name: object, verb: str) -> None:
         raise UnknownBackendError.build(
             f"find a backend by {shown(name)}", "it is a dtype", f"{verb}(x, {module!r}, dtype={word!r})"
         )
+
+
+def ownerless_error(x: object) -> UnsupportedArrayError:
+    """Return the error for a question about an array that was asked of something else."""
+    hint = "asarray(x)" if is_literal(x) else hint_for_object(x)
+    action, reason = f"name the backend of {type_of(x)}", "it is not an array of a known library"
+    return UnsupportedArrayError.build(action, reason, hint)
 
 
 def refuse_alignment(xs: Sequence[object]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from xbridge._core.devices import CPU, Device
 from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import Array, ArrayInfo, Backend
+from xbridge._host.advice import aim
 from xbridge._host.dlpack import NotOnHostError
 from xbridge._host.importers import import_array
 from xbridge._host.sequences import is_literal
@@ -15,7 +16,7 @@ from xbridge._plan.steps import Options
 from xbridge._registry import registry
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
-from xbridge.errors import OptionError, UnsupportedArrayError, type_of
+from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, type_of
 
 
 class TargetChoice(NamedTuple):
@@ -120,6 +121,8 @@ def import_source(
         return Source(host, get(HOST), foreign=source.foreign)
     except NotOnHostError as error:
         refused = error
+    except (DTypeError, UnsupportedArrayError) as error:
+        raise error if target is None else aim(error, target.name) from error.__cause__
     from xbridge._engine import device_import  # noqa: PLC0415 -- only unregistered device memory needs it
 
     array, importer = device_import.import_device_array(source.array, refused, target, must_share=must_share)

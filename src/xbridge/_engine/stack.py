@@ -31,6 +31,7 @@ from xbridge._engine.execute import is_observed, run
 from xbridge._engine.repeat import Recorder, find_converter, repeat
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
+from xbridge._host.advice import aim
 from xbridge._host.memory import NATIVE
 from xbridge._plan.options import PLAIN, CallOptions
 from xbridge._plan.reasons import reason
@@ -45,6 +46,7 @@ from xbridge.errors import (
     DTypeError,
     GradientError,
     OptionError,
+    UnsupportedArrayError,
     ValueLossError,
     with_article,
 )
@@ -129,7 +131,10 @@ def from_numbers(
     named = _explicit_dtype(options)
     device = destination(target, options.device, CPU)
     floating = None if named else target.default_dtype("float", device)
-    host = sequences.literal(obj, floating, rounding=named is not None and is_inexact(named))
+    try:
+        host = sequences.literal(obj, floating, rounding=named is not None and is_inexact(named))
+    except (OptionError, UnsupportedArrayError) as error:
+        raise aim(error, target.name) from error.__cause__
     _refuse_sharing(options, host.shape)
     if host.dtype.kind in "iu":
         _refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)

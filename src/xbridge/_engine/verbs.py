@@ -32,6 +32,7 @@ from xbridge._engine.source import (
     resolve_source,
 )
 from xbridge._engine.stack import choose_converter, literal_converter, options_of_stack
+from xbridge._host.advice import aim
 from xbridge._host.memory import NATIVE, overlap, overlap_of_views
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import destination
@@ -117,7 +118,10 @@ def asarray(obj: object, like: object, name: str | ModuleType | None, options: C
         target = target or model.backend
         if options.device is None and target is model.backend:
             near, options = model, options._replace(device=model.info().device)
-    fn, content, backends = choose_converter(resolve_source(obj))
+    try:
+        fn, content, backends = choose_converter(resolve_source(obj))
+    except (OptionError, UnsupportedArrayError) as error:
+        raise error if target is None else aim(error, target.name) from error.__cause__
     target = target or backends[0]
     checked = read_options((target, backends[0]), options)
     asked = _normalize_device(options)

@@ -2,66 +2,91 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
-from xbridge._core.literals import LITERALS
-from xbridge.errors import UnsupportedArrayError, type_of
+import numpy as np
 
-IN_A_TREE = "xbridge.tree.to_backend for the arrays in it"
-_AS_A_LIST = f"list(x), and asarray if it holds numbers, or {IN_A_TREE}"
+from xbridge._core.literals import LITERALS, NUMBERS
+from xbridge._core.protocol import HostArray
+from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, XBridgeError, type_of
+
+E = TypeVar("E", bound=XBridgeError)
+
+IN_A_TREE = "xbridge.tree.to_backend(x, 'numpy')"
 _BATCHES = "prefetch(x, 'torch'), which converts its batches"
 _DAYS = "numpy.datetime64(x).astype('int64')"
+_FLOATS = "[float(i) for i in x]"
+_LABELS = "numpy.unique(x, return_inverse=True)[1]"
+_MANY = 1000
+"""The most items that are looked at for a hint."""
 
 _BY_NAME = {
     "NoneType": "an array in its place",
     **dict.fromkeys(("function", "method", "builtin_function_or_method"), "x()"),
     "module": "an array of it",
+    "type": "one of its objects",
     "dtype": "an array of that dtype",
     "DataLoader": _BATCHES,
     "TensorDataset": "x.tensors[0]",
-    "Dataset": "x[0], and xbridge.tree.to_backend",
-    "GroupBy": "{key: group for key, group in x}, and xbridge.tree.to_backend with exporters=True",
+    "Dataset": "xbridge.tree.to_backend(x[0], 'numpy')",
+    "GroupBy": "xbridge.tree.to_backend({key: group for key, group in x}, 'numpy', exporters=True)",
     "NAType": "float('nan') in its place",
     "date": _DAYS,
-    "timedelta": "asarray(x.total_seconds())",
+    "timedelta": "asarray(x.total_seconds(), backend='numpy')",
 }
 """Hints by the name of a class, or of a base."""
 
 _BY_ATTRIBUTE = {
-    "state_dict": "xbridge.tree.to_backend for the arrays of x.state_dict()",
+    "state_dict": "xbridge.tree.to_backend(x.state_dict(), 'numpy')",
     "toarray": "x.toarray()",
     "compute": "x.compute()",
     "collect": "x.collect()",
-    "as_py": "asarray(x.as_py())",
+    "as_py": "asarray(x.as_py(), backend='numpy')",
     "result": "x.result()",
     "getbuffer": "numpy.frombuffer(x.getbuffer(), dtype)",
-    "isdigit": "asarray(float(x)) if it spells a number, or reading the file that it names",
-    "__float__": "asarray(float(x))",
+    "isdigit": "reading the file that it names, or an array in its place",
+    "__float__": "asarray(float(x), backend='numpy')",
     "__fspath__": "numpy.load(x)",
     **dict.fromkeys(("_fields", "__dataclass_fields__", "__attrs_attrs__"), IN_A_TREE),
-    "keys": f"dict(x), and {IN_A_TREE}",
-    **dict.fromkeys(("__iter__", "__getitem__"), _AS_A_LIST),
-    "__dict__": f"vars(x), and {IN_A_TREE}",
+    "keys": "xbridge.tree.to_backend(dict(x), 'numpy')",
+    **dict.fromkeys(
+        ("__iter__", "__getitem__"),
+        "asarray(list(x), backend='numpy') if it holds numbers,"
+        " or xbridge.tree.to_backend(list(x), 'numpy') for the arrays in it",
+    ),
+    "__dict__": "xbridge.tree.to_backend(vars(x), 'numpy')",
 }
 """Hints by an attribute that the class of an object has."""
 
 _ITEMS = {
-    "str": "[float(i) for i in x]",
-    "Decimal": "[float(i) for i in x]",
-    "Fraction": "[float(i) for i in x]",
+    **dict.fromkeys(("Decimal", "Fraction"), _FLOATS),
     "NoneType": "[float('nan') if i is None else i for i in x]",
-    "NAType": "float('nan') in its place",
+    "NAType": "[float('nan') if i is pandas.NA else i for i in x]",
     "date": "numpy.array(x, 'datetime64[us]').astype('int64')",
     "timedelta": "[i.total_seconds() for i in x]",
     "dict": "xbridge.tree.to_backend(x, 'numpy', scalars=True)",
+    "str": "",
 }
-"""Hints for a list, by the name of the class of an item that is not a number."""
+"""Hints for a list, by the name of the class of an item that is not a number. That for text depends on it."""
 
 
-def hint_for_object(cls: type) -> str:
-    """Return a hint for an object of a class."""
+def aim(error: E, target: str) -> E:
+    """Return an error whose hint converts to the target. Hints are written for NumPy."""
+    aimed = error.build(error.action, error.reason, error.hint.replace("'numpy'", repr(target)))
+    aimed.__cause__ = error.__cause__
+    return aimed
+
+
+def hint_for_object(x: object) -> str:
+    """Return a hint for an object that is not an array."""
+    cls = type(x)
     if issubclass(cls, dict):
-        return IN_A_TREE
+        values: list[object] = [*dict.values(x)]  # type: ignore[arg-type] # it is a dict
+        has_numbers = any(issubclass(type(value), NUMBERS) for value in values)
+        return f"{IN_A_TREE[:-1]}, scalars=True)" if has_numbers else IN_A_TREE
+    if issubclass(cls, str) and _spell_numbers([x]):
+        return _BY_ATTRIBUTE["__float__"]
     named = _of_class(cls, _BY_NAME)
     if named:
         return named
@@ -69,19 +94,63 @@ def hint_for_object(cls: type) -> str:
     return next((hint for word, hint in _BY_ATTRIBUTE.items() if word in words), "an array")
 
 
-def item_error(items: Any) -> UnsupportedArrayError | None:
-    """Return the error for a list with an item that is not a number; None if there is no advice for it."""
-    for i, item in enumerate(items):
-        hint = _of_class(type(item), _ITEMS)
-        if hint:
-            reason = f"item {i} is {'None' if item is None else type_of(item)}"
+def hint_for_items(x: HostArray) -> str:
+    """Return a hint for an array of text or of Python objects."""
+    items = x.ravel()[:_MANY].tolist()
+    if _spell_numbers(items):
+        return "x.astype(float)"
+    if all(isinstance(item, (str, bytes)) for item in items):
+        return f"{_LABELS} for labels, or x.tolist()"
+    return IN_A_TREE.replace("x,", "x.tolist(),") if all(map(_has_shape, items)) else "x.tolist()"
+
+
+def _has_shape(item: object) -> bool:
+    return any("shape" in vars(base) for base in type(item).__mro__)
+
+
+def _spell_numbers(items: Sequence[object]) -> bool:
+    """Return True if Python can read each item as a float."""
+    try:
+        np.array(items, object).astype(float)
+    except FOREIGN_ERRORS:
+        return False
+    return True
+
+
+def item_error(x: Any) -> UnsupportedArrayError | None:
+    """Return the error for a list with an item that is not a number; None if there is no advice for it.
+
+    The items of rows are looked at too.
+    """
+    items = [(f"{i}", item) for i, item in enumerate(x)]
+    is_nested = bool(items) and all(type(row) in (list, tuple) for _, row in items)
+    if is_nested:
+        items = [(f"{i}, {j}", item) for i, row in enumerate(x) for j, item in enumerate(row)]
+    for place, item in items:
+        if is_mistaken(type(item)):
+            hint = _of_class(type(item), _ITEMS) or _hint_for_texts([one for _, one in items])
+            if is_nested and hint.endswith(" in x]"):
+                hint = f"[{hint.removesuffix('x]')}row] for row in x]"
+            reason = f"item {place} is {'None' if item is None else type_of(item)}"
             return UnsupportedArrayError.build("make an array of this list", reason, hint)
     return None
 
 
+def _hint_for_texts(items: list[object]) -> str:
+    """Return a hint for a list with text, which may spell numbers or dates, or be labels."""
+    texts = [item for item in items if isinstance(item, str)]
+    if _spell_numbers(texts):
+        return _FLOATS
+    try:
+        np.array(texts, "M8[us]")
+    except ValueError:
+        return _LABELS
+    return _ITEMS["date"]
+
+
 def is_mistaken(cls: type) -> bool:
     """Return True if there is advice for a list with items of a class."""
-    return bool(_of_class(cls, _ITEMS))
+    return any(base.__name__ in _ITEMS for base in cls.__mro__)
 
 
 def literal_error(x: object, target: str) -> UnsupportedArrayError:

@@ -19,7 +19,7 @@ from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, holds_every, is_inexact
 from xbridge._core.literals import LITERALS
 from xbridge._core.protocol import HostArray
-from xbridge._host.advice import IN_A_TREE, hint_for_object
+from xbridge._host.advice import hint_for_object
 from xbridge._host.array_interface import chain_export_errors, from_interface, unreadable_error
 from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
 from xbridge._host.exporters import adapter_for, columns_of, dtype_of, name_of, names_of
@@ -214,7 +214,7 @@ def _numbers_of_table(x: Any) -> HostArray | None:
 
 def _from_buffer(x: object) -> HostArray:
     if issubclass(type(x), LITERALS) and not hasattr(type(x), "_fields"):
-        reason, hint = "numbers and lists are not arrays", f"asarray(x), or {IN_A_TREE}"
+        reason, hint = "numbers and lists are not arrays", "asarray(x, backend='numpy')"
         raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint)
     with chain_export_errors(x):
         try:
@@ -223,7 +223,7 @@ def _from_buffer(x: object) -> HostArray:
             reason, hint = f"its export failed with {error!r}", "a buffer that is still there"
             raise unreadable_error(x, reason, hint) from error
         except TypeError as error:
-            reason, hint = "no backend owns the type and it exports no memory", hint_for_object(type(x))
+            reason, hint = "it is not an array, and it exports no memory", hint_for_object(x)
             if x is None:
                 reason = "None is not an array, and a function without a return statement returns it"
             raise UnsupportedArrayError.build(

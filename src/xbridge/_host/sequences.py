@@ -295,7 +295,7 @@ def _ragged_error(reason: str) -> OptionError:
     return OptionError.build(
         "make an array of this list",
         reason,
-        "rows of one length, or [asarray(row) for row in x] for a list of arrays",
+        "rows of one length, or [asarray(row, backend='numpy') for row in x] for a list of arrays",
     )
 
 

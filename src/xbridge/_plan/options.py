@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from xbridge._core.devices import Device, device_named
 from xbridge._core.dtypes import DTYPES, UNNAMED, is_numeric, of_python
 from xbridge._core.dynamo import trace_time
+from xbridge._core.mistakes import option_of, text_of
 from xbridge._core.protocol import Backend
 from xbridge._host.memory import dtype_of_code
 from xbridge._plan.steps import Options
@@ -41,6 +42,9 @@ _ALIASES = {
     "halftensor": "float16",
     "longtensor": "int64",
 }
+_NO_NUMBERS = re.compile("object|str|bytes|datetime|timedelta|category|date$")
+"""Matches the names of dtypes for other things than numbers."""
+_TRUE, _FALSE = ("1", "true", "yes", "always", "keep"), ("0", "false", "no", "never")
 _WRITTEN = re.compile(r"(<class ')?(\w+)\.(?:\w+\.)*(\w+)(?(1)'>)")
 """Matches the `str` of a dtype or of a class that stands for one; groups 2 and 3 are package and name."""
 
@@ -88,23 +92,32 @@ def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
     """Check the options of a call. `backends` are asked first what a dtype or device object means."""
     copy, grad, requires_grad, writable = given.copy, given.grad, given.requires_grad, given.writable
     if copy is not None and copy is not True and copy is not False:
-        raise OptionError.build(f"take copy={shown(copy)}", "it is None, True or False", "copy=None")
+        raise _not_a_switch("copy", copy)
     if grad is not None and not (isinstance(grad, str) and grad in ("keep", "detach")):
-        hint = "grad='keep'" if grad is True else "grad='detach'"
+        hint = "grad='keep'" if _meant(grad) is True else "grad='detach'"
         raise OptionError.build(f"take grad={shown(grad)}", "it is None, 'keep' or 'detach'", hint)
     if requires_grad is not None and requires_grad is not True and requires_grad is not False:
-        action = f"take requires_grad={shown(requires_grad)}"
-        raise OptionError.build(action, "it is None, True or False", "requires_grad=None")
+        raise _not_a_switch("requires_grad", requires_grad)
     if requires_grad is False:
         if grad == "keep":
             action = "take requires_grad=False with grad='keep'"
             raise OptionError.build(action, "they contradict each other", "one of them")
         grad = "detach"
     if writable is not None and writable is not True and writable is not False:
-        action = f"take writable={shown(writable)}"
-        raise OptionError.build(action, "it is None, True or False", "writable=True")
+        raise _not_a_switch("writable", writable)
     device, dtype = _read("device", given.device, backends), _read("dtype", given.dtype, backends)
     return Options(device, dtype, copy, grad, requires_grad is True, writable=writable)
+
+
+def _not_a_switch(option: str, given: object) -> OptionError:
+    reason, hint = "it is None, True or False", f"{option}={_meant(given)}"
+    return OptionError.build(f"take {option}={shown(given)}", reason, hint)
+
+
+def _meant(given: object) -> bool | None:
+    """Return the switch that a value stands for in other calls; None if that is unknown."""
+    word = shown(given, str).casefold()
+    return True if word in _TRUE else False if word in _FALSE else None
 
 
 def _read(option: str, given: object, backends: tuple[Backend, ...]) -> Any:
@@ -121,6 +134,8 @@ def _device(device: Any, backends: tuple[Backend, ...]) -> Device:
     if isinstance(device, Device):
         return device
     if isinstance(device, str):
+        if device in DTYPES:
+            raise _refused("device", device, "it is a dtype", f"dtype={device!r}")
         return device_named(device)
     found = _named(lambda backend: backend.device_name(device), device, backends)
     if found is not None:
@@ -174,7 +189,12 @@ def _unknown(dtype: object) -> XBridgeError:
     if native in DTYPES:
         reason = "a result is in the byte order of this machine"
         return _refused("dtype", dtype, reason, f"dtype={native!r}")
+    meant = option_of(dtype, ["device"]) if isinstance(dtype, str) else ""
+    if meant:
+        return _refused("dtype", dtype, f"it is a {meant}", f"{meant}={dtype!r}")
     word = str(getattr(dtype, "__name__", word)).casefold()
+    if _NO_NUMBERS.match(word):
+        return _refused("dtype", dtype, "arrays hold numbers, and it is a dtype of other things")
     alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
     near = [_ALIASES[word]] if word in _ALIASES else get_close_matches(word, alike) if word != "tf32" else []
     reason = "it is not a canonical name or a library's native dtype"
@@ -189,4 +209,6 @@ def _digits(word: str) -> list[str]:
 
 def _refused(option: str, given: object, reason: str, hint: str = "") -> XBridgeError:
     error, example = (DeviceError, "device='cpu'") if option == "device" else (DTypeError, "dtype='float32'")
-    return error.build(f"read {option} {shown(given)}", reason, hint or example)
+    if text_of(given) == "y":
+        reason, hint = "it is an array", f"{option}=y.{option}"
+    return error.build(f"read {option} {text_of(given)}", reason, hint or example)

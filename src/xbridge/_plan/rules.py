@@ -272,7 +272,7 @@ def _reasons_not_to_share(conversion: Conversion, layout: MemoryLayout) -> Itera
         elif layout.strides == c_strides(layout.shape, layout.itemsize):
             yield reason("alignment", f"its memory is not aligned as {target.name} needs it")
         else:
-            yield reason("strides", f"{target.name} has no such strides")
+            yield reason("strides", f"{target.name} does not support its strides")
     if conversion.options.unsafe:
         return
     if not target.readonly:

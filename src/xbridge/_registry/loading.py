@@ -13,6 +13,7 @@ from xbridge.errors import (
     OptionError,
     UnknownBackendError,
     shown,
+    type_of,
 )
 
 TYPE_CHECKING = False
@@ -191,6 +192,9 @@ def unknown_backend_error(name: object, names: tuple[str, ...]) -> UnknownBacken
         return UnknownBackendError.build(asked, known, "one of these")
     cls = name if isinstance(name, type) else type(name)
     root = str(cls.__module__).partition(".")[0]
-    hint = f"{root!r}, after the array" if root in names else "one of these"
+    if text_of(name) == "y":
+        reason = "it is an array, and like= takes one"
+        return UnknownBackendError.build(f"find a backend by {type_of(name)}", reason, "asarray(x, like=y)")
+    hint = repr(root) if root in names else "one of these"
     reason = f"a backend is a name or a module, and {known}"
     return UnknownBackendError.build(f"find a backend by {shown(name)}", reason, hint)

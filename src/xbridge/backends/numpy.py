@@ -12,6 +12,7 @@ from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype
 from xbridge._core.protocol import ArrayInfo, Gap, Unsupported
+from xbridge._host.advice import hint_for_items
 from xbridge._host.memory import NATIVE, cast_silently, check_castable, layout_of, native_dtype
 from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, type_of
 
@@ -50,7 +51,6 @@ _HINTS = {
     "V": "x.view(dtype), with the dtype of the items",
 }
 _is_in_order = attrgetter("flags.c_contiguous")
-_NUMBERS_IN_TEXT = "x.astype(float) if it spells numbers, or x.tolist()"
 
 
 def to_numpy(x: HostArray, /) -> HostArray:
@@ -90,7 +90,7 @@ def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
     kind = x.dtype.kind
     if kind in "biufc" or _name(x.dtype) in DTYPES:
         return None
-    hint = f"x[{x.dtype.names[0]!r}]" if x.dtype.names else _HINTS.get(kind, _NUMBERS_IN_TEXT)
+    hint = f"x[{x.dtype.names[0]!r}]" if x.dtype.names else _HINTS.get(kind) or hint_for_items(x)
     if x.dtype.type.__module__ == "ml_dtypes":
         hint = f"x.astype({'complex64' if category(x.dtype.name) == 'complex' else 'float32'!r})"
     return Unsupported(DTypeError, f"{x.dtype} is not a numeric dtype", hint)

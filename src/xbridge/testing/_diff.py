@@ -60,7 +60,7 @@ def resolve(x: Array, asked: str) -> tuple[Backend, Array]:
     if backend is None:
         raise UnsupportedArrayError.build(
             f"{asked} {type_of(x)}",
-            "no backend owns that type",
+            "it is not an array of a known library",
             "xbridge.asarray(x, like=y) with the array that it belongs to",
         )
     if isinstance(x, backend.scalar_types):

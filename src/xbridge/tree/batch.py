@@ -61,7 +61,7 @@ class TreeArrays:
         elif is_exporter(x):
             hint = "exporters=True, or xbridge.to_backend(x, backend)"
         else:
-            hint = hint_for_object(type(x))
+            hint = hint_for_object(x)
         raise UnsupportedArrayError.build(
             f"walk {type_of(x)} as a tree", "it is neither a container nor an array", hint
         )

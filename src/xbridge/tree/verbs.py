@@ -398,7 +398,7 @@ def map(  # noqa: A001 -- other libraries have this name too
     [(2, 3), {'y': (4,)}, None]
     """
     if not callable(fn):
-        raise OptionError.build(f"map {type_of(fn)}", "it is not a function", "map(fn, tree)")
+        raise OptionError.build(f"map {type_of(fn)}", "it is not a function", "xbridge.tree.map(fn, x)")
     batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
     done = batch.map(partial(batch.each, fn), fn if scalars else None, fixtures=False)

@@ -365,7 +365,7 @@ def test_to_backend__checks_cuda_array_interface() -> None:
         for changes in ({"shape": (-1,)}, {"typestr": "|O"}, {"strides": (12,)}):
             with pytest.raises(xbridge.XBridgeError):
                 xbridge.to_backend(Shows(x, "cuda", **changes), target)
-    with pytest.raises(xbridge.UnsupportedArrayError, match="torch has no such strides"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match="torch does not support its strides"):
         xbridge.to_backend(Shows(x[::-1], "cuda"), "torch")
     assert xbridge.to_list(xbridge.to_backend(Shows(x[::-1], "cuda"), "cupy"))[0] == 11.0
 

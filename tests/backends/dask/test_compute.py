@@ -146,7 +146,7 @@ def test_to_backend__value_loss_names_the_array(x: Array, unknown: bool) -> None
     pytest.importorskip("torch")
     lost = da.from_array(np.array([1.0, 1e300]), chunks=1)
     batch = [x.astype("i8"), lost[lost > 0] if unknown else lost, x]
-    with pytest.raises(xbridge.ValueLossError, match=r"^at tree\[1\]: .* turn float64 into float32"):
+    with pytest.raises(xbridge.ValueLossError, match=r"^at tree\[1\]: .* cast float64 to float32"):
         xbridge.tree.to_backend(batch, "torch", dtype="default")
 
 
@@ -203,7 +203,7 @@ def test_asarray__computes_a_mixed_list_together(x: Array, options: dict[str, An
 def test_asarray__promotion_that_rounds_is_refused(x: Array) -> None:
     """An integer that promotion would round is an error, unless the dtype is named."""
     whole = da.from_array(np.full(7, 2**53 + 1), chunks=3)
-    with pytest.raises(xbridge.ValueLossError, match="turn int64 into float64"):
+    with pytest.raises(xbridge.ValueLossError, match="cast int64 to float64"):
         xbridge.asarray([np.ones(7), x, whole], backend="numpy")
     named = xbridge.asarray([np.ones(7), x, whole], backend="numpy", dtype="float64")
     assert named[2].tolist() == [2.0**53] * 7

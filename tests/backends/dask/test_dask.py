@@ -115,7 +115,7 @@ def test_check_cast__refuses_promotions_that_depend_on_values(x: Array) -> None:
     with pytest.raises(xbridge.DTypeError, match="computed; try naming it: dtype='float64'"):
         xbridge.asarray([x, whole])
     assert xbridge.asarray([x, whole], dtype="float64").compute().tolist() == [VALUES, VALUES]
-    with pytest.raises(xbridge.DTypeError, match="float32 into float16"):
+    with pytest.raises(xbridge.DTypeError, match="float32 to float16"):
         backend.check_cast(x.astype("float32"), "float16")
 
 

@@ -150,7 +150,7 @@ def test_to_backend__value_loss_on_a_worker_names_the_array(fetched: list[Any]) 
     """A value that is lost on a worker raises the usual error, with the path of its array."""
     pytest.importorskip("torch")
     lost = da.from_array(np.array([1.0, 1e300]), chunks=1) + 0
-    with pytest.raises(xbridge.ValueLossError, match=r"^at tree\[1\]: .* turn float64 into float32"):
+    with pytest.raises(xbridge.ValueLossError, match=r"^at tree\[1\]: .* cast float64 to float32"):
         xbridge.tree.to_backend([da.ones(3, dtype="i8"), lost], "torch", dtype="default")
     made = xbridge.to_backend(lost[:1], "torch", dtype="default")
     assert made.tolist() == [1.0]

@@ -36,7 +36,9 @@ class Adapter:
         """Return the call that reads the numbers of an object whose values are not all numbers."""
         if not _has_astype(x):
             return None
-        return "x.astype(float) if it spells numbers, or asarray(x.tolist()) if it holds lists"
+        return (
+            "x.astype(float) if it spells numbers, or asarray(x.tolist(), backend='numpy') if it holds lists"
+        )
 
     def codes_hint(self, x: Any) -> str | None:
         """Return the call that gives the integers of time values; None for other values."""

@@ -35,7 +35,13 @@ class Adapter(generic.Adapter):
         if isinstance(x, pd.DataFrame):
             call = "x.select_dtypes(['number', 'bool'])"
             return f"{call}.astype('float64')" if x.select_dtypes(["number", "bool"]).shape[1] else None
-        return None if isinstance(x, pd.MultiIndex) else super().numbers_hint(x)
+        if isinstance(x, pd.MultiIndex):
+            return None
+        values = x.to_series() if isinstance(x, pd.Index) else pd.Series(x)
+        if pd.api.types.infer_dtype(values) in ("string", "decimal"):
+            spells = pd.to_numeric(values, errors="coerce").notna().all()
+            return "x.astype(float)" if spells else "x.factorize()[0]"
+        return super().numbers_hint(x)
 
     def codes_hint(self, x: Any) -> str | None:
         """Return the call that reads the codes of categories, the integers of times, or numbers inside."""
@@ -45,7 +51,7 @@ class Adapter(generic.Adapter):
         if isinstance(dtype, pd.IntervalDtype):
             return "x.array.mid" if isinstance(x, pd.Series) else "x.mid"
         if isinstance(dtype, pd.ArrowDtype) and dtype.type is list:
-            return "asarray(x.tolist())"
+            return "asarray(x.tolist(), backend='numpy')"
         hint = "x.astype('int64')" if isinstance(dtype, pd.PeriodDtype) else super().codes_hint(x)
         # A missing time is stored as the lowest integer.
         return hint.replace("x.", "x.dropna().") if hint and x.isna().any() else hint

@@ -24,6 +24,13 @@ class Adapter(generic.Adapter):
             return [field.dtype for field in dtype.fields]
         return [dtype.categories.dtype] if isinstance(dtype, pl.Enum) else []
 
+    def numbers_hint(self, x: Any) -> str | None:
+        """Return the columns of numbers of a data frame, if it has any."""
+        if not isinstance(x, pl.DataFrame):
+            return None
+        names = [name for name, kind in x.schema.items() if kind.is_numeric() or kind == pl.Boolean]
+        return f"x.select({names})" if names else None
+
     def cast_hint(self, x: Any, dtype: str) -> str | None:  # noqa: ARG002 -- polars has no strings for dtypes
         """Return a cast to floats, in arrays of the same shape; None for lists, whose lengths may differ."""
         kinds = x.schema.values() if isinstance(x, pl.DataFrame) else [x.dtype]

@@ -122,7 +122,7 @@ def check_cast(x: Array, dtype: str, /) -> Array:
         _host.check_cast(x.memory, dtype)
         return x
     raise DTypeError.build(
-        f"turn a Dask array of {array_info(x).dtype} into {dtype} unasked",
+        f"cast a Dask array of {array_info(x).dtype} to {dtype} without loss",
         "a lost value would show only when it is computed",
         f"naming it: dtype={dtype!r}",
     )

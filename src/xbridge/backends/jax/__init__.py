@@ -205,7 +205,7 @@ def astype(x: Array, dtype: str, /) -> Array:
 
 def check_cast(x: Array, dtype: str, /) -> Array:
     if isinstance(x, _Tracer):
-        action, reason = f"turn {x.dtype} into {dtype} unasked", "a tracer has no values to check"
+        action, reason = f"cast {x.dtype} to {dtype} without loss", "a tracer has no values to check"
         raise DTypeError.build(action, reason, f"dtype={dtype!r}")
     if x.size:
         with _outside_traces(x):
