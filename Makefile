@@ -29,7 +29,7 @@ PIP_INSTALL := -m pip install -qq
 SUITES := test-library test-kit test-conformance test-core test-emulated
 SWEEP = # --exhaustive: all dtypes, not four of them
 COVERAGE = # yes: record which branches run
-PYTEST = $(if $(COVERAGE),-m coverage run --data-file=.coverage.$@) -m pytest $(SWEEP)
+PYTEST = $(if $(COVERAGE),-m coverage run --data-file=.coverage.$@) -m pytest --durations=20 --durations-min=5 $(SWEEP)
 
 MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
@@ -64,8 +64,9 @@ test-kit: $(VENV)/dev.stamp
 test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promise
 	$(VENV)/bin/python $(PYTEST) src/xbridge/testing/conformance $(ARGS)
 
+# Not over all dtypes, which test-library tries: what differs without torch is what can be imported.
 test-core: $(CORE)/core.stamp ## Run what needs NumPy alone, with no torch installed
-	$(CORE)/bin/python $(PYTEST) --ignore tests/kit/test_bites.py $(ARGS)
+	$(CORE)/bin/python $(filter-out --exhaustive,$(PYTEST)) $(patsubst %,--ignore %,tests/kit/test_bites.py $(PROGRAMS)) $(ARGS)
 
 test-oldest: $(OLDEST)/oldest.stamp ## Run the whole suite with every oldest version allowed (PYTHON=python3.11)
 	$(OLDEST)/bin/python -m pytest $(ARGS)
