@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from xbridge._observe.policy import policy
     from xbridge._observe.record import record
     from xbridge._plan.steps import Plan
-    from xbridge._transfer.api import Transfer, prefetch, release_buffers, transfer
+    from xbridge._transfer.api import Transfer, prefetch, transfer
+    from xbridge._transfer.buffers import release_buffers
 else:
 
     def __getattr__(name: str) -> object:
@@ -70,7 +71,7 @@ _LATE = {
     "policy": "xbridge._observe.policy",
     "prefetch": "xbridge._transfer.api",
     "record": "xbridge._observe.record",
-    "release_buffers": "xbridge._transfer.api",
+    "release_buffers": "xbridge._transfer.buffers",
     "transfer": "xbridge._transfer.api",
 }
 
