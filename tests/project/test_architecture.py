@@ -317,6 +317,7 @@ HEAVY = LIBRARIES | {"array_api_compat", "dataclasses", "inspect", "importlib.me
     [
         "import xbridge",
         "import xbridge; xbridge.known_backends; xbridge.Device('cuda:1'); xbridge.CopyError('x')",
+        "import xbridge; xbridge.release_buffers()",
     ],
 )
 def test_import_xbridge__imports_no_array_library(use: str) -> None:
