@@ -136,8 +136,9 @@ def _device(device: Any, backends: tuple[Backend, ...]) -> Device:
     if isinstance(device, Device):
         return device
     if isinstance(device, str):
-        if device in DTYPES:
-            raise _refused("device", device, "it is a dtype", f"dtype={str.__str__(device)!r}")
+        word = _plain(device)
+        if word in DTYPES:
+            raise _refused("device", device, "it is a dtype", f"dtype={word!r}")
         return device_named(device)
     found = _named(lambda backend: backend.device_name(device), device, backends)
     if found is not None:
@@ -151,14 +152,18 @@ def _device(device: Any, backends: tuple[Backend, ...]) -> Device:
 
 def _dtype(dtype: object, backends: tuple[Backend, ...]) -> str:
     if isinstance(dtype, str):
-        # `str` of an enumeration's member has the class in it.
-        word = dtype if type(dtype) is str else str.__str__(dtype)
+        word = _plain(dtype)
         found: str | None = word if word in DTYPES or word in UNNAMED else _spelt(word)
     else:
         found = of_python(dtype) or _named(lambda backend: backend.dtype_name(dtype), dtype, backends)
     if not found:
         raise _unknown(dtype)
     return found
+
+
+def _plain(word: str) -> str:
+    """Return a plain string: a subclass may have no hash, and an enumeration's member names its class."""
+    return word if type(word) is str else str.__str__(word)
 
 
 @trace_time
