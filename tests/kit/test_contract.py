@@ -696,7 +696,7 @@ def test_assert_contract__result_that_is_restored(monkeypatch: pytest.MonkeyPatc
     # The program of the message overwrites the result too, to show it.
     monkeypatch.setattr(_matches, "reproduction", lambda *_: "")
     table = np.arange(6.0)
-    memory = memoryview(table)  # whose contents are not found by looking at the function
+    memory = memoryview(table)  # type: ignore[arg-type] # an array is a buffer; its contents are not found
 
     def look_up(_x: Any) -> tuple[Any, ...]:
         whole = np.asarray(memory)
@@ -759,7 +759,7 @@ def test_settings__warnings() -> None:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         settings_before, filters = Settings(), warnings.filters[:]
-        warnings.filters[:] = [("default", None, UserWarning, None, 0)]
+        warnings.filters[:] = [("default", None, UserWarning, None, 0)]  # type: ignore[index] # it is a list
         warnings.warn_explicit("old", UserWarning, "file.py", 1, registry=registry)
         settings_before.restore()
         assert warnings.filters[:] == filters
@@ -770,15 +770,15 @@ def test_settings__warnings() -> None:
 @pytest.mark.filterwarnings("error")
 def test_settings__generator() -> None:
     """Another global generator of NumPy is put back without a warning."""
-    usual = np.random.get_bit_generator()
-    np.random.set_bit_generator(np.random.PCG64(1))
+    usual = np.random.get_bit_generator()  # type: ignore[attr-defined] # not in the stubs
+    np.random.set_bit_generator(np.random.PCG64(1))  # type: ignore[attr-defined] # as above
     try:
         kept = Settings()
         first = np.random.standard_normal()  # noqa: NPY002 -- the global generator is the point
         kept.restore()
         assert np.random.standard_normal() == first  # noqa: NPY002 -- as above
     finally:
-        np.random.set_bit_generator(usual)
+        np.random.set_bit_generator(usual)  # type: ignore[attr-defined] # as above
 
 
 # -- the decorator -----------------------------------------------------------------------------------
