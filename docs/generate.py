@@ -32,7 +32,7 @@ NAMES = {
     "align": "align align_back aligned array_namespace",
     "trees": "tree.to_backend tree.to_numpy tree.to_torch tree.to_jax tree.to_cupy tree.to_dask "
     "tree.align tree.map",
-    "move": "transfer Transfer prefetch",
+    "move": "transfer Transfer prefetch release_buffers",
     "observe": "explain Plan policy record",
     "inspect": "backend_of dtype_of device_of native_device Device shares_memory",
     "backends": "known_backends is_available register_backend",

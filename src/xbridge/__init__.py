@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from xbridge._observe.policy import policy
     from xbridge._observe.record import record
     from xbridge._plan.steps import Plan
-    from xbridge._transfer.api import Transfer, prefetch, transfer
+    from xbridge._transfer.api import Transfer, prefetch, release_buffers, transfer
 else:
 
     def __getattr__(name: str) -> object:
@@ -70,6 +70,7 @@ _LATE = {
     "policy": "xbridge._observe.policy",
     "prefetch": "xbridge._transfer.api",
     "record": "xbridge._observe.record",
+    "release_buffers": "xbridge._transfer.api",
     "transfer": "xbridge._transfer.api",
 }
 
@@ -93,6 +94,7 @@ __all__ = [
     "prefetch",
     "record",
     "register_backend",
+    "release_buffers",
     "shares_memory",
     "to_backend",
     "to_cupy",

@@ -209,20 +209,46 @@ def test_batch__can_be_packed_by_several_threads() -> None:
     assert not wrong
 
 
-def test_release__frees_unused_buffers() -> None:
+def test_release_buffers__frees_unused_buffers() -> None:
     """Unused buffers are freed, and memory is pinned again when it is needed."""
-    _pinned.release()  # there are none
+    xbridge.release_buffers()  # there are none
     assert equal(xbridge.tree.to_numpy(tensors()), arrays())
     buffers = _pinned.buffers_of(PLACE)
     lent = buffers.lend()
     buffers.give_back(buffers.lend())
     xbridge.transfer(tensors(), "numpy")  # nobody waits for its copy
     dropped = weakref.ref(buffers._unawaited[0].buffer)
-    _pinned.release()
+    xbridge.release_buffers()
     assert not buffers._free
     assert dropped() is None
     buffers.give_back(lent)
     assert equal(xbridge.tree.to_numpy(tensors()), arrays())
+
+
+@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
+def test_release_buffers__leaves_transfers_alone(pace: float | None) -> None:
+    """Transfers that are under way, with a thread or without, arrive whole while buffers are freed."""
+    ended = threading.Event()
+
+    def release() -> None:
+        while not ended.is_set():
+            xbridge.release_buffers()
+
+    releasing = threading.Thread(target=release)
+    with paced(pace):
+        releasing.start()
+        try:
+            for _ in range(3):
+                back = xbridge.transfer(tensors(40), "numpy")
+                waiting = [xbridge.transfer(tensors(), "numpy") for _ in range(2)]
+                there = xbridge.tree.to_backend(arrays(40), "torch", device=KIND)
+                xbridge.release_buffers()
+                assert equal(there, arrays(40))
+                assert equal(back.result(), arrays(40))
+                assert all(equal(each.result(), arrays()) for each in waiting)
+        finally:
+            ended.set()
+            releasing.join()
 
 
 def test_queue_mark__waits_for_queued_work() -> None:

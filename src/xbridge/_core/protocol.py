@@ -380,6 +380,10 @@ class Backend(Protocol):
     def queue_mark(self) -> Callable[[Device], Callable[[], object]] | None:
         """`queue_mark(device)`: a function that waits for the work that this thread has queued by then."""
 
+    @property
+    def release_buffers(self) -> Callable[[], None] | None:
+        """`release_buffers()`: free the host memory that is kept for transfers, except what is in use."""
+
     def device_name(self, device: object, /) -> Device | None:
         """Name one of its device objects; None for anything else. Default: None."""
 
@@ -625,6 +629,7 @@ REQUIRED_TOGETHER = (
     ("begin_send", "send_many"),
     ("begin_fetch", "fetch_many"),
     ("queue_mark", "threaded"),
+    ("release_buffers", "to_device"),
     ("materialize_many", "materialize"),
     ("in_parts", "materialize"),
     ("streams_to_device", "stream_to_device"),

@@ -222,6 +222,12 @@ def imported() -> list[Backend]:
     return [get(name) for name in names if is_available(name)]
 
 
+def loaded() -> list[Backend]:
+    """Return the backends that have been used so far. This imports nothing."""
+    with _lock:
+        return [getattr(_Loaded, name) for name in sorted(_current)]
+
+
 def count_observers(change: int) -> None:
     """Change the number of observers. They see each conversion that begins after this call."""
     global observers  # noqa: PLW0603 -- changed under the lock

@@ -29,6 +29,7 @@ from xbridge._engine.caller import CallSite, find_call_site
 from xbridge._engine.execute import observers
 from xbridge._engine.requests import refuse_order
 from xbridge._plan.options import CallOptions
+from xbridge._registry.registry import loaded
 from xbridge._transfer.queued import Queued, begin_queued
 from xbridge._transfer.threads import (
     can_leave,
@@ -207,6 +208,26 @@ def transfer(
 
 
 @entry_point
+def release_buffers() -> None:
+    """Free the pinned host memory that xbridge keeps for later transfers.
+
+    Buffers in use stay: those of calls in other threads, and those of transfers whose result was not taken
+    yet. The next transfer pins new ones. Libraries that were not used yet are not imported.
+
+    See Also
+    --------
+    transfer : Moves a batch through these buffers, as `to_backend` and `prefetch` do.
+
+    Examples
+    --------
+    >>> import xbridge
+    >>> xbridge.release_buffers()
+    """
+    for backend in loaded():
+        if backend.release_buffers is not None:
+            backend.release_buffers()
+
+
 def prefetch(
     iterable: Iterable[Any],
     /,

@@ -32,6 +32,7 @@ from xbridge.backends.torch._packs import begin_fetch as begin_fetch
 from xbridge.backends.torch._packs import begin_send as begin_send
 from xbridge.backends.torch._packs import fetch_many as fetch_many
 from xbridge.backends.torch._packs import send_many as send_many
+from xbridge.backends.torch._pinned import release_buffers as release_buffers
 from xbridge.backends.torch._small import DECLINED
 from xbridge.backends.torch._small import fast_from_device as fast_from_device
 from xbridge.backends.torch._small import fast_to_device as fast_to_device

@@ -232,7 +232,7 @@ def buffers_of(place: torch.device) -> PinnedBuffers:
         return _buffers_by_device[key]
 
 
-def release() -> None:
+def release_buffers() -> None:
     """Return the memory of all buffers that are not in use to the system."""
     with _buffers_lock:
         mine = [buffers for (process, _), buffers in _buffers_by_device.items() if process == getpid()]
