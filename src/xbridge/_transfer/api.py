@@ -228,6 +228,7 @@ def release_buffers() -> None:
             backend.release_buffers()
 
 
+@entry_point
 def prefetch(
     iterable: Iterable[Any],
     /,
