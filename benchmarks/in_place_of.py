@@ -26,15 +26,15 @@ PAGE = """\
 
 {verdict}
 
-This page has the converters of other projects, each called through its own public function on the input
-that it typically gets, beside the xbridge call that can replace it. `make bench` makes the page; this one was
+This page compares converters of other projects, each called through its own public function on typical
+input, with the xbridge call that can replace it. `make bench` makes the page; this one was
 made by
 `{command}` on {date}. `python benchmarks/run.py --only skorch` measures the rows of one
 project, and `--only 'to_tensor(x'` those with such a call.
 
-**How it is measured.** Both calls of a row run in turns, in one process and in blocks of {block:g} ms. The
+**How it is measured.** The two calls of a row alternate, in one process and in blocks of {block:g} ms. The
 arrays are made anew {trials} times, and each time a call gets {rounds} blocks. A figure is our median time as
-a multiple of theirs; behind it stands the range of the middle half of the rounds. Less is better; the target
+a multiple of theirs, followed by the range of the middle half of the rounds. Less is better; the target
 is at most {target:g}. torch uses one thread here: with more, its own casts take many times as long while
 another process keeps a core busy.
 

@@ -183,7 +183,7 @@ def watch(picture: Path, device: str) -> None:
             loop(pixels, labels, device)
     print(f"\n{seen.summary()}\n")
     seen.plot(picture)
-    print(f"The same in a picture: {picture}")
+    print(f"A picture of this table: {picture}")
 
 
 # -- the program ---------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def show() -> None:
     images[0, 0] = 0
     promise("what torch writes, NumPy reads", kept=pixels[0, 0] == 0)
 
-    print(f"\n2. A small network learns from {TRAINING} of them, and is asked about the rest.")
+    print(f"\n2. A small network is trained on {TRAINING} of them, and classifies the rest.")
     classify = train(images[:TRAINING], targets[:TRAINING])
     probabilities = classify(images[TRAINING:])
     promise("its probabilities still require grad", kept=probabilities.requires_grad)
@@ -236,10 +236,10 @@ def show() -> None:
     digit, taken_for = np.unravel_index(confused.argmax(), confused.shape)
     accuracy = accuracy_score(truth, answers)
     print(f"  accuracy {accuracy:.3f}, log loss {log_loss(truth, scores):.3f};")
-    print(f"  the commonest mistake takes a {digit} for a {taken_for}")
+    print(f"  the most frequent mistake: a {digit} is classified as a {taken_for}")
     promise("the network has learned something", kept=accuracy > 0.85)
 
-    print("\n4. The same images are given in five awkward forms.")
+    print("\n4. The same images are converted from five awkward forms.")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         for form, given, memory in awkward(pixels, Path(folder)):
             arrived = to_backend(given, "torch")

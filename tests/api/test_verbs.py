@@ -163,7 +163,7 @@ def test_to_numpy__dtype_alias_suggests_the_name(dtype: object) -> None:
         xbridge.to_numpy(np.ones(2), dtype=dtype)
 
 
-@pytest.mark.parametrize("dtype", [3, [], list, object(), "f16", "O", "int128", "float8", "zzz"])
+@pytest.mark.parametrize("dtype", [3, [], list, object(), "f16", "int128", "zzz"])
 def test_to_numpy__refuses_unknown_dtypes(dtype: object) -> None:
     """Anything else is rejected as a dtype with the list of names."""
     with pytest.raises(xbridge.DTypeError, match=r"; try one of bool, int8, .*, complex128$"):

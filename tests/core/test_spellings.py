@@ -210,7 +210,7 @@ def test_to_backend__option_may_be_a_member_of_an_enumeration_of_strings() -> No
     """An option may be a member of an enumeration of strings."""
     assert xbridge.to_backend(A, Words.LIBRARY, dtype=Words.DTYPE, device=Words.DEVICE).dtype == "float32"
     assert xbridge.to_backend(A, Words.LIBRARY, dtype=Words.NEAREST) is A
-    with pytest.raises(xbridge.DeviceError, match="try device='cpu'"):
+    with pytest.raises(xbridge.DeviceError, match=r"it is a dtype; try dtype='float32'$"):
         xbridge.to_backend(A, "numpy", device=Words.DTYPE)
 
 
@@ -270,11 +270,33 @@ def test_dtype__of_an_array_in_the_other_byte_order(code: str, backend: str) -> 
 
 @pytest.mark.parametrize(
     "word",
-    ["f16", "c32", "g", "O", "S5", "i4,i4", "int128", "float128", "float8", "int4", "tensorflow.float32x"],
+    ["f16", "c32", "g", "i4,i4", "int128", "float128", "int4", "tensorflow.float32x"],
 )
 def test_to_numpy__no_dtype_of_another_width_is_suggested(word: str) -> None:
     """No dtype of another width is suggested."""
     with pytest.raises(xbridge.DTypeError, match=r"; try one of bool, .*, complex128$"):
+        xbridge.to_numpy(A, dtype=word)
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("float3", "dtype='float32'"),
+        ("complex1", "dtype='complex128'"),
+        ("uint", "one of uint8, uint16, uint32, uint64"),
+    ],
+)
+def test_to_numpy__beginning_of_a_dtype_gets_the_dtypes_that_begin_so(word: str, hint: str) -> None:
+    """The hint for the beginning of a name has the names that begin with it, and no others."""
+    with pytest.raises(xbridge.DTypeError) as caught:
+        xbridge.to_numpy(A, dtype=word)
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize("word", ["O", "U", "S5", "V8", "M8[s]", "<m8", "object", "datetime64[ns]"])
+def test_to_numpy__code_of_a_dtype_without_numbers_is_refused_as_such(word: str) -> None:
+    """NumPy's codes for objects, text and times are refused for that reason, without a list of dtypes."""
+    with pytest.raises(xbridge.DTypeError, match=r"it is a dtype of other things; try dtype='float32'$"):
         xbridge.to_numpy(A, dtype=word)
 
 

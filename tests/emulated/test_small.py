@@ -72,6 +72,9 @@ def test_fast_from_device__ordinary_tensor_is_not_planned(planned: list[Any], pa
 ODD_ARRAYS: dict[str, Callable[[], np.ndarray]] = {
     "read-only": lambda: np.frombuffer(bytes(16)),
     "strided": lambda: np.arange(6.0)[::2],
+    "empty, with negative strides": lambda: np.lib.stride_tricks.as_strided(
+        np.ones((0, 3)), strides=(-24, 8)
+    ),
     "in Fortran order": lambda: np.ones((2, 3), order="F"),
     "of another byte order": lambda: np.arange(3.0).astype(">f8"),
     "of a dtype of another package": lambda: np.ones(3, pytest.importorskip("ml_dtypes").bfloat16),

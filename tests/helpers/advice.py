@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _LEADS = r"^(naming (one|it): |reading it first: )"
 _TAILS = (
-    r"( (to say that .*|to cut it|to compute them|first|around it|if it spells .*|for the arrays in it"
+    r"(, which wraps .*"
+    r"| (to accept rounding|to cut it|to compute them|first|around it|if it spells .*|for the arrays in it"
     r"|for one array|for a list of arrays|if it holds lists|if it holds numbers|for labels))$"
 )
 _THEN = r"(?P<before>.*), and (?P<then>asarray|xbridge\.tree\.to_backend)( if it holds numbers)?"

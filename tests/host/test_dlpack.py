@@ -247,7 +247,7 @@ def test_from_dlpack__exporters_reach_torch_as_arrays_do() -> None:
         assert isinstance(tensor, torch.Tensor)
         assert same_bits(tensor, a[::-1] if tensor[0] == 3 else a)
         assert not overlaps(tensor, a)
-        with pytest.raises(xbridge.CopyError, match="torch has no"):
+        with pytest.raises(xbridge.CopyError, match=r"torch (has no|does not support its)"):
             xbridge.to_backend(x, "torch", copy=False)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 import types
+import warnings
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +18,7 @@ import pytest
 from hypothesis import Phase, seed, settings
 
 import xbridge
-from xbridge.testing import _interleavings, assert_contract, contract
+from xbridge.testing import _interleavings, _matches, assert_contract, contract
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._reachable import ReachableState, root_of
 from xbridge.testing._settings import Settings
@@ -653,6 +656,129 @@ def test_reachable_state__assertion() -> None:
     state = ReachableState(checked)
     assert state.is_empty
     assert not state.roots & {"_pytest", "hypothesis"}
+
+
+def test_reachable_state__slots_and_classes() -> None:
+    """Slots and attributes of classes are put back, also where a metaclass refuses to change them."""
+
+    class Frozen(type):
+        def __setattr__(cls, name: str, value: object) -> None:
+            raise AttributeError(name)
+
+        def __delattr__(cls, name: str) -> None:
+            raise AttributeError(name)
+
+    class Counter(metaclass=Frozen):
+        __slots__ = ("seen", "total", "unset")
+        last: Any = None
+
+        def __init__(self) -> None:
+            self.seen: list[int] = []
+            self.total = 0
+
+        def __call__(self, x: Any) -> Any:
+            return x
+
+    counter = Counter()
+    state = ReachableState(counter)
+    counter.seen.append(1)
+    counter.total = 3
+    type.__setattr__(Counter, "first", 1)
+    type.__delattr__(Counter, "last")
+    state.restore()
+    assert (counter.seen, counter.total, hasattr(counter, "unset")) == ([], 0, False)
+    assert Counter.last is None
+    assert "first" not in vars(Counter)
+
+
+def test_assert_contract__result_that_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results that share memory, which the contract overwrites to find that, have their values afterwards."""
+    # The program of the message overwrites the result too, to show it.
+    monkeypatch.setattr(_matches, "reproduction", lambda *_: "")
+    table = np.arange(6.0)
+    memory = memoryview(table)  # type: ignore[arg-type] # an array is a buffer; its contents are not found
+
+    def look_up(_x: Any) -> tuple[Any, ...]:
+        whole = np.asarray(memory)
+        return whole, whole[::-1], whole[:2]
+
+    assert "depends on earlier calls" in str(failure(look_up, X))
+    np.testing.assert_array_equal(table, np.arange(6.0))
+
+
+@pytest.mark.parametrize("change", ["pop", "append"])
+def test_assert_contract__list_that_is_changed(change: str) -> None:
+    """A function may change the length of a list of arrays."""
+
+    def total(xs: list[Any]) -> Any:
+        made = sum(xs) * 1.0
+        if change == "pop":
+            xs.pop()
+        else:
+            xs.append(xs[0])
+        return made
+
+    assert_contract(total, [X, X + 1], threads=False)
+
+
+def test_assert_contract__changed_settings() -> None:
+    """The message has the items that a call changes, and not the environment with its secrets."""
+
+    def closed(x: Any) -> Any:
+        np.seterr(invalid="raise")
+        return x + 1
+
+    def announced(x: Any) -> Any:
+        os.environ["XBRIDGE_ANNOUNCED"] = "1"
+        return x + 1
+
+    text = str(failure(closed, X))
+    assert "was {'invalid': 'warn'} and became {'invalid': 'raise'}" in text
+    text = str(failure(announced, X))
+    assert "was {} and became {'XBRIDGE_ANNOUNCED': '1'}" in text
+    assert "XBRIDGE_ANNOUNCED" not in os.environ
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not remove the working directory")
+def test_settings__missing_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory that is gone, before or during the call, is no error."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").mkdir()
+    os.chdir("gone")
+    there = Settings()
+    Path.cwd().rmdir()
+    Settings().restore()
+    there.restore()
+    assert there.changed() == {"os.getcwd()": (repr(str(tmp_path / "gone")), "None")}
+
+
+def test_settings__warnings() -> None:
+    """A warning that was given once is given again if the filters are put back."""
+
+    registry: dict[Any, Any] = {}
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        settings_before, filters = Settings(), warnings.filters[:]
+        warnings.filters[:] = [("default", None, UserWarning, None, 0)]  # type: ignore[index] # it is a list
+        warnings.warn_explicit("old", UserWarning, "file.py", 1, registry=registry)
+        settings_before.restore()
+        assert warnings.filters[:] == filters
+        warnings.warn_explicit("old", UserWarning, "file.py", 1, registry=registry)
+    assert len(found) == 2
+
+
+@pytest.mark.filterwarnings("error")
+def test_settings__generator() -> None:
+    """Another global generator of NumPy is put back without a warning."""
+    usual = np.random.get_bit_generator()  # type: ignore[attr-defined] # not in the stubs
+    np.random.set_bit_generator(np.random.PCG64(1))  # type: ignore[attr-defined] # as above
+    try:
+        kept = Settings()
+        first = np.random.standard_normal()  # noqa: NPY002 -- the global generator is the point
+        kept.restore()
+        assert np.random.standard_normal() == first  # noqa: NPY002 -- as above
+    finally:
+        np.random.set_bit_generator(usual)  # type: ignore[attr-defined] # as above
 
 
 # -- the decorator -----------------------------------------------------------------------------------

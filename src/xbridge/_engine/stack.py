@@ -132,7 +132,7 @@ def from_numbers(
     device = destination(target, options.device, CPU)
     floating = None if named else target.default_dtype("float", device)
     try:
-        host = sequences.literal(obj, floating, rounding=named is not None and is_inexact(named))
+        host = _read_numbers(obj, floating, target, options)
     except (OptionError, UnsupportedArrayError) as error:
         raise aim(error, target.name) from error.__cause__
     _refuse_sharing(options, host.shape)
@@ -140,6 +140,18 @@ def from_numbers(
         _refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
     options = options._replace(dtype=named or "default", copy=None)
     return convert(Source(host, get(HOST)), target, options, recorder=recorder)
+
+
+def _read_numbers(obj: object, floating: str | None, target: Backend, options: Options) -> HostArray:
+    """Return numbers as a host array. Integers become floats only if the caller named such a dtype."""
+    named = _explicit_dtype(options)
+
+    def nearest_of_target(dtype: str) -> str:
+        return chosen("nearest", dtype, target, destination(target, options.device, CPU))
+
+    return sequences.literal(
+        obj, floating, nearest_of_target, rounding=named is not None and is_inexact(named)
+    )
 
 
 def from_arrays(nest: Nest, target: Backend, options: Options, *, recorder: Recorder | None = None) -> Array:
@@ -328,7 +340,7 @@ def _stack_described(nest: Nest, target: Backend, options: Options, recorder: Re
 def _describe_elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
     options = options._replace(copy=None)  # `copy=False` is refused for the whole list
     given = [
-        Source(sequences.literal(leaf, None), get(HOST)) if weak else resolve_source(leaf)
+        Source(_read_numbers(leaf, None, target, options), get(HOST)) if weak else resolve_source(leaf)
         for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
     ]
     sources = [import_for(source, target, options) for source in given]

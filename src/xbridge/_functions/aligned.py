@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from xbridge._core.devices import CPU
 from xbridge._core.entry_points import entry_point
 from xbridge._derive.functions import UserDerivative
 from xbridge._derive.signature import parse_signature
@@ -12,8 +13,10 @@ from xbridge._functions.named import read_array_parameters
 from xbridge._functions.portable import Portable, is_portable
 from xbridge._functions.run import name_of, wrap_function
 from xbridge._plan.options import CallOptions, read_options
+from xbridge._plan.rules import destination
 from xbridge._registry.loading import unknown_backend_error
-from xbridge._registry.registry import known_backends
+from xbridge._registry.registry import get, known_backends
+from xbridge.backends import HOST
 from xbridge.errors import OptionError, shown
 
 if TYPE_CHECKING:
@@ -162,9 +165,11 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     if callable(grad):
         reason = "it is a function, and grad= says what becomes of a graph"
         raise OptionError.build(f"take grad={shown(grad)}", reason, "vjp=, for a derivative")
-    read_options((), options)
+    place = read_options((), options).device
     if isinstance(backend, str) and backend not in known_backends():
         raise unknown_backend_error(backend, known_backends())
+    if place is not None and backend == HOST:  # the devices of other libraries are not known before the call
+        destination(get(HOST), place, CPU)
     if result is not None and not callable(result):
         hint = "result=numpy.empty_like"
         raise OptionError.build(f"take result={shown(result)}", "it is not a function", hint)

@@ -77,11 +77,13 @@ def nest(x: Nested) -> Nest | None:
         return Nest(shape, leaves, [is_literal(leaf) for leaf in leaves])
 
 
-def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostArray:
+def literal(
+    x: Nested, floating: str | None, nearest: Callable[[str], str], *, rounding: bool = False
+) -> HostArray:
     """Return numbers as one host array, of the dtype that NumPy chooses.
 
     With `floating`, integers among floats must be exact in that dtype. With `rounding`, large integers may
-    become floats.
+    become floats. `nearest` returns the dtype that the target has for a wide one, for the hint of an error.
     """
     try:
         host = np.array(x)
@@ -90,7 +92,7 @@ def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostA
     no_integers = type(x) is float or (type(x) is list and set(map(type, x)) == {float})
     if host.dtype.kind in "biu" or no_integers or (host.dtype.kind in "fc" and _is_small(host, floating)):
         return host
-    return _convert_large_integers(x, floating, rounding=rounding)
+    return _convert_large_integers(x, floating, nearest, rounding=rounding)
 
 
 def outline(x: Nested) -> tuple[tuple[int, ...], Sequence[Any], frozenset[type]] | None:
@@ -179,7 +181,9 @@ def _is_small(host: HostArray, floating: str | None) -> bool:
     return bool((np.abs(host) < exact_integers(floating or "float64")[1]).all())
 
 
-def _convert_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> HostArray:
+def _convert_large_integers(
+    x: Nested, floating: str | None, nearest: Callable[[str], str], *, rounding: bool
+) -> HostArray:
     """Convert numbers that NumPy would round without a warning, such as [-1, 2**63], or keep as objects."""
     numbers = list(_iterate_flat(x))
     if not all(isinstance(n, NUMBERS) for n in numbers):
@@ -187,29 +191,32 @@ def _convert_large_integers(x: Nested, floating: str | None, *, rounding: bool) 
             item_error(x if issubclass(type(x), SEQUENCES) else ())
             or _unusable_error("not all of its items are numbers")
         )
-    if all(isinstance(n, int) for n in numbers):
+    integers = [n for n in numbers if isinstance(n, int)]
+    dtype = "complex128" if any(isinstance(n, complex) for n in numbers) else "float64"
+    alone, made, reason = not issubclass(type(x), SEQUENCES), "an", ""
+    if not _are_finite(integers, dtype):
+        reason = "it is larger than any float" if alone else "an integer is larger than any float"
+    elif len(integers) == len(numbers):
         if min(numbers) >= 0 and max(numbers) < 1 << 64:
             return np.array(x, np.uint64)
         if not rounding:
-            raise _too_large_error("fit no integer dtype together")
-    dtype = "complex128" if any(isinstance(n, complex) for n in numbers) else "float64"
-    if not all(_is_finite(n) for n in numbers if isinstance(n, int)):
-        raise _too_large_error("are larger than any float")
-    if floating and not all(_is_exact(n, floating) for n in numbers if isinstance(n, int)):
-        action = f"make {with_article(floating)} array of this list"
-        reason = f"an integer would be rounded in {floating}"
-        raise ValueLossError.build(action, reason, f"dtype={dtype!r} to say that it may be")
+            reason = "it fits no integer dtype" if alone else "its integers fit no integer dtype together"
+    elif floating and not all(_is_exact(n, floating) for n in integers):
+        made, reason = with_article(floating), f"an integer would be rounded in {floating}"
+    if reason:
+        action, there = f"make {made} array of this {'number' if alone else 'list'}", nearest(dtype)
+        hint = f"dtype={there!r} to accept rounding"
+        if not _are_finite(integers, there):
+            hint = "numpy.array(x, object)"
+        raise ValueLossError.build(action, reason, hint)
     with Chained(_part_error):
         return np.array(x, dtype)
 
 
-def _is_finite(n: int) -> bool:
-    """Return True if an integer is in the range of Python's floats."""
-    try:
-        float(n)
-    except OverflowError:
-        return False
-    return True
+def _are_finite(integers: list[int], dtype: str) -> bool:
+    """Return True if a floating or complex dtype reaches as far as the integers."""
+    most = float(np.finfo(native_dtype(dtype)).max)
+    return all(-most <= n <= most for n in integers)
 
 
 def _is_exact(n: int, floating: str) -> bool:
@@ -305,7 +312,3 @@ def _part_error(error: Exception) -> UnsupportedArrayError:
 
 def _unusable_error(reason: str) -> UnsupportedArrayError:
     return UnsupportedArrayError.build("make an array of this list", reason, "a list of numbers or arrays")
-
-
-def _too_large_error(reason: str) -> ValueLossError:
-    return ValueLossError.build("make an array of this list", f"its integers {reason}", "smaller ones")

@@ -42,8 +42,10 @@ _ALIASES = {
     "halftensor": "float16",
     "longtensor": "int64",
 }
-_NO_NUMBERS = re.compile("object|str|bytes|datetime|timedelta|category|date$")
-"""Matches the names of dtypes for other things than numbers."""
+_NO_NUMBERS = re.compile(
+    r"(?i:object|str|bytes|datetime|timedelta|category|date$)|[<>=|]?[OSUVMm]\d*(\[.+\])?$"
+)
+"""Matches the names, and NumPy's codes, of dtypes for other things than numbers."""
 _TRUE, _FALSE = ("1", "true", "yes", "always", "keep"), ("0", "false", "no", "never")
 _WRITTEN = re.compile(r"(<class ')?(\w+)\.(?:\w+\.)*(\w+)(?(1)'>)")
 """Matches the `str` of a dtype or of a class that stands for one; groups 2 and 3 are package and name."""
@@ -134,8 +136,9 @@ def _device(device: Any, backends: tuple[Backend, ...]) -> Device:
     if isinstance(device, Device):
         return device
     if isinstance(device, str):
-        if device in DTYPES:
-            raise _refused("device", device, "it is a dtype", f"dtype={device!r}")
+        word = _plain(device)
+        if word in DTYPES:
+            raise _refused("device", device, "it is a dtype", f"dtype={word!r}")
         return device_named(device)
     found = _named(lambda backend: backend.device_name(device), device, backends)
     if found is not None:
@@ -149,14 +152,18 @@ def _device(device: Any, backends: tuple[Backend, ...]) -> Device:
 
 def _dtype(dtype: object, backends: tuple[Backend, ...]) -> str:
     if isinstance(dtype, str):
-        # `str` of an enumeration's member has the class in it.
-        word = dtype if type(dtype) is str else str.__str__(dtype)
+        word = _plain(dtype)
         found: str | None = word if word in DTYPES or word in UNNAMED else _spelt(word)
     else:
         found = of_python(dtype) or _named(lambda backend: backend.dtype_name(dtype), dtype, backends)
     if not found:
         raise _unknown(dtype)
     return found
+
+
+def _plain(word: str) -> str:
+    """Return a plain string: a subclass may have no hash, and an enumeration's member names its class."""
+    return word if type(word) is str else str.__str__(word)
 
 
 @trace_time
@@ -192,13 +199,16 @@ def _unknown(dtype: object) -> XBridgeError:
     meant = option_of(dtype, ["device"]) if isinstance(dtype, str) else ""
     if meant:
         return _refused("dtype", dtype, f"it is a {meant}", f"{meant}={dtype!r}")
-    word = str(getattr(dtype, "__name__", word)).casefold()
+    word = str(getattr(dtype, "__name__", word))
     if _NO_NUMBERS.match(word):
         return _refused("dtype", dtype, "arrays hold numbers, and it is a dtype of other things")
+    word = word.casefold()
     alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
     near = [_ALIASES[word]] if word in _ALIASES else get_close_matches(word, alike) if word != "tf32" else []
+    begun = [name for name in DTYPES if name.startswith(word)]
+    near = near or (begun if len(begun) == 1 else [])
     reason = "it is not a canonical name or a library's native dtype"
-    hint = f"dtype={near[0]!r}" if near and coded is None else f"one of {', '.join(DTYPES)}"
+    hint = f"dtype={near[0]!r}" if near and coded is None else f"one of {', '.join(begun or DTYPES)}"
     return _refused("dtype", dtype, reason, hint)
 
 
@@ -209,6 +219,6 @@ def _digits(word: str) -> list[str]:
 
 def _refused(option: str, given: object, reason: str, hint: str = "") -> XBridgeError:
     error, example = (DeviceError, "device='cpu'") if option == "device" else (DTypeError, "dtype='float32'")
-    if text_of(given) == "y":
+    if text_of(given) == "y" and not issubclass(type(given), get(HOST).scalar_types):
         reason, hint = "it is an array", f"{option}=y.{option}"
     return error.build(f"read {option} {text_of(given)}", reason, hint or example)

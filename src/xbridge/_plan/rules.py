@@ -197,6 +197,8 @@ def _refuse_dtype(conversion: Conversion, lacks: Unsupported | None) -> None:
         near = chosen("nearest", conversion.info.dtype, conversion.target, conversion.device)
         there = conversion.target.unsupported_dtype(near, conversion.device) is None
         hint = f"dtype='nearest', or {lacks.hint}" if there else lacks.hint
+        if there and category(conversion.dtype) == "other":  # such as dates, asked of an array of numbers
+            hint = f"dtype={near!r}"
         if there and conversion.options.copy is False:  # any cast is a copy
             hint = "dtype='nearest', copy=None"
         if there and conversion.options.unsafe:  # `unsafe_share` takes no options

@@ -17,6 +17,7 @@ import sys
 from _weakref import ref  # an import of `weakref` would take longer
 
 from xbridge._core.dynamo import trace_time, traced_as
+from xbridge._core.entry_points import entry_point
 from xbridge._core.literals import NUMBERS
 from xbridge._core.locks import in_child, lock
 from xbridge._registry import call_cache
@@ -104,6 +105,7 @@ def _roots(thing: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(module).partition(".")[0] for module in modules))
 
 
+@entry_point
 def register_backend(
     name: str,
     module: ModuleType | str,
@@ -158,6 +160,7 @@ def register_backend(
     call_cache.invalidate(_connected)
 
 
+@entry_point
 def known_backends() -> tuple[str, ...]:
     """Return the names of all known backends, installed or not.
 

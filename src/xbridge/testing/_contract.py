@@ -7,6 +7,7 @@ difference from NumPy's is.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from linecache import getline
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -524,8 +525,8 @@ def _laid(one: Recipe, name: str) -> Recipe | None:
 def _judge_layout(call: Call, run: partial[Any], *, promised: Contract) -> Difference | None:
     """Judge the result of a call, and compare it with one on the same values in the simplest layout."""
     plain = call.map(lambda one: one._replace(properties=()))
-    made = outcome(run)
-    if made.error is None and (broken := _break(call, _given(run), made, promised)):
+    arrays, made = _given(run), outcome(run)
+    if made.error is None and (broken := _break(call, arrays, made, promised)):
         return broken
     made, usual = kept(made), plain.run()
     found = compare(made, usual, call.promise)
@@ -702,19 +703,20 @@ def _judge_overwritten(call: Call, _run: Callable[[], Any], *, state: ReachableS
     one = call._replace(state=None)
     state.restore()
     result = one.run()
-    first, before = kept(result), []
-    for path, part in parts(result.result):
-        owner = _resolve(part)
-        copied = outcome(partial(owner[0].copy, part)) if owner else None
-        if copied and outcome(partial(_assign, [part], [_OTHER])).error is None:
-            before.append((path, part, copied.result))
-    found = compare(one.run(), first, call.promise)
-    _assign([part for _, part, _ in before], [values for _, _, values in before])
+    first, written = kept(result), []
+    with ExitStack() as before:  # parts may share memory, so the one that was written last is put back first
+        for path, part in parts(result.result):
+            owner = _resolve(part)
+            copied = outcome(partial(owner[0].copy, part)) if owner else None
+            if copied and outcome(partial(_assign, [part], [_OTHER])).error is None:
+                before.callback(_assign, [part], [copied.result])
+                written.append(path)
+        found = compare(one.run(), first, call.promise)
     state.restore()
     if found is None:
         return None
     made = program(call)
-    lines = [f"first = {made.call}", *(f"first{path}[...] = {_OTHER}" for path, _, _ in before)]
+    lines = [f"first = {made.call}", *(f"first{path}[...] = {_OTHER}" for path in written)]
     said = "the result is memory that later calls read"
     found = found._replace(message=f"{said}\n{found.message}")
     return found._replace(kind=_DEPENDS, program=(*lines, *_checked(made.call, found, made)))

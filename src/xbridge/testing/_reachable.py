@@ -14,7 +14,7 @@ from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from operator import is_
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -137,8 +137,16 @@ class ReachableState:
             self._visit_instance(x, names)
 
     def _visit_instance(self, x: Any, names: frozenset[str]) -> None:
-        if root_of(type(x).__module__) in self.roots and hasattr(x, "__dict__"):
-            self._left += [(vars(x), names), (type(x), names)]
+        if root_of(type(x).__module__) not in self.roots:
+            return
+        self._left.append((type(x), names))
+        if hasattr(x, "__dict__"):
+            self._left.append((vars(x), names))
+        for slot in (one for base in type(x).__mro__ for one in vars(base).values()):
+            if isinstance(slot, MemberDescriptorType):
+                with suppress(AttributeError):  # it has no value
+                    self._left.append((slot.__get__(x), names))
+                    self._undo.append(partial(slot.__set__, x, slot.__get__(x)))
 
     def _remember(self, undo: Callable[[], object]) -> None:
         self.is_empty = False
@@ -198,10 +206,10 @@ def _operations(code: CodeType) -> set[str]:
 def _restore_class(cls: type, contents: dict[str, Any]) -> None:
     """Give a class its former attributes."""
     for name in vars(cls).keys() - contents.keys():
-        delattr(cls, name)
+        type.__delattr__(cls, name)  # not by a metaclass, which may refuse
     for name, value in contents.items():
-        if vars(cls).get(name) is not value:
-            setattr(cls, name, value)
+        if name not in vars(cls) or vars(cls)[name] is not value:
+            type.__setattr__(cls, name, value)
 
 
 def _parts(x: Any) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +14,19 @@ if TYPE_CHECKING:
 _SETTINGS = {
     "numpy.geterr()": "numpy.seterr(**value)",
     "numpy.get_printoptions()": "numpy.set_printoptions(**value)",
-    "numpy.random.get_state()": "numpy.random.set_state(value)",
+    "numpy.random.get_state(legacy=False)": "numpy.random.set_state(value)",
     "random.getstate()": "random.setstate(value)",
     "os.getcwd()": "os.chdir(value)",
-    "dict(os.environ)": "os.environ.clear(); os.environ.update(value)",
-    "warnings.filters[:]": "warnings.filters[:] = value",
+    "dict(os.environ)": """
+for name in os.environ.keys() - value.keys():
+    del os.environ[name]
+os.environ.update(value)
+""",
+    "warnings.filters[:]": """
+warnings.filters[:] = value
+with warnings.catch_warnings():
+    pass  # which makes all modules forget what they have ignored
+""",
     "torch.get_default_dtype()": "torch.set_default_dtype(value)",
     "torch.get_default_device()": "torch.set_default_device(value)",
     "torch.is_grad_enabled()": "torch.set_grad_enabled(value)",
@@ -40,27 +49,29 @@ class Settings:
         self._imported = len(sys.modules)
 
     def _read(self) -> dict[str, Any]:
-        return {
-            text: eval(text, {**self._modules})  # noqa: S307 -- our own expressions
-            for text in _SETTINGS
-            if module_of(text) in self._modules
-        }
+        found = {}
+        for text in _SETTINGS:
+            if module_of(text) in self._modules:
+                with suppress(OSError):  # the working directory may be gone
+                    found[text] = eval(text, {**self._modules})  # noqa: S307 -- our own expressions
+        return found
 
     def restore(self) -> None:
         """Put all settings back."""
         now = self._read()
         for text, value in self._values.items():
-            if _shown(now[text]) != _shown(value):
-                exec(_SETTINGS[text], {**self._modules, "value": value})  # noqa: S102 -- our own statements
+            if _shown(now.get(text)) != _shown(value):
+                with suppress(OSError):  # as above
+                    exec(_SETTINGS[text], {**self._modules, "value": value})  # noqa: S102 -- our own statements
 
     def changed(self) -> dict[str, tuple[str, str]]:
         """Return both values of each setting that is not as it was, by its expression."""
         now = self._read()
         left_out = _SET_BY_IMPORTS if len(sys.modules) > self._imported else ()
         return {
-            text: (_shown(value), _shown(now[text]))
+            text: _differing(value, now.get(text))
             for text, value in self._values.items()
-            if text not in left_out and _shown(now[text]) != _shown(value)
+            if text not in left_out and _shown(now.get(text)) != _shown(value)
         }
 
 
@@ -74,9 +85,17 @@ _MODULES = {*map(module_of, _SETTINGS)}
 
 def _shown(value: Any) -> str:
     """Return a value as text: the whole state of a generator, which NumPy would print slowly."""
-    return str(
-        [x.tolist() if isinstance(x, np.ndarray) else x for x in value] if isinstance(value, tuple) else value
-    )
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name!r}: {_shown(part)}' for name, part in value.items())}}}"
+    return repr(value.tolist() if isinstance(value, np.ndarray) else value)
+
+
+def _differing(before: Any, after: Any) -> tuple[str, str]:
+    """Return two values as text: of dicts, such as the environment, only the items that differ."""
+    if isinstance(before, dict):
+        names = [name for name in before | after if _shown(before.get(name)) != _shown(after.get(name))]
+        before, after = ({name: x[name] for name in names if name in x} for x in (before, after))
+    return _shown(before), _shown(after)
 
 
 def changed_by(call: Callable[[], object]) -> tuple[str, str, str] | None:

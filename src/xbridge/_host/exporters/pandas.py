@@ -39,7 +39,7 @@ class Adapter(generic.Adapter):
             return None
         values = x.to_series() if isinstance(x, pd.Index) else pd.Series(x)
         if pd.api.types.infer_dtype(values) in ("string", "decimal"):
-            spells = pd.to_numeric(values, errors="coerce").notna().all()
+            spells = pd.Series(pd.to_numeric(values, errors="coerce")).notna().all()
             return "x.astype(float)" if spells else "x.factorize()[0]"
         return super().numbers_hint(x)
 

@@ -24,7 +24,7 @@ from xbridge.backends.torch._transfer import to_device
 _is_traced, _is_inference = torch.compiler.is_dynamo_compiling, torch.is_inference_mode_enabled
 _keys, _raw = torch._C._dispatch_keys, torch._C.DispatchKeySet.raw_repr
 
-DECLINED = (AssertionError, RuntimeError, TypeError)
+DECLINED = (AssertionError, RuntimeError, TypeError, ValueError)
 """What torch and its modes raise for a dtype, a device or a tensor that they refuse. Others are bugs."""
 
 
