@@ -100,6 +100,18 @@ def check_batches(engine: ModuleType) -> None:
                     assert x.storage_offset() * x.itemsize % 256 == 0
 
 
+def check_results_that_are_kept(engine: ModuleType) -> None:
+    """What came back stays as it is when the only buffer is used again."""
+    with pytest.MonkeyPatch.context() as patch:
+        use_sizes(patch, SIZES._replace(chunk=4096, buffers=1, least=1 << 20))
+        first, _ = [
+            xbridge.tree.to_numpy([torch.from_numpy(a).to(KIND) for a in batch_of(start)])
+            for start in (80, 90)
+        ]
+        for a, b in zip(batch_of(80), first, strict=True):
+            assert (b == a).all()
+
+
 def check_handles(engine: ModuleType) -> None:
     """What a handle returns has arrived: all that this stream computed before, and nothing of later work."""
     with pytest.MonkeyPatch.context() as patch:

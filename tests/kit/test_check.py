@@ -640,6 +640,63 @@ def test_check__names_functions_left_without_time(
     assert "in part, because the time was over: middle" in capsys.readouterr().out
 
 
+def test_check__says_that_the_time_was_too_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A check without findings that left functions out for lack of time has a status of its own."""
+    late = Checked("planted.cut", [], search.TIME_IS_OVER)
+    results = [Checked("planted.middle", [], ""), late]
+    monkeypatch.setattr(workers, "check_in_workers", lambda *_: iter(results))
+    monkeypatch.setattr(workers, "find_names", lambda _: ["planted:middle", "planted:cut"])
+    assert main(["check", "planted", "--backends", "numpy"]) == 4
+    assert "not checked, because the time is over: cut" in capsys.readouterr().out
+    wrong = Finding("planted.middle", "numpy", "values", (), "", "f(a)", category="values")
+    results[0] = Checked("planted.middle", [wrong], "")
+    assert main(["check", "planted", "--backends", "numpy"]) == 1
+    results[:] = [late]
+    assert main(["check", "planted", "--backends", "numpy"]) == 3
+
+
+def test_check__prints_what_was_found_before_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """An interrupted check prints its findings, names the other functions, and keeps the baseline."""
+    wrong = Finding("planted.middle", "numpy", "values", (), "", "f(a)", category="values")
+
+    def interrupted(*_: object) -> Iterator[Checked]:
+        yield Checked("planted.middle", [wrong], "")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workers, "check_in_workers", interrupted)
+    monkeypatch.setattr(workers, "find_names", lambda _: ["planted:middle", "planted:cut"])
+    baseline = tmp_path / "known.json"
+    update = ["--baseline", str(baseline), "--update-baseline"]
+    assert main(["check", "planted", "--backends", "numpy", *update]) == 130
+    out, err = capsys.readouterr()
+    assert "planted.middle" in out
+    assert "not checked, because the check was interrupted: cut" in out
+    assert err == "xbridge-array: interrupted\n"
+    assert not baseline.exists()
+
+
+@pytest.mark.usefixtures("_here")
+def test_check_in_workers__counts_the_imports_after_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first process of a worker is started on top of the time that was asked for."""
+    left: list[float] = []
+
+    def run(part: Job, *_: object) -> tuple[int, str, float]:
+        left.append(part.seconds)
+        return 1, "", 0.0
+
+    monkeypatch.setattr(workers, "_run_worker", run)
+    clock = SimpleNamespace(monotonic=count(0, 10).__next__)
+    monkeypatch.setattr(workers, "time", clock)
+    names = [f"planted:f{n}" for n in range(9)]
+    skipped = [one.skipped for one in check_in_workers(job(*names, seconds=25.0), workers=1)]
+    assert left == [25.0, 25.0, 15.0, 5.0]
+    assert skipped == ["the time is over"] * 5
+
+
 def test_declared__reads_the_capabilities_of_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
     """SciPy's table says whether a function supports a library, an accelerator, lazy arrays and jit."""
     entry = {

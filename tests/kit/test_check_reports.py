@@ -415,6 +415,8 @@ def test_baseline__has_what_is_known(tmp_path: Path) -> None:
     known = reports.read_baseline(path)
     assert reports.identify(finding("layout", line="m.py:9")._replace(backend="jax", program="")) in known
     assert reports.identify(finding("device")) not in known
+    assert reports.identify(finding("layout")._replace(needed=("transposed",))) in known
+    assert reports.identify(finding("layout")._replace(group="axis")) not in known
     path.write_text("[]", encoding="utf-8")
     with pytest.raises(xbridge.OptionError, match="; try --update-baseline"):
         reports.read_baseline(path)

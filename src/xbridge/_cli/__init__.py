@@ -42,6 +42,7 @@ exit status:
   1         `explain` shows a conversion that would fail, or `check` found something
   2         an error, with one line on stderr that says why and what to try
   3         `check` could not check any function
+  4         `check` found nothing in the time that it had, which was too short for all functions
   130, 143  ended by Ctrl-C, by SIGTERM"""
 
 

@@ -36,14 +36,18 @@ A function is skipped if its name, parameters or source suggest that it writes f
 random numbers. That is only a guess; a function that you name as MODULE:FUNCTION is called in any case. What
 SciPy and scikit-learn declare as unsupported is not reported.
 
-The exit status is 1 if something was found that the baseline does not have, and 3 if no function could be
-checked."""
+The exit status is 1 if something was found that the baseline does not have, 3 if no function could be
+checked, and 4 if nothing was found, but the time was over before all functions were checked. A check that is
+interrupted prints what it has found until then, and does not update the baseline."""
 
 _CLOCK = 5.0
 """How many seconds on the clock are allowed for one second of processor time, because machines are busy."""
 
 _NOTHING_CHECKED = 3
 """The exit status if no function was checked."""
+
+_INCOMPLETE = 4
+"""The exit status if nothing was found, and some functions were not checked for lack of time."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -101,9 +105,9 @@ def arguments(parser: ArgumentParser) -> None:
 def run(asked: Namespace) -> int:
     """Check the functions, and print the findings."""
     from xbridge.testing.check import reports, triage  # noqa: PLC0415 -- `--help` does not need it
-    from xbridge.testing.check.findings import write  # noqa: PLC0415 -- as above
+    from xbridge.testing.check.findings import Checked, write  # noqa: PLC0415 -- as above
     from xbridge.testing.check.ghostwriting import write_tests  # noqa: PLC0415 -- as above
-    from xbridge.testing.check.search import Options  # noqa: PLC0415 -- as above
+    from xbridge.testing.check.search import TIME_IS_OVER, Options  # noqa: PLC0415 -- as above
     from xbridge.testing.check.signatures import read_words  # noqa: PLC0415 -- as above
     from xbridge.testing.check.workers import Job, check_in_workers, chosen, find_names  # noqa: PLC0415 -- as above
 
@@ -116,10 +120,17 @@ def run(asked: Namespace) -> int:
     seconds = asked.seconds or _CLOCK * asked.each * len(names)
     options = Options(classes, asked.seed, asked.each)
     job = Job(tuple(names), backends, words, seconds, emulated, options, tuple(asked.target))
-    checked = []
-    for found in check_in_workers(job, asked.workers):
-        checked.append(found)
-        _progress(found, len(checked), len(names))
+    checked: list[Checked] = []
+    interrupt: KeyboardInterrupt | None = None
+    try:
+        for found in check_in_workers(job, asked.workers):
+            checked.append(found)
+            _progress(found, len(checked), len(names))
+    except KeyboardInterrupt as error:  # raised again after the report
+        interrupt = error
+        done = {found.function for found in checked}
+        left = [name for name in (each.replace(":", ".") for each in names) if name not in done]
+        checked += [Checked(name, [], "the check was interrupted") for name in left]
     checked.sort(key=lambda found: found.function)
     left_out = triage.unsupported(checked)
     findings = [one for found in checked for one in found.findings if one.backend not in left_out]
@@ -136,14 +147,18 @@ def run(asked: Namespace) -> int:
             print(f"{len(findings) - len(new)} failures are in the baseline")
     if asked.write:
         asked.write.write_text(write_tests(checked, findings), encoding="utf-8")
+    if asked.report:
+        write(findings, str(asked.report))
+    if interrupt:
+        raise interrupt
     if asked.update_baseline:
         reports.write_baseline(asked.baseline, findings)
         return 0
-    if asked.report:
-        write(findings, str(asked.report))
     if new:
         return 1
-    return 0 if any(not one.skipped for one in checked) else _NOTHING_CHECKED
+    if all(one.skipped for one in checked):
+        return _NOTHING_CHECKED
+    return _INCOMPLETE if any(one.skipped == TIME_IS_OVER for one in checked) else 0
 
 
 def _refuse_options(asked: Namespace) -> None:

@@ -136,7 +136,7 @@ def _device(device: Any, backends: tuple[Backend, ...]) -> Device:
     if isinstance(device, Device):
         return device
     if isinstance(device, str):
-        word = _plain(device)
+        word = device if type(device) is str else str.__str__(device)  # a subclass may have no hash
         if word in DTYPES:
             raise _refused("device", device, "it is a dtype", f"dtype={word!r}")
         return device_named(device)
@@ -152,18 +152,14 @@ def _device(device: Any, backends: tuple[Backend, ...]) -> Device:
 
 def _dtype(dtype: object, backends: tuple[Backend, ...]) -> str:
     if isinstance(dtype, str):
-        word = _plain(dtype)
+        # `str` of an enumeration's member has the class in it.
+        word = dtype if type(dtype) is str else str.__str__(dtype)
         found: str | None = word if word in DTYPES or word in UNNAMED else _spelt(word)
     else:
         found = of_python(dtype) or _named(lambda backend: backend.dtype_name(dtype), dtype, backends)
     if not found:
         raise _unknown(dtype)
     return found
-
-
-def _plain(word: str) -> str:
-    """Return a plain string: a subclass may have no hash, and an enumeration's member names its class."""
-    return word if type(word) is str else str.__str__(word)
 
 
 @trace_time

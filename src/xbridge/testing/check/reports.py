@@ -28,8 +28,12 @@ _MOST_NAMES = 4
 
 
 def identify(finding: Finding) -> str:
-    """Return the identity of a finding: of its function, its class and its problem."""
-    parts = (finding.function, finding.category, finding.problem)
+    """Return the identity of a finding: of its function, its class, its problem and its properties' group.
+
+    The group tells two faults of a class apart, such as a wrong negative axis from wrong drawn values. The
+    properties themselves do not belong to it, because they depend on the seed and the time.
+    """
+    parts = (finding.function, finding.category, finding.problem, finding.group)
     return sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 

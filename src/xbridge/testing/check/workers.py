@@ -275,8 +275,13 @@ def _supervise(job: Job, results: SimpleQueue[Checked | None], children: Childre
     """Run workers until all functions of a job have a result."""
     with TemporaryDirectory() as folder:
         stored = Path(folder) / "program.py"
+        is_first = True
         while job.names and job.seconds > 0 and not children.is_over:
+            begun = time.monotonic()
             done, reason, used = _run_worker(job, stored, results, children)
+            if not is_first:  # there is a process for each finding, and their imports take time too
+                used = time.monotonic() - begun
+            is_first = False
             job = job._replace(names=job.names[done:], seconds=job.seconds - used)
             if job.names and reason:
                 results.put(_ended(job.names[0].replace(":", "."), reason, stored, children))
