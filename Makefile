@@ -100,7 +100,7 @@ adopters: $(VENV)/adopters.stamp ## Run those projects' own tests before and aft
 
 coverage: COVERAGE = yes
 coverage: SWEEP = --exhaustive
-coverage: $(SUITES) ## Run the suites with all dtypes; every branch must have run in one of them
+coverage: $(SUITES) ## Run the suites with all dtypes; list the branches that ran in none of them
 	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage $(SUITES:%=.coverage.%)
 	$(VENV)/bin/python -m coverage report
 
