@@ -168,6 +168,46 @@ def test_transfer__child_process_cannot_wait_for_a_handle(monkeypatch: pytest.Mo
     assert equal(had.result(), arrays())
 
 
+@pytest.mark.parametrize("many", [arrays, tensors])
+def test_batch__failing_device_returns_all_buffers(
+    many: Callable[[int], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the device fails while two packs are on their way, both buffers can be lent again."""
+    backend, given = get("torch"), many(20)
+    assert backend.send_many
+    assert backend.fetch_many
+
+    def fail(*_: object) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(api.Event, "synchronize", fail)
+        made = (
+            backend.send_many(given, xbridge.Device(DEVICE)) if many is arrays else backend.fetch_many(given)
+        )
+    assert made == [None] * 20
+    buffers = _pinned.buffers_of(PLACE)
+    assert None not in [buffers.lend_at_once() for _ in range(3)]
+
+
+def test_lend_to_handle__failure_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handle that gets no buffer, or no memory on the device, leaves its place to the next one."""
+    buffers = _pinned.buffers_of(PLACE)
+    lent = [buffers.lend() for _ in range(3)]
+    assert [buffers.lend_to_handle() for _ in range(3)] == [None] * 3
+    for pinned in lent:
+        buffers.give_back(pinned)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_packs, "_queue_send", fail)
+        begun = [_packs.begin_send(arrays(), xbridge.Device(DEVICE)) for _ in range(3)]
+    assert begun == [None] * 3
+    assert None not in [buffers.lend_to_handle(), buffers.lend_to_handle(), buffers.lend_at_once()]
+
+
 @pytest.mark.parametrize("pinning", [True, False])
 def test_batch__falls_back_without_memory_for_a_pack(pinning: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """If memory for a pack is lacking, arrays are moved one by one."""
