@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import weakref
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from emulated.engine import SIZES, use_sizes, use_small_buffers
+from emulated.engine import SIZES, use_sizes, use_small_buffers, watch_packs
 from emulated.there import DEVICE, KIND, PACES, api, paced
 
 import xbridge
@@ -190,6 +191,26 @@ def test_batch__failing_device_returns_all_buffers(
     assert made == [None] * 20
     buffers = _pinned.buffers_of(PLACE)
     assert None not in [buffers.lend_at_once() for _ in range(3)]
+
+
+@pytest.mark.parametrize("last", [256, 257])
+def test_batch__pack_ends_with_its_buffer(last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pack may fill its buffer, and a byte more begins another one."""
+    seen = watch_packs(monkeypatch)
+    given = [np.arange(n, dtype=np.uint8) for n in (700, last)]
+    assert equal(xbridge.tree.to_backend(given, "torch", device=KIND), given)
+    assert seen == ([2] if last == 256 else [1, 1])
+
+
+def test_transfer__handle_gives_its_buffer_back_once() -> None:
+    """A handle that has returned its result has no buffer left to give back when it is deleted."""
+    buffers = _pinned.buffers_of(PLACE)
+    for _ in range(2):
+        assert equal(xbridge.transfer(tensors(), "numpy").result(), arrays())
+    gc.collect()
+    lent = [buffers.lend_at_once() for _ in range(4)]
+    assert lent[3] is None
+    assert len({id(pinned) for pinned in lent}) == 4
 
 
 def test_lend_to_handle__failure_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

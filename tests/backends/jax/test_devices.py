@@ -632,7 +632,7 @@ def test_to_numpy__refuses_an_array_spread_over_processes() -> None:
 
 
 def test_to_numpy__large_array_uses_buffers_of_another_library() -> None:
-    """A repeated call moves a large array by another library, once it is ready and unless JAX guards moves."""
+    """A repeated call moves a large array by another library, once it is ready, unless JAX guards moves."""
     run("""
     from xbridge._host import staging
     calls = []
