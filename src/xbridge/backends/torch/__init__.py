@@ -22,8 +22,10 @@ from xbridge._core import dynamo
 from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
+from xbridge._host import staging
 from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import native_dtype
+from xbridge.backends.torch import _foreign
 from xbridge.backends.torch._casts import cast_matches_numpy as cast_matches_numpy
 from xbridge.backends.torch._casts import loses
 from xbridge.backends.torch._devices import accelerators, count_devices, make_current, name_device
@@ -113,6 +115,7 @@ _recorder = torch._C._get_tracing_state
 _is_inference_mode = torch.is_inference_mode_enabled
 _default_dtype = torch.get_default_dtype
 dynamo.symbols |= {torch.SymInt: "int", torch.SymFloat: "float"}
+staging.engine = _foreign
 _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
 """Return the callback of torch's compiler if it looks at the functions that run now, else None.
 
