@@ -75,6 +75,13 @@ made: dict[Any, dict[type, Convert]] = {None: {}, HOST: {}}
 cached: dict[tuple[object, ...], Callable[..., Any]] = {}
 """All other calls. The oldest makes room for a new one."""
 
+_FILLERS = tuple([type(f"Filler{i}", (), {}) for i in range(64)])
+"""Types of no object, which follow the other types in `direct` and `made` up to a fixed length.
+
+A compiler compiles a program again as soon as the length of a table that the program reads has changed, or
+the place of a type in it. So the types of another backend replace fillers, and move no other type.
+"""
+
 kinds: dict[tuple[object, ...], dict[object, Convert]] = {}
 """For each cached call of one array, the conversion for each kind of array, as `_engine/repeat.py` has it."""
 
@@ -197,7 +204,8 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
             _is_open = bool(backends)
             for tables, new in ((direct, filled), (made, to_make)):
                 for name, known in new.items():
-                    tables.setdefault(name, {}).update(known)
+                    fillers = dict.fromkeys(_FILLERS[len(known) :], decline)
+                    tables.setdefault(name, {}).update(known | fillers)
 
 
 def as_found(find: Callable[[type], Convert]) -> Convert:
