@@ -579,6 +579,7 @@ def test_check__never_sets_an_integer_to_nan() -> None:
         ("clip_rank", "numpy", "NaN", "drops NaN"),
         ("resize", "numpy", "NaN", "drops NaN"),
         ("only_single", "torch", "plain arrays", "raises TypeError"),
+        ("half", "torch", "plain arrays", "raises ValueError"),
     ],
 )
 def test_check__part_of_a_name_or_of_a_message_hides_nothing(
