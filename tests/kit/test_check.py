@@ -421,6 +421,8 @@ def test_as_text__one_line_for_each_cause() -> None:
     ]
     program = "```python\nf()\n# the same in g\n```"
     assert f"### f and 1 more: int8, uint8 (torch, jax)\n\n{program}" in as_markdown(findings)
+    rows = [line.split(" | ")[:2] for line in as_markdown(findings).splitlines()[2:4]]
+    assert rows == [["| high", "g"], ["| medium", "f and 1 more"]]
     assert [row["backends"] for row in json.loads(as_json(findings))] == [["torch", "jax"], ["torch"]]
     assert Finding("f", "torch", "values", (), "", "").cause == "fails for plain arrays"
 

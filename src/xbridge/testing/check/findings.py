@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._core.text import table
+from xbridge.testing.check.triage import SEVERITIES, rank, severity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -162,22 +163,27 @@ def _plainest(words: Iterable[str]) -> tuple[str, ...]:
     return (", ".join(word for word in listed if word.rpartition(" and ")[0] not in listed),)
 
 
-def _rows(findings: Iterable[Finding]) -> list[list[str]]:
-    rows = [[one.function, one.property, ", ".join(names), one.problem] for one, names in grouped(findings)]
-    return [["function", "property", "libraries", "problem"], *rows]
-
-
 def as_text(findings: Iterable[Finding]) -> str:
     """Return a table with a line for each cause."""
-    return "\n".join(table(_rows(findings)))
+    rows = [[one.function, one.property, ", ".join(names), one.problem] for one, names in grouped(findings)]
+    return "\n".join(table([["function", "property", "libraries", "problem"], *rows]))
+
+
+def ranked(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
+    """Return one finding of each cause, in the order of their rank, with the libraries that have it."""
+    return sorted(grouped(sorted(findings, key=rank)), key=lambda pair: rank(pair[0]))
 
 
 def as_markdown(findings: Iterable[Finding]) -> str:
-    """Return a table in Markdown, and the program of each cause."""
-    found = list(findings)
-    head, *rows = [[cell.replace("|", "\\|") for cell in row] for row in _rows(found)]
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
-    for one, names in grouped(found):
+    """Return a table in Markdown, the most severe causes first, and the program of each."""
+    found = sorted(ranked(findings), key=lambda pair: SEVERITIES.index(severity_of(pair[0])))
+    head = ["severity", "function", "property", "libraries", "problem"]
+    rows = [
+        [severity_of(one), one.function, one.property, ", ".join(names), one.problem] for one, names in found
+    ]
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *cells)]
+    for one, names in found:
         lines += [
             "",
             f"### {one.function}: {one.property} ({', '.join(names)})",
@@ -192,7 +198,13 @@ def as_markdown(findings: Iterable[Finding]) -> str:
 def as_json(findings: Iterable[Finding]) -> str:
     """Return a list of objects, one for each cause."""
     rows = [
-        {**one._asdict(), "cause": one.cause, "property": one.property, "backends": names}
+        {
+            **one._asdict(),
+            "cause": one.cause,
+            "property": one.property,
+            "backends": names,
+            "severity": severity_of(one),
+        }
         for one, names in grouped(findings)
     ]
     return json.dumps(rows, indent=2)

@@ -14,8 +14,8 @@ from xml.etree import ElementTree as ET
 
 from xbridge._core.text import printable, table
 from xbridge.errors import OptionError
-from xbridge.testing.check.findings import grouped
-from xbridge.testing.check.triage import CLASSES, OFF, rank, severity_of
+from xbridge.testing.check.findings import ranked
+from xbridge.testing.check.triage import CLASSES, OFF, severity_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,11 +68,6 @@ def write_baseline(path: Path, findings: Iterable[Finding]) -> None:
     }
     text = json.dumps({"findings": [rows[key] for key in sorted(rows)]}, indent=1)
     path.write_text(f"{text}\n", encoding="utf-8")
-
-
-def ranked(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
-    """Return one finding of each cause, in the order of their rank, with the libraries that have it."""
-    return sorted(grouped(sorted(findings, key=rank)), key=lambda pair: rank(pair[0]))
 
 
 def as_text(findings: Sequence[Finding]) -> str:
