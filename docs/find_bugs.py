@@ -47,7 +47,7 @@ upstream; findings without one were not looked up, or not found there.
 def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=int, default=150, help="the time for each module")
+    parser.add_argument("--seconds", type=int, default=75, help="the time for each module")
     seconds = parser.parse_args().seconds
     found = [one for module in MODULES for one in findings_of(module, seconds)]
     shown = [one for one in found if is_shown(one)]
