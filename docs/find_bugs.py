@@ -14,7 +14,8 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from xbridge.testing.check.findings import Finding, as_markdown
+from xbridge.testing.check.findings import Finding
+from xbridge.testing.check.reports import as_markdown
 
 MODULES = {
     "array_api_extra": "array-api-extra",

@@ -23,7 +23,8 @@ import xbridge
 from xbridge._cli import main
 from xbridge.testing import _reproduction
 from xbridge.testing.check import search, signatures, stages, targets, triage, workers
-from xbridge.testing.check.findings import Checked, Finding, as_json, as_markdown, as_text, grouped
+from xbridge.testing.check.findings import Checked, Finding, as_text, grouped
+from xbridge.testing.check.reports import as_json, as_markdown
 from xbridge.testing.check.search import check
 from xbridge.testing.check.workers import Job, check_in_workers, chosen
 

@@ -1,17 +1,14 @@
-"""Findings: what fails, with which library, because of which property; as text, Markdown and JSON.
+"""Findings: what fails, with which library, because of which property; grouped by cause.
 
 Failures of one function with one problem and one cause are one line, with all libraries that have it.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._core.text import table
-from xbridge.testing.check.triage import SEVERITIES, rank, severity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -75,12 +72,6 @@ class Checked(NamedTuple):
 def read(stored: Iterable[dict[str, Any]]) -> list[Finding]:
     """Return the findings that reports of tests have as dicts."""
     return [Finding(**{**one, "needed": tuple(one["needed"])}) for one in stored]
-
-
-def write(findings: Iterable[Finding], path: str) -> None:
-    """Write the findings to a file: JSON if it ends in `.json`, else Markdown."""
-    text = as_json(findings) if path.endswith(".json") else as_markdown(findings)
-    Path(path).write_text(text, encoding="utf-8")
 
 
 def name_of(f: Callable[..., Any]) -> str:
@@ -167,44 +158,3 @@ def as_text(findings: Iterable[Finding]) -> str:
     """Return a table with a line for each cause."""
     rows = [[one.function, one.property, ", ".join(names), one.problem] for one, names in grouped(findings)]
     return "\n".join(table([["function", "property", "libraries", "problem"], *rows]))
-
-
-def ranked(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
-    """Return one finding of each cause, in the order of their rank, with the libraries that have it."""
-    return sorted(grouped(sorted(findings, key=rank)), key=lambda pair: rank(pair[0]))
-
-
-def as_markdown(findings: Iterable[Finding]) -> str:
-    """Return a table in Markdown, the most severe causes first, and the program of each."""
-    found = sorted(ranked(findings), key=lambda pair: SEVERITIES.index(severity_of(pair[0])))
-    head = ["severity", "function", "property", "libraries", "problem"]
-    rows = [
-        [severity_of(one), one.function, one.property, ", ".join(names), one.problem] for one, names in found
-    ]
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *cells)]
-    for one, names in found:
-        lines += [
-            "",
-            f"### {one.function}: {one.property} ({', '.join(names)})",
-            "",
-            "```python",
-            one.program,
-            "```",
-        ]
-    return "\n".join([*lines, ""])
-
-
-def as_json(findings: Iterable[Finding]) -> str:
-    """Return a list of objects, one for each cause."""
-    rows = [
-        {
-            **one._asdict(),
-            "cause": one.cause,
-            "property": one.property,
-            "backends": names,
-            "severity": severity_of(one),
-        }
-        for one, names in grouped(findings)
-    ]
-    return json.dumps(rows, indent=2)
