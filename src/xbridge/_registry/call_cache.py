@@ -75,12 +75,14 @@ made: dict[Any, dict[type, Convert]] = {None: {}, HOST: {}}
 cached: dict[tuple[object, ...], Callable[..., Any]] = {}
 """All other calls. The oldest makes room for a new one."""
 
-_FILLERS = tuple([type(f"Filler{i}", (), {}) for i in range(64)])
-"""Types of no object, which follow the other types in `direct` and `made` up to a fixed length.
+LENGTH = 64
+"""The length of the tables of `direct` and `made`, up to which they are filled with types of no object.
 
 A compiler compiles a program again as soon as the length of a table that the program reads has changed, or
 the place of a type in it. So the types of another backend replace fillers, and move no other type.
 """
+
+_fillers: list[type] = []
 
 kinds: dict[tuple[object, ...], dict[object, Convert]] = {}
 """For each cached call of one array, the conversion for each kind of array, as `_engine/repeat.py` has it."""
@@ -202,9 +204,11 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
     with _lock:
         if version == _version:
             _is_open = bool(backends)
+            if _is_open and not _fillers:  # not when the package is imported, which takes no time for it
+                _fillers.extend([type("Filler", (), {}) for _ in range(LENGTH)])
             for tables, new in ((direct, filled), (made, to_make)):
                 for name, known in new.items():
-                    fillers = dict.fromkeys(_FILLERS[len(known) :], decline)
+                    fillers = dict.fromkeys(_fillers[len(known) :], decline)
                     tables.setdefault(name, {}).update(known | fillers)
 
 
