@@ -222,6 +222,27 @@ def test_aligned__refuses_a_write_to_what_it_only_read_before() -> None:
     refused(GradientError, lambda: jax.grad(lambda x: in_torch(f)(x).sum())(array()), "writes")
 
 
+def test_aligned__refuses_a_write_to_a_tensor_in_the_place_of_one_of_its_own() -> None:
+    """Memory of a tensor that the function made and dropped may become that of a tensor outside."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    outside: list[Any] = []
+
+    def f(x: Any) -> Any:
+        for _ in range(100):
+            dropped = x * 2
+            place = dropped.untyped_storage()._cdata
+            del dropped
+            with _disable_current_modes():  # as another thread makes it
+                outside.append(torch.zeros(4, dtype=torch.float64))
+            if outside[-1].untyped_storage()._cdata == place:
+                break
+        outside[-1].add_(1)
+        return x * 2
+
+    refused(GradientError, lambda: jax.grad(lambda x: in_torch(f)(x).sum())(array()), "writes")
+
+
 @pytest.mark.parametrize("held", [lambda m: m, lambda m: m.forward, lambda m: lambda x: m(1 * x)],
                          ids=["module", "method", "closure"])  # fmt: skip
 def test_aligned__refuses_a_write_after_a_mode_changed(held: Callable[[Any], Any]) -> None:
