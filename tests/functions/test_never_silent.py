@@ -386,6 +386,18 @@ def test_aligned__jax_in_the_callback_of_jax_is_refused_and_does_not_hang() -> N
         refused(OptionError, lambda: jax.jit(f)(v), "jax_cpu_enable_async_dispatch")
 
 
+def test_aligned__dtype_without_a_name_is_refused_as_in_a_conversion() -> None:
+    """Where `dtype='default'` would not help, the error is that of a conversion, also in a derivative."""
+    f = aligned(backend="torch")(lambda x, k: x)
+    x, k = jax.numpy.ones(2), jax.numpy.ones(2, "int4")
+    with pytest.raises(DTypeError) as usual:
+        xbridge.to_torch(k)
+    for call in (jax.grad(lambda x: f(x, k).sum()), lambda x: jax.vmap(f)(x, k)):
+        with pytest.raises(DTypeError) as caught:
+            call(x)
+        assert str(caught.value) == str(usual.value)
+
+
 def test_aligned__missing_dtype_names_both_ways_out() -> None:
     """A missing dtype names both ways out."""
     with jax.enable_x64(False):

@@ -92,9 +92,17 @@ def test_aligned__accepts_operations_that_draw_only_in_training(
     assert len(runs) == 1
 
 
-def test_aligned__refuses_attention_with_dropout() -> None:
-    f = in_torch(lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5))
-    x = array(np.ones((1, 1, 8, 4)))
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
+        lambda x: torch.nn.functional.rrelu(-x, training=True),
+    ],
+    ids=["attention", "rrelu"],
+)
+def test_aligned__refuses_operations_that_draw_in_training(fn: Callable[[Any], Any]) -> None:
+    """The same operations are refused where they draw."""
+    f, x = in_torch(fn), array(np.ones((1, 1, 8, 4)))
     for way in (WAYS["grad"], WAYS["jit(grad)"]):
         refused(GradientError, lambda: way(f)(x), "draws")
 

@@ -372,6 +372,16 @@ def test_assert_contract__layout_of_an_unstable_point() -> None:
     assert_contract(standardized, np.array([[0.1, 0.7], [1.3, 2.9], [0.3, 0.2]]), empty=False)
 
 
+def test_assert_contract__layout_beside_an_argument_without_last_bits() -> None:
+    """What depends on the layout is a fault, whatever the last bits of floats; integers have none."""
+
+    def selected(x: Any, which: Any) -> Any:
+        return (x if x.flags.c_contiguous else x + 1)[which]
+
+    found = failure(selected, np.array([[0.5, 0.25], [2.0, 4.0]]), np.array([1, 0])).finding
+    assert (found.problem, found.needed) == ("values", ("transposed",))
+
+
 def test_assert_contract__message_of_large_arrays() -> None:
     """The arrays are shortened while the call fails in the same way; a long program is left out."""
 
