@@ -109,7 +109,12 @@ CALLS: dict[str, Call] = {
     "align like": lambda x: xbridge.align(x, like=np.ones(1))[0],
     "align to": lambda x: xbridge.align(np.ones(1), x, backend="torch", copy=True)[1],
     "align back": lambda x: xbridge.align_back(torch.ones(1), x)[0][1],
+    "align back, where it was": lambda x: xbridge.align_back(np.ones(1), x)[1](np.ones(1), to=1, dtype=True),
+    "align back, who decides": lambda x: xbridge.align_back(np.ones(1), x, 2.5, backend="torch")[1](
+        np.ones(1)
+    ),
     "restore": lambda x: xbridge.align_back(np.ones(1), torch.ones(1))[1](x, to=1),
+    "values": lambda x: np.array(repr(xbridge.to_list(x))),
     "aligned": xbridge.aligned(backend="torch")(lambda y: y),
     "aligned dtype": cast_to_single,
     "aligned with a number": lambda x: by_torch(2.5, y=x),
