@@ -264,6 +264,12 @@ def test_aligned__complex_step_needs_complex_results_of_real_arguments() -> None
     refused(GradientError, lambda: torch.autograd.grad(size(x).sum(), x), "'central'")
     square = aligned(backend="numpy", vjp="complex-step")(lambda x: x * x)
     refused(GradientError, lambda: torch.autograd.grad(square(z).real.sum(), z), "'central'")
+    for how in ({"vjp": "complex-step"}, {"jvp": "complex-step"}):  # the imaginary part is not the derivative
+        wave = aligned(backend="numpy", **how)(lambda x: np.exp(1j * x))
+        with pytest.raises(GradientError, match="its result is complex already"):
+            torch.func.jvp(wave, (x.detach(),), (x.detach(),)) if "jvp" in how else wave(
+                x
+            ).real.sum().backward()
     square = aligned(backend="numpy", vjp="central")(lambda x: x * np.conj(x) * x)
     (found,) = torch.autograd.grad(square(z).real.sum(), z)
     same(found, torch.autograd.grad((z * z.conj() * z).real.sum(), z)[0], 1e-6)

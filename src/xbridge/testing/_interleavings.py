@@ -167,6 +167,7 @@ def _tracer(
             is_ours = root_of(frame.f_globals.get("__name__")) in roots
             if not is_ours or only not in (None, frame.f_code):
                 return None
+            frame.f_trace = trace  # without it, Python 3.12 and newer trace no operations of this call
             frame.f_trace_lines, frame.f_trace_opcodes = False, True
         elif event == "opcode" and frame.f_lasti in _shared(frame.f_code):
             stop(Switch(frame.f_code, frame.f_lasti, frame.f_lineno))
