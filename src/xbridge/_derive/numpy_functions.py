@@ -258,7 +258,7 @@ class _Vjp(_Derivative):
         seeds, inputs = self.split(xs)
         if self.fn in NUMERIC:
             latest.form = ("tuple", *[ARRAY] * sum(self.ins))
-            _refuse_complex_results(self.base, self.fn, seeds)
+            _refuse_complex_numbers(self.base, self.fn, select(self.ins, inputs), seeds)
             return _difference_columns(self.base, self.fn, self.ins, self.outs, seeds, inputs)
         found = self.result(xs)
         count = len(self.arguments) - 1
@@ -351,7 +351,7 @@ class _Jvp(_Derivative):
         ys = xs[len(seeds) : len(xs) - len(inputs)]
         latest.form = mask_leaves(self.y_form, iter(self.outs))
         if self.fn in NUMERIC:
-            _refuse_complex_results(self.base, self.fn, select(self.outs, ys))
+            _refuse_complex_numbers(self.base, self.fn, select(self.ins, inputs), select(self.outs, ys))
             return _STEPS[self.fn](self.base, self.ins, self.outs, seeds, inputs)
         found = leaves_like(self.y_form, self.result(xs), self._wrong_result_error)
         tangents = select(self.outs, found)
@@ -461,15 +461,15 @@ def _choose_steps(
         yield step, [chosen if j == i else np.zeros_like(t) for j, t in enumerate(ts)]
 
 
-def _refuse_complex_results(rule: NumpyRule, how: Any, ys: Sequence[HostArray]) -> None:
-    """Raise if the complex-step method is asked for and the function returns complex numbers.
-
-    Their imaginary part is not the derivative alone.
-    """
-    if how == "complex-step" and any(y.dtype.kind == "c" for y in ys):
-        raise no_derivative_error(
-            f"{rule.name} by a complex step", "its result is complex already", "vjp='central'"
-        )
+def _refuse_complex_numbers(
+    rule: NumpyRule, how: Any, xs: Sequence[HostArray], ys: Sequence[HostArray]
+) -> None:
+    """Raise if a complex step is asked for where the imaginary part would not be the derivative alone."""
+    for whose, numbers in (("an argument", xs), ("its result", ys)):
+        if how == "complex-step" and any(number.dtype.kind == "c" for number in numbers):
+            raise no_derivative_error(
+                f"{rule.name} by a complex step", f"{whose} is complex already", "vjp='central'"
+            )
 
 
 def _complex_step(
@@ -479,10 +479,6 @@ def _complex_step(
     ts: Sequence[HostArray],
     xs: Sequence[HostArray],
 ) -> list[HostArray]:
-    if any(x.dtype.kind == "c" for x in select(ins, xs)):
-        raise no_derivative_error(
-            f"{rule.name} by a complex step", "an argument is complex already", "vjp='central'"
-        )
     ys = _run_at_step(rule, ins, outs, _STEP * 1j, ts, xs)
     if not all(y.dtype.kind == "c" for y in ys):
         raise no_derivative_error(
