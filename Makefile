@@ -26,10 +26,11 @@ export PIP_NO_INPUT := 1
 export PYTEST_ADDOPTS := -p no:zarr  # whose plugin imports all of zarr, in every process that runs a test
 PIP_INSTALL := -m pip install -qq
 
-SUITES := test-library test-kit test-conformance test-core test-emulated
+MEASURED := test-library test-kit test-core test-emulated  # the conformance suite runs no branch that these do not
 SWEEP = # --exhaustive: all dtypes, not four of them
 COVERAGE = # yes: record which branches run
-PYTEST = $(if $(COVERAGE),-m coverage run --data-file=.coverage.$@) -m pytest --durations=20 --durations-min=5 $(SWEEP)
+UNMEASURED = -m pytest --durations=20 --durations-min=5 $(SWEEP)
+PYTEST = $(if $(COVERAGE),-m coverage run --data-file=.coverage.$@) $(UNMEASURED)
 
 MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
@@ -62,11 +63,11 @@ test-kit: $(VENV)/dev.stamp
 	$(VENV)/bin/python $(PYTEST) $(KIT) src/xbridge/testing $(patsubst %,--ignore %,$(PROGRAMS) src/xbridge/testing/conformance) $(ARGS)
 
 test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promise
-	$(VENV)/bin/python $(PYTEST) src/xbridge/testing/conformance $(ARGS)
+	$(VENV)/bin/python $(UNMEASURED) src/xbridge/testing/conformance $(ARGS)
 
 # Not over all dtypes, which test-library tries: what differs without torch is what can be imported.
 test-core: $(CORE)/core.stamp ## Run what needs NumPy alone, with no torch installed
-	$(CORE)/bin/python $(filter-out --exhaustive,$(PYTEST)) $(patsubst %,--ignore %,tests/kit/test_bites.py $(PROGRAMS)) $(ARGS)
+	$(CORE)/bin/python $(filter-out --exhaustive,$(PYTEST)) $(patsubst %,--ignore %,tests/kit/test_bites.py tests/project/test_add_a_backend.py $(PROGRAMS)) $(ARGS)
 
 test-oldest: $(OLDEST)/oldest.stamp ## Run the whole suite with every oldest version allowed (PYTHON=python3.11)
 	$(OLDEST)/bin/python -m pytest $(ARGS)
@@ -100,8 +101,8 @@ adopters: $(VENV)/adopters.stamp ## Run those projects' own tests before and aft
 
 coverage: COVERAGE = yes
 coverage: SWEEP = --exhaustive
-coverage: $(SUITES) ## Run the suites with all dtypes; list the branches that ran in none of them
-	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage $(SUITES:%=.coverage.%)
+coverage: $(MEASURED) ## Run the suites with all dtypes; list the branches that ran in none of them
+	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage $(MEASURED:%=.coverage.%)
 	$(VENV)/bin/python -m coverage report
 
 fuzz: $(VENV)/dev.stamp ## Compare random programs of two libraries with those of one (ARGS="--minutes=60"; SEED=... repeats)

@@ -165,11 +165,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     found = [value for report in failed for name, value in report.user_properties if name == _FINDING]
     target = config.getoption("xbridge_report")
     if found or target:
-        from xbridge.testing.check import findings
+        from xbridge.testing.check import findings, reports
 
         read = findings.read(found)
         if target:
-            findings.write(read, str(target))
+            reports.write(read, str(target))
         if read:
             terminalreporter.section("xbridge: findings")
             terminalreporter.write_line(findings.as_text(read))

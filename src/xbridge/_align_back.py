@@ -6,23 +6,27 @@ array. Numbers, lists and the order of the other arrays have no influence.
 
 from __future__ import annotations
 
-from xbridge._core.entry_points import entry_point
+from xbridge._core.dynamo import no_result, traced_as
+from xbridge._core.entry_points import call_error, inner_entry_point
+from xbridge._core.tracebacks import shorten
 from xbridge._engine import verbs
 from xbridge._engine.repeat import repeat_align
 from xbridge._engine.source import TargetChoice, leading_index, resolve_source
 from xbridge._plan.options import CallOptions
-from xbridge._registry.call_cache import cache_version
-from xbridge.errors import OptionError
+from xbridge._registry.call_cache import CallKey, cache_version, decline, lookup, record
+from xbridge.errors import OptionError, XBridgeError
 from xbridge.tree.restore import Restore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from xbridge._core.entry_points import surplus
     from xbridge._core.protocol import Array, Grad
+    from xbridge._engine.source import Source
 
 
-@entry_point
+@inner_entry_point
 def align_back(
     *xs: Array,
     like: Array | None = None,
@@ -62,8 +66,29 @@ def align_back(
     >>> restore(torch.add(a, b))
     array([2., 2.])
     """
+    if TYPE_CHECKING:
+        other = surplus()[1]
+    if other:
+        given = {"like": like, "backend": backend, "device": device, "dtype": dtype, "copy": copy}
+        raise call_error(align_back, xs, other, **given, grad=grad)
+    types = tuple([type(x) for x in xs])
+    key = ("align_back", backend, types, type(like), device, dtype, copy, grad, None, None)
+    made: tuple[tuple[Array, ...], Restore] | None = lookup(key, copy)(xs, like)
+    if made is not None:
+        return made
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    choice, version = TargetChoice(backend, like), cache_version()
+    try:
+        return _align_back(xs, TargetChoice(backend, like), options, types)
+    except XBridgeError as error:
+        shorten(error)
+        raise
+
+
+def _align_back(
+    xs: tuple[Array, ...], choice: TargetChoice, options: CallOptions, types: tuple[type, ...]
+) -> tuple[tuple[Array, ...], Restore]:
+    """Align arrays, say where they were, and cache the call."""
+    version = cache_version()
     sources = [resolve_source(x) for x in xs]
     first = leading_index(sources)
     if first is None:
@@ -73,4 +98,44 @@ def align_back(
     aligned = repeat_align(xs, choice, options)
     if aligned is None:
         aligned = verbs.align_sources(sources, "xs[{}]".format, choice, options, version=version)
-    return aligned, Restore(tuple(map(verbs.array_location, sources)), first)
+    restore = Restore(tuple(map(verbs.array_location, sources)), first)
+    _record(options.key("align_back", choice.name, types, type(choice.like)), version, sources)
+    return aligned, restore
+
+
+@traced_as(no_result)
+def _record(key: CallKey, version: int, sources: list[Source]) -> None:
+    """Cache a call for arguments of these types, if `align` is cached for them and all are arrays or numbers.
+
+    An array behind the first decides if autograd or a transform follows it, so the cached call declines it.
+    """
+    align = lookup(("align", *key[1:]), None)
+    owners = [None if source.is_number() else source.backend for source in sources]
+    arrays = [i for i, owner in enumerate(owners) if owner]
+    if align is decline or not all(sources[i].is_array for i in arrays):
+        return
+    first, *others = arrays
+    mixed = len({source.backend.name for source in sources if source.is_array}) > 1
+    could_decide = [
+        (i, follows, sources[i].backend.is_tracing)
+        for i in others
+        if mixed and (follows := sources[i].backend.follows)
+    ]
+    homes = [(owner.name, owner.device_of, owner.dtype_of) if owner else None for owner in owners]
+
+    def align_and_locate(
+        xs: tuple[Array, ...], like: Array | None
+    ) -> tuple[tuple[Array, ...], Restore] | None:
+        for i, follows, is_tracing in could_decide:
+            if follows(xs[i]) or is_tracing():
+                return None
+        aligned = align(xs, like)
+        if aligned is None:
+            return None
+        places = [
+            home and (home[0], home[1](x), home[2](x))
+            for home, x in zip(homes, xs)  # noqa: B905 -- the key of the call has the number of arguments
+        ]
+        return aligned, Restore(tuple(places), first)
+
+    record(key, version, align_and_locate)

@@ -516,7 +516,7 @@ def asarray(
         raise
 
 
-@entry_point
+@inner_entry_point
 def align(
     *xs: Array,
     like: Array | None = None,
@@ -561,6 +561,11 @@ def align(
     >>> a + b * c
     tensor([4., 7.], dtype=torch.float64)
     """
+    if TYPE_CHECKING:
+        other = surplus()[1]
+    if other:
+        given = {"like": like, "backend": backend, "device": device, "dtype": dtype, "copy": copy}
+        raise call_error(align, xs, other, **given, grad=grad)
     types = tuple([type(x) for x in xs])  # faster than a generator expression
     key = ("align", backend, types, type(like), device, dtype, copy, grad, None, None)
     ys: tuple[Array, ...] | None = lookup(key, copy)(xs, like)
@@ -569,10 +574,14 @@ def align(
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
-    return verbs.align(xs, like, backend, CallOptions(device=device, dtype=dtype, copy=copy, grad=grad))
+    try:
+        return verbs.align(xs, like, backend, CallOptions(device=device, dtype=dtype, copy=copy, grad=grad))
+    except XBridgeError as error:
+        shorten(error)
+        raise
 
 
-@entry_point
+@inner_entry_point
 def to_list(x: Array, /) -> Any:
     """List the values of an array from any library, device or graph as Python numbers.
 
@@ -597,9 +606,20 @@ def to_list(x: Array, /) -> Any:
     >>> to_list(torch.ones(2, dtype=torch.bfloat16, requires_grad=True))
     [1.0, 1.0]
     """
+    if TYPE_CHECKING:
+        more, other = surplus()
+    if more or other or x is MISSING:
+        raise call_error(to_list, (x, *more), other)
+    values = lookup(("list", HOST, type(x), None), None)(x)
+    if values is not None:
+        return values
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
-    return verbs.to_list(x)
+    try:
+        return verbs.to_list(x)
+    except XBridgeError as error:
+        shorten(error)
+        raise
 
 
 if TYPE_CHECKING:

@@ -240,6 +240,13 @@ def test_xbridge_traceback__full_keeps_all_frames(monkeypatch: pytest.MonkeyPatc
     assert len(frames(caught.value)) > 4
 
 
+def test_align__list_of_numbers_is_one_array() -> None:
+    """A list without arrays is one argument, empty or not; other things in it are refused by their place."""
+    assert [y.tolist() for x in ([], [1.0, 2.0]) for y in xbridge.align(x)] == [[], [1.0, 2.0]]
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at xs\[0\]: "):
+        xbridge.align([object()])
+
+
 def test_traceback__of_a_script_is_short() -> None:
     """An uncaught error in a script prints two frames."""
     program = "import xbridge\nxbridge.align(3, {1: 2})\n"

@@ -36,6 +36,14 @@ def test_find_renamed__unknown_name_is_attribute_error() -> None:
                 module.never_was  # noqa: B018 -- the access is the test
 
 
+def test_find_renamed__testing_needs_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kit is no attribute before it is imported, and the error says how."""
+    with monkeypatch.context() as patch:
+        patch.delattr(xbridge, "testing", raising=False)
+        with pytest.raises(AttributeError, match=r"'testing'; try import xbridge\.testing$"):
+            vars(xbridge)["__getattr__"]("testing")
+
+
 def test_deprecation_warning__shown_in_main() -> None:
     """Python shows the warning by default for code in `__main__`."""
     program = "from xbridge import CrossingWarning"

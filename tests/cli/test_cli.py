@@ -289,7 +289,7 @@ def test_info__script_and_the_module_are_one_and_take_a_request_to_end_as_an_int
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
     monkeypatch.setattr(sys, "argv", ["xbridge-array", "info", "numpy"])
     with pytest.raises(SystemExit) as left:
-        # by path: pytest's hook, which loads the package where it is installed, has no get_code for run_module
+        # by path: pytest's hook, which loads an installed package, has no get_code for run_module
         runpy.run_path(str(Path(xbridge.__file__).with_name("__main__.py")), run_name="__main__")
     assert left.value.code == 0
     assert capsys.readouterr().out.startswith("xbridge ")

@@ -541,7 +541,7 @@ def test_crew__failing_thread_returns_its_buffers(monkeypatch: pytest.MonkeyPatc
 def test_crew__reports_the_end_after_the_last_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread says that it is done when its buffer is free, for which its last copy was awaited."""
     use_sizes(monkeypatch, SIZES._replace(buffers=2))
-    _transfer._crew_for(torch.device(DEVICE))
+    _transfer.crew_for(torch.device(DEVICE))
     held, asked = threading.Event(), threading.Event()
     early: list[bool] = []
     give_back = _pinned.PinnedBuffers.give_back

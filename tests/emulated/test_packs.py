@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import weakref
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from emulated.engine import SIZES, use_sizes, use_small_buffers
+from emulated.engine import SIZES, use_sizes, use_small_buffers, watch_packs
 from emulated.there import DEVICE, KIND, PACES, api, paced
 
 import xbridge
@@ -162,10 +163,72 @@ def test_transfer__child_process_cannot_wait_for_a_handle(monkeypatch: pytest.Mo
     elsewhere = os.getpid() + 1
     monkeypatch.setattr("xbridge._transfer.api.getpid", lambda: elsewhere)
     monkeypatch.setattr(queued, "getpid", lambda: elsewhere)
-    with pytest.raises(xbridge.XBridgeError, match="another process"):
-        handle.result()
-    assert handle.done()
+    with monkeypatch.context() as patch:
+        patch.setattr(api.Event, "query", None)  # the device belongs to the other process
+        with pytest.raises(xbridge.XBridgeError, match="another process"):
+            handle.result()
+        assert handle.done()
     assert equal(had.result(), arrays())
+
+
+@pytest.mark.parametrize("many", [arrays, tensors])
+def test_batch__failing_device_returns_all_buffers(
+    many: Callable[[int], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the device fails while two packs are on their way, both buffers can be lent again."""
+    backend, given = get("torch"), many(20)
+    assert backend.send_many
+    assert backend.fetch_many
+
+    def fail(*_: object) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(api.Event, "synchronize", fail)
+        made = (
+            backend.send_many(given, xbridge.Device(DEVICE)) if many is arrays else backend.fetch_many(given)
+        )
+    assert made == [None] * 20
+    buffers = _pinned.buffers_of(PLACE)
+    assert None not in [buffers.lend_at_once() for _ in range(3)]
+
+
+@pytest.mark.parametrize("last", [256, 257])
+def test_batch__pack_ends_with_its_buffer(last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pack may fill its buffer, and a byte more begins another one."""
+    seen = watch_packs(monkeypatch)
+    given = [np.arange(n, dtype=np.uint8) for n in (700, last)]
+    assert equal(xbridge.tree.to_backend(given, "torch", device=KIND), given)
+    assert seen == ([2] if last == 256 else [1, 1])
+
+
+def test_transfer__handle_gives_its_buffer_back_once() -> None:
+    """A handle that has returned its result has no buffer left to give back when it is deleted."""
+    buffers = _pinned.buffers_of(PLACE)
+    for _ in range(2):
+        assert equal(xbridge.transfer(tensors(), "numpy").result(), arrays())
+    gc.collect()
+    lent = [buffers.lend_at_once() for _ in range(4)]
+    assert lent[3] is None
+    assert len({id(pinned) for pinned in lent}) == 4
+
+
+def test_lend_to_handle__failure_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handle that gets no buffer, or no memory on the device, leaves its place to the next one."""
+    buffers = _pinned.buffers_of(PLACE)
+    lent = [buffers.lend() for _ in range(3)]
+    assert [buffers.lend_to_handle() for _ in range(3)] == [None] * 3
+    for pinned in lent:
+        buffers.give_back(pinned)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_packs, "_queue_send", fail)
+        begun = [_packs.begin_send(arrays(), xbridge.Device(DEVICE)) for _ in range(3)]
+    assert begun == [None] * 3
+    assert None not in [buffers.lend_to_handle(), buffers.lend_to_handle(), buffers.lend_at_once()]
 
 
 @pytest.mark.parametrize("pinning", [True, False])

@@ -646,3 +646,9 @@ def test_array_of__dtype_of_the_widest_kind(x: list[Any], dtype: str) -> None:
 def test_are_between__asks_the_integers(x: list[Any], first: int, last: int, *, expected: bool) -> None:
     """Other numbers beside the integers may have any value."""
     assert sequences.are_between(x, first, last) is expected
+
+
+def test_asarray__text_deep_among_large_integers() -> None:
+    """Below rows, what is not a number has no advice of its own: a list of numbers or arrays is asked for."""
+    with pytest.raises(xbridge.UnsupportedArrayError, match="not all of its items are numbers"):
+        xbridge.asarray([[[2**64, "a"]]])

@@ -123,6 +123,15 @@ def test_signature__tangents_of_a_batch_in_one_call(compiled: bool) -> None:
     assert xbridge.explain(f, x).batch == "one call for all examples"
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_aligned__tangents_of_an_empty_batch(compiled: bool) -> None:
+    """A batch without examples has no tangents, but their shape and dtype."""
+    f = aligned(backend="torch")(lambda t: torch.stack([t.sin(), t]).float())
+    run = jax.vmap(lambda x: jax.jvp(f, (x,), (x,))[1])
+    made = (jax.jit(run) if compiled else run)(jnp.ones((0, 3)))
+    assert (made.shape, made.dtype) == ((0, 2, 3), "float32")
+
+
 def test_signature__batch_of_gradients_without_a_jvp() -> None:
     """A batch of gradients needs no jvp, and a batch of tangents without one is an error."""
     f = aligned(backend="numpy", signature="()->()", vjp=lambda g, y, x: g * np.cos(x))(np.sin)

@@ -264,6 +264,12 @@ def test_aligned__complex_step_needs_complex_results_of_real_arguments() -> None
     refused(GradientError, lambda: torch.autograd.grad(size(x).sum(), x), "'central'")
     square = aligned(backend="numpy", vjp="complex-step")(lambda x: x * x)
     refused(GradientError, lambda: torch.autograd.grad(square(z).real.sum(), z), "'central'")
+    for how in ({"vjp": "complex-step"}, {"jvp": "complex-step"}):  # the imaginary part is not the derivative
+        wave = aligned(backend="numpy", **how)(lambda x: np.exp(1j * x))
+        with pytest.raises(GradientError, match="its result is complex already"):
+            torch.func.jvp(wave, (x.detach(),), (x.detach(),)) if "jvp" in how else wave(
+                x
+            ).real.sum().backward()
     square = aligned(backend="numpy", vjp="central")(lambda x: x * np.conj(x) * x)
     (found,) = torch.autograd.grad(square(z).real.sum(), z)
     same(found, torch.autograd.grad((z * z.conj() * z).real.sum(), z)[0], 1e-6)
@@ -384,6 +390,18 @@ def test_aligned__jax_in_the_callback_of_jax_is_refused_and_does_not_hang() -> N
     with_numpy = aligned(backend="numpy", result=np.empty_like)(lambda x: inner(x) * 2)
     for f in (with_numpy, jax.vmap(with_numpy)):
         refused(OptionError, lambda: jax.jit(f)(v), "jax_cpu_enable_async_dispatch")
+
+
+def test_aligned__dtype_without_a_name_is_refused_as_in_a_conversion() -> None:
+    """Where `dtype='default'` would not help, the error is that of a conversion, also in a derivative."""
+    f = aligned(backend="torch")(lambda x, k: x)
+    x, k = jax.numpy.ones(2), jax.numpy.ones(2, "int4")
+    with pytest.raises(DTypeError) as usual:
+        xbridge.to_torch(k)
+    for call in (jax.grad(lambda x: f(x, k).sum()), lambda x: jax.vmap(f)(x, k)):
+        with pytest.raises(DTypeError) as caught:
+            call(x)
+        assert str(caught.value) == str(usual.value)
 
 
 def test_aligned__missing_dtype_names_both_ways_out() -> None:

@@ -130,6 +130,22 @@ def test_cloudpickle__function_that_was_called() -> None:
     assert xbridge.explain(sent, x) == xbridge.explain(f, x)
 
 
+def test_cloudpickle__function_of_a_function() -> None:
+    """A decorated function that no module has is sent by value, with what it encloses and its derivative."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    factor = 3.0
+
+    @xbridge.aligned(backend="numpy", vjp=lambda g, y, x: factor * g)
+    def scaled(x: Any) -> Any:
+        return factor * x
+
+    sent = pickle.loads(cloudpickle.dumps(scaled))
+    assert sent is not scaled
+    x = torch.ones(2, requires_grad=True)
+    same(torch.autograd.grad(sent(x).sum(), x)[0], np.full(2, 3, "f4"))
+    assert xbridge.explain(sent, x) == xbridge.explain(scaled, x)
+
+
 def test_aligned__name_of_an_object() -> None:
     """A ufunc and a module have a name in errors, and so has what `aligned` makes of them."""
     f = aligned(backend="numpy")(np.sin)

@@ -256,7 +256,7 @@ def test_record__refuses_random_numbers_of_a_derivative() -> None:
 
 def test_linearizations__of_another_jax() -> None:
     """Where JAX has other rules, a gradient runs the function again."""
-    assert jax_calls().linearizations(SimpleNamespace()) == ({}, None)
+    assert jax_calls().linearizations(SimpleNamespace()) == ({}, None, False)
     other = SimpleNamespace(
         fallback_linearize_rule=lambda prim, nonzeros: None, primitive_linearizations={1: 2}
     )

@@ -92,9 +92,17 @@ def test_aligned__accepts_operations_that_draw_only_in_training(
     assert len(runs) == 1
 
 
-def test_aligned__refuses_attention_with_dropout() -> None:
-    f = in_torch(lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5))
-    x = array(np.ones((1, 1, 8, 4)))
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
+        lambda x: torch.nn.functional.rrelu(-x, training=True),
+    ],
+    ids=["attention", "rrelu"],
+)
+def test_aligned__refuses_operations_that_draw_in_training(fn: Callable[[Any], Any]) -> None:
+    """The same operations are refused where they draw."""
+    f, x = in_torch(fn), array(np.ones((1, 1, 8, 4)))
     for way in (WAYS["grad"], WAYS["jit(grad)"]):
         refused(GradientError, lambda: way(f)(x), "draws")
 
@@ -219,6 +227,27 @@ def test_aligned__refuses_a_write_to_what_it_only_read_before() -> None:
     same(jax.grad(lambda x: g(x).sum())(array()), np.ones(4))
     learns[0] = True
     refused(GradientError, lambda: jax.grad(lambda x: g(x).sum())(array()), "writes")
+    refused(GradientError, lambda: jax.grad(lambda x: in_torch(f)(x).sum())(array()), "writes")
+
+
+def test_aligned__refuses_a_write_to_a_tensor_in_the_place_of_one_of_its_own() -> None:
+    """Memory of a tensor that the function made and dropped may become that of a tensor outside."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    outside: list[Any] = []
+
+    def f(x: Any) -> Any:
+        for _ in range(100):
+            dropped = x * 2
+            place = dropped.untyped_storage()._cdata
+            del dropped
+            with _disable_current_modes():  # as another thread makes it
+                outside.append(torch.zeros(4, dtype=torch.float64))
+            if outside[-1].untyped_storage()._cdata == place:
+                break
+        outside[-1].add_(1)
+        return x * 2
+
     refused(GradientError, lambda: jax.grad(lambda x: in_torch(f)(x).sum())(array()), "writes")
 
 

@@ -309,6 +309,13 @@ def only_single(x: Any) -> Any:
     return x + 0
 
 
+def half(x: Any) -> Any:
+    """Refuse tensors; torch's `half` is a dtype and not a function."""
+    if is_torch(x):
+        raise ValueError("no tensors")
+    return x / 2
+
+
 def into(x: Any, output: Any = None) -> Any:
     """Write the result into an array of NumPy's.
 

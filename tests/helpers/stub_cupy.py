@@ -139,6 +139,8 @@ class ndarray:  # noqa: N801 -- its name
     ndim = property(lambda self: self._memory.ndim)
     size = property(lambda self: self._memory.size)
     itemsize = property(lambda self: self._memory.itemsize)
+    nbytes = property(lambda self: self._memory.nbytes)
+    flags = property(lambda self: self._memory.flags)
     device = property(lambda self: Device(self._device))
 
     @property
@@ -192,6 +194,9 @@ class ndarray:  # noqa: N801 -- its name
 
     def reshape(self, shape: Any) -> ndarray:
         return self._like(self._memory.reshape(shape), self)
+
+    def ravel(self) -> ndarray:
+        return self._like(self._there().ravel(), self)
 
     def transpose(self, *axes: Any) -> ndarray:
         return self._like(self._memory.transpose(*axes), self)
@@ -318,6 +323,17 @@ def _each(arrays: list[ndarray]) -> list[Any]:
 
 def stack(arrays: list[ndarray]) -> ndarray:
     return arrays[0]._like(np.stack(_each(arrays)))
+
+
+def concatenate(arrays: list[ndarray]) -> ndarray:
+    return arrays[0]._like(np.concatenate(_each(arrays)))
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> ndarray:
+    """New memory of the current device, to which its stream may still have something to write."""
+    fresh = np.empty(shape, dtype)
+    state.stream.work.append(lambda: fresh.reshape(-1).view(np.uint8).fill(JUNK))
+    return ndarray(fresh, state.current)
 
 
 def ascontiguousarray(x: ndarray) -> ndarray:

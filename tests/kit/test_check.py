@@ -23,7 +23,8 @@ import xbridge
 from xbridge._cli import main
 from xbridge.testing import _reproduction
 from xbridge.testing.check import search, signatures, stages, targets, triage, workers
-from xbridge.testing.check.findings import Checked, Finding, as_json, as_markdown, as_text, grouped
+from xbridge.testing.check.findings import Checked, Finding, as_text, grouped
+from xbridge.testing.check.reports import as_json, as_markdown
 from xbridge.testing.check.search import check
 from xbridge.testing.check.workers import Job, check_in_workers, chosen
 
@@ -421,6 +422,8 @@ def test_as_text__one_line_for_each_cause() -> None:
     ]
     program = "```python\nf()\n# the same in g\n```"
     assert f"### f and 1 more: int8, uint8 (torch, jax)\n\n{program}" in as_markdown(findings)
+    rows = [line.split(" | ")[:2] for line in as_markdown(findings).splitlines()[2:4]]
+    assert rows == [["| high", "g"], ["| medium", "f and 1 more"]]
     assert [row["backends"] for row in json.loads(as_json(findings))] == [["torch", "jax"], ["torch"]]
     assert Finding("f", "torch", "values", (), "", "").cause == "fails for plain arrays"
 
@@ -579,6 +582,7 @@ def test_check__never_sets_an_integer_to_nan() -> None:
         ("clip_rank", "numpy", "NaN", "drops NaN"),
         ("resize", "numpy", "NaN", "drops NaN"),
         ("only_single", "torch", "plain arrays", "raises TypeError"),
+        ("half", "torch", "plain arrays", "raises ValueError"),
     ],
 )
 def test_check__part_of_a_name_or_of_a_message_hides_nothing(

@@ -20,6 +20,7 @@ from strategies import HOST_DTYPES, host_dtype, swept
 
 import xbridge
 from xbridge._core.dtypes import DTYPES, category
+from xbridge.testing import contract
 from xbridge.testing.strategies import (
     arrays,
     dtypes,
@@ -311,6 +312,13 @@ def test_testing__missing_library_names_the_extra(
         run_path(found.origin, run_name=found.name)
     extra = "torch" if library == "torch" else "testing"
     assert str(refused.value) == f"{message}; try pip install 'xbridge-array[{extra}]'"
+
+
+def test_contract__needs_hypothesis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decorator says what it needs where it is written, before a function is decorated."""
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    with pytest.raises(xbridge.MissingLibraryError, match="Hypothesis is not installed; try pip install"):
+        contract(arrays("numpy"))
 
 
 def test_assertions__need_neither_pytest_nor_hypothesis() -> None:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import Phase, seed, settings
 
 import xbridge
-from xbridge.testing import _interleavings, _matches, assert_contract, contract
+from xbridge.testing import _interleavings, _reproduction, assert_contract, contract
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._reachable import ReachableState, root_of
 from xbridge.testing._settings import Settings
@@ -372,6 +372,16 @@ def test_assert_contract__layout_of_an_unstable_point() -> None:
     assert_contract(standardized, np.array([[0.1, 0.7], [1.3, 2.9], [0.3, 0.2]]), empty=False)
 
 
+def test_assert_contract__layout_beside_an_argument_without_last_bits() -> None:
+    """What depends on the layout is a fault, whatever the last bits of floats; integers have none."""
+
+    def selected(x: Any, which: Any) -> Any:
+        return (x if x.flags.c_contiguous else x + 1)[which]
+
+    found = failure(selected, np.array([[0.5, 0.25], [2.0, 4.0]]), np.array([1, 0])).finding
+    assert (found.problem, found.needed) == ("values", ("transposed",))
+
+
 def test_assert_contract__message_of_large_arrays() -> None:
     """The arrays are shortened while the call fails in the same way; a long program is left out."""
 
@@ -691,10 +701,8 @@ def test_reachable_state__slots_and_classes() -> None:
     assert "first" not in vars(Counter)
 
 
-def test_assert_contract__result_that_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results that share memory, which the contract overwrites to find that, have their values afterwards."""
-    # The program of the message overwrites the result too, to show it.
-    monkeypatch.setattr(_matches, "reproduction", lambda *_: "")
+def test_assert_contract__result_that_is_restored() -> None:
+    """Results that share memory, which the contract and its program overwrite, are put back."""
     table = np.arange(6.0)
     memory = memoryview(table)  # type: ignore[arg-type] # an array is a buffer; its contents are not found
 
@@ -702,8 +710,26 @@ def test_assert_contract__result_that_is_restored(monkeypatch: pytest.MonkeyPatc
         whole = np.asarray(memory)
         return whole, whole[::-1], whole[:2]
 
-    assert "depends on earlier calls" in str(failure(look_up, X))
+    message = str(failure(look_up, X))
+    assert "depends on earlier calls" in message
+    assert "[...] = 77" in message
+    assert "this program does not fail" not in message
     np.testing.assert_array_equal(table, np.arange(6.0))
+
+
+def test_run__interrupted_program_leaves_no_settings() -> None:
+    """A program that is interrupted leaves neither its settings nor what it has written."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    table, before = np.zeros(2), np.geterr()
+    interrupt.table = table  # type: ignore[attr-defined] # as a function that owns memory
+    program = "import numpy as np\nnp.seterr(all='raise')\nf.table[...] = 77\nf()"
+    with pytest.raises(KeyboardInterrupt):
+        _reproduction._run(program, interrupt)
+    assert np.geterr() == before
+    np.testing.assert_array_equal(table, 0)
 
 
 @pytest.mark.parametrize("change", ["pop", "append"])

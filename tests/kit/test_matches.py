@@ -590,4 +590,4 @@ def test_plugin__summary_and_report_of_findings(run: Run, tmp_path: Any) -> None
         result = run(FAILING, f"--xbridge-report={place}")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         assert "try findings.md" in str(result.stderr)
-    assert empty.read_text(encoding="utf-8").startswith("| function |")
+    assert empty.read_text(encoding="utf-8").startswith("| severity | function |")

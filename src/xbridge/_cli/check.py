@@ -105,7 +105,7 @@ def arguments(parser: ArgumentParser) -> None:
 def run(asked: Namespace) -> int:
     """Check the functions, and print the findings."""
     from xbridge.testing.check import reports, triage  # noqa: PLC0415 -- `--help` does not need it
-    from xbridge.testing.check.findings import Checked, write  # noqa: PLC0415 -- as above
+    from xbridge.testing.check.findings import Checked  # noqa: PLC0415 -- as above
     from xbridge.testing.check.ghostwriting import write_tests  # noqa: PLC0415 -- as above
     from xbridge.testing.check.search import TIME_IS_OVER, Options  # noqa: PLC0415 -- as above
     from xbridge.testing.check.signatures import read_words  # noqa: PLC0415 -- as above
@@ -148,7 +148,7 @@ def run(asked: Namespace) -> int:
     if asked.write:
         asked.write.write_text(write_tests(checked, findings), encoding="utf-8")
     if asked.report:
-        write(findings, str(asked.report))
+        reports.write(findings, str(asked.report))
     if interrupt:
         raise interrupt
     if asked.update_baseline:

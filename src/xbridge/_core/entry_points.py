@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 codes: dict[int, CodeType] = {}
 """The code objects of the marked functions, by id, because torch's compiler makes some that have no hash."""
 
-_CATCH_ALL = 0x04 | 0x08
-"""The flags of code with ``*args`` and ``**kwargs``."""
+_ARGS, _KWARGS = 0x04, 0x08
+"""The flags of code with ``*args``, and with ``**kwargs``."""
 
 if TYPE_CHECKING:
 
@@ -66,12 +66,15 @@ def inner_entry_point(fn: F) -> F:
     They are the first two local variables of the function, `more` and `other`, which CPython fills as
     ``*more, **other`` once the flags of the code object say so. For type checkers the function binds them to
     `surplus`, in a branch that never runs. Positional arguments that the caller leaves out are `MISSING`.
+    A function with ``*xs`` has no surplus positional arguments, and so only `other`.
     """
     code = fn.__code__
-    first = code.co_argcount + code.co_kwonlyargcount
-    if code.co_varnames[first : first + 2] != ("more", "other"):
-        raise TypeError(f"{fn.__name__} does not begin with more and other")
-    made = _around(fn, code.replace(co_flags=code.co_flags | _CATCH_ALL), None)
+    takes_any = code.co_flags & _ARGS != 0
+    first = code.co_argcount + code.co_kwonlyargcount + takes_any
+    names = ("more", "other")[takes_any:]
+    if code.co_varnames[first : first + len(names)] != names:
+        raise TypeError(f"{fn.__name__} does not begin with {' and '.join(names)}")
+    made = _around(fn, code.replace(co_flags=code.co_flags | _ARGS | _KWARGS), None)
     made.__defaults__ = (MISSING,) * code.co_argcount
     made.__kwdefaults__ = fn.__kwdefaults__
     return marked(made)

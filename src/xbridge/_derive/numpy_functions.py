@@ -258,6 +258,7 @@ class _Vjp(_Derivative):
         seeds, inputs = self.split(xs)
         if self.fn in NUMERIC:
             latest.form = ("tuple", *[ARRAY] * sum(self.ins))
+            _refuse_complex_results(self.base, self.fn, seeds)
             return _difference_columns(self.base, self.fn, self.ins, self.outs, seeds, inputs)
         found = self.result(xs)
         count = len(self.arguments) - 1
@@ -350,6 +351,7 @@ class _Jvp(_Derivative):
         ys = xs[len(seeds) : len(xs) - len(inputs)]
         latest.form = mask_leaves(self.y_form, iter(self.outs))
         if self.fn in NUMERIC:
+            _refuse_complex_results(self.base, self.fn, select(self.outs, ys))
             return _STEPS[self.fn](self.base, self.ins, self.outs, seeds, inputs)
         found = leaves_like(self.y_form, self.result(xs), self._wrong_result_error)
         tangents = select(self.outs, found)
@@ -457,6 +459,17 @@ def _choose_steps(
         length = float(np.abs(chosen).max(initial=0)) or 1.0
         step = float(np.finfo(ts[i].dtype).eps) ** (1 / 3) * 10.0**size / length
         yield step, [chosen if j == i else np.zeros_like(t) for j, t in enumerate(ts)]
+
+
+def _refuse_complex_results(rule: NumpyRule, how: Any, ys: Sequence[HostArray]) -> None:
+    """Raise if the complex-step method is asked for and the function returns complex numbers.
+
+    Their imaginary part is not the derivative alone.
+    """
+    if how == "complex-step" and any(y.dtype.kind == "c" for y in ys):
+        raise no_derivative_error(
+            f"{rule.name} by a complex step", "its result is complex already", "vjp='central'"
+        )
 
 
 def _complex_step(

@@ -136,6 +136,10 @@ def record_plan(recorder: Recorder, x: Array, plan: Plan, state: State, before: 
         if move:
             record(recorder.options.key("convert", target.name, type(x)), recorder.version, move)
         return
+    if source is target and plan.conversion.options == Options(CPU) and not plan.steps:
+        key = recorder.options.key("convert", target.name, type(x))
+        record(key, recorder.version, _stay_on_host(source))
+        return
     if not holds_for_others(plan):
         return
     found = _find_within(source, x, plan) if source is target else _find_between(x, plan)
@@ -304,6 +308,20 @@ def _compile_on_host(steps: Sequence[Step], target: Backend, dtype: np.dtype[Any
 
 
 # -- by the kind of an array -------------------------------------------------------------------------
+
+
+def _stay_on_host(backend: Backend) -> Convert:
+    """Return the function that returns arrays on the host as they are, and declines others.
+
+    If a device is all that is asked for, nothing else about an array of the library matters.
+    """
+    device_of = backend.device_of
+
+    def convert(x: Array) -> Array | None:
+        device = device_of(x)
+        return x if device is CPU or device == CPU else None
+
+    return convert
 
 
 def _pair_kinds(

@@ -28,7 +28,7 @@ from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
 from xbridge._engine.execute import is_observed, run
-from xbridge._engine.repeat import Recorder, find_converter, repeat
+from xbridge._engine.repeat import Recorder, compose, find_converter, repeat
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
 from xbridge._host.advice import aim
@@ -37,7 +37,7 @@ from xbridge._plan.options import PLAIN, CallOptions
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
-from xbridge._registry.call_cache import as_found, cached, decline, direct, unchanged
+from xbridge._registry.call_cache import as_found, cached, decline, direct
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import (
@@ -174,13 +174,13 @@ def literal_converter(cls: type, target: Backend | None, options: Options, given
     if options.copy is False or cls not in LITERALS:  # only nothing can be shared; a class may hide its items
         return decline
     if cls in NUMBERS:
-        of_number = _number_filler(frozenset((cls,)), target, options, given)
-        return lambda number: of_number(number, (number,), ())
+        make, fit = _number_converter(frozenset((cls,)), target, options, given)
+        return make if fit is None else lambda n: make(n) if fit((n,)) else None
     fillers: dict[frozenset[type], _Filler] = {}
 
     def choose(kinds: frozenset[type], leaves: Sequence[Any]) -> _Filler:
         if kinds <= _NUMBER_TYPES:
-            filler = _number_filler(kinds, target, options, given)
+            filler = _number_filler(*_number_converter(kinds, target, options, given))
         elif kinds <= sequences.ROWS:
             filler = fill_from_rows
         else:
@@ -208,30 +208,47 @@ def literal_converter(cls: type, target: Backend | None, options: Options, given
     return convert
 
 
-def _number_filler(
+def _number_converter(
     kinds: frozenset[type], target: Backend | None, options: Options, given: CallOptions
-) -> _Filler:
-    """Return the function that makes an array of Python numbers of these types."""
+) -> tuple[Convert, Callable[[Sequence[Any]], bool] | None]:
+    """Return the function that makes an array of Python numbers of these types, and a test for them or None.
+
+    The test is for integers that would be rounded, or wrapped, without an error.
+    """
     host, named = get(HOST), _explicit_dtype(options)
     own = target or host
     key = options_of_stack(from_numbers, options, given).key("convert", own.name, host.array_types[0])
-    # NumPy's dtypes of Python numbers are its default dtypes, so nothing more is done with the array.
-    finish = unchanged if own is host and not named else as_found(lambda _: cached.get(key, decline))
-    make, ends = sequences.array_of(kinds), None
-    whole = int in kinds and kinds <= sequences.WHOLE
-    if whole and named and category(named) == "int" and named != _NUMBER_DTYPES[int]:
-        ends = exact_integers(named)
+    make = sequences.array_of(kinds)
+    if own is not host or named:  # NumPy's dtypes of Python numbers are its default dtypes
+        make = compose(make, as_found(lambda _: cached.get(key, decline)))
+    limits: tuple[int, int] | None = None
+    if int not in kinds:
+        return make, None
+    if kinds <= sequences.WHOLE:
+        if not named or category(named) != "int" or named == _NUMBER_DTYPES[int]:
+            return make, None
+        limits = exact_integers(named)
+    elif named or own is host:
+        limits = _exact_within(_NUMBER_DTYPES[float])
 
-    def fill(obj: Any, _: object, __: object) -> Array | None:
-        numbers = make(obj)
-        return None if numbers is None else finish(numbers)
+    def fit(numbers: Sequence[Any]) -> bool:
+        # A default dtype may change between calls.
+        return sequences.are_between(numbers, *(limits or _exact_within(own.default_dtype("float", CPU))))
 
-    def fill_in_range(obj: Any, leaves: Sequence[Any], _: object) -> Array | None:
-        most = exact_integers(_NUMBER_DTYPES[float] if named else own.default_dtype("float", CPU))[1] - 1
-        first, last = ends or (-most, most)
-        return fill(obj, None, None) if sequences.are_between(leaves, first, last) else None
+    return make, fit
 
-    return fill if int not in kinds or (whole and not ends) else fill_in_range
+
+def _number_filler(make: Convert, fit: Callable[[Sequence[Any]], bool] | None) -> _Filler:
+    """Return the function that makes an array of the numbers of a list, if they pass the test."""
+    if fit is None:
+        return lambda obj, _, __: make(obj)
+    return lambda obj, numbers, _: make(obj) if fit(numbers) else None
+
+
+def _exact_within(dtype: str) -> tuple[int, int]:
+    """Return a range of integers that a floating dtype does not round to others in it."""
+    most = exact_integers(dtype)[1] - 1
+    return -most, most
 
 
 def _stacker_filler(

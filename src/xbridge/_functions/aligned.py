@@ -97,7 +97,7 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
         the cotangent in the form of the result `y`. A gradient is the adjoint, so ``vdot(g, J @ t)`` equals
         ``vdot(vjp(g), t)`` for complex numbers too. None means that there is no gradient, which is not the
         same as zeros. If `vjp` is itself ``aligned(vjp=...)(f)``, there is a second derivative. A name asks
-        for numerical derivatives.
+        for numerical derivatives; ``"complex-step"`` is right for analytic functions only.
     jvp : callable or {"complex-step", "central"}, optional
         For a function of NumPy: ``jvp(tangents, y, *args, **kwargs)`` returns the tangent of the result.
         `tangents` has one item for each argument, and None for one that is constant.

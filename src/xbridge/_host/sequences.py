@@ -115,9 +115,17 @@ def outline(x: Nested) -> tuple[tuple[int, ...], Sequence[Any], frozenset[type]]
 def array_of(kinds: frozenset[type]) -> Callable[[Nested], HostArray | None]:
     """Return the function that makes a host array of Python numbers of these types.
 
-    It returns None for integers that are not all in one signed dtype. NumPy makes floats or objects of some.
+    It returns None for an integer that NumPy's default dtype of integers does not hold.
     """
-    return _of_whole_numbers if int in kinds and kinds <= WHOLE else np.array
+    array, dtype = np.array, np.array([kind() for kind in kinds]).dtype  # NumPy is faster if it has the dtype
+
+    def make(x: Nested) -> HostArray | None:
+        try:
+            return array(x, dtype)
+        except OverflowError:
+            return None
+
+    return make
 
 
 def are_between(numbers: Iterable[Any], first: int, last: int) -> bool:
@@ -126,11 +134,6 @@ def are_between(numbers: Iterable[Any], first: int, last: int) -> bool:
         if type(n) is int and not first <= n <= last:
             return False
     return True
-
-
-def _of_whole_numbers(x: Nested) -> HostArray | None:
-    host = np.array(x)
-    return host if host.dtype.kind == "i" else None
 
 
 def array_of_scalars(kinds: frozenset[type]) -> Callable[[list[Any]], HostArray | None]:

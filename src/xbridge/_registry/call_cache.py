@@ -36,8 +36,9 @@ class CallKey(tuple[object, ...]):
     Parameters
     ----------
     verb : str
-        ``"convert"`` for one array, ``"asarray"``, ``"align"``, ``"tree"``, or ``"aligned"`` for a function.
-        ``"literal"`` for `asarray` of a number or a list without options.
+        ``"convert"`` for one array, ``"asarray"``, ``"align"``, ``"align_back"``, ``"tree"``, ``"list"`` for
+        `to_list`, or ``"aligned"`` for a function. ``"literal"`` for `asarray` of a number or a list without
+        options.
     target : str, module or None
         The backend that is asked for.
     types : type or tuple
@@ -74,6 +75,15 @@ made: dict[Any, dict[type, Convert]] = {None: {}, HOST: {}}
 
 cached: dict[tuple[object, ...], Callable[..., Any]] = {}
 """All other calls. The oldest makes room for a new one."""
+
+LENGTH = 64
+"""The length of the tables of `direct` and `made`, up to which they are filled with types of no object.
+
+A compiler compiles a program again as soon as the length of a table that the program reads has changed, or
+the place of a type in it. So the types of another backend replace fillers, and move no other type.
+"""
+
+_fillers: list[type] = []
 
 kinds: dict[tuple[object, ...], dict[object, Convert]] = {}
 """For each cached call of one array, the conversion for each kind of array, as `_engine/repeat.py` has it."""
@@ -195,9 +205,12 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
     with _lock:
         if version == _version:
             _is_open = bool(backends)
+            if _is_open and not _fillers:  # not when the package is imported, which takes no time for it
+                _fillers.extend([type("Filler", (), {}) for _ in range(LENGTH)])
             for tables, new in ((direct, filled), (made, to_make)):
                 for name, known in new.items():
-                    tables.setdefault(name, {}).update(known)
+                    fillers = dict.fromkeys(_fillers[len(known) :], decline)
+                    tables.setdefault(name, {}).update(known | fillers)
 
 
 def as_found(find: Callable[[type], Convert]) -> Convert:

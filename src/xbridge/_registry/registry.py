@@ -321,9 +321,12 @@ def _load(name: str) -> Backend:
 
 
 def _connected() -> list[Backend]:
-    """Return the backends between which calls may be cached: none while there are observers."""
+    """Return the backends between which calls may be cached, in the order in which they were loaded.
+
+    None while there are observers.
+    """
     with _lock:
-        return [] if observers else [getattr(_Loaded, name) for name in sorted(_current)]
+        return [] if observers else [found for name, found in vars(_Loaded).items() if name in _current]
 
 
 def _rebuild_in_child() -> None:

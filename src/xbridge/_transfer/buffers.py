@@ -9,7 +9,9 @@ def release_buffers() -> None:
     """Free the pinned host memory that xbridge keeps for later transfers.
 
     Buffers in use stay: those of calls in other threads, and those of transfers whose result was not taken
-    yet. The next transfer pins new ones. Libraries that were not used yet are not imported.
+    yet. For the buffer of a transfer that was deleted, the call waits until its copy is done. The next
+    transfer pins new buffers. Libraries that were not used yet are not imported. The buffers of a backend
+    that was replaced by another one stay.
 
     See Also
     --------

@@ -111,7 +111,7 @@ def namespace(x: HostArray, /) -> ModuleType:
 
 
 def copy(x: HostArray, /) -> HostArray:
-    return x.copy(order="K")
+    return x.copy("K")
 
 
 def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:

@@ -116,10 +116,13 @@ class _SecondCall:
     def __call__(self, here: Switch) -> None:
         """Run the second call if the first is at the chosen operation."""
         if here == self._switch and self.thread is None:
-            sys.settrace(None)  # the rest of the first call is as fast as usual
-            self.thread = _CallThread(self._call)
-            self.thread.join(self._patience)
-            self.has_waited = self.thread.is_alive()
+            self._start()
+
+    def _start(self) -> None:  # pragma: no cover -- coverage is a tracer too, and tracing ends here
+        sys.settrace(None)  # the rest of the first call is as fast as usual
+        self.thread = _CallThread(self._call)
+        self.thread.join(self._patience)
+        self.has_waited = self.thread.is_alive()
 
 
 class DeadlockError(RuntimeError):
@@ -164,6 +167,7 @@ def _tracer(
             is_ours = root_of(frame.f_globals.get("__name__")) in roots
             if not is_ours or only not in (None, frame.f_code):
                 return None
+            frame.f_trace = trace  # without it, Python 3.12 and newer trace no operations of this call
             frame.f_trace_lines, frame.f_trace_opcodes = False, True
         elif event == "opcode" and frame.f_lasti in _shared(frame.f_code):
             stop(Switch(frame.f_code, frame.f_lasti, frame.f_lineno))

@@ -195,10 +195,11 @@ def _read(made: Outcome) -> tuple[Outcome, list[_Part]]:
 def kept(made: Outcome) -> Outcome:
     """Return an outcome with a copy of its result, because that may be a buffer that later calls fill."""
     whole, read = _read(made)
-    return whole._replace(read=[one._replace(value=_copied(one.value)) for one in read])
+    return whole._replace(read=[one._replace(value=copied(one.value)) for one in read])
 
 
-def _copied(x: Any) -> Any:
+def copied(x: Any) -> Any:
+    """Return a copy of an array that may be overwritten, and anything else as it is."""
     backend = backend_for(type(x))
     if backend is None or backend.assumes_immutable or not isinstance(x, backend.array_types):
         return x

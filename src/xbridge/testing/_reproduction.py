@@ -5,15 +5,22 @@ A program ends with the call and what a right result fulfils. It is run before i
 
 from __future__ import annotations
 
+import re
+from contextlib import ExitStack
 from functools import partial
+from operator import setitem
 from typing import TYPE_CHECKING
 
 from xbridge.testing._call import program
-from xbridge.testing._outcome import outcome
+from xbridge.testing._outcome import catch, copied, outcome
 from xbridge.testing._settings import Settings
 from xbridge.testing._source import is_described, read_expression
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from xbridge._core.protocol import Array
     from xbridge.testing._call import Call, Program
     from xbridge.testing._outcome import Difference
     from xbridge.testing._source import Recipe
@@ -36,14 +43,31 @@ def reproduction(call: Call, found: Difference) -> str:
     text = "\n".join(_lines(call, program(call), found))
     if call.promise.device.kind == "emu":
         return text.replace("'emu:0'", "'cuda'") + "\n# not run here: it needs an accelerator"
-    settings = Settings()
-    raised = outcome(partial(exec, text, {"f": call.f})).error
-    settings.restore()
+    raised = _run(text, call.f)
     if raised is None or (
         found.kind.startswith("raises ") and type(raised).__name__ != found.kind.split()[1]
     ):
         return text + "\n# this program does not fail: the failure needs the arrays of the kit"
     return text if call.path else text + "\n# f is the function of the test"
+
+
+_WRITES = re.compile(r"^(.+)\[\.\.\.\] = ", re.MULTILINE)
+"""A statement that overwrites an array."""
+
+
+def _run(text: str, f: Callable[..., Any]) -> BaseException | None:
+    """Run a program, and return what it raises. Settings are put back, and arrays that it overwrites.
+
+    Such an array may be the memory of a function that the process goes on to call.
+    """
+    with ExitStack() as after:
+        after.callback(Settings().restore)
+
+        def put_back(x: Array) -> None:
+            after.callback(catch, partial(setitem, x, ..., copied(x)))
+
+        code = _WRITES.sub(r"_put_back(\1)\n\g<0>", text)
+        return outcome(partial(exec, code, {"f": f, "_put_back": put_back})).error
 
 
 def _lines(call: Call, made: Program, found: Difference) -> list[str]:

@@ -19,6 +19,7 @@ da = pytest.importorskip("dask.array")
 import dask  # noqa: E402 -- only where the library is
 from dask.base import tokenize  # noqa: E402
 
+from xbridge._registry.registry import get  # noqa: E402
 from xbridge.backends.dask import _compute  # noqa: E402
 
 if TYPE_CHECKING:
@@ -53,6 +54,16 @@ def test_to_numpy__peak_memory_is_bounded(call: str, scheduler: str) -> None:
             tracemalloc.stop()
     assert made is not None
     assert result <= peak < 1.35 * result
+
+
+def test_memory_layout__of_a_computed_array() -> None:
+    """A Dask array has no memory until it is computed, and then that of its one chunk."""
+    backend, x = get("dask"), da.ones((4, 6), chunks=2, dtype="f4")
+    assert backend.memory_layout(x).is_unallocated()
+    made = backend.materialize(x)
+    layout = backend.memory_layout(made)
+    assert not layout.is_unallocated()
+    assert layout.strides == xbridge.to_numpy(made).strides
 
 
 def test_to_numpy__result_is_aligned() -> None:

@@ -629,3 +629,30 @@ def test_to_numpy__refuses_an_array_spread_over_processes() -> None:
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(fresh.run, codes))
     assert [(status, lines[-1:]) for status, lines in results] == [(0, ["done"])] * 2
+
+
+def test_to_numpy__large_array_uses_buffers_of_another_library() -> None:
+    """A repeated call moves a large array by another library, once it is ready, unless JAX guards moves."""
+    run("""
+    from xbridge._host import staging
+    calls = []
+
+    class Buffers:
+        def fetch(self, way, shown, device, dtype, plain):
+            assert shown.is_ready()
+            calls.append((way, device, dtype, plain().tolist()))
+            return np.asarray(shown).copy()
+
+    staging.engine, staging.LEAST = Buffers(), 32
+    expected = ("from JAX", "cpu:1", np.dtype("f4"), a.tolist())
+    for start in range(4):
+        x = jax.device_put(a, devices[1])
+        assert xbridge.to_numpy(x).tolist() == a.tolist()
+        assert xbridge.to_numpy(x[:4]).tolist() == a[:4].tolist()
+    assert calls and all(call == expected for call in calls), calls
+    del calls[:]
+    with jax.transfer_guard_device_to_host("allow"):
+        assert xbridge.to_numpy(x).tolist() == a.tolist()
+    assert not calls
+    print("done")
+    """)

@@ -31,6 +31,7 @@ from xbridge._core.protocol import (
     Unsupported,
     c_strides,
 )
+from xbridge._host import staging
 from xbridge._host.memory import ALIGNMENT, finite_extremes
 from xbridge.backends.jax._devices import (
     device_of_sharding,
@@ -331,7 +332,7 @@ def fast_from_device(x: Array, /) -> HostArray | None:
         place = x.sharding
         if x.is_deleted() or x.dtype not in _NAMES or place.num_devices > 1 or not x.is_fully_addressable:
             return None
-        return None if _is_on_first_cpu(place) else _host.as_writable(np.asarray(to_device(x, CPU)))
+        return None if _is_on_first_cpu(place) else _fetch(x, device_of_sharding(place))
     except RuntimeError:  # without memory, for example: the plan fails too, and says why
         return None
 
@@ -381,6 +382,20 @@ def _wrap_without_copy(host: HostArray, place: jax.Device | None = None) -> Arra
         return _device_put(aval, sharding, [host], [device], place is not None)  # type: ignore[misc]
     except (RuntimeError, TypeError):  # `jax.transfer_guard`, or another version of JAX
         return None
+
+
+def _fetch(x: Array, device: Device) -> HostArray:
+    """Copy an array of one device to new host memory."""
+
+    def plain() -> HostArray:
+        return _host.as_writable(np.asarray(to_device(x, CPU)))
+
+    # `jax.transfer_guard` is for JAX's own moves, so only they are made while it is set.
+    guarded = jax.config.jax_transfer_guard_device_to_host  # type: ignore[attr-defined] # as for x64
+    if staging.engine is None or x.nbytes < staging.LEAST or guarded or not is_c_order(x):
+        return plain()
+    ready = x.block_until_ready()  # then the memory can be read on any stream
+    return staging.engine.fetch("from JAX", to_dlpack(ready), device, x.dtype, plain)
 
 
 def _as_moved(x: Array) -> Array:

@@ -240,8 +240,9 @@ def _batch_record(xs: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mas
     return [*ys, jnp.asarray(_bind_mark(rule))], [*outs, None]
 
 
-def _drop_unused_record(used: list[bool], eqn: Any) -> Any:
+def _drop_unused_record(used: list[bool], *rest: Any) -> Any:
     """Replace a recorded call by a plain one if its mark is not used: a rule for dead code elimination."""
+    eqn = rest[-1]  # JAX 0.12 gives the inputs that are in use before it
     if not any(used):
         return [False] * len(eqn.invars), None
     if not used[-1]:
@@ -257,18 +258,22 @@ batching.primitive_batchers[record_p] = _batch_record
 dce_rules[record_p] = _drop_unused_record
 
 
-def linearizations(module: Any) -> tuple[dict[Primitive, Any], Any]:
-    """Return JAX's private table of linearization rules, and the default rule.
+def linearizations(module: Any) -> tuple[dict[Primitive, Any], Any, bool]:
+    """Return JAX's private table of linearization rules, the default rule, and if rules have two residuals.
 
-    In a version of JAX without them, the table is empty, and gradients run functions again.
+    In a version of JAX without them, the table is empty, and gradients run functions again. JAX 0.12 asks
+    for residuals with a structure beside the others.
     """
     default = getattr(module, "fallback_linearize_rule", None)
     names = [] if default is None else [*signature(default).parameters][:3]
     known = names == ["_prim", "_is_vjp", "_nonzeros"]
-    return (module.primitive_linearizations if known else {}), default
+    if not known:
+        return {}, default, False
+    names_of_caller = module.LinearizeTrace.process_primitive.__code__.co_varnames
+    return module.primitive_linearizations, default, "structured_res" in names_of_caller
 
 
-_rules, _default_rule = linearizations(_ad)
+_rules, _default_rule, _has_two_residuals = linearizations(_ad)
 
 
 def _linearize(is_vjp: Any, moving: Sequence[bool], *xs: Any, rule: DerivableFunction) -> Any:
@@ -285,10 +290,12 @@ def _linearize(is_vjp: Any, moving: Sequence[bool], *xs: Any, rule: DerivableFun
     zeros = [_zero_tangent(y) for y in ys]
 
     def linear(kept: Arrays, *tangents: Any) -> list[Any]:
+        tangents = tangents[_has_two_residuals:]
         made = iter(_bind(tangent_p, *select(ins, tangents), *kept, **what) if any(outs) else ())
         return [next(made) if out else zero for out, zero in zip(outs, zeros, strict=True)]
 
-    return ys, list(outs), (mark, *xs), linear
+    residuals = ((mark, *xs), None)[: 1 + _has_two_residuals]
+    return ys, list(outs), *residuals, linear
 
 
 _rules[call_p] = _linearize

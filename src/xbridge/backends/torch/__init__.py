@@ -22,8 +22,10 @@ from xbridge._core import dynamo
 from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
+from xbridge._host import staging
 from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import native_dtype
+from xbridge.backends.torch import _foreign
 from xbridge.backends.torch._casts import cast_matches_numpy as cast_matches_numpy
 from xbridge.backends.torch._casts import loses
 from xbridge.backends.torch._devices import accelerators, count_devices, make_current, name_device
@@ -108,11 +110,12 @@ _offset = torch.Tensor.storage_offset
 _storage = torch.Tensor.untyped_storage
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_traced = torch.compiler.is_dynamo_compiling
-_recorder = torch._C._get_tracing_state
-"""Return what `torch.jit.trace` records the program with that runs now, if it does."""
+_is_recording = torch._C._is_tracing
+"""Return True while `torch.jit.trace` records the program that runs now."""
 _is_inference_mode = torch.is_inference_mode_enabled
 _default_dtype = torch.get_default_dtype
 dynamo.symbols |= {torch.SymInt: "int", torch.SymFloat: "float"}
+staging.engine = _foreign
 _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
 """Return the callback of torch's compiler if it looks at the functions that run now, else None.
 
@@ -463,7 +466,7 @@ def fast_from_fresh(host: HostArray, /) -> torch.Tensor | None:
 def plan_state() -> object:
     if _is_traced():
         return None
-    if _recorder() is not None:  # it compares the lines of two runs, so no call is repeated in other lines
+    if _is_recording():  # it compares the lines of two runs, so no call is repeated in other lines
         return object()
     return _default_dtype(), _is_inference_mode(), _python_dispatch._is_in_torch_dispatch_mode
 

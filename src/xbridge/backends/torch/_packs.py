@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import accumulate, chain, islice, repeat
 from operator import add, attrgetter, methodcaller
@@ -279,8 +279,9 @@ def _carry_packs(
             while waiting:
                 land()
         finally:
-            for pinned, _, _ in waiting:
-                buffers.give_back(pinned)
+            with ExitStack() as left:  # gives each back, even if the copy of another has failed
+                for pinned, _, _ in waiting:
+                    left.callback(buffers.give_back, pinned)
     return made
 
 

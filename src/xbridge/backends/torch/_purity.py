@@ -13,6 +13,7 @@ from threading import local
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import TensorWeakRef
@@ -180,6 +181,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         self._name, self._real = name, real
         self._arguments = set(map(_storage_id, filter(_has_memory, xs)))
         self._own, self._foreign = set[int](), set[int]()
+        self._held: dict[int, StorageWeakRef] = {}
+        """References to these storages, so that none gets the identity of one that is gone."""
         self.own(xs)
         self._read: Seen = {}
         self.inside = set[int]()
@@ -194,7 +197,15 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
 
     def own(self, xs: Tensors) -> None:
         """Regard tensors as made by the function."""
-        self._own.update({_storage_id(x) for x in xs if _is_plain(x)} - self._foreign)
+        self._own.update({self._hold(x) for x in xs if _is_plain(x)} - self._foreign)
+
+    def _hold(self, x: torch.Tensor) -> int:
+        """Return the identity of a tensor's storage, which no other storage gets during the run."""
+        storage = x.untyped_storage()
+        key = int(storage._cdata)
+        if key not in self._held:
+            self._held[key] = StorageWeakRef(storage)  # type: ignore[no-untyped-call] # torch leaves it untyped
+        return key
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -203,7 +214,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         if func is torch.ops.aten.lift_fresh.default:  # of a tensor that was just made, such as from an array
             self.own(args)
         for x in filter(self._is_foreign, _leaves((args, tuple(kwargs.values())))):
-            self._foreign.add(_storage_id(x))
+            self._foreign.add(self._hold(x))
             if _run.inside:
                 self.inside.add(id(x))
             if id(x) not in self._read or self._read[id(x)][0]() is not x:

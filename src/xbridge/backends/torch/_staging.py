@@ -18,7 +18,7 @@ from itertools import cycle, pairwise
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from xbridge.backends.torch._pinned import ITEMS, Half, PinnedBuffer, PinnedBuff
 if TYPE_CHECKING:
     from types import TracebackType
 
+T = TypeVar("T")
 Piece: TypeAlias = tuple[HostArray, torch.Tensor]
 Copy: TypeAlias = Callable[[Iterator[Piece], PinnedBuffer], None]
 
@@ -199,7 +200,7 @@ def _fetch(left: Iterator[Piece], pinned: PinnedBuffer) -> None:
 
 
 class Chooser:
-    """Chooses between `Tensor.to` and pinned buffers by the times of real calls.
+    """Chooses between a plain way, such as `Tensor.to`, and pinned buffers by the times of real calls.
 
     For each size, rounded to a power of two, each way is tried once. Then the better one is used. The other
     is tried again after some calls if it was not much worse, because the machine may have been busy. A call
@@ -211,9 +212,7 @@ class Chooser:
         self._best: dict[object, dict[bool, float]] = {}
         self._calls: dict[object, int] = {}
 
-    def run(
-        self, way: str, nbytes: int, plain: Callable[[], torch.Tensor], staged: Callable[[], torch.Tensor]
-    ) -> torch.Tensor:
+    def run(self, way: str, nbytes: int, plain: Callable[[], T], staged: Callable[[], T]) -> T:
         """Return the result of the way that is better for arrays of about this size."""
         key = way, nbytes.bit_length()
         best, calls = self._best.setdefault(key, {}), self._calls.get(key, 0)

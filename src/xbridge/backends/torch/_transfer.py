@@ -48,7 +48,7 @@ def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
 
 def large_to_device(x: torch.Tensor, goal: torch.device, place: torch.device) -> torch.Tensor:
     """Copy a large plain tensor to or from a device with an index, by the faster of the two ways."""
-    crew, chooser = _crew_for(place)
+    crew, chooser = crew_for(place)
     if x.is_cpu:
         way, staged = "there", partial(_send_by_crew, crew, x)
     else:
@@ -103,7 +103,7 @@ def stream_to_device(host: HostArray, device: Device, dtype: str | None = None, 
     dense = torch.empty([host.shape[axis] for axis in axes], device="meta")
     like = dense.permute([axes.index(axis) for axis in range(host.ndim)])
     out = torch.empty_strided(host.shape, like.stride(), dtype=getattr(torch, word), device=goal)
-    crew, _ = _crew_for(goal)
+    crew, _ = crew_for(goal)
     return crew.send(out, host, native_dtype(word))
 
 
@@ -113,7 +113,7 @@ def _send_by_crew(crew: Crew, x: torch.Tensor) -> torch.Tensor:
     return crew.send(torch.empty_like(x, device=crew.buffers.device), host, host.dtype)
 
 
-def _crew_for(place: torch.device) -> tuple[Crew, Chooser]:
+def crew_for(place: torch.device) -> tuple[Crew, Chooser]:
     """Return the threads that move large arrays of a device, and the chooser that has timed them."""
     key = getpid(), place
     with _crews_lock:

@@ -1,13 +1,11 @@
-"""Findings: what fails, with which library, because of which property; as text, Markdown and JSON.
+"""Findings: what fails, with which library, because of which property; grouped by cause.
 
 Failures of one function with one problem and one cause are one line, with all libraries that have it.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._core.text import table
@@ -74,12 +72,6 @@ class Checked(NamedTuple):
 def read(stored: Iterable[dict[str, Any]]) -> list[Finding]:
     """Return the findings that reports of tests have as dicts."""
     return [Finding(**{**one, "needed": tuple(one["needed"])}) for one in stored]
-
-
-def write(findings: Iterable[Finding], path: str) -> None:
-    """Write the findings to a file: JSON if it ends in `.json`, else Markdown."""
-    text = as_json(findings) if path.endswith(".json") else as_markdown(findings)
-    Path(path).write_text(text, encoding="utf-8")
 
 
 def name_of(f: Callable[..., Any]) -> str:
@@ -162,37 +154,7 @@ def _plainest(words: Iterable[str]) -> tuple[str, ...]:
     return (", ".join(word for word in listed if word.rpartition(" and ")[0] not in listed),)
 
 
-def _rows(findings: Iterable[Finding]) -> list[list[str]]:
-    rows = [[one.function, one.property, ", ".join(names), one.problem] for one, names in grouped(findings)]
-    return [["function", "property", "libraries", "problem"], *rows]
-
-
 def as_text(findings: Iterable[Finding]) -> str:
     """Return a table with a line for each cause."""
-    return "\n".join(table(_rows(findings)))
-
-
-def as_markdown(findings: Iterable[Finding]) -> str:
-    """Return a table in Markdown, and the program of each cause."""
-    found = list(findings)
-    head, *rows = [[cell.replace("|", "\\|") for cell in row] for row in _rows(found)]
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
-    for one, names in grouped(found):
-        lines += [
-            "",
-            f"### {one.function}: {one.property} ({', '.join(names)})",
-            "",
-            "```python",
-            one.program,
-            "```",
-        ]
-    return "\n".join([*lines, ""])
-
-
-def as_json(findings: Iterable[Finding]) -> str:
-    """Return a list of objects, one for each cause."""
-    rows = [
-        {**one._asdict(), "cause": one.cause, "property": one.property, "backends": names}
-        for one, names in grouped(findings)
-    ]
-    return json.dumps(rows, indent=2)
+    rows = [[one.function, one.property, ", ".join(names), one.problem] for one, names in grouped(findings)]
+    return "\n".join(table([["function", "property", "libraries", "problem"], *rows]))

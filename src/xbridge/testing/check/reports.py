@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 from xbridge._core.text import printable, table
 from xbridge.errors import OptionError
 from xbridge.testing.check.findings import grouped
-from xbridge.testing.check.triage import CLASSES, OFF, rank, severity_of
+from xbridge.testing.check.triage import CLASSES, OFF, SEVERITIES, rank, severity_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,6 +73,48 @@ def write_baseline(path: Path, findings: Iterable[Finding]) -> None:
 def ranked(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
     """Return one finding of each cause, in the order of their rank, with the libraries that have it."""
     return sorted(grouped(sorted(findings, key=rank)), key=lambda pair: rank(pair[0]))
+
+
+def write(findings: Iterable[Finding], path: str) -> None:
+    """Write the findings to a file: JSON if it ends in `.json`, else Markdown."""
+    text = as_json(findings) if path.endswith(".json") else as_markdown(findings)
+    Path(path).write_text(text, encoding="utf-8")
+
+
+def as_markdown(findings: Iterable[Finding]) -> str:
+    """Return a table in Markdown, the most severe causes first, and the program of each."""
+    found = sorted(ranked(findings), key=lambda pair: SEVERITIES.index(severity_of(pair[0])))
+    head = ["severity", "function", "property", "libraries", "problem"]
+    rows = [
+        [severity_of(one), one.function, one.property, ", ".join(names), one.problem] for one, names in found
+    ]
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *cells)]
+    for one, names in found:
+        lines += [
+            "",
+            f"### {one.function}: {one.property} ({', '.join(names)})",
+            "",
+            "```python",
+            one.program,
+            "```",
+        ]
+    return "\n".join([*lines, ""])
+
+
+def as_json(findings: Iterable[Finding]) -> str:
+    """Return a list of objects, one for each cause."""
+    rows = [
+        {
+            **one._asdict(),
+            "cause": one.cause,
+            "property": one.property,
+            "backends": names,
+            "severity": severity_of(one),
+        }
+        for one, names in grouped(findings)
+    ]
+    return json.dumps(rows, indent=2)
 
 
 def as_text(findings: Sequence[Finding]) -> str:

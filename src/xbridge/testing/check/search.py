@@ -520,7 +520,7 @@ def _is_of_library(call: Call, name: str, message: str) -> bool:
     if backend.name == HOST:
         return False
     own = getattr(outcome(partial(backend.namespace, arrays[0])).result, name, None)
-    if own is None or own is call.f:
+    if not callable(own) or own is call.f:
         return False
     error = outcome(call._replace(f=own).bind(arrays)).error
     return error is not None and message == f"{type(error).__name__}: {first_line(error)}"

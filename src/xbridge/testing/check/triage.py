@@ -103,13 +103,14 @@ def severity_of(finding: Finding) -> str:
     return "medium" if finding.problem.startswith(("raises", "does not raise")) else "high"
 
 
-_SEVERITIES = ("critical", "high", "medium", "low")
+SEVERITIES = ("critical", "high", "medium", "low")
+"""How severe a finding is, the most severe first."""
 
 
 def rank(finding: Finding) -> tuple[int, int, str]:
     """Return a key that sorts findings: by class, by severity, by name."""
-    order = [*CLASSES].index(finding.category)
-    return order, _SEVERITIES.index(severity_of(finding)), finding.function
+    order = ["", *CLASSES].index(finding.category)  # a finding of a test has no class
+    return order, SEVERITIES.index(severity_of(finding)), finding.function
 
 
 _IN_NUMPY = re.compile("can't (convert .* to numpy|call numpy[(][)])", re.IGNORECASE)
