@@ -92,6 +92,18 @@ CALLS = {
     "record(3)": "record()",
     "record(True)": "record(foreign=True)",
     "align(A, Y, target='numpy')": "align(*xs, backend='numpy')",
+    "backend_of(A, Y)": "backend_of(x)",
+    "backend_of()": "backend_of(x)",
+    "backend_of(array=A)": "backend_of(x)",
+    "device_of(A, 'cuda')": "device_of(x)",
+    "device_of()": "device_of(x)",
+    "dtype_of(A, dtype='float32')": "dtype_of(x)",
+    "dtype_of()": "dtype_of(x)",
+    "native_device(A, A)": "native_device(x)",
+    "native_device()": "native_device(x)",
+    "is_available()": "is_available('torch')",
+    "is_available('numpy', 'jax')": "is_available('numpy')",
+    "is_available(backend='numpy')": "is_available('numpy')",
 }
 """Calls that do not fit, and the call to type."""
 
@@ -279,7 +291,7 @@ ORDERS: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
     "aligned(backend='nunpy')": (xbridge.UnknownBackendError, "'numpy'"),
     "aligned(dtype='flaot32')": (xbridge.DTypeError, "dtype='float32'"),
     "aligned(backend='numpy', device='gpu:0')": (xbridge.DeviceError, "device='cpu'"),
-    "register_backend('mylib')": (xbridge.CallError, "register_backend(name, module)"),
+    "register_backend('mylib')": (xbridge.CallError, "register_backend('mylib', module)"),
     "known_backends(1)": (xbridge.CallError, "known_backends()"),
     "aligned(device='gpu:x')": (xbridge.DeviceError, "device='cpu'"),
     "aligned(grad='yes')": (xbridge.OptionError, "grad='keep'"),

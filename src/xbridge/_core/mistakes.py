@@ -49,7 +49,8 @@ def explain_call(
         surplus = given[len(places) :]
         chosen = {word: value for word, value in options.items() if word in words}
         chosen |= {word: value for value in surplus if (word := option_of(value, words))}
-        reason = f"{name} takes its options by keyword" if words else f"{name} has no options"
+        has_options = Parameter.KEYWORD_ONLY in kinds
+        reason = f"{name} takes its options by keyword" if has_options else f"{name} has no options"
         if text_of(surplus[0]) == "y" and name.startswith("to_") and name != "to_list":
             backend = start[1] if len(start) > 1 else repr(name.removeprefix("to_"))
             return CallError.build(
@@ -67,10 +68,10 @@ def explain_call(
 
 def _argument(place: str, given: tuple[object, ...], options: dict[str, object]) -> str:
     """Write an argument of the call to type: an array is called `x`."""
-    if place == "backend":
+    if place in ("backend", "name"):
         name = given[0] if given else options.get("backend")
         return repr(name) if isinstance(name, str) else "'torch'"
-    return {"b": "y"}.get(place, place if place in ("fn", "name", "module") else "x")
+    return {"b": "y"}.get(place, place if place in ("fn", "module") else "x")
 
 
 def _error(action: str, reason: str, name: str, start: list[str], options: dict[str, object]) -> CallError:

@@ -329,18 +329,23 @@ def _stack_described(nest: Nest, target: Backend, options: Options, recorder: Re
     part = Options(spot, dtype, None, options.grad)
     checked = part._replace(check_loss=not named)
     lazy = [i for i, element in enumerate(elements) if element.is_computed_for(stacker)]
-    parts = [
-        None
-        if i in lazy
-        else _convert_element(
-            element, stacker, checked if narrow or element.needs_care(dtype, stacker) else part, recorder
-        )
-        for i, element in enumerate(elements)
-    ]
-    if lazy:  # all are checked together: promotion loses no floating value, so only integers can fail
-        computed = convert_all([elements[i].source for i in lazy], stacker, checked)
-        for i, array in zip(lazy, computed, strict=True):
-            parts[i] = array
+    try:
+        parts = [
+            None
+            if i in lazy
+            else _convert_element(
+                element, stacker, checked if narrow or element.needs_care(dtype, stacker) else part, recorder
+            )
+            for i, element in enumerate(elements)
+        ]
+        if lazy:  # all are checked together: promotion loses no floating value, so only integers can fail
+            computed = convert_all([elements[i].source for i in lazy], stacker, checked)
+            for i, array in zip(lazy, computed, strict=True):
+                parts[i] = array
+    except ValueLossError as error:
+        if not is_inexact(dtype) or "dtype=" not in error.hint:  # or the target lacks the dtype to name
+            raise
+        raise _loss_error(error, elements, dtype, target, where) from error
 
     tracked = any(element.info.requires_grad for element in elements)
     requires_grad = tracked and any(stacker.array_info(one).requires_grad for one in parts)
@@ -615,10 +620,23 @@ def _refuse_overflow(numbers: HostArray, dtype: str, target: Backend, device: De
         reason, wide = "an integer does not fit", chosen("default", given, target, device)
         hint, lacks = f"dtype={wide!r}", target.unsupported_dtype(given, device)
         if lacks and not _fits(numbers, wide):
-            reason, hint = f"{reason}, and {lacks.reason}", "smaller ones"
+            reason = f"{reason}, and {lacks.reason}"
+            hint = "smaller ones" if "dtype=" in lacks.hint else f"{lacks.hint} first"
         elif not holds_every(dtype, wide):  # such as uint64, beside a negative number
             hint = f"{hint}, which wraps what does not fit"
         raise ValueLossError.build(f"make {with_article(dtype)} array of this list", reason, hint)
+
+
+def _loss_error(
+    error: ValueLossError, elements: list[_Element], dtype: str, target: Backend, device: Device
+) -> ValueLossError:
+    """Return the error for a list with a value that does not fit its inexact dtype, with the one to name."""
+    wide = "complex128" if category(dtype) == "complex" else "float64"
+    whole = [element for element in elements if category(element.info.dtype) == "int"]
+    hint = f"dtype={wide!r}"  # a target that lacks it says so when asked for it
+    if any(element.must_stay_exact(dtype) for element in whole):
+        hint = f"dtype={dtype if target.unsupported_dtype(wide, device) else wide!r} to accept rounding"
+    return error.build(error.action, error.reason, hint)
 
 
 def _fits(numbers: HostArray, dtype: str) -> bool:

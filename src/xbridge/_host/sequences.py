@@ -205,12 +205,15 @@ def _convert_large_integers(
         if not rounding:
             reason = "it fits no integer dtype" if alone else "its integers fit no integer dtype together"
     elif floating and not all(_is_exact(n, floating) for n in integers):
-        made, reason = with_article(floating), f"an integer would be rounded in {floating}"
+        narrow = floating if dtype == "float64" else "complex128" if floating == "float64" else "complex64"
+        made, reason = with_article(narrow), f"an integer would be rounded in {narrow}"
     if reason:
         action, there = f"make {made} array of this {'number' if alone else 'list'}", nearest(dtype)
-        hint = f"dtype={there!r} to accept rounding"
+        hint = f"dtype={there!r}"
         if not _are_finite(integers, there):
             hint = "numpy.array(x, object)"
+        elif not all(_is_exact(n, there) for n in integers):
+            hint = f"{hint} to accept rounding"
         raise ValueLossError.build(action, reason, hint)
     with Chained(_part_error):
         return np.array(x, dtype)

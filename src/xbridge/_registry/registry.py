@@ -177,6 +177,7 @@ def known_backends() -> tuple[str, ...]:
     return tuple(dict.fromkeys([*_entries, *_read_plugins()]))
 
 
+@entry_point
 def is_available(name: str | ModuleType) -> bool:
     """Return True if the backend can be imported and used here. The answer is cached after the import.
 
