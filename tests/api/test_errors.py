@@ -180,6 +180,19 @@ def test_errors__chain_the_original_exception() -> None:
     assert not isinstance(caught.value.__cause__, xbridge.XBridgeError)
 
 
+def test_errors__are_raised_with_causes_in_a_circle() -> None:
+    """An error that is its own cause ends a call as any other does."""
+
+    class Exporter:
+        def __array__(self, *_: object, **__: object) -> np.ndarray[Any, Any]:
+            error = errors.CopyError.build("share", "the memory is gone", "xbridge.to_numpy(x)")
+            raise error from error
+
+    with pytest.raises(errors.XBridgeError, match="the memory is gone") as caught:
+        xbridge.to_numpy(Exporter())
+    assert not isinstance(caught.value.__cause__, errors.XBridgeError)
+
+
 def test_errors__leave_arguments_unchanged() -> None:
     """A call that raises leaves its arguments unmodified and holds none of their buffers."""
     xbridge.register_backend("toylib", make_backend())

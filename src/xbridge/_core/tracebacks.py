@@ -30,11 +30,12 @@ def shorten(error: XBridgeError) -> None:
     trace = error.__traceback__
     if trace is None or environ.get("XBRIDGE_TRACEBACK") == "full":
         return
-    kept = [trace, *_outside(trace.tb_next)]
-    cause = error.__cause__
-    while isinstance(cause, XBridgeError):
+    kept, chain, cause = [trace, *_outside(trace.tb_next)], [error], error.__cause__
+    while isinstance(cause, XBridgeError) and cause not in chain:  # `raise error from error` is a circle
+        chain.append(cause)
         kept += _outside(cause.__traceback__)
-        error.__cause__ = cause = cause.__cause__
+        cause = cause.__cause__
+    error.__cause__ = cause = None if cause in chain else cause
     _link(kept)
     if cause is not None:
         cause.__traceback__ = _link(_outside(cause.__traceback__))
