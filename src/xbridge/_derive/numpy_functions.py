@@ -465,11 +465,13 @@ def _refuse_complex_numbers(
     rule: NumpyRule, how: Any, xs: Sequence[HostArray], ys: Sequence[HostArray]
 ) -> None:
     """Raise if a complex step is asked for where the imaginary part would not be the derivative alone."""
-    for whose, numbers in (("an argument", xs), ("its result", ys)):
-        if how == "complex-step" and any(number.dtype.kind == "c" for number in numbers):
-            raise no_derivative_error(
-                f"{rule.name} by a complex step", f"{whose} is complex already", "vjp='central'"
-            )
+    reason = ""
+    if any(x.dtype.kind == "c" for x in xs):
+        reason = "an argument is complex already"
+    elif any(y.dtype.kind == "c" for y in ys):
+        reason = "its result is complex already"
+    if reason and how == "complex-step":
+        raise no_derivative_error(f"{rule.name} by a complex step", reason, "vjp='central'")
 
 
 def _complex_step(
