@@ -223,6 +223,7 @@ def test_batch__is_moved_in_one_piece(device: str, cupy: ModuleType) -> None:
 
 def test_batch__other_arrays_are_moved_alone(cupy: ModuleType) -> None:
     """Arrays that are large, empty, strided or of another device or dtype do not keep others from a pack."""
+    pytest.importorskip("ml_dtypes")
     brief = native_dtype("bfloat16")
     odd = [
         np.zeros(cupy_backend().SMALL_NBYTES + 1, "u1"),
