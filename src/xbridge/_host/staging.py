@@ -31,6 +31,7 @@ class Staging(Protocol):
         self, way: str, shown: Exporter, device: Device, dtype: np.dtype[Any], plain: Callable[[], HostArray]
     ) -> HostArray:
         """Copy an array in C order that no stream will write to new host memory."""
+        ...
 
     def send(
         self,
@@ -41,6 +42,7 @@ class Staging(Protocol):
         plain: Callable[[], T],
     ) -> T:
         """Copy a host array to new memory, which `empty` allocates and no stream uses."""
+        ...
 
 
 engine: Staging | None = None
