@@ -19,7 +19,9 @@ from xbridge.tree.restore import Restore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
+    from typing import Any
 
     from xbridge._core.entry_points import surplus
     from xbridge._core.protocol import Array, Grad
@@ -99,17 +101,18 @@ def _align_back(
     if aligned is None:
         aligned = verbs.align_sources(sources, "xs[{}]".format, choice, options, version=version)
     restore = Restore(tuple(map(verbs.array_location, sources)), first)
-    _record(options.key("align_back", choice.name, types, type(choice.like)), version, sources)
+    align = lookup(options.key("align", choice.name, types, type(choice.like)), options.copy)
+    key = options.key("align_back", choice.name, types, type(choice.like))
+    _record(key, version, sources, align)
     return aligned, restore
 
 
 @traced_as(no_result)
-def _record(key: CallKey, version: int, sources: list[Source]) -> None:
-    """Cache a call for arguments of these types, if `align` is cached for them and all are arrays or numbers.
+def _record(key: CallKey, version: int, sources: list[Source], align: Callable[..., Any]) -> None:
+    """Cache a call for arguments of these types, if `align` is cached and all are arrays or numbers.
 
     An array behind the first decides if autograd or a transform follows it, so the cached call declines it.
     """
-    align = lookup(("align", *key[1:]), None)
     owners = [None if source.is_number() else source.backend for source in sources]
     arrays = [i for i, owner in enumerate(owners) if owner]
     if align is decline or not all(sources[i].is_array for i in arrays):

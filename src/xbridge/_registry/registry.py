@@ -224,9 +224,9 @@ def imported() -> list[Backend]:
 
 
 def loaded() -> list[Backend]:
-    """Return the backends that have been used so far. This imports nothing."""
+    """Return the backends that have been used so far, in that order. This imports nothing."""
     with _lock:
-        return [getattr(_Loaded, name) for name in sorted(_current)]
+        return [found for name, found in vars(_Loaded).items() if name in _current]
 
 
 def count_observers(change: int) -> None:
@@ -321,12 +321,8 @@ def _load(name: str) -> Backend:
 
 
 def _connected() -> list[Backend]:
-    """Return the backends between which calls may be cached, in the order in which they were loaded.
-
-    None while there are observers.
-    """
-    with _lock:
-        return [] if observers else [found for name, found in vars(_Loaded).items() if name in _current]
+    """Return the backends between which calls may be cached: none while there are observers."""
+    return [] if observers else loaded()
 
 
 def _rebuild_in_child() -> None:
