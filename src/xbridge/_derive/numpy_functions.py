@@ -243,6 +243,17 @@ class _Derivative(NumpyRule):
             _refuse_other_parameters(self, args, kwargs, error)
             raise
 
+    def refuse_complex_step(self, xs: Sequence[HostArray], ys: Sequence[HostArray]) -> None:
+        """Raise if a complex step is asked for where the imaginary part would not be the derivative alone."""
+        reason = ""
+        if any(x.dtype.kind == "c" for x in xs):
+            reason = "an argument is complex already"
+        elif any(y.dtype.kind == "c" for y in ys):
+            reason = "its result is complex already"
+        if reason and self.fn == "complex-step":
+            action = f"{self.base.name} by a complex step"
+            raise no_derivative_error(action, reason, f"{self.kind}='central'")
+
 
 class _Vjp(_Derivative):
     kind = "vjp"
@@ -258,7 +269,7 @@ class _Vjp(_Derivative):
         seeds, inputs = self.split(xs)
         if self.fn in NUMERIC:
             latest.form = ("tuple", *[ARRAY] * sum(self.ins))
-            _refuse_complex_numbers(self.base, self.fn, select(self.ins, inputs), seeds)
+            self.refuse_complex_step(select(self.ins, inputs), seeds)
             return _difference_columns(self.base, self.fn, self.ins, self.outs, seeds, inputs)
         found = self.result(xs)
         count = len(self.arguments) - 1
@@ -351,7 +362,7 @@ class _Jvp(_Derivative):
         ys = xs[len(seeds) : len(xs) - len(inputs)]
         latest.form = mask_leaves(self.y_form, iter(self.outs))
         if self.fn in NUMERIC:
-            _refuse_complex_numbers(self.base, self.fn, select(self.ins, inputs), select(self.outs, ys))
+            self.refuse_complex_step(select(self.ins, inputs), select(self.outs, ys))
             return _STEPS[self.fn](self.base, self.ins, self.outs, seeds, inputs)
         found = leaves_like(self.y_form, self.result(xs), self._wrong_result_error)
         tangents = select(self.outs, found)
@@ -459,19 +470,6 @@ def _choose_steps(
         length = float(np.abs(chosen).max(initial=0)) or 1.0
         step = float(np.finfo(ts[i].dtype).eps) ** (1 / 3) * 10.0**size / length
         yield step, [chosen if j == i else np.zeros_like(t) for j, t in enumerate(ts)]
-
-
-def _refuse_complex_numbers(
-    rule: NumpyRule, how: Any, xs: Sequence[HostArray], ys: Sequence[HostArray]
-) -> None:
-    """Raise if a complex step is asked for where the imaginary part would not be the derivative alone."""
-    reason = ""
-    if any(x.dtype.kind == "c" for x in xs):
-        reason = "an argument is complex already"
-    elif any(y.dtype.kind == "c" for y in ys):
-        reason = "its result is complex already"
-    if reason and how == "complex-step":
-        raise no_derivative_error(f"{rule.name} by a complex step", reason, "vjp='central'")
 
 
 def _complex_step(
