@@ -285,6 +285,8 @@ def test_info__script_and_the_module_are_one_and_take_a_request_to_end_as_an_int
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The script and the module are one and take a request to end as an interrupt."""
+    importlib.import_module("xbridge.__main__")  # to look at it runs nothing
+    assert capsys.readouterr().out == ""
     handlers: dict[int, object] = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
     monkeypatch.setattr(sys, "argv", ["xbridge-array", "info", "numpy"])
@@ -294,8 +296,6 @@ def test_info__script_and_the_module_are_one_and_take_a_request_to_end_as_an_int
     assert left.value.code == 0
     assert capsys.readouterr().out.startswith("xbridge ")
     assert set(handlers.values()) == {signal.SIG_IGN}  # the work is done
-    importlib.import_module("xbridge.__main__")  # to look at it runs nothing
-    assert capsys.readouterr().out == ""
     handlers.clear()
     ignored = {signal.SIGTERM: signal.SIG_IGN}
     monkeypatch.setattr(signal, "getsignal", lambda number: ignored.get(number, signal.SIG_DFL))
