@@ -24,10 +24,11 @@ unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters, each of which woul
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PYTEST_ADDOPTS := -p no:zarr  # whose plugin imports all of zarr, in every process that runs a test
-PIP_INSTALL := -m pip install -qq
+PIP_INSTALL := -m pip install -qq --no-compile # most of what is installed is never imported
 
 MEASURED := test-library test-kit test-core test-emulated  # the conformance suite runs no branch that these do not
 SWEEP = # --exhaustive: all dtypes, not four of them
+QUICK = -m "not slow"
 COVERAGE = # yes: record which branches run
 UNMEASURED = -m pytest --durations=20 --durations-min=5 $(SWEEP)
 PYTEST = $(if $(COVERAGE),-m coverage run --data-file=.coverage.$@) $(UNMEASURED)
@@ -45,10 +46,11 @@ demo: $(VENV)/run.stamp ## Run the example on real data, and a filter of SciPy i
 	@$(VENV)/bin/python -W error examples/digits.py
 	@$(VENV)/bin/python -W error examples/functions/deblur.py
 
-test: test-library test-kit test-conformance ## Run the suite, two parts at a time
+test: SWEEP = $(QUICK)
+test: test-library test-kit test-conformance ## Run the suite without its slow tests, two parts at a time
 
 test-exhaustive: SWEEP = --exhaustive
-test-exhaustive: test ## Run the same with all dtypes and more examples
+test-exhaustive: test-library test-kit test-conformance ## Run all of it, with all dtypes
 
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
 	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)

@@ -235,6 +235,7 @@ def test_to_backend__refuses_missing_device_within_torch(device: object) -> None
         xbridge.to_backend(torch.ones(2), "torch", device=device)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it is here")
 @pytest.mark.parametrize("device", ["gpu", 0])
 def test_asarray__compiled_refuses_missing_device(device: object) -> None:

@@ -204,6 +204,7 @@ def test_convert__archive_with_one_wrong_bit_is_refused_and_nothing_is_written(
     assert listing(tmp_path) == {whole.name, damaged.name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".pt", ".npz", " compressed.npz"])
 def test_convert__whichever_bit_of_an_archive_is_wrong_the_values_are_right_or_the_file_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
@@ -618,6 +619,7 @@ def test_convert__safetensors_file_that_the_library_refuses_is_refused(
     assert reason in refused(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.npz")
 
 
+@pytest.mark.slow
 def test_convert__reads_no_values_of_another_member_after_a_flipped_bit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -728,6 +730,7 @@ def test_convert__refuses_a_source_that_changes_while_it_is_read(
     assert not (tmp_path / "new.npz").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="limits of POSIX")
 @pytest.mark.parametrize("source", ["a.npz", "a.safetensors"])
 def test_convert__opens_few_files_for_many_arrays(tmp_path: Path, source: str) -> None:

@@ -51,6 +51,7 @@ def big(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["npz", "safetensors", "npy --cast float64=float32"])
 def test_convert__file_is_converted_in_memory_that_does_not_grow_with_it(big: Path, target: str) -> None:
     """A file is converted in memory that does not grow with it."""
@@ -71,6 +72,7 @@ def test_convert__measure_can_fail(big: Path) -> None:
     assert growth(use, "after = status('VmHWM')") > BOUND
 
 
+@pytest.mark.slow
 def test_convert__torch_reads_and_writes_maps_of_files_and_loads_none(big: Path) -> None:
     """torch reads and writes maps of files and loads none."""
     pytest.importorskip("torch")

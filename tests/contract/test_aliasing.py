@@ -133,6 +133,7 @@ def test_to_backend__fast_path_equals_plan(source: Any, target: str) -> None:
     assert is_tracked(expected) == is_tracked(direct)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", cases)
 @settings(max_examples=30)
 @given(data=st.data())

@@ -51,6 +51,7 @@ def test_align__tracer_decides() -> None:
     assert float(distance(jax.numpy.zeros(2))) == 2
 
 
+@pytest.mark.slow
 def test_align__in_compiled_code() -> None:
     """A compiled call has the result of eager code, with and without a graph."""
     for grad in (False, True):

@@ -93,6 +93,7 @@ def call_elsewhere() -> None:
         fn(y=np.ones(n + 1))
 
 
+@pytest.mark.slow
 def test_asarray__first_conversion_of_a_process_is_compiled() -> None:
     """A program can be the first code to convert an array of its library."""
     status, lines = fresh.run("""
@@ -103,6 +104,7 @@ def test_asarray__first_conversion_of_a_process_is_compiled() -> None:
     assert (status, lines) == (0, ["[0.0, 2.0, 4.0]"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_entry_points__compiled_program_is_not_compiled_again(call: Call, own_registry: None) -> None:
     """First calls elsewhere and another backend leave a compiled program as it is, with the same results."""

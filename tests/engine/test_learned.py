@@ -675,6 +675,7 @@ STATES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by the fake mode
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
 @pytest.mark.parametrize("name", CALLS)
@@ -705,6 +706,7 @@ def test_call_cache__follows_the_state_of_torch(name: str, state: Callable[[], A
         assert outcomes(kinds) == expected
 
 
+@pytest.mark.slow
 def test_call_cache__follows_enable_x64_of_jax() -> None:
     """A cached call gives the planned result after JAX turns 64-bit types on or off."""
     jax = pytest.importorskip("jax")
@@ -761,6 +763,7 @@ def test_call_cache__jax_arrays_convert_as_planned() -> None:
             assert [outcome(call, x) for x in xs] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call",
     [
@@ -788,6 +791,7 @@ def test_call_cache__compiled_code_adds_no_entries(call: Call) -> None:
         assert y.dtype == torch.float32
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # by the compiler
 @pytest.mark.parametrize("name", ["dtype", "copy", "device", "default", "tree dtype", "to numpy copy"])
 def test_call_cache__compiled_code_uses_entries(name: str) -> None:
@@ -973,6 +977,7 @@ def jax_with_wide_dtypes() -> Any:
     return jax.enable_x64(True)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")  # a cast was named
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
 @example("to_numpy", {"copy": True, "grad": "keep"}, {}, ["none"], 0)

@@ -71,6 +71,7 @@ def each(f: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", each(pure))
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
 def test_signature__arguments_of_other_ranks_in_jax(way: str, compiled: bool) -> None:
@@ -152,6 +153,7 @@ def test_signature__keywords_in_another_order() -> None:
     same(f(b=da.from_array(B, chunks=(2, 2)), a=da.from_array(A, chunks=2)).compute(), right)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
 def test_vjp__none_in_compiled_torch(compiler: str) -> None:
     """None for an array whose gradient is not asked for is no error in compiled code, as elsewhere."""

@@ -66,6 +66,7 @@ CONSTANTS: dict[str, tuple[Any, tuple[Any, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CONSTANTS)
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside an array"])
 def test_aligned__constants_that_compare_equal(case: str, beside: bool) -> None:
@@ -98,6 +99,7 @@ def test_aligned__constants_that_are_the_same(make: Any) -> None:
     assert len(traced) == 1
 
 
+@pytest.mark.slow
 def test_aligned__constants_in_compiled_code() -> None:
     """A compiled program has constants of each kind that torch's compiler can follow."""
     f = aligned(backend="numpy", result=lambda x, c: x)(lambda x, c: x * of_sign(c))

@@ -22,6 +22,7 @@ def test_aligned__random_programs_give_what_one_library_gives(caller: str, data:
     check(data.draw(cases(caller)))
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
 @given(cases("torch"))
 def test_aligned__random_programs_are_compiled(case: Case) -> None:

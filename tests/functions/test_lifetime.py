@@ -87,6 +87,7 @@ def test_aligned__function_is_dropped_with_its_rules(name: str, caller: str, use
     assert gone() is None
 
 
+@pytest.mark.slow
 def test_aligned__what_jax_compiled_is_dropped_with_what_jax_holds() -> None:
     """What JAX compiled is dropped with what JAX holds."""
 
@@ -141,6 +142,7 @@ assert not f(x).requires_grad
 """
 
 
+@pytest.mark.slow
 def test_aligned__call_of_a_backend_that_was_replaced_is_examined_again() -> None:
     """A call of a backend that was replaced is examined again."""
     assert run(REPLACED) == (0, [])
@@ -183,6 +185,7 @@ def test_aligned__threads_call_one_function_at_a_time_and_each_its_own_graph() -
     assert failed == []
 
 
+@pytest.mark.slow
 def test_aligned__child_process_calls_functions_of_its_parent() -> None:
     """A child process calls functions of its parent."""
     code = """
@@ -201,6 +204,7 @@ def test_aligned__child_process_calls_functions_of_its_parent() -> None:
     assert forked(code) == (0, ["True", "True"])
 
 
+@pytest.mark.slow
 def test_aligned__process_ends_after_calls_of_every_kind() -> None:
     """A process ends after calls of every kind."""
     code = """

@@ -170,6 +170,7 @@ def test_aligned__checkpoint_of_jax_runs_a_call_again(f: Any, policy: str | None
         same(run(jnp.asarray(X)), 2 * value(X) * slope(X))
 
 
+@pytest.mark.slow
 @IN_JAX
 def test_aligned__call_is_part_of_the_control_flow_of_jax(f: Any) -> None:
     """A call is part of the control flow of JAX."""

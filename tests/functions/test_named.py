@@ -119,6 +119,7 @@ def test_aligned_arrays__numbers_fit_a_caller_with_narrow_dtypes() -> None:
         assert f(q, 0.5).dtype == "float32"
 
 
+@pytest.mark.slow
 def test_aligned_arrays__compiled_program_with_a_list_is_right() -> None:
     """A compiled program with a list is right."""
     f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: x * y)

@@ -189,6 +189,7 @@ def test_aligned__dropout_is_not_differentiated_with_another_mask() -> None:
     refused(GradientError, lambda: jax.jvp(by_value, (ones,), (ones,)), "random")
 
 
+@pytest.mark.slow
 def test_aligned__complex_gradients_are_right_in_both_conventions() -> None:
     """Complex gradients are right in both conventions."""
     import jax.numpy as jnp

@@ -151,6 +151,7 @@ def test_aligned__library_without_transforms_calls_a_function_of_another(functio
         same(made.compute(scheduler="sync") if caller == "dask" else made, value(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["eager", "aot_eager"])
 @pytest.mark.parametrize("function", [function for function, caller in PAIRS if caller == "torch"])
 def test_aligned__torch_compiles_a_call_into_one_graph(function: str, mode: str) -> None:
@@ -166,6 +167,7 @@ def test_aligned__torch_compiles_a_call_into_one_graph(function: str, mode: str)
         same(found, -np.sin(value(2 * a)) * slope(2 * a) * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [function for function, caller in PAIRS if caller == "torch"])
 def test_aligned__transform_in_a_compiled_program_is_right(function: str) -> None:
     """A transform in a compiled program is right."""
@@ -188,6 +190,7 @@ def test_aligned__torch_checks_the_gradients(function: str) -> None:
     assert torch.autograd.gradgradcheck(f, (x,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [function for function, caller in PAIRS if caller == "jax"])
 def test_aligned__jax_checks_the_gradients(function: str) -> None:
     """JAX checks the gradients."""

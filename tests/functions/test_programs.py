@@ -44,6 +44,7 @@ def leaf(*shape: int) -> Any:
     return torch.linspace(0.5, 2, int(np.prod(shape)), dtype=torch.float64).reshape(shape).requires_grad_()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["jax", "numpy"])
 def test_compile__dynamic_has_one_program_for_all_shapes(library: str) -> None:
     """Shapes are symbols in the value and in the gradient, so the ninth shape is no failure."""
@@ -58,6 +59,7 @@ def test_compile__dynamic_has_one_program_for_all_shapes(library: str) -> None:
     assert counter.frame_count == 1
 
 
+@pytest.mark.slow
 def test_compile__dynamic_has_one_program_for_all_numbers() -> None:
     """Integers and floats are symbols, and keep their exact values."""
     f = aligned(backend="jax")(lambda x, n, k: jnp.tile(x, n) * k)
@@ -70,6 +72,7 @@ def test_compile__dynamic_has_one_program_for_all_numbers() -> None:
     assert counter.frame_count == 1
 
 
+@pytest.mark.slow
 def test_compile__has_one_program_for_each_class_of_sizes_that_a_function_divides() -> None:
     """Sizes that are divided are symbols within a class, and others are constants."""
     half = aligned(backend="jax")(lambda x: x[::2] * 2)
@@ -195,6 +198,7 @@ SETTINGS = Settings()
 PARTIAL = partial(pow, exp=2.0)
 
 
+@pytest.mark.slow
 def test_compile__follows_fields_of_dataclasses() -> None:
     """A dataclass is an argument of compiled code, and its arrays have gradients."""
     f = aligned(backend="jax")(lambda x, o: x * o.k * o.n if o.x is None else x * o.x * len(o.name))
@@ -235,6 +239,7 @@ MAKERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MAKERS.values(), ids=list(MAKERS))
 @pytest.mark.parametrize("exports", [False, True])
 def test_compile__returns_dataclasses(make: Any, *, exports: bool) -> None:
@@ -270,6 +275,7 @@ CALLABLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fn", CALLABLES.values(), ids=list(CALLABLES))
 def test_compile__takes_callables_as_arguments(fn: Any) -> None:
     """A function, a partial and an instance of any class are constants of a program."""
@@ -296,6 +302,7 @@ def with_default(k: float) -> Any:
     return lambda x, k=k: x**k
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -358,6 +365,7 @@ def test_call__refuses_a_function_of_another_process() -> None:
         torch.ops.xbridge.call.default([leaf(2)], [], "f#0", [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("library", ["jax", "numpy"])
 def test_export__keeps_gradient_and_function_for_any_batch(library: str, strict: bool) -> None:

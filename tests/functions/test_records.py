@@ -83,6 +83,7 @@ WAYS: dict[str, tuple[int, Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_record__runs_the_function_once(counted: tuple[Counted, Any], way: str) -> None:
     """Reverse mode runs a function of torch once. Forward mode, batches and checkpoints run it again."""
@@ -97,6 +98,7 @@ def test_record__runs_the_function_once(counted: tuple[Counted, Any], way: str) 
     assert fn.living == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("transform", "again"), [(lambda f: f, 0), (jax.jit, 2)], ids=["eager", "jit"])
 def test_record__has_several_derivatives_of_one_value(
     counted: tuple[Counted, Any], transform: Callable[[Any], Any], again: int
@@ -119,6 +121,7 @@ def test_record__has_a_second_derivative(counted: tuple[Counted, Any]) -> None:
         same(transform(jax.grad(lambda x: jax.grad(total(f))(x).sum()))(x), curve(X))
 
 
+@pytest.mark.slow
 def test_record__keeps_nothing_for_a_derivative_that_no_one_asks_for(counted: tuple[Counted, Any]) -> None:
     """A compiled program without the derivative keeps no graph, and a pullback keeps one while it lives."""
     fn, f = counted
@@ -139,6 +142,7 @@ def test_record__keeps_nothing_for_a_derivative_that_no_one_asks_for(counted: tu
     assert fn.living == records._MAX_UNUSED  # a program does not say when its results die
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_record__of_a_value_that_cannot_be_given_back_is_not_kept(
     transform: Callable[[Any], Any],

@@ -165,6 +165,7 @@ def test_aligned__backend_may_be_registered_while_a_call_is_examined(monkeypatch
         assert f(torch.ones(2)).tolist() == [1, 1]
 
 
+@pytest.mark.slow
 def test_aligned__record_sees_a_call_that_a_compiler_leaves() -> None:
     """A record sees a call that a compiler leaves."""
     f = aligned(backend="torch")(lambda x: x + 1)

@@ -413,6 +413,7 @@ def test_aligned__derives_the_function_of_jax_that_computed_the_value(way: str) 
     same(torch.vmap(f)(x.detach()[None])[0], X**2)
 
 
+@pytest.mark.slow
 def test_aligned__derives_functions_with_weights_in_every_transform() -> None:
     layer = double(torch.nn.Linear(4, 4))
     w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
@@ -452,6 +453,7 @@ def test_aligned__has_no_derivative_of_what_leaves_torch(
         jax.block_until_ready(way(f)(array()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("derive", [
     lambda f: lambda x: jax.jvp(f, (x,), (x,)),
     lambda f: lambda x: jax.vmap(jax.grad(f))(x[None]),
@@ -566,6 +568,7 @@ def test_aligned__varies_over_the_axes_of_a_mesh(*, weighted: bool) -> None:
     assert float(jax.jit(one)(array(2.0), array())) == pytest.approx(value(X).sum())
 
 
+@pytest.mark.slow
 def test_aligned__has_the_gradients_of_a_mesh() -> None:
     """On four devices, what shard_map and pmap sum over devices is what the pure program of JAX sums.
 

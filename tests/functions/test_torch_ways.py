@@ -120,6 +120,7 @@ def test_grad__batched_refuses_a_derivative_that_is_not_given() -> None:
         found.sum().backward()
 
 
+@pytest.mark.slow
 def test_aligned__compiled_program_has_integers_among_arrays_and_numbers_of_both_kinds() -> None:
     """A compiled program has integers among arrays and numbers of both kinds."""
     torch._dynamo.reset()
@@ -144,6 +145,7 @@ def test_aligned__compiled_program_has_integers_among_arrays_and_numbers_of_both
         same(g, torch.autograd.grad(expected["y"].sum() + expected["z"], x)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", [(), (2,), (0.5,), (2, 0.5)], ids=str)
 def test_aligned__compiled_call_is_differentiated_with_any_numbers(numbers: tuple[float, ...]) -> None:
     """A compiled call is differentiated with any numbers."""

@@ -273,6 +273,7 @@ def test_aligned__odd_containers_are_passed_as_they_are() -> None:
     assert aligned(backend="jax")(lambda x, y: x * y.tm_year)(leaf(), now).shape == (4,)
 
 
+@pytest.mark.slow
 def test_aligned__compiled_calls_have_trees_and_numbers_that_change() -> None:
     """Compiled calls have trees and numbers that change."""
     torch._dynamo.reset()
@@ -384,6 +385,7 @@ WAYS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("make", [declaring, alternating])
 def test_keep_order__derivatives_have_the_keys_of_the_value(way: str, make: Callable[[], Any]) -> None:

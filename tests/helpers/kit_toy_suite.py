@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +29,8 @@ settings.register_profile(
 
 @pytest.fixture
 def few_examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The sweeps find what is planted; Hypothesis only shows that it runs. A short sweep has two dtypes."""
-    if DTYPES_SETTING in os.environ:
-        monkeypatch.setenv(DTYPES_SETTING, "complex64,int64")
+    """The sweeps find what is planted; Hypothesis only shows that it runs. A sweep has two dtypes."""
+    monkeypatch.setenv(DTYPES_SETTING, "complex64,int64")
     before = settings.get_current_profile_name()
     settings.load_profile("bites")
     yield

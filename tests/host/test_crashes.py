@@ -139,6 +139,7 @@ for x in (torch.ones(4), torch.ones(8)[4:], torch.ones(4, dtype=torch.bfloat16))
     assert (status, len(lines)) == (0, 6 * (3 * 3 + 3 * 3))
 
 
+@pytest.mark.slow
 def test_to_numpy__wrapper_without_memory_shows_none() -> None:
     """A wrapper without memory shows none."""
     code = f"""

@@ -176,6 +176,7 @@ def test_from_dlpack__object_that_is_not_a_dlpack_device_is_refused(device: obje
         xbridge.to_numpy(Exporter(__dlpack__=A.__dlpack__, __dlpack_device__=lambda: device))
 
 
+@pytest.mark.slow
 def test_from_dlpack__exporter_lives_as_long_as_a_view_of_its_memory() -> None:
     """The exporter lives as long as a view of its memory."""
     owner: Any = np.arange(4.0).view(type("Mine", (np.ndarray,), {}))

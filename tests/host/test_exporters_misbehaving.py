@@ -539,6 +539,7 @@ def test_to_numpy__consumed_capsule_is_refused() -> None:
         xbridge.to_numpy(x)
 
 
+@pytest.mark.slow
 def test_to_numpy__capsule_in_use_has_no_other_consumer() -> None:
     """A capsule in use has no other consumer."""
     gone: list[Any] = []

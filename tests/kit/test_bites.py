@@ -43,6 +43,7 @@ RAISED: dict[str, type[Exception]] = {
 """Where a test fails by what the faulty backend raises, and not by a check or a refusal."""
 
 
+@pytest.mark.slow
 def test_conformance__correct_backend_passes() -> None:
     """A backend without a fault passes the suite, including every test that a fault is planted for."""
     register("tiles")
@@ -52,6 +53,7 @@ def test_conformance__correct_backend_passes() -> None:
     assert {test for test, _ in FAULTS.values()} <= set(reports.passed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_conformance__notices_each_planted_fault(fault: str) -> None:
     """A planted fault fails the test that promises what it breaks, and no other."""

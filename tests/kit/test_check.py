@@ -62,6 +62,7 @@ PLANTED: dict[str, dict[str, tuple[str, str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 def test_check__finds_each_planted_fault(name: str) -> None:
     """Each planted fault is found in the libraries that show it, with its cause and nothing else."""
@@ -74,6 +75,7 @@ def test_check__finds_each_planted_fault(name: str) -> None:
     } == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 def test_check__program_reproduces_the_finding(name: str) -> None:
     """The program of a finding needs no xbridge, and fails for the faulty function alone."""
@@ -101,6 +103,7 @@ RIGHT: dict[str, Any] = {
 """Functions without the fault, as far as the program of its finding shows it."""
 
 
+@pytest.mark.slow
 def test_check__finds_nothing_in_a_correct_function() -> None:
     """A function without a fault has no findings."""
     assert findings_of("planted:centred") == []
@@ -439,6 +442,7 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{HELPERS}:{source}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_here")
 def test_check_in_workers__function_that_ends_its_process() -> None:
     """A function that ends its process has a finding, and the next function is checked."""
@@ -451,6 +455,7 @@ def test_check_in_workers__function_that_ends_its_process() -> None:
     assert checked["planted.middle"].findings
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_here")
 def test_check__command_with_findings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The command prints a table and programs, writes its report, and returns 1."""
@@ -463,6 +468,7 @@ def test_check__command_with_findings(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "from planted import middle" in report.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_here")
 def test_check__command_without_findings(capsys: pytest.CaptureFixture[str]) -> None:
     """The command returns 0 if nothing is found, and lists what it skipped."""
@@ -514,6 +520,7 @@ def test_declared__support_of_scipy_functions() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_declared__dispatch_of_scikit_learn() -> None:
     """Functions that scikit-learn does not dispatch are called with NumPy alone."""
     sklearn = pytest.importorskip("sklearn", minversion="1.6")
@@ -538,6 +545,7 @@ def test_chosen__default_backends() -> None:
         assert chosen("numpy, torch:emu") == (("numpy", "torch"), True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -785,6 +793,7 @@ def test_slots_of__unusual_parameters() -> None:
     assert list(bases(lambda x: None, {})) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_here")
 def test_check_in_workers__function_that_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that does not return is stopped and has a finding."""
@@ -796,6 +805,7 @@ def test_check_in_workers__function_that_does_not_return(monkeypatch: pytest.Mon
     assert checked["planted.hangs"].findings[0].problem == "does not end"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_here")
 def test_check_in_workers__interrupt_ends_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt ends all processes of a check, even one that is just being started."""
@@ -817,6 +827,7 @@ def test_check_in_workers__interrupt_ends_all_processes(monkeypatch: pytest.Monk
     assert late.start("while True: pass").wait(30) < 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "reason", "is_confirmed"),
     [
@@ -941,6 +952,7 @@ def module_at(text: str, name: str, folder: Path) -> str:
     return name
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_here")
 def test_check__finds_what_an_earlier_function_would_hide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -988,6 +1000,7 @@ def shadows(x):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_here")
 def test_check__keeps_the_callers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a function writes into the current folder is written into a temporary one."""
@@ -1012,6 +1025,7 @@ def has_ended(number: int) -> bool:
         os.close(process)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs fork, and processes as files")
 @pytest.mark.usefixtures("_here")
 def test_check__ends_what_a_function_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1027,6 +1041,7 @@ def test_check__ends_what_a_function_has_started(tmp_path: Path, monkeypatch: py
     assert all(map(has_ended, numbers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -1166,6 +1181,7 @@ def test_grouped__refusal_of_a_layout_and_one_property() -> None:
     assert libraries == ["torch", "jax"]
 
 
+@pytest.mark.slow
 def test_check__exit_without_cleanup_is_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that a function ends at once, with any status, is a finding, and the others are checked."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

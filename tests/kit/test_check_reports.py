@@ -77,6 +77,7 @@ def two_properties(x: Any) -> Any:
     return x * 1.0
 
 
+@pytest.mark.slow
 def test_check__finds_what_needs_two_properties(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn arrays have several properties, and the program has those that matter."""
     monkeypatch.setattr(planted, "two_properties", two_properties, raising=False)
@@ -492,6 +493,7 @@ def test_check__write(tmp_path: Path) -> None:
     assert {"test_it", "test_other"} <= {*runpy.run_path(str(path))}
 
 
+@pytest.mark.slow
 def test_write_test__passes_for_a_right_function(tmp_path: Path) -> None:
     """The test of a function runs by itself, with drawn floating arrays and with other ones."""
     checked = [check_one(f"planted:{name}", ["numpy"], Options(draws=0)) for name in ("centred", "clusters")]

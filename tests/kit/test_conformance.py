@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["few_examples"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_registry", "few_examples")
 def test_conformance__minimal_backend_passes() -> None:
     """A minimal backend passes, apart from the gaps that it declares."""
@@ -36,6 +37,7 @@ def test_conformance__minimal_backend_passes() -> None:
     assert (reports.failed, reports.astray) == ({}, {})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_registry", "few_examples")
 def test_conformance__backend_that_copies_host_memory() -> None:
     """A backend that copies all host memory passes the tests of memory, given that it declares so."""
@@ -74,6 +76,7 @@ def test_promise__unknown_feature() -> None:
         promise("speed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("importer", ["the package", "one line in a test file"])
 def test_conformance__runs_from_another_project(importer: str, tmp_path: Path) -> None:
     """Another project can run the suite by --pyargs or by an import in a test file."""

@@ -121,6 +121,7 @@ def test_host_arrays__elements_within_bounds(data: st.DataObject) -> None:
         assert ((low <= part) & (part <= high)).all()
 
 
+@pytest.mark.slow
 def test_host_arrays__bounds_are_attained() -> None:
     """Both bounds are drawn, and many values between them, for narrow and wide dtypes."""
     for word, low, high in (
@@ -234,6 +235,7 @@ def test_arrays__shrink_some_elements_to_zero(seed: int) -> None:
     assert np.count_nonzero(x.view("u8")) <= 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("such", SPECIAL.values(), ids=SPECIAL)
 def test_arrays__shrink_to_one_element(such: Callable[[Host], object]) -> None:
     """A failure that needs one special value shrinks to one element if the shape is free."""

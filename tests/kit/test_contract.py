@@ -92,6 +92,7 @@ BROKEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str
 """The planted fault -> the function, its arguments, its promises, and the problem that is reported."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", BROKEN)
 def test_assert_contract__broken_promise(fault: str) -> None:
     """Each fault is found without a reference, and the program of the message fails by itself."""
@@ -106,6 +107,7 @@ def test_assert_contract__broken_promise(fault: str) -> None:
     before.restore()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(5))
 def test_assert_contract__fault_is_found_with_every_seed(number: int) -> None:
     """A test of a few examples finds a race, whatever the examples are."""
@@ -134,6 +136,7 @@ def test_assert_contract__kept_promises(f: Callable[..., Any]) -> None:
     assert_contract(f, X, dtype="kept", aliases=False, ulp=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["torch", "jax", "dask", "array_api_strict", "numpy_readonly"])
 def test_assert_contract__every_library(library: str) -> None:
     """A function of the standard keeps all promises with every library."""
@@ -810,6 +813,7 @@ def test_settings__generator() -> None:
 # -- the decorator -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_contract__backend_and_parameters(ids: Ids, run: Run) -> None:
     """A test with strategies by backend runs with every library; the first parameters are pytest's."""
     test = """

@@ -94,6 +94,7 @@ def test_assert_derivative__wrong_vjp(fault: str) -> None:
         assert_derivative(aligned(backend="numpy", vjp=vjp)(fn), *args)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", VJPS)
 def test_assert_derivative__central_differences_pass(fault: str) -> None:
     """The functions with planted mistakes pass with central differences instead."""
@@ -149,6 +150,7 @@ def test_assert_derivative__nothing_to_differentiate() -> None:
 SCALES = [1.0, 1e7, 1e-8, 1e-150, 1e150]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
 def test_assert_derivative__scale_of_the_arguments(scale: float) -> None:
     """A right derivative passes at any scale of the arguments, and a wrong one is found there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from drawing import drawn
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ def test_array_likes__accepted_by_asarray(x: Any) -> None:
     xbridge.asarray(x)
 
 
+@pytest.mark.slow
 def test_array_likes__every_sort_is_drawn() -> None:
     """Scalars, sequences, buffers and objects with an array protocol are drawn."""
     some = drawn(array_likes(backends="numpy"), 1000)
@@ -55,6 +57,7 @@ def test_conversions__succeed_or_raise_with_a_suggestion(call: Any) -> None:
     assert "; try " in refused if refused else xbridge.backend_of(result) == call.target
 
 
+@pytest.mark.slow
 def test_conversions__every_option_is_drawn() -> None:
     """Conversions are drawn with each value of every option, and to the given targets."""
     some = drawn(conversions(backends="numpy", targets=st.just("numpy")), 1000)

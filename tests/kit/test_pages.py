@@ -31,6 +31,7 @@ def functions() -> dict[str, Any]:
     return names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax", "array_api_strict"])
 def test_page__functions_of_the_how_to(functions: dict[str, Any], library: str) -> None:
     """The functions of the page give NumPy's results in every library and layout, for integers too."""

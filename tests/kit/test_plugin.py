@@ -381,6 +381,7 @@ def test_emulated__torch_without_backends_in_python(
         emulated.install.__wrapped__()
 
 
+@pytest.mark.slow
 def test_plugin__installs_the_emulated_accelerator(pytester: pytest.Pytester, loading: Loading) -> None:
     """--xbridge=torch:emu installs the emulated accelerator and runs tests on it."""
     registration = pytest.importorskip("torch.utils.backend_registration")

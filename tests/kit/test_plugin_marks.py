@@ -105,6 +105,7 @@ def test_mark__needs(run: Run, needs: str, reasons: list[str]) -> None:
     result.stdout.fnmatch_lines([f"SKIPPED*: {reason}" for reason in reasons])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mark", "message"),
     [
@@ -224,6 +225,7 @@ DRAWING = """
 """
 
 
+@pytest.mark.slow
 def test_mark__without_layouts(run: Run) -> None:
     """A layout that the mark or the configuration leaves out is drawn only on request."""
     result = run(DRAWING, "--xbridge=numpy", "-o", "xbridge_without=unaligned odd\\ strides")

@@ -87,6 +87,7 @@ def test_samples__axes_of_length_one_take_no_memory(layout: str) -> None:
     assert owner.nbytes <= 8
 
 
+@pytest.mark.slow
 def test_samples__everything_is_drawn_by_default() -> None:
     """Without options, every layout and dtype is drawn, with and without axes, elements and writability."""
     some = drawn(samples("numpy"), 1500)
@@ -129,6 +130,7 @@ def test_arrays__list_of_dtypes(own_registry: None) -> None:
         arrays("toylib", dtypes=["float64"])
 
 
+@pytest.mark.slow
 def test_trees__containers_of_the_leaves() -> None:
     """Trees of every kind of container are drawn, and `tree.map` reaches all of their leaves."""
     some = drawn(trees(st.builds(np.ones, st.just(2))), 300)
@@ -315,6 +317,7 @@ def test_samples__unknown_library_on_every_device() -> None:
         assert sample.tracked == vars(sample.array).get("tracked", False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("toylib")
 def test_samples__requested_device_has_its_own_dtypes() -> None:
     """Arrays on a requested device have only the dtypes that it supports."""

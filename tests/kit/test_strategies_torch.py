@@ -200,6 +200,7 @@ def test_samples__tensor_is_as_described(sample: Sample) -> None:
             known.write(tensor)
 
 
+@pytest.mark.slow
 def test_samples__everything_of_torch_is_drawn_by_default() -> None:
     """Without options, every layout and dtype of torch is drawn, and leaves of many layouts."""
     some = drawn(samples("torch", devices="cpu"), 1500)
@@ -209,6 +210,7 @@ def test_samples__everything_of_torch_is_drawn_by_default() -> None:
     assert {"contiguous", "transposed", "conj", "neg", "leaf", "Parameter"} <= leaves
 
 
+@pytest.mark.slow
 def test_samples__requires_grad() -> None:
     """requires_grad= selects tensors by whether they are tracked, with every place in a graph."""
     some = drawn(samples("torch", devices="cpu", requires_grad=True), 600)
@@ -222,6 +224,7 @@ def test_samples__requires_grad() -> None:
     }
 
 
+@pytest.mark.slow
 def test_arrays__restricted_tensors_only_on_request() -> None:
     """Tensors that require grad or belong to inference mode are drawn only on request."""
     some = drawn(arrays("torch", devices="cpu"), 400)
@@ -273,6 +276,7 @@ for there in (
 """
 
 
+@pytest.mark.slow
 def test_samples__layouts_on_the_emulated_accelerator() -> None:
     """Tensors on the emulated accelerator have views, pending operations and graphs too."""
     if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
@@ -297,6 +301,7 @@ def test_without__knows_the_layouts_of_all_libraries() -> None:
     } >= LAYOUTS
 
 
+@pytest.mark.slow
 def test_arrays__shrink_to_a_zero_of_torch() -> None:
     """The simplest tensor is a 0-d zero, and a failure shrinks to one element among zeros."""
     x = least(arrays("torch"))

@@ -163,6 +163,7 @@ def jax_ones() -> Any:
     return xbridge.asarray([1.0], backend="jax")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", CALLS)
 def test_nearest__every_call_takes_it_to_a_library_without_64_bits(jax: Any, way: str) -> None:
     """Every call takes `nearest` to a library without 64 bits."""

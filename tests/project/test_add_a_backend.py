@@ -36,6 +36,7 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_registry: No
         sys.modules.pop(Path(name).stem, None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_examples", "registered")
 @pytest.mark.parametrize(
     ("name", "gaps"),

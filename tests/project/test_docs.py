@@ -47,6 +47,7 @@ def generate(*arguments: str | Path, before: str = "") -> "subprocess.CompletedP
     return subprocess.run(command, capture_output=True, text=True, check=False, env=around)
 
 
+@pytest.mark.slow
 @needs_every_library
 def test_generate__pages_are_up_to_date(tmp_path: Path) -> None:
     """The generated parts of the documents match the code."""

@@ -99,6 +99,7 @@ def errors(checker: str, program: str, interpreter: Path, others: Path) -> set[i
     return {int(n) for n in re.findall(r"program\.py:(\d+):(?:\d+ -)? error", done.stdout)}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="the environment is made with links")
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
 @pytest.mark.parametrize("types", [INSTALLED, MISSING], ids=["installed", "missing"])

@@ -125,6 +125,7 @@ def test_result__timeout_must_be_a_number() -> None:
         assert under_way.result(timeout).tolist() == [1, 1]
 
 
+@pytest.mark.slow
 def test_transfer__keeps_sources_alive_until_done() -> None:
     """A source is kept alive until its transfer is done, and no longer."""
     slow = Gate()
@@ -470,6 +471,7 @@ def leave_by_cycle(ahead: Any) -> None:
     cycle.append(cycle)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leave", [leave_by_break, leave_by_error, leave_by_close, leave_by_cycle])
 def test_prefetch__leaving_the_loop_ends_the_threads(leave: Callable[[Any], None]) -> None:
     """No thread remains after a loop is left by break, error, close or garbage collection."""
@@ -602,6 +604,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copy", [None, True])
 @pytest.mark.parametrize("end", ENDS)
 def test_prefetch__process_ends_with_a_blocked_iterable(end: str, copy: bool | None) -> None:
@@ -612,6 +615,7 @@ def test_prefetch__process_ends_with_a_blocked_iterable(end: str, copy: bool | N
     assert bool(shown.stderr) is interrupted
 
 
+@pytest.mark.slow
 def test_transfer__process_ends_with_a_blocked_exporter() -> None:
     """A program ends after one Ctrl-C in `result` if the conversion never finishes."""
     shown = alone(

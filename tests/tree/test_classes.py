@@ -824,6 +824,7 @@ def test_find__base_that_changes_is_read_anew() -> None:
     assert (found.y.tolist(), found.x.tolist()) == ((-A).tolist(), A.tolist())
 
 
+@pytest.mark.slow
 def test_find__few_classes_are_remembered() -> None:
     """The oldest class is forgotten for a new one."""
     first = ref(cls := make_dataclass("First", ["x"]))

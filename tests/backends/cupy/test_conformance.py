@@ -18,6 +18,7 @@ NEEDS_A_NAMESPACE = {
 """What asks for more of the array API than the stub has."""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_registry", "few_examples")
 def test_conformance__cupy_fails_only_the_named_promises(monkeypatch: pytest.MonkeyPatch) -> None:
     """CuPy's backend keeps every promise except those that need a namespace."""

@@ -63,6 +63,7 @@ def x() -> Array:
 # -- values --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unknown", [False, True])
 @pytest.mark.parametrize("chunks", [-1, (2, 3), ((1, 3), (3, 2, 0))])
 @pytest.mark.parametrize(

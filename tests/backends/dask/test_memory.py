@@ -38,6 +38,7 @@ CALLS: dict[str, Callable[[Array], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("scheduler", ["threads", "synchronous"])
 def test_to_numpy__peak_memory_is_bounded(call: str, scheduler: str) -> None:

@@ -286,6 +286,7 @@ def test_asarray__sharded_list_needs_a_named_device() -> None:
     """)
 
 
+@pytest.mark.slow
 def test_to_backend__torch_takes_an_array_from_another_cpu() -> None:
     """torch has one CPU, and takes an array from any of JAX's if `cpu` is named."""
     pytest.importorskip("torch")
@@ -372,6 +373,7 @@ def test_to_device__column_major_array_keeps_its_values() -> None:
     """)
 
 
+@pytest.mark.slow
 def test_check_cast__checks_on_the_device() -> None:
     """Values are checked for loss on the device that holds them."""
     run("""
@@ -432,6 +434,7 @@ def test_samples__ignore_the_default_device() -> None:
     """)
 
 
+@pytest.mark.slow
 def test_conformance__handles_several_cpus() -> None:
     """The conformance suite passes where JAX has several CPU devices."""
     suite = ("--pyargs", "xbridge.testing.conformance.test_devices", "--xbridge=jax")
@@ -620,6 +623,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_to_numpy__refuses_an_array_spread_over_processes() -> None:
     """In two real processes, an array of which each holds a part is refused by both."""
     with socket.socket() as free:

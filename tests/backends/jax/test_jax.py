@@ -421,6 +421,7 @@ def test_asarray__promotes_as_jax_does(shape: tuple[int, ...], dtypes: tuple[str
         assert np.asarray(made).tobytes() == np.asarray(expected).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [True, 2, 3.5, 1j])
 @pytest.mark.parametrize("dtype", ["bool", "int32", "uint8", "bfloat16", "float16", "float32"])
 def test_asarray__python_number_is_weak(number: complex, dtype: str) -> None:

@@ -129,6 +129,7 @@ def test_to_backend__never_shares_unaligned_memory(alignment: int, n: int) -> No
         assert (np.asarray(x) == 1).all()
 
 
+@pytest.mark.slow
 def test_to_backend__pending_computation_sees_no_later_write() -> None:
     """A computation that is still running does not see a later write to the source."""
     consume = jax.jit(lambda x: (x @ x).sum())
@@ -155,6 +156,7 @@ def test_to_backend__pending_computation_sees_no_write_to_a_tensor() -> None:
     assert float(result) == LARGE
 
 
+@pytest.mark.slow
 def test_host_copy__is_aligned_for_jax() -> None:
     """Copies and casts on the host are aligned so that JAX can take them over."""
     for n in (1 << 14, (1 << 14) + 1, 1 << 20, 1 << 24):

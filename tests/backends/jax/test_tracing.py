@@ -126,6 +126,7 @@ def test_asarray__steps_on_a_tracer_are_traced(inside: Callable[[Fn], Any]) -> N
     inside(fn)
 
 
+@pytest.mark.slow
 def test_to_backend__concrete_array_becomes_a_constant(inside: Callable[[Fn], Any]) -> None:
     """A concrete array converted inside a transform is a constant, safe from later writes."""
     torch = pytest.importorskip("torch")
@@ -203,6 +204,7 @@ def test_check_cast__refuses_a_tracer() -> None:
     jax.jit(fn)(matrix())
 
 
+@pytest.mark.slow
 def test_asarray__gradients_flow_unless_detached() -> None:
     """Gradients flow through copies, casts and stacks until they are detached."""
     flows: dict[str, Fn] = {
@@ -243,6 +245,7 @@ def test_to_numpy__works_in_a_callback() -> None:
     assert fn(matrix()).tolist() == (matrix() * 2).tolist()
 
 
+@pytest.mark.slow
 def test_asarray__promotes_tracers_as_jax_does(inside: Callable[[Fn], Any]) -> None:
     """Tracers in a list are promoted by JAX's rules."""
 

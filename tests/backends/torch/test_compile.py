@@ -70,6 +70,7 @@ def default(x: Tensor) -> Tensor:
     return narrowed
 
 
+@pytest.mark.slow
 def test_compile__default_dtype_breaks_the_graph() -> None:
     """Where values decide the dtype, the graph breaks, and the result agrees with eager."""
     x = torch.arange(3.0, dtype=torch.float64)
@@ -98,6 +99,7 @@ def test_compile__agrees_with_eager(name: str) -> None:
     assert compiled.requires_grad == eager.requires_grad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["to_backend(x * 2, 'torch', dtype='float64')", "asarray(x * 2)"])
 def test_compile__first_call_of_a_process(call: str) -> None:
     """The first call of a process may be a compiled one."""
@@ -108,6 +110,7 @@ print(torch.compile(lambda x: xbridge.{call}, fullgraph=True, backend="eager")(t
     assert fresh.forked(code, "torch._dynamo") == (0, ["[2.0, 2.0]"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"copy": True}])
 def test_to_numpy__compiled_call_cuts_the_graph(options: dict[str, object]) -> None:
     """Compiled code cuts gradients at the same place as eager."""
@@ -141,6 +144,7 @@ def leave(x: Tensor) -> object:
     return xbridge.to_numpy(x)
 
 
+@pytest.mark.slow
 def test_to_numpy__compiled_call_copies_read_only_results() -> None:
     """Where eager gives a read-only view, compiled code gets a writable copy."""
     x = torch.ones(3, requires_grad=True)
@@ -188,6 +192,7 @@ def test_to_device__uses_torch_alone_when_compiling(monkeypatch: pytest.MonkeyPa
     assert moved.requires_grad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"copy": True}], ids=str)
 @pytest.mark.parametrize("requires_grad", [True, False])
 def test_to_numpy__read_only_result_can_be_used_by_the_compiled_code_that_follows(

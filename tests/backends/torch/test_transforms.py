@@ -64,6 +64,7 @@ WITHIN: dict[str, tuple[Fn, Fn]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("name", WITHIN)
 def test_asarray__is_transformed_like_torch_operations(transform: str, name: str) -> None:
