@@ -84,11 +84,14 @@ _status = 0
 
 
 def _interrupt(number: int, _: object) -> None:
-    """Interrupt the program at the first signal to end, and ignore others while partial files are removed."""
+    """Interrupt the program at the first signal to end. Others do nothing, while partial files are removed.
+
+    They are not ignored by the system until the end: Python would report one that has come already.
+    """
     global _status  # noqa: PLW0603 -- a signal is for the process
-    _status = 128 + number
-    _ignore_signals()
-    raise KeyboardInterrupt
+    if not _status:
+        _status = 128 + number
+        raise KeyboardInterrupt
 
 
 def _ignore_signals() -> None:
