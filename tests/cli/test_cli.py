@@ -312,7 +312,7 @@ def test_info__script_and_the_module_are_one_and_take_a_request_to_end_as_an_int
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("becomes", ["KeyboardInterrupt", "ImportError", "AttributeError", "SystemError"])
 def test_script__exits_with_the_status_of_a_signal_while_modules_are_imported(
-    number: signal.Signals, becomes: str
+    number: signal.Signals, becomes: str, tmp_path: Path
 ) -> None:
     """The exit status is 128 and the number of the signal, whatever a library makes of the interrupt."""
     code = f"""
@@ -323,14 +323,16 @@ class Finder:
     def find_spec(self, name, *_):
         if name == "xbridge._cli.formats":
             try:
-                signal.raise_signal({int(number)})
+                exec("signal.raise_signal({int(number)})")  # as the program of a dataclass is
             except KeyboardInterrupt as error:
                 raise {becomes} from error
 sys.meta_path.insert(0, Finder())
 script()
 """
+    (tmp_path / "program.py").write_text(code)
     done = subprocess.run(
-        [sys.executable, "-c", code, "show", "a.npz"],
+        [sys.executable, "-m", "program", "show", "a.npz"],
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,

@@ -117,6 +117,9 @@ def script() -> None:
         _ignore_signals()  # the work is done
     except KeyboardInterrupt:  # between the two, or while an error was printed
         status = _status
+    # Python ends by SIGINT, whatever the status, after an interrupt that left a program in a string, such as
+    # that of a dataclass. Another one that comes to its end lets it forget that.
+    exec("")  # noqa: S102 -- it is empty
     sys.exit(status)
 
 
