@@ -56,6 +56,19 @@ def test_policy__copy_a_cast_and_a_detach_are_three_things() -> None:
                     call()
 
 
+@pytest.mark.parametrize("dtype", ["float64", "nearest"])
+def test_policy__change_of_the_byte_order_alone_is_a_copy(dtype: str) -> None:
+    """A dtype that the array has in another byte order is no cast."""
+    foreign = np.arange(3.0).astype(">f8")
+    with policy(casts="raise"):
+        assert xbridge.to_numpy(foreign, dtype=dtype).tolist() == [0.0, 1.0, 2.0]
+    with policy(copies="raise"), pytest.raises(PolicyError, match="not in the order of float64, and policy"):
+        xbridge.to_numpy(foreign, dtype=dtype)
+    with xbridge.record() as seen:
+        xbridge.to_numpy(foreign, dtype=dtype)
+    assert [(row.copied, row.cast) for row in seen.rows] == [(foreign.nbytes, 0)]
+
+
 def test_policy__move_between_devices_is_a_transfer_and_no_copy() -> None:
     """A move between devices is a transfer and no copy."""
     strict = pytest.importorskip("array_api_strict")

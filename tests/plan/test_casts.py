@@ -142,6 +142,8 @@ def test_fuse_transfer__cast_on_the_host_streams() -> None:
     plan = plan_between(*ends, x, info, options(device=GPU0))
     assert steps_of(plan)[1:] == ["target stream_to_device cuda:0"]
     assert plan.steps[-1].reason == "its bytes are in foreign order, and it moves from cpu to cuda:0"
+    named = plan_between(*ends, x, info, options(device=GPU0, dtype=info.dtype))
+    assert steps_of(named)[1:] == ["target stream_to_device cuda:0"]  # no cast, for a policy either
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (0, 3), (float("nan"), 3)], ids=["small", "empty", "unknown"])

@@ -84,11 +84,14 @@ _status = 0
 
 
 def _interrupt(number: int, _: object) -> None:
-    """Interrupt the program at the first signal to end, and ignore others while partial files are removed."""
+    """Interrupt the program at the first signal to end. Others do nothing, while partial files are removed.
+
+    They are not ignored by the system until the end: Python would report one that has come already.
+    """
     global _status  # noqa: PLW0603 -- a signal is for the process
-    _status = 128 + number
-    _ignore_signals()
-    raise KeyboardInterrupt
+    if not _status:
+        _status = 128 + number
+        raise KeyboardInterrupt
 
 
 def _ignore_signals() -> None:
@@ -114,6 +117,9 @@ def script() -> None:
         _ignore_signals()  # the work is done
     except KeyboardInterrupt:  # between the two, or while an error was printed
         status = _status
+    # Python ends by SIGINT, whatever the status, after an interrupt that left a program in a string, such as
+    # that of a dataclass. Another one that comes to its end lets it forget that.
+    exec("")  # noqa: S102 -- it is empty
     sys.exit(status)
 
 

@@ -238,9 +238,14 @@ _CATEGORIES: dict[str, type[PolicyWarning]] = {
 
 
 def words_of(step: Step) -> tuple[str, ...]:
-    """Return the options of a policy that apply to a step, such as "casts"."""
+    """Return the options of a policy that apply to a step, such as "casts".
+
+    A step that changes the order of the bytes alone is a copy.
+    """
     if step.op == "stream_to_device":
         return ("casts" if len(step.args) > 1 else "copies", "transfers")
+    if step.copy_reason and step.copy_reason.kind == "byte_order":
+        return ("copies",)
     return ({"to_device": "transfers", "astype": "casts"}.get(step.op, "copies"),)
 
 

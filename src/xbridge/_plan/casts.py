@@ -63,7 +63,8 @@ def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
     change, move = steps[at - 1], steps[at + 1]
     if change.op not in ("astype", "copy") or move.op != "to_device":
         return steps
-    dtypes = (conversion.dtype,) if change.op == "astype" else ()
+    casts = change.op == "astype" and conversion.dtype != conversion.info.dtype
+    dtypes = (conversion.dtype,) if casts else ()
     nbytes = nbytes_of(conversion.info.shape, *(dtypes or (conversion.info.dtype,)))
     if not nbytes or not streams_to_device(nbytes, conversion.device):
         return steps

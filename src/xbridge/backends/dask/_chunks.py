@@ -57,10 +57,9 @@ def unsupported_chunk(chunk: object) -> Unsupported | None:
     refused = _numpy.unsupported(np.asanyarray(chunk), leaving=True)
     if refused is None or refused.error is DTypeError:
         return refused and refused._replace(hint=refused.hint.replace("x.tolist()", "x.compute().tolist()"))
-    masked = isinstance(chunk, np.ma.MaskedArray)
-    return refused._replace(
-        hint="dask.array.ma.filled(x, value)" if masked else "x.map_blocks(numpy.asarray)"
-    )
+    if isinstance(chunk, np.ma.MaskedArray):  # whether this one masks something says nothing about the others
+        return refused._replace(reason="its mask would be lost", hint="dask.array.ma.filled(x, value)")
+    return refused._replace(hint="x.map_blocks(numpy.asarray)")
 
 
 def kind_of(chunk: object) -> str:
