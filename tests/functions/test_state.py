@@ -312,6 +312,20 @@ def test_aligned__refuses_a_pullback_of_other_weights(transform: Callable[[Any],
     same(jax.vjp(transform(f), x)[1](array(np.ones(4)))[0], layer.weight.detach().numpy().sum(0))
 
 
+@pytest.mark.parametrize("run", [lambda f, x: jax.jit(f)(x), lambda f, x: jax.grad(lambda x: f(x).sum())(x)])
+@pytest.mark.parametrize("transform", [jax.jit, jax.checkpoint])
+def test_aligned__refuses_a_pullback_of_other_weights_that_a_run_has_read(
+    transform: Callable[[Any], Any], run: Callable[[Any, Any], Any]
+) -> None:
+    """A value that was computed with the new weights does not make the pullback of the old ones valid."""
+    weight = torch.full((4,), 3.0, dtype=torch.float64)
+    f, x = in_torch(lambda x: weight * x * x), array()
+    back = jax.vjp(transform(f), x)[1]
+    weight.fill_(5.0)
+    run(f, x)
+    refused(GradientError, lambda: back(array(np.ones(4))), "changed", "functional_call")
+
+
 @pytest.mark.parametrize("first", [X[:1], -X])
 def test_aligned__knows_what_each_branch_reads(first: Any) -> None:
     """What a function reads may depend on shapes and values: a branch that runs later is watched too."""

@@ -101,6 +101,7 @@ class Purity:
         """
         watch.refuse_writes()
         seen = watch.seen()
+        self.version()  # counts a change whose earlier mark is replaced below
         with _lock:
             known = {id(x()) for x in (*[x for x, _ in self._seen.values()], *self._made.values())}
             news = seen.keys() & watch.inside - known
