@@ -55,7 +55,7 @@ _STATIC = {bool, int, float, complex, str, type(None), type(...)} | {
 """The types of arguments that are compared by their values."""
 
 _MAX_DOUBTS = 3
-"""The most runs of a function that are repeated, before all of its runs are watched at once."""
+"""After so many repeated runs, all runs of a function are watched from their start."""
 
 _MAX_HARMLESS = 4096
 
@@ -92,7 +92,7 @@ class Purity:
         """True after a first run, which has shown what the function reads."""
         self._overwrites = False
         self._doubts = 0
-        """How many runs were repeated under a `Watch`."""
+        """How many of the last runs were repeated under a `Watch`, though there was nothing to refuse."""
         self.plain_backward = True
         """True unless a backward pass calls functions of torch, as hooks do."""
 
@@ -131,7 +131,8 @@ class Purity:
         seen = watch.seen()
         self.version()  # counts a change whose earlier mark is replaced below
         with _lock:
-            known = {id(x()) for x in (*[x for x, _ in self._seen.values()], *self._made.values())}
+            refs: list[Callable[[], object]] = [*[x for x, _ in self._seen.values()], *self._made.values()]
+            known = {id(x()) for x in refs}
             news = seen.keys() & watch.inside - known
             self._seen.update(seen)
             made = {} if again else watch.made
@@ -149,18 +150,20 @@ class Purity:
         Every run is watched, because what a function reads may depend on the shapes and values of `xs`. With
         `whole`, `fn` is the function itself, so a run after the first may be followed by its calls.
         """
-        if whole and self.known and not self._overwrites and self._doubts < _MAX_DOUBTS:
+        by_calls = whole and self.known and not self._overwrites and self._doubts < _MAX_DOUBTS
+        if by_calls:
             calls = Calls(xs, self._seen)
             ys = calls.follow(lambda: fn(*xs))
             if ys is not None and all(map(calls.knows, ys)):
                 with _lock:
                     self._made = {key: x for key, x in (self._made | calls.own).items() if x() is not None}
+                self._doubts = 0
                 return ys
-            self._doubts += 1
         with shared_flags(), Watch(self._name, xs, real=True) as watch:
             ys = fn(*xs)
         if watch.draws:
             self._refuse_random(fn, xs)
+        self._doubts += by_calls
         self.learn(watch, again=again)
         return ys
 
