@@ -458,6 +458,29 @@ def test_aligned__watches_scripts_of_torch() -> None:
     assert norm.running_mean.tolist() == statistics.tolist()
 
 
+def test_aligned__watches_scripts_whose_result_is_not_used() -> None:
+    """Nothing but a watch sees that a script has run, and writes to a tensor that was not read before."""
+
+    source = """
+    def touch(x, count, adds: bool):
+        if adds:
+            count.add_(1)
+        return x + 1
+    """
+    touch, count, state = torch.jit.CompilationUnit(dedent(source)).touch, torch.zeros(()), [False]
+
+    def f(x: Any) -> Any:
+        touch(x, count, state[0])
+        return x * 2
+
+    run = jax.jit(in_torch(f))
+    for _ in range(2):
+        same(run(array()), 2 * X)
+    state[0] = True
+    with pytest.raises(Exception, match="writes to a tensor"):
+        jax.block_until_ready(run(array()))
+
+
 def test_aligned__follows_a_run_that_starts_to_call_a_script() -> None:
     """The result of a script is a tensor that no call of torch made, so its run is repeated and watched."""
     scripted, state = torch.jit.script(torch.nn.Dropout(0.5)), [False]
@@ -498,7 +521,7 @@ def test_aligned__follows_a_function_that_catches_every_error() -> None:
         try:
             return noise(x) * 2 if ways[-1] else x * 2
         except BaseException:  # noqa: BLE001 -- that is what is tested
-            return x * 3
+            return x
 
     run = jax.jit(f)
     for _ in range(2):

@@ -244,11 +244,9 @@ class TorchRule(TracedFunction):
         assert self._pulls is not None  # noqa: S101 -- a type checker cannot know
         ins, outs = self._pulls
         cotangents, ys = a[: sum(outs)], select(outs, graph.ys)
-        if ins != graph.ins or _level() is not None or _is_cut(ys, cotangents):
-            return None
         xs, live = tuple(select(ins, graph.xs)), [y.requires_grad for y in ys]
-        if not any(live):
-            return [torch.zeros_like(x) for x in xs]
+        if ins != graph.ins or _level() is not None or not any(live) or _is_cut(ys, cotangents):
+            return None
         ends, seeds = tuple(select(live, ys)), tuple(select(live, cotangents))
 
         def run() -> Sequence[torch.Tensor | None]:

@@ -211,8 +211,7 @@ _note_flag = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_in
 
 
 def _set_flags(*, on: bool) -> None:
-    for name in _flags:
-        setattr(_python_dispatch, name, on)
+    vars(_python_dispatch).update(dict.fromkeys(_flags, on))
     _note_flag(on)
 
 
@@ -401,9 +400,11 @@ class Calls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        parts = [func, *kwargs]
+        parts = [func]
         self._read(args, parts)
-        self._read(kwargs.values(), parts)
+        if kwargs:
+            parts += kwargs
+            self._read(kwargs.values(), parts)
         way = tuple(parts)
         made = func(*args, **kwargs) if way in _harmless else self._run_checked(way, args, kwargs)
         if type(made) in _PLAIN:
