@@ -25,6 +25,7 @@ jax = pytest.importorskip("jax")
 
 from torch.utils import _python_dispatch  # noqa: E402 -- where torch is installed
 
+from xbridge.backends.torch import _purity  # noqa: E402 -- likewise
 from xbridge.backends.torch._purity import Watch, shared_flags  # noqa: E402 -- likewise
 
 if TYPE_CHECKING:
@@ -312,6 +313,20 @@ def test_aligned__refuses_a_pullback_of_other_weights(transform: Callable[[Any],
     same(jax.vjp(transform(f), x)[1](array(np.ones(4)))[0], layer.weight.detach().numpy().sum(0))
 
 
+@pytest.mark.parametrize("run", [lambda f, x: jax.jit(f)(x), lambda f, x: jax.grad(lambda x: f(x).sum())(x)])
+@pytest.mark.parametrize("transform", [jax.jit, jax.checkpoint])
+def test_aligned__refuses_a_pullback_of_other_weights_that_a_run_has_read(
+    transform: Callable[[Any], Any], run: Callable[[Any, Any], Any]
+) -> None:
+    """A value that was computed with the new weights does not make the pullback of the old ones valid."""
+    weight = torch.full((4,), 3.0, dtype=torch.float64)
+    f, x = in_torch(lambda x: weight * x * x), array()
+    back = jax.vjp(transform(f), x)[1]
+    weight.fill_(5.0)
+    run(f, x)
+    refused(GradientError, lambda: back(array(np.ones(4))), "changed", "functional_call")
+
+
 @pytest.mark.parametrize("first", [X[:1], -X])
 def test_aligned__knows_what_each_branch_reads(first: Any) -> None:
     """What a function reads may depend on shapes and values: a branch that runs later is watched too."""
@@ -387,6 +402,208 @@ def test_aligned__has_one_value_in_a_checkpoint_of_jax(transform: Callable[[Any]
         refused(GradientError, lambda: back(array(np.ones(4))), "changed")
     else:
         same(back(array(np.ones(4)))[0], np.cos(1) * 3 * X)
+
+
+def total(f: Any) -> Any:
+    return jax.jit(jax.value_and_grad(lambda x: f(x).sum()))
+
+
+@pytest.mark.parametrize("transform", [total, jax.jit], ids=["value_and_grad", "jit"])
+@pytest.mark.parametrize("late", [
+    lambda x, w: w.grad.add_(1),
+    lambda x, w: w.grad.data.add_(1),
+    lambda x, w: torch.add(w.grad, 1, out=w.grad),
+    lambda x, w: torch.nn.functional.relu(w.grad, inplace=True),
+    lambda x, w: w.t().data.add_(1),
+    lambda x, w: torch.autograd.backward([(w * x).sum()]),
+    lambda x, w: (w * x).sum().backward(),
+], ids=["grad", "data of a grad", "out", "inplace", "view", "autograd.backward", "backward"])  # fmt: skip
+def test_aligned__refuses_a_write_that_follows_runs_without_one(
+    late: Callable[[Any, Any], Any], transform: Callable[[Any], Any]
+) -> None:
+    """A run that follows others may take another way, and is refused before it writes."""
+    weight, state = torch.nn.Parameter(torch.ones(4, dtype=torch.float64)), {"late": False}
+    weight.grad = torch.full((4,), -2.0, dtype=torch.float64)
+
+    @in_torch
+    def f(x: Any) -> Any:
+        y = x * weight
+        if state["late"]:
+            with torch.enable_grad():
+                late(x.detach(), weight)
+        return y
+
+    run, x = transform(f), array()
+    for _ in range(3):
+        jax.block_until_ready(run(x))
+    state["late"] = True
+    for _ in range(5):
+        with pytest.raises(Exception, match="writes to a tensor"):
+            jax.block_until_ready(run(x))
+
+
+def test_aligned__watches_scripts_of_torch() -> None:
+    """A script runs operations without a call that Python sees: each of its runs is watched."""
+    norm = torch.jit.script(double(torch.nn.BatchNorm1d(4))).eval()
+    run, x = jax.jit(in_torch(norm)), array(np.arange(12.0).reshape(3, 4))
+    for _ in range(2):
+        same(run(x), x / np.sqrt(1 + 1e-5))
+    norm.train()
+    with pytest.raises(Exception, match="writes to a tensor"):
+        jax.block_until_ready(run(x))
+    assert norm.running_mean.tolist() != [0] * 4  # only the first run with values writes
+    norm.eval()
+    statistics = norm.running_mean.clone()
+    jax.block_until_ready(run(x))
+    assert norm.running_mean.tolist() == statistics.tolist()
+
+
+def test_aligned__watches_scripts_whose_result_is_not_used() -> None:
+    """Nothing but a watch sees that a script has run, and writes to a tensor that was not read before."""
+
+    source = """
+    def touch(x, count, adds: bool):
+        if adds:
+            count.add_(1)
+        return x + 1
+    """
+    touch, count, state = torch.jit.CompilationUnit(dedent(source)).touch, torch.zeros(()), [False]
+
+    def f(x: Any) -> Any:
+        touch(x, count, state[0])
+        return x * 2
+
+    run = jax.jit(in_torch(f))
+    for _ in range(2):
+        same(run(array()), 2 * X)
+    state[0] = True
+    with pytest.raises(Exception, match="writes to a tensor"):
+        jax.block_until_ready(run(array()))
+
+
+def test_aligned__follows_a_run_that_starts_to_call_a_script() -> None:
+    """The result of a script is a tensor that no call of torch made, so its run is repeated and watched."""
+    scripted, state = torch.jit.script(torch.nn.Dropout(0.5)), [False]
+    run = jax.jit(in_torch(lambda x: scripted(x) * 2 if state[0] else x * 2))
+    for _ in range(2):
+        same(run(array()), 2 * X)
+    state[0] = True
+    with pytest.raises(Exception, match="random"):
+        jax.block_until_ready(run(array()))
+
+
+@pytest.mark.parametrize("transform", [total, lambda f: lambda x: (jax.jit(f)(x).sum(), 0)])
+def test_aligned__repeats_a_run_on_the_same_arguments(transform: Callable[[Any], Any]) -> None:
+    """A run that comes to write to its argument, or to read another tensor, starts again with its input."""
+    other, ways = torch.full((4,), 3.0, dtype=torch.float64), ["plain"]
+
+    @in_torch
+    def f(x: Any) -> Any:
+        y = x * 2
+        if ways[-1] == "writes":
+            y = y + y.clone().mul_(0) + x.mul_(5) * 0
+            return y + x
+        return y * other if ways[-1] == "reads" else y
+
+    run = transform(f)
+    for way, factor in (("plain", 2), ("plain", 2), ("reads", 6), ("reads", 6), ("writes", 7), ("writes", 7)):
+        ways.append(way)
+        assert float(run(array())[0]) == pytest.approx(factor * X.sum())
+
+
+def test_aligned__follows_a_function_that_catches_every_error() -> None:
+    """The error that ends a run, to repeat it under a watch, may not reach us."""
+    ways = [False]
+    noise = torch.nn.Dropout(0.5)
+
+    @in_torch
+    def f(x: Any) -> Any:
+        try:
+            return noise(x) * 2 if ways[-1] else x * 2
+        except BaseException:  # noqa: BLE001 -- that is what is tested
+            return x
+
+    run = jax.jit(f)
+    for _ in range(2):
+        same(run(array()), 2 * X)
+    ways.append(True)
+    with pytest.raises(Exception, match="random"):
+        jax.block_until_ready(run(array()))
+
+
+def test_aligned__refuses_random_numbers_of_a_probability_in_a_tensor() -> None:
+    """A call that drew nothing for one value of a tensor may draw for another."""
+    chance = torch.tensor(0.0)
+    drop = aligned(backend="torch", result=lambda x: x)(lambda x: torch.dropout(x, chance, True) * 2)
+    run = jax.jit(drop)
+    for _ in range(3):
+        same(run(array()), 2 * X)
+    chance.fill_(0.5)
+    with pytest.raises(Exception, match="random"):
+        jax.block_until_ready(run(array()))
+
+
+@pytest.mark.parametrize("late", [
+    lambda seen, g: seen.add_(1),
+    lambda seen, g: torch.rand(4, dtype=g.dtype),
+], ids=["writes", "draws"])  # fmt: skip
+def test_aligned__watches_what_a_backward_pass_calls(late: Callable[[Any, Any], Any]) -> None:
+    """A hook that has done nothing may write or draw the next time."""
+    seen, state = torch.zeros(4, dtype=torch.float64), [False]
+
+    def hook(g: Any) -> Any:
+        return g * 2 + late(seen, g) * 0 if state[0] else g * 2
+
+    def f(x: Any) -> Any:
+        y = torch.sin(x)
+        if y.requires_grad:
+            y.register_hook(hook)
+        return y
+
+    run = total(in_torch(f))
+    for _ in range(3):
+        same(run(array())[1], 2 * np.cos(X))
+    state[0] = True
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"writes to a tensor|random"):
+            jax.block_until_ready(run(array()))
+
+
+def test_aligned__calls_compiled_functions_of_torch() -> None:
+    """Within a followed run, a compiled function runs as it is written, and so its calls are seen."""
+    weight, drop = torch.full((4,), 3.0, dtype=torch.float64), torch.nn.Dropout(0.5).eval()
+    run, x = total(in_torch(torch.compile(lambda x: drop(x * weight), backend="eager"))), array()
+    for _ in range(3):
+        same(run(x)[1], weight)
+    drop.train()
+    with pytest.raises(Exception, match="random"):
+        jax.block_until_ready(run(x))
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x: torch.cat([x[1:], x[:1]]) * torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=x.dtype),
+    lambda x: torch.nn.functional.softmax(x @ x + x, dim=0) * x,
+    lambda x: torch.stack(list(x.unbind())[::-1]) * np.float64(2),
+    lambda x: torch.zeros_like(x).add_(x).mul_(x.max(dim=0).values),
+], ids=["lists", "functions", "numbers", "own tensors"])  # fmt: skip
+def test_aligned__has_the_same_values_in_every_run(fn: Callable[[Any], Any]) -> None:
+    x = torch.from_numpy(X.copy()).requires_grad_()
+    value, run = fn(x).sum(), total(in_torch(fn))
+    (slope,) = torch.autograd.grad(value, x)
+    value = value.detach()
+    for _ in range(6):
+        made, gradient = run(array())
+        same(gradient, slope)
+        assert float(made) == pytest.approx(float(value))
+
+
+def test_aligned__forgets_calls_that_it_knows(monkeypatch: Any) -> None:
+    monkeypatch.setattr(_purity, "_MAX_HARMLESS", 1)
+    monkeypatch.setattr(_purity, "_harmless", set())
+    run = jax.jit(in_torch(lambda x: torch.sin(x) * 2))
+    for _ in range(3):
+        same(run(array()), 2 * np.sin(X))
+    assert len(_purity._harmless) == 1
 
 
 DERIVED: dict[str, Callable[[Any, Any], Any]] = {

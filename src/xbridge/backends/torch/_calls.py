@@ -19,7 +19,7 @@ from torch.utils import _python_dispatch
 from xbridge._derive.functions import DerivableFunction, Spec, latest, replace_chosen, rules, select
 from xbridge._derive.programs import Program
 from xbridge.backends.torch._devices import name_device
-from xbridge.backends.torch._purity import Watch
+from xbridge.backends.torch._purity import OWN_MODES
 from xbridge.errors import OptionError
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ def _is_dispatched() -> bool:
     """Return True if a dispatch mode other than our own sees operations, so that it must see an operator."""
     if not _python_dispatch._is_in_torch_dispatch_mode:
         return False
-    return any(type(mode) is not Watch for mode in _python_dispatch._get_current_dispatch_mode_stack())
+    return any(
+        not isinstance(mode, OWN_MODES) for mode in _python_dispatch._get_current_dispatch_mode_stack()
+    )
 
 
 def _evaluate(rule: DerivableFunction, ts: Tensors) -> Tensors:

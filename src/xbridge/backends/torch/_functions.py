@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.autograd import forward_ad
+from torch.autograd.graph import _engine_run_backward as run_backward
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -39,6 +40,7 @@ from xbridge._derive.numpy_functions import describe_declared
 from xbridge._derive.records import Records
 from xbridge._derive.treedef import ARRAY, order_like, outline
 from xbridge.backends.torch._purity import (
+    Calls,
     Purity,
     Watch,
     changed_error,
@@ -164,6 +166,8 @@ class TorchRule(TracedFunction):
         self._purity = Purity(call.name)
         self._versions: tuple[int, ...] = ()
         """The positions of versions in the inputs."""
+        self._is_whole = True
+        """True if this is the function itself, and not a batch or a derivative of it."""
         self._is_value = True
         """True if the outputs are those of the function itself, or of a batch of calls."""
         self._orders: dict[TreeDef, TreeDef] = {}
@@ -193,7 +197,7 @@ class TorchRule(TracedFunction):
             graphs = [self._find_graph(own[i]) for i in self._versions]
             made = self._pull_back_recorded(graphs[0], own) if self._pulls and graphs[0] else None
             if made is None:
-                made = self._purity.run(self.fn, own, again=bool(self._versions))
+                made = self._purity.run(self.fn, own, again=bool(self._versions), whole=self._is_whole)
             return [y.detach() for y in made]
 
     def _find_graph(self, marks: torch.Tensor) -> _Graph | None:
@@ -224,7 +228,7 @@ class TorchRule(TracedFunction):
             leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(own, ins, strict=True)]
             with torch.enable_grad():
                 given = self._copy_written(leaves)
-            ys = self._purity.run(fn, given, again=False)
+            ys = self._purity.run(fn, given, again=False, whole=self._is_whole)
         graph = _Graph(ins, leaves, ys)
         return Recorded([y.detach() for y in ys], partial(self._keep, graph, self.version()))
 
@@ -240,14 +244,26 @@ class TorchRule(TracedFunction):
         assert self._pulls is not None  # noqa: S101 -- a type checker cannot know
         ins, outs = self._pulls
         cotangents, ys = a[: sum(outs)], select(outs, graph.ys)
-        if ins != graph.ins or _level() is not None or _is_cut(ys, cotangents):
+        xs, live = tuple(select(ins, graph.xs)), [y.requires_grad for y in ys]
+        if ins != graph.ins or _level() is not None or not any(live) or _is_cut(ys, cotangents):
             return None
+        ends, seeds = tuple(select(live, ys)), tuple(select(live, cotangents))
+
+        def run() -> Sequence[torch.Tensor | None]:
+            # `torch.autograd.grad` is a call of torch itself, within which `Calls` would see no other.
+            return run_backward(ends, seeds, True, False, xs, True, accumulate_grad=False)  # noqa: FBT003 -- torch's order
+
         try:
-            with shared_flags(), Watch(self.call.name, a, real=True) as watch:
-                made = _pull_back(ys, select(ins, graph.xs), cotangents, again=False, keep=True)
+            made = Calls(a, {}).follow(run) if self._purity.plain_backward else None
+            if made is None:
+                self._purity.plain_backward = False
+                with shared_flags(), Watch(self.call.name, a, real=True) as watch:
+                    made = run()
+                if watch.draws or watch.writes:
+                    return None
         except RuntimeError:  # a tensor of the graph was written to, for example
             return None
-        return None if watch.draws or watch.writes else made
+        return [torch.zeros_like(x) if g is None else g for x, g in zip(xs, made, strict=True)]
 
     @property
     def reads(self) -> bool:
@@ -260,6 +276,7 @@ class TorchRule(TracedFunction):
         """Give a derived function the records of this one, and the positions of versions among its inputs."""
         assert isinstance(made, TorchRule)  # noqa: S101 -- a type checker cannot know
         made._purity, made._graphs = self._purity, self._graphs
+        made._is_whole = False
         made._is_value = self._is_value and seeds is None
         made._versions = (
             self._versions if seeds is None else (seeds, *[seeds + 1 + i for i in self._versions])

@@ -3,17 +3,24 @@
 A derivative runs the function again, and compiled code may skip, merge or repeat calls. So a tracked call
 must not draw random numbers or write to tensors outside of it. It may read tensors, such as the parameters of
 a module. Their version is stored with the value, so that a derivative for changed parameters is refused.
+
+A `Watch` sees every operation, which takes longer than a small operation itself. So the runs of a known
+function are followed by `Calls`, and repeated under a `Watch` only where these do not see enough.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import cache
+from operator import attrgetter
 from threading import local
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ref
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import TensorWeakRef
@@ -22,8 +29,8 @@ from xbridge._core.locks import lock
 from xbridge.errors import GradientError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import TypeGuard
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Self, TypeGuard
 
     Tensors = Sequence[torch.Tensor]
     Seen = dict[int, tuple[TensorWeakRef, object]]
@@ -34,6 +41,23 @@ _BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_b
 
 _CHANCES = ("dropout", "dropout_p", "train", "training")
 """Arguments of operations that draw nothing if one of them is 0 or False."""
+
+_T = torch.Tensor
+_FINDERS = {getattr(_T, name).__get__ for name in ("grad", "_grad", "_base")}
+"""Getters that return a tensor which was there before."""
+
+_RUNNERS = {torch.autograd.grad, _T.backward}
+"""Functions that run code of the user."""
+
+_STATIC = {bool, int, float, complex, str, type(None), type(...)} | {
+    torch.dtype, torch.device, torch.layout, torch.memory_format
+}  # fmt: skip
+"""The types of arguments that are compared by their values."""
+
+_MAX_DOUBTS = 3
+"""After so many repeated runs, all runs of a function are watched from their start."""
+
+_MAX_HARMLESS = 4096
 
 _lock = lock()
 
@@ -61,12 +85,16 @@ class Purity:
     def __init__(self, name: str) -> None:
         self._name = name
         self._seen: Seen = {}
-        self._made: dict[int, TensorWeakRef] = {}
+        self._made: dict[int, Callable[[], torch.Tensor | None]] = {}
         """Tensors that a run made and that outlive it, such as a cache, which the next run may read."""
         self._version = 0
         self.known = False
         """True after a first run, which has shown what the function reads."""
         self._overwrites = False
+        self._doubts = 0
+        """How many of the last runs were repeated under a `Watch`, though there was nothing to refuse."""
+        self.plain_backward = True
+        """True unless a backward pass calls functions of torch, as hooks do."""
 
     def version(self) -> int:
         """Return a number that changes when the tensors outside of the function change."""
@@ -101,8 +129,10 @@ class Purity:
         """
         watch.refuse_writes()
         seen = watch.seen()
+        self.version()  # counts a change whose earlier mark is replaced below
         with _lock:
-            known = {id(x()) for x in (*[x for x, _ in self._seen.values()], *self._made.values())}
+            refs: list[Callable[[], object]] = [*[x for x, _ in self._seen.values()], *self._made.values()]
+            known = {id(x()) for x in refs}
             news = seen.keys() & watch.inside - known
             self._seen.update(seen)
             made = {} if again else watch.made
@@ -111,16 +141,29 @@ class Purity:
             raise changed_error(self._name)
         self.known = True
         self._overwrites |= watch.overwrites
+        if watch.hidden:
+            self._doubts = _MAX_DOUBTS
 
-    def run(self, fn: Callable[..., Tensors], xs: Tensors, *, again: bool) -> Tensors:
+    def run(self, fn: Callable[..., Tensors], xs: Tensors, *, again: bool, whole: bool) -> Tensors:
         """Run a function, and raise if it writes to other tensors or draws random numbers.
 
-        Every run is watched, because what a function reads may depend on the shapes and values of `xs`.
+        Every run is watched, because what a function reads may depend on the shapes and values of `xs`. With
+        `whole`, `fn` is the function itself, so a run after the first may be followed by its calls.
         """
+        by_calls = whole and self.known and not self._overwrites and self._doubts < _MAX_DOUBTS
+        if by_calls:
+            calls = Calls(xs, self._seen)
+            ys = calls.follow(lambda: fn(*xs))
+            if ys is not None and all(map(calls.knows, ys)):
+                with _lock:
+                    self._made = {key: x for key, x in (self._made | calls.own).items() if x() is not None}
+                self._doubts = 0
+                return ys
         with shared_flags(), Watch(self._name, xs, real=True) as watch:
             ys = fn(*xs)
         if watch.draws:
             self._refuse_random(fn, xs)
+        self._doubts += by_calls
         self.learn(watch, again=again)
         return ys
 
@@ -152,6 +195,8 @@ def shared_flags() -> Iterator[None]:
     """
     with _lock:
         _Users.count += 1
+        if _Users.count == 1:
+            _set_flags(on=True)
     try:
         yield
     finally:
@@ -161,11 +206,26 @@ def shared_flags() -> Iterator[None]:
                 _set_flags(on=_Users.count > 0)
 
 
+_flags = [name for name in vars(_python_dispatch) if name.startswith("_is_in_")]
+_note_flag = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", id)
+
+
 def _set_flags(*, on: bool) -> None:
-    for name in [name for name in vars(_python_dispatch) if name.startswith("_is_in_")]:
-        setattr(_python_dispatch, name, on)
-    note = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", id)
-    note(on)
+    vars(_python_dispatch).update(dict.fromkeys(_flags, on))
+    _note_flag(on)
+
+
+class _Frames(TorchFunctionMode):
+    """Counts the calls of torch's functions that are running now."""
+
+    depth = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.depth += 1
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.depth -= 1
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves it untyped
@@ -194,6 +254,18 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         """The states of the generators at each draw."""
         self.overwrites = False
         """True if an operation writes to an argument."""
+        self.hidden = False
+        """True if the function computes by code whose calls Python does not see, such as TorchScript."""
+        self._frames = _Frames()
+
+    def __enter__(self) -> Self:
+        self._frames.__enter__()  # type: ignore[no-untyped-call] # torch leaves it untyped
+        super().__enter__()  # type: ignore[no-untyped-call] # torch leaves it untyped
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call] # torch leaves it untyped
+        self._frames.__exit__(*error)  # type: ignore[no-untyped-call] # torch leaves it untyped
 
     def own(self, xs: Tensors) -> None:
         """Regard tensors as made by the function."""
@@ -209,6 +281,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self.hidden |= _run.inside and not self._frames.depth
         if _draws(func, args, kwargs):
             self.draws.append(_generator_states(kwargs.get("generator")) if self._real else None)
         if func is torch.ops.aten.lift_fresh.default:  # of a tensor that was just made, such as from an array
@@ -220,7 +293,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
             if id(x) not in self._read or self._read[id(x)][0]() is not x:
                 self._read[id(x)] = TensorWeakRef(x), _version_mark(x)
         written = []
-        for x in filter(_has_memory, self._targets(func, args, kwargs)):
+        for x in filter(_has_memory, _targets(func, args, kwargs)):
             self.overwrites |= _storage_id(x) in self._arguments
             if self._is_foreign(x):
                 if not self._real:
@@ -232,13 +305,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         self.own(leaves)
         self.made.update({id(x): TensorWeakRef(x) for x in leaves if _is_plain(x)})
         return made
-
-    def _targets(self, func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
-        """Yield the tensors that an operation writes to."""
-        if func in _BATCH_NORMS:
-            yield from args[3:5] if args[5] else ()
-        for i, name in _written_arguments(func):
-            yield from _leaves((args[i] if i < len(args) else kwargs.get(name),))
 
     def _is_foreign(self, x: object) -> bool:
         return _is_plain(x) and _storage_id(x) not in self._own
@@ -264,6 +330,151 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         }
 
 
+_version_of = attrgetter("_version")
+
+
+def _living(seen: Seen) -> list[torch.Tensor]:
+    """Return the tensors that still exist. It does what each `TensorWeakRef` does, in less time."""
+    living = [x for x in [x.ref() for x, _ in tuple(seen.values())] if x is not None]
+    for x in living:
+        x._fix_weakref()  # type: ignore[attr-defined] # torch does not declare it
+    return living
+
+
+class _DoubtError(BaseException):
+    """Stops a run before a call that `Calls` cannot vouch for."""
+
+
+T = TypeVar("T")
+_harmless = set[tuple[object, ...]]()
+"""The functions of torch, with all arguments but tensors, whose operations neither drew nor wrote."""
+
+
+class Calls(TorchFunctionMode):
+    """A mode that follows a run by its calls of torch's functions.
+
+    A call on tensors of this run, or known from earlier runs, is harmless if the same call on other tensors
+    neither drew nor wrote. Any other call is checked. The run ends before a call that draws or that writes to
+    memory from outside of the run, and before one on an unknown tensor. Such a tensor is new, or comes from
+    code whose calls Python does not see, such as TorchScript.
+    """
+
+    def __init__(self, xs: Tensors, seen: Seen) -> None:
+        super().__init__()
+        self._xs = xs
+        self._known = {id(x): x for x in _living(seen)}
+        self.own: dict[int, Callable[[], torch.Tensor | None]] = {id(x): ref(x) for x in xs}
+        """The tensors that were made in the run, and its arguments."""
+        self._check: _Check | None = None
+        self._doubts = False
+
+    def follow(self, run: Callable[[], T]) -> T | None:
+        """Return what a function returns, or None if its run has to be watched."""
+        before = self._states()
+        try:
+            with shared_flags(), self:
+                made = run()
+        except _DoubtError:
+            return None
+        return None if self._doubts or self._states() != before else made  # the function may catch the error
+
+    def knows(self, x: torch.Tensor) -> bool:
+        """Return True if a tensor was made in the run or is known from earlier ones."""
+        key = id(x)
+        return self._known.get(key) is x or ((own := self.own.get(key)) is not None and own() is x)
+
+    def _states(self) -> list[object]:
+        """Return the versions of known tensors, and of their gradients, to which a backward pass adds."""
+        known = self._known.values()
+        grads = [x.grad for x in known if x.requires_grad and x.is_leaf]
+        return [*map(_version_of, known), *map(id, grads), *[x._version for x in grads if x is not None]]
+
+    def doubt(self) -> _DoubtError:
+        """Return the error that ends the run."""
+        self._doubts = True
+        return _DoubtError()
+
+    def foreign(self) -> set[int]:
+        """Return the storages of the arguments and of known tensors."""
+        return set(map(_storage_id, filter(_has_memory, (*self._xs, *self._known.values()))))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        parts = [func]
+        self._read(args, parts)
+        if kwargs:
+            parts += kwargs
+            self._read(kwargs.values(), parts)
+        way = tuple(parts)
+        made = func(*args, **kwargs) if way in _harmless else self._run_checked(way, args, kwargs)
+        if type(made) in _PLAIN:
+            if func not in _FINDERS:
+                self.own[id(made)] = ref(made)
+        elif isinstance(made, (list, tuple)):
+            self.own.update({id(y): ref(y) for y in _leaves(made) if type(y) in _PLAIN})
+        return made
+
+    def _read(self, xs: Iterable[Any], way: list[Any]) -> None:
+        """Add arguments of a call to the way it is called, or raise if one is not known."""
+        for x in xs:
+            kind = type(x)
+            if kind in _PLAIN and self.knows(x):
+                way.append(torch.Tensor)
+            elif kind in _STATIC:
+                way.append(x)
+            elif isinstance(x, (list, tuple)):
+                self._read(x, way)
+            elif kind is slice:
+                self._read((x.start, x.stop, x.step), way)
+            else:
+                raise self.doubt()
+
+    def _run_checked(self, way: tuple[Any, ...], args: Any, kwargs: Any) -> Any:
+        """Call a function of torch, and remember if it did no harm."""
+        func = way[0]
+        foreign = type(func) is FunctionType and not func.__module__.startswith("torch.")
+        if self._doubts or foreign or func in _RUNNERS:
+            raise self.doubt()
+        check = self._check = self._check or _Check(self)
+        check.varies = False
+        with check:
+            made = func(*args, **kwargs)
+        if not check.varies:
+            if len(_harmless) >= _MAX_HARMLESS:
+                _harmless.clear()
+            _harmless.add(way)
+        return made
+
+
+class _Check(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves it untyped
+    """A dispatch mode that ends a run before an operation that draws, or writes to memory not of the run."""
+
+    def __init__(self, calls: Calls) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch leaves it untyped
+        self._calls = calls
+        self.varies = False
+        """True if an operation writes, or reads a number from a tensor, such as a probability."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        written = set(map(_storage_id, filter(_has_memory, _targets(func, args, kwargs))))
+        if _draws(func, args, kwargs) or (written and written & self._calls.foreign()):
+            raise self._calls.doubt()
+        self.varies |= bool(written) or func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **kwargs)
+
+
+OWN_MODES = (Watch, _Check)
+
+
+def _targets(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+    """Yield the tensors that an operation writes to."""
+    if func in _BATCH_NORMS:
+        yield from args[3:5] if args[5] else ()
+    for i, name in _written_arguments(func):
+        yield from _leaves((args[i] if i < len(args) else kwargs.get(name),))
+
+
 def _leaves(xs: Sequence[Any]) -> list[Any]:
     """Return the leaves of arguments or results of an operation, which nest in lists and tuples only."""
     return [leaf for x in xs for leaf in (_leaves(x) if isinstance(x, (list, tuple)) else (x,))]
@@ -281,14 +492,23 @@ def _written_arguments(func: Any) -> list[tuple[int, str]]:
 
 def _draws(func: Any, args: Any, kwargs: Any) -> bool:
     """Return True if an operation draws random numbers: attention may, and does not without dropout."""
-    if torch.Tag.nondeterministic_seeded not in func.tags:
+    chances = _chance_arguments(func)
+    if chances is None:
         return False
-    for i, argument in enumerate(func._schema.arguments):
-        if argument.name in _CHANCES:
-            chance = args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)
-            if chance is not None and not chance:
-                return False
+    for i, name, default in chances:
+        chance = args[i] if i < len(args) else kwargs.get(name, default)
+        if chance is not None and not chance:
+            return False
     return True
+
+
+@cache
+def _chance_arguments(func: Any) -> list[tuple[int, str, object]] | None:
+    """Return the arguments on which it depends if an operation draws; None if it never does."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return None
+    arguments = enumerate(func._schema.arguments)
+    return [(i, each.name, each.default_value) for i, each in arguments if each.name in _CHANCES]
 
 
 def _has_memory(x: object) -> bool:
