@@ -600,8 +600,10 @@ def _tree_converter(name: str, options: CallOptions, *, scalars: bool) -> Conver
             xs = items.values()
         elif cls is list:
             items = xs = tree.copy()
-        else:
+        elif cls in _NOT_ARRAYS:
             return None
+        else:  # the whole tree is one array
+            items = xs = (tree,)
         seen = [] if around is None else around
         seen += xs
         if len(seen) > MAX_SMALL_TREE:
@@ -621,7 +623,9 @@ def _tree_converter(name: str, options: CallOptions, *, scalars: bool) -> Conver
                 return None
         if cls is dict:
             return dict(zip(items, made))  # noqa: B905 -- as many as there are keys
-        return tuple(made) if cls is tuple else made
+        if cls is tuple:
+            return tuple(made)
+        return made if cls is list else made[0]
 
     return convert
 
