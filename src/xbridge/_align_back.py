@@ -73,8 +73,8 @@ def align_back(
     if other:
         given = {"like": like, "backend": backend, "device": device, "dtype": dtype, "copy": copy}
         raise call_error(align_back, xs, other, **given, grad=grad)
-    types = tuple([type(x) for x in xs])
-    key = ("align_back", backend, types, type(like), device, dtype, copy, grad, None, None)
+    types = (type(xs[0]), type(xs[1])) if len(xs) == 2 else tuple([type(x) for x in xs])  # as in `align`
+    key = ("align_back", backend, types, type(like), device, dtype, copy, grad)
     made: tuple[tuple[Array, ...], Restore] | None = lookup(key, copy)(xs, like)
     if made is not None:
         return made

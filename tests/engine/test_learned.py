@@ -846,7 +846,11 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         shapes.append(host.shape)
         return copy(host, *order)
 
+    def copier(_: Any) -> Call:
+        return counted
+
     monkeypatch.setattr(_host, "copy", counted)
+    monkeypatch.setattr(_host, "dense_copier", copier)
     return shapes
 
 

@@ -147,14 +147,22 @@ def test_rule__torch_function_has_no_cores_of_tangents() -> None:
     assert rule.tangent_cores((True,)) is None
 
 
-def test_plan_state__is_unknown_while_a_compiler_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a compiler traces is not learned, so there is no state to depend on."""
-    pytest.importorskip("torch")
+def test_plan_state__is_unknown_while_a_compiler_traces() -> None:
+    """What a compiler traces is not learned, so there is no state or kind to depend on, and no fast path."""
+    torch = pytest.importorskip("torch")
     from xbridge.backends import torch as backend
 
-    assert backend.plan_state() is not None
-    monkeypatch.setattr(backend, "_is_traced", lambda: True)
-    assert backend.plan_state() is None
+    def answers(x: Any) -> list[object]:
+        kinds = [look(x) for look in (backend.plan_kind, backend.plan_graph, backend.fast_to_numpy)]
+        return [backend.plan_state(), *kinds]
+
+    def trace(x: Any) -> Any:
+        return x + 1 if answers(x) == [None] * 4 and backend.follows(x) else x
+
+    x = torch.zeros(1)
+    assert None not in answers(x)
+    assert trace(x) is x
+    assert torch.compile(trace, backend="eager", fullgraph=True)(x).item() == 1
 
 
 def test_shared_flags__mode_of_the_caller_stays() -> None:

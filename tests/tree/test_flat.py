@@ -129,7 +129,7 @@ def test_to_backend__any_tree_teaches_and_any_other_is_converted_as_planned(call
             assert outcome(call, x) == expected[pupil], (teacher, pupil)
 
 
-SMALL = ["numbers", "other leaves", "scalars", "nested", "locked", "no arrays", "empty"]
+SMALL = ["numbers", "other leaves", "scalars", "nested", "locked", "no arrays", "empty", "an array"]
 
 
 @pytest.mark.parametrize("name", SMALL)

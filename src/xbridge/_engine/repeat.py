@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     Convert = Callable[[Any], Any]
     Kinds = dict[object, Convert]
     State = Callable[[], object]
-    StepCall = tuple[Callable[..., Any], tuple[Any, ...]]
 
 MAX_SMALL_TREE = 16
 """The most leaves and containers of a small tree. In a larger one, converting arrays together is faster."""
@@ -65,17 +64,15 @@ _CONTAINERS = (dict, list, tuple)
 _LITERALS = (str, bytes, *NUMBERS, type(None))
 _NOT_ARRAYS = frozenset((*_CONTAINERS, *_LITERALS))
 
-_flags_of = attrgetter("flags.num")
-"""Return all of NumPy's flags of a host array in one integer."""
+_dtype_of = attrgetter("dtype")
+_dtype_and_flags_of = attrgetter("dtype", "flags.num")
+"""Return the dtype of a host array, and all of its flags in one integer."""
 
 _FAILURES = (XBridgeError, *FOREIGN_ERRORS)
 """The errors of a step that make a call decline. The plan that follows fails too, and explains the error.
 
 Errors of `fast_to_numpy` and `fast_from_numpy` are not caught: they are bugs of a backend, which users see.
 """
-
-_COPYING = (_host.copy, _host.astype, _host.astype_checked)
-"""Operations on the host whose result is a new array without gaps, which `fast_from_fresh` may take over."""
 
 
 class Recorder(NamedTuple):
@@ -94,7 +91,7 @@ def find_converter(name: str, cls: type, options: CallOptions) -> Convert:
 
     The options must have been checked: `lookup` compares only their flags.
     """
-    key = ("convert", name, cls, None, *options)
+    key = options.key("convert", name, cls)
     known = lookup(key, options.copy, options.requires_grad, options.writable)
     plain = lookup_direct(name, cls) if options.are_plain() else decline
     if known is decline:
@@ -195,29 +192,26 @@ def _find_within(backend: Backend, x: Array, plan: Plan) -> _Repetition | None:
     # `plan_graph` also says None inside a transform, whose arrays have no values that a check could read.
     if backend.autograd and (options.grad or options.requires_grad or plan.checks):
         look = look and graph and _pair_kinds(look, graph)
-    if backend.name == HOST and not options.ignore_layout():
-        look = look and _pair_kinds(look, _flags_of)
+    if backend.name == HOST:
+        look = _dtype_of if options.ignore_layout() else _dtype_and_flags_of
     kind = look(x) if look else None
     if look is None or kind is None:
         return None
-    steps = [_call_of(step, backend, x) for step in plan.steps]
-    return _Repetition((kind,), _compose_steps(steps), partial(_dispatch_on_kind, look, failures=_FAILURES))
-
-
-def _call_of(step: Step, backend: Backend, x: Array) -> StepCall:
-    """Return the function of a step within a library, with its arguments."""
-    if backend.name == HOST and step.op == "astype":
-        return _host.caster(x.dtype, *step.args), ()
-    return getattr(step.module, step.op), step.args
+    calls = [
+        _host.caster(x.dtype, *step.args)
+        if backend.name == HOST and step.op == "astype"
+        else _bind(getattr(step.module, step.op), step.args)
+        for step in plan.steps
+    ]
+    return _Repetition((kind,), _chain(calls), partial(_dispatch_on_kind, look, failures=_FAILURES))
 
 
 def _find_between(x: Array, plan: Plan) -> _Repetition | None:
     """Return how the kind of an array gets to another library; None if the way depends on more."""
-    source, options = plan.conversion.source, plan.conversion.options
+    source, target, options = plan.conversion.source, plan.conversion.target, plan.conversion.options
     plain, pending, host = _find_unconditional(type(x), plan), source.plan_pending, source.fast_to_numpy(x)
-    look = None if source.name == HOST else source.fast_to_numpy
     shares = options == Options(writable=True)
-    choose: Callable[..., Convert] = partial(_dispatch_on_view, look, plain, pending, shares)
+    choose: Callable[..., Convert] = partial(_dispatch_on_view, source.fast_to_numpy, plain, pending, shares)
     kind: tuple[object, ...]
     convert: Convert | None
     if host is None:
@@ -225,8 +219,14 @@ def _find_between(x: Array, plan: Plan) -> _Repetition | None:
         convert = None if kind == (None,) else _compile_pending(plan)
     elif plain:
         kind, convert = (), plain
+    elif source.name == HOST and options._replace(device=None) == Options(requires_grad=True):
+        # `fast_from_numpy` takes any host array, and copies what cannot be shared.
+        kind, choose = (host.dtype,), partial(_dispatch_on_kind, _dtype_of)
+        convert = compose(target.fast_from_numpy, _decline_on_error(target.require_grad))
     else:
-        kind, convert = (host.dtype, host.flags.num), _compile_view(host, plan)
+        kind, convert = _dtype_and_flags_of(host), _compile_view(host, plan)
+        if source.name == HOST:
+            choose = _dispatch_on_own_view
     if source.autograd and (options.grad == "keep" or options.requires_grad):
         if source.plan_graph is None:
             return None
@@ -250,9 +250,9 @@ def _compile_pending(plan: Plan) -> Convert | None:
     Such a plan applies to any strides, because the pending operation makes new memory.
     """
     at = [step.op for step in plan.steps].index("to_numpy") + 1
-    own = [(_decline_on_error(getattr(step.module, step.op)), step.args) for step in plan.steps[:at]]
+    own = [_decline_on_error(_bind(getattr(step.module, step.op), step.args)) for step in plan.steps[:at]]
     then = _compile_on_host(plan.steps[at:], plan.conversion.target, native_dtype(plan.conversion.info.dtype))
-    return None if then is None else _compose_steps([*own, *then])
+    return None if then is None else _chain([*own, *then])
 
 
 def _compile_view(host: HostArray, plan: Plan) -> Convert | None:
@@ -270,41 +270,51 @@ def _compile_view(host: HostArray, plan: Plan) -> Convert | None:
     steps = [*first, *then]
     if not suit_any_view(steps, host, plan):
         return None
-    calls = _compile_on_host(steps, target, host.dtype)
-    return None if calls is None else _compose_steps(calls)
+    calls = _compile_on_host(steps, target, host.dtype, like=host)
+    return None if calls is None else _chain(calls)
 
 
-def _compile_on_host(steps: Sequence[Step], target: Backend, dtype: np.dtype[Any]) -> list[StepCall] | None:
-    """Return the functions of the steps that follow `to_numpy`, with their arguments.
+def _compile_on_host(
+    steps: Sequence[Step], target: Backend, dtype: np.dtype[Any], like: HostArray | None = None
+) -> list[Convert] | None:
+    """Return the functions of the steps that follow `to_numpy`.
 
-    `from_numpy` is replaced by `fast_from_numpy`, which also checks the view. A trial with one element finds
-    out if the target accepts the dtype. Return None if it does not.
+    `from_numpy` is replaced by `fast_from_numpy`, which also checks the view. A trial with two items finds
+    out if the target accepts the dtype. Return None if it does not. With `like`, all views have its flags.
     """
-    calls: list[StepCall] = []
+    calls: list[Convert] = []
+    last: Step | None = None
     for step in steps:
-        if step.op == "from_numpy":
-            if target.name != HOST:
-                take = (
-                    _decline_on_error(target.from_numpy)
-                    if target.assumes_immutable
-                    else target.fast_from_numpy
-                )
-                calls.append((take, ()))
-        elif step == Step(_host, "astype", step.args[:1], step.copy_reason) and calls[-1:] == [
-            (_host.check_cast, step.args)
-        ]:
-            calls[-1] = (_host.astype_checked, step.args)
-        else:
-            fn = getattr(step.module, step.op)
-            calls.append((_decline_on_error(fn) if step.module is target else fn, step.args))
+        if step.op == "from_numpy" and target.name == HOST:
+            continue
+        fn = _bind(getattr(step.module, step.op), step.args)
+        if step.op == "from_numpy" and not target.assumes_immutable:
+            fn = target.fast_from_numpy
+        elif step.module is target:
+            fn = _decline_on_error(fn)
+        elif _is_dense_copy(step) and last == Step(_host, "check_cast", step.args):
+            calls.pop()
+            fn = _bind(_host.astype_checked, step.args)
+        elif _is_dense_copy(step) and last is None and like is not None:
+            fn = _host.dense_copier(like, *step.args)
+        calls.append(fn)
+        last = step
     trial = _host.ones(dtype)
-    if _compose_steps(calls)(trial) is None:
+    if _chain(calls)(trial) is None:
         return None
-    made_by = [fn for fn, _ in calls[-2:]]
-    if target.fast_from_fresh and made_by in [[fn, target.fast_from_numpy] for fn in _COPYING]:
-        shorter = [*calls[:-1], (target.fast_from_fresh, ())]
-        return calls if _compose_steps(shorter)(trial) is None else shorter
+    copied = any(map(_is_dense_copy, steps[-2:-1]))
+    if target.fast_from_fresh and copied and calls[-1] is target.fast_from_numpy:
+        shorter = [*calls[:-1], target.fast_from_fresh]
+        return calls if _chain(shorter)(trial) is None else shorter
     return calls
+
+
+def _is_dense_copy(step: Step) -> bool:
+    """Return True for a copy or cast on the host that keeps the order of the axes.
+
+    Its result is a new array without gaps, which `fast_from_fresh` may take over.
+    """
+    return step.module is _host and (step.op, len(step.args)) in (("copy", 0), ("astype", 1))
 
 
 # -- by the kind of an array -------------------------------------------------------------------------
@@ -337,7 +347,7 @@ def _pair_kinds(
 
 
 def _dispatch_on_view(
-    look: Convert | None,
+    look: Convert,
     plain: Convert | None,
     pending: Convert | None,
     shares: bool,  # noqa: FBT001 -- `partial` gives it by position
@@ -348,8 +358,8 @@ def _dispatch_on_view(
 
     Parameters
     ----------
-    look : callable or None
-        Makes the view. None for host arrays, which are their own view.
+    look : callable
+        Makes the view.
     plain : callable or None
         Converts every array without a look at the kind, if the options change nothing.
     pending : callable or None
@@ -367,20 +377,32 @@ def _dispatch_on_view(
         return _try_in_order(plain, others) if pending else plain
 
     def convert(x: Array) -> Array | None:
-        host = look(x) if look else x
+        host = look(x)
         if host is None:
             return others(x)
-        flags = host.flags
-        if shares and flags.writeable:
+        if shares and host.flags.writeable:
             return host
-        # `flags.num` has all of NumPy's flags in one integer. A plan depends on no more of a view than its
-        # flags and dtype, because `suit_any_view` lets no other plan be cached.
-        known = find((host.dtype, flags.num, state()))
+        # A plan depends on no more of a view than this, because `suit_any_view` lets no other plan be cached.
+        known = find((host.dtype, host.flags.num, state()))
         try:
             y = None if known is None else known(host)
         except XBridgeError:  # a value would be lost: the plan finds it too, and names this array
             y = None
         return others(x) if y is None else y
+
+    return convert
+
+
+def _dispatch_on_own_view(kinds: Kinds, state: State) -> Convert:
+    """Return what `_dispatch_on_view` does for host arrays, which are their own views."""
+    find = kinds.get
+
+    def convert(host: HostArray) -> Array | None:
+        known = find((host.dtype, host.flags.num, state()))
+        try:
+            return None if known is None else known(host)
+        except XBridgeError:
+            return None
 
     return convert
 
@@ -427,13 +449,9 @@ def _dispatch_on_kind(
 # -- composition of functions ------------------------------------------------------------------------
 
 
-def _compose_steps(steps: list[StepCall]) -> Convert:
-    """Return one function that runs all steps in order, and declines as soon as one declines."""
-    return (
-        reduce(compose, [_bind_arguments(fn, args) if args else fn for fn, args in steps])
-        if steps
-        else unchanged
-    )
+def _chain(calls: list[Convert]) -> Convert:
+    """Return one function that makes all calls in order, and declines as soon as one declines."""
+    return reduce(compose, calls) if calls else unchanged
 
 
 def _try_in_order(first: Convert, other: Convert) -> Convert:
@@ -454,19 +472,22 @@ def compose(first: Convert, then: Convert) -> Convert:
     return convert
 
 
-def _decline_on_error(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _decline_on_error(fn: Convert) -> Convert:
     """Return the function of a step, which declines if the library raises."""
 
-    def step(*args: Any) -> Any:
+    def convert(x: Any) -> Any:
         try:
-            return fn(*args)
+            return fn(x)
         except FOREIGN_ERRORS:
             return None
 
-    return step
+    return convert
 
 
-def _bind_arguments(fn: Callable[..., Any], args: tuple[Any, ...]) -> Convert:
+def _bind(fn: Callable[..., Any], args: tuple[object, ...]) -> Convert:
+    """Return the function of a step, which takes no more than an array."""
+    if not args:
+        return fn
     if len(args) == 1:
         (arg,) = args
         return lambda x: fn(x, arg)
@@ -519,7 +540,7 @@ def repeat_align(
     xs: tuple[Array, ...], choice: TargetChoice, options: CallOptions
 ) -> tuple[Array, ...] | None:
     """Return the result of `align` by a cached call; None if it has to be planned."""
-    key = ("align", choice.name, tuple([type(x) for x in xs]), type(choice.like), *options)
+    key = options.key("align", choice.name, tuple([type(x) for x in xs]), type(choice.like))
     made: tuple[Array, ...] | None = lookup(key, options.copy)(xs, choice.like)
     return made
 
@@ -539,6 +560,7 @@ def record_align(
     ]
     if decline in converters:
         return
+    converters = [None if convert is unchanged else convert for convert in converters]
     look = near and near.backend.device_of
     at = sources.index(near) if near in sources else None
     others = [(i, x.backend) for i, x in enumerate(sources) if free and x.backend.name != name]
@@ -549,9 +571,10 @@ def record_align(
         for i, follows in could_decide:
             if follows(xs[i]):
                 return None
-        device = look(like if at is None else xs[at]) if look else CPU
-        if device is not CPU and device != CPU:
-            return None
+        if look:
+            device = look(like if at is None else xs[at])
+            if device is not CPU and device != CPU:
+                return None
         made = convert(xs)
         return None if made is None else tuple(made)
 
@@ -600,8 +623,10 @@ def _tree_converter(name: str, options: CallOptions, *, scalars: bool) -> Conver
             xs = items.values()
         elif cls is list:
             items = xs = tree.copy()
-        else:
+        elif cls in _NOT_ARRAYS:
             return None
+        else:  # the whole tree is one array
+            items = xs = (tree,)
         seen = [] if around is None else around
         seen += xs
         if len(seen) > MAX_SMALL_TREE:
@@ -621,7 +646,9 @@ def _tree_converter(name: str, options: CallOptions, *, scalars: bool) -> Conver
                 return None
         if cls is dict:
             return dict(zip(items, made))  # noqa: B905 -- as many as there are keys
-        return tuple(made) if cls is tuple else made
+        if cls is tuple:
+            return tuple(made)
+        return made if cls is list else made[0]
 
     return convert
 

@@ -13,9 +13,20 @@ from xbridge._host.memory import (
     caster,
     check_cast,
     copy,
+    dense_copier,
     ones,
 )
 
 name = "numpy"
 
-__all__ = ["as_readonly", "as_writable", "astype", "astype_checked", "caster", "check_cast", "copy", "ones"]
+__all__ = [
+    "as_readonly",
+    "as_writable",
+    "astype",
+    "astype_checked",
+    "caster",
+    "check_cast",
+    "copy",
+    "dense_copier",
+    "ones",
+]

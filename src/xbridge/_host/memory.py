@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from contextvars import Context
+from functools import partial
 from itertools import pairwise
 from types import ModuleType
 from typing import Any, Literal, TypeVar
@@ -116,6 +117,16 @@ def cast_silently(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"
         return _SILENT.copy().run(host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
     host = check_castable(host, dtype)
     return _call_silently(host, host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
+
+
+def dense_copier(like: HostArray, dtype: Any = None) -> Callable[[HostArray], HostArray]:
+    """Return what `copy` or `astype` does with arrays of the dtype and flags of `like`."""
+    if type(like) is not np.ndarray or not (like.flags.forc and like.dtype.isnative):
+        return copy if dtype is None else partial(astype, dtype=dtype)
+    if dtype is None:
+        return lambda host: host.copy("K") if host.nbytes < LARGE else copy(host)
+    cast = caster(like.dtype, dtype)
+    return lambda host: cast(host) if host.nbytes < LARGE else astype(host, dtype)
 
 
 def caster(source: np.dtype[Any], dtype: Any) -> Callable[[HostArray], HostArray]:

@@ -70,8 +70,15 @@ class CallOptions(NamedTuple):
         return self is PLAIN or all(map(is_, self, PLAIN))
 
     def key(self, verb: str, target: object, types: object, like: type | None = None) -> CallKey:
-        """Return the key by which a call with these options is cached."""
-        return CallKey(verb, target, types, like, self)
+        """Return the key by which a call with these options is cached.
+
+        At its end, the options that few functions have are left out if they are None, because each item of a
+        key takes 10 ns in each call.
+        """
+        given = tuple(self)
+        while len(given) > _COMMON and given[-1] is None:
+            given = given[:-1]
+        return CallKey(verb, target, types, like, given)
 
     def are_constant(self, target: object = None) -> bool:
         """Return True if the options and the target mean the same in each call, so the call may be cached."""
@@ -86,7 +93,10 @@ class CallOptions(NamedTuple):
 PLAIN = CallOptions()
 """The options if none was given."""
 
-NO_OTHERS = PLAIN[CallOptions._fields.index("copy") :]
+_COMMON = CallOptions._fields.index("requires_grad")
+"""The number of options that most functions have."""
+
+NO_OTHERS = PLAIN[CallOptions._fields.index("copy") : _COMMON]
 """The end of a key with a device and a dtype alone. Such a key stays right if an option is added."""
 
 

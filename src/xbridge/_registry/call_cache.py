@@ -43,11 +43,11 @@ class CallKey(tuple[object, ...]):
         The backend that is asked for.
     types : type or tuple
         The type of the argument, or those of all arguments.
-    like : type or None
-        The type of `like`, for a verb that takes it.
-    options : CallOptions
-        The options of the call, each an item of the key. None for ``"aligned"``, whose options are those of
-        the function.
+    like : type, optional
+        The type of `like`, for a verb that takes it. A verb that takes none has no such item in its key.
+    options : tuple
+        The options of the call, as `CallOptions.key` gives them, each an item of the key. None for
+        ``"aligned"``, whose options are those of the function.
     """
 
     __slots__ = ()
@@ -61,7 +61,8 @@ class CallKey(tuple[object, ...]):
         options: tuple[object, ...] = (),
     ) -> Self:
         """Make a key."""
-        return super().__new__(cls, (verb, target, types, like, *options))
+        near = () if like is None else (like,)
+        return super().__new__(cls, (verb, target, types, *near, *options))
 
 
 direct: dict[Any, dict[type, Convert]] = {HOST: {}}
@@ -102,21 +103,19 @@ def decline(*_: object) -> None:
 
 @traced_as(lambda *_: decline)
 def lookup(
-    key: tuple[object, ...],
-    copy: object,
-    requires_grad: object = None,
-    writable: object = None,
+    key: tuple[object, ...], copy: object = None, flag: object = None, other: object = None
 ) -> Callable[..., Any]:
     """Return the function that repeats a call, or one that declines.
 
-    The three flags are checked by identity, because 1 and `numpy.True_` equal True and have its hash. Such a
-    key would find the call of True, although these values are errors. A string or device in the key that
-    equals another one means the same, so nothing else has to be checked.
+    `copy`, and `flag` and `other` for `requires_grad` and `writable`, are checked by identity, because 1 and
+    `numpy.True_` equal True and have its hash. Such a key would find the call of True, although these values
+    are errors. A string or device in the key that equals another one means the same, so nothing else has to
+    be checked.
     """
     if (
         (copy is None or copy is True or copy is False)
-        and (requires_grad is None or requires_grad is True or requires_grad is False)
-        and (writable is None or writable is True or writable is False)
+        and (flag is None or flag is True or flag is False)
+        and (other is None or other is True or other is False)
     ):
         try:
             return cached.get(key, decline)

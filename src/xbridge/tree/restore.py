@@ -63,9 +63,9 @@ class Restore:
         name, device, kind = self.array_location(to)
         named = kind if dtype is True else None if dtype is False else dtype
         place = str(device)
-        made = lookup(("convert", name, type(result), None, place, named, *NO_OTHERS), None)(result)
+        made = lookup(("convert", name, type(result), place, named, *NO_OTHERS))(result)
         if made is None:
-            made = lookup(("tree", name, (), None, place, named, *NO_OTHERS), None)(result)
+            made = lookup(("tree", name, (), place, named, *NO_OTHERS))(result)
         if made is not None:
             return made
         options = CallOptions(device=place, dtype=named)

@@ -89,8 +89,7 @@ def to_backend(
         more, other = surplus()
     if not (more or other):
         kinds = NUMBERS if scalars else ()
-        key = ("tree", backend, kinds, None, device, dtype, copy, grad, None, None)
-        made = lookup(key, copy)(tree)
+        made = lookup(("tree", backend, kinds, device, dtype, copy, grad), copy)(tree)
         if made is not None:
             return made
     if more or other or tree is MISSING or backend is MISSING:
@@ -146,8 +145,8 @@ def to_numpy(
         more, other = surplus()
     if not (more or other):
         kinds = NUMBERS if scalars else ()
-        key = ("tree", HOST, kinds, None, None, dtype, copy, grad, None, writable)
-        made = lookup(key, copy, None, writable)(tree)
+        key = ("tree", HOST, kinds, None, dtype, copy, grad)
+        made = lookup(key if writable is None else (*key, None, writable), copy, writable)(tree)
         if made is not None:
             return made
     if more or other or tree is MISSING:

@@ -468,7 +468,9 @@ def plan_state() -> object:
         return None
     if _is_recording():  # it compares the lines of two runs, so no call is repeated in other lines
         return object()
-    return _default_dtype(), _is_inference_mode(), _python_dispatch._is_in_torch_dispatch_mode
+    if _is_inference_mode() or _python_dispatch._is_in_torch_dispatch_mode:
+        return _default_dtype(), _is_inference_mode(), _python_dispatch._is_in_torch_dispatch_mode
+    return _default_dtype()  # the usual state is no tuple, which takes time to make and to hash
 
 
 def plan_kind(x: torch.Tensor, /) -> object:
@@ -520,18 +522,22 @@ def rule(call: Call, /) -> DerivableFunction:
     return rule_of(call)
 
 
-@_bypass_subclass
 def follows(x: torch.Tensor, /) -> bool:
-    if _is_traced():
-        return True
-    if x.requires_grad and torch.is_grad_enabled():
-        return True
+    return _is_traced() or (_is_followed if type(x) in fast_types else _is_subclass_followed)(x)
+
+
+def _is_followed(x: torch.Tensor) -> bool:
+    """Return True if autograd, a transform or a mode takes part in the operations on a tensor."""
     return (
-        _is_wrapped(x)
+        (x.requires_grad and torch.is_grad_enabled())
+        or _is_wrapped(x)
         or forward_ad._current_level >= 0
         or _python_dispatch._is_in_torch_dispatch_mode
         or x.is_meta
     )
+
+
+_is_subclass_followed = _bypass_subclass(_is_followed)
 
 
 def run(rule: DerivableFunction, xs: list[torch.Tensor], /) -> Sequence[torch.Tensor]:
