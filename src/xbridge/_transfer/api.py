@@ -367,7 +367,7 @@ def _prefetch_batches(
             yield given.pop()
             _refuse_in_forked_child(process, "convert batches ahead", "prefetch")
             wait = mark and mark(place)  # by now the program has queued all its work with this batch
-    except GeneratorExit:  # before an error of the module, whose names the interpreter may have cleared at the exit
+    except GeneratorExit:  # first, because at the exit the names of this module may have been cleared
         raise
     except XBridgeError as error:
         shorten(error)
