@@ -7,6 +7,7 @@ with its work, so that none is left at a fork or at the exit of the program.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -349,6 +350,7 @@ def _prefetch_batches(
     queue: deque[Future[list[Any]]] = deque()
     workers: list[Worker] = []
     mark = target.queue_mark if place != CPU else None
+    is_finalizing = sys.is_finalizing  # a local name, which the interpreter does not clear
 
     def ask(wait: Callable[[], object] | None = None) -> None:
         queue.append(workers[-1].submit(convert_loaded, workers[0].submit(loading.run, load), wait))
@@ -365,6 +367,8 @@ def _prefetch_batches(
             yield given.pop()
             _refuse_in_forked_child(process, "convert batches ahead", "prefetch")
             wait = mark and mark(place)  # by now the program has queued all its work with this batch
+    except GeneratorExit:  # first, because at the exit the names of this module may have been cleared
+        raise
     except XBridgeError as error:
         shorten(error)
         raise
@@ -372,7 +376,8 @@ def _prefetch_batches(
         waits = False  # the program is to end
         raise
     finally:
-        if process == getpid():  # the threads of a parent are not here
+        # The threads of a parent are not here, and at the exit all threads have been ended.
+        if not is_finalizing() and process == getpid():
             # A garbage collection in another thread may close the loop, also in one of the workers.
             end_workers(workers, wait=waits and get_ident() == home)
 
