@@ -108,7 +108,6 @@ FAULTS: Faults = {
         "the check returns something": {"check_call": lambda name: True},
     },
     "test_modes_are_compared": {
-        "modes cannot be a key": {"modes": list},
         "modes are new in each call": {"modes": object},
     },
     "test_only_what_a_graph_holds_is_followed": {
