@@ -50,6 +50,15 @@ def product(calls: list[int]) -> Any:
     return aligned(backend="numpy", signature="(),()->()", vjp=back, jvp=_tangent)(f)
 
 
+def test_aligned__batch_in_compiled_code_is_a_loop() -> None:
+    """A function without a signature is one call in the program, for any number of examples."""
+    f = aligned(backend="numpy", result=np.empty_like, vjp=lambda g, y, x: 2 * x * g)(lambda x: x * x)
+    square = jax.vmap(f)
+    for run in (square, jax.grad(lambda x: square(x).sum()), jax.vmap(jax.grad(lambda x: f(x).sum()))):
+        short, long = (str(jax.make_jaxpr(run)(jnp.ones((n, 2)))).count("xbridge_") for n in (2, 9))
+        assert short == long > 0
+
+
 def pure(a: Any, b: Any) -> Any:
     return a * a * b
 

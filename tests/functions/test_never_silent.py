@@ -123,6 +123,15 @@ def test_aligned__vjp_returns_one_gradient_for_each_argument(found: Any) -> None
     refused(kind, lambda: torch.autograd.grad(product(x, x).sum(), x))
 
 
+def test_aligned__vjp_with_a_vjp_returns_the_gradient_itself() -> None:
+    """Its own vjp gets the gradient of one argument itself, whose first row could be taken for it."""
+    second = lambda c, o, g, y, x: (c[0] * np.cos(x), np.zeros_like(y), c[0] * g)  # noqa: E731
+    back = aligned(backend="numpy", vjp=second)(lambda g, y, x: (g * np.cos(x),))
+    x = leaf()
+    f = sine(vjp=back)
+    refused(OptionError, lambda: torch.autograd.grad(f(x).sum(), x), "a tuple of one gradient")
+
+
 @pytest.mark.parametrize(
     "jvp",
     [lambda t, y, x: t[0][:2], lambda t, y, x: (t[0], t[0]), lambda t, y, x: t[0] * 1j],

@@ -747,6 +747,58 @@ def test_aligned__is_traced_on_the_device_where_it_computes() -> None:
     assert seen == ["meta"]
 
 
+def test_aligned__runs_in_the_autocast_of_the_call() -> None:
+    """A value and its derivatives have the autocast of the call; compiled code has that of its trace."""
+    weight = torch.nn.Parameter(torch.arange(6.0).reshape(3, 2))
+
+    def f(x: Any) -> Any:
+        y = x @ weight
+        return y.float() * (2 if y.dtype == torch.bfloat16 else 1)
+
+    aligned_f, x = in_torch(f), array(np.arange(3, dtype="float32"))
+    compiled = [jax.jit(aligned_f), jax.jit(jax.grad(lambda x: aligned_f(x).sum()))]
+    value, slope = [10, 13], [1, 5, 9]
+
+    def eager() -> Any:
+        gradient = jax.grad(lambda x: aligned_f(x).sum())(x)
+        return np.concatenate([*jax.jvp(aligned_f, (x,), (x,)), gradient])
+
+    def in_jit() -> Any:
+        return np.concatenate([run(x) for run in compiled])
+
+    with torch.autocast("cpu", torch.bfloat16):
+        same(eager(), 2 * np.concatenate([value, value, slope]))
+        same(in_jit(), 2 * np.concatenate([value, slope]))
+        pull = jax.vjp(aligned_f, x)[1]
+    same(pull(jax.numpy.ones(2, "float32"))[0], 2 * np.array(slope))
+    same(in_jit(), 2 * np.concatenate([value, slope]))
+    same(eager(), np.concatenate([value, value, slope]))
+    with torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", enabled=False):
+        same(eager(), np.concatenate([value, value, slope]))
+
+
+def test_aligned__leaves_no_cast_in_the_cache_of_autocast() -> None:
+    """Torch caches casts of weights. Those of a trace have no values, and those of a batch belong to it."""
+    linear, x = torch.nn.Linear(4, 4), array(np.ones(4, "float32"))
+    with torch.autocast("cpu", torch.bfloat16):
+        f = in_torch(lambda x: linear(x).float())
+        found = [jax.jit(f)(x), jax.vmap(f)(x[None])[0], jax.jvp(f, (x,), (x,))[0], f(x)]
+        expected = linear(torch.ones(4)).float()
+    for y in found:
+        np.testing.assert_allclose(y, host(expected), rtol=1e-2)
+
+
+def test_aligned__describes_results_in_the_default_dtype_of_the_call() -> None:
+    f, x = in_torch(lambda x: x.sum() * torch.ones(2)), array(np.ones(3, "float32"))
+    for name in ("float32", "float64", "float32"):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(getattr(torch, name))
+        try:
+            assert {jax.jit(lambda x: -f(x))(x).dtype.name, jax.jvp(f, (x,), (x,))[0].dtype.name} == {name}
+        finally:
+            torch.set_default_dtype(before)
+
+
 def test_aligned__has_tangents_in_several_threads() -> None:
     f, x, wrong = in_torch(lambda x: x * torch.sin(x)), array(), []
 
@@ -793,6 +845,7 @@ def test_aligned__has_the_gradients_of_a_mesh() -> None:
     """
     program = """
         import os
+        from itertools import permutations
 
         os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
         import jax, numpy as np, torch
@@ -843,12 +896,30 @@ def test_aligned__has_the_gradients_of_a_mesh() -> None:
             yield jax.pmap(lambda x: jax.jvp(f, (x,), (x,))[1])(x.reshape(4, 2))
             yield jax.jit(jax.grad(lambda x: f(x).sum()))(jax.device_put(x, NamedSharding(mesh, P("i"))))
 
+        # The threads of the devices have the autocast of the caller.
+        linear = torch.nn.Linear(2, 2)
+        with torch.autocast("cpu", torch.bfloat16):
+            cast = linear(torch.ones(4, 2)).float().detach().numpy()
+            mapped = aligned(backend="torch")(lambda x: linear(x).float())
+            np.testing.assert_array_equal(jax.pmap(mapped)(jnp.ones((4, 2))), cast)
+
         there = jax.device_put(x, jax.devices()[2])
         host = aligned(backend="torch", device="cpu")(torch.sin)
         for f in (functions[1], host):
             both = jax.value_and_grad(lambda x: f(x).sum())(there)
             for found in (*both, *jax.jvp(f, (there,), (there,)), jax.vmap(f)(there)):
                 assert found.devices() == there.devices()
+
+        places = [there, jax.device_put(x, jax.devices()[1]), jax.device_put(x, NamedSharding(mesh, P("i")))]
+        product = aligned(backend="torch", device="cpu")(lambda a, b: (torch.sin(a) * b).sum())
+        for a, b in permutations([*places, x], 2):
+            made = jax.grad(product, (0, 1))(a, b)
+            second = jax.grad(lambda a: jax.grad(product, 1)(a, b).sum())(a)
+            assert [y.devices() for y in (*made, second)] == [y.devices() for y in (a, b, a)]
+            np.testing.assert_allclose(made, (np.cos(a) * b, np.sin(a)), rtol=1e-5)
+            np.testing.assert_allclose(second, np.cos(a), rtol=1e-5)
+            curve = jax.hessian(lambda a: product(a, b))(a)
+            np.testing.assert_allclose(curve, np.diag(-np.sin(a) * b), rtol=1e-5)
 
         for f in functions:
             for ours, theirs in zip(ways(f), ways(pure), strict=True):

@@ -107,6 +107,9 @@ FAULTS: Faults = {
         "no function may be called": {"check_call": refused},
         "the check returns something": {"check_call": lambda name: True},
     },
+    "test_modes_are_compared": {
+        "modes are new in each call": {"modes": object},
+    },
     "test_only_what_a_graph_holds_is_followed": {
         "everything is followed": {"follows": lambda x: True},
         "nothing is followed": {"follows": lambda x: False},

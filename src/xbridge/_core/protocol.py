@@ -565,6 +565,14 @@ class Backend(Protocol):
         """`check_call(name)`: raise if a function of the library cannot run in this thread now."""
 
     @property
+    def modes(self) -> Callable[[], object] | None:
+        """`modes()`: the modes of this thread that change what a function of the library returns.
+
+        The result is hashable. It is the `modes` of the call that `rule` gets, whose function runs in these
+        modes wherever it runs.
+        """
+
+    @property
     def follows(self) -> Callable[[Array], bool] | None:
         """`follows(x)`: True if a graph, a transform or a compiler follows an array."""
 

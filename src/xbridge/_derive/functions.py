@@ -43,6 +43,8 @@ if TYPE_CHECKING:
         declared: TreeDef
         """The form of the result, if the call was unpickled from compiled code of another process."""
         numbers: tuple[Any, ...]
+        modes: Any
+        """What `modes` of the backend returned when the call was made."""
         vjp: UserDerivative | None
         jvp: UserDerivative | None
         signature: Signature | None

@@ -273,8 +273,11 @@ class _Vjp(_Derivative):
             return _difference_columns(self.base, self.fn, self.ins, self.outs, seeds, inputs)
         found = self.result(xs)
         count = len(self.arguments) - 1
-        if count == 1 and not (isinstance(found, tuple) and len(found) == 1):
-            found = (found,)
+        if count == 1:
+            if not (isinstance(found, tuple) and len(found) == 1):
+                found = (found,)
+            elif any(self.functions.values()):  # they get the gradient itself, which may look like a tuple
+                raise self._wrong_result_error("it has a derivative, and returned a tuple of one gradient")
         if found is None:
             found = (None,) * count
         if not isinstance(found, (tuple, list)) or len(found) != count:

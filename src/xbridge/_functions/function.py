@@ -109,7 +109,8 @@ class Function:
     ) -> DerivableFunction:
         """Return the rule of the function for calls of a form, whose results go to the library `caller`."""
         exact = tuple([(type(n), n.hex() if type(n) is float else n) for n in numbers])
-        key = (library, caller, device, form, exact)
+        modes = current_modes(get(library))
+        key = (library, caller, device, form, exact, modes)
         try:
             found = self.rules.get(key)
         except TypeError as error:
@@ -119,7 +120,7 @@ class Function:
                 "a tuple or a frozenset instead, or an array",
             ) from error
         return found or get_or_make(
-            self.rules, key, lambda: Call(self, (library, caller), form, numbers, device).rule()
+            self.rules, key, lambda: Call(self, (library, caller), form, numbers, device, modes).rule()
         )
 
 
@@ -133,12 +134,13 @@ class Call:
         form: TreeDef,
         numbers: tuple[Any, ...],
         device: Device | None,
+        modes: object,
     ) -> None:
         self.name, self.fn, self.narrowing = function.name, function.fn, function.narrowing
         self.library, self.caller = libraries
         self.declared: TreeDef = None
         self.vjp, self.jvp, self.signature, self.result = function.given
-        self.form, self.numbers = form, numbers
+        self.form, self.numbers, self.modes = form, numbers, modes
         self._rule: DerivableFunction | None = None
         self._device = device
         self._options = CallOptions(device=device, copy=function.options.copy)
@@ -270,6 +272,11 @@ def _copy_held(ys: Sequence[HostArray]) -> list[HostArray]:
         for i in range(len(ys))
     ]
     return [y.copy() if kept and y.flags.writeable else y for y, kept in zip(ys, held, strict=True)]
+
+
+def current_modes(library: Backend) -> object:
+    """Return the modes of this thread in which a function of a library would run."""
+    return None if library.modes is None else library.modes()
 
 
 def could_write(library: Backend, kinds: Iterable[type] | None = None) -> bool:

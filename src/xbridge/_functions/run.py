@@ -28,6 +28,7 @@ from xbridge._functions.explain import CallPlan
 from xbridge._functions.flatten import LEAVES, flatten, without_objects
 from xbridge._functions.function import (
     could_write,
+    current_modes,
     latest_form,
     latest_traceable,
     missing_dtype_error,
@@ -319,6 +320,8 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
     choice = TargetChoice(library.name if function.like is None else function.backend, function.like)
     xs = tuple([source.array for source in inputs])
     isolated = _is_isolated(function, library, map(type, xs))
+    restore = Restore(tuple(map(verbs.array_location, sources)), at)
+    restore.array_location()  # which raises before an array is copied in vain
     try:
         made = None if isolated else repeat_align(xs, choice, function.options)
         made = made or verbs.align_sources(
@@ -334,8 +337,6 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
         if better is None:
             raise
         raise better from error
-    restore = Restore(tuple(map(verbs.array_location, sources)), at)
-    restore.array_location()
     if library.name == HOST:
         made = tuple(y if y is x else protect_host(y, x) for x, y in zip(arrays, made, strict=True))
     _cache_call(function, read)
@@ -496,7 +497,7 @@ class _CachedCall:
             return None
         assert caller.run is not None  # noqa: S101 -- it comes with `follows`
         rule = self._rule()
-        if rule is None:
+        if rule is None or rule.call.modes != current_modes(self._library):
             rule = function.rule(self._library.name, caller.name, self._form, (), None)
             self._rule = ref(rule)  # weak, because the rule has the function, which this call must not keep
         ys = caller.run(rule, list(xs))

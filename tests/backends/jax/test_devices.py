@@ -308,6 +308,9 @@ def test_aligned__cannot_restore_to_several_devices() -> None:
     said = refusal(lambda: double(split))
     assert said.startswith("cannot restore a result to argument 0: it is on several devices; try")
     assert calls == []  # it is not said when the work is done
+    with xbridge.record() as log:
+        refusal(lambda: double(split))
+    assert not log.rows  # no array was converted in vain
     (x, y), restore = xbridge.align_back(split, a, backend="numpy", device="cpu")
     assert restore(x + y, to=1).tolist() == (2 * a).tolist()
     print("done")

@@ -394,7 +394,17 @@ def _transpose(
     ]
     back = rule.derive("vjp", ins, outs, form)
     made = _bind(call_p, *map(conj, seeds), *kept, rule=back)
-    return [*map(conj, made), *[None] * len(kept)]
+    made = [_place_like(conj(y), x) for y, x in zip(made, select(ins, kept[-len(ins) :]), strict=True)]
+    return [*made, *[None] * len(kept)]
+
+
+def _place_like(y: Any, x: Any) -> Any:
+    """Return a gradient on the devices of its argument, if it is computed now and for one example."""
+    here, there = _find_numbers(y), _find_numbers(x)
+    if here is None or there is None or not here.shape == there.shape == y.shape:
+        return y
+    place = getattr(there, "sharding", None)
+    return y if place in (None, here.sharding) else jax.device_put(y, place)
 
 
 ad.primitive_transposes[tangent_p] = _transpose
@@ -451,17 +461,17 @@ def _run_one_example(rule: DerivableFunction, forms: list[TreeDef], *xs: Any) ->
 
 def _run_each(run: Any, xs: Arrays, size: int, kept: Arrays) -> Any:
     """Run a call for each example: now if `kept` has numbers, and else in a loop of the compiled program."""
-    if size and all(map(_has_numbers, kept)):
+    if size and not any(_find_numbers(x) is None for x in kept):
         rows = [run(*[x[i] for x in xs]) for i in range(size)]
         return [jnp.stack(ys) for ys in zip(*rows, strict=True)]
     return jax.lax.map(lambda one: run(*one), tuple(xs))
 
 
-def _has_numbers(x: Any) -> bool:
-    """Return True if an array, or what a tracer of a derivative or a batch stands for, is computed."""
+def _find_numbers(x: Any) -> Any:
+    """Return an array, or the one that a tracer of a derivative or a batch stands for, if it is computed."""
     while isinstance(x, _Tracer):
         x = getattr(x, "primal", getattr(x, "val", None))
-    return x is not None
+    return x if isinstance(x, (jax.Array, np.ndarray)) else None  # JAX's variables are values of tracers too
 
 
 def _align_batch_axes(xs: Arrays, size: int, cores: Sequence[int]) -> list[Any]:

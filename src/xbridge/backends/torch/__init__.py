@@ -38,6 +38,7 @@ from xbridge.backends.torch._pinned import release_buffers as release_buffers
 from xbridge.backends.torch._small import DECLINED
 from xbridge.backends.torch._small import fast_from_device as fast_from_device
 from xbridge.backends.torch._small import fast_to_device as fast_to_device
+from xbridge.backends.torch._threads import modes as modes
 from xbridge.backends.torch._threads import queue_mark as queue_mark
 from xbridge.backends.torch._threads import thread_context as thread_context
 from xbridge.backends.torch._threads import threaded as threaded

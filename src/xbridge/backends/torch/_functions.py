@@ -6,6 +6,7 @@ graph of a run is recorded where possible, so that a vjp needs no second run.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,6 +49,7 @@ from xbridge.backends.torch._purity import (
     random_error,
     shared_flags,
 )
+from xbridge.backends.torch._threads import enter_autocast
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
 
 if TYPE_CHECKING:
@@ -69,9 +71,12 @@ def rule_of(call: Call) -> DerivableFunction:
     """Make the derivable function for a call."""
     refuse_user_derivative(call)
 
+    autocast = dict(call.modes[1])
+
     def flat(*xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = call.unflatten(call.form, xs)
-        with mark_inside():
+        casts = autocast or torch._C._is_any_autocast_enabled()
+        with enter_autocast(autocast) if casts else nullcontext(), mark_inside():
             result = call.fn(*args, **kwargs)
         ys = rule.keep_order(call.read_result(result, xs))
         # `as_tensor` moves a tensor to the default device, if one is set.

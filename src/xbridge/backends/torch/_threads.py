@@ -8,8 +8,8 @@ does not wait for the computation of the arrays of an earlier conversion.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -77,8 +77,7 @@ def thread_context() -> Callable[[], None]:
     """Return a function that gives another thread the modes, devices and streams of this one."""
     recording, mine = torch.is_grad_enabled(), _current_streams()
     default, inference = torch.get_default_device(), torch.is_inference_mode_enabled()
-    kinds = [kind for kind in ("cpu", *accelerators()) if torch.amp.is_autocast_available(kind)]
-    autocast = {kind: torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)}
+    autocast = autocast_dtypes()
     numbers = {api: api.current_device() for api in map(streams_of, mine)}
 
     def apply() -> None:
@@ -99,6 +98,33 @@ def thread_context() -> Callable[[], None]:
             api.set_device(number)
 
     return apply
+
+
+def autocast_dtypes() -> dict[str, torch.dtype]:
+    """Return the dtype of autocast for each kind of device where it is on."""
+    kinds = [kind for kind in ("cpu", *accelerators()) if torch.amp.is_autocast_available(kind)]
+    return {kind: torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)}
+
+
+def modes() -> object:
+    """Return the default dtype, and the dtypes of autocast if it is on."""
+    autocast = tuple(autocast_dtypes().items()) if torch._C._is_any_autocast_enabled() else ()
+    return torch.get_default_dtype(), autocast
+
+
+@contextmanager
+def enter_autocast(dtypes: dict[str, torch.dtype]) -> Iterator[None]:
+    """Turn autocast on for these kinds of devices, and off for all others.
+
+    It casts weights anew, because the cache of the thread may have, or get, casts that belong to a transform
+    or have no values.
+    """
+    with ExitStack() as stack:
+        for kind in {*autocast_dtypes(), *dtypes}:
+            stack.enter_context(
+                torch.autocast(kind, dtypes.get(kind), enabled=kind in dtypes, cache_enabled=False)
+            )
+        yield
 
 
 def streams_of(place: torch.device) -> Any:

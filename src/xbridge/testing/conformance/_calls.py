@@ -36,6 +36,8 @@ class PlainCall:
         self.declared: TreeDef = ARRAY
         self.form: TreeDef = ("tuple", ("tuple", ARRAY), ("dict", (), ()))
         self.numbers: tuple[Any, ...] = ()
+        modes = get(library).modes
+        self.modes = None if modes is None else modes()
         self.vjp, self.jvp = vjp and UserDerivative(vjp), jvp and UserDerivative(jvp)
         self.signature, self.result, self.device = signature, None, None
 

@@ -118,6 +118,13 @@ def test_a_function_may_be_called_outside_of_callbacks(backend: str) -> None:
     assert check("f") is None, "it raises, or returns nothing"
 
 
+def test_modes_are_compared(backend: str) -> None:
+    modes = get(backend).modes
+    if modes is None:
+        pytest.skip("its functions are the same in every thread")
+    assert {modes()} == {modes()}
+
+
 @for_own_arrays
 def test_only_what_a_graph_holds_is_followed(backend: str, sample: Sample) -> None:
     follows = get(backend).follows
