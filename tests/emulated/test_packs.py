@@ -6,16 +6,18 @@ import gc
 import os
 import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 from emulated.engine import SIZES, use_sizes, use_small_buffers, watch_packs
-from emulated.there import DEVICE, KIND, PACES, api, paced
+from emulated.there import DEVICE, KIND, PACES, RUSHED, api, paced
 
 import xbridge
 import xbridge.tree
+from xbridge._registry import registry
 from xbridge._registry.registry import get
 from xbridge._transfer import queued
 from xbridge.backends.torch import _packs, _pinned
@@ -288,30 +290,78 @@ def test_release_buffers__frees_unused_buffers() -> None:
     assert equal(xbridge.tree.to_numpy(tensors()), arrays())
 
 
-@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
-def test_release_buffers__leaves_transfers_alone(pace: float | None) -> None:
-    """Transfers that are under way, with a thread or without, arrive whole while buffers are freed."""
-    ended = threading.Event()
+def test_release_buffers__returns_memory_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's own cache of pinned memory is emptied when the buffers are gone."""
+    assert equal(xbridge.tree.to_numpy(tensors()), arrays())
+    (pinned,) = _pinned.buffers_of(PLACE)._free
+    kept, seen = weakref.ref(pinned.buffer), []
+    del pinned
+    monkeypatch.setattr(torch._C, "_host_emptyCache", lambda: seen.append(kept()), raising=False)
+    xbridge.release_buffers()
+    assert seen == [None]
 
-    def release() -> None:
-        while not ended.is_set():
+
+def test_release_buffers__frees_the_rest_if_a_device_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the device that failed. Its other buffers and those of other backends are free then."""
+
+    def fail(event: object) -> None:
+        raise RuntimeError("an illegal address\nand its trace")
+
+    assert equal(xbridge.tree.to_numpy(tensors()), arrays())
+    buffers = _pinned.buffers_of(PLACE)
+    lent = [buffers.lend() for _ in range(3)]
+    for pinned in lent[1:]:
+        buffers.take_back(pinned)
+    buffers.give_back(lent[0])
+    freed: list[int] = []
+    known = [partial(freed.append, 1), *registry.release_functions, partial(freed.append, 2)]
+    monkeypatch.setattr(registry, "release_functions", dict.fromkeys(known))
+    with monkeypatch.context() as patch:
+        patch.setattr(api.Event, "synchronize", fail)
+        with pytest.raises(xbridge.DeviceError) as failure:
             xbridge.release_buffers()
+    assert str(failure.value) == (
+        f"cannot free all buffers of {DEVICE}: the device failed with RuntimeError: an illegal address; "
+        "try a new process"
+    )
+    assert freed == [2, 1]
+    assert not buffers._free
+    assert not buffers._unawaited
+    xbridge.release_buffers()
 
-    releasing = threading.Thread(target=release)
+
+INTERRUPTED: dict[str, tuple[int, Callable[[], object]]] = {
+    "a batch": (1 << 20, lambda: xbridge.tree.to_numpy(tensors())),
+    "tensors": (1 << 20, lambda: xbridge.tree.to_backend(tensors(), "torch", device="cpu")),
+    "a handle": (1, lambda: xbridge.transfer(tensors(), "numpy")),
+    "a large array": (1, lambda: xbridge.to_numpy(tensors()[0])),
+}
+
+
+@pytest.mark.parametrize("pace", RUSHED.values(), ids=RUSHED)
+@pytest.mark.parametrize(("least", "call"), INTERRUPTED.values(), ids=INTERRUPTED)
+def test_queue_copy__interrupt_leaves_no_buffer_in_use(
+    least: int, call: Callable[[], object], pace: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A buffer into which a copy is under way when Ctrl-C comes is not filled again before that is done."""
+    use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=3, least=least, fused=1 << 20))
+    copy, given = torch.Tensor.copy_, [a + 7 for a in arrays()]
+
+    def interrupted(goal: torch.Tensor, *args: Any, **options: Any) -> None:
+        copy(goal, *args, **options)
+        if options.get("non_blocking"):
+            raise KeyboardInterrupt
+
     with paced(pace):
-        releasing.start()
-        try:
-            for _ in range(3):
-                back = xbridge.transfer(tensors(40), "numpy")
-                waiting = [xbridge.transfer(tensors(), "numpy") for _ in range(2)]
-                there = xbridge.tree.to_backend(arrays(40), "torch", device=KIND)
-                xbridge.release_buffers()
-                assert equal(there, arrays(40))
-                assert equal(back.result(), arrays(40))
-                assert all(equal(each.result(), arrays()) for each in waiting)
-        finally:
-            ended.set()
-            releasing.join()
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "copy_", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                call()
+        if least > 1:  # the next user has the same buffer and stream
+            there = xbridge.tree.to_backend(given, "torch", device=KIND)
+        else:
+            there = [xbridge.to_backend(a, "torch", device=KIND) for a in given]
+        assert equal(there, given)
 
 
 def test_queue_mark__waits_for_queued_work() -> None:

@@ -31,7 +31,14 @@ from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import HostArray, c_strides
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch._bare import bare_keys, is_open
-from xbridge.backends.torch._pinned import ITEMS, PinnedBuffer, PinnedBuffers, buffers_of, sizes
+from xbridge.backends.torch._pinned import (
+    ITEMS,
+    PinnedBuffer,
+    PinnedBuffers,
+    buffers_of,
+    queue_copy,
+    sizes,
+)
 from xbridge.backends.torch._threads import worker_stream
 from xbridge.errors import DeviceError
 
@@ -411,8 +418,7 @@ def _queue_send(
         goal = pinned.host[part.start : part.stop].view(part.dtype)
         np.concatenate(part.filled, axis=None, out=goal)
     there = torch.empty(stop, dtype=torch.uint8, device=place)
-    there.copy_(pinned.buffer[:stop], non_blocking=True)
-    pinned.event.record(stream)
+    queue_copy(there, pinned.buffer[:stop], pinned.event, stream)
     return lambda: chain.from_iterable([_split_tensor(there, part) for part in parts])
 
 
@@ -437,8 +443,7 @@ def _queue_fetch(
     """Queue the copy of a pack on the current stream, into a buffer of the host."""
     with torch.inference_mode():
         there = _gather(parts, place)
-        pinned.buffer[: len(there)].copy_(there, non_blocking=True)
-        pinned.event.record(stream)
+        queue_copy(pinned.buffer[: len(there)], there, pinned.event, stream)
     return partial(_unpack_on_host, parts, pinned)
 
 
@@ -450,8 +455,7 @@ def _queue_fetch_aside(
         there = _gather(parts, place)
         pinned.stream.wait_event(buffers.api.current_stream(place).record_event())
         with buffers.api.stream(pinned.stream):
-            pinned.buffer[: len(there)].copy_(there, non_blocking=True)
-            pinned.event.record(pinned.stream)
+            queue_copy(pinned.buffer[: len(there)], there, pinned.event, pinned.stream)
         there.record_stream(pinned.stream)
     return partial(_unpack_on_host, parts, pinned)
 

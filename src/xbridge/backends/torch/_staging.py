@@ -26,7 +26,7 @@ import torch
 from xbridge._core.locks import lock
 from xbridge._core.protocol import HostArray
 from xbridge._host.memory import fill
-from xbridge.backends.torch._pinned import ITEMS, Half, PinnedBuffer, PinnedBuffers
+from xbridge.backends.torch._pinned import ITEMS, Half, PinnedBuffer, PinnedBuffers, queue_copy
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -176,8 +176,7 @@ def _send(
         size = len(there)
         half.event.synchronize()  # the copy out of this half
         put(half.host[:size].view(dtype).reshape(host.shape), host)
-        there.copy_(half.buffer[:size], non_blocking=True)
-        half.event.record(pinned.stream)
+        queue_copy(there, half.buffer[:size], half.event, pinned.stream)
 
 
 def _fetch(left: Iterator[Piece], pinned: PinnedBuffer) -> None:
@@ -187,8 +186,7 @@ def _fetch(left: Iterator[Piece], pinned: PinnedBuffer) -> None:
     def ask() -> tuple[HostArray, Half] | None:
         for host, there in left:
             half = next(halves)
-            half.buffer[: len(host)].copy_(there, non_blocking=True)
-            half.event.record(pinned.stream)
+            queue_copy(half.buffer[: len(host)], there, half.event, pinned.stream)
             return host, half
         return None
 
