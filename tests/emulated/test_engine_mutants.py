@@ -326,7 +326,8 @@ MISTAKES: dict[str, Plant] = {
     "half a buffer is used twice at a time": instead(
         _staging, "cycle", lambda real, halves: real(halves[:1])
     ),
-    "a copy of half a buffer is marked before it is queued": marked_early(_staging),
+    "a copy out of half a buffer is not marked": left_out(api.Event, "record", "_send"),
+    "a copy into half a buffer is not marked": left_out(api.Event, "record", "_fetch.<locals>.ask"),
     "a copy of a pack of arrays is marked before it is queued": marked_early(_packs),
     "a copy of a pack of tensors is marked before it is queued": marked_early(_transfer),
     "a buffer is given back with work under way": instead(_pinned.PinnedBuffers, "give_back", passed),

@@ -106,13 +106,15 @@ class PinnedBuffer(NamedTuple):
     """The event for copies of the whole buffer, which is that of the first half."""
 
     def wait(self) -> None:
-        """Wait until no copy uses the buffer."""
-        for half in self.halves:
-            half.event.synchronize()
+        """Wait until no copy uses the buffer, even if Ctrl-C comes meanwhile or came after a copy."""
+        try:
+            self.stream.synchronize()  # all copies of halves
+        finally:
+            self.event.synchronize()  # a copy of the whole buffer, on whatever stream
 
 
 def queue_copy(goal: torch.Tensor, source: torch.Tensor, event: Any, stream: Any) -> None:
-    """Queue a copy between a buffer and a device on the current stream, and record its event.
+    """Queue a copy between a whole buffer and a device on the current stream, and record its event.
 
     The event is recorded even if Ctrl-C interrupts this thread between the two. Otherwise the next user of
     the buffer would not wait for the copy.
