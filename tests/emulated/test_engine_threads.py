@@ -153,7 +153,7 @@ def test_ends__names_each_library_on_a_device(monkeypatch: pytest.MonkeyPatch) -
         """Its library, as far as it is asked."""
 
         host_only = False
-        array_info = staticmethod(lambda x: backend.array_info(x.values))
+        device_of = staticmethod(lambda x: backend.device_of(x.values))
 
     monkeypatch.setattr(backend, "threaded", watched)
     monkeypatch.setattr(

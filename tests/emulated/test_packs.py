@@ -23,7 +23,7 @@ from xbridge._transfer import queued
 from xbridge.backends.torch import _packs, _pinned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 PLACE = torch.device(DEVICE)
 
@@ -39,6 +39,16 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread can be started by mistake."""
     monkeypatch.setattr("xbridge._transfer.api.start_thread", None)
+
+
+@pytest.fixture(params=PACES.values(), ids=list(PACES))
+def pace(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is complete when the call returns is so at every pace."""
+    with paced(request.param):
+        yield
+
+
+at_every_pace = pytest.mark.usefixtures("pace")
 
 
 def arrays(n: int = 3) -> list[np.ndarray]:
@@ -333,7 +343,7 @@ def test_release_buffers__frees_the_rest_if_a_device_fails(monkeypatch: pytest.M
 INTERRUPTED: dict[str, tuple[int, Callable[[], object]]] = {
     "a batch": (1 << 20, lambda: xbridge.tree.to_numpy(tensors())),
     "tensors": (1 << 20, lambda: xbridge.tree.to_backend(tensors(), "torch", device="cpu")),
-    "a handle": (1, lambda: xbridge.transfer(tensors(), "numpy")),
+    "a handle": (1 << 20, lambda: xbridge.transfer(tensors(), "numpy")),
     "a large array": (1, lambda: xbridge.to_numpy(tensors()[0])),
 }
 
@@ -345,19 +355,24 @@ def test_queue_copy__interrupt_leaves_no_buffer_in_use(
 ) -> None:
     """A buffer into which a copy is under way when Ctrl-C comes is not filled again before that is done."""
     use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=3, least=least, fused=1 << 20))
-    copy, given = torch.Tensor.copy_, [a + 7 for a in arrays()]
+    copy, queue, given = torch.Tensor.copy_, _packs.queue_copy, [a + 7 for a in arrays()]
 
     def interrupted(goal: torch.Tensor, *args: Any, **options: Any) -> None:
         copy(goal, *args, **options)
         if options.get("non_blocking"):
             raise KeyboardInterrupt
 
+    def queue_late(*args: Any) -> None:
+        api.synchronize()  # the device may do its work now
+        queue(*args)
+
     with paced(pace):
         with monkeypatch.context() as patch:
             patch.setattr(torch.Tensor, "copy_", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 call()
-        if least > 1:  # the next user has the same buffer and stream
+        monkeypatch.setattr(_packs, "queue_copy", queue_late)
+        if least > 1:  # the next user has the same buffer
             there = xbridge.tree.to_backend(given, "torch", device=KIND)
         else:
             there = [xbridge.to_backend(a, "torch", device=KIND) for a in given]
@@ -402,11 +417,61 @@ def test_batch__of_unusual_arrays_is_planned() -> None:
     assert equal(xbridge.tree.to_backend(odd, "torch", device=KIND), odd)
 
 
-def test_batch__packs_unsigned_dtypes() -> None:
-    """Unsigned integers, for which torch lacks operators, are packed like any other dtype."""
+def test_batch__packs_unsigned_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unsigned integers, for which a device may lack operators, are packed like any other dtype."""
     given = [np.arange(5).astype(word) for word in ("uint16", "uint32", "uint64") for _ in range(2)]
-    there = xbridge.tree.to_backend(given, "torch", device=KIND)
+    there, cat = xbridge.tree.to_backend(given, "torch", device=KIND), torch.cat
+
+    def lacking(xs: list[torch.Tensor], **options: Any) -> torch.Tensor:
+        if xs[0].dtype in {x.dtype for x in there}:
+            raise NotImplementedError
+        return cat(xs, **options)
+
+    monkeypatch.setattr(torch, "cat", lacking)
+    seen = watch_packs(monkeypatch)
     assert equal(xbridge.tree.to_numpy(there), given)
+    assert seen == [4, 2]
+
+
+def test_batch__packs_arrays_at_any_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array in the middle of a file, say, is packed although it is not aligned."""
+    given = [np.frombuffer(bytes(range(1, 17 + i)), np.float64, 1, i) for i in range(3)]
+    assert [a.flags.aligned for a in given].count(False) >= 2
+    seen = watch_packs(monkeypatch)
+    assert equal(xbridge.tree.to_backend(given, "torch", device=KIND), given)
+    assert seen == [3]
+
+
+SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "without gaps": [(32,)] * 3,
+    "rows without gaps": [(4, 8)] * 3,
+    "rows": [(2, 3)] * 3,
+    "numbers": [()] * 3,
+    "without gaps, of several shapes": [(32,), (4, 8), (2, 32)],
+    "of several shapes": [(), (5,), (2, 3), (1, 1, 7)],
+}
+
+
+@at_every_pace
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+def test_batch__is_one_pack_whatever_the_shapes(
+    shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrays of one shape or of several, with gaps after them or without, arrive in one pack."""
+    given = [np.full(shape, i + 0.5) for i, shape in enumerate(shapes)]
+    seen = watch_packs(monkeypatch)
+    there = xbridge.tree.to_backend(given, "torch", device=KIND)
+    back = xbridge.tree.to_numpy(there)
+    assert equal(there, given)
+    assert equal(back, given)
+    assert seen == [len(shapes)] * 2
+    assert len({id(b.base) for b in back}) == 1
+
+
+def test_gap_filler__is_made_for_each_device() -> None:
+    """What fills the gaps of a pack is on the device of the pack."""
+    places = [torch.device(word) for word in ("cpu", "meta", DEVICE)]
+    assert [_packs._gap_filler(torch.uint8, 3, place).device for place in places] == places
 
 
 def test_batch__host_and_missing_devices_have_no_packs() -> None:

@@ -72,8 +72,8 @@ _RARE_DTYPES = frozenset(
     getattr(torch, word) for word in ("uint16", "uint32", "uint64") if hasattr(torch, word)
 )
 """Dtypes for which a device may lack operators such as `cat`. They are packed as signed integers."""
-_ORDERED = 0x101
-"""The bits of NumPy's `flags.num` for C order (0x1) and aligned (0x100), all that a copy needs."""
+_C_ORDER = 0x1
+"""The bit of NumPy's `flags.num` for C order, all that a copy needs."""
 
 _keys, _raw = torch._C._dispatch_keys, torch._C.DispatchKeySet.raw_repr
 _storage, _offset = torch.Tensor.untyped_storage, torch.Tensor.storage_offset
@@ -302,13 +302,11 @@ def _put_in_order(made: list[Any], batch: _Batch, parts: list[_Part], arrays: It
 
 
 def _ordinary_hosts(hosts: list[HostArray]) -> _Batch:
-    """Choose small, aligned host arrays in C order, of a dtype that torch has."""
+    """Choose small host arrays in C order, of a dtype that torch has."""
     # The check of dtype, flags and size runs once for each distinct combination, of which a batch has few.
     facts, limit = list(map(_facts_of_host, hosts)), min(SMALL_NBYTES, sizes().chunk)
     known = {
-        fact
-        for fact in set(facts)
-        if fact[0] in DTYPE_OF and fact[1] & _ORDERED == _ORDERED and 0 < fact[2] <= limit
+        fact for fact in set(facts) if fact[0] in DTYPE_OF and fact[1] & _C_ORDER and 0 < fact[2] <= limit
     }
     at = [i for i, fact in enumerate(facts) if fact in known]
     dtypes, _, nbytes, shapes = zip(*[facts[i] for i in at], strict=True) if at else ((),) * 4
