@@ -7,9 +7,9 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -309,6 +309,46 @@ def test_crew__helper_without_a_buffer_leaves_the_pieces_to_the_caller() -> None
     crew._help(cast("Any", pytest.fail), cast("Any", pieces), reports, ended)
     assert ended.get_nowait() is reports.pop() is None
     assert [*pieces] == [None]
+
+
+def test_crew__moves_one_array_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a large array moves, another thread cannot begin with the next one."""
+    crew, _ = _transfer.crew_for(torch.device(DEVICE))
+    copy, begun = _staging.plain_copy, []
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def watched(goal: np.ndarray, host: np.ndarray) -> None:
+            begun.append(pool.submit(crew._turn.acquire, blocking=False).result(PATIENCE))
+            copy(goal, host)
+
+        monkeypatch.setattr(_staging, "plain_copy", watched)
+        assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
+    assert set(begun) == {False}
+
+
+def test_crew__thread_that_is_about_to_end_does_a_new_job() -> None:
+    """A job that comes between the end of a thread's patience and the end of the thread is done."""
+    done: list[str] = []
+
+    class Jobs:
+        """A queue with a job that comes when the thread has just waited in vain."""
+
+        left: ClassVar = [None, lambda: done.append("job"), None]
+
+        def get(self, timeout: float) -> Any:
+            job = self.left.pop(0)
+            if job is None:
+                raise Empty
+            return job
+
+        def empty(self) -> bool:
+            return not self.left
+
+    crew = _staging.Crew(cast("Any", None))
+    crew._jobs = cast("Any", Jobs())
+    crew._serve()
+    assert done == ["job"]
 
 
 def test_crew__interrupt_waits_for_the_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -355,7 +355,7 @@ def test_queue_copy__interrupt_leaves_no_buffer_in_use(
 ) -> None:
     """A buffer into which a copy is under way when Ctrl-C comes is not filled again before that is done."""
     use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=3, least=least, fused=1 << 20))
-    copy, queue, given = torch.Tensor.copy_, _packs.queue_copy, [a + 7 for a in arrays()]
+    copy, queue, given = torch.Tensor.copy_, _pinned.queue_copy, [a + 7 for a in arrays()]
 
     def interrupted(goal: torch.Tensor, *args: Any, **options: Any) -> None:
         copy(goal, *args, **options)
