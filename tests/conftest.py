@@ -43,6 +43,7 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(registry, "_failed", set())
     monkeypatch.setattr(registry, "_current", set())
     monkeypatch.setattr(registry, "_Loaded", type("_Loaded", (), {}))
+    monkeypatch.setattr(registry, "release_functions", {})
     monkeypatch.setattr(registry, "_entries", dict(INDEX))
     monkeypatch.setattr(registry, "_plugins", None)
     yield

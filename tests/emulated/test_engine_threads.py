@@ -7,14 +7,14 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import pytest
 import torch
-from emulated.engine import use_small_buffers
+from emulated.engine import CHUNK, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
 
 import xbridge
@@ -153,7 +153,7 @@ def test_ends__names_each_library_on_a_device(monkeypatch: pytest.MonkeyPatch) -
         """Its library, as far as it is asked."""
 
         host_only = False
-        array_info = staticmethod(lambda x: backend.array_info(x.values))
+        device_of = staticmethod(lambda x: backend.device_of(x.values))
 
     monkeypatch.setattr(backend, "threaded", watched)
     monkeypatch.setattr(
@@ -303,8 +303,105 @@ def test_prefetch__last_reference_to_a_batch_is_dropped_by_the_program() -> None
 
 def test_crew__helper_without_a_buffer_leaves_the_pieces_to_the_caller() -> None:
     """A thread that finds every buffer lent takes no piece, and reports that it is done."""
-    pieces, over = iter([None]), SimpleQueue[BaseException | None]()
+    pieces, ended = iter([None]), SimpleQueue[None]()
+    reports: list[BaseException | None] = []
     crew = _staging.Crew(cast("Any", SimpleNamespace(lend_at_once=lambda: None)))
-    crew._help(cast("Any", pytest.fail), cast("Any", pieces), over)
-    assert over.get_nowait() is None
+    crew._help(cast("Any", pytest.fail), cast("Any", pieces), reports, ended)
+    assert ended.get_nowait() is reports.pop() is None
     assert [*pieces] == [None]
+
+
+def test_crew__moves_one_array_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a large array moves, another thread cannot begin with the next one."""
+    crew, _ = _transfer.crew_for(torch.device(DEVICE))
+    copy, begun = _staging.plain_copy, []
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def watched(goal: np.ndarray, host: np.ndarray) -> None:
+            begun.append(pool.submit(crew._turn.acquire, blocking=False).result(PATIENCE))
+            copy(goal, host)
+
+        monkeypatch.setattr(_staging, "plain_copy", watched)
+        assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
+    assert set(begun) == {False}
+
+
+def test_crew__thread_that_is_about_to_end_does_a_new_job() -> None:
+    """A job that comes between the end of a thread's patience and the end of the thread is done."""
+    done: list[str] = []
+
+    class Jobs:
+        """A queue with a job that comes when the thread has just waited in vain."""
+
+        left: ClassVar = [None, lambda: done.append("job"), None]
+
+        def get(self, timeout: float) -> Any:
+            job = self.left.pop(0)
+            if job is None:
+                raise Empty
+            return job
+
+        def empty(self) -> bool:
+            return not self.left
+
+    crew = _staging.Crew(cast("Any", None))
+    crew._jobs = cast("Any", Jobs())
+    crew._serve()
+    assert done == ["job"]
+
+
+def test_crew__interrupt_waits_for_the_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C is raised only when no thread copies any more: memory in use must not become free."""
+    helping, waiting = threading.Event(), threading.Event()
+    main, copy = threading.get_ident(), _staging.plain_copy
+    interrupted: list[bool] = []
+    done: list[int] = []
+
+    class Interrupted(SimpleQueue[Any]):
+        """A queue in which the main thread is interrupted once."""
+
+        def get(self, *args: Any, **options: Any) -> Any:
+            if threading.get_ident() == main:
+                if not interrupted:
+                    interrupted.append(True)
+                    raise KeyboardInterrupt
+                waiting.set()
+            return super().get(*args, **options)
+
+    def slow(goal: np.ndarray, host: np.ndarray) -> None:
+        if threading.get_ident() == main:
+            assert helping.wait(PATIENCE)
+        else:
+            helping.set()
+            assert waiting.wait(PATIENCE)
+            done.append(threading.get_ident())
+        copy(goal, host)
+
+    monkeypatch.setattr(_staging, "SimpleQueue", Interrupted)
+    monkeypatch.setattr(_staging, "plain_copy", slow)
+    with pytest.raises(KeyboardInterrupt):
+        xbridge.to_backend(np.arange(100), "torch", device=KIND)
+    assert done
+    ((crew, _),) = _transfer._crews.values()
+    assert None not in [crew.buffers.lend_at_once() for _ in range(2)]
+
+
+def test_pinned_buffer__interrupt_waits_for_all_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A buffer has no copy under way when the wait for it is interrupted."""
+    pinned = _pinned.buffers_of(torch.device(DEVICE)).lend()
+    there = torch.zeros(CHUNK, dtype=torch.uint8, device=KIND)
+    api.synchronize()
+    with api.stream(pinned.stream):
+        pinned.buffer[:4].copy_(there[:4], non_blocking=True)
+    _pinned.queue_copy(pinned.buffer[4:], there[4:], pinned.event, api.current_stream())
+    wait = api.Stream.synchronize
+
+    def interrupted(stream: Any) -> None:
+        wait(stream)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api.Stream, "synchronize", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pinned.wait()
+    assert pinned.host.tolist() == [0] * CHUNK

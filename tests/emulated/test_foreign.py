@@ -133,6 +133,10 @@ def too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     use_sizes(monkeypatch, SIZES._replace(least=1 << 20))
 
 
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_foreign, "from_dlpack", lambda shown: shown.x.cpu())
+
+
 def refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(shown: object) -> None:
         raise BufferError
@@ -140,11 +144,14 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_foreign, "from_dlpack", fail)
 
 
-@pytest.mark.parametrize("make", [captured, not_started, too_small, refused])
+@pytest.mark.parametrize("make", [captured, not_started, too_small, elsewhere, refused])
 def test_foreign__library_moves_what_torch_cannot(
     make: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """During a capture, before torch has started the device, below a size, or if torch refuses the memory."""
+    """During a capture, before torch has started the device, below a size, or if torch refuses the memory.
+
+    So it does if torch finds the memory on another device than the library.
+    """
     x, given = torch.arange(float(SIZE), device=KIND), np.arange(SIZE, dtype="f4")
     make(monkeypatch)
     monkeypatch.setattr(_staging.Crew, "_share", refuse)

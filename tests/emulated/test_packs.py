@@ -6,22 +6,24 @@ import gc
 import os
 import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 from emulated.engine import SIZES, use_sizes, use_small_buffers, watch_packs
-from emulated.there import DEVICE, KIND, PACES, api, paced
+from emulated.there import DEVICE, KIND, PACES, RUSHED, api, paced
 
 import xbridge
 import xbridge.tree
+from xbridge._registry import registry
 from xbridge._registry.registry import get
 from xbridge._transfer import queued
 from xbridge.backends.torch import _packs, _pinned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 PLACE = torch.device(DEVICE)
 
@@ -37,6 +39,16 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread can be started by mistake."""
     monkeypatch.setattr("xbridge._transfer.api.start_thread", None)
+
+
+@pytest.fixture(params=PACES.values(), ids=list(PACES))
+def pace(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is complete when the call returns is so at every pace."""
+    with paced(request.param):
+        yield
+
+
+at_every_pace = pytest.mark.usefixtures("pace")
 
 
 def arrays(n: int = 3) -> list[np.ndarray]:
@@ -288,30 +300,83 @@ def test_release_buffers__frees_unused_buffers() -> None:
     assert equal(xbridge.tree.to_numpy(tensors()), arrays())
 
 
-@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
-def test_release_buffers__leaves_transfers_alone(pace: float | None) -> None:
-    """Transfers that are under way, with a thread or without, arrive whole while buffers are freed."""
-    ended = threading.Event()
+def test_release_buffers__returns_memory_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's own cache of pinned memory is emptied when the buffers are gone."""
+    assert equal(xbridge.tree.to_numpy(tensors()), arrays())
+    (pinned,) = _pinned.buffers_of(PLACE)._free
+    kept, seen = weakref.ref(pinned.buffer), []
+    del pinned
+    monkeypatch.setattr(torch._C, "_host_emptyCache", lambda: seen.append(kept()), raising=False)
+    xbridge.release_buffers()
+    assert seen == [None]
 
-    def release() -> None:
-        while not ended.is_set():
+
+def test_release_buffers__frees_the_rest_if_a_device_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the device that failed. Its other buffers and those of other backends are free then."""
+
+    def fail(event: object) -> None:
+        raise RuntimeError("an illegal address\nand its trace")
+
+    assert equal(xbridge.tree.to_numpy(tensors()), arrays())
+    buffers = _pinned.buffers_of(PLACE)
+    lent = [buffers.lend() for _ in range(3)]
+    for pinned in lent[1:]:
+        buffers.take_back(pinned)
+    buffers.give_back(lent[0])
+    freed: list[int] = []
+    known = [partial(freed.append, 1), *registry.release_functions, partial(freed.append, 2)]
+    monkeypatch.setattr(registry, "release_functions", dict.fromkeys(known))
+    with monkeypatch.context() as patch:
+        patch.setattr(api.Event, "synchronize", fail)
+        with pytest.raises(xbridge.DeviceError) as failure:
             xbridge.release_buffers()
+    assert str(failure.value) == (
+        f"cannot free all buffers of {DEVICE}: the device failed with RuntimeError: an illegal address; "
+        "try a new process"
+    )
+    assert freed == [2, 1]
+    assert not buffers._free
+    assert not buffers._unawaited
+    xbridge.release_buffers()
 
-    releasing = threading.Thread(target=release)
+
+INTERRUPTED: dict[str, tuple[int, Callable[[], object]]] = {
+    "a batch": (1 << 20, lambda: xbridge.tree.to_numpy(tensors())),
+    "tensors": (1 << 20, lambda: xbridge.tree.to_backend(tensors(), "torch", device="cpu")),
+    "a handle": (1 << 20, lambda: xbridge.transfer(tensors(), "numpy")),
+    "a large array": (1, lambda: xbridge.to_numpy(tensors()[0])),
+}
+
+
+@pytest.mark.parametrize("pace", RUSHED.values(), ids=RUSHED)
+@pytest.mark.parametrize(("least", "call"), INTERRUPTED.values(), ids=INTERRUPTED)
+def test_queue_copy__interrupt_leaves_no_buffer_in_use(
+    least: int, call: Callable[[], object], pace: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A buffer into which a copy is under way when Ctrl-C comes is not filled again before that is done."""
+    use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=3, least=least, fused=1 << 20))
+    copy, queue, given = torch.Tensor.copy_, _pinned.queue_copy, [a + 7 for a in arrays()]
+
+    def interrupted(goal: torch.Tensor, *args: Any, **options: Any) -> None:
+        copy(goal, *args, **options)
+        if options.get("non_blocking"):
+            raise KeyboardInterrupt
+
+    def queue_late(*args: Any) -> None:
+        api.synchronize()  # the device may do its work now
+        queue(*args)
+
     with paced(pace):
-        releasing.start()
-        try:
-            for _ in range(3):
-                back = xbridge.transfer(tensors(40), "numpy")
-                waiting = [xbridge.transfer(tensors(), "numpy") for _ in range(2)]
-                there = xbridge.tree.to_backend(arrays(40), "torch", device=KIND)
-                xbridge.release_buffers()
-                assert equal(there, arrays(40))
-                assert equal(back.result(), arrays(40))
-                assert all(equal(each.result(), arrays()) for each in waiting)
-        finally:
-            ended.set()
-            releasing.join()
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "copy_", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                call()
+        monkeypatch.setattr(_packs, "queue_copy", queue_late)
+        if least > 1:  # the next user has the same buffer
+            there = xbridge.tree.to_backend(given, "torch", device=KIND)
+        else:
+            there = [xbridge.to_backend(a, "torch", device=KIND) for a in given]
+        assert equal(there, given)
 
 
 def test_queue_mark__waits_for_queued_work() -> None:
@@ -352,11 +417,61 @@ def test_batch__of_unusual_arrays_is_planned() -> None:
     assert equal(xbridge.tree.to_backend(odd, "torch", device=KIND), odd)
 
 
-def test_batch__packs_unsigned_dtypes() -> None:
-    """Unsigned integers, for which torch lacks operators, are packed like any other dtype."""
+def test_batch__packs_unsigned_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unsigned integers, for which a device may lack operators, are packed like any other dtype."""
     given = [np.arange(5).astype(word) for word in ("uint16", "uint32", "uint64") for _ in range(2)]
-    there = xbridge.tree.to_backend(given, "torch", device=KIND)
+    there, cat = xbridge.tree.to_backend(given, "torch", device=KIND), torch.cat
+
+    def lacking(xs: list[torch.Tensor], **options: Any) -> torch.Tensor:
+        if xs[0].dtype in {x.dtype for x in there}:
+            raise NotImplementedError
+        return cat(xs, **options)
+
+    monkeypatch.setattr(torch, "cat", lacking)
+    seen = watch_packs(monkeypatch)
     assert equal(xbridge.tree.to_numpy(there), given)
+    assert seen == [4, 2]
+
+
+def test_batch__packs_arrays_at_any_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array in the middle of a file, say, is packed although it is not aligned."""
+    given = [np.frombuffer(bytes(range(1, 17 + i)), np.float64, 1, i) for i in range(3)]
+    assert [a.flags.aligned for a in given].count(False) >= 2
+    seen = watch_packs(monkeypatch)
+    assert equal(xbridge.tree.to_backend(given, "torch", device=KIND), given)
+    assert seen == [3]
+
+
+SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "without gaps": [(32,)] * 3,
+    "rows without gaps": [(4, 8)] * 3,
+    "rows": [(2, 3)] * 3,
+    "numbers": [()] * 3,
+    "without gaps, of several shapes": [(32,), (4, 8), (2, 32)],
+    "of several shapes": [(), (5,), (2, 3), (1, 1, 7)],
+}
+
+
+@at_every_pace
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+def test_batch__is_one_pack_whatever_the_shapes(
+    shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrays of one shape or of several, with gaps after them or without, arrive in one pack."""
+    given = [np.full(shape, i + 0.5) for i, shape in enumerate(shapes)]
+    seen = watch_packs(monkeypatch)
+    there = xbridge.tree.to_backend(given, "torch", device=KIND)
+    back = xbridge.tree.to_numpy(there)
+    assert equal(there, given)
+    assert equal(back, given)
+    assert seen == [len(shapes)] * 2
+    assert len({id(b.base) for b in back}) == 1
+
+
+def test_gap_filler__is_made_for_each_device() -> None:
+    """What fills the gaps of a pack is on the device of the pack."""
+    places = [torch.device(word) for word in ("cpu", "meta", DEVICE)]
+    assert [_packs._gap_filler(torch.uint8, 3, place).device for place in places] == places
 
 
 def test_batch__host_and_missing_devices_have_no_packs() -> None:

@@ -182,7 +182,25 @@ def test_batch__is_one_copy_for_each_buffer(n: int, way: str) -> None:
     sent, got = price(lambda: send(xs)), price(lambda: fetch(ts))
     for cost in (sent, got):
         assert (cost.copies, cost.allocations) == (1, 1), cost
-        assert cost.waits <= (2 if way in ("tree", "transfer") else 6), cost
+        assert cost.waits <= (3 if way == "prefetch" else 2), cost  # one for the thread that loads
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_batch__another_array_of_any_way_costs_no_operator_or_wait(way: str) -> None:
+    """Another array of a batch costs no copy, allocation or wait, and no Python call but in `prefetch`.
+
+    There, the array is asked for its device, so that its stream is known.
+    """
+    send, fetch = WAYS[way]
+
+    def make(fn: Callable[[Any], object], xs: list[Any]) -> Callable[[], object]:
+        return partial(fn, dict(enumerate(xs)))
+
+    sent = slope(lambda n: make(send, hosts(n, (64,))), 20, 40)
+    got = slope(lambda n: make(fetch, there(hosts(n, (64,)))), 20, 40)
+    for cost, python in ((sent, 3), (got, 12)):
+        assert cost.python <= (python if way == "prefetch" else 0.1), cost
+        assert cost.copies == cost.allocations == cost.waits == 0, cost
 
 
 def test_batch__larger_than_a_buffer_is_two_copies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from emulated.there import api
+from fresh import forked
 from rawmemory import same_bits
 from torch.utils.checkpoint import checkpoint
 
@@ -23,15 +22,16 @@ VALUES = torch.tensor([1.0, -2.0, 3.0])
 
 def test_kernel__first_operator_imports_nothing() -> None:
     """No module is imported by the first operator on the device."""
-    code = (
-        "import sys, torch; from xbridge.testing import emulated; emulated.install()\n"
-        "before = set(sys.modules)\n"
-        "((2 * torch.ones(3, device='emu')).sum() > 1).item()\n"
-        "print(sorted(set(sys.modules) - before))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code = """
+    import sys, torch
+    from xbridge.testing import emulated
 
-    assert done.stdout.strip() == "[]"
+    emulated.install()
+    before = set(sys.modules)
+    ((2 * torch.ones(3, device="emu")).sum() > 1).item()
+    print(sorted(set(sys.modules) - before))
+    """
+    assert forked(code, "torch") == (0, ["[]"])
 
 
 @pytest.mark.parametrize("device", ["cpu", "emu"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -43,3 +46,24 @@ def test_queued__bug_of_a_backend_is_seen(at: str) -> None:
     queued = Queued(Failing(NameError("name 'evnet' is not defined"), at), list, lambda: "again")
     with pytest.raises(NameError, match="evnet"):
         queued.result()
+
+
+def test_queued__two_threads_take_the_result_once() -> None:
+    """If two threads wait, one takes the arrays, and both have the same object."""
+    together = threading.Barrier(2, timeout=0.2)
+
+    class Arriving(Failing):
+        """A pending move that is done."""
+
+        def result(self) -> list[object]:
+            taken.append(threading.get_ident())
+            with suppress(threading.BrokenBarrierError):
+                together.wait()  # for the other thread, which is not to come
+            return [object()]
+
+    taken: list[int] = []
+    queued = Queued(Arriving(ValueError(), "nothing"), list, list)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: queued.result(), range(2))
+    assert one is other
+    assert len(taken) == 1

@@ -186,6 +186,13 @@ def test_record__shows_the_queue_of_prefetch() -> None:
     assert queue.waited > 0
 
 
+def test_record__keeps_the_order_of_batches() -> None:
+    """The batches of a loop that is recorded come in the order of the iterable."""
+    with xbridge.record():
+        ahead = xbridge.prefetch([np.full(2, i) for i in range(5)], "numpy", depth=3)
+        assert [int(batch[0]) for batch in ahead] == [*range(5)]
+
+
 def test_record__counts_ready_batches() -> None:
     """`ready` counts the converted batches at the time one is requested."""
     loaded = threading.Event()

@@ -33,6 +33,7 @@ from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from xbridge._core.protocol import Backend
@@ -50,6 +51,9 @@ class _Loaded:
 
 _current: set[str] = set()
 """The names whose backend in `_Loaded` is the one that is registered now."""
+
+release_functions: dict[Callable[[], None], None] = {}
+"""The functions that free the buffers of backends, those of replaced backends included, in order of use."""
 
 _Module: type[ModuleType] = type(sys)  # an import of `types` would take longer
 
@@ -314,6 +318,8 @@ def _load(name: str) -> Backend:
                 setattr(_Loaded, name, backend)
                 _current.add(name)
                 _failed.discard(entry)
+                if backend.release_buffers is not None:
+                    release_functions[backend.release_buffers] = None
                 call_cache.direct.setdefault(name, {})
         call_cache.invalidate(_connected)
     found: Backend = getattr(_Loaded, name)

@@ -1,7 +1,9 @@
 """`release_buffers`: give back the memory that backends keep for transfers."""
 
+from contextlib import ExitStack
+
 from xbridge._core.entry_points import entry_point
-from xbridge._registry.registry import loaded
+from xbridge._registry import registry
 
 
 @entry_point
@@ -10,8 +12,12 @@ def release_buffers() -> None:
 
     Buffers in use stay: those of calls in other threads, and those of transfers whose result was not taken
     yet. For the buffer of a transfer that was deleted, the call waits until its copy is done. The next
-    transfer pins new buffers. Libraries that were not used yet are not imported. The buffers of a backend
-    that was replaced by another one stay.
+    transfer pins new buffers. Libraries that were not used yet are not imported.
+
+    Raises
+    ------
+    DeviceError
+        A device failed. All other buffers are freed.
 
     See Also
     --------
@@ -22,6 +28,6 @@ def release_buffers() -> None:
     >>> import xbridge
     >>> xbridge.release_buffers()
     """
-    for backend in loaded():
-        if backend.release_buffers is not None:
-            backend.release_buffers()
+    with ExitStack() as stack:  # those of each backend, even if another one fails
+        for release in list(registry.release_functions):
+            stack.callback(release)

@@ -56,13 +56,13 @@ def resolve_destination(name: str | ModuleType, options: CallOptions) -> tuple[B
 
 def participating_backends(arrays: list[object], target: Backend) -> Iterator[tuple[Backend, Device]]:
     """Yield each backend that takes part in a conversion of arrays on devices, with the device."""
-    for x in arrays:
-        backend = backend_for(type(x))
+    for kind in dict.fromkeys(map(type, arrays)):
+        backend = backend_for(kind)
         if backend and not backend.host_only:
-            place = backend.array_info(x).device
-            yield backend, place
-            if place != CPU and place in target.devices():
-                yield target, place
+            for place in dict.fromkeys([backend.device_of(x) for x in arrays if type(x) is kind]):
+                yield backend, place
+                if place != CPU and place in target.devices():
+                    yield target, place
 
 
 def in_thread(fn: ArrayFn, ends: Iterable[tuple[Backend, Device]]) -> ArrayFn:

@@ -262,7 +262,7 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
     # error. A check of each tensor would take as long as its conversion, so all are checked at once.
     if _is_traced() or xs[0].is_quantized:
         return None
-    if not xs[0].is_cpu and any(x.is_conj() or x.is_neg() for x in xs):
+    if not xs[0].is_cpu and (any(map(torch.Tensor.is_conj, xs)) or any(map(torch.Tensor.is_neg, xs))):
         return None
     if len({x.dtype for x in xs}) > 1:
         return None

@@ -27,10 +27,13 @@ def fetch(
     way: str, shown: Exporter, device: Device, dtype: np.dtype[Any], plain: Callable[[], HostArray]
 ) -> HostArray:
     """Copy an array of another library to the host. See `Staging.fetch`."""
-    x = None if _place_of(device) is None else _take(shown)
-    if x is None or x.nbytes < sizes().least or not is_bare(x, bare_keys(x.device.type)):
+    place = _place_of(device)
+    x = None if place is None else _take(shown)
+    if place is None or x is None or x.device != place or x.nbytes < sizes().least:
         return plain()
-    crew, chooser = crew_for(x.device)
+    if not is_bare(x, bare_keys(place.type)):
+        return plain()
+    crew, chooser = crew_for(place)
     staged = partial(crew.fetch, x)
     return chooser.run(way, x.nbytes, plain, lambda: bits_of(staged()).view(dtype))
 
@@ -51,7 +54,7 @@ def send(
     def staged() -> T:
         made, shown = empty()
         x = _take(shown)
-        if x is None:
+        if x is None or x.device != place:
             return plain()
         crew.send(x, host, host.dtype)
         return made

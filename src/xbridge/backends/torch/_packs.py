@@ -31,7 +31,14 @@ from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import HostArray, c_strides
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch._bare import bare_keys, is_open
-from xbridge.backends.torch._pinned import ITEMS, PinnedBuffer, PinnedBuffers, buffers_of, sizes
+from xbridge.backends.torch._pinned import (
+    ITEMS,
+    PinnedBuffer,
+    PinnedBuffers,
+    buffers_of,
+    queue_copy,
+    sizes,
+)
 from xbridge.backends.torch._threads import worker_stream
 from xbridge.errors import DeviceError
 
@@ -65,8 +72,8 @@ _RARE_DTYPES = frozenset(
     getattr(torch, word) for word in ("uint16", "uint32", "uint64") if hasattr(torch, word)
 )
 """Dtypes for which a device may lack operators such as `cat`. They are packed as signed integers."""
-_ORDERED = 0x101
-"""The bits of NumPy's `flags.num` for C order (0x1) and aligned (0x100), all that a copy needs."""
+_C_ORDER = 0x1
+"""The bit of NumPy's `flags.num` for C order, all that a copy needs."""
 
 _keys, _raw = torch._C._dispatch_keys, torch._C.DispatchKeySet.raw_repr
 _storage, _offset = torch.Tensor.untyped_storage, torch.Tensor.storage_offset
@@ -295,13 +302,11 @@ def _put_in_order(made: list[Any], batch: _Batch, parts: list[_Part], arrays: It
 
 
 def _ordinary_hosts(hosts: list[HostArray]) -> _Batch:
-    """Choose small, aligned host arrays in C order, of a dtype that torch has."""
+    """Choose small host arrays in C order, of a dtype that torch has."""
     # The check of dtype, flags and size runs once for each distinct combination, of which a batch has few.
     facts, limit = list(map(_facts_of_host, hosts)), min(SMALL_NBYTES, sizes().chunk)
     known = {
-        fact
-        for fact in set(facts)
-        if fact[0] in DTYPE_OF and fact[1] & _ORDERED == _ORDERED and 0 < fact[2] <= limit
+        fact for fact in set(facts) if fact[0] in DTYPE_OF and fact[1] & _C_ORDER and 0 < fact[2] <= limit
     }
     at = [i for i, fact in enumerate(facts) if fact in known]
     dtypes, _, nbytes, shapes = zip(*[facts[i] for i in at], strict=True) if at else ((),) * 4
@@ -411,8 +416,7 @@ def _queue_send(
         goal = pinned.host[part.start : part.stop].view(part.dtype)
         np.concatenate(part.filled, axis=None, out=goal)
     there = torch.empty(stop, dtype=torch.uint8, device=place)
-    there.copy_(pinned.buffer[:stop], non_blocking=True)
-    pinned.event.record(stream)
+    queue_copy(there, pinned.buffer[:stop], pinned.event, stream)
     return lambda: chain.from_iterable([_split_tensor(there, part) for part in parts])
 
 
@@ -437,8 +441,7 @@ def _queue_fetch(
     """Queue the copy of a pack on the current stream, into a buffer of the host."""
     with torch.inference_mode():
         there = _gather(parts, place)
-        pinned.buffer[: len(there)].copy_(there, non_blocking=True)
-        pinned.event.record(stream)
+        queue_copy(pinned.buffer[: len(there)], there, pinned.event, stream)
     return partial(_unpack_on_host, parts, pinned)
 
 
@@ -450,8 +453,7 @@ def _queue_fetch_aside(
         there = _gather(parts, place)
         pinned.stream.wait_event(buffers.api.current_stream(place).record_event())
         with buffers.api.stream(pinned.stream):
-            pinned.buffer[: len(there)].copy_(there, non_blocking=True)
-            pinned.event.record(pinned.stream)
+            queue_copy(pinned.buffer[: len(there)], there, pinned.event, pinned.stream)
         there.record_stream(pinned.stream)
     return partial(_unpack_on_host, parts, pinned)
 

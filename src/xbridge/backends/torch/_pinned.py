@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from os import getpid
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -106,9 +106,23 @@ class PinnedBuffer(NamedTuple):
     """The event for copies of the whole buffer, which is that of the first half."""
 
     def wait(self) -> None:
-        """Wait until no copy uses the buffer."""
-        for half in self.halves:
-            half.event.synchronize()
+        """Wait until no copy uses the buffer, even if Ctrl-C comes meanwhile or came after a copy."""
+        try:
+            self.stream.synchronize()  # all copies of halves
+        finally:
+            self.event.synchronize()  # a copy of the whole buffer, on whatever stream
+
+
+def queue_copy(goal: torch.Tensor, source: torch.Tensor, event: Any, stream: Any) -> None:
+    """Queue a copy between a whole buffer and a device on the current stream, and record its event.
+
+    The event is recorded even if Ctrl-C interrupts this thread between the two. Otherwise the next user of
+    the buffer would not wait for the copy.
+    """
+    try:
+        goal.copy_(source, non_blocking=True)
+    finally:
+        event.record(stream)
 
 
 class PinnedBuffers:
@@ -172,11 +186,16 @@ class PinnedBuffers:
         self._handles.put(None)
 
     def release(self) -> None:
-        """Drop the buffers that nobody uses. The next user pins new ones."""
-        with suppress(IndexError):
-            while True:
-                self._unawaited.popleft().wait()
+        """Drop the buffers that nobody uses, all of them even if the device fails, and free their memory."""
         self._free.clear()
+        try:
+            with ExitStack() as stack, suppress(IndexError):
+                stack.callback(getattr(torch._C, "_host_emptyCache", int))
+                while True:
+                    stack.callback(self._unawaited.popleft().wait)
+        except RuntimeError as error:
+            reason = f"the device failed with {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise DeviceError.build(f"free all buffers of {self.device}", reason, "a new process") from error
 
     def _lend_permitted(self) -> PinnedBuffer:
         """Return a buffer to the owner of a permit. If that fails, the permit is given back."""
@@ -233,13 +252,12 @@ def buffers_of(place: torch.device) -> PinnedBuffers:
 
 
 def release_buffers() -> None:
-    """Return the memory of all buffers that are not in use to the system."""
+    """Return the memory of all buffers that are not in use to the system. See `Backend.release_buffers`."""
     with _buffers_lock:
         mine = [buffers for (process, _), buffers in _buffers_by_device.items() if process == getpid()]
-    for buffers in mine:
-        buffers.release()
-    if mine:
-        getattr(torch._C, "_host_emptyCache", int)()
+    with ExitStack() as stack:  # those of each device, even if another device fails
+        for buffers in mine:
+            stack.callback(buffers.release)
 
 
 def _make_tokens(n: int) -> SimpleQueue[None]:

@@ -90,19 +90,23 @@ class Crew:
 
     def _share(self, copy: Copy, parts: list[Piece]) -> None:
         """Copy all pieces, with a thread for each two of them; complete on return."""
-        api, left, over = self.buffers.api, iter(parts), SimpleQueue[BaseException | None]()
+        api, left, ended = self.buffers.api, iter(parts), SimpleQueue[None]()
+        errors: list[BaseException | None] = []
+        reports: list[BaseException | None] = []
         # The array may still be computed on this thread's stream. To wait for it here is simple, and costs
         # nothing, because the copies could not begin earlier.
         api.current_stream(self.buffers.device).record_event().synchronize()
         with self._turn:
-            asked, errors = 0, []
+            asked = 0
             try:
-                asked = self._ask(partial(self._help, copy, left, over), len(parts) // 2 - 1)
+                asked = self._ask(partial(self._help, copy, left, reports, ended), len(parts) // 2 - 1)
                 self._copy(copy, left, self.buffers.lend())
             finally:
                 deque(left, 0)  # after an error nobody begins another piece; now no thread has the arrays
-                errors = [error for _ in range(asked) if (error := over.get()) is not None]
-        for error in errors:
+                while len(reports) < asked:  # Ctrl-C does not end this wait: copies may use the memory
+                    with _Report(errors):
+                        ended.get()
+        for error in filter(None, errors + reports):
             raise error
 
     def _ask(self, job: Callable[[], None], n: int) -> int:
@@ -133,12 +137,19 @@ class Crew:
             else:
                 job()
 
-    def _help(self, copy: Copy, left: Iterator[Piece], over: SimpleQueue[BaseException | None]) -> None:
+    def _help(
+        self,
+        copy: Copy,
+        left: Iterator[Piece],
+        reports: list[BaseException | None],
+        ended: SimpleQueue[None],
+    ) -> None:
         """Copy pieces in a thread of the crew, if there is a buffer, and report the end to the caller."""
-        with _Report(over):
+        with _Report(reports):
             pinned = self.buffers.lend_at_once()
             if pinned is not None:
                 self._copy(copy, left, pinned)
+        ended.put(None)
 
     def _copy(self, copy: Copy, left: Iterator[Piece], pinned: PinnedBuffer) -> None:
         try:
@@ -149,10 +160,10 @@ class Crew:
 
 
 class _Report:
-    """A context that puts the exception of its block into a queue at the end, or None."""
+    """A context that appends the exception of its block to a list at the end, or None."""
 
-    def __init__(self, over: SimpleQueue[BaseException | None]) -> None:
-        self._over = over
+    def __init__(self, reports: list[BaseException | None]) -> None:
+        self._reports = reports
 
     def __enter__(self) -> None:
         """Begin the block."""
@@ -161,7 +172,7 @@ class _Report:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         """End the block."""
-        self._over.put(error)
+        self._reports.append(error)
         return True
 
 

@@ -40,7 +40,7 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
 
     def in_thread(xs: list[object]) -> list[object]:
         with torch._C.DisableTorchFunctionSubclass():
-            there = any(isinstance(x, torch.Tensor) and x.device == place for x in xs)
+            there = place in [x.device for x in xs if isinstance(x, torch.Tensor)]
         if asked is not None and there:
             asked.synchronize()
         with torch.set_grad_enabled(recording), nullcontext() if api is None else api.stream(side):

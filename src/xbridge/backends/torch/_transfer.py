@@ -20,7 +20,7 @@ from xbridge._core.protocol import HostArray
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch._bare import bare_keys, is_bare, is_open
 from xbridge.backends.torch._packs import ALIGNMENT, VIEWS
-from xbridge.backends.torch._pinned import ITEMS, PinnedBuffers, buffers_of, sizes
+from xbridge.backends.torch._pinned import ITEMS, PinnedBuffers, buffers_of, queue_copy, sizes
 from xbridge.backends.torch._staging import Chooser, Crew, bits_of, is_dense
 from xbridge.backends.torch._unsupported import readable, storage_fault, without_pending
 
@@ -185,8 +185,8 @@ def _send_pack(buffers: PinnedBuffers, pack: list[PackSegment]) -> list[torch.Te
         for rows in pack:
             np.stack([bits_of(x) for x in rows.xs], out=rows.among(pinned.host))
         there = torch.empty(size, dtype=torch.uint8, device=buffers.device)
-        there.copy_(pinned.buffer[:size], non_blocking=True)
-        pinned.event.record(buffers.api.current_stream(buffers.device))
+        stream = buffers.api.current_stream(buffers.device)
+        queue_copy(there, pinned.buffer[:size], pinned.event, stream)
     finally:
         buffers.give_back(pinned)
     with torch._C._ExcludeDispatchKeyGuard(VIEWS):
@@ -202,8 +202,8 @@ def _fetch_pack(buffers: PinnedBuffers, pack: list[PackSegment]) -> list[torch.T
             torch.stack(rows.xs, out=rows.within(there))
         pinned = buffers.lend()
         try:
-            pinned.buffer[:size].copy_(there, non_blocking=True)
-            pinned.event.record(buffers.api.current_stream(buffers.device))
+            stream = buffers.api.current_stream(buffers.device)
+            queue_copy(pinned.buffer[:size], there, pinned.event, stream)
             pinned.event.synchronize()  # the copy into the buffer
             host = pinned.host[:size].copy()
         finally:
