@@ -312,6 +312,7 @@ PROSE = {
         "dtypes= of those .*",
         "leaving one of these open",
     ],
+    "for a device that has failed, after which no call works": ["a new process"],
     "for a program that a compiler traces: a test compiles it": ["it without the compiler.*"],
     "other input, which only the caller knows": [
         "arrays of .*",
