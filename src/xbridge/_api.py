@@ -228,7 +228,7 @@ def to_numpy(
             if host is not None:
                 return host
         key = ("convert", HOST, type(x), None, dtype, copy, grad)
-        host = lookup(key if writable is None else (*key, None, writable), copy, writable)(x)
+        host = lookup(key if writable is None else (*key, None, writable), copy, None, writable)(x)
         if host is not None:
             return host
     if more or other or x is MISSING:

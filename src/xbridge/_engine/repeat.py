@@ -192,8 +192,8 @@ def _find_within(backend: Backend, x: Array, plan: Plan) -> _Repetition | None:
     # `plan_graph` also says None inside a transform, whose arrays have no values that a check could read.
     if backend.autograd and (options.grad or options.requires_grad or plan.checks):
         look = look and graph and _pair_kinds(look, graph)
-    if backend.name == HOST:
-        look = _dtype_of if options.ignore_layout() else _dtype_and_flags_of
+    if backend.name == HOST and not options.ignore_layout():
+        look = _dtype_and_flags_of
     kind = look(x) if look else None
     if look is None or kind is None:
         return None

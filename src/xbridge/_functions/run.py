@@ -94,8 +94,7 @@ def wrap_function(function: Function) -> Callable[..., Any]:
 @traced_as(lambda *_: _CACHE_MISS)
 def _call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the result of a call whose argument types were seen before, or `_CACHE_MISS`."""
-    # The key ends with None in place of `like`, as that of `CallKey`. A cached call wraps its result in a
-    # tuple, because the function itself may return None.
+    # A cached call wraps its result in a tuple, because the function itself may return None.
     run = cached.get(("aligned", function.key, _types_of(args, kwargs)))
     result = None if run is None else run(function, args, kwargs)
     return _CACHE_MISS if result is None else result[0]

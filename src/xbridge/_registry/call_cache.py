@@ -46,8 +46,8 @@ class CallKey(tuple[object, ...]):
     like : type, optional
         The type of `like`, for a verb that takes it. A verb that takes none has no such item in its key.
     options : tuple
-        The options of the call, as `CallOptions.key` gives them, each an item of the key. None for
-        ``"aligned"``, whose options are those of the function.
+        The options of the call, as `CallOptions.key` gives them, each an item of the key. The key of
+        ``"aligned"`` has none, because they are those of the function.
     """
 
     __slots__ = ()
@@ -103,19 +103,21 @@ def decline(*_: object) -> None:
 
 @traced_as(lambda *_: decline)
 def lookup(
-    key: tuple[object, ...], copy: object = None, flag: object = None, other: object = None
+    key: tuple[object, ...],
+    copy: object = None,
+    requires_grad: object = None,
+    writable: object = None,
 ) -> Callable[..., Any]:
     """Return the function that repeats a call, or one that declines.
 
-    `copy`, and `flag` and `other` for `requires_grad` and `writable`, are checked by identity, because 1 and
-    `numpy.True_` equal True and have its hash. Such a key would find the call of True, although these values
-    are errors. A string or device in the key that equals another one means the same, so nothing else has to
-    be checked.
+    The three flags are checked by identity, because 1 and `numpy.True_` equal True and have its hash. Such a
+    key would find the call of True, although these values are errors. A string or device in the key that
+    equals another one means the same, so nothing else has to be checked.
     """
     if (
         (copy is None or copy is True or copy is False)
-        and (flag is None or flag is True or flag is False)
-        and (other is None or other is True or other is False)
+        and (requires_grad is None or requires_grad is True or requires_grad is False)
+        and (writable is None or writable is True or writable is False)
     ):
         try:
             return cached.get(key, decline)

@@ -186,8 +186,7 @@ def plan_state() -> object:
     return None
 
 
-def plan_kind(x: HostArray, /) -> object:
-    return x.dtype
+plan_kind = attrgetter("dtype")
 
 
 def rule(call: Call, /) -> DerivableFunction:

@@ -146,7 +146,7 @@ def to_numpy(
     if not (more or other):
         kinds = NUMBERS if scalars else ()
         key = ("tree", HOST, kinds, None, dtype, copy, grad)
-        made = lookup(key if writable is None else (*key, None, writable), copy, writable)(tree)
+        made = lookup(key if writable is None else (*key, None, writable), copy, None, writable)(tree)
         if made is not None:
             return made
     if more or other or tree is MISSING:

@@ -42,11 +42,10 @@ _BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_b
 _CHANCES = ("dropout", "dropout_p", "train", "training")
 """Arguments of operations that draw nothing if one of them is 0 or False."""
 
-_T = torch.Tensor
-_FINDERS = {getattr(_T, name).__get__ for name in ("grad", "_grad", "_base")}
+_FINDERS = {getattr(torch.Tensor, name).__get__ for name in ("grad", "_grad", "_base")}
 """Getters that return a tensor which was there before."""
 
-_RUNNERS = {torch.autograd.grad, _T.backward}
+_RUNNERS = {torch.autograd.grad, torch.Tensor.backward}
 """Functions that run code of the user."""
 
 _STATIC = {bool, int, float, complex, str, type(None), type(...)} | {
@@ -58,6 +57,7 @@ _MAX_DOUBTS = 3
 """After so many repeated runs, all runs of a function are watched from their start."""
 
 _MAX_HARMLESS = 4096
+"""The most calls that are known to be harmless. Beyond that, all are forgotten."""
 
 _lock = lock()
 
@@ -91,6 +91,8 @@ class Purity:
         self.known = False
         """True after a first run, which has shown what the function reads."""
         self._overwrites = False
+        self._hides = False
+        """True if a run has used code whose calls Python does not see, so all runs are watched."""
         self._doubts = 0
         """How many of the last runs were repeated under a `Watch`, though there was nothing to refuse."""
         self.plain_backward = True
@@ -141,8 +143,7 @@ class Purity:
             raise changed_error(self._name)
         self.known = True
         self._overwrites |= watch.overwrites
-        if watch.hidden:
-            self._doubts = _MAX_DOUBTS
+        self._hides |= watch.hidden
 
     def run(self, fn: Callable[..., Tensors], xs: Tensors, *, again: bool, whole: bool) -> Tensors:
         """Run a function, and raise if it writes to other tensors or draws random numbers.
@@ -150,7 +151,8 @@ class Purity:
         Every run is watched, because what a function reads may depend on the shapes and values of `xs`. With
         `whole`, `fn` is the function itself, so a run after the first may be followed by its calls.
         """
-        by_calls = whole and self.known and not self._overwrites and self._doubts < _MAX_DOUBTS
+        follows = whole and self.known and not (self._overwrites or self._hides)
+        by_calls = follows and self._doubts < _MAX_DOUBTS
         if by_calls:
             calls = Calls(xs, self._seen)
             ys = calls.follow(lambda: fn(*xs))
