@@ -637,6 +637,27 @@ xbridge.transfer(Blocked(), "numpy").result()
     assert shown.stderr.rstrip().endswith("KeyboardInterrupt")
 
 
+def test_result__long_wait_is_many_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ctrl-C that Python misses as a wait begins is seen when that ends, which is before the conversion."""
+    waits: list[float | None] = []
+
+    def interrupted(future: Future[Any], timeout: float | None = None) -> None:
+        waits.append(timeout)
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+        raise TimeoutError
+
+    slow = Gate()
+    under_way = xbridge.transfer(slow, "numpy")
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "exception", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            under_way.result()
+    slow.opened.set()
+    assert waits == [threads.LONGEST_WAIT] * 3
+    assert under_way.result().tolist() == [1.0, 1.0]
+
+
 def test_prefetch__break_waits_briefly_for_a_blocked_iterable(
     blocked: tuple[Iterator[np.ndarray], threading.Event],
 ) -> None:
