@@ -31,8 +31,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "migrate.md"
 Names = dict[str, Any]
 """What the cells of a row may mention; the first is the source whose memory is watched."""
 
+KIND = "emu" if hasattr(torch, "emu") else "cuda"
+"""The accelerator: `make test-emulated` runs these tests on the emulated one, with its name in the page."""
+
 gpu = pytest.mark.gpu
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+needs_device = pytest.mark.skipif(
+    KIND == "cuda" and not torch.cuda.is_available(), reason="needs a CUDA device"
+)
 needs_jax = pytest.mark.skipif(not find_spec("jax"), reason="needs JAX")
 needs_dask = pytest.mark.skipif(not find_spec("dask"), reason="needs Dask")
 needs_cupy = pytest.mark.skipif(not xbridge.is_available("cupy"), reason="needs a GPU that CuPy can use")
@@ -51,7 +56,8 @@ class RecordRow(NamedTuple):
 
 def table_lines(columns: int, section: str = "") -> list[list[str]]:
     """The cells of every table line from a heading on that has so many columns and code in the first."""
-    text = PAGE.read_text("utf-8").partition(section)[2] if section else PAGE.read_text("utf-8")
+    page = PAGE.read_text("utf-8").replace("cuda", KIND)
+    text = page.partition(section)[2] if section else page
     lines = (line for line in text.splitlines() if line.startswith("| `"))
     cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
     return [row for row in cells if len(row) == columns]
@@ -110,11 +116,11 @@ def pinned() -> Names:
 
 
 def on_gpu() -> Names:
-    return {"g": tensor()["t"].to("cuda"), **tensor()}
+    return {"g": tensor()["t"].to(KIND), **tensor()}
 
 
 def leaf_on_gpu() -> Names:
-    return {"v": tensor()["t"].to("cuda").requires_grad_()}
+    return {"v": tensor()["t"].to(KIND).requires_grad_()}
 
 
 def floats() -> Names:
@@ -179,13 +185,13 @@ DASK: dict[str, Callable[[], Names]] = {
     "dask-tolist": dask_array,
 }
 GPU: dict[str, Callable[[], Names]] = {
-    "to-cuda": two_arrays,
-    "to-cuda-non-blocking": pinned,
-    "cuda-cpu-numpy": on_gpu,
-    "cuda-to-cpu-numpy": on_gpu,
-    "cuda-detach-cpu-numpy": leaf_on_gpu,
-    "cuda-cpu-detach-numpy-copy": leaf_on_gpu,
-    "cuda-tolist": on_gpu,
+    f"to-{KIND}": two_arrays,
+    f"to-{KIND}-non-blocking": pinned,
+    f"{KIND}-cpu-numpy": on_gpu,
+    f"{KIND}-to-cpu-numpy": on_gpu,
+    f"{KIND}-detach-cpu-numpy": leaf_on_gpu,
+    f"{KIND}-cpu-detach-numpy-copy": leaf_on_gpu,
+    f"{KIND}-tolist": on_gpu,
     "two-devices": on_gpu,
 }
 CUPY: dict[str, Callable[[], Names]] = {
@@ -200,8 +206,8 @@ SOURCES = HOST | JAX | DASK | GPU | CUPY
 MARKS = {
     **{name: [needs_jax] for name in JAX},
     **{name: [needs_jax, needs_dask] for name in DASK},
-    **{name: [gpu, needs_cuda] for name in GPU},
-    **{name: [gpu, needs_cupy, needs_cuda] for name in CUPY},
+    **{name: [gpu, needs_device] for name in GPU},
+    **{name: [gpu, needs_cupy, needs_device] for name in CUPY},
 }
 
 FROM_IMMUTABLE = ("jax-", "dask-")
@@ -298,7 +304,7 @@ def device_pointer(x: Any) -> int:
     """The address of an array's memory on a GPU; 0 if it has none there."""
     if library(x) == "cupy":
         return int(x.data.ptr)
-    return x.untyped_storage().data_ptr() if isinstance(x, torch.Tensor) and x.is_cuda else 0
+    return x.untyped_storage().data_ptr() if isinstance(x, torch.Tensor) and x.device.type == KIND else 0
 
 
 def outside(x: Any) -> tuple[object, ...]:
@@ -410,13 +416,14 @@ def test_migrate__in_place_addition_is_seen_on_both_sides(name: str) -> None:
 
 
 @gpu
-@needs_cuda
+@needs_device
 def test_to_numpy__waits_for_queued_gpu_work() -> None:
     """The host array has the values of all work that was queued on the GPU."""
-    big = torch.ones(4096, 4096, device="cuda")
+    size = 4096 if KIND == "cuda" else 64
+    big = torch.ones(size, size, device=KIND)
     product = big
     for _ in range(8):
-        product = product @ big / 4096
+        product = product @ big / size
 
     host = xbridge.to_numpy(product)
 
@@ -648,12 +655,12 @@ def test_migrate__tracked_elements_in_a_list() -> None:
 
 @trap("unfinished")
 @gpu
-@needs_cuda
+@needs_device
 def test_migrate__pinned_memory() -> None:
     """Pinned memory may be overwritten as soon as `to_backend` has returned."""
-    p = torch.zeros(1 << 26).pin_memory()
+    p = torch.zeros(1 << 26 if KIND == "cuda" else 1 << 6).pin_memory()
 
-    mine = xbridge.to_backend(p, "torch", device="cuda")
+    mine = xbridge.to_backend(p, "torch", device=KIND)
     p.fill_(7)
 
     assert not mine.any().item()
