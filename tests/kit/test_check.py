@@ -474,7 +474,8 @@ def test_check__command_without_findings(capsys: pytest.CaptureFixture[str]) -> 
     """The command returns 0 if nothing is found, and lists what it skipped."""
     assert main(["check", "planted:centred", "planted:of_a_callable", "--backends", "numpy", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown == {"findings": [], "skipped": {"planted.of_a_callable": NO_ARGUMENTS}}
+    skipped = {"planted.of_a_callable": NO_ARGUMENTS}
+    assert shown == {"findings": [], "skipped": skipped, "left_out": {}}
 
 
 NO_ARGUMENTS = "no arguments were found with which it works; try --args"
@@ -1080,6 +1081,59 @@ def test_check__names_the_functions_of_a_module(tmp_path: Path) -> None:
     assert json.loads(output.read_text(encoding="utf-8")) == ["planted:middle"]
     workers.write_names(str(output), "planted:nothing")
     assert json.loads(output.read_text(encoding="utf-8"))["reason"] == "planted has no such function"
+
+
+def without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a machine on which CuPy is not installed."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(targets, "is_available", lambda name: name != "cupy")
+
+
+def test_check__names_the_library_that_a_module_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module whose import fails for an array library has that as the reason."""
+    without_cupy(monkeypatch)
+    monkeypatch.syspath_prepend(tmp_path)
+    output = tmp_path / "results.txt"
+    for name, text, lacks in (("first", "import cupy", ["cupy"]), ("second", "import no_such_module", [])):
+        workers.write_names(str(output), module_at(text, name, tmp_path))
+        assert json.loads(output.read_text(encoding="utf-8"))["lacks"] == lacks
+
+
+def test_check__names_the_library_that_a_function_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function that works with no arguments, and uses a library that is missing, is skipped for that."""
+    without_cupy(monkeypatch)
+    monkeypatch.syspath_prepend(tmp_path)
+    text = (
+        "def total(x):\n    return _sum(x)\n\ndef _sum(x):\n    import cupy.linalg\n    return cupy.sum(x)\n"
+    )
+    (one,) = check(targets.find_targets(f"{module_at(text, 'lacking', tmp_path)}:total"), ["numpy"], {}, 9.0)
+    assert (one.skipped, one.lacks) == ("it needs cupy, which cannot be imported", True)
+
+
+BROKEN = "raise ImportError('its CUDA is too old')\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["text", "json", "junit", "github"])
+def test_check__status_if_a_library_is_missing(option: str, tmp_path: Path) -> None:
+    """A library whose import fails is named in every format; without it, no function can be checked."""
+    module_at(BROKEN, "cupy", tmp_path)
+    module_at("import cupy\n", "needing", tmp_path)
+    paths = os.pathsep.join([str(tmp_path), str(Path(xbridge.__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-m", "xbridge", "check", "needing", "--format", option],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert done.returncode == 5, done.stderr
+    assert "its CUDA is too old" in done.stdout
+    assert "it needs cupy, which cannot be imported" in done.stdout
 
 
 class Terminal(StringIO):

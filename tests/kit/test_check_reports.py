@@ -343,7 +343,7 @@ def test_unsupported__most_functions_fail() -> None:
         return Checked(name, failed, "", backends=("numpy", "torch", "jax"))
 
     checked = [result("f", "torch", "jax"), result("g", "torch"), result("h")]
-    assert triage.unsupported(checked) == {"torch": (2, 3)}
+    assert triage.unsupported(checked) == {"torch": "2 of 3 functions refuse its arrays or compute in NumPy"}
     assert triage.unsupported(checked[:1]) == {}
 
 
@@ -360,7 +360,7 @@ def test_unsupported__most_functions_compute_in_numpy() -> None:
         return Checked(name, [failed], "", backends=("numpy", "torch"))
 
     checked = [result(*pair) for pair in zip("fgh", messages, strict=True)]
-    assert triage.unsupported(checked) == {"torch": (2, 3)}
+    assert triage.unsupported(checked) == {"torch": "2 of 3 functions refuse its arrays or compute in NumPy"}
     assert triage.unsupported(checked[1:]) == {}
 
 
@@ -426,16 +426,18 @@ def test_baseline__has_what_is_known(tmp_path: Path) -> None:
 def test_as_junit__has_a_test_for_each_function() -> None:
     """A function fails for each finding, and is skipped if it was not called."""
     checked = [Checked("m.f", [], ""), Checked("m.g", [], "why"), Checked("m.h", [], "")]
-    suite = ET.fromstring(reports.as_junit(checked, [finding("layout")]))
+    suite = ET.fromstring(reports.as_junit(checked, [finding("layout")], {"cupy": "no"}))
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
-    assert [[part.tag for part in case] for case in suite] == [["failure"], ["skipped"], []]
+    properties, *cases = suite
+    assert [one.attrib for one in properties] == [{"name": "left out: cupy", "value": "no"}]
+    assert [[part.tag for part in case] for case in cases] == [["failure"], ["skipped"], []]
 
 
 def test_as_junit__any_message() -> None:
     """Control characters, which XML cannot contain, and lone surrogates are escaped."""
     checked = [Checked("m.f", [], ""), Checked("m.g", [], "\x1b[31m ]]> \ud800\r\n")]
-    text = reports.as_junit(checked, [finding("layout", "a\x00b")._replace(program="x\n# \x08 é")])
-    (failure,), (skipped,) = ET.fromstring(text.encode())
+    text = reports.as_junit(checked, [finding("layout", "a\x00b")._replace(program="x\n# \x08 é")], {})
+    _, (failure,), (skipped,) = ET.fromstring(text.encode())
     assert (failure.text, (failure.get("message") or "")[:6]) == ("x\n# \\x08 é", "a\\x00b")
     assert skipped.get("message") == "\\x1b[31m ]]> \\ud800\r\n"
 
@@ -445,9 +447,19 @@ def test_as_annotations__names_a_file_of_the_project(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "m.py").write_text("", encoding="utf-8")
-    first, last = reports.as_annotations([finding("layout", line="m.py:3"), finding("dtypes")]).splitlines()
+    found = [finding("layout", line="m.py:3"), finding("dtypes")]
+    first, last = reports.as_annotations([], found, {}).splitlines()
     assert first.startswith("::error file=src/m.py,line=3,title=m.f::raises E: neg (torch)%0Af(a)")
     assert last.startswith("::notice title=m.f::")
+
+
+def test_as_annotations__names_what_was_left_out() -> None:
+    """A library that is left out is a notice, and a function that needs it a warning."""
+    checked = [Checked("m.f", [], "it needs cupy", lacks=True), Checked("m.g", [], "other")]
+    assert reports.as_annotations(checked, [], {"cupy": "is: missing"}).splitlines() == [
+        "::notice title=cupy is left out::is: missing",
+        "::warning title=m.f::not checked, because it needs cupy",
+    ]
 
 
 # -- the command ---------------------------------------------------------------------------------
@@ -466,7 +478,7 @@ def _one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_one_finding")
 def test_check__formats(capsys: pytest.CaptureFixture[str]) -> None:
     """The findings are printed as text, JSON, JUnit's XML or annotations."""
-    begins = {"text": "severity", "json": "{", "junit": "<?xml", "github": "::error"}
+    begins = {"text": "severity", "json": "{", "junit": "<?xml", "github": "::error title=planted.middle"}
     for name, begin in begins.items():
         assert main(["check", "planted:middle", "--format", name]) == 1
         assert capsys.readouterr().out.startswith(begin)
@@ -516,7 +528,7 @@ def _environment() -> dict[str, str]:
 def test_as_dict__says_what_is_new() -> None:
     """JSON has the class, the severity and the identity of a finding, and whether the baseline has it."""
     one = finding("layout")
-    shown = reports.as_dict([Checked("m.g", [], "why")], [one], {reports.identify(one)})
+    shown = reports.as_dict([Checked("m.g", [], "why")], [one], {reports.identify(one)}, {"cupy": "no"})
     (row,) = json.loads(json.dumps(shown))["findings"]
     assert (row["category"], row["severity"], row["new"], row["backends"]) == (
         "layout",
@@ -525,3 +537,4 @@ def test_as_dict__says_what_is_new() -> None:
         ["torch"],
     )
     assert shown["skipped"] == {"m.g": "why"}
+    assert shown["left_out"] == {"cupy": "no"}

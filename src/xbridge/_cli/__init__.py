@@ -43,6 +43,7 @@ exit status:
   2         an error, with one line on stderr that says why and what to try
   3         `check` could not check any function
   4         `check` found nothing in the time that it had, which was too short for all functions
+  5         `check` could not check any function, because an array library cannot be imported
   130, 143  ended by Ctrl-C, by SIGTERM"""
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from xbridge._cli.errors import RefusedError, one_line
 from xbridge._cli.output import print_json
+from xbridge.errors import MissingLibraryError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -37,8 +38,9 @@ random numbers. That is only a guess; a function that you name as MODULE:FUNCTIO
 SciPy and scikit-learn declare as unsupported is not reported.
 
 The exit status is 1 if something was found that the baseline does not have, 3 if no function could be
-checked, and 4 if nothing was found, but the time was over before all functions were checked. A check that is
-interrupted prints what it has found until then, and does not update the baseline."""
+checked, 4 if nothing was found, but the time was over before all functions were checked, and 5 if no function
+could be checked because an array library cannot be imported. Libraries that are left out are named at the
+end. A check that is interrupted prints what it has found until then, and does not update the baseline."""
 
 _CLOCK = 5.0
 """How many seconds on the clock are allowed for one second of processor time, because machines are busy."""
@@ -48,6 +50,9 @@ _NOTHING_CHECKED = 3
 
 _INCOMPLETE = 4
 """The exit status if nothing was found, and some functions were not checked for lack of time."""
+
+_LIBRARY_MISSING = 5
+"""The exit status if no function was checked, because an array library cannot be imported."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -109,18 +114,17 @@ def run(asked: Namespace) -> int:
     from xbridge.testing.check.ghostwriting import write_tests  # noqa: PLC0415 -- as above
     from xbridge.testing.check.search import TIME_IS_OVER, Options  # noqa: PLC0415 -- as above
     from xbridge.testing.check.signatures import read_words  # noqa: PLC0415 -- as above
-    from xbridge.testing.check.workers import Job, check_in_workers, chosen, find_names  # noqa: PLC0415 -- as above
+    from xbridge.testing.check.workers import Job, absent, check_in_workers, chosen  # noqa: PLC0415 -- as above
 
     _refuse_options(asked)
     classes = triage.read_classes(asked.include)
     known = _known(asked)
     backends, emulated = chosen(asked.backends)
     words = read_words(asked.args)
-    names = [name for spec in asked.target for name in find_names(spec)]
+    names, checked = _find_names(asked.target)
     seconds = asked.seconds or _CLOCK * asked.each * len(names)
     options = Options(classes, asked.seed, asked.each)
     job = Job(tuple(names), backends, words, seconds, emulated, options, tuple(asked.target))
-    checked: list[Checked] = []
     interrupt: KeyboardInterrupt | None = None
     try:
         for found in check_in_workers(job, asked.workers):
@@ -132,15 +136,16 @@ def run(asked: Namespace) -> int:
         left = [name for name in (each.replace(":", ".") for each in names) if name not in done]
         checked += [Checked(name, [], "the check was interrupted") for name in left]
     checked.sort(key=lambda found: found.function)
-    left_out = triage.unsupported(checked)
-    findings = [one for found in checked for one in found.findings if one.backend not in left_out]
+    refused = triage.unsupported(checked)
+    left_out = ({} if asked.backends else absent()) | refused
+    findings = [one for found in checked for one in found.findings if one.backend not in refused]
     new = [one for one in findings if reports.identify(one) not in known]
     if asked.json or asked.format == "json":
-        print_json(reports.as_dict(checked, findings, known))
+        print_json(reports.as_dict(checked, findings, known, left_out))
     elif asked.format == "junit":
-        print(reports.as_junit(checked, new))
+        print(reports.as_junit(checked, new, left_out))
     elif asked.format == "github":
-        print(reports.as_annotations(new))
+        print(reports.as_annotations(checked, new, left_out))
     else:
         _print(checked, new, left_out)
         if len(findings) > len(new):
@@ -157,8 +162,22 @@ def run(asked: Namespace) -> int:
     if new:
         return 1
     if all(one.skipped for one in checked):
-        return _NOTHING_CHECKED
+        return _LIBRARY_MISSING if any(one.lacks for one in checked) else _NOTHING_CHECKED
     return _INCOMPLETE if any(one.skipped == TIME_IS_OVER for one in checked) else 0
+
+
+def _find_names(specs: list[str]) -> tuple[list[str], list[Checked]]:
+    """Return the functions of all modules, and a result for each module that needs a missing library."""
+    from xbridge.testing.check.findings import Checked  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge.testing.check.workers import find_names  # noqa: PLC0415 -- as above
+
+    names, lacking = list[str](), list[Checked]()
+    for spec in specs:
+        try:
+            names += find_names(spec)
+        except MissingLibraryError as error:
+            lacking.append(Checked(spec.replace(":", "."), [], error.reason, lacks=True))
+    return names, lacking
 
 
 def _refuse_options(asked: Namespace) -> None:
@@ -191,7 +210,7 @@ def _progress(found: Checked, number: int, total: int) -> None:
         print(f"[{number}/{total}] {found.function}: {one_line(count)}", file=sys.stderr)
 
 
-def _print(checked: list[Checked], findings: list[Finding], left_out: dict[str, tuple[int, int]]) -> None:
+def _print(checked: list[Checked], findings: list[Finding], left_out: dict[str, str]) -> None:
     from xbridge.testing.check.reports import as_text  # noqa: PLC0415 -- `--help` does not need it
 
     is_any = any(not one.skipped for one in checked)
@@ -201,8 +220,8 @@ def _print(checked: list[Checked], findings: list[Finding], left_out: dict[str, 
         if each.skipped:
             skipped.setdefault(each.skipped, []).append(each.function.rpartition(".")[2])
     print(f"\n{len(checked) - sum(map(len, skipped.values()))} functions were checked")
-    for name, (failed, count) in left_out.items():
-        print(f"{name} is left out: {failed} of {count} functions refuse its arrays or compute in NumPy")
+    for name, reason in left_out.items():
+        print(f"{name} is left out: {one_line(reason)}")
     cut = [each.function.rpartition(".")[2] for each in checked if not each.is_complete]
     if cut:
         print(f"in part, because the time was over: {', '.join(cut)}")

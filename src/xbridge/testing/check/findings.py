@@ -67,6 +67,13 @@ class Checked(NamedTuple):
     """The libraries whose arrays it was called with."""
     test: str = ""
     """The source code of a test that makes such calls."""
+    lacks: bool = False
+    """True if it was skipped because an array library cannot be imported."""
+
+
+def needs(libraries: Iterable[str]) -> str:
+    """Return why a function or a module is skipped whose array libraries cannot be imported."""
+    return f"it needs {' and '.join(libraries)}, which cannot be imported"
 
 
 def read(stored: Iterable[dict[str, Any]]) -> list[Finding]:

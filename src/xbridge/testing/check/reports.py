@@ -140,7 +140,9 @@ def as_text(findings: Sequence[Finding]) -> str:
     return "\n".join([line.rstrip() for line in lines] + programs)
 
 
-def as_dict(checked: Iterable[Checked], findings: Iterable[Finding], known: set[str]) -> dict[str, Any]:
+def as_dict(
+    checked: Iterable[Checked], findings: Iterable[Finding], known: set[str], left_out: dict[str, str]
+) -> dict[str, Any]:
     """Return a report as a dict for JSON."""
     rows = [
         {
@@ -153,16 +155,23 @@ def as_dict(checked: Iterable[Checked], findings: Iterable[Finding], known: set[
         }
         for one, libraries in ranked(findings)
     ]
-    return {"findings": rows, "skipped": {one.function: one.skipped for one in checked if one.skipped}}
+    skipped = {one.function: one.skipped for one in checked if one.skipped}
+    return {"findings": rows, "skipped": skipped, "left_out": left_out}
 
 
-def as_junit(checked: Iterable[Checked], findings: Sequence[Finding]) -> str:
-    """Return XML with a test for each function, which fails for each new finding of it."""
+def as_junit(checked: Iterable[Checked], findings: Sequence[Finding], left_out: dict[str, str]) -> str:
+    """Return XML with a test for each function, which fails for each new finding of it.
+
+    A library that was left out is a property of the suite.
+    """
     listed = [*checked]
     failing = {one.function for one in findings}
     skipped = [one for one in listed if one.skipped]
     counts = {"tests": len(listed), "failures": len(failing), "skipped": len(skipped)}
     suite = ET.Element("testsuite", {"name": "xbridge-array check"} | {k: str(n) for k, n in counts.items()})
+    properties = ET.SubElement(suite, "properties")
+    for name, reason in left_out.items():
+        ET.SubElement(properties, "property", name=f"left out: {name}", value=reason)
     for each in listed:
         module, _, name = each.function.rpartition(".")
         case = ET.SubElement(suite, "testcase", classname=module, name=name)
@@ -181,14 +190,23 @@ def as_junit(checked: Iterable[Checked], findings: Sequence[Finding]) -> str:
     return "\n".join(map(printable, made.split("\n")))  # XML has no control characters
 
 
-def as_annotations(findings: Iterable[Finding]) -> str:
-    """Return commands of GitHub Actions that show the findings beside the code."""
+def as_annotations(checked: Iterable[Checked], findings: Iterable[Finding], left_out: dict[str, str]) -> str:
+    """Return commands of GitHub Actions that show the findings beside the code, and what was left out."""
     lines = []
     for one, libraries in ranked(findings):
         level = "notice" if severity_of(one) == "low" else "error"
         place = ",".join([*_place(one.line), f"title={_escape(one.function, ':,')}"])
         message = f"{one.problem}: {one.property} ({', '.join(libraries)})\n{one.program}"
         lines.append(f"::{level} {place}::{_escape(message)}")
+    lines += [
+        f"::notice title={_escape(name, ':,')} is left out::{_escape(reason)}"
+        for name, reason in left_out.items()
+    ]
+    lines += [
+        f"::warning title={_escape(one.function, ':,')}::not checked, because {_escape(one.skipped)}"
+        for one in checked
+        if one.lacks
+    ]
     return "\n".join(lines)
 
 

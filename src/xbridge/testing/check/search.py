@@ -21,7 +21,7 @@ from xbridge.testing._outcome import Difference, Promise, compare, first_line, o
 from xbridge.testing._reproduction import reproduction
 from xbridge.testing._source import is_described, properties_of
 from xbridge.testing.check.draws import calls_like, is_as_described, is_degenerate, run_draws
-from xbridge.testing.check.findings import Checked, Finding, name_of
+from xbridge.testing.check.findings import Checked, Finding, name_of, needs
 from xbridge.testing.check.ghostwriting import write_test
 from xbridge.testing.check.names import begins_with, ends_with, has_word
 from xbridge.testing.check.native import library_of, on_plain_arrays, takes_only
@@ -29,7 +29,7 @@ from xbridge.testing.check.relations import namesake, negative_axes, rules
 from xbridge.testing.check.shrinking import Failure, fail, line_of_definition, shrink
 from xbridge.testing.check.signatures import Base, bases, call_plainly
 from xbridge.testing.check.stages import Stage, devices_of, exists, plain, stages, with_values
-from xbridge.testing.check.targets import declared, unsafe
+from xbridge.testing.check.targets import declared, missing_among, packages_named, unsafe
 from xbridge.testing.check.triage import DEFAULT, class_of_stage, classify
 
 if TYPE_CHECKING:
@@ -192,6 +192,8 @@ class _Check:
         self._before("")
         self._target, self._bases = arguments_of(self._target, self._words, self._backends, self._announce)
         name, library = self._target.name, self._target.backend
+        if not self._bases and (lacks := missing_among(packages_named(self._target))):
+            return Checked(name, [], needs(lacks), lacks=True)
         if not self._bases:
             return Checked(name, [], "no arguments were found with which it works; try --args")
         used = [each for each in self._backends if library in ("", each)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import traceback
 from contextlib import redirect_stdout
 from functools import partial
 from importlib import import_module
@@ -16,13 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from xbridge._registry.registry import backend_for
+from xbridge._registry.registry import backend_for, entries_for, is_available, known_backends
 from xbridge.backends import HOST
 from xbridge.errors import OptionError
 from xbridge.testing._outcome import first_line, outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import ModuleType
 
 _RANDOM = re.compile(r"rng|random|seed|generator$|key$|(n_)?resamples$")
@@ -100,7 +101,7 @@ def find_targets(spec: str) -> list[Target]:
         reason = first_line(loaded.error) or type(loaded.error).__name__
         if isinstance(loaded.error, SystemExit):
             reason = "it ends the process when it is imported"
-        raise OptionError.build(f"check {spec!r}", reason, "MODULE or MODULE:FUNCTION")
+        raise OptionError.build(f"check {spec!r}", reason, "MODULE or MODULE:FUNCTION") from loaded.error
     module: ModuleType = loaded.result
     owner, _, method = name.rpartition(".")
     found = getattr(getattr(module, owner, None), method, None) if owner else getattr(module, name, None)
@@ -231,6 +232,30 @@ def unsafe(target: Target) -> str:
     if _DRAWS.search(_source(function)) or any(map(WRITES.search, map(_source, _called(function)))):
         return "it may write, run or draw something"
     return ""
+
+
+def missing_among(packages: Iterable[str]) -> list[str]:
+    """Return the array libraries among some packages that cannot be imported."""
+    asked = {*packages}
+    return [
+        name
+        for name in known_backends()
+        if asked.intersection(root for entry in entries_for(name) for root in entry.roots)
+        and not is_available(name)
+    ]
+
+
+def packages_of(error: BaseException) -> set[str]:
+    """Return the packages whose import raised an error: the one that is missing, and those that ran."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    names = [getattr(error, "name", None), *(frame.f_globals.get("__name__") for frame in frames)]
+    return {str(name).partition(".")[0] for name in names}
+
+
+def packages_named(target: Target) -> set[str]:
+    """Return the names that a function and those that it calls use: that of a missing package is one."""
+    codes = (getattr(one, "__code__", None) for one in _called(inspect.unwrap(target.function)))
+    return {name.partition(".")[0] for code in codes if code for name in code.co_names}
 
 
 def _called(function: Callable[..., Any]) -> list[Callable[..., Any]]:

@@ -117,7 +117,7 @@ _IN_NUMPY = re.compile("can't (convert .* to numpy|call numpy[(][)])", re.IGNORE
 """How torch refuses to give a tensor to NumPy."""
 
 
-def unsupported(checked: Iterable[Checked]) -> dict[str, tuple[int, int]]:
+def unsupported(checked: Iterable[Checked]) -> dict[str, str]:
     """Return the libraries that a module does not take: most of its functions refuse them or use NumPy.
 
     A function that computes in NumPy takes a plain tensor by accident, and none on another device.
@@ -130,7 +130,7 @@ def unsupported(checked: Iterable[Checked]) -> dict[str, tuple[int, int]]:
     Returns
     -------
     dict
-        By library, the number of functions that failed, and of all.
+        By library, how many functions failed, of how many.
     """
     counts: dict[str, list[bool]] = {}
     for each in checked:
@@ -140,7 +140,7 @@ def unsupported(checked: Iterable[Checked]) -> dict[str, tuple[int, int]]:
         for name in each.backends:
             counts.setdefault(name, []).append(name in failed)
     return {
-        name: (sum(failed), len(failed))
+        name: f"{sum(failed)} of {len(failed)} functions refuse its arrays or compute in NumPy"
         for name, failed in counts.items()
         if len(failed) > 1 and 2 * sum(failed) > len(failed)
     }

@@ -27,11 +27,11 @@ import numpy as np
 
 from xbridge._core.locks import lock
 from xbridge._registry.registry import get, is_available, known_backends
-from xbridge.errors import OptionError
+from xbridge.errors import MissingLibraryError, OptionError, XBridgeError
 from xbridge.testing._source import READONLY
-from xbridge.testing.check.findings import Checked, Finding, read
+from xbridge.testing.check.findings import Checked, Finding, needs, read
 from xbridge.testing.check.search import TIME_IS_OVER, Options, check
-from xbridge.testing.check.targets import find_targets
+from xbridge.testing.check.targets import find_targets, missing_among, packages_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -106,6 +106,17 @@ def chosen(words: str | None) -> tuple[tuple[str, ...], bool]:
             raise OptionError.build(f"check with {word!r}", "it calls each device that is there", name)
     names = dict.fromkeys(word.partition(":")[0] for word in listed)
     return tuple(get(name).name for name in names), "torch:emu" in listed
+
+
+def absent() -> dict[str, str]:
+    """Return the libraries that cannot be used here, each with the reason."""
+    reasons = {}
+    for name in known_backends():
+        try:
+            get(name)
+        except XBridgeError as error:
+            reasons[name] = error.reason
+    return reasons
 
 
 def _has_emulated() -> bool:
@@ -225,6 +236,8 @@ def find_names(spec: str) -> list[str]:
     ------
     OptionError
         There is no such module or function, or its import ends the process or does not end.
+    MissingLibraryError
+        The module imports array libraries that cannot be imported.
     """
     children = Children()
     try:
@@ -235,6 +248,9 @@ def find_names(spec: str) -> list[str]:
             for stated in worker.lines():
                 if isinstance(stated, list):
                     return stated
+                if stated["lacks"]:
+                    reason = needs(stated["lacks"])
+                    raise MissingLibraryError.build(stated["action"], reason, "xbridge-array info")
                 raise OptionError.build(stated["action"], stated["reason"], stated["hint"])
             reason = f"its import {_HANGS} in {_START:.0f} seconds" if worker.is_late else _EXITS
             raise OptionError.build(f"check {spec!r}", reason, "MODULE or MODULE:FUNCTION")
@@ -360,7 +376,8 @@ def write_names(path: str, spec: str) -> None:
     try:
         stated: object = [target.spec for target in find_targets(spec)]
     except OptionError as error:
-        stated = {"action": error.action, "reason": error.reason, "hint": error.hint}
+        lacks = missing_among(packages_of(error.__cause__)) if error.__cause__ else []
+        stated = {"action": error.action, "reason": error.reason, "hint": error.hint, "lacks": lacks}
     Path(path).write_text(f"{json.dumps(stated)}\n", encoding="utf-8")
 
 
