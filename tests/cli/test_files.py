@@ -692,7 +692,7 @@ def test_show__refuses_a_zip_version_of_the_future(
     assert "zip file version 25.5" in refused(capsys, "show", tmp_path / name)
 
 
-@pytest.mark.parametrize("how", ["replaced", "written", "removed"])
+@pytest.mark.parametrize("how", ["replaced", "restored", "written", "rewritten", "removed"])
 @pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.safetensors", "a.pt"])
 def test_convert__refuses_a_source_that_changes_while_it_is_read(
     tmp_path: Path,
@@ -721,6 +721,15 @@ def test_convert__refuses_a_source_that_changes_while_it_is_read(
         elif how == "replaced":  # by a file of the same size and time
             os.utime(other, ns=(stat.st_atime_ns, stat.st_mtime_ns))
             other.replace(source)
+        elif how == "restored":  # after another file had its name
+            kept = source.rename(tmp_path / "kept")
+            other.replace(source)
+            kept.replace(source)
+        elif how == "rewritten":  # with other values of the same size, and the old time
+            with source.open("r+b") as file:
+                file.seek(-1, os.SEEK_END)
+                file.write(b"!")
+            os.utime(source, ns=(stat.st_atime_ns, stat.st_mtime_ns))
         else:
             os.utime(source, ns=(0, 0))
 

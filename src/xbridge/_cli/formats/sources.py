@@ -20,6 +20,8 @@ class _Identity(NamedTuple):
     inode: int
     size: int
     modified: int
+    changed: int
+    """The time of the last change of any kind, which a program cannot set, as it can the one before."""
 
 
 class Sources(ExitStack):
@@ -42,4 +44,4 @@ class Sources(ExitStack):
 
 
 def _identity(stat: os.stat_result) -> _Identity:
-    return _Identity(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    return _Identity(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
