@@ -113,6 +113,25 @@ def test_asarray__refuses_freed_tensors_in_lists() -> None:
                 xbridge.asarray([there, lost], backend=backend)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"dtype": "int32"}, {"backend": "torch", "dtype": "float32"}], ids=str
+)
+def test_asarray__long_range_is_refused_at_once(options: dict[str, Any]) -> None:
+    """A range that memory cannot hold raises, whether or not another range was converted before."""
+    vast, endless, row = range(10**13), range(-(2**63), 2**63), [np.float32(1)]
+    for lists in (
+        [vast, [vast, vast], [row, vast], [np.ones(2), vast]],
+        [endless, [endless], [row, endless]],
+    ):
+        for x in lists:
+            expected = MemoryError if lists[0] is vast else xbridge.UnsupportedArrayError
+            for _ in range(2):
+                with pytest.raises(expected):
+                    xbridge.asarray(x, **options)
+                assert xbridge.asarray(range(5, 1, -2), **options).tolist() == [5, 3]
+    assert xbridge.asarray(range(0), **options).shape == (0,)
+
+
 def test_asarray__refuses_sparse_and_meta_tensors_in_lists() -> None:
     """Tensors without dense memory cannot be stacked for NumPy."""
     with warnings.catch_warnings():

@@ -35,7 +35,7 @@ from xbridge._host.advice import aim
 from xbridge._host.memory import NATIVE
 from xbridge._plan.options import PLAIN, CallOptions
 from xbridge._plan.reasons import reason
-from xbridge._plan.rules import check_destination, chosen, destination
+from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
 from xbridge._registry.call_cache import as_found, cached, decline, direct
 from xbridge._registry.registry import backend_for, get
@@ -176,6 +176,9 @@ def literal_converter(cls: type, target: Backend | None, options: Options, given
     if cls in NUMBERS:
         make, fit = _number_converter(frozenset((cls,)), target, options, given)
         return make if fit is None else lambda n: make(n) if fit((n,)) else None
+    if cls is range:
+        whole, test = _number_converter(frozenset((int,)), target, options, given)
+        return lambda x: whole(x) if x and (test is None or test((x[0], x[-1]))) else None
     fillers: dict[frozenset[type], _Filler] = {}
 
     def choose(kinds: frozenset[type], leaves: Sequence[Any]) -> _Filler:
@@ -347,6 +350,9 @@ def _stack_described(nest: Nest, target: Backend, options: Options, recorder: Re
             raise
         raise _loss_error(error, elements, dtype, target, where) from error
 
+    for element in elements:
+        if element.source.backend is stacker:
+            refuse_unreadable(stacker, element.source.array, element.info)
     tracked = any(element.info.requires_grad for element in elements)
     requires_grad = tracked and any(stacker.array_info(one).requires_grad for one in parts)
     info = _strong_elements(elements)[0].info._replace(

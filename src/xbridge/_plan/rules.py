@@ -51,9 +51,8 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
             changes = [Step(backend, "copy", copy_reason=ASKED_WRITABLE)]
     if options.writable is False and (changes or backend.memory_layout(x).writable):
         changes = [*changes, _READONLY]
-    refused = backend.unreadable(x) if changes and backend.unreadable else None
-    if refused:
-        raise refused.error.build(in_words(backend, info, backend), refused.reason, refused.hint)
+    if changes:
+        refuse_unreadable(backend, x, info)
     if changes and options.grad == "keep" and info.requires_grad and not backend.is_grad_enabled():
         why_not, hint = "grad='keep' was asked while gradients are off", "grad=None, or turning them on"
         raise GradientError.build(conversion.asked(), why_not, hint)
@@ -61,6 +60,13 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
     if options.requires_grad and not steps and info.requires_grad and backend.is_leaf and backend.is_leaf(x):
         return Plan(conversion, ())  # it is a leaf that requires grad, as asked
     return _make_plan(conversion, steps)
+
+
+def refuse_unreadable(backend: Backend, x: Array, info: ArrayInfo) -> None:
+    """Raise if the elements of an array cannot be read within its library, such as those of freed memory."""
+    refused = backend.unreadable(x) if backend.unreadable else None
+    if refused:
+        raise refused.error.build(in_words(backend, info, backend), refused.reason, refused.hint)
 
 
 def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:

@@ -334,6 +334,16 @@ def test_asarray__refuses_to_copy_deleted_memory() -> None:
         xbridge.asarray(deleted(), copy=True)
 
 
+@pytest.mark.parametrize("backend", [None, "jax", "numpy"])
+def test_asarray__refuses_deleted_arrays_in_lists(backend: str | None) -> None:
+    """A list with an array that was deleted is refused with the reason, by any library that stacks it."""
+    for xs in ([jax.numpy.ones(2), deleted()], [deleted(), deleted()]):
+        with pytest.raises(
+            xbridge.UnsupportedArrayError, match=r"its memory was deleted or donated; try a copy"
+        ):
+            xbridge.asarray(xs, backend=backend)
+
+
 def test_asarray__requires_grad_is_refused() -> None:
     """JAX differentiates functions, so no array of it can require grad."""
     with pytest.raises(xbridge.GradientError, match="JAX differentiates functions, not arrays"):
