@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 import traceback
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,18 @@ NAMES |= {
     "tree": tree,
     "xs": (A, Y),
 }
-NAMES |= {"fn": np.sum, "restored": lambda *args, **options: xbridge.align_back(A)[1](A, *args, **options)}
+
+
+def fn(x: Any, *others: Any, axis: int = 0) -> Any:
+    """A function of any arguments."""
+    return x
+
+
+NAMES |= {
+    "fn": fn,
+    "loader": SimpleNamespace(dataset=[A]),
+    "restored": lambda *args, **options: xbridge.align_back(A)[1](A, *args, **options),
+}
 
 CALLS = {
     "to_backend(A, 'numpy', 'float32')": "to_backend(x, 'numpy', dtype='float32')",
@@ -81,7 +93,44 @@ CALLS = {
     "prefetch([A], device='cpu')": "prefetch(x, 'torch', device='cpu')",
     "prefetch([A], 'numpy', 4)": "prefetch(x, 'numpy', depth=4)",
     "explain(A)": "explain(x, 'torch')",
-    "aligned(fn, 'numpy')": "aligned(backend='numpy')",
+    "aligned(fn, 'numpy')": "aligned(fn, backend='numpy')",
+    "aligned(fn, A)": "aligned(fn)(y)",
+    "aligned(A, Y)": "align(*xs)",
+    "aligned(backend='numpy', argnums=0)": "jax.grad(aligned(fn, backend='numpy'), argnums=0)",
+    "to_numpy(A, casting='safe', dtype=float)": "to_numpy(x, dtype=float)",
+    "to_numpy(A, axis=0)": "to_numpy(x)",
+    "to_numpy(A, readonly=True)": "to_numpy(x, writable=False)",
+    "to_numpy(A, cpu=True)": "to_numpy(x)",
+    "to_numpy(A, detach=True)": "to_numpy(x, grad='detach')",
+    "to_torch(A, readonly=True)": "to_numpy(x, writable=False)",
+    "to_torch(A, no_grad=True)": "to_torch(x, grad='detach')",
+    "to_torch(A, stream=3)": "to_torch(x)",
+    "to_torch(A, shape=(3, 1), copy=True)": "to_torch(x, copy=True).reshape((3, 1))",
+    "to_torch(A, memory_format=3)": "to_torch(x).contiguous(memory_format=3)",
+    "to_numpy(A, memory_format=3)": "to_numpy(x)",
+    "to_jax(Y, sharding=None, dtype='float32')": "jax.device_put(to_jax(x, dtype='float32'), None)",
+    "to_dask(A, chunks=2)": "to_dask(x).rechunk(2)",
+    "to_dask(A, 2)": "to_dask(x).rechunk(2)",
+    "to_numpy(A, na_value=0)": "to_numpy(x)",
+    "to_numpy(np.ma.masked_array(A), fill_value=0.0)": "to_numpy(x.filled(0.0))",
+    "asarray(A, order='F')": "asarray(x, backend='numpy').copy(order='F')",
+    "asarray([A], axis=1)": "numpy.moveaxis(asarray(x, backend='numpy'), 0, 1)",
+    "asarray(A, ndmin=2, backend='numpy')": (
+        "asarray(numpy.array(asarray(x, backend='numpy'), ndmin=2), backend='numpy')"
+    ),
+    "asarray(data=A)": "asarray(x)",
+    "prefetch([A], 'numpy', batch_size=2)": (
+        "prefetch(torch.utils.data.DataLoader(x, batch_size=2), 'numpy')"
+    ),
+    "prefetch(loader, 'numpy', shuffle=True)": (
+        "prefetch(torch.utils.data.DataLoader(x.dataset, shuffle=True), 'numpy')"
+    ),
+    "prefetch([A], 'numpy', pin_memory=True)": "prefetch(x, 'numpy')",
+    "tree.map(fn, [A], axis=0)": "xbridge.tree.map(lambda leaf: fn(leaf, axis=0), x)",
+    "tree.map(fn, [A], is_leaf=None)": "xbridge.tree.map(fn, x)",
+    "tree.map(fn, [A], [A])": "[fn(one, other) for one, other in zip(x, y)]",
+    "policy(device='raise')": "policy(transfers='raise')",
+    "policy(dtype='warn')": "policy(casts='warn')",
     "tree.to_numpy([A], 'float32')": "xbridge.tree.to_numpy(x, dtype='float32')",
     "tree.to_backend([A])": "xbridge.tree.to_backend(x, 'torch')",
     "tree.to_backend([A], 'numpy', backed='torch')": "xbridge.tree.to_backend(x, 'numpy')",
@@ -122,12 +171,22 @@ def test_callerror__hint_is_a_valid_call(call: str) -> None:
 @pytest.mark.parametrize("hint", sorted(set(CALLS.values()) - {"restore(x, dtype='float32')"}))
 def test_callerror__hint_runs(hint: str) -> None:
     """Every call that `CallError` suggests can be run as it is."""
-    for library in ("torch", "jax"):
+    names = {**NAMES, "x": A}
+    for library in ("torch", "jax", "dask"):
         if library in hint:
-            pytest.importorskip(library)
-    x = [A] if "prefetch" in hint else A
+            names[library] = pytest.importorskip(library)
+    if "tree" in hint or "prefetch" in hint:
+        names["x"] = [A]
+    if "dataset" in hint:
+        names["x"] = SimpleNamespace(dataset=[A])
+    if "filled" in hint:
+        names["x"] = np.ma.masked_array(A)
+    if "moveaxis" in hint:
+        names["x"] = [[A]]
+    if "memory_format" in hint:
+        hint = hint.replace("3", "torch.contiguous_format")
     try:
-        eval(hint, {**NAMES, "x": [A] if "tree" in hint else x})
+        eval(hint, names)
     except xbridge.DeviceError:
         assert "device=0" in hint  # of a machine with an accelerator
 

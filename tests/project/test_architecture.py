@@ -153,6 +153,7 @@ def names_a_library(tree: ast.AST) -> list[str]:
 
 NAMED: dict[str, set[str]] = {
     "_api.py": {"cupy", "dask", "jax", "torch"},  # `to_jax` and the others
+    "_core/mistakes.py": {"dask", "jax", "numpy", "torch"},  # the options of their own conversions
     "_derive": {"numpy", "torch"},  # the functions of NumPy, and programs of torch's compiler
     "_host": {"numpy", "ml_dtypes"},
     "_host/exporters": {*exporters.INDEX},  # one adapter for each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inspect import Parameter, signature
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge._core.dtypes import DTYPES
 from xbridge.errors import CallError, shown
@@ -24,9 +24,99 @@ _SYNONYMS = {
     **dict.fromkeys(("xp", "library", "framework", "lib", "module", "namespace"), "backend"),
     **dict.fromkeys(("size", "prefetch_factor", "buffer_size"), "depth"),
     **dict.fromkeys(("grad", "gradient", "gradients"), "detaches"),
+    **dict.fromkeys(("dtype", "cast"), "casts"),
+    **dict.fromkeys(("device", "move", "moves"), "transfers"),
     "copies": "copy",
 }
 """Names that other libraries use for an option, where the most similar name would be a different option."""
+
+_SWITCHES: dict[str, tuple[str, object]] = {
+    **dict.fromkeys(("detach", "no_grad", "stop_gradient"), ("grad", "detach")),
+    **dict.fromkeys(("keep_grad", "keep_graph"), ("grad", "keep")),
+    **dict.fromkeys(("readonly", "read_only"), ("writable", False)),
+    **{kind: ("device", kind) for kind in ("cpu", "cuda", "gpu")},
+}
+"""Switches of other libraries that are one value of an option here."""
+
+
+class _Elsewhere(NamedTuple):
+    """An option of other libraries' conversions: why there is none here, and the call that does the same."""
+
+    reason: str
+    hint: str = "{call}"
+    target: str = ""
+    """The library whose arrays the call is for; "" if it is for any."""
+
+
+_SHAPE = "a conversion keeps the shape"
+_ORDER = "a conversion keeps the order of the axes in memory"
+_FILL = _Elsewhere("a conversion fills no value", "{name}(x.{fill}({value}){rest})")
+_BESIDE = _Elsewhere("a transfer runs beside the program, and pins memory itself", "{beside}")
+_LOADER = _Elsewhere(
+    "it is an option of the data loader", "{name}(torch.utils.data.DataLoader({data}, {option}){rest})"
+)
+_ELSEWHERE = {
+    "force": _Elsewhere("every conversion detaches and moves as far as it must"),
+    "casting": _Elsewhere("dtype= alone asks for a cast"),
+    "stream": _Elsewhere("a conversion runs on the current stream of each library"),
+    "order": _Elsewhere(_ORDER, "{host}.copy({option})"),
+    "memory_format": _Elsewhere(_ORDER, "{call}.contiguous({option})", "torch"),
+    "shape": _Elsewhere(_SHAPE, "{call}.reshape({value})"),
+    "ndmin": _Elsewhere(_SHAPE, "{name}(numpy.array({host}, {option}){rest})"),
+    "axis": _Elsewhere(_SHAPE),
+    "chunks": _Elsewhere("a conversion does not choose the chunks", "{call}.rechunk({value})", "dask"),
+    "sharding": _Elsewhere(
+        "a conversion is to one device, and JAX shards its result", "jax.device_put({call}, {value})", "jax"
+    ),
+    **dict.fromkeys(("na_value", "fill_value"), _FILL),
+    **dict.fromkeys(("pin_memory", "non_blocking"), _BESIDE),
+    **dict.fromkeys(("batch_size", "num_workers", "shuffle", "drop_last", "collate_fn"), _LOADER),
+}
+
+
+class _Call(NamedTuple):
+    """A call that does not fit."""
+
+    name: str
+    given: tuple[object, ...]
+    options: dict[str, object]
+    start: list[str]
+    """The arguments by position that the call to type has."""
+    words: list[str]
+    """The options that the function has."""
+
+    @property
+    def verb(self) -> str:
+        """Return the name without that of the module."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def target(self) -> str:
+        """Return the library that the name of the function has; "" if it has none."""
+        is_fixed = self.verb.startswith("to_") and self.verb not in ("to_backend", "to_list")
+        return self.verb.removeprefix("to_") if is_fixed else ""
+
+    @property
+    def backend(self) -> str:
+        """Return the target as an argument; "" if there is none."""
+        return repr(self.target) if self.target else self.start[1] if len(self.start) > 1 else ""
+
+    @property
+    def known(self) -> dict[str, object]:
+        """Return the options of the call that the function has."""
+        return {word: value for word, value in self.options.items() if word in self.words}
+
+    def written(self, **changed: object) -> str:
+        """Write the call with its known options, and with changed ones."""
+        chosen = (self.known | changed).items()
+        words = [
+            f"{word}={text_of(value)}" for word, value in chosen if word != "backend" or len(self.start) < 2
+        ]
+        return f"{self.name}({', '.join([*self.start, *words])})"
+
+    def error(self, action: str, reason: str, **changed: object) -> CallError:
+        """Return the error whose hint is the call, with changed options."""
+        return CallError.build(action, reason, self.written(**changed))
 
 
 def explain_call(
@@ -43,27 +133,20 @@ def explain_call(
     if "." not in fn.__qualname__ and fn.__module__.split(".")[1:2] == ["tree"]:
         name = f"xbridge.tree.{name}"
     start = [_argument(place.name, given[i : i + 1], options) for i, place in enumerate(needed)]
+    if name == "aligned" and given:
+        start = ["fn"]
     if not places and Parameter.VAR_POSITIONAL in kinds:
         start = ["*xs"]
-    elif len(given) > len(places):
-        surplus = given[len(places) :]
-        chosen = {word: value for word, value in options.items() if word in words}
-        chosen |= {word: value for value in surplus if (word := option_of(value, words))}
+    call = _Call(name, given, options, start, words)
+    if start != ["*xs"] and len(given) > len(places):
         has_options = Parameter.KEYWORD_ONLY in kinds
         reason = f"{name} takes its options by keyword" if has_options else f"{name} has no options"
-        if text_of(surplus[0]) == "y" and name.startswith("to_") and name != "to_list":
-            backend = start[1] if len(start) > 1 else repr(name.removeprefix("to_"))
-            return CallError.build(
-                "take y by position", f"{name} converts one array", f"align(x, y, backend={backend})"
-            )
-        return _error(f"take {text_of(surplus[0])} by position", reason, name, start, chosen)
+        return _error_of_position(call, given[len(places) :], reason)
     for word in options:
         if word not in words:
-            asked = start[1] if len(start) == 2 and (len(given) == 2 or "backend" in options) else ""
-            return _unknown(word, options, name, start, words, asked)
+            return _error_of_keyword(call, word)
     absent = [place.name for place in needed[len(given) :] if place.name not in options]
-    reason = f"it needs {' and '.join(absent)}"
-    return _error(f"call {name} without {absent[0]}", reason, name, start, options)
+    return call.error(f"call {name} without {absent[0]}", f"it needs {' and '.join(absent)}")
 
 
 def _argument(place: str, given: tuple[object, ...], options: dict[str, object]) -> str:
@@ -74,67 +157,98 @@ def _argument(place: str, given: tuple[object, ...], options: dict[str, object])
     return {"b": "y"}.get(place, place if place in ("fn", "module") else "x")
 
 
-def _error(action: str, reason: str, name: str, start: list[str], options: dict[str, object]) -> CallError:
-    words = [
-        *start,
-        *(
-            f"{word}={text_of(value)}"
-            for word, value in options.items()
-            if word != "backend" or len(start) < 2
-        ),
-    ]
-    return CallError.build(action, reason, f"{name}({', '.join(words)})")
+def _error_of_position(call: _Call, surplus: tuple[object, ...], reason: str) -> CallError:
+    """Return the error for arguments by position that the function takes by keyword, or not at all."""
+    first = surplus[0]
+    text, hint = text_of(first), ""
+    action = f"take {text} by position"
+    if call.verb == "aligned" and text == "y":
+        reason = "it takes a function, and returns the function that takes the arrays"
+        hint = "align(*xs)" if text_of(call.given[0]) == "y" else f"{call.written()}(y)"
+    elif call.verb == "map":
+        reason, hint = "it maps one tree", "[fn(one, other) for one, other in zip(x, y)]"
+    elif call.target == "dask" and (first == "auto" or type(first) in (int, tuple)):
+        reason, hint = _ELSEWHERE["chunks"].reason, f"{call.written()}.rechunk({text})"
+    elif text == "y" and (call.target or call.verb == "to_backend"):
+        reason, hint = f"{call.name} converts one array", f"align(x, y, backend={call.backend})"
+    if hint:
+        return CallError.build(action, reason, hint)
+    return call.error(
+        action, reason, **{word: value for value in surplus if (word := option_of(value, call.words))}
+    )
 
 
-def _unknown(
-    word: str, options: dict[str, object], name: str, start: list[str], words: list[str], asked: str
-) -> CallError:
+def _error_of_keyword(call: _Call, word: str) -> CallError:
     """Return the error for a keyword that the function does not have."""
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
-    value = options[word]
-    known = {one: value for one, value in options.items() if one in words}
-    action, verb = f"take {word}={text_of(value)}", name.rpartition(".")[2]
-    reason = f"{name} has no such option"
-    target = (
-        verb.removeprefix("to_") if verb.startswith("to_") and verb not in ("to_backend", "to_list") else ""
-    )
-    backend = repr(target) if target else start[1] if len(start) > 1 else ""
-    is_conversion = verb.startswith("to_") or verb == "unsafe_share"
-    hint = ""
-    if word == "requires_grad" and is_conversion:
-        hint = f"asarray(x, backend={backend}, requires_grad={text_of(value)})"
-    elif word == "like" and is_conversion:
-        hint = f"asarray(x, backend={backend}, like=y)" if target or asked else "asarray(x, like=y)"
-    elif word == "force":
-        reason, hint = "every conversion detaches and moves as far as it must", f"{name}({', '.join(start)})"
-    elif word == "order" and value in ("C", "F"):
-        reason, hint = (
-            "a conversion keeps the order of the axes in memory",
-            f"to_numpy(x).copy(order={value!r})",
-        )
-    elif word in ("pin_memory", "non_blocking") and backend:
-        place = f", device={text_of(options['device'])}" if "device" in options else ""
-        reason, hint = (
-            "a transfer runs beside the program, and pins memory itself",
-            f"transfer(x, {backend}{place})",
-        )
-    elif word == "backend" and target:
-        reason, hint = f"{name} has one target", f"{name.replace(target, 'backend')}(x, {text_of(value)})"
-    elif word == "device" and target:
-        reason, hint = f"arrays of {target} are in host memory", f"{name}(x)"
-    elif word == "writable" and is_conversion:
-        reason, hint = "only NumPy has read-only arrays", f"to_numpy(x, writable={text_of(value)})"
-    if hint:
-        return CallError.build(action, reason, hint)
-    if start and start[0] == "x" and word in ("x", "a", "obj", "tree", "array", "tensor", "iterable"):
-        return _error(action, f"{name} takes the array by position", name, start, known)
+    name, words, value = call.name, call.words, call.options[word]
+    action, reason = f"take {word}={text_of(value)}", f"{name} has no such option"
+    is_array = hasattr(value, "shape") or type(value) in (list, tuple)
+    if call.start[:1] == ["x"] and not call.given and (is_array or word in ("x", "a", "obj", "tree")):
+        return call.error(action, f"{name} takes the array by position")
+    meant = _SWITCHES.get(word)
+    if meant and value is True:
+        word, value = meant
+        if word in words:
+            return call.error(action, reason, **{word: value})
+    other = _conversion_elsewhere(call, word, value)
+    if other:
+        return CallError.build(action, *other)
     near = [_SYNONYMS[word]] if _SYNONYMS.get(word) in words else get_close_matches(word, words, 1)
     if not near and isinstance(value, (str, type)):
         near = [option for option in ("copies", "dtype", "device") if option == option_of(value, words)]
+    if not near and call.verb == "map" and word != "is_leaf":
+        hint = f"xbridge.tree.map(lambda leaf: fn(leaf, {word}={text_of(value)}), x)"
+        return CallError.build(action, "the function gets the arrays alone", hint)
+    if not near and word in ("argnums", "argnames"):
+        hint = f"jax.grad({call._replace(start=['fn']).written()}, {word}={text_of(value)})"
+        return CallError.build(action, "the caller chooses what to differentiate", hint)
     if not near and words:
         reason = f"the options of {name} are {', '.join(words)}"
-    return _error(action, reason, name, start, known | dict.fromkeys(near, value))
+    return call.error(action, reason, **dict.fromkeys(near, value))
+
+
+def _conversion_elsewhere(call: _Call, word: str, value: object) -> tuple[str, str] | None:
+    """Return why a conversion does not have an option, and the call that does what it is for."""
+    name, target, backend = call.name, call.target, call.backend
+    is_conversion = call.verb.startswith("to_") or call.verb == "unsafe_share"
+    if word == "requires_grad" and is_conversion:
+        return f"{name} has no such option", f"asarray(x, backend={backend}, requires_grad={text_of(value)})"
+    if word == "like" and is_conversion:
+        is_asked = target or len(call.given) == 2 or "backend" in call.options
+        hint = f"asarray(x, backend={backend}, like=y)" if is_asked else "asarray(x, like=y)"
+        return f"{name} has no such option", hint
+    if word == "backend" and target:
+        return f"{name} has one target", f"{name.replace(target, 'backend')}(x, {text_of(value)})"
+    if word == "device" and target:
+        return f"arrays of {target} are in host memory", f"{name}(x)"
+    if word == "writable" and is_conversion:
+        return "only NumPy has read-only arrays", f"to_numpy(x, writable={text_of(value)})"
+    found = _ELSEWHERE.get(word) if "copy" in call.words and call.start[:1] == ["x"] else None
+    if found is None:
+        return None
+    array = call.given[0] if call.given else None
+    fill = "filled" if hasattr(array, "filled") else "fillna"
+    fits = not found.target or repr(found.target) == backend
+    template = found.hint if fits else "{call}"
+    if word == "axis" and call.verb == "asarray":
+        template = "numpy.moveaxis({host}, 0, {value})"
+    if (word == "order" and value not in ("C", "F")) or (found is _FILL and not hasattr(array, fill)):
+        template = "{call}"
+    whole = call.written()
+    place = f", device={text_of(call.known['device'])}" if "device" in call.known else ""
+    return found.reason, template.format(
+        call=whole,
+        name=name,
+        rest=whole.removeprefix(f"{name}(x").removesuffix(")"),
+        host="asarray(x, backend='numpy')" if call.verb == "asarray" else "to_numpy(x)",
+        beside=f"transfer(x, {backend}{place})" if is_conversion else whole,
+        fill=fill,
+        data="x.dataset" if hasattr(array, "dataset") else "x",
+        value=text_of(value),
+        option=f"{word}={text_of(value)}",
+    )
 
 
 def option_of(value: object, words: list[str]) -> str:
@@ -166,6 +280,8 @@ def text_of(value: object) -> str:
     word = shown(value, _name_of)
     if issubclass(type(value), ModuleType):  # a proxy may raise
         return repr(word.partition(".")[0])
+    if any(value is number for number in (bool, int, float, complex)):  # a class may have no hash
+        return word
     word = word.rpartition(".")[2]
     if word in DTYPES or (type(value).__name__ == "device" and word.partition(":")[0] in _DEVICES):
         return repr(word)
