@@ -80,7 +80,7 @@ def findings_of(module: str, seconds: int) -> list[Finding]:
         rows = json.loads(report.read_text(encoding="utf-8"))
     return [
         Finding(**{name: row[name] for name in Finding._fields})._replace(
-            needed=tuple(row["needed"]), backend=", ".join(row["backends"])
+            needed=tuple(row["needed"]), also=tuple(row["also"]), backend=", ".join(row["backends"])
         )
         for row in rows
     ]

@@ -1226,13 +1226,59 @@ def test_grouped__refusal_of_a_layout_and_one_property() -> None:
         one("f", "torch", "raises E", "m.py:1", "layout"),
         one("g", "torch", "raises E", "m.py:2", "layout"),
     ]
-    assert [found.function for found, _ in grouped(layouts)] == ["f and 1 more"]
+    assert [found.title for found, _ in grouped(layouts)] == ["f and 1 more"]
     shapes = [
         one("f", "torch", "raises E", "t.py:1", "shape"),
         one("f", "jax", "raises F", "j.py:2", "shape"),
     ]
     ((_, libraries),) = grouped(shapes)
     assert libraries == ["torch", "jax"]
+
+
+def test_grouped__what_a_line_raises_is_one_cause() -> None:
+    """What one line of a library raises is one cause, whichever functions, libraries and classes reach it."""
+
+    def one(function: str, backend: str, problem: str, category: str, message: str = "no") -> Finding:
+        return Finding(function, backend, problem, (category,), message, "f()", category, "m.py:1", category)
+
+    found = [
+        one("f", "torch", "raises E", "device"),
+        one("g", "jax", "raises F", "shape"),
+        one("h", "torch", "raises E", "layout", "negative bit"),
+        one("k", "torch", "raises E", "layout", "conjugate bit"),
+        one("k", "torch", "values", "layout"),
+    ]
+    causes = grouped(found)
+    assert [(cause.title, names) for cause, names in causes] == [
+        ("f and 3 more", ["torch", "jax"]),
+        ("k", ["torch"]),
+    ]
+    again = grouped(cause._replace(backend=", ".join(names)) for cause, names in causes)
+    assert [(one.title, one.program, names) for one, names in again] == [
+        (one.title, one.program, names) for one, names in causes
+    ]
+
+
+PANIC = """
+class PanicException(BaseException):
+    __module__ = "pyo3_runtime"
+
+def total(x):
+    if not len(x):
+        raise PanicException("index out of bounds")
+    return x.sum()
+"""
+
+
+def test_check__panic_of_a_rust_extension_is_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The panic of a Rust extension is found, though NumPy's call panics too, and its class is off."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (one,) = check(targets.find_targets(f"{module_at(PANIC, 'panics', tmp_path)}:total"), ["numpy"], {}, 9.0)
+    (found,) = one.findings
+    assert (found.problem, found.category) == ("raises PanicException", "crash")
+    assert found.message == "PanicException: index out of bounds"
+    with pytest.raises(BaseException, match="index out of bounds"):
+        exec(found.program, {})
 
 
 @pytest.mark.slow

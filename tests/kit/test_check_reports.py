@@ -385,7 +385,7 @@ def test_grouped__small_integers_of_a_module_are_one_cause() -> None:
     wraps = finding("dtype")._replace(problem="values", category="overflow", program="f(a)")
     names = ("m.f", "m.g", "n.f")
     causes = [one for one, _ in grouped(wraps._replace(function=name) for name in names)]
-    assert [one.function for one in causes] == ["m.f and 1 more", "n.f"]
+    assert [one.title for one in causes] == ["m.f and 1 more", "n.f"]
     assert [one.program for one in causes] == ["f(a)\n# the same in g", "f(a)"]
 
 

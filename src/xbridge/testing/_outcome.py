@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
     """The result or the exception of a call, and its warnings."""
 
     result: Any
-    error: Exception | SystemExit | None
+    error: BaseException | None
     warned: tuple[warnings.WarningMessage, ...]
     read: list[_Part] | None = None
     """A copy of the parts of the result, if later calls may change them."""
@@ -81,11 +81,16 @@ class Promise(NamedTuple):
     """The other call, as messages name it."""
 
 
+def is_panic(error: BaseException | None) -> bool:
+    """Return True for the exception of a Rust extension that has failed. It is no `Exception`."""
+    return any(cls.__module__ == "pyo3_runtime" for cls in type(error).__mro__)
+
+
 class _Caught:
     """A context that ends a block at any exception but an interrupt, and keeps it."""
 
     def __init__(self) -> None:
-        self.error: Exception | SystemExit | None = None
+        self.error: BaseException | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +98,7 @@ class _Caught:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if isinstance(error, Exception | SystemExit):
+        if isinstance(error, Exception | SystemExit) or is_panic(error):
             self.error = error
         return self.error is not None
 
@@ -151,7 +156,7 @@ def compare(actual: Outcome, expected: Outcome, promise: Promise) -> Difference 
     actual, read = _read(actual)
     expected, usual = _read(expected)
     if actual.error is not None:
-        if expected.error is not None and not isinstance(actual.error, _CRASHES):
+        if expected.error is not None and not _is_crash(actual.error):
             return None
         name, text = type(actual.error).__name__, first_line(actual.error)
         return Difference(f"raises {name}", f"{name}: {text}") if promise.errors else None
@@ -168,6 +173,10 @@ def compare(actual: Outcome, expected: Outcome, promise: Promise) -> Difference 
             message = f"result{path}: {found.message}" if path else found.message
             return found._replace(message=message, path=path)
     return _compare_warnings(actual, expected) if promise.warnings else None
+
+
+def _is_crash(error: BaseException) -> bool:
+    return isinstance(error, _CRASHES) or is_panic(error)
 
 
 def first_line(error: BaseException | str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xbridge._core.text import table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 PLAIN = "plain arrays"
 """The cause of a failure that needs no property."""
@@ -40,6 +40,13 @@ class Finding(NamedTuple):
     """The line of the library that raises, or at which the function is defined, as a file and a number."""
     category: str = ""
     """The class of the finding, by which a check ranks it."""
+    also: tuple[str, ...] = ()
+    """Other functions that fail for the same cause."""
+
+    @property
+    def title(self) -> str:
+        """The function, and how many others fail for the same cause."""
+        return f"{self.function} and {len(self.also)} more" if self.also else self.function
 
     @property
     def cause(self) -> str:
@@ -78,7 +85,10 @@ def needs(libraries: Iterable[str]) -> str:
 
 def read(stored: Iterable[dict[str, Any]]) -> list[Finding]:
     """Return the findings that reports of tests have as dicts."""
-    return [Finding(**{**one, "needed": tuple(one["needed"])}) for one in stored]
+    return [
+        Finding(**{**one, "needed": tuple(one["needed"]), "also": tuple(one.get("also", ()))})
+        for one in stored
+    ]
 
 
 def name_of(f: Callable[..., Any]) -> str:
@@ -90,8 +100,9 @@ def name_of(f: Callable[..., Any]) -> str:
 def grouped(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
     """Return one finding of each cause: with all its properties and functions, and the backends that have it.
 
-    An exception of one line of a library in several functions is one cause, and so is one with the same
-    message if the line is not known, or the array library refuses a layout. So are small integers that wrap
+    What one line of a library raises is one cause, whichever functions, properties and libraries reach it. So
+    are exceptions with the same message if the line is not known, or the array library refuses a layout. So
+    are small integers that wrap
     around in several functions of a module, which computes in the dtype of its arguments. So is one problem
     of a function with several properties of one group, such as dtypes, or with one property and several
     libraries, whose messages and lines differ.
@@ -103,18 +114,29 @@ def grouped(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
     by_function: dict[tuple[object, ...], _Group] = {}
     for at_line, group in by_line.items():
         by_function.setdefault((*at_line[:-1], group.properties), group).merge(group)
-    causes: dict[tuple[object, ...], _Group] = {}
+    causes: dict[object, _Group] = {}
     for group in by_function.values():
-        one = group.finding
-        cause: tuple[object, ...] = (one.function, one.problem, id(group))
-        if one.problem.partition(" ")[0] in ("raises", "cuts", "computes"):
-            is_at_line = one.line and one.problem.startswith("raises") and one.category != "layout"
-            place = (one.line,) if is_at_line else (_NUMBER.sub("", one.message), one.group)
-            cause = (one.problem, *place, one.category)
-        elif one.category == "overflow":
-            cause = (one.problem, one.function.rpartition(".")[0], one.category)
-        causes.setdefault(cause, group).merge(group)
-    return [group.result() for group in causes.values()]
+        keys = [*_causes(group.finding)] or [group]
+        home = next((causes[key] for key in keys if key in causes), group)
+        home.merge(group)
+        for key in keys:
+            causes.setdefault(key, home)
+    return [group.result() for group in dict.fromkeys(causes.values())]
+
+
+def _causes(one: Finding) -> Iterator[object]:
+    """Yield what findings of one cause share, whichever functions they are of."""
+    if one.problem.partition(" ")[0] in ("raises", "cuts", "computes"):
+        is_at_line = one.problem.startswith("raises") and one.line
+        if is_at_line:
+            yield one.line
+        if not is_at_line or one.category == "layout":
+            yield one.problem, _NUMBER.sub("", one.message), one.group, one.category
+    elif one.category == "overflow":
+        yield one.problem, one.function.rpartition(".")[0], one.category
+
+
+_THE_SAME = "\n# the same in "
 
 
 class _Group:
@@ -128,8 +150,8 @@ class _Group:
 
     def add(self, one: Finding) -> None:
         """Add a finding."""
-        self._functions[one.function] = None
-        self._backends[one.backend] = None
+        self._functions |= dict.fromkeys((one.function, *one.also))
+        self._backends |= dict.fromkeys(one.backend.split(", "))
         self._words[one.property] = None
 
     @property
@@ -145,13 +167,12 @@ class _Group:
 
     def result(self) -> tuple[Finding, list[str]]:
         """Return a finding for all, and their backends."""
-        first, *more = self._functions
-        whole = self.finding._replace(needed=self.properties)
-        if more:
-            others = f"# the same in {', '.join(name.rpartition('.')[2] for name in more)}"
-            whole = whole._replace(
-                function=f"{first} and {len(more)} more", program=f"{whole.program}\n{others}".lstrip()
-            )
+        _, *also = self._functions
+        whole = self.finding._replace(needed=self.properties, also=tuple(also))
+        if also:
+            program = whole.program.partition(_THE_SAME)[0]
+            others = ", ".join(name.rpartition(".")[2] for name in also)
+            whole = whole._replace(program=f"{program}{_THE_SAME}{others}".lstrip())
         return whole, list(self._backends)
 
 
@@ -163,5 +184,5 @@ def _plainest(words: Iterable[str]) -> tuple[str, ...]:
 
 def as_text(findings: Iterable[Finding]) -> str:
     """Return a table with a line for each cause."""
-    rows = [[one.function, one.property, ", ".join(names), one.problem] for one, names in grouped(findings)]
+    rows = [[one.title, one.property, ", ".join(names), one.problem] for one, names in grouped(findings)]
     return "\n".join(table([["function", "property", "libraries", "problem"], *rows]))

@@ -86,14 +86,14 @@ def as_markdown(findings: Iterable[Finding]) -> str:
     found = sorted(ranked(findings), key=lambda pair: SEVERITIES.index(severity_of(pair[0])))
     head = ["severity", "function", "property", "libraries", "problem"]
     rows = [
-        [severity_of(one), one.function, one.property, ", ".join(names), one.problem] for one, names in found
+        [severity_of(one), one.title, one.property, ", ".join(names), one.problem] for one, names in found
     ]
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *cells)]
     for one, names in found:
         lines += [
             "",
-            f"### {one.function}: {one.property} ({', '.join(names)})",
+            f"### {one.title}: {one.property} ({', '.join(names)})",
             "",
             "```python",
             one.program,
@@ -122,7 +122,7 @@ def as_text(findings: Sequence[Finding]) -> str:
     usual = [one for one in findings if one.category not in OFF]
     causes = ranked(usual)
     rows = [
-        [severity_of(one), one.function, one.property, ", ".join(libraries), one.problem, one.line]
+        [severity_of(one), one.title, one.property, ", ".join(libraries), one.problem, one.line]
         for one, libraries in causes
     ]
     lines = (
@@ -134,7 +134,7 @@ def as_text(findings: Sequence[Finding]) -> str:
             more = f" and {len(functions) - _MOST_NAMES} more" if len(functions) > _MOST_NAMES else ""
             lines.append(f"{name} ({CLASSES[name]}): {', '.join(functions[:_MOST_NAMES])}{more}")
     programs = [
-        f"\n# {one.function} {one.problem}: {one.property} ({', '.join(libraries)})\n{one.program}"
+        f"\n# {one.title} {one.problem}: {one.property} ({', '.join(libraries)})\n{one.program}"
         for one, libraries in causes
     ]
     return "\n".join([line.rstrip() for line in lines] + programs)
@@ -195,7 +195,7 @@ def as_annotations(checked: Iterable[Checked], findings: Iterable[Finding], left
     lines = []
     for one, libraries in ranked(findings):
         level = "notice" if severity_of(one) == "low" else "error"
-        place = ",".join([*_place(one.line), f"title={_escape(one.function, ':,')}"])
+        place = ",".join([*_place(one.line), f"title={_escape(one.title, ':,')}"])
         message = f"{one.problem}: {one.property} ({', '.join(libraries)})\n{one.program}"
         lines.append(f"::{level} {place}::{_escape(message)}")
     lines += [

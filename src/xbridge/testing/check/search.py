@@ -17,7 +17,7 @@ from xbridge._registry.registry import get, known_backends
 from xbridge.backends import HOST
 from xbridge.testing import _derived
 from xbridge.testing._call import program, removals
-from xbridge.testing._outcome import Difference, Promise, compare, first_line, outcome, parts
+from xbridge.testing._outcome import Difference, Promise, compare, first_line, is_panic, outcome, parts
 from xbridge.testing._reproduction import reproduction
 from xbridge.testing._source import is_described, properties_of
 from xbridge.testing.check.draws import calls_like, is_as_described, is_degenerate, run_draws
@@ -30,7 +30,7 @@ from xbridge.testing.check.shrinking import Failure, fail, line_of_definition, s
 from xbridge.testing.check.signatures import Base, bases, call_plainly
 from xbridge.testing.check.stages import Stage, devices_of, exists, plain, stages, with_values
 from xbridge.testing.check.targets import declared, missing_among, packages_named, unsafe
-from xbridge.testing.check.triage import DEFAULT, class_of_stage, classify
+from xbridge.testing.check.triage import DEFAULT, PANIC, class_of_stage, classify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -227,8 +227,7 @@ class _Check:
                 if not is_asked and stage.group != "values":
                     continue
                 self._announce(backend, stage.call)
-                if not is_asked:  # it may end the process, or not return
-                    _run(stage.call)
+                if not is_asked and not is_panic(_run(stage.call)):  # it may end the process, or not return
                     continue
                 if stage.call.by is None and not exists(stage):
                     continue
@@ -311,10 +310,9 @@ _REPEATED = ("layout", "device", "draws")
 _DOES_NOT_FAIL = "this program does not fail"
 
 
-def _run(call: Call) -> None:
-    """Call the function, and ignore what it returns or raises."""
-    filled = call.fill([one.make() for one in call.recipes()])
-    outcome(partial(call.f, *filled.args, **filled.kwargs))
+def _run(call: Call) -> BaseException | None:
+    """Call the function, and return what it raises."""
+    return outcome(call.bind(one.make() for one in call.recipes())).error
 
 
 _SHARE_OF_STAGES = 0.7
@@ -496,6 +494,8 @@ def _has_usual_dtype(call: Call) -> bool:
 def _is_noise(stage: Stage, difference: Difference) -> bool:
     """Return True if a library refuses what it does not have, or NumPy refuses more."""
     name, kind = name_of(stage.call.f), difference.kind
+    if kind == PANIC:
+        return False
     refused = kind.startswith("raises") and (
         stage.group in ("NumPy's function", "axis")
         or kind in _MISSING

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from xbridge.testing.check.findings import Checked, Finding
 
 CLASSES = {
-    "crash": "it ends its process, or does not end",
+    "crash": "it ends its process, does not end, or its Rust extension panics",
     "input": "it changes an argument",
     "device": "it fails on another device",
     "layout": "it fails for a memory layout, or a pending bit of torch",
@@ -35,6 +35,9 @@ CLASSES = {
 
 OFF = ("special-values", "dtypes", "options", "lazy")
 """Classes that are shown only if they are asked for."""
+
+PANIC = "raises PanicException"
+"""The problem of a function whose Rust extension fails. It is no `Exception`, so callers do not expect it."""
 
 DEFAULT = tuple(name for name in CLASSES if name not in OFF)
 
@@ -83,6 +86,8 @@ def classify(finding: Finding, *, is_optional: bool) -> Finding:
 
 
 def _class_of(finding: Finding, *, is_optional: bool) -> str:
+    if finding.problem == PANIC:
+        return "crash"
     if finding.problem == "changes its input":
         return "input"
     label = finding.needed[0] if finding.needed else ""
