@@ -224,7 +224,7 @@ class _Check:
                     return False
                 kind = class_of_stage(stage.group, stage.label, is_optional=bool(base.label))
                 is_asked = stage.group == "plain" or kind in self._options.include
-                if not is_asked and stage.group != "values":
+                if not is_asked and kind != "special-values":
                     continue
                 self._announce(backend, stage.call)
                 if not is_asked and not is_panic(_run(stage.call)):  # it may end the process, or not return
