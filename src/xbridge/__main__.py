@@ -1,6 +1,6 @@
 """`python -m xbridge`: the command line."""
 
-from xbridge._cli import script
+from _xbridge_script import script
 
 if __name__ == "__main__":
     script()

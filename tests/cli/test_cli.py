@@ -305,7 +305,7 @@ def test_info__script_and_the_module_are_one_and_take_a_request_to_end_as_an_int
     assert signal.SIGINT in left.value.code  # type: ignore[operator] # the handlers
     assert signal.SIGTERM not in left.value.code  # type: ignore[operator] # likewise
     pyproject = Path(__file__).parents[2] / "pyproject.toml"
-    assert 'xbridge-array = "xbridge._cli:script"' in pyproject.read_text("utf-8")
+    assert 'xbridge-array = "_xbridge_script:script"' in pyproject.read_text("utf-8")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
@@ -339,6 +339,30 @@ script()
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "xbridge-array: interrupted\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("module", ["xbridge", "xbridge.errors", "xbridge._cli", "argparse"])
+def test_script__has_no_traceback_after_an_interrupt_while_the_package_is_imported(module: str) -> None:
+    """Ctrl-C ends the script as it ends a program without a handler, so that a shell sees the status 130."""
+    code = f"""
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Finder:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from _xbridge_script import script
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
