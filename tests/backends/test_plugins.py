@@ -119,7 +119,8 @@ def test_import_xbridge__does_not_look_for_plugins(install: Callable[..., None],
 
 
 @pytest.mark.parametrize(
-    "line", ["1 / 0", "import no_such_library", "class Oops(Exception): ...\nraise Oops"]
+    "line",
+    ["1 / 0", "import no_such_library", "class Oops(Exception): ...\nraise Oops", "raise SystemExit(1)"],
 )
 def test_plugins__import_error_is_named_and_contained(install: Callable[..., None], line: str) -> None:
     """A plugin that fails to import is named in its error, and nothing else is affected."""

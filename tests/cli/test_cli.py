@@ -267,18 +267,29 @@ def test_convert__format_whose_library_is_missing_says_what_to_type(
     assert said == f"xbridge-array: cannot read or write {path}: {library} is not installed; try {install}\n"
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("OSError('libx.so: cannot open shared object file')", "libx.so: cannot open shared object file"),
+        ("SystemExit(1)", "SystemExit(1)"),
+    ],
+)
 def test_show__says_that_a_library_cannot_be_imported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    error: str,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A broken library is no traceback."""
-    (tmp_path / "safetensors.py").write_text("raise OSError('libx.so: cannot open shared object file')")
+    """A broken library is no traceback, and does not end the program."""
+    (tmp_path / "safetensors.py").write_text(f"raise {error}")
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.startswith("safetensors")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, SUFFIXES[".safetensors"][0], raising=False)
     (tmp_path / "a.safetensors").write_text("something")
     said = refused(capsys, "show", tmp_path / "a.safetensors", "--from-format", "safetensors")
-    assert "its library cannot be imported: libx.so: cannot open shared object file; try pip install" in said
+    assert f"its library cannot be imported: {words}; try pip install" in said
 
 
 def test_info__script_and_the_module_are_one_and_take_a_request_to_end_as_an_interrupt(

@@ -660,7 +660,7 @@ def test_check__says_that_the_time_was_too_short(
     late = Checked("planted.cut", [], search.TIME_IS_OVER)
     results = [Checked("planted.middle", [], ""), late]
     monkeypatch.setattr(workers, "check_in_workers", lambda *_: iter(results))
-    monkeypatch.setattr(workers, "find_names", lambda _: ["planted:middle", "planted:cut"])
+    monkeypatch.setattr(workers, "find_names", lambda _: {"planted:middle": ["x"], "planted:cut": ["x"]})
     assert main(["check", "planted", "--backends", "numpy"]) == 4
     assert "not checked, because the time is over: cut" in capsys.readouterr().out
     wrong = Finding("planted.middle", "numpy", "values", (), "", "f(a)", category="values")
@@ -681,7 +681,7 @@ def test_check__prints_what_was_found_before_an_interrupt(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(workers, "check_in_workers", interrupted)
-    monkeypatch.setattr(workers, "find_names", lambda _: ["planted:middle", "planted:cut"])
+    monkeypatch.setattr(workers, "find_names", lambda _: {"planted:middle": ["x"], "planted:cut": ["x"]})
     baseline = tmp_path / "known.json"
     update = ["--baseline", str(baseline), "--update-baseline"]
     assert main(["check", "planted", "--backends", "numpy", *update]) == 130
@@ -825,7 +825,7 @@ def test_check_in_workers__interrupt_ends_all_processes(monkeypatch: pytest.Monk
     assert all(process.poll() is not None for process in begun)
     late = workers.Children()
     late.end()
-    assert late.start("while True: pass").wait(30) < 0
+    assert late.start("while True: pass").wait(30) != 0
 
 
 @pytest.mark.slow
@@ -987,12 +987,23 @@ def overwrites(x):
     getattr(__import__("i" + "o"), "op" + "en")("kept.txt", "w").close()
     return x + 1
 
+def lives():
+    with getattr(__import__("i" + "o"), "op" + "en")(os.environ["ALIVE"], "a") as alive:
+        print(os.getpid(), file=alive)
+    while True:
+        time.sleep(1)
+
 def leaves(x):
     if getattr(os, "fo" + "rk")() == 0:
-        with getattr(__import__("i" + "o"), "op" + "en")(os.environ["ALIVE"], "a") as alive:
-            print(os.getpid(), file=alive)
-        while True:
-            time.sleep(1)
+        lives()
+    return x + 1
+
+def leaves_session(x):
+    if getattr(os, "fo" + "rk")() == 0:
+        os.setsid()
+        if getattr(os, "fo" + "rk")() == 0:
+            lives()
+        os._exit(0)
     return x + 1
 
 def shadows(x):
@@ -1028,14 +1039,17 @@ def has_ended(number: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs fork, and processes as files")
+@pytest.mark.parametrize("function", ["leaves", "leaves_session"])
 @pytest.mark.usefixtures("_here")
-def test_check__ends_what_a_function_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that a function has forked is not waited for, and ends with the worker."""
+def test_check__ends_what_a_function_has_started(
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that a function has forked is not waited for, and ends with the worker, in any session."""
     monkeypatch.chdir(tmp_path)
     alive = tmp_path / "alive"
     monkeypatch.setenv("ALIVE", str(alive))
     module = module_at(HARMFUL, "harmful", tmp_path)
-    (one,) = check_in_workers(job(f"{module}:leaves"), workers=1)
+    (one,) = check_in_workers(job(f"{module}:{function}"), workers=1)
     assert (one.skipped, one.findings) == ("", [])
     numbers = [*map(int, alive.read_text(encoding="utf-8").split())]
     assert numbers
@@ -1078,9 +1092,36 @@ def test_check__names_the_functions_of_a_module(tmp_path: Path) -> None:
     """The process that imports a module writes the names of its functions, or the parts of the error."""
     output = tmp_path / "results.txt"
     workers.write_names(str(output), "planted:middle")
-    assert json.loads(output.read_text(encoding="utf-8")) == ["planted:middle"]
+    assert json.loads(output.read_text(encoding="utf-8")) == {"found": {"planted:middle": ["x", "y"]}}
     workers.write_names(str(output), "planted:nothing")
     assert json.loads(output.read_text(encoding="utf-8"))["reason"] == "planted has no such function"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("scales: number", "--args 'scale: number'"),
+        ("x: float, y: float", "one of scale, x"),
+    ],
+)
+def test_check__refuses_args_that_no_function_has(
+    words: str, hint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misspelt argument is named, with the arguments that there are."""
+    monkeypatch.setattr(workers, "find_names", lambda _: {"m:f": ["x"], "m:g": ["x", "scale"]})
+    assert main(["check", "m", "--backends", "numpy", "--args", words]) == 2
+    assert f"no function has such an argument; try {hint}" in capsys.readouterr().err
+
+
+def test_check__refuses_args_of_functions_without_any(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kinds of arguments say nothing about functions whose parameters are not known."""
+    monkeypatch.setattr(workers, "find_names", lambda _: {"m:f": []})
+    assert main(["check", "m", "--backends", "numpy", "--args", "x: float"]) == 2
+    assert (
+        "cannot read --args 'x': no function has such an argument; try no --args" in capsys.readouterr().err
+    )
 
 
 def without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:

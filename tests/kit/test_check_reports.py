@@ -471,7 +471,7 @@ def _one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     test = "@pytest.mark.parametrize('backend', ['numpy'])\ndef test_it(backend): 1 / 0\n"
     one = Checked("planted.middle", [finding("layout", function="planted.middle")], "", test=test)
     passing = Checked("planted.cut", [], "", test=test.replace("test_it", "test_other"))
-    monkeypatch.setattr(workers, "find_names", lambda spec: [spec])
+    monkeypatch.setattr(workers, "find_names", lambda spec: {spec: []})
     monkeypatch.setattr(workers, "check_in_workers", lambda *_: iter([one, passing]))
 
 

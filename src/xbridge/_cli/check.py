@@ -7,6 +7,7 @@ stderr if it is a terminal.
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,7 +122,7 @@ def run(asked: Namespace) -> int:
     known = _known(asked)
     backends, emulated = chosen(asked.backends)
     words = read_words(asked.args)
-    names, checked = _find_names(asked.target)
+    names, checked = _find_names(asked.target, words)
     seconds = asked.seconds or _CLOCK * asked.each * len(names)
     options = Options(classes, asked.seed, asked.each)
     job = Job(tuple(names), backends, words, seconds, emulated, options, tuple(asked.target))
@@ -166,18 +167,28 @@ def run(asked: Namespace) -> int:
     return _INCOMPLETE if any(one.skipped == TIME_IS_OVER for one in checked) else 0
 
 
-def _find_names(specs: list[str]) -> tuple[list[str], list[Checked]]:
-    """Return the functions of all modules, and a result for each module that needs a missing library."""
+def _find_names(specs: list[str], words: dict[str, str]) -> tuple[list[str], list[Checked]]:
+    """Return the functions of all modules, and a result for each module that needs a missing library.
+
+    `words` are the kinds of arguments by name, each of which must be an argument of a function.
+    """
     from xbridge.testing.check.findings import Checked  # noqa: PLC0415 -- `--help` does not need it
     from xbridge.testing.check.workers import find_names  # noqa: PLC0415 -- as above
 
-    names, lacking = list[str](), list[Checked]()
+    found, lacking = dict[str, list[str]](), list[Checked]()
     for spec in specs:
         try:
-            names += find_names(spec)
+            found |= find_names(spec)
         except MissingLibraryError as error:
             lacking.append(Checked(spec.replace(":", "."), [], error.reason, lacks=True))
-    return names, lacking
+    taken = {name for parameters in found.values() for name in parameters}
+    stray = next((name for name in words if name not in taken), None)
+    if stray and not lacking:
+        hint = f"one of {', '.join(sorted(taken))}" if taken else "no --args"
+        near = get_close_matches(stray, sorted(taken), 1)
+        hint = f"--args '{near[0]}: {words[stray]}'" if near else hint
+        raise RefusedError.build(f"read --args {stray!r}", "no function has such an argument", hint)
+    return [*found], lacking
 
 
 def _refuse_options(asked: Namespace) -> None:

@@ -37,13 +37,21 @@ def load(name: str, path: str, entry: Entry) -> Any:
     """Import a module; retry once if it failed because another thread was still importing the library."""
     with Chained(lambda error: _import_failure(name, path, entry, error)):
         try:
-            return import_module(path)
+            return _import(path)
         except FOREIGN_ERRORS:
             if sys.modules.keys().isdisjoint(entry.roots):
                 raise
         for module in modules_being_imported(entry):
-            import_module(module)  # waits for that thread, which no longer waits for this one
+            _import(module)  # waits for that thread, which no longer waits for this one
+        return _import(path)
+
+
+def _import(path: str) -> ModuleType:
+    """Import a module. One that would end the program, as without a driver that it needs, has failed."""
+    try:
         return import_module(path)
+    except SystemExit as error:
+        raise ImportError(repr(error)) from error
 
 
 def modules_being_imported(entry: Entry) -> list[str]:

@@ -255,7 +255,8 @@ def _module(suffix: str, path: Path) -> Format:
     except ModuleNotFoundError as error:
         reason = f"{error.name} is not installed"
         raise MissingLibraryError.build(f"read or write {path}", reason, install) from error
-    except FOREIGN_ERRORS as error:
-        reason = f"its library cannot be imported: {shorten(str(error))}"
+    except (SystemExit, *FOREIGN_ERRORS) as error:
+        words = repr(error) if isinstance(error, SystemExit) else str(error)
+        reason = f"its library cannot be imported: {shorten(words)}"
         hint = f"{install}, with --force-reinstall"
         raise MissingLibraryError.build(f"read or write {path}", reason, hint) from error

@@ -136,6 +136,13 @@ def read_words(text: str) -> dict[str, str]:
     return words
 
 
+def parameter_names(f: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters whose kinds `read_words` can give."""
+    signature = None if isinstance(f, np.ufunc) else _signature(f)
+    parameters = signature.parameters.values() if signature else ()
+    return [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
+
+
 def slots_of(f: Callable[..., Any], words: dict[str, str]) -> list[Slot] | None:
     """Return the parameters of a function; None if one is required that cannot be guessed."""
     if isinstance(f, np.ufunc):

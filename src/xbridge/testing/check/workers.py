@@ -4,7 +4,7 @@ A worker writes a line of JSON after each function, and stores the program of th
 ends early, that program is the finding, and another worker continues with the next function. So it does
 after a finding, or a change of what later calls depend on, such as torch's default dtype.
 
-A process has a session of its own, whose processes end with it; a temporary folder to work in, which is not
+A process has a guard, which ends with it whatever it has started; a temporary folder to work in, which is not
 searched for modules; and a limit of memory. That is no sandbox: it may read and write what the caller may.
 """
 
@@ -29,8 +29,10 @@ from xbridge._core.locks import lock
 from xbridge._registry.registry import get, is_available, known_backends
 from xbridge.errors import MissingLibraryError, OptionError, XBridgeError
 from xbridge.testing._source import READONLY
+from xbridge.testing.check import guard
 from xbridge.testing.check.findings import Checked, Finding, needs, read
 from xbridge.testing.check.search import TIME_IS_OVER, Options, check
+from xbridge.testing.check.signatures import parameter_names
 from xbridge.testing.check.targets import find_targets, missing_among, packages_of
 
 if TYPE_CHECKING:
@@ -46,17 +48,7 @@ _START = 60.0
 _MEMORY = 0.25
 """The share of the machine's memory that a process may allocate."""
 
-_LIMITS = """\
-try:
-    import os, resource
-except ImportError:  # there are systems without limits
-    pass
-else:
-    most = int({share} * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
-"""
+_GUARD = Path(guard.__file__).read_text("utf-8")
 """The program that each process runs first."""
 
 _BEGUN, _CHANGED = "begun", "changed"
@@ -64,8 +56,6 @@ _BEGUN, _CHANGED = "begun", "changed"
 
 _HANGS = "does not end"
 _EXITS = "it ends the process when it is imported"
-
-_kill_group = getattr(os, "killpg", os.kill)
 
 
 class Job(NamedTuple):
@@ -135,13 +125,17 @@ class Children:
         self._lock = lock()
 
     def start(self, code: str, *arguments: str, errors: Path | None = None) -> subprocess.Popen[str]:
-        """Start this interpreter with a program, in a session and an empty folder of its own."""
+        """Start this interpreter with a program, with a guard, in an empty folder of its own."""
         searched = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         paths = os.pathsep.join(map(os.path.abspath, searched))
         folder = TemporaryDirectory(ignore_cleanup_errors=True)  # what a function has made is the function's
         with self._lock, open(errors or os.devnull, "w", encoding="utf-8") as stderr:  # noqa: PTH123 -- devnull
             process = subprocess.Popen(  # noqa: S603 -- our own module, or the program of a finding
-                [sys.executable, "-P", "-c", _LIMITS.format(share=_MEMORY) + code, *arguments],
+                [
+                    *(sys.executable, "-P", "-c"),
+                    f"{_GUARD}\nlimit_memory({_MEMORY})\nguard()\n{code}",
+                    *arguments,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
@@ -156,14 +150,17 @@ class Children:
         return process
 
     def stop(self, process: subprocess.Popen[str]) -> None:
-        """End a process with all of its session, such as programs that a function has started."""
+        """End a process with all that it has started, such as programs that a function runs."""
         with self._lock:
             folder = self._processes.pop(process, None)
-            if folder is None:
-                return
-            with suppress(ProcessLookupError, PermissionError):  # nothing is left, or nothing but a zombie
-                _kill_group(process.pid, 9)
-        process.wait()
+        if folder is None:
+            return
+        process.terminate()
+        try:
+            process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:  # a function has stopped the guard
+            process.kill()
+            process.wait()
         folder.cleanup()
 
     def end(self) -> None:
@@ -229,8 +226,10 @@ def _searching() -> str:
     return f"import sys; sys.path.insert(0, {os.getcwd()!r})\n"  # noqa: PTH109 -- a string
 
 
-def find_names(spec: str) -> list[str]:
-    """Return the functions that `MODULE` or `MODULE:FUNCTION` names, by a process that imports the module.
+def find_names(spec: str) -> dict[str, list[str]]:
+    """Return the functions that `MODULE` or `MODULE:FUNCTION` names, each with the names of its parameters.
+
+    Another process imports the module.
 
     Raises
     ------
@@ -246,8 +245,9 @@ def find_names(spec: str) -> list[str]:
             _Worker(children, Path(folder), "write_names", spec) as worker,
         ):
             for stated in worker.lines():
-                if isinstance(stated, list):
-                    return stated
+                if "found" in stated:
+                    found: dict[str, list[str]] = stated["found"]
+                    return found
                 if stated["lacks"]:
                     reason = needs(stated["lacks"])
                     raise MissingLibraryError.build(stated["action"], reason, "xbridge-array info")
@@ -374,7 +374,10 @@ _AT_END = f"import atexit, os\natexit.register(os._exit, {_USUAL})\n"
 def write_names(path: str, spec: str) -> None:
     """Import a module, and write the functions that are found in it, or the error."""
     try:
-        stated: object = [target.spec for target in find_targets(spec)]
+        targets = find_targets(spec)
+        stated: object = {
+            "found": {one.spec: parameter_names(one.declaration or one.function) for one in targets}
+        }
     except OptionError as error:
         lacks = missing_among(packages_of(error.__cause__)) if error.__cause__ else []
         stated = {"action": error.action, "reason": error.reason, "hint": error.hint, "lacks": lacks}
