@@ -11,6 +11,7 @@ from xbridge._core.entry_points import call_error, inner_entry_point
 from xbridge._core.tracebacks import shorten
 from xbridge._engine import verbs
 from xbridge._engine.repeat import repeat_align
+from xbridge._engine.requests import refuse_alignment
 from xbridge._engine.source import TargetChoice, leading_index, resolve_source
 from xbridge._plan.options import CallOptions
 from xbridge._registry.call_cache import CallKey, cache_version, decline, lookup, record
@@ -91,6 +92,7 @@ def _align_back(
 ) -> tuple[tuple[Array, ...], Restore]:
     """Align arrays, say where they were, and cache the call."""
     version = cache_version()
+    refuse_alignment(xs, "align_back")
     sources = [resolve_source(x) for x in xs]
     first = leading_index(sources)
     if first is None:

@@ -20,6 +20,15 @@ _MEANT = {
 """The names here for functions that other libraries call differently, for a hint."""
 
 
+_OF_OBJECTS = {
+    **dict.fromkeys(("wait", "get", "join", "value", "synchronize", "block_until_ready"), "result"),
+    **dict.fromkeys(("is_done", "is_ready", "ready", "finished"), "done"),
+    **dict.fromkeys(("show", "print", "report", "table", "total", "totals"), "summary"),
+    **dict.fromkeys(("save", "to_csv", "to_dict", "dump"), "to_json"),
+}
+"""The same for attributes of objects here."""
+
+
 _SIMILARITY = 0.65
 """From here on a name is a misspelling. The common start `to_` of many names does not count."""
 
@@ -39,7 +48,7 @@ def find_renamed(namespace: dict[str, object], name: str) -> object:
     module = str(namespace["__name__"])
     if name not in RENAMED:
         public: list[str] = namespace.get("__all__", [])  # type: ignore[assignment] # it is a list of names
-        meant = "" if name.startswith("_") else _similar(public, name)
+        meant = "" if name.startswith("_") else _similar(public, name, _MEANT)
         advice = f"; try {module}.{meant}" if meant else ""
         if (module, name) == ("xbridge", "testing"):  # whose import registers a backend
             advice = f"; try import {module}.{name}"
@@ -54,12 +63,22 @@ def find_renamed(namespace: dict[str, object], name: str) -> object:
     return namespace[instead]
 
 
-def _similar(public: list[str], name: str) -> str:
+def missing_attribute(x: object, name: str) -> AttributeError:
+    """Return the error for an attribute that an object does not have, with the one that was meant."""
+    cls = type(x)
+    public = [word for word in dir(cls) if not word.startswith("_")]
+    meant = "" if name.startswith("_") else _similar(public, name, _OF_OBJECTS)
+    call = "()" * callable(getattr(cls, meant or "__doc__"))
+    advice = f"; try x.{meant}{call}" if meant else ""
+    return AttributeError(f"{cls.__name__!r} object has no attribute {name!r}{advice}", name=name, obj=x)
+
+
+def _similar(public: list[str], name: str, others: dict[str, str]) -> str:
     """Return the public name that is most similar to a mistaken one; "" if none is similar."""
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
     known = {word: word for word in public} | {
-        word: meant for word, meant in _MEANT.items() if meant in public
+        word: meant for word, meant in others.items() if meant in public
     }
     verb = "to_" * name.startswith("to_")
     rests = [word.removeprefix(verb) for word in known if word.startswith(verb)]

@@ -354,5 +354,5 @@ def _owner(x: Array, asked: Callable[..., object]) -> Backend:
     if backend is None:
         from xbridge._engine.requests import ownerless_error  # noqa: PLC0415 -- only an error needs it
 
-        raise ownerless_error(x) from None
+        raise ownerless_error(x, asked.__name__) from None
     return backend

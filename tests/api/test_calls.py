@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 import traceback
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ def fn(x: Any, *others: Any, axis: int = 0) -> Any:
 
 NAMES |= {
     "fn": fn,
+    "Path": Path,
     "loader": SimpleNamespace(dataset=[A]),
     "restored": lambda *args, **options: xbridge.align_back(A)[1](A, *args, **options),
 }
@@ -326,8 +328,33 @@ ORDERS: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
     "align(A, 'float32')": (xbridge.OptionError, "dtype='float32'"),
     "align(A, 'three')": (
         xbridge.UnsupportedArrayError,
-        "reading the file that it names, or an array in its place",
+        "numpy.frombuffer(x.encode(), 'uint8') for its bytes, or numpy.load(x) for a file",
     ),
+    "to_numpy('a.npy')": (xbridge.UnsupportedArrayError, "numpy.load(x)"),
+    "to_numpy(Path('a.csv'))": (xbridge.UnsupportedArrayError, "numpy.loadtxt(x, delimiter=',')"),
+    "to_numpy(Path('a'))": (xbridge.UnsupportedArrayError, "numpy.load(x)"),
+    "to_numpy(np.sin)": (xbridge.UnsupportedArrayError, "x(y)"),
+    "align(A, np.float32)": (xbridge.OptionError, "dtype='float32'"),
+    "align(A, np.dtype('float32'))": (xbridge.OptionError, "dtype='float32'"),
+    "align(A, np.ndarray)": (xbridge.UnsupportedArrayError, "one of its objects"),
+    "align_back(A, 'numpy')": (xbridge.OptionError, "backend='numpy'"),
+    "align_back([A, A])": (xbridge.OptionError, "align_back(*xs)"),
+    "explain(xbridge.to_numpy, A)": (xbridge.UnsupportedArrayError, "explain(x, 'numpy')"),
+    "explain(np.sin, A)": (xbridge.UnsupportedArrayError, "explain(x, 'torch')"),
+    "explain(fn)": (xbridge.CallError, "explain(fn, x)"),
+    "aligned('numpy')": (xbridge.OptionError, "@aligned(backend='numpy')"),
+    "aligned(np)": (xbridge.OptionError, "@aligned(backend='numpy')"),
+    "aligned(3)": (xbridge.OptionError, "@aligned(backend='torch')"),
+    "to_numpy(A, dtype='torch')": (xbridge.DTypeError, "asarray(x, backend='torch')"),
+    "to_numpy(A, dtype='same')": (xbridge.DTypeError, "dtype=None"),
+    "to_torch(A, device='torch')": (xbridge.DeviceError, "asarray(x, backend='torch')"),
+    "backend_of('numpy')": (xbridge.UnsupportedArrayError, "is_available(x)"),
+    "backend_of(Path('a'))": (xbridge.UnsupportedArrayError, "numpy.load(x)"),
+    "device_of('cuda')": (xbridge.UnsupportedArrayError, "Device(str(x))"),
+    "dtype_of(np.float32)": (xbridge.UnsupportedArrayError, "dtype_of(asarray(0, dtype=x))"),
+    "dtype_of([1])": (xbridge.UnsupportedArrayError, "asarray(x)"),
+    "device_of([A])": (xbridge.UnsupportedArrayError, "device_of(x[0])"),
+    "array_namespace([A, A])": (xbridge.UnsupportedArrayError, "array_namespace(*x)"),
     "to_backend(A, 'cuda')": (xbridge.UnknownBackendError, "backend='torch', device='cuda'"),
     "to_backend(A, 'float32')": (xbridge.UnknownBackendError, "backend='torch', dtype='float32'"),
     "to_backend(A, 0)": (xbridge.UnknownBackendError, "backend='torch', device=0"),
@@ -363,7 +390,7 @@ ORDERS: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
     "to_backend(A, 'numpy', device='float32')": (xbridge.DeviceError, "dtype='float32'"),
     "to_backend(A, Y)": (xbridge.UnknownBackendError, "asarray(x, like=y)"),
     "to_backend(A, np.ndarray)": (xbridge.UnknownBackendError, "'numpy'"),
-    "backend_of([A])": (xbridge.UnsupportedArrayError, "asarray(x)"),
+    "backend_of([A])": (xbridge.UnsupportedArrayError, "backend_of(x[0])"),
     "backend_of(np)": (xbridge.UnsupportedArrayError, "an array of it"),
     "to_numpy({'a': A})": (xbridge.UnsupportedArrayError, "xbridge.tree.to_backend(x, 'numpy')"),
     "to_numpy({'a': 1})": (
@@ -417,6 +444,31 @@ def test_getattr__suggests_similar_names(module: Any, name: str, meant: str) -> 
     """A missing attribute with a similar name in other libraries suggests the one in xbridge."""
     with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; try {module.__name__}.{meant}$"):
         getattr(module, name)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "meant"),
+    [
+        (xbridge.record, "show", "x.summary()"),
+        (xbridge.record, "row", "x.rows"),
+        (lambda: xbridge.transfer(A, "numpy"), "wait", "x.result()"),
+        (lambda: xbridge.transfer(A, "numpy"), "dones", "x.done()"),
+    ],
+)
+def test_getattr__of_objects_suggests_similar_names(
+    make: Callable[[], object], name: str, meant: str
+) -> None:
+    """A missing attribute of a record or a transfer suggests the one that was meant."""
+    with pytest.raises(AttributeError, match=rf"object has no attribute '{name}'; try ") as caught:
+        getattr(make(), name)
+    assert str(caught.value).endswith(f"; try {meant}")
+
+
+@pytest.mark.parametrize("name", ["zzz", "_rows", "__array__"])
+def test_getattr__of_objects_suggests_nothing_without_a_match(name: str) -> None:
+    """A missing attribute with no close match, or a private one, raises a plain `AttributeError`."""
+    with pytest.raises(AttributeError, match=rf"'record' object has no attribute '{name}'$"):
+        getattr(xbridge.record(), name)
 
 
 def test_getattr__names_a_module_to_import() -> None:

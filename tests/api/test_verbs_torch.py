@@ -297,7 +297,7 @@ def test_to_backend__copy_false_refuses_meta() -> None:
 def test_to_backend__meta_tensor_stays_on_meta() -> None:
     """A meta tensor has no data, so it cannot leave its device."""
     empty = torch.ones(2, device="meta")
-    with pytest.raises(xbridge.DeviceError, match=r"try torch\.empty_like\(x, device='cpu'\)$"):
+    with pytest.raises(xbridge.DeviceError, match="try loading the weights first"):
         xbridge.to_backend(empty, "torch", device="cpu")
     assert xbridge.to_backend(empty, "torch", device="meta") is empty
     assert xbridge.to_backend(empty, "torch", dtype="float64").dtype == torch.float64

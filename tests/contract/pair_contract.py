@@ -219,7 +219,7 @@ def _is_cast(asked: Asked) -> bool:
 def _cannot_begin(asked: Asked) -> tuple[str, ...]:
     """What to type where no new history can begin."""
     if not library(asked.target).gradients:
-        return ("a backend that has gradients",)
+        return ("backend='torch'",)
     if not is_inexact(asked.dtype):
         return ("dtype='float32'",)
     if not asked.sample.tracked or asked.detaches:

@@ -53,7 +53,7 @@ def is_code(text: str) -> bool:
     one = tree.args[0] if len(tree.args) == 1 else None
     if isinstance(one, ast.Constant):
         return isinstance(one.value, str)
-    return isinstance(one, (ast.Call, ast.Subscript, ast.Attribute, ast.List, ast.ListComp))
+    return isinstance(one, (ast.Call, ast.Subscript, ast.Attribute, ast.BinOp, ast.List, ast.ListComp))
 
 
 def follow(source: str, piece: str, names: dict[str, Any]) -> object:

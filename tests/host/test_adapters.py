@@ -136,9 +136,7 @@ def test_cast_hint__works(library: str, make: Callable[[Any], Any], hint: str) -
 
 
 UNKNOWN: list[tuple[str, str, Callable[[Any], Any]]] = [
-    ("polars", "lists", lambda pl: pl.Series([[1, 2], [3]])),
     ("polars", "lists in a frame", lambda pl: pl.DataFrame({"a": [[1, 2], [3]]})),
-    ("pyarrow", "lists", lambda pa: pa.array([[1, 2], [3]])),
     ("pyarrow", "lists in a table", lambda pa: pa.table({"a": [[1, 2], [3]]})),
     ("pyarrow", "structs", lambda pa: pa.array([{"a": 1}])),
 ]
@@ -178,12 +176,17 @@ TEXT: list[tuple[str, Callable[[Any], Any], str | None]] = [
         lambda pd: pd.DataFrame({"a": ["a"], "b": [1]}),
         "x.select_dtypes(['number', 'bool']).astype('float64')",
     ),
-    ("pandas", lambda pd: pd.DataFrame({"a": ["a"]}), None),
+    (
+        "pandas",
+        lambda pd: pd.DataFrame({"a": ["a"]}),
+        "x.apply(lambda column: column.factorize()[0])",
+    ),
+    ("pandas", lambda pd: pd.DataFrame({"a": [{}]}), None),
     ("pandas", lambda pd: pd.MultiIndex.from_tuples([("a", 1)]), None),
-    ("polars", lambda pl: pl.Series(["a"]), None),
+    ("polars", lambda pl: pl.Series(["a"]), "x.rank('dense') - 1"),
     ("polars", lambda pl: pl.DataFrame({"a": ["a"]}), None),
     ("polars", lambda pl: pl.DataFrame({"a": ["a"], "b": [1], "c": [True]}), "x.select(['b', 'c'])"),
-    ("pyarrow", lambda pa: pa.array(["a"]), None),
+    ("pyarrow", lambda pa: pa.array(["a"]), "x.dictionary_encode().indices"),
 ]
 
 

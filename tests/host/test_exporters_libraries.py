@@ -581,6 +581,66 @@ def test_to_numpy__advice_for_text_beside_numbers_gives_the_numbers() -> None:
         assert xbridge.to_numpy(eval(caught.value.hint, {"x": frame})).tolist() == [[1], [2]]
 
 
+NUMBERS_WANTED: dict[str, tuple[str, Any]] = {
+    "pandas.DataFrame({'a': ['1', '2'], 'b': ['3.5', '4']})": ("astype", [[1, 3.5], [2, 4]]),
+    "pandas.DataFrame({'a': ['1', '2'], 'b': [True, False]})": ("astype", [[1, 1], [2, 0]]),
+    "pandas.DataFrame({'a': ['x', 'y', 'x']})": ("factorize", [[0], [1], [0]]),
+    "pandas.DataFrame({'a': pandas.to_datetime(['1970-01-02']).as_unit('s'), 'b': [1]})": (
+        "assign",
+        [[86_400, 1]],
+    ),
+    "pandas.DataFrame({'a b': pandas.Categorical(['y', 'x']), 'b': [1, 2]})": ("assign", [[1, 1], [0, 2]]),
+    "pandas.DataFrame({'a': pandas.to_datetime(['1970-01-02', None]), 'b': [1, 2]})": ("select", [[1], [2]]),
+    "polars.Series(['y', 'x', 'y'])": ("rank", [1, 0, 1]),
+    "polars.Series(['1', '2.5'])": ("cast", [1, 2.5]),
+    "polars.Series([dt.date(1970, 1, 3)])": ("to_physical", [2]),
+    "polars.Series(['y', 'x'], dtype=polars.Categorical)": ("to_physical", [0, 1]),
+    "polars.Series(['y', 'x'], dtype=polars.Enum(['x', 'y']))": ("to_physical", [1, 0]),
+    "polars.Series([[1, 2], [3, 4]])": ("to_list", [[1, 2], [3, 4]]),
+    "polars.DataFrame({'a': [1, 2], 'b': ['x', 'y']})": ("select", [[1], [2]]),
+    "pyarrow.array(['y', 'x', 'y'])": ("dictionary_encode", [0, 1, 0]),
+    "pyarrow.chunked_array([['y', 'x'], ['y']])": ("combine_chunks", [0, 1, 0]),
+    "pyarrow.array(['1', '2.5'])": ("cast", [1, 2.5]),
+    "pyarrow.array([dt.date(1970, 1, 3)])": ("cast", [2]),
+    "pyarrow.array([dt.datetime(1970, 1, 2)])": ("cast", [86_400_000_000]),
+    "pyarrow.array([[1, 2], [3, 4]])": ("to_pylist", [[1, 2], [3, 4]]),
+    "pyarrow.table({'a': [1, 2], 'b': ['x', 'y']})": ("select", [[1], [2]]),
+}
+"""Columns and tables that are refused, a word of the advice, and the numbers that following it gives."""
+
+
+@pytest.mark.parametrize("source", NUMBERS_WANTED)
+def test_to_numpy__advice_for_columns_of_other_values_gives_numbers(source: str) -> None:
+    """Text that spells numbers, labels, categories, times and lists become numbers by the advice."""
+    library = source.partition(".")[0]
+    names = {library: pytest.importorskip(library), "dt": dt}
+    x, (word, wanted) = eval(source, names), NUMBERS_WANTED[source]
+    with pytest.raises(xbridge.DTypeError) as caught:
+        xbridge.to_numpy(x)
+    assert word in caught.value.hint
+    made = eval(caught.value.hint, {"x": x, "asarray": xbridge.asarray})
+    assert xbridge.to_list(made) == wanted
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "pandas.DataFrame({'a': [{}]})",
+        "polars.DataFrame({'a': ['x']})",
+        "polars.Series([{'a': 'x'}])",
+        "polars.DataFrame({'a': [[1], [2]]})",
+        "pyarrow.table({'a': ['x']})",
+        "pyarrow.array([b'x'])",
+    ],
+)
+def test_to_numpy__without_an_advice_for_the_values(source: str) -> None:
+    """Values that are neither numbers nor codes of something are left to their library."""
+    library = source.partition(".")[0]
+    x = eval(source, {library: pytest.importorskip(library)})
+    with pytest.raises(xbridge.DTypeError, match=r"casting it,? in its own library first"):
+        xbridge.to_numpy(x)
+
+
 @pytest.mark.parametrize("label", ["null_count", "columns", "schema", "type", "fields"])
 @pytest.mark.parametrize("word", ["int64", "Int64", "int64[pyarrow]"])
 def test_to_numpy__label_of_a_series_is_not_an_attribute(label: str, word: str) -> None:

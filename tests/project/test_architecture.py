@@ -45,13 +45,13 @@ FLOORS: tuple[dict[str, str], ...] = (
     {
         "_api": "_engine _plan _registry backends _core errors",
         "_inspect": "_engine _plan _registry _core errors",
-        "_observe": "_engine _plan _registry _core errors",
+        "_observe": "_engine _plan _registry _core errors _deprecation",
         "tree": "_engine _plan _registry backends _host _core errors _deprecation",
     },
     {
         "_align_back": "tree _engine _plan _registry _core errors",
         "_functions": "tree _engine _plan _registry backends _derive _core errors",
-        "_transfer": "_observe tree _engine _plan _registry backends _core errors",
+        "_transfer": "_observe tree _engine _plan _registry backends _core errors _deprecation",
         "testing": "_api _inspect _engine _plan _registry backends _derive _host _core errors",
     },
     {

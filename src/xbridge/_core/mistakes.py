@@ -145,6 +145,9 @@ def explain_call(
     for word in options:
         if word not in words:
             return _error_of_keyword(call, word)
+    if name == "explain" and given and callable(given[0]):
+        reason = "a call is planned for its arguments"
+        return CallError.build("explain a function alone", reason, "explain(fn, x)")
     absent = [place.name for place in needed[len(given) :] if place.name not in options]
     return call.error(f"call {name} without {absent[0]}", f"it needs {' and '.join(absent)}")
 

@@ -36,6 +36,12 @@ def refuse_order(x: object, name: object, verb: str) -> None:
     if type(x) is str and x in known_backends():
         reason = "the array comes first, and the name of a backend after it"
         raise UnknownBackendError.build(f"find a backend by {type_of(name)}", reason, f"{verb}(x, {x!r})")
+    if verb == "explain" and callable(x):
+        word = str(getattr(x, "__name__", type(x).__name__))
+        named = word.removeprefix("to_")
+        hint = f"explain(x, {named!r})" if named in known_backends() else "explain(x, 'torch')"
+        reason = "a conversion is planned from its array and target, and a call by an aligned function"
+        raise UnsupportedArrayError.build(f"explain {word}", reason, hint)
     module, _, word = str(name).removeprefix("<class '").removesuffix("'>").rpartition(".")
     if module in known_backends() and word in DTYPES:
         raise UnknownBackendError.build(
@@ -43,25 +49,55 @@ def refuse_order(x: object, name: object, verb: str) -> None:
         )
 
 
-def ownerless_error(x: object) -> UnsupportedArrayError:
+_ASKED = {
+    "backend_of": "name the backend of",
+    "dtype_of": "name the dtype of",
+    "array_namespace": "find the namespace of",
+}
+"""What the functions that ask about an array do. The others find its device."""
+
+_FOR_OPTIONS = {
+    "backend": "is_available(x)",
+    "device": "Device(str(x))",
+    "dtype": "dtype_of(asarray(0, dtype=x))",
+}
+"""What can be asked about the value of an option."""
+
+
+def ownerless_error(x: Any, verb: str) -> UnsupportedArrayError:
     """Return the error for a question about an array that was asked of something else."""
-    hint = "asarray(x)" if is_literal(x) else hint_for_object(x)
-    action, reason = f"name the backend of {type_of(x)}", "it is not an array of a known library"
-    return UnsupportedArrayError.build(action, reason, hint)
+    reason = "it is not an array of a known library"
+    if type(x) in (list, tuple) and x and all(map(backend_for, map(type, x))):
+        hint = f"{verb}(*x)" if verb == "array_namespace" else f"{verb}(x[0])"
+    elif is_literal(x):
+        hint = "asarray(x)"
+    else:
+        word = "" if issubclass(type(x), ModuleType) else _option_for(x)
+        if word:
+            reason = f"it is a {word}"
+        hint = _FOR_OPTIONS.get(word) or hint_for_object(x)
+    return UnsupportedArrayError.build(f"{_ASKED.get(verb, 'find the device of')} {type_of(x)}", reason, hint)
 
 
-def refuse_alignment(xs: Sequence[object]) -> None:
+def refuse_alignment(xs: Sequence[object], verb: str = "align") -> None:
     """Raise an error if all arrays are in one list, or an option is among them."""
     first: Any = xs[0] if len(xs) == 1 else None
     if type(first) in (list, tuple):
         kinds = set(map(type, first))
         if kinds and all(backend_for(kind) for kind in kinds):
             reason = "each argument is aligned as one array, and this one would be stacked"
-            raise OptionError.build(f"align {type_of(first)} of arrays", reason, "align(*xs)")
+            raise OptionError.build(f"align {type_of(first)} of arrays", reason, f"{verb}(*xs)")
     for i, x in enumerate(xs):
-        if issubclass(type(x), (str, ModuleType)):  # a proxy may raise
-            word, text = option_of(x, ["backend", "device", "dtype"]), text_of(x)
-            if word != "backend" or text.strip("'") in known_backends():
-                raise OptionError.build(
-                    f"align {text} at xs[{i}]", f"a {word} is an option", f"{word}={text}"
-                )
+        word = _option_for(x)
+        if word:
+            text = text_of(x)
+            raise OptionError.build(f"align {text} at xs[{i}]", f"a {word} is an option", f"{word}={text}")
+
+
+def _option_for(x: object) -> str:
+    """Return the option that a name or an object is for, where an array was expected; "" if none."""
+    cls = type(x)
+    if not (issubclass(cls, (str, ModuleType, type)) or cls.__name__.lower().endswith(("device", "dtype"))):
+        return ""  # it is not looked at, because a proxy may raise
+    word = option_of(x, ["backend", "device", "dtype"])
+    return word if word != "backend" or text_of(x).strip("'") in known_backends() else ""

@@ -69,6 +69,7 @@ T = TypeVar("T")
 _NUMBER_DTYPES: dict[type, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 """NumPy's dtypes for Python numbers."""
 
+_UNEVEN = "arrays of one shape, or xbridge.tree.to_backend(x, 'numpy') for a list of arrays"
 _NUMBER_TYPES = frozenset(NUMBERS)
 
 _dtype_and_shape = attrgetter("dtype", "shape")
@@ -678,7 +679,7 @@ def _refuse_ragged(elements: list[_Element]) -> None:
         raise OptionError.build(
             "make an array of this list",
             f"it holds shapes {', '.join(map(str, shapes))}",
-            f"backend={HOST!r} to compute them" if unknown else "arrays of one shape",
+            f"backend={HOST!r} to compute them" if unknown else _UNEVEN,
         )
 
 

@@ -39,7 +39,7 @@ from xbridge._functions.results import async_result_error, refuse_async_result
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import chosen
 from xbridge._registry.call_cache import CallKey, cache_version, cached, decline, direct, record
-from xbridge._registry.registry import are_arrays, backend_for, get
+from xbridge._registry.registry import are_arrays, backend_for, get, known_backends
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, OptionError, XBridgeError, with_article
 from xbridge.tree.restore import Restore
@@ -557,6 +557,12 @@ def _cache_call(function: Function, read: CallInputs) -> None:
             record(key, read.version, call.run)
 
 
+def _library_in(fn: object) -> str:
+    """Return the library that stands in the place of a function, as an argument; torch if there is none."""
+    word = fn if isinstance(fn, str) else str(getattr(fn, "__name__", "")).partition(".")[0]
+    return repr(word) if word in known_backends() else "'torch'"
+
+
 def name_of(fn: Callable[..., object]) -> str:
     """Return the name of a function, or raise if it is not one that returns a result."""
     if isinstance(fn, type):
@@ -566,7 +572,7 @@ def name_of(fn: Callable[..., object]) -> str:
     if not callable(fn) or isinstance(fn, staticmethod):
         kind = type(fn).__name__
         wraps_one = isinstance(fn, (classmethod, staticmethod))
-        hint = f"@{kind} above @aligned" if wraps_one else "@aligned(backend='torch')"
+        hint = f"@{kind} above @aligned" if wraps_one else f"@aligned(backend={_library_in(fn)})"
         raise OptionError.build(f"align {with_article(kind)}", "it is not a function", hint)
     own = (getattr(fn, word, None) for word in ("__qualname__", "__name__"))
     name = next((str(word) for word in own if word), type(fn).__name__)

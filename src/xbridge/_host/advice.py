@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +18,10 @@ IN_A_TREE = "xbridge.tree.to_backend(x, 'numpy')"
 _BATCHES = "prefetch(x, 'torch'), which converts its batches"
 _DAYS = "numpy.datetime64(x).astype('int64')"
 _FLOATS = "[float(i) for i in x]"
+_GAPS = "[float('nan') if i == '' else float(i) for i in x]"
+_NO_TEXT = "[float('nan') if isinstance(i, (str, bytes)) else i for i in x]"
+_ONLY_ARRAYS = "[i for i in x if not isinstance(i, (str, bytes))]"
+_NOT_NONE = "[i for i in x if i is not None]"
 _LABELS = "numpy.unique(x, return_inverse=True)[1]"
 _MANY = 1000
 """The most items that are looked at for a hint."""
@@ -24,18 +29,32 @@ _MANY = 1000
 _BY_NAME = {
     "NoneType": "an array in its place",
     **dict.fromkeys(("function", "method", "builtin_function_or_method"), "x()"),
+    **dict.fromkeys(("ufunc", "_ArrayFunctionDispatcher", "PjitFunction"), "x(y)"),
     "module": "an array of it",
     "type": "one of its objects",
     "dtype": "an array of that dtype",
+    "device": "an array on that device",
+    "ShapeDtypeStruct": "asarray(numpy.zeros(x.shape, x.dtype), backend='numpy')",
     "DataLoader": _BATCHES,
     "TensorDataset": "x.tensors[0]",
     "Dataset": "xbridge.tree.to_backend(x[0], 'numpy')",
     "GroupBy": "xbridge.tree.to_backend({key: group for key, group in x}, 'numpy', exporters=True)",
-    "NAType": "float('nan') in its place",
+    **dict.fromkeys(("NAType", "NaTType"), "float('nan') in its place"),
+    "Period": "asarray(x.ordinal, backend='numpy')",
     "date": _DAYS,
     "timedelta": "asarray(x.total_seconds(), backend='numpy')",
 }
 """Hints by the name of a class, or of a base."""
+
+_READERS = {
+    ".npy": "numpy.load(x)",
+    ".npz": "xbridge.tree.to_backend(dict(numpy.load(x)), 'numpy')",
+    ".csv": "numpy.loadtxt(x, delimiter=',')",
+    ".txt": "numpy.loadtxt(x)",
+    **dict.fromkeys((".pt", ".pth"), "xbridge.tree.to_backend(torch.load(x), 'numpy')"),
+    **dict.fromkeys((".png", ".jpg", ".jpeg"), "PIL.Image.open(x)"),
+}
+"""Hints for the name of a file, by its suffix."""
 
 _BY_ATTRIBUTE = {
     "state_dict": "xbridge.tree.to_backend(x.state_dict(), 'numpy')",
@@ -45,9 +64,9 @@ _BY_ATTRIBUTE = {
     "as_py": "asarray(x.as_py(), backend='numpy')",
     "result": "x.result()",
     "getbuffer": "numpy.frombuffer(x.getbuffer(), dtype)",
-    "isdigit": "reading the file that it names, or an array in its place",
     "__float__": "asarray(float(x), backend='numpy')",
     "__fspath__": "numpy.load(x)",
+    "isdigit": "numpy.frombuffer(x.encode(), 'uint8') for its bytes, or numpy.load(x) for a file",
     **dict.fromkeys(("_fields", "__dataclass_fields__", "__attrs_attrs__"), IN_A_TREE),
     "keys": "xbridge.tree.to_backend(dict(x), 'numpy')",
     **dict.fromkeys(
@@ -66,9 +85,13 @@ _ITEMS = {
     "date": "numpy.array(x, 'datetime64[us]').astype('int64')",
     "timedelta": "[i.total_seconds() for i in x]",
     "dict": "xbridge.tree.to_backend(x, 'numpy', scalars=True)",
-    "str": "",
+    **dict.fromkeys(("function", "method", "builtin_function_or_method"), "[i() for i in x]"),
+    **dict.fromkeys(("str", "bytes"), ""),
 }
 """Hints for a list, by the name of the class of an item that is not a number. That for text depends on it."""
+
+_BESIDE_ARRAYS = {_NO_TEXT: _ONLY_ARRAYS, _GAPS: _ONLY_ARRAYS, _ITEMS["NoneType"]: _NOT_NONE}
+"""The hints where a number in place of the item would not fit, because other items are arrays."""
 
 
 def aim(error: E, target: str) -> E:
@@ -87,6 +110,8 @@ def hint_for_object(x: object) -> str:
         return f"{IN_A_TREE[:-1]}, scalars=True)" if has_numbers else IN_A_TREE
     if issubclass(cls, str) and _spell_numbers([x]):
         return _BY_ATTRIBUTE["__float__"]
+    if issubclass(cls, (str, PurePath)) and (read := _READERS.get(PurePath(x).suffix.lower())):  # type: ignore[arg-type] # it is one
+        return read
     named = _of_class(cls, _BY_NAME)
     if named:
         return named
@@ -128,7 +153,10 @@ def item_error(x: Any) -> UnsupportedArrayError | None:
         items = [(f"{i}, {j}", item) for i, row in enumerate(x) for j, item in enumerate(row)]
     for place, item in items:
         if is_mistaken(type(item)):
-            hint = _of_class(type(item), _ITEMS) or _hint_for_texts([one for _, one in items])
+            others = [one for _, one in items]
+            hint = _of_class(type(item), _ITEMS) or _hint_for_texts(others)
+            if any(map(_has_shape, others)):
+                hint = _BESIDE_ARRAYS.get(hint, hint)
             if is_nested and hint.endswith(" in x]"):
                 hint = f"[{hint.removesuffix('x]')}row] for row in x]"
             reason = f"item {place} is {'None' if item is None else type_of(item)}"
@@ -138,9 +166,11 @@ def item_error(x: Any) -> UnsupportedArrayError | None:
 
 def _hint_for_texts(items: list[object]) -> str:
     """Return a hint for a list with text, which may spell numbers or dates, or be labels."""
-    texts = [item for item in items if isinstance(item, str)]
-    if _spell_numbers(texts):
-        return _FLOATS
+    texts = [item for item in items if isinstance(item, (str, bytes))]
+    if _spell_numbers([text for text in texts if text != ""]):
+        return _GAPS if "" in texts else _FLOATS
+    if len(texts) < len(items):
+        return _NO_TEXT
     try:
         np.array(texts, "M8[us]")
     except ValueError:

@@ -18,7 +18,7 @@ from xbridge._host.memory import dtype_of_code
 from xbridge._plan.steps import Options
 from xbridge._registry.call_cache import CallKey
 from xbridge._registry.registry import backends_for_object, get, is_root
-from xbridge.backends import HOST
+from xbridge.backends import HOST, INDEX
 from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, OptionError, XBridgeError, shown
 
 T = TypeVar("T")
@@ -46,6 +46,8 @@ _NO_NUMBERS = re.compile(
     r"(?i:object|str|bytes|datetime|timedelta|category|date$)|[<>=|]?[OSUVMm]\d*(\[.+\])?$"
 )
 """Matches the names, and NumPy's codes, of dtypes for other things than numbers."""
+_SAME = ("auto", "same", "keep", "preserve", "native", "none", "None")
+"""Words of other libraries for the dtype that an array has."""
 _TRUE, _FALSE = ("1", "true", "yes", "always", "keep"), ("0", "false", "no", "never")
 _WRITTEN = re.compile(r"(<class ')?(\w+)\.(?:\w+\.)*(\w+)(?(1)'>)")
 """Matches the `str` of a dtype or of a class that stands for one; groups 2 and 3 are package and name."""
@@ -149,6 +151,8 @@ def _device(device: Any, backends: tuple[Backend, ...]) -> Device:
         word = device if type(device) is str else str.__str__(device)  # a subclass may have no hash
         if word in DTYPES:
             raise _refused("device", device, "it is a dtype", f"dtype={word!r}")
+        if word in INDEX:
+            raise _refused("device", device, "it is a backend", f"asarray(x, backend={word!r})")
         return device_named(device)
     found = _named(lambda backend: backend.device_name(device), device, backends)
     if found is not None:
@@ -206,6 +210,10 @@ def _unknown(dtype: object) -> XBridgeError:
     if meant:
         return _refused("dtype", dtype, f"it is a {meant}", f"{meant}={dtype!r}")
     word = str(getattr(dtype, "__name__", word))
+    if word in INDEX:
+        return _refused("dtype", dtype, "it is a backend", f"asarray(x, backend={word!r})")
+    if word in _SAME:
+        return _refused("dtype", dtype, "None keeps the dtype", "dtype=None")
     if _NO_NUMBERS.match(word):
         return _refused("dtype", dtype, "arrays hold numbers, and it is a dtype of other things")
     word = word.casefold()

@@ -235,7 +235,7 @@ def _require_grad(conversion: Conversion) -> list[Step]:
     target, info = conversion.target, conversion.info
     why = hint = ""
     if not target.autograd:
-        why, hint = target.gaps["autograd"].reason, "a backend that has gradients"
+        why, hint = target.gaps["autograd"].reason, "backend='torch'"
     elif not is_inexact(conversion.dtype):
         why, hint = f"no gradient flows through {conversion.dtype}", "dtype='float32'"
     elif info.requires_grad and conversion.options.grad != "detach":

@@ -158,7 +158,7 @@ def test_to_backend__refuses_the_meta_device() -> None:
         lambda: xbridge.asarray(meta, device="cpu"),
         lambda: xbridge.align(torch.ones(2), meta),
     ):
-        with pytest.raises(xbridge.DeviceError, match=r"meta holds no data; try torch\.empty_like"):
+        with pytest.raises(xbridge.DeviceError, match="meta holds no data; try loading"):
             back()
 
 

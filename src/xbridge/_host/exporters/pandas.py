@@ -33,15 +33,28 @@ class Adapter(generic.Adapter):
     def numbers_hint(self, x: Any) -> str | None:
         """Return the columns of numbers of a data frame, if it has any; a cast of a series or an index."""
         if isinstance(x, pd.DataFrame):
-            call = "x.select_dtypes(['number', 'bool'])"
-            return f"{call}.astype('float64')" if x.select_dtypes(["number", "bool"]).shape[1] else None
+            return self._hint_for_columns(x)
         if isinstance(x, pd.MultiIndex):
             return None
         values = x.to_series() if isinstance(x, pd.Index) else pd.Series(x)
         if pd.api.types.infer_dtype(values) in ("string", "decimal"):
-            spells = pd.Series(pd.to_numeric(values, errors="coerce")).notna().all()
-            return "x.astype(float)" if spells else "x.factorize()[0]"
+            return "x.astype(float)" if _spell_numbers(values) else "x.factorize()[0]"
         return super().numbers_hint(x)
+
+    def _hint_for_columns(self, x: pd.DataFrame) -> str | None:
+        """Return the call that makes numbers of columns with codes or numbers, or that leaves out text."""
+        columns = list(x.items())
+        numbers = x.select_dtypes(["number", "bool"]).columns
+        texts = [column for _, column in columns if pd.api.types.infer_dtype(column) == "string"]
+        if all(map(_spell_numbers, texts)) and len(texts) + len(numbers) == len(columns):
+            return "x.astype('float64')"
+        codes = [(label, self.codes_hint(column)) for label, column in columns if not column.isna().any()]
+        items = [f"{label!r}: x[{label!r}]{hint[1:]}" for label, hint in codes if hint and hint[:2] == "x."]
+        if items and x.columns.is_unique:
+            return f"x.assign(**{{{', '.join(items)}}})"
+        if len(texts) == len(columns):
+            return "x.apply(lambda column: column.factorize()[0])"
+        return "x.select_dtypes(['number', 'bool']).astype('float64')" if len(numbers) else None
 
     def codes_hint(self, x: Any) -> str | None:
         """Return the call that reads the codes of categories, the integers of times, or numbers inside."""
@@ -59,3 +72,8 @@ class Adapter(generic.Adapter):
     def cast_table(self, x: Any, dtype: str) -> object:
         """Return a data frame in one dtype: columns of nullable dtypes export objects together."""
         return x.astype(dtype) if isinstance(x, pd.DataFrame) else None
+
+
+def _spell_numbers(values: pd.Series[Any]) -> bool:
+    """Return True if each value is a number, or text that pandas reads as one."""
+    return bool(pd.Series(pd.to_numeric(values, errors="coerce")).notna().all())

@@ -25,16 +25,27 @@ class Adapter(generic.Adapter):
         return [dtype.categories.dtype] if isinstance(dtype, pl.Enum) else []
 
     def numbers_hint(self, x: Any) -> str | None:
-        """Return the columns of numbers of a data frame, if it has any."""
-        if not isinstance(x, pl.DataFrame):
-            return None
+        """Return the columns of numbers of a data frame, or what the text of a series stands for."""
+        if isinstance(x, pl.Series):
+            return _hint_for_text(x) if x.dtype == pl.String else None
         names = [name for name, kind in x.schema.items() if kind.is_numeric() or kind == pl.Boolean]
         return f"x.select({names})" if names else None
 
+    def codes_hint(self, x: Any) -> str | None:
+        """Return the call that reads the codes of categories, or the integers of times."""
+        kind = x.dtype if isinstance(x, pl.Series) else pl.Null()
+        return "x.to_physical()" if kind.is_temporal() or kind in (pl.Categorical, pl.Enum) else None
+
     def cast_hint(self, x: Any, dtype: str) -> str | None:  # noqa: ARG002 -- polars has no strings for dtypes
-        """Return a cast to floats, in arrays of the same shape; None for lists, whose lengths may differ."""
+        """Return a cast to floats, in arrays of the same shape; for lists, which may be ragged, a list."""
         kinds = x.schema.values() if isinstance(x, pl.DataFrame) else [x.dtype]
         if any(isinstance(kind, pl.List) for kind in kinds):
-            return None
+            return "asarray(x.to_list(), backend='numpy')" if isinstance(x, pl.Series) else None
         nested = isinstance(x, pl.Series) and isinstance(x.dtype, pl.Array)
         return "x.cast(type(x.dtype)(float, x.dtype.shape))" if nested else "x.cast(float)"
+
+
+def _hint_for_text(x: pl.Series) -> str:
+    """Return the cast of text that spells numbers, else the ranks of labels."""
+    spells = x.cast(float, strict=False).null_count() == x.null_count()
+    return "x.cast(float)" if spells else "x.rank('dense') - 1"

@@ -10,13 +10,8 @@ from xbridge._host.exporters import generic
 
 _TABLES = (pa.Table, pa.RecordBatch)
 _COLUMNS = (pa.Array, pa.ChunkedArray)
-_NESTED = (
-    pa.RunEndEncodedType,
-    pa.ListType,
-    pa.LargeListType,
-    pa.FixedSizeListType,
-    pa.FixedShapeTensorType,
-)
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+_NESTED = (pa.RunEndEncodedType, *_LISTS, pa.FixedShapeTensorType)
 """Types with values of another type, for which pyarrow has no cast to numbers."""
 
 
@@ -38,11 +33,37 @@ class Adapter(generic.Adapter):
         parts = x.columns if isinstance(x, _TABLES) else [x] if isinstance(x, _COLUMNS) else []
         return sum(part.null_count for part in parts)
 
+    def codes_hint(self, x: Any) -> str | None:
+        """Return the cast of times to the integers that they are stored as, of 32 or 64 bits."""
+        if not isinstance(x, _COLUMNS) or not pa.types.is_temporal(x.type):
+            return None
+        return f"x.cast('int{x.type.bit_width}')"
+
+    def numbers_hint(self, x: Any) -> str | None:
+        """Return the columns of numbers of a table, or what the text of a column stands for."""
+        if isinstance(x, _TABLES):
+            names = [field.name for field in x.schema if _is_number(field.type)]
+            return f"x.select({names})" if names else None
+        if not isinstance(x, _COLUMNS) or not pa.types.is_string(x.type):
+            return None
+        try:
+            x.cast("float64")
+        except pa.ArrowInvalid:
+            whole = "x.combine_chunks()" if isinstance(x, pa.ChunkedArray) else "x"
+            return f"{whole}.dictionary_encode().indices"
+        return "x.cast('float64')"
+
     def cast_hint(self, x: Any, dtype: str) -> str | None:
         """Return a cast of each column; None if there is none for the values, and for tensors."""
         kinds = x.schema.types if isinstance(x, _TABLES) else [x.type]
+        if isinstance(x, _COLUMNS) and isinstance(x.type, _LISTS):
+            return "asarray(x.to_pylist(), backend='numpy')"
         if any(isinstance(kind, (pa.StructType, *_NESTED)) for kind in kinds):
             return None
         if isinstance(x, _TABLES):
             return f"xbridge.asarray([c.cast({dtype!r}, safe=False) for c in x.columns]).T"
         return f"x.cast({dtype!r}, safe=False)" if isinstance(x, _COLUMNS) else None
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return any(is_kind(kind) for is_kind in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean))

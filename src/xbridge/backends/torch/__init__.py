@@ -350,7 +350,7 @@ def resolve_device(device: Device, near: Device, /) -> Device:
         raise DeviceError.build(
             f"move a torch tensor from 'meta' to {device!r}",
             "meta holds no data",
-            f"torch.empty_like(x, device={device!r})",
+            "loading the weights first: module.to_empty(device='cpu'), and load_state_dict",
         )
     if index is None and kind in accelerators() and count_devices(kind):
         index = 0 if kind == "mps" else getattr(torch, kind).current_device()
