@@ -77,6 +77,8 @@ def trees() -> dict[str, Any]:
 CALLS: dict[str, Call] = {
     "torch": lambda x: tree.to_backend(x, "torch"),
     "module": lambda x: tree.to_backend(x, torch),
+    "to_torch": tree.to_torch,
+    "to_torch scalars": lambda x: tree.to_torch(x, dtype="default", scalars=True),
     "dtype": lambda x: tree.to_backend(x, "torch", dtype="float32"),
     "dtype object": lambda x: tree.to_backend(x, "torch", dtype=torch.float32, device=torch.device("cpu")),
     "copy": lambda x: tree.to_backend(x, "torch", copy=True),

@@ -196,8 +196,16 @@ def to_torch(
     >>> to_torch({"x": np.ones(2), "name": "a"})
     {'x': tensor([1., 1.], dtype=torch.float64), 'name': 'a'}
     """
-    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    return _convert(tree, "torch", options, scalars=scalars, exporters=exporters)
+    return to_backend(
+        tree,
+        "torch",
+        device=device,
+        dtype=dtype,
+        copy=copy,
+        grad=grad,
+        scalars=scalars,
+        exporters=exporters,
+    )
 
 
 @entry_point
@@ -235,8 +243,16 @@ def to_jax(
     >>> to_jax([np.ones(2, "float32"), "a"])
     [Array([1., 1.], dtype=float32), 'a']
     """
-    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    return _convert(tree, "jax", options, scalars=scalars, exporters=exporters)
+    return to_backend(
+        tree,
+        "jax",
+        device=device,
+        dtype=dtype,
+        copy=copy,
+        grad=grad,
+        scalars=scalars,
+        exporters=exporters,
+    )
 
 
 @entry_point
@@ -268,8 +284,16 @@ def to_cupy(
     XBridgeError
         As for `xbridge.tree.to_backend`.
     """
-    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    return _convert(tree, "cupy", options, scalars=scalars, exporters=exporters)
+    return to_backend(
+        tree,
+        "cupy",
+        device=device,
+        dtype=dtype,
+        copy=copy,
+        grad=grad,
+        scalars=scalars,
+        exporters=exporters,
+    )
 
 
 @entry_point
@@ -307,8 +331,16 @@ def to_dask(
     >>> to_dask([np.ones(2), "a"])[0].sum().compute().item()
     2.0
     """
-    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    return _convert(tree, "dask", options, scalars=scalars, exporters=exporters)
+    return to_backend(
+        tree,
+        "dask",
+        device=device,
+        dtype=dtype,
+        copy=copy,
+        grad=grad,
+        scalars=scalars,
+        exporters=exporters,
+    )
 
 
 @entry_point
