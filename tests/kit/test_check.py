@@ -56,7 +56,7 @@ PLANTED: dict[str, dict[str, tuple[str, str]]] = {
     "rectify": {"numpy": ("NaN", "drops NaN")},
     "middle": {"numpy": ("int8 wrap-around, uint8 wrap-around", "values")},
     "in_place": dict.fromkeys(("numpy", "torch", "array_api_strict"), ("plain arrays", "changes its input")),
-    "promoted": {"torch": ("float32, int64, int8, uint8, complex128", "dtype")},
+    "promoted": {"torch": ("float16, float32, int64, int8, uint8, complex128", "dtype")},
     "cut": {"torch": ("requires_grad", "cuts the graph")},
     "computed": dict.fromkeys(("dask", "jax"), ("lazy arrays", "computes a lazy array")),
 }

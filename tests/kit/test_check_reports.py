@@ -277,10 +277,22 @@ def test_find_targets__methods_of_classes(monkeypatch: pytest.MonkeyPatch) -> No
         def state(self) -> None:
             pass
 
-    for cls in (Scaler, Scaler.scale):
+        @staticmethod
+        def double(x: Any) -> Any:
+            return x * 2
+
+        @classmethod
+        def triple(cls, x: Any) -> Any:
+            return x * 3
+
+    for cls in (Scaler, Scaler.scale, vars(Scaler)["double"], vars(Scaler)["triple"]):
         monkeypatch.setattr(cls, "__module__", "planted")
     monkeypatch.setattr(planted, "Scaler", Scaler, raising=False)
-    (target,) = targets.find_targets("planted:Scaler")
+    double, target, triple = targets.find_targets("planted:Scaler")
+    assert [(one.spec, one.code) for one in (double, triple)] == [
+        ("planted:Scaler.double", "f = Scaler.double"),
+        ("planted:Scaler.triple", "f = Scaler.triple"),
+    ]
     assert target.spec == "planted:Scaler.scale"
     assert targets.find_targets("planted:Scaler.scale")[0].spec == target.spec
     assert "planted.Scaler.scale" in [one.name for one in targets.find_targets("planted")]
@@ -301,7 +313,7 @@ def test_read_classes__adds_those_that_are_off() -> None:
     assert triage.read_classes("") == triage.DEFAULT
     assert "lazy" in triage.read_classes("lazy")
     assert triage.read_classes("all") == tuple(triage.CLASSES)
-    with pytest.raises(xbridge.OptionError, match="; try special-values"):
+    with pytest.raises(xbridge.OptionError, match="; try derivatives, special-values"):
         triage.read_classes("nothing")
 
 

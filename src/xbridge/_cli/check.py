@@ -30,8 +30,8 @@ plain arrays first, then one property at a time, such as a memory layout or anot
 Hypothesis generates, with several properties at once. A table shows the causes, the most severe first, and a
 program that does not need xbridge reproduces each.
 
-Most functions promise nothing about some classes of findings, so these are off by default: special-values,
-dtypes, options and lazy. --include adds them.
+Most functions promise nothing about some classes of findings, so these are off by default: derivatives,
+special-values, dtypes, options and lazy. --include adds them.
 
 The module is imported and its functions are called with your rights, so they can read and write what you can.
 A function is skipped if its name, parameters or source suggest that it writes files, runs programs or draws

@@ -139,9 +139,12 @@ class Call(NamedTuple):
         if self.state is not None:
             self.state.restore()
 
-    def nudged(self, sign: int) -> Call:
-        """Return the call with floating numbers that differ in their last bits, each in its own direction."""
-        return self.map(lambda one: one._replace(values=_nudge(one.values, sign)))
+    def nudged(self, sign: int, *, keep_ties: bool = False) -> Call:
+        """Return the call with floating numbers that differ in their last bits, each in its own direction.
+
+        Equal ones may stay equal, because positions depend on that.
+        """
+        return self.map(lambda one: one._replace(values=_nudge(one.values, sign, keep_ties=keep_ties)))
 
     def changed(self, arrays: list[Array]) -> str:
         """Return a sentence if an array was changed by the call."""
@@ -152,11 +155,15 @@ class Call(NamedTuple):
         return ""
 
 
-def _nudge(values: HostArray, sign: int) -> HostArray:
+def _nudge(values: HostArray, sign: int, *, keep_ties: bool) -> HostArray:
     """Change floating numbers by a few of their last bits."""
     if values.dtype.kind != "f":
         return values
-    signs = np.resize((1, -1, -1, 1, 1), values.shape) * sign
+    if keep_ties:
+        different, places = np.unique(values, return_inverse=True)
+        signs = np.resize((1, -1, -1, 1, 1), different.shape)[places].reshape(values.shape) * sign
+    else:
+        signs = np.resize((1, -1, -1, 1, 1), values.shape) * sign
     moved: HostArray = (values * (1 + 4 * signs * np.finfo(values.dtype).eps)).astype(values.dtype)
     return moved
 

@@ -212,22 +212,11 @@ def check_promises(promised: Contract) -> None:
 def _trials(call: Call, promised: Contract, state: ReachableState, settings: Settings) -> Iterator[Call]:
     """Yield the additional calls that a contract requires, each with the function that judges it."""
     recipes, library = call.recipes(), call.promise.backend
-    others = [call, call.map(_other_values), *(_longer(call, axis) for axis in (0, -1))]
-    retyped = [one for one in (call.map(_narrow), call.map(_widen_there)) if _dtypes(one) != _dtypes(call)]
     if promised.repeatable:
-        yield call._replace(by=partial(_judge_settings, settings=settings))
-        pairs = [(call, one) for one in (*others, *retyped)] + [(one, call) for one in retyped]
-        for one, other in pairs:
-            by = partial(_judge_repeated, other=other, state=state)
-            yield one._replace(by=by, options={"beside": "in a first call"})
-        if not get(library).assumes_immutable:
-            plain, other = (one.map(lambda x: x._replace(properties=())) for one in others[:2])
-            plain = plain._replace(options={"beside": "in a first call"})
-            yield plain._replace(by=partial(_judge_written, other=other, state=state))
-            yield plain._replace(by=partial(_judge_overwritten, state=state))
+        yield from repetitions(call, state, settings)
     if promised.aliases is False:
         by = partial(_judge_result, promised=Contract(aliases=False, raises=Exception))
-        yield from (one._replace(by=by) for one in retyped)
+        yield from (one._replace(by=by) for one in _retyped(call))
     floating = [one.values for one in recipes if is_inexact(one.values.dtype.name)]
     if promised.reference is not None:
         yield call._replace(reference=promised.reference, options={"dtype": "any"}, by=None)
@@ -245,7 +234,32 @@ def _trials(call: Call, promised: Contract, state: ReachableState, settings: Set
         yield from _emptied(call, promised)
     if promised.threads and promised.repeatable and not state.is_empty:
         alone = call._replace(options={"beside": "alone"})
-        yield from (alone._replace(by=partial(_judge_threads, other=x, state=state)) for x in others)
+        yield from (alone._replace(by=partial(_judge_threads, other=x, state=state)) for x in _others(call))
+
+
+def repetitions(call: Call, state: ReachableState, settings: Settings) -> Iterator[Call]:
+    """Yield the calls that find what a call leaves behind: settings, caches and buffers."""
+    others, retyped = _others(call), _retyped(call)
+    yield call._replace(by=partial(_judge_settings, settings=settings))
+    pairs = [(call, one) for one in (*others, *retyped)] + [(one, call) for one in retyped]
+    for one, other in pairs:
+        by = partial(_judge_repeated, other=other, state=state)
+        yield one._replace(by=by, options={"beside": "in a first call"})
+    if not get(call.promise.backend).assumes_immutable:
+        plain, other = (one.map(lambda x: x._replace(properties=())) for one in others[:2])
+        plain = plain._replace(options={"beside": "in a first call"})
+        yield plain._replace(by=partial(_judge_written, other=other, state=state))
+        yield plain._replace(by=partial(_judge_overwritten, state=state))
+
+
+def _others(call: Call) -> list[Call]:
+    """Return calls of the same dtypes: the same one, one with other values, and longer ones."""
+    return [call, call.map(_other_values), *(_longer(call, axis) for axis in (0, -1))]
+
+
+def _retyped(call: Call) -> list[Call]:
+    """Return the call with its numbers in narrower and wider dtypes."""
+    return [one for one in (call.map(_narrow), call.map(_widen_there)) if _dtypes(one) != _dtypes(call)]
 
 
 # -- the result --------------------------------------------------------------------------------------

@@ -141,8 +141,9 @@ def negative_axes(call: Call) -> Iterator[Stage]:
     if not name or len(axes) != 1:
         return
     (count,) = axes
-    if call._replace(kwargs={**call.kwargs, name: count}).expected().error is None:  # an axis of the result
-        return
+    beyond = call._replace(kwargs={**call.kwargs, name: count}).expected()
+    if beyond.error is None and any(np.ndim(part) > count for _, part in parts(beyond.result)):
+        return  # an axis of the result
     options = {**call.options, "beside": "with the axis from the start"}
     beside = call._replace(reference=partial(_from_start, call.f, name), options=options)
     for axis in range(-count, 0):
@@ -152,6 +153,51 @@ def negative_axes(call: Call) -> Iterator[Stage]:
 def _from_start(f: Callable[..., Any], name: str, /, *args: Any, **kwargs: Any) -> Any:
     count = max(x.ndim for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray))
     return f(*args, **{**kwargs, name: kwargs[name] + count})
+
+
+# -- methods of NumPy's ufuncs --------------------------------------------------------------------
+
+
+def ufunc_methods(call: Call) -> Iterator[Stage]:
+    """Yield the calls of a ufunc that its methods repeat, each judged by the result of a method."""
+    if isinstance(call.f, np.ufunc) and call.f.nout == 1 and not call.kwargs:
+        for name, (inputs, method, calls) in _METHODS.items():
+            if call.f.nin in inputs:
+                written = (_NEEDED, f"np.testing.assert_allclose({method}, {calls}, rtol=1e-05)")
+                by = partial(_compare_method, method=method, calls=calls)
+                yield Stage("ufunc", name, call._replace(by=by, written=written))
+
+
+_NEEDED = (
+    "from functools import reduce",
+    "from itertools import accumulate",
+    "import numpy as np",
+    "def at(f, x, *y): x = x.copy(); f.at(x, [0, 0], *(z[:2] for z in y)); return x[0]",
+    "def twice(f, x, *y): return f(f(x[0], *(z[0] for z in y)), *(z[1] for z in y))",
+)
+
+_METHODS: dict[str, tuple[tuple[int, ...], str, str]] = {
+    "reduce": ((2,), "{f}.reduce([{args}] * 2)", "reduce({f}, [{args}] * 2)"),
+    "accumulate": ((2,), "{f}.accumulate([{args}] * 2)", "[*accumulate([{args}] * 2, {f})]"),
+    "outer": ((2,), "{f}.outer({args})", "[{f}(x, ({args})[1]) for x in ({args})[0]]"),
+    "at": ((1, 2), "at({f}, {args})", "twice({f}, {args})"),
+}
+"""How many arguments a ufunc has for a method, an expression with the method, and one with calls alone."""
+
+
+def _compare_method(call: Call, _run: Callable[[], Any], *, method: str, calls: str) -> Difference | None:
+    names = [f"x{n}" for n in range(len(call.recipes()))]
+    words = {"f": "f", "args": ", ".join(names)}
+    arrays = (one.make() for one in call.recipes())
+    place: dict[str, Any] = {"f": call.f, **dict(zip(names, arrays, strict=True))}
+    exec("\n".join(_NEEDED), place)  # noqa: S102 -- our own statements
+    one, other = (outcome(partial(eval, text.format(**words), place)) for text in (method, calls))
+    if one.error is not None or other.error is not None:
+        return None
+    a, b = np.asarray(one.result), np.asarray(other.result)
+    if a.shape == b.shape and np.allclose(a, b, rtol=1e-5, atol=0, equal_nan=True):
+        return None
+    return Difference("values", f"gives {a.tolist()!r}, and by calls alone {b.tolist()!r}"[:300])
 
 
 # -- NumPy's function of the same name -----------------------------------------------------------

@@ -13,19 +13,24 @@ import time
 from functools import partial, wraps
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from xbridge._registry.registry import get, known_backends
 from xbridge.backends import HOST
 from xbridge.testing import _derived
 from xbridge.testing._call import program, removals
+from xbridge.testing._contract import repetitions
 from xbridge.testing._outcome import Difference, Promise, compare, first_line, is_panic, outcome, parts
+from xbridge.testing._reachable import ReachableState
 from xbridge.testing._reproduction import reproduction
+from xbridge.testing._settings import Settings
 from xbridge.testing._source import is_described, properties_of
 from xbridge.testing.check.draws import calls_like, is_as_described, is_degenerate, run_draws
 from xbridge.testing.check.findings import Checked, Finding, name_of, needs
 from xbridge.testing.check.ghostwriting import write_test
 from xbridge.testing.check.names import begins_with, ends_with, has_word
 from xbridge.testing.check.native import library_of, on_plain_arrays, takes_only
-from xbridge.testing.check.relations import namesake, negative_axes, rules
+from xbridge.testing.check.relations import namesake, negative_axes, rules, ufunc_methods
 from xbridge.testing.check.shrinking import Failure, fail, line_of_definition, shrink
 from xbridge.testing.check.signatures import Base, bases, call_plainly
 from xbridge.testing.check.stages import Stage, devices_of, exists, plain, stages, with_values
@@ -66,8 +71,8 @@ _EMPTY = re.compile("empty")
 _LIKE = re.compile("like")
 """The last word in the names of functions without a gradient: they read the shape and the dtype alone."""
 
-_NO_AXIS = re.compile(r"axis|axes|dim|out of (bounds|range)", re.IGNORECASE)
-"""Messages that a 0-d array has no axis, which NumPy's reductions ignore."""
+_NO_AXIS = re.compile(r"\b(axis|axes|dimension|dim)\b.*out of (bounds|range)", re.IGNORECASE)
+"""Messages that a 0-d array does not have an axis, which NumPy's reductions ignore."""
 
 _CONSTANT = re.compile(r"stop|detach(ed)?|nograd|constant", re.IGNORECASE)
 """Words in the names of functions whose purpose is a result without a gradient."""
@@ -186,6 +191,9 @@ class _Check:
         self._known = declared(target)
         self._package = target.name.partition(".")[0]
         self._bases: list[Base] = []
+        self._first = ""
+        """The library with which the state between calls is looked for."""
+        self._state, self._settings = ReachableState(target.function), Settings()
 
     def run(self) -> Checked:
         """Check the function until the time is over. The findings are appended as they are found."""
@@ -202,13 +210,14 @@ class _Check:
         if not plain(self._target, self._bases[0], HOST).recipes():
             used = [HOST]
         used = [each for each in used if each not in self._known.backends]
-        is_complete = True
+        is_complete, self._first = True, next(iter(used), "")
         for number, backend in enumerate(used):
             limit = self._limit.share(1 / (len(used) - number))
             try:
                 is_complete &= self._check_with(backend, limit)
             except _RepeatError:
                 return Checked(name, [], "its results differ from call to call")
+        self._state.restore()
         test = write_test(self._target, plain(self._target, self._bases[0], HOST), used) if used else ""
         return Checked(name, self.findings, "", is_complete, tuple(used), test)
 
@@ -219,7 +228,7 @@ class _Check:
         for number, base in enumerate(self._bases):
             call = plain(self._target, base, backend)
             passing.append((base.label, call))
-            for stage in _all_stages(call, self._target, self._known, is_first=number == 0):
+            for stage in self._stages(call, is_first=number == 0):
                 if stages_limit.is_over():
                     return False
                 kind = class_of_stage(stage.group, stage.label, is_optional=bool(base.label))
@@ -238,6 +247,14 @@ class _Check:
                     break
         self._draw(backend, passing, limit)
         return True
+
+    def _stages(self, call: Call, *, is_first: bool) -> Iterator[Stage]:
+        """Yield the plain call, what it leaves behind, and the stages of one property each."""
+        yield Stage("plain", "", call)
+        if is_first and call.promise.backend == self._first:
+            for one in repetitions(call, self._state, self._settings):
+                yield Stage("state", "another call", one._replace(state=self._state))
+        yield from _all_stages(call, self._target, self._known, is_first=is_first)
 
     def _draw(self, backend: str, calls: list[tuple[str, Call]], limit: Limit) -> None:
         """Judge calls that Hypothesis draws."""
@@ -297,6 +314,8 @@ class _Check:
         """Return True if a finding shows what fails: the same problem with properties that the call has."""
         names = {name for name, _ in removals(failure.call)}
         for one in self._seen:
+            if one.category == "special-values" and one.category not in self._options.include:
+                continue  # no such values are drawn, except for equal ones
             if (one.backend, one.problem, one.line) == (backend, failure.difference.kind, failure.line):
                 needed = {*one.needed} & _PROPERTIES
                 if needed <= names and (needed or group == "draws"):
@@ -355,8 +374,9 @@ def _is_unstable(failure: Failure, needed: list[str]) -> bool:
     if failure.difference.kind != "values" or call.by is not None or _PROPERTIES.intersection(needed):
         return False
     usual = call.expected()
+    of_positions = not any(np.asarray(part).dtype.kind in "fc" for _, part in parts(usual.result))
     for sign in (1, -1):
-        moved = call.nudged(sign).expected()
+        moved = call.nudged(sign, keep_ties=of_positions).expected()
         if compare(moved, usual, Promise(HOST, get(HOST).devices()[0], dtype="any")) is not None:
             return True
     return False
@@ -417,15 +437,15 @@ def _is_repeated(stage: Stage, backend: str) -> bool:
 
 
 def _all_stages(call: Call, target: Target, known: Declared, *, is_first: bool) -> Iterator[Stage]:
-    """Yield the plain call, then the properties, then the rules and what a library derives."""
+    """Yield the calls with a property, then the rules and what a library derives."""
     backend = call.promise.backend
     short = target.name.rpartition(".")[2]
-    yield Stage("plain", "", call)
     devices = () if known.host_only else devices_of(backend)
     yield from stages(call, devices, is_first=is_first)
     if backend == HOST:
         if is_first:
             yield from rules(call, short)
+            yield from ufunc_methods(call)
         yield from negative_axes(call)
         reference = namesake(call, short)
         for stage in stages(call, (), is_first=is_first) if reference else ():
@@ -439,6 +459,9 @@ def _all_stages(call: Call, target: Target, known: Declared, *, is_first: bool) 
             "requires_grad",
             call._replace(by=_cuts, written=((), "assert {}.requires_grad")).map(_tracked),
         )
+    floating = any(one.values.dtype.kind == "f" for one in call.recipes())
+    if backend in _derived.DIFFERENTIABLE and is_first and floating:
+        yield Stage("derived", "a derivative", _derived.as_differentiable(call))
     if (backend == "dask" and known.lazy) or (backend == "jax" and known.jit):
         yield Stage("derived", "lazy arrays", _derived.as_lazy(call))
 
@@ -506,6 +529,7 @@ def _is_noise(stage: Stage, difference: Difference) -> bool:
     return bool(
         refused
         or kind in ("does not raise", "raises")
+        or (stage.label == "a derivative" and kind != "gradient")
         or (kind == "values" and stage.call.by is None and _is_unordered(name))
         or (kind == "backend" and "numpy" in name)  # it is the purpose
         or (

@@ -220,7 +220,7 @@ def _mixed(index: int, values: HostArray) -> HostArray:
 
 
 _DTYPES: dict[str, Change] = {
-    **{dtype: _cast(dtype) for dtype in ("float32", "int64", "int8", "uint8", "complex128")},
+    **{dtype: _cast(dtype) for dtype in ("float16", "float32", "int64", "int8", "uint8", "complex128")},
     "float32 and float64": _mixed,
 }
 

@@ -35,6 +35,9 @@ _UNSAFE_NAME = re.compile(
     r"|unlink|rmdir|rmtree|removedirs|rename|mkdir|makedirs|chmod|kill|send|upload)(_|$)"
 )
 _DRAWS = re.compile(r"random\.")
+_SEEDED = re.compile(r"(seed|default_rng|RandomState)\(\s*\d")
+"""The choice of the random numbers that follow."""
+
 WRITES = re.compile(
     r"\b(open|tofile|memmap|write(_\w+)?|save(z|z_compressed|txt|mat|fig|_file)?|dump|to_(csv|json|pickle|parquet)"
     r"|unlink|rmdir|rmtree|removedirs|rename|touch|mkdir|makedirs|truncate|chmod|system|popen|urlopen)\("
@@ -187,17 +190,27 @@ def methods_of(cls: type) -> Iterator[str]:
     for name in sorted({*dir(cls)}):
         found = inspect.getattr_static(cls, name)
         place = getattr(found, "__module__", None) or ""
-        if name.startswith("_") or not inspect.isfunction(found) or place.partition(".")[0] != root:
+        is_bound = isinstance(found, staticmethod | classmethod)
+        if (
+            name.startswith("_")
+            or place.partition(".")[0] != root
+            or not (inspect.isfunction(found) or is_bound)
+        ):
             continue
-        if len(inspect.signature(found).parameters) > 1:
+        if len(inspect.signature(getattr(cls, name)).parameters) > 1 - is_bound:
             yield name
 
 
 def _target_of_method(path: str, cls: type, name: str, setup: tuple[str, ...]) -> Target:
     """Return a method as a function: it takes the arguments that its class requires before its own ones.
 
-    Each call makes a new object, so that no call depends on the one before.
+    Each call makes a new object, so that no call depends on the one before. A static method or a class method
+    needs none.
     """
+    lines = (*setup, f"from {path} import {cls.__name__}")
+    if isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod):
+        code = f"f = {cls.__name__}.{name}"
+        return Target(f"{path}.{cls.__name__}.{name}", getattr(cls, name), lines, code=code)
     made = outcome(partial(inspect.signature, cls)).result or inspect.Signature()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     first = [one for one in made.parameters.values() if one.kind in positional and one.default is one.empty]
@@ -212,11 +225,11 @@ def _target_of_method(path: str, cls: type, name: str, setup: tuple[str, ...]) -
     plain = [one.replace(kind=inspect.Parameter.POSITIONAL_ONLY) for one in first]
     starred: Any = call
     starred.__signature__ = inspect.Signature(sorted([*plain, *own], key=lambda one: one.kind))
+    call.__module__ = cls.__module__
     call.__name__, call.__doc__ = name, f"{inspect.getdoc(cls)}\n\n{inspect.getdoc(method)}"
     starred.__wrapped__ = method
     names = "".join(f"{one.name}, " for one in first)
     code = f"f = lambda {names}*args, **kwargs: {cls.__name__}({names[:-2]}).{name}(*args, **kwargs)"
-    lines = (*setup, f"from {path} import {cls.__name__}")
     return Target(f"{path}.{cls.__name__}.{name}", call, lines, code=code)
 
 
@@ -229,7 +242,10 @@ def unsafe(target: Target) -> str:
     if any(map(_RANDOM.match, parameters - ({"key"} if "query" in parameters else set[str]()))):
         return "it draws random numbers"
     function = inspect.unwrap(target.function)
-    if _DRAWS.search(_source(function)) or any(map(WRITES.search, map(_source, _called(function)))):
+    source = _source(function)
+    if (_DRAWS.search(source) and not _SEEDED.search(source)) or any(
+        map(WRITES.search, map(_source, _called(function)))
+    ):
         return "it may write, run or draw something"
     return ""
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CLASSES = {
     "crash": "it ends its process, does not end, or its Rust extension panics",
     "input": "it changes an argument",
+    "state": "a call changes what later calls return, or a setting of the process",
     "device": "it fails on another device",
     "layout": "it fails for a memory layout, or a pending bit of torch",
     "values": "it is wrong for ordinary values",
@@ -26,6 +27,7 @@ CLASSES = {
     "plain": "it fails for plain arrays of a library that other functions of the module take",
     "shape": "it fails for a number of axes or elements",
     "gradient": "its result is cut off from torch's graph",
+    "derivatives": "its derivative is not that of its values",
     "special-values": "NaN, infinity, zeros, negative numbers, no elements",
     "dtypes": "another dtype is refused, or gives another dtype than with NumPy",
     "options": "an optional argument fails",
@@ -33,7 +35,7 @@ CLASSES = {
 }
 """The classes of findings, in the order of how many of their findings are real bugs."""
 
-OFF = ("special-values", "dtypes", "options", "lazy")
+OFF = ("derivatives", "special-values", "dtypes", "options", "lazy")
 """Classes that are shown only if they are asked for."""
 
 PANIC = "raises PanicException"
@@ -46,6 +48,7 @@ _OF_GROUPS = {
     "NumPy's function": "special-values",
     "dtype": "dtypes",
     "axis": "values",
+    "ufunc": "values",
 }
 
 
@@ -72,7 +75,7 @@ def class_of_stage(group: str, label: str, *, is_optional: bool = False) -> str:
     if label.endswith("wrap-around"):
         return "overflow"
     if group == "derived":
-        return "gradient" if label == "requires_grad" else "lazy"
+        return {"requires_grad": "gradient", "a derivative": "derivatives"}.get(label, "lazy")
     if label == "no elements":
         return "special-values"
     if group in ("plain", "shape") and is_optional:
