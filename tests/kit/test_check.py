@@ -58,7 +58,10 @@ PLANTED: dict[str, dict[str, tuple[str, str]]] = {
     "in_place": dict.fromkeys(("numpy", "torch", "array_api_strict"), ("plain arrays", "changes its input")),
     "promoted": {"torch": ("float16, float32, int64, int8, uint8, complex128", "dtype")},
     "cut": {"torch": ("requires_grad", "cuts the graph")},
-    "computed": dict.fromkeys(("dask", "jax"), ("lazy arrays", "computes a lazy array")),
+    "computed": {
+        **dict.fromkeys(("dask", "jax"), ("lazy arrays", "computes a lazy array")),
+        "torch": ("a derivative", "gradient"),  # a number has none
+    },
 }
 
 

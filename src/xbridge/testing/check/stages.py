@@ -101,7 +101,7 @@ def stages(call: Call, devices: tuple[Device, ...], *, is_first: bool) -> Iterat
             yield Stage("values", label, changed)
     for label, change in _DTYPES.items():
         changed = with_values(call, change)._replace(
-            options=call.options if label == "float32" else _KIND_OF_DTYPE
+            options=call.options if label in ("float16", "float32") else _KIND_OF_DTYPE
         )
         if not is_same(changed, call) and (is_first or label == "float32"):
             yield Stage("dtype", label, changed)
