@@ -167,7 +167,7 @@ def flip(x: Any) -> Any:
 def last(x: Any) -> Any:
     """Need an axis of torch's arrays."""
     if is_torch(x) and not len(x.shape):
-        raise IndexError("there is no axis")
+        raise IndexError("axis -1 is out of bounds for array of dimension 0")
     return x
 
 
