@@ -69,7 +69,7 @@ test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promi
 
 # Not over all dtypes, which test-library tries: what differs without torch is what can be imported.
 test-core: $(CORE)/core.stamp ## Run what needs NumPy alone, with no torch installed
-	$(CORE)/bin/python $(filter-out --exhaustive,$(PYTEST)) $(patsubst %,--ignore %,tests/kit/test_bites.py tests/project/test_add_a_backend.py $(PROGRAMS)) $(ARGS)
+	$(CORE)/bin/python $(filter-out --exhaustive,$(PYTEST)) $(ARGS)
 
 test-oldest: $(OLDEST)/oldest.stamp ## Run the whole suite with every oldest version allowed (PYTHON=python3.11)
 	$(OLDEST)/bin/python -m pytest $(ARGS)
@@ -178,7 +178,7 @@ test-applications: install-wheel ## Try the built wheel frozen, zipped, optimize
 
 test-wheel: install-wheel ## Run the tests that need NumPy alone on the built wheel (after make dist)
 	@rm -rf build/wheel && mkdir -p build/wheel && cp -r tests docs conftest.py pyproject.toml build/wheel
-	cd build/wheel && ../../$(WHEEL)/bin/python -m pytest tests --ignore tests/project --ignore tests/kit/test_bites.py $(ARGS)
+	cd build/wheel && ../../$(WHEEL)/bin/python -m pytest tests --ignore tests/project $(ARGS)
 
 release-check: ## Do all of a release that needs no network: build, review, test the wheel
 	$(MAKE) dist

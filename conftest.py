@@ -56,8 +56,18 @@ WITHOUT_EXAMPLES = [
 ]
 """What cannot be imported without a GPU, or without PyInstaller."""
 
+WITH_TORCH = [
+    "tests/hunt",
+    "tests/mutation",
+    "tests/kit/test_bites.py",
+    *(f"tests/project/test_{name}.py" for name in ("add_a_backend", "adopters", "downstream", "examples", "site")),
+]
+"""Programs and tools, which take long and are the same without torch: they run where torch is."""
+
 missing = [library for library in NEEDING if not find_spec(library)]
 collect_ignore = WITHOUT_EXAMPLES + [path for library in missing for path in NEEDING[library]]
+if "torch" in missing:
+    collect_ignore += WITH_TORCH
 
 FOUR_DTYPES = "bfloat16,bool,complex64,int64"
 """A dtype of each kind, and of those that NumPy has through ml_dtypes."""
