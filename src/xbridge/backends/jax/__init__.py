@@ -399,9 +399,14 @@ def _fetch(x: Array, device: Device) -> HostArray:
 
 
 def _as_moved(x: Array) -> Array:
-    """Return an array that `device_put` moves as it is: of one device, and in C order."""
+    """Return an array that `device_put` moves to memory of its own, as it is: in C order."""
     if isinstance(x, _Array) and x.is_fully_replicated:
         x = x.addressable_data(0)  # else `device_put` would return the array itself
+    elif isinstance(x, _Array) and x.is_fully_addressable and x.sharding.num_devices > 1:
+        # `device_put` gathers the parts in the array's cache for NumPy, which the result then shares. So the
+        # parts become another array, whose cache nobody else has.
+        parts = [part.data for part in x.addressable_shards]
+        x = jax.make_array_from_single_device_arrays(x.shape, x.sharding, parts)
     if isinstance(x, _Array) and not is_c_order(x):
         x = materialize(x)  # else JAX would compute with other numbers than those that were moved
     return x
