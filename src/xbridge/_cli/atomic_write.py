@@ -20,7 +20,7 @@ from functools import partial
 from io import BufferedWriter
 from pathlib import Path
 
-from xbridge._cli.errors import RefusedError
+from xbridge._cli.errors import RefusedError, check_name
 from xbridge.errors import Chained
 
 
@@ -34,6 +34,7 @@ def resolve(target: Path, source: Path, *others: Path, force: bool) -> Path:
     reason, hint = "", "another name"
     with Chained(ours):
         os.fsencode(target)  # an invalid name must fail before anything is written
+        check_name(target)
         real = target.resolve(strict=True) if target.is_symlink() and target.exists() else target
         if "\0" in str(target):
             reason = "its name has a null character"

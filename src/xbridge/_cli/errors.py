@@ -5,7 +5,9 @@ The names in a file are untrusted, because a file may have been made to harm its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from errno import ELOOP, ENOENT, ENOTDIR
 from pathlib import Path
 
 from xbridge._core.text import printable
@@ -40,7 +42,7 @@ def unreadable(path: Path, reason: object, hint: str = "another copy of the file
     What follows is for programmers, such as the address of a node in a header that NumPy could not read.
     """
     words = repr(reason) if isinstance(reason, KeyError) else str(reason)  # `str` of it is the key alone
-    sentence = words.partition("\n")[0].partition(". ")[0].partition(": <ast.")[0] or type(reason).__name__
+    sentence = re.split(r"\n|\. |: (?:<ast\.|[A-Z]\w+\()", words, maxsplit=1)[0] or type(reason).__name__
     return RefusedError.build(f"read {path}", sentence, hint)
 
 
@@ -49,10 +51,22 @@ def reading(path: Path, member: str = "") -> Chained:
     return Chained(lambda error: unreadable(path, f"{member!r}: {error}" if member else error))
 
 
+def check_name(path: Path) -> None:
+    """Raise if the system does not say whether a file has this name, which Python 3.14 takes for a no."""
+    try:
+        path.stat()
+    except ValueError:  # a null character
+        return
+    except OSError as error:
+        if error.errno not in (ENOENT, ENOTDIR, ELOOP):
+            raise
+
+
 def check_source(path: Path) -> None:
     """Raise if a path is not a file that can be read several times from its start."""
     reason, hint = "", "the name of an array file"
     with Chained(lambda error: unreadable(path, getattr(error, "strerror", "") or error, hint)):
+        check_name(path)
         if not path.exists():
             reason = "it is a link to a missing file" if path.is_symlink() else "it does not exist"
             reason = "a pipe cannot be read several times" if str(path) == "-" else reason
