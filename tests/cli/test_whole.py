@@ -137,13 +137,15 @@ def test_convert__interrupt_leaves_the_target_as_it_was(
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_convert__signal_leaves_the_target_as_it_was(source: Path, kill: signal.Signals) -> None:
     """A signal leaves the target as it was."""
-    # The values are fetched through a pipe that never ends, so the signal comes while they are written.
+    # The values are fetched through a pipe that never ends, so the signal comes while they are written. It is
+    # asked in short waits, as Python does not see a signal that comes just before a long one.
     # What a shell has a background job ignore, the program would ignore too, and rightly.
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "for hung_up in (signal.SIGTERM, signal.SIGHUP): signal.signal(hung_up, signal.SIG_DFL)\n"
-        "import sys; from xbridge._cli import script; from xbridge._cli.formats import stored\n"
-        "def slow(*_):\n    yield bytes(8)\n    print('writing', flush=True)\n    sys.stdin.read()\n"
+        "import select, sys; from xbridge._cli import script; from xbridge._cli.formats import stored\n"
+        "def slow(*_):\n    yield bytes(8)\n    print('writing', flush=True)\n"
+        "    while not select.select([sys.stdin], [], [], 0.1)[0]: pass\n"
         "stored.read_blocks = slow; script()"
     )
     run = subprocess.Popen(

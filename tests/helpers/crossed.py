@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +112,7 @@ def refused(kind: type[Exception], do: Callable[[], object], *words: str) -> str
     while error is not None:
         text += f"{type(error).__name__}: {error}\n"
         error = error.__cause__ or error.__context__
-    assert f"{kind.__name__}: " in text
+    assert re.search(rf"\b{kind.__name__}[:(]", text)
     for word in words:
         assert word in text
     return text
