@@ -60,7 +60,11 @@ WITH_TORCH = [
     "tests/hunt",
     "tests/mutation",
     "tests/kit/test_bites.py",
-    *(f"tests/project/test_{name}.py" for name in ("add_a_backend", "adopters", "downstream", "examples", "site")),
+    "tests/project/test_add_a_backend.py",
+    "tests/project/test_adopters.py",
+    "tests/project/test_downstream.py",
+    "tests/project/test_examples.py",
+    "tests/project/test_site.py",
 ]
 """Programs and tools, which take long and are the same without torch: they run where torch is."""
 
