@@ -135,14 +135,15 @@ class _CallThread(Thread):
     def __init__(self, call: Callable[[], Any], tracer: TraceFunction | None = None) -> None:
         super().__init__(daemon=True)
         self._call, self._tracer = call, tracer
-        self._context = copy_context()
+        self._settings = copy_context()  # `_context` is an attribute of every thread from Python 3.14 on
         self._outcome: Outcome | None = None
         self.start()
 
     def run(self) -> None:
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 looks for one such frame when tracing starts
         sys.settrace(self._tracer)
         try:
-            self._outcome = self._context.run(catch, self._call)
+            self._outcome = self._settings.run(catch, self._call)
         finally:
             sys.settrace(None)
 
