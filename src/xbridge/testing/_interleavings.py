@@ -140,7 +140,8 @@ class _CallThread(Thread):
         self.start()
 
     def run(self) -> None:
-        sys._getframe().f_trace_opcodes = True  # Python 3.12 looks for one such frame when tracing starts
+        # Python 3.12 reports operations only if a frame has asked for them when tracing starts.
+        sys._getframe().f_trace_opcodes = True  # noqa: SLF001 -- the frame of this call
         sys.settrace(self._tracer)
         try:
             self._outcome = self._settings.run(catch, self._call)
