@@ -395,10 +395,10 @@ def test_grouped__lines_of_definitions_are_no_causes() -> None:
 def test_grouped__small_integers_of_a_module_are_one_cause() -> None:
     """A module that computes in the dtype of its arguments has one line, which names all functions."""
     wraps = finding("dtype")._replace(problem="values", category="overflow", program="f(a)")
-    names = ("m.f", "m.g", "n.f")
+    names = ("m.f", "m.g", "n.f", "m.Filter.run")
     causes = [one for one, _ in grouped(wraps._replace(function=name) for name in names)]
-    assert [one.title for one in causes] == ["m.f and 1 more", "n.f"]
-    assert [one.program for one in causes] == ["f(a)\n# the same in g", "f(a)"]
+    assert [one.title for one in causes] == ["m.f and 2 more", "n.f"]
+    assert [one.program for one in causes] == ["f(a)\n# the same in g, run", "f(a)"]
 
 
 # -- reports -------------------------------------------------------------------------------------

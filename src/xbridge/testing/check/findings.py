@@ -23,6 +23,10 @@ _NUMBER = re.compile(r"[0-9.]+|'[^']*'|[(][^)]*[)]|argument '?[a-z]+'?|^[a-z_0-9
 """Parts of a message that differ between failures with one cause."""
 
 
+_MEMBER = re.compile(r"([.][A-Z]\w*)?[.]\w+$")
+"""The name of a function in its module, with that of its class."""
+
+
 class Finding(NamedTuple):
     """A failure of a function."""
 
@@ -133,7 +137,7 @@ def _causes(one: Finding) -> Iterator[object]:
         if not is_at_line or one.category == "layout":
             yield one.problem, _NUMBER.sub("", one.message), one.group, one.category
     elif one.category == "overflow":
-        yield one.problem, one.function.rpartition(".")[0], one.category
+        yield one.problem, _MEMBER.sub("", one.function), one.category
 
 
 _THE_SAME = "\n# the same in "
