@@ -31,7 +31,7 @@ from xbridge.testing.check import (
     triage,
     workers,
 )
-from xbridge.testing.check.findings import Checked, Finding, grouped
+from xbridge.testing.check.findings import Checked, Finding, grouped, member
 from xbridge.testing.check.search import Options, check
 
 if TYPE_CHECKING:
@@ -398,7 +398,7 @@ def test_grouped__small_integers_of_a_module_are_one_cause() -> None:
     names = ("m.f", "m.g", "n.f", "m.Filter.run")
     causes = [one for one, _ in grouped(wraps._replace(function=name) for name in names)]
     assert [one.title for one in causes] == ["m.f and 2 more", "n.f"]
-    assert [one.program for one in causes] == ["f(a)\n# the same in g, run", "f(a)"]
+    assert [one.program for one in causes] == ["f(a)\n# the same in g, Filter.run", "f(a)"]
 
 
 # -- reports -------------------------------------------------------------------------------------
@@ -419,6 +419,12 @@ def test_as_text__ranks_causes_and_has_one_line_for_a_class_that_is_off() -> Non
     assert lines[2].endswith("m.py:3")
     assert lines[3].endswith(": m.g")
     assert len(programs) == 2
+
+
+def test_member__of_a_module_or_a_class() -> None:
+    """A function has its own name, and a method that of its class too, in any module."""
+    names = ["m.f", "my_mod.f", "m.Filter.run", "f", "<lambda>"]
+    assert list(map(member, names)) == ["f", "f", "Filter.run", "f", "<lambda>"]
 
 
 def test_baseline__has_what_is_known(tmp_path: Path) -> None:

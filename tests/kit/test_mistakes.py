@@ -18,6 +18,7 @@ from xbridge.testing._settings import Settings
 from xbridge.testing.check import targets, triage
 from xbridge.testing.check.relations import negative_axes, ufunc_methods
 from xbridge.testing.check.search import Options, check
+from xbridge.testing.check.stages import stages
 from xbridge.testing.strategies import arrays
 
 if TYPE_CHECKING:
@@ -203,3 +204,15 @@ def test_nudged__equal_numbers_stay_equal() -> None:
     (apart,) = (one.values for one in call.nudged(1).recipes())
     assert together[0] == together[1] != 3.0
     assert apart[0] != apart[1]
+
+
+def test_stages__one_element_has_no_column() -> None:
+    """The second of two arrays becomes a column if it has two elements, and stays as it is if it has one."""
+
+    def shapes(size: int) -> list[tuple[int, ...]]:
+        call = call_of(np.add, np.ones(2), np.ones(size))
+        made = {stage.label: stage.call for stage in stages(call, (), is_first=True)}["broadcasting"]
+        return [one.values.shape for one in made.recipes()]
+
+    assert shapes(2) == [(2,), (2, 1)]
+    assert shapes(1) == [(2,), (1,)]

@@ -222,18 +222,19 @@ def _progress(found: Checked, number: int, total: int) -> None:
 
 
 def _print(checked: list[Checked], findings: list[Finding], left_out: dict[str, str]) -> None:
-    from xbridge.testing.check.reports import as_text  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge.testing.check.findings import member  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge.testing.check.reports import as_text  # noqa: PLC0415 -- as above
 
     is_any = any(not one.skipped for one in checked)
     print(as_text(findings) or ("nothing was found" if is_any else "nothing was checked"))
     skipped: dict[str, list[str]] = {}
     for each in checked:
         if each.skipped:
-            skipped.setdefault(each.skipped, []).append(each.function.rpartition(".")[2])
+            skipped.setdefault(each.skipped, []).append(member(each.function))
     print(f"\n{len(checked) - sum(map(len, skipped.values()))} functions were checked")
     for name, reason in left_out.items():
         print(f"{name} is left out: {one_line(reason)}")
-    cut = [each.function.rpartition(".")[2] for each in checked if not each.is_complete]
+    cut = [member(each.function) for each in checked if not each.is_complete]
     if cut:
         print(f"in part, because the time was over: {', '.join(cut)}")
     for reason, names in skipped.items():

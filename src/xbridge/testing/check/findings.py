@@ -23,8 +23,13 @@ _NUMBER = re.compile(r"[0-9.]+|'[^']*'|[(][^)]*[)]|argument '?[a-z]+'?|^[a-z_0-9
 """Parts of a message that differ between failures with one cause."""
 
 
-_MEMBER = re.compile(r"([.][A-Z]\w*)?[.]\w+$")
-"""The name of a function in its module, with that of its class."""
+_MEMBER = re.compile(r"(?<!\w)([A-Z]\w*[.])?\w+$")
+
+
+def member(function: str) -> str:
+    """Return the name of a function in its module: that of a method with its class."""
+    found = _MEMBER.search(function)
+    return found[0] if found else function
 
 
 class Finding(NamedTuple):
@@ -137,7 +142,7 @@ def _causes(one: Finding) -> Iterator[object]:
         if not is_at_line or one.category == "layout":
             yield one.problem, _NUMBER.sub("", one.message), one.group, one.category
     elif one.category == "overflow":
-        yield one.problem, _MEMBER.sub("", one.function), one.category
+        yield one.problem, one.function.removesuffix(member(one.function)), one.category
 
 
 _THE_SAME = "\n# the same in "
@@ -175,7 +180,7 @@ class _Group:
         whole = self.finding._replace(needed=self.properties, also=tuple(also))
         if also:
             program = whole.program.partition(_THE_SAME)[0]
-            others = ", ".join(name.rpartition(".")[2] for name in also)
+            others = ", ".join(map(member, also))
             whole = whole._replace(program=f"{program}{_THE_SAME}{others}".lstrip())
         return whole, list(self._backends)
 

@@ -250,7 +250,9 @@ _SHAPES: dict[str, Change] = {
     "0-d": lambda _, values: values.reshape(-1)[:1].reshape(()),
     "two axes": _with_axes(2),
     "three axes": _with_axes(3),
-    "broadcasting": lambda index, values: values.reshape(-1)[:2].reshape(2, 1) if index else values,
+    "broadcasting": lambda index, values: (
+        values.reshape(-1)[:2].reshape(-1, 1) if index and values.size > 1 else values
+    ),
 }
 
 
