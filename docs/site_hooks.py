@@ -36,7 +36,10 @@ CODE = re.compile(r"<(a|pre|h\d|button)\b.*?</\1>|<code>@?([\w.]+)</code>", re.D
 """Parts of a page without links to the reference, or a name in code that can become one."""
 
 
-NOT_SEARCHED = ("source/", "found-bugs.md", "benchmarks/", "CHANGELOG.md", "examples/")
+NOT_SEARCHED = (
+    *("source/", "tests/", "examples/", "benchmarks/"),
+    *("found-bugs.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md"),
+)
 """Where pages begin that the search leaves out: files of the repository, and long lists."""
 
 FOR_DEVELOPERS = (
@@ -50,8 +53,14 @@ FOR_DEVELOPERS = (
 )
 """Pages that the search shows after those for users."""
 
-CENTRAL = ("README.md", "get-started.md", "contract.md", "functions.md")
+CENTRAL = ("README.md", "get-started.md", "contract.md", "functions.md", "transfers.md", "explain.md")
 """Pages that explain a subject, which the search shows before those that mention it."""
+
+TASKS = ("how-to/", "command-line.md", "trees.md")
+"""Pages about one use, which come after those about the subject."""
+
+BOOSTS = {FOR_DEVELOPERS: 0.1, ("reference/testing.", "glossary.md"): 0.3, CENTRAL: 4, TASKS: 2}
+"""The weights of pages in the search, by the beginnings of their names; the others have 1."""
 
 API = griffe.load("xbridge", search_paths=[ROOT / "src"])
 """The package as it is written; it is not imported."""
@@ -204,10 +213,9 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     LINKS.uri = page.file.src_uri
     if page.file.src_uri.startswith(NOT_SEARCHED) and page.file.src_uri != "benchmarks/README.md":
         page.meta["search"] = {"exclude": True}
-    elif page.file.src_uri.startswith(FOR_DEVELOPERS):
-        page.meta["search"] = {"boost": 0.3}
-    elif page.file.src_uri in CENTRAL:
-        page.meta["search"] = {"boost": 2}
+    else:
+        boosts = [boost for pages, boost in BOOSTS.items() if page.file.src_uri.startswith(pages)]
+        page.meta.update({"search": {"boost": boosts[0]}} if boosts else {})
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]  # which is empty there, beside the tabs
     return FENCE.sub(lambda found: found[1] + (f' title="{found[2]}"' if found[2] else ""), markdown)

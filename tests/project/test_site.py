@@ -150,7 +150,10 @@ def test_on_page_markdown__rewrites_fences() -> None:
     [
         ("why.md", None),
         ("benchmarks/README.md", None),
-        ("add-a-backend.md", {"boost": 0.3}),
+        ("add-a-backend.md", {"boost": 0.1}),
+        ("reference/testing.strategies.dtypes.md", {"boost": 0.3}),
+        ("contract.md", {"boost": 4}),
+        ("how-to/notebooks.md", {"boost": 2}),
         ("benchmarks/details.md", {"exclude": True}),
         ("source/pyproject.toml.md", {"exclude": True}),
         ("found-bugs.md", {"exclude": True}),
@@ -227,10 +230,12 @@ def test_site_check__finds_missing_headings(chromium: "Browser", tmp_path: Path)
 @needs_a_browser
 @pytest.mark.parametrize(("href", "is_right"), [("errors/?h=copyerror#copyerror", True), ("why/", False)])
 def test_site_check__checks_search_results(
-    href: str, is_right: bool, chromium: "Browser", tmp_path: Path
+    href: str, is_right: bool, chromium: "Browser", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check reports a search that leads to the wrong page."""
-    site = write(tmp_path, f"{HEADING}<a class='md-search-result__link' href='{href}'>CopyError</a>")
+    monkeypatch.setattr(check, "WANTED", {"CopyError": check.WANTED["CopyError"]})
+    link = f"<a class='md-search-result__link' href='{href}'>CopyError</a>"
+    site = write(tmp_path, f"{HEADING}<p class='md-search-result__item'>{link}</p>")
     with check.served(site) as root, chromium.new_page() as tab:
         assert [*check.searched(tab, f"{root}dev/")] == (
             [] if is_right else [f"{root}dev/: the search for CopyError finds ['why/']"]
