@@ -203,7 +203,7 @@ def transfer(
             return Transfer(queued)
         if all(map(can_leave, batch.arrays)):
             convert_there = in_thread(
-                convert, [(target, place), *participating_backends(batch.arrays, target)]
+                convert, [(target, place), *participating_backends(batch.leaves, target)]
             )
             begun = start_thread(on_behalf_of(find_call_site(), batch.map), convert_there)
             if begun:
@@ -413,7 +413,7 @@ def _load_next(batches: Iterator[Any], convert_there: ArrayFn, target: Backend) 
     if item is _END:
         return None
     batch = TreeArrays(item, alone=True)
-    return partial(batch.map, in_thread(convert_there, participating_backends(batch.arrays, target)))
+    return partial(batch.map, in_thread(convert_there, participating_backends(batch.leaves, target)))
 
 
 def _convert_loaded(loaded: Future[Callable[[], Any] | None], wait: Callable[[], object] | None) -> list[Any]:

@@ -67,10 +67,14 @@ class TreeArrays:
         )
 
     @property
+    def leaves(self) -> list[Leaf]:
+        """The leaves that are converted, in order: arrays, also of text, and structural ones."""
+        return [x for x in self._spec.leaves if type(x) in self.kinds]
+
+    @property
     def arrays(self) -> list[Array]:
         """The arrays that hold numbers, in order, each once."""
-        kinds = self.kinds - {StructuralArray}
-        found = {id(x): x for x in self._spec.leaves if type(x) in kinds}
+        found = {id(x): x for x in self.leaves if type(x) is not StructuralArray}
         return [x for x in found.values() if not is_text(x)]
 
     def map(self, convert: ArrayFn, number: LeafFn | None = None, *, fixtures: bool = True) -> Tree:

@@ -11,7 +11,7 @@ from xbridge._engine import verbs
 from xbridge._engine.batch import move_in_packs
 from xbridge._engine.repeat import find_converter
 from xbridge._engine.source import resolve_source
-from xbridge._plan.options import CallOptions, read_options
+from xbridge._plan.options import CallOptions
 from xbridge._registry.registry import are_arrays, backend_for
 from xbridge.errors import Chained, DTypeError, XBridgeError, index_errors
 
@@ -72,9 +72,9 @@ def _dtype_kind(x: Any) -> Any:
 def leaf_converter(target: Backend, options: CallOptions, kinds: Collection[type] | None = None) -> ArrayFn:
     """Return a function that converts arrays of the given types, or of any types.
 
-    A structural array keeps its dtype, and an array of text is returned as it is.
+    A structural array keeps its dtype, and an array of text is returned as it is. The options must have been
+    checked.
     """
-    read_options((target,), options)  # to raise before the first array
     return partial(_convert, target, options, kinds)
 
 

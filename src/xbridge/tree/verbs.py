@@ -13,7 +13,7 @@ from xbridge._engine.repeat import compose, record_tree
 from xbridge._engine.requests import refuse_order
 from xbridge._engine.source import TargetChoice, resolve_source
 from xbridge._host import as_readonly
-from xbridge._plan.options import CallOptions
+from xbridge._plan.options import CallOptions, read_options
 from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
@@ -453,6 +453,7 @@ def _convert_leaves(
     batch: TreeArrays, target: Backend, options: CallOptions, *, scalars: bool = False
 ) -> Tree:
     """Convert the arrays of a tree, and with `scalars` its Python numbers."""
+    read_options((target,), options)  # to raise before the first array
     number: Callable[[Any], Any] | None = None
     if scalars:
         number = partial(verbs.make_array, name=target.name, options=options._replace(writable=None))
