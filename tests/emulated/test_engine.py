@@ -268,7 +268,7 @@ def test_pinned_buffers__are_made_once(engine: ModuleType, monkeypatch: pytest.M
     for _ in range(3):
         back = xbridge.to_numpy(xbridge.to_backend(a, "torch", device=KIND))
 
-    assert made == [(CHUNK,), (CHUNK,)]
+    assert made in ([(CHUNK,)], [(CHUNK,)] * 2)  # one, if the second thread was late each time
     assert not torch.from_numpy(a).is_pinned()
     assert not torch.from_numpy(back).is_pinned()
 
@@ -429,7 +429,7 @@ def test_chooser__ignores_the_time_of_pinning(monkeypatch: pytest.MonkeyPatch) -
 
     def staged() -> torch.Tensor:
         before = buffers.pinned
-        buffers.give_back(buffers.lend())
+        buffers.lend()
         now[0] += 1.0 if buffers.pinned == before else 60.0
         return torch.ones(1)
 
@@ -544,13 +544,13 @@ def test_crew__reports_the_end_after_the_last_copy(monkeypatch: pytest.MonkeyPat
     _transfer.crew_for(torch.device(DEVICE))
     held, asked = threading.Event(), threading.Event()
     early: list[bool] = []
-    give_back = _pinned.PinnedBuffers.give_back
+    end = _pinned.Loan.end
 
     def hold(*args: Any, **options: Any) -> None:
         if threading.current_thread().name == "xbridge-copy":
             held.set()
             assert asked.wait(10)
-        give_back(*args, **options)
+        end(*args, **options)
 
     class Reports(SimpleQueue[Any]):
         def get(self, block: bool = True, timeout: float | None = None) -> Any:
@@ -559,7 +559,7 @@ def test_crew__reports_the_end_after_the_last_copy(monkeypatch: pytest.MonkeyPat
             asked.set()
             return super().get(block, timeout)
 
-    monkeypatch.setattr(_pinned.PinnedBuffers, "give_back", hold)
+    monkeypatch.setattr(_pinned.Loan, "end", hold)
     monkeypatch.setattr(_staging, "SimpleQueue", Reports)
     assert xbridge.to_backend(np.ones(200), "torch", device=KIND).sum().item() == 200
     assert early == [False]

@@ -173,7 +173,7 @@ def check_buffers_of_deleted_handles() -> None:
         for start in (80, 90):
             first = xbridge.transfer(batch_of(start), "torch", device=KIND)
             queued: Any = first._future
-            pending = queued._pending._finish()  # the tensors, which nobody has waited for
+            pending = queued._work[0]._finish()  # the tensors, which nobody has waited for
             del first, queued
             second = xbridge.tree.to_backend(batch_of(start + 3), "torch", device=KIND)
             for given, made in ((start, pending), (start + 3, second)):
@@ -292,8 +292,8 @@ def left_out(cls: type, method: str, caller: str) -> Plant:
 def marked_early(module: ModuleType) -> Plant:
     """The mistake of an event that is recorded before the copy for which it stands."""
 
-    def queue(goal: torch.Tensor, source: torch.Tensor, event: Any, stream: Any) -> None:
-        event.record(stream)
+    def queue(goal: torch.Tensor, source: torch.Tensor, pinned: Any, stream: Any) -> None:
+        pinned.event.record(stream)
         goal.copy_(source, non_blocking=True)
 
     return lambda patch: patch.setattr(module, "queue_copy", queue)
@@ -305,9 +305,10 @@ def instead(home: object, name: str, wrong: Callable[..., Any]) -> Plant:
     return lambda patch: patch.setattr(home, name, lambda *args, **options: wrong(real, *args, **options))
 
 
-def passed(real: Callable[..., None], buffers: Any, pinned: Any, **_: bool) -> None:
-    """Take a buffer back as if its last copy were known to be done."""
-    real(buffers, pinned, passed=True)
+def no_wait(real: Callable[..., Any], slot: Any) -> Any:
+    """Take a buffer for the next user as if its last copy were known to be done."""
+    slot.is_ready = True
+    return real(slot)
 
 
 def free_all(real: Callable[..., None], buffers: Any) -> None:
@@ -330,11 +331,9 @@ MISTAKES: dict[str, Plant] = {
     "a copy into half a buffer is not marked": left_out(api.Event, "record", "_fetch.<locals>.ask"),
     "a copy of a pack of arrays is marked before it is queued": marked_early(_packs),
     "a copy of a pack of tensors is marked before it is queued": marked_early(_transfer),
-    "a buffer is given back with work under way": instead(_pinned.PinnedBuffers, "give_back", passed),
-    "the buffer of a deleted handle is used too early": instead(_pinned.PinnedBuffers, "take_back", passed),
-    "nobody waits for the copy of a deleted handle": left_out(
-        _pinned.PinnedBuffer, "wait", "PinnedBuffers._take_or_make"
-    ),
+    "a call returns with work under way": left_out(_pinned.PinnedBuffer, "wait", "Loan.__exit__"),
+    "the buffer of a deleted handle is used too early": instead(_pinned._Slot, "take", no_wait),
+    "nobody waits for the copy of a deleted handle": left_out(_pinned.PinnedBuffer, "wait", "_Slot.take"),
     "buffers are freed while they are in use": instead(_pinned.PinnedBuffers, "release", free_all),
     "results are views of a pinned buffer": instead(
         _packs,

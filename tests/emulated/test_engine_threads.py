@@ -389,12 +389,13 @@ def test_crew__interrupt_waits_for_the_other_threads(monkeypatch: pytest.MonkeyP
 
 def test_pinned_buffer__interrupt_waits_for_all_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """A buffer has no copy under way when the wait for it is interrupted."""
-    pinned = _pinned.buffers_of(torch.device(DEVICE)).lend()
+    loan = _pinned.buffers_of(torch.device(DEVICE)).lend()
+    pinned = loan.pinned
     there = torch.zeros(CHUNK, dtype=torch.uint8, device=KIND)
     api.synchronize()
     with api.stream(pinned.stream):
         pinned.buffer[:4].copy_(there[:4], non_blocking=True)
-    _pinned.queue_copy(pinned.buffer[4:], there[4:], pinned.event, api.current_stream())
+    _pinned.queue_copy(pinned.buffer[4:], there[4:], pinned, api.current_stream())
     wait = api.Stream.synchronize
 
     def interrupted(stream: Any) -> None:

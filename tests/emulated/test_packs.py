@@ -225,13 +225,50 @@ def test_transfer__handle_gives_its_buffer_back_once() -> None:
     assert len({id(pinned) for pinned in lent}) == 4
 
 
-def test_lend_to_handle__failure_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("many", [arrays, tensors])
+def test_transfer__handle_with_a_result_keeps_no_source(many: Callable[[], list[Any]]) -> None:
+    """A handle that has returned its result keeps none of the arrays that were given."""
+    given = many()
+    kept = [weakref.ref(x) for x in given]
+    handle = (
+        xbridge.transfer(given, "torch", device=KIND) if many is arrays else xbridge.transfer(given, "numpy")
+    )
+    made = handle.result()
+    del given
+    assert [x() for x in kept] == [None] * 3
+    assert handle.result() is made
+
+
+@pytest.mark.parametrize("many", [arrays, tensors])
+def test_transfer__interrupted_result_is_returned_again(
+    many: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If Ctrl-C comes when the buffer was given back, a second `result` does not read that again."""
+    given = many()
+    handle = (
+        xbridge.transfer(given, "torch", device=KIND) if many is arrays else xbridge.transfer(given, "numpy")
+    )
+    end = _pinned.Loan.end
+
+    def interrupted(*args: Any, **options: Any) -> None:
+        end(*args, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_pinned.Loan, "end", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            handle.result()
+    xbridge.tree.to_backend([a + 50 for a in arrays()], "torch", device=KIND)  # through the same buffer
+    assert equal(handle.result(), arrays())
+
+
+def test_lend_at_once__failed_handle_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handle that gets no buffer, or no memory on the device, leaves its place to the next one."""
     buffers = _pinned.buffers_of(PLACE)
     lent = [buffers.lend() for _ in range(3)]
-    assert [buffers.lend_to_handle() for _ in range(3)] == [None] * 3
-    for pinned in lent:
-        buffers.give_back(pinned)
+    assert [buffers.lend_at_once(to_handle=True) for _ in range(3)] == [None] * 3
+    for loan in lent:
+        loan.end()
 
     def fail(*_: object) -> None:
         raise RuntimeError
@@ -240,7 +277,8 @@ def test_lend_to_handle__failure_keeps_nothing(monkeypatch: pytest.MonkeyPatch) 
         patch.setattr(_packs, "_queue_send", fail)
         begun = [_packs.begin_send(arrays(), xbridge.Device(DEVICE)) for _ in range(3)]
     assert begun == [None] * 3
-    assert None not in [buffers.lend_to_handle(), buffers.lend_to_handle(), buffers.lend_at_once()]
+    again = [buffers.lend_at_once(to_handle=to_handle) for to_handle in (True, True, True, False)]
+    assert [loan is None for loan in again] == [False, False, True, False]
 
 
 @pytest.mark.parametrize("pinning", [True, False])
@@ -291,21 +329,20 @@ def test_release_buffers__frees_unused_buffers() -> None:
     buffers = _pinned.buffers_of(PLACE)
     lent, spare = buffers.lend(), buffers.lend()
     xbridge.transfer(tensors(), "numpy")  # nobody waits for its copy
-    dropped = [weakref.ref(buffers._unawaited[0].buffer), weakref.ref(spare.buffer)]
-    buffers.give_back(spare)
+    memory = [weakref.ref(slot.pinned.buffer) for slot in buffers._slots if slot.pinned]
+    spare.end()
     del spare
     xbridge.release_buffers()
-    assert [buffer() for buffer in dropped] == [None, None]
-    buffers.give_back(lent)
+    assert [buffer() for buffer in memory if buffer() is not lent.pinned.buffer] == [None, None]
+    lent.end()
     assert equal(xbridge.tree.to_numpy(tensors()), arrays())
 
 
 def test_release_buffers__returns_memory_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's own cache of pinned memory is emptied when the buffers are gone."""
     assert equal(xbridge.tree.to_numpy(tensors()), arrays())
-    (pinned,) = _pinned.buffers_of(PLACE)._free
-    kept, seen = weakref.ref(pinned.buffer), []
-    del pinned
+    (kept,) = [weakref.ref(slot.pinned.buffer) for slot in _pinned.buffers_of(PLACE)._slots if slot.pinned]
+    seen: list[object] = []
     monkeypatch.setattr(torch._C, "_host_emptyCache", lambda: seen.append(kept()), raising=False)
     xbridge.release_buffers()
     assert seen == [None]
@@ -320,9 +357,8 @@ def test_release_buffers__frees_the_rest_if_a_device_fails(monkeypatch: pytest.M
     assert equal(xbridge.tree.to_numpy(tensors()), arrays())
     buffers = _pinned.buffers_of(PLACE)
     lent = [buffers.lend() for _ in range(3)]
-    for pinned in lent[1:]:
-        buffers.take_back(pinned)
-    buffers.give_back(lent[0])
+    for loan in lent:
+        loan.end(passed=loan is lent[0])
     freed: list[int] = []
     known = [partial(freed.append, 1), *registry.release_functions, partial(freed.append, 2)]
     monkeypatch.setattr(registry, "release_functions", dict.fromkeys(known))
@@ -335,9 +371,9 @@ def test_release_buffers__frees_the_rest_if_a_device_fails(monkeypatch: pytest.M
         "try a new process"
     )
     assert freed == [2, 1]
-    assert not buffers._free
-    assert not buffers._unawaited
+    assert [slot.pinned for slot in buffers._slots] == [None] * 3
     xbridge.release_buffers()
+    assert None not in [buffers.lend_at_once() for _ in range(3)]
 
 
 INTERRUPTED: dict[str, tuple[int, Callable[[], object]]] = {

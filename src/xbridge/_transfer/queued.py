@@ -37,39 +37,49 @@ class Queued:
     def __init__(
         self, pending: Pending, restore: Callable[[list[Array]], Any], again: Callable[[], Any]
     ) -> None:
-        self._pending, self._restore, self._again = pending, restore, again
         self._process, self._lock = getpid(), lock()
-        self._made: list[Any] = []
+        self._work: tuple[Pending, Callable[[list[Array]], Any], Callable[[], Any]] | None
+        self._work = pending, restore, again
+        self._made: Any = None
 
     def done(self) -> bool:
         """Return True if `result` would return at once. A forked child cannot ask the device."""
-        return bool(self._made) or (self._process == getpid() and self._pending.done())
+        work = self._work
+        return work is None or (self._process == getpid() and work[0].done())
 
     def exception(self) -> None:
         """Return None, because errors are raised by `result` only."""
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait for the batch and return it, the same object in each call."""
-        arrived = True if self._made else self._has_arrived(timeout)
-        if arrived is False:
-            raise TimeoutError
-        with self._lock:
-            if not self._made:
-                self._made.append(self._arrived() if arrived else self._again())
-        return self._made[0]
+        work = self._work
+        if work:
+            pending, restore, again = work
+            arrived = _has_arrived(pending, timeout)
+            if arrived is False:
+                raise TimeoutError
+            with self._lock:
+                if self._work:
+                    taken = _take(pending, restore) if arrived else None
+                    self._made = again() if taken is None else taken[0]
+                    self._work = None  # the handle does not keep the arrays that were given
+        return self._made
 
-    def _has_arrived(self, timeout: float | None) -> bool | None:
-        """Wait. Return False if the time is over, and None if the device failed."""
-        try:
-            return self._pending.wait(timeout)
-        except _FAILURES:
-            return None
 
-    def _arrived(self) -> Any:
-        try:
-            return self._restore(self._pending.result())
-        except _FAILURES:
-            return self._again()
+def _has_arrived(pending: Pending, timeout: float | None) -> bool | None:
+    """Wait. Return False if the time is over, and None if the device failed."""
+    try:
+        return pending.wait(timeout)
+    except _FAILURES:
+        return None
+
+
+def _take(pending: Pending, restore: Callable[[list[Array]], Any]) -> list[Any] | None:
+    """Return the batch in a list, or None if the device failed."""
+    try:
+        return [restore(pending.result())]
+    except _FAILURES:
+        return None
 
 
 def begin_queued(

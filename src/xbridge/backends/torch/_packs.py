@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import accumulate, chain, islice, repeat
 from operator import add, attrgetter, methodcaller
@@ -33,6 +33,7 @@ from xbridge._host.memory import native_dtype
 from xbridge.backends.torch._bare import bare_keys, is_open
 from xbridge.backends.torch._pinned import (
     ITEMS,
+    Loan,
     PinnedBuffer,
     PinnedBuffers,
     buffers_of,
@@ -179,27 +180,26 @@ def begin_fetch(xs: list[torch.Tensor], /) -> Pending | None:
 
 
 class Pending:
-    """A pack that is being copied. It keeps its pinned buffer until the copy is done."""
+    """A pack that is being copied. It keeps its pinned buffer until the copy is done.
 
-    def __init__(
-        self,
-        buffers: PinnedBuffers,
-        pinned: PinnedBuffer,
-        finish: Callable[[], list[Any]],
-    ) -> None:
-        self._buffers, self._finish = buffers, finish
-        self._pinned: PinnedBuffer | None = pinned
+    If it is deleted before, the next user of the buffer waits for the copy.
+    """
+
+    def __init__(self, loan: Loan, finish: Callable[[], list[Any]]) -> None:
+        self._loan: Loan | None = loan
+        self._finish = finish
+        self._made: list[Any] = []
 
     def done(self) -> bool:
         """Return True if `result` would not wait."""
-        pinned = self._pinned
-        return pinned is None or bool(pinned.event.query())
+        loan = self._loan
+        return loan is None or bool(loan.pinned.event.query())
 
     def wait(self, seconds: float | None) -> bool:
         """Wait for the copy, at most this long. Return True if it is done."""
-        pinned = self._pinned
-        if pinned is not None and seconds is None:
-            pinned.event.synchronize()
+        loan = self._loan
+        if loan is not None and seconds is None:
+            loan.pinned.event.synchronize()
             return True
         end = monotonic() + (seconds or 0)
         while not self.done():
@@ -209,19 +209,12 @@ class Pending:
         return True
 
     def result(self) -> list[Any]:
-        """Return the arrays. It may be called once, after `wait`, and not by two threads at a time."""
-        made = self._finish()
-        self._leave(passed=True)
-        return made
-
-    def __del__(self) -> None:
-        """Give the buffer back without waiting for the copy, which its event tells when it is used again."""
-        self._leave(passed=False)
-
-    def _leave(self, *, passed: bool) -> None:
-        pinned, self._pinned = self._pinned, None
-        if pinned is not None:
-            self._buffers.take_back(pinned, passed=passed)
+        """Return the arrays, after `wait`. Two threads may not call it at a time."""
+        self._made = self._made or self._finish()  # once, even if Ctrl-C interrupts the rest
+        loan, self._loan = self._loan, None
+        if loan is not None:
+            loan.end(passed=True)
+        return self._made
 
 
 def _begin_pack(
@@ -236,22 +229,17 @@ def _begin_pack(
     if len(packs) != 1:
         return None
     with suppress(RuntimeError, DeviceError):  # without memory each array is moved alone
-        pinned = buffers.lend_to_handle()
-        if pinned is None:
+        loan = buffers.lend_at_once(to_handle=True)
+        if loan is None:
             return None
-        land: Callable[[], Iterable[Any]] | None = None
-        try:
-            land = queue(packs[0], pinned)
-        finally:
-            if land is None:
-                buffers.take_back(pinned)
+        land = queue(packs[0], loan.pinned)
 
         def finish() -> list[Any]:
             made: list[Any] = [None] * n
             _put_in_order(made, batch, packs[0], land())
             return made
 
-        return Pending(buffers, pinned, finish)
+        return Pending(loan, finish)
     return None
 
 
@@ -264,31 +252,30 @@ def _carry_packs(
 ) -> list[Any]:
     """Copy packs, and return the `n` arrays of the call in order. While one is copied, the next is packed."""
     made: list[Any] = [None] * n
-    waiting: deque[tuple[PinnedBuffer, list[_Part], Callable[[], Iterable[Any]]]] = deque()
+    waiting: deque[tuple[Loan, list[_Part], Callable[[], Iterable[Any]]]] = deque()
 
     def land() -> None:
-        pinned, parts, arrays = waiting[0]
-        pinned.event.synchronize()  # its copy
+        loan, parts, arrays = waiting[0]
+        loan.pinned.event.synchronize()  # its copy
         _put_in_order(made, batch, parts, arrays())
         waiting.popleft()
-        buffers.give_back(pinned, passed=True)
+        loan.end(passed=True)
 
     with suppress(RuntimeError, DeviceError):  # without memory each array is moved alone
         try:
             for parts in _make_packs(batch, place):
-                pinned = buffers.lend_at_once() if len(waiting) == 1 else None
-                if pinned is None:
+                loan = buffers.lend_at_once() if len(waiting) == 1 else None
+                if loan is None:
                     if waiting:
                         land()
-                    pinned = buffers.lend()
-                waiting.append((pinned, parts, tuple))
-                waiting[-1] = pinned, parts, queue(parts, pinned)
+                    loan = buffers.lend()
+                waiting.append((loan, parts, tuple))
+                waiting[-1] = loan, parts, queue(parts, loan.pinned)
             while waiting:
                 land()
         finally:
-            with ExitStack() as left:  # gives each back, even if the copy of another has failed
-                for pinned, _, _ in waiting:
-                    left.callback(buffers.give_back, pinned)
+            for loan, _, _ in waiting:
+                loan.end()
     return made
 
 
@@ -416,7 +403,7 @@ def _queue_send(
         goal = pinned.host[part.start : part.stop].view(part.dtype)
         np.concatenate(part.filled, axis=None, out=goal)
     there = torch.empty(stop, dtype=torch.uint8, device=place)
-    queue_copy(there, pinned.buffer[:stop], pinned.event, stream)
+    queue_copy(there, pinned.buffer[:stop], pinned, stream)
     return lambda: chain.from_iterable([_split_tensor(there, part) for part in parts])
 
 
@@ -441,7 +428,7 @@ def _queue_fetch(
     """Queue the copy of a pack on the current stream, into a buffer of the host."""
     with torch.inference_mode():
         there = _gather(parts, place)
-        queue_copy(pinned.buffer[: len(there)], there, pinned.event, stream)
+        queue_copy(pinned.buffer[: len(there)], there, pinned, stream)
     return partial(_unpack_on_host, parts, pinned)
 
 
@@ -453,7 +440,7 @@ def _queue_fetch_aside(
         there = _gather(parts, place)
         pinned.stream.wait_event(buffers.api.current_stream(place).record_event())
         with buffers.api.stream(pinned.stream):
-            queue_copy(pinned.buffer[: len(there)], there, pinned.event, pinned.stream)
+            queue_copy(pinned.buffer[: len(there)], there, pinned, pinned.stream)
         there.record_stream(pinned.stream)
     return partial(_unpack_on_host, parts, pinned)
 

@@ -4,19 +4,24 @@ A device reads and writes pinned memory at line rate, and other host memory seve
 memory takes longer than a copy. So a few buffers are pinned when they are first needed, and the caller's
 memory is never pinned.
 
-A buffer has one user at a time. The user gives it back after the last copy is done, not when it was queued.
-So nobody fills a buffer that is still being read, or reads one that is still being filled.
+A buffer has one user at a time, who has a loan of it. The next user gets it after its last copy is done, not
+after that was queued. So nobody fills a buffer that is still being read, or reads one that is being filled.
+
+Ctrl-C may come between any two instructions. So no counter says how many buffers are lent: a buffer is lent
+while its loan is alive.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections import deque
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from operator import attrgetter
 from os import getpid
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 import torch
 
@@ -24,6 +29,9 @@ from xbridge._core.dtypes import DTYPES
 from xbridge._core.locks import lock
 from xbridge._core.protocol import HostArray
 from xbridge.errors import DeviceError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SETTING = "XBRIDGE_PINNED_MIB"
 """The environment variable for the memory to pin for each device, in MiB; 0 turns staging off."""
@@ -40,6 +48,11 @@ FUSED = 1 << 24
 
 HANDLES = 2
 """How many buffers unfinished transfers may keep at a time. The others are left for calls that wait."""
+
+LONGEST_WAIT = 1.0
+"""Seconds after which a wait for a buffer begins anew. Python can miss a Ctrl-C that comes as it begins."""
+
+_is_ready = attrgetter("is_ready")
 
 
 class Sizes(NamedTuple):
@@ -91,7 +104,8 @@ class Half(NamedTuple):
     event: Any
 
 
-class PinnedBuffer(NamedTuple):
+@dataclass(eq=False, slots=True)
+class PinnedBuffer:
     """A pinned buffer, and a stream for its copies.
 
     A user may use the halves in turn, so that the device copies one while the other is filled or emptied. Or
@@ -104,25 +118,74 @@ class PinnedBuffer(NamedTuple):
     halves: tuple[Half, Half]
     event: Any
     """The event for copies of the whole buffer, which is that of the first half."""
+    used_by: Any
+    """The stream with the last copy of the whole buffer."""
 
     def wait(self) -> None:
-        """Wait until no copy uses the buffer, even if Ctrl-C comes meanwhile or came after a copy."""
+        """Wait until no copy uses the buffer, even if Ctrl-C comes meanwhile."""
         try:
             self.stream.synchronize()  # all copies of halves
         finally:
-            self.event.synchronize()  # a copy of the whole buffer, on whatever stream
+            self.used_by.synchronize()
 
 
-def queue_copy(goal: torch.Tensor, source: torch.Tensor, event: Any, stream: Any) -> None:
-    """Queue a copy between a whole buffer and a device on the current stream, and record its event.
+def queue_copy(goal: torch.Tensor, source: torch.Tensor, pinned: PinnedBuffer, stream: Any) -> None:
+    """Queue a copy between a whole buffer and a device on the current stream, and record its event."""
+    pinned.used_by = stream  # if Ctrl-C comes before the event is recorded, the next user waits for all of it
+    goal.copy_(source, non_blocking=True)
+    pinned.event.record(stream)
 
-    The event is recorded even if Ctrl-C interrupts this thread between the two. Otherwise the next user of
-    the buffer would not wait for the copy.
+
+class _Slot:
+    """A place for a pinned buffer, which is made at its first use."""
+
+    def __init__(self) -> None:
+        self.pinned: PinnedBuffer | None = None
+        self.is_ready: bool = False
+        """True if there is a buffer, and its last copy is known to be done."""
+        self.holder: ref[set[None]] = ref(set())
+        """Refers to an object of the loan, until that ends."""
+        self.is_with_handle: bool = False
+
+    def take(self) -> PinnedBuffer | None:
+        """Take the buffer out, if there is one, and wait for its last copy. If that has failed, drop it."""
+        pinned, is_ready = self.pinned, self.is_ready
+        self.pinned, self.is_ready = None, False
+        if pinned is not None and not is_ready:
+            pinned.wait()
+        return pinned
+
+
+class Loan:
+    """A pinned buffer that is lent until `end` is called, or until nothing refers to the loan any more.
+
+    In a `with` block, its copies are done at the end.
     """
-    try:
-        goal.copy_(source, non_blocking=True)
-    finally:
-        event.record(stream)
+
+    pinned: PinnedBuffer
+
+    def __init__(self, slot: _Slot, notify: Callable[[object], None], *, to_handle: bool = False) -> None:
+        self._slot = slot
+        self._held: set[None] | None = set()  # of a type that has weak references
+        slot.holder, slot.is_with_handle = ref(self._held, notify), to_handle
+
+    def begin(self, make: Callable[[], PinnedBuffer]) -> None:
+        """Wait until no copy uses the buffer; make one if there is none."""
+        self.pinned = self._slot.pinned = self._slot.take() or make()
+
+    def end(self, *, passed: bool = False) -> None:
+        """Let others use the buffer. They wait for its last copy, unless the caller knows that it is done."""
+        self._slot.is_ready = passed
+        self._held = None
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for the copies, and end the loan."""
+        if self._held is not None:
+            self.pinned.wait()
+            self.end(passed=True)
 
 
 class PinnedBuffers:
@@ -134,88 +197,57 @@ class PinnedBuffers:
         self.api: Any = getattr(torch, device.type)
         self.pinned: int = 0
         """How many buffers have been pinned so far."""
-        self._permits = _make_tokens(sizes.buffers)
-        self._handles = _make_tokens(min(HANDLES, sizes.buffers - 1))
-        self._free: deque[PinnedBuffer] = deque()
-        self._unawaited: deque[PinnedBuffer] = deque()
-        """Buffers that were given back while their last copy may still be running."""
+        self._slots = [_Slot() for _ in range(sizes.buffers)]
+        self._choosing = lock()
+        self._ended: SimpleQueue[object] = SimpleQueue()
+        """Wakes those who wait for a buffer. When a loan ends, C code alone puts something here."""
 
-    def lend(self) -> PinnedBuffer:
-        """Wait until there is a buffer that no copy uses, and return it."""
-        self._permits.get()
-        return self._lend_permitted()
+    def lend(self) -> Loan:
+        """Wait until there is a buffer that no copy uses, and lend it."""
+        while True:
+            loan = self.lend_at_once()
+            if loan is not None:
+                return loan
+            with suppress(Empty):
+                self._ended.get(timeout=LONGEST_WAIT)
 
-    def lend_at_once(self) -> PinnedBuffer | None:
-        """Return a buffer that no copy uses; None if all are lent."""
-        try:
-            self._permits.get_nowait()
-        except Empty:
-            return None
-        return self._lend_permitted()
+    def lend_at_once(self, *, to_handle: bool = False) -> Loan | None:
+        """Lend a buffer that no copy uses; return None if all are lent.
 
-    def lend_to_handle(self) -> PinnedBuffer | None:
-        """Return a buffer for an asynchronous transfer, which may keep it for long; None if none is left."""
-        try:
-            self._handles.get_nowait()
-        except Empty:
-            return None
-        pinned = None
-        try:
-            pinned = self.lend_at_once()
-        finally:
-            if pinned is None:
-                self._handles.put(None)
-        return pinned
-
-    def give_back(self, pinned: PinnedBuffer, *, passed: bool = False) -> None:
-        """Wait for the last copy of a buffer, and let others use it. If the copy failed, drop the buffer.
-
-        With `passed`, the caller has waited already.
+        With `to_handle`, it is for an asynchronous transfer, which may keep it for long. Only some of the
+        buffers are lent to those.
         """
-        try:
-            if not passed:
-                pinned.wait()
-            self._free.append(pinned)
-        finally:
-            self._permits.put(None)
-
-    def take_back(self, pinned: PinnedBuffer, *, passed: bool = False) -> None:
-        """Take a buffer back from an asynchronous transfer, without waiting: a finalizer may call this."""
-        (self._free if passed else self._unawaited).append(pinned)
-        self._permits.put(None)
-        self._handles.put(None)
+        with self._choosing:
+            free = self._free_slots()
+            if to_handle:
+                lent = [slot for slot in self._slots if slot.is_with_handle and slot not in free]
+                free = free if len(lent) < min(HANDLES, len(self._slots) - 1) else []
+            if not free:
+                return None
+            loan = Loan(max(free, key=_is_ready), self._ended.put, to_handle=to_handle)
+            with suppress(Empty):  # there is one for each loan that has ended, and one loan has begun
+                self._ended.get_nowait()
+        loan.begin(self._make_buffer)
+        return loan
 
     def release(self) -> None:
         """Drop the buffers that nobody uses, all of them even if the device fails, and free their memory."""
-        self._free.clear()
+        with self._choosing:
+            free = self._free_slots()
+            loans = [Loan(slot, self._ended.put) for slot in free]
         try:
-            with ExitStack() as stack, suppress(IndexError):
+            with ExitStack() as stack:
                 stack.callback(getattr(torch._C, "_host_emptyCache", int))
-                while True:
-                    stack.callback(self._unawaited.popleft().wait)
+                for slot in free:
+                    stack.callback(slot.take)
         except RuntimeError as error:
             reason = f"the device failed with {type(error).__name__}: {str(error).partition(chr(10))[0]}"
             raise DeviceError.build(f"free all buffers of {self.device}", reason, "a new process") from error
-
-    def _lend_permitted(self) -> PinnedBuffer:
-        """Return a buffer to the owner of a permit. If that fails, the permit is given back."""
-        pinned = None
-        try:
-            pinned = self._take_or_make()
         finally:
-            if pinned is None:
-                self._permits.put(None)
-        return pinned
+            loans.clear()
 
-    def _take_or_make(self) -> PinnedBuffer:
-        """Return a free buffer, else one whose last copy has to be awaited, else a new one."""
-        with suppress(IndexError):
-            return self._free.pop()
-        with suppress(IndexError):
-            pinned = self._unawaited.popleft()
-            pinned.wait()
-            return pinned
-        return self._make_buffer()
+    def _free_slots(self) -> list[_Slot]:
+        return [slot for slot in self._slots if slot.holder() is None]
 
     def _make_buffer(self) -> PinnedBuffer:
         chunk, buffers = self.sizes.chunk, self.sizes.buffers
@@ -230,7 +262,8 @@ class PinnedBuffers:
         host, middle = buffer.numpy(), chunk // 2
         first = Half(buffer[:middle], host[:middle], self.api.Event())
         second = Half(buffer[middle:], host[middle:], self.api.Event())
-        return PinnedBuffer(buffer, host, self.api.Stream(self.device), (first, second), first.event)
+        stream = self.api.Stream(self.device)
+        return PinnedBuffer(buffer, host, stream, (first, second), first.event, stream)
 
 
 _buffers_by_device: dict[tuple[int, torch.device], PinnedBuffers] = {}
@@ -258,11 +291,3 @@ def release_buffers() -> None:
     with ExitStack() as stack:  # those of each device, even if another device fails
         for buffers in mine:
             stack.callback(buffers.release)
-
-
-def _make_tokens(n: int) -> SimpleQueue[None]:
-    """Return a queue of `n` tokens, used as a semaphore: a finalizer may call `put` of this class safely."""
-    tokens: SimpleQueue[None] = SimpleQueue()
-    for _ in range(n):
-        tokens.put(None)
-    return tokens

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import cycle, pairwise
+from itertools import cycle, pairwise, repeat
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import perf_counter
@@ -26,7 +26,7 @@ import torch
 from xbridge._core.locks import lock
 from xbridge._core.protocol import HostArray
 from xbridge._host.memory import fill
-from xbridge.backends.torch._pinned import ITEMS, Half, PinnedBuffer, PinnedBuffers
+from xbridge.backends.torch._pinned import ITEMS, Half, Loan, PinnedBuffer, PinnedBuffers
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -96,21 +96,28 @@ class Crew:
         # The array may still be computed on this thread's stream. To wait for it here is simple, and costs
         # nothing, because the copies could not begin earlier.
         api.current_stream(self.buffers.device).record_event().synchronize()
+        asked: list[None] = []
+
+        def finish() -> None:
+            deque(left, 0)  # after an error nobody begins another piece; now no thread has the arrays
+            while len(reports) < len(asked):  # Ctrl-C does not end this wait: copies may use the memory
+                with _Report(errors):
+                    ended.get()
+
         with self._turn:
-            asked = 0
             try:
-                asked = self._ask(partial(self._help, copy, left, reports, ended), len(parts) // 2 - 1)
-                self._copy(copy, left, self.buffers.lend())
+                try:
+                    self._ask(partial(self._help, copy, left, reports, ended), len(parts) // 2 - 1, asked)
+                    self._copy(copy, left, self.buffers.lend())
+                finally:
+                    finish()
             finally:
-                deque(left, 0)  # after an error nobody begins another piece; now no thread has the arrays
-                while len(reports) < asked:  # Ctrl-C does not end this wait: copies may use the memory
-                    with _Report(errors):
-                        ended.get()
+                finish()  # if Ctrl-C has come as the first call began
         for error in filter(None, errors + reports):
             raise error
 
-    def _ask(self, job: Callable[[], None], n: int) -> int:
-        """Give a job to at most `n` threads of the crew, and return to how many."""
+    def _ask(self, job: Callable[[], None], n: int, asked: list[None]) -> None:
+        """Give a job to at most `n` threads of the crew, and add an item to `asked` for each of them."""
         n = min(n, self.buffers.sizes.buffers - 1)
         with self._changing:
             while self._threads < n:
@@ -119,10 +126,8 @@ class Crew:
                 except RuntimeError:  # there are too many threads, or the interpreter is exiting
                     break
                 self._threads += 1
-            n = max(0, min(n, self._threads))
-            for _ in range(n):
-                self._jobs.put(job)
-        return n
+            # One call of C code, which no Ctrl-C interrupts between a job and its item
+            asked.extend(map(self._jobs.put, repeat(job, max(0, min(n, self._threads)))))
 
     def _serve(self) -> None:
         """Do jobs until there is none for a while."""
@@ -146,17 +151,15 @@ class Crew:
     ) -> None:
         """Copy pieces in a thread of the crew, if there is a buffer, and report the end to the caller."""
         with _Report(reports):
-            pinned = self.buffers.lend_at_once()
-            if pinned is not None:
-                self._copy(copy, left, pinned)
+            loan = self.buffers.lend_at_once()
+            if loan is not None:
+                self._copy(copy, left, loan)
         ended.put(None)
 
-    def _copy(self, copy: Copy, left: Iterator[Piece], pinned: PinnedBuffer) -> None:
-        try:
-            with torch.inference_mode(), self.buffers.api.stream(pinned.stream):
-                copy(left, pinned)
-        finally:
-            self.buffers.give_back(pinned)
+    def _copy(self, copy: Copy, left: Iterator[Piece], loan: Loan) -> None:
+        # Twice, because Ctrl-C may come as the end of the block begins. The memory may not be freed by then.
+        with loan, loan, torch.inference_mode(), self.buffers.api.stream(loan.pinned.stream):
+            copy(left, loan.pinned)
 
 
 class _Report:

@@ -180,15 +180,13 @@ def _make_packs(xs: list[torch.Tensor], groups: list[list[int]], limit: int) -> 
 def _send_pack(buffers: PinnedBuffers, pack: list[PackSegment]) -> list[torch.Tensor]:
     """Move a pack to the device."""
     size = pack[-1].stop()
-    pinned = buffers.lend()
-    try:
+    loan = buffers.lend()
+    with loan:
         for rows in pack:
-            np.stack([bits_of(x) for x in rows.xs], out=rows.among(pinned.host))
+            np.stack([bits_of(x) for x in rows.xs], out=rows.among(loan.pinned.host))
         there = torch.empty(size, dtype=torch.uint8, device=buffers.device)
         stream = buffers.api.current_stream(buffers.device)
-        queue_copy(there, pinned.buffer[:size], pinned.event, stream)
-    finally:
-        buffers.give_back(pinned)
+        queue_copy(there, loan.pinned.buffer[:size], loan.pinned, stream)
     with torch._C._ExcludeDispatchKeyGuard(VIEWS):
         return [x for rows in pack for x in rows.within(there).unbind()]
 
@@ -200,13 +198,11 @@ def _fetch_pack(buffers: PinnedBuffers, pack: list[PackSegment]) -> list[torch.T
         there = torch.empty(size, dtype=torch.uint8, device=buffers.device)
         for rows in pack:
             torch.stack(rows.xs, out=rows.within(there))
-        pinned = buffers.lend()
-        try:
+        loan = buffers.lend()
+        with loan:
             stream = buffers.api.current_stream(buffers.device)
-            queue_copy(pinned.buffer[:size], there, pinned.event, stream)
-            pinned.event.synchronize()  # the copy into the buffer
-            host = pinned.host[:size].copy()
-        finally:
-            buffers.give_back(pinned)
+            queue_copy(loan.pinned.buffer[:size], there, loan.pinned, stream)
+            loan.pinned.event.synchronize()  # the copy into the buffer
+            host = loan.pinned.host[:size].copy()
     with torch._C._ExcludeDispatchKeyGuard(VIEWS):
         return [x for rows in pack for x in rows.on_host(host)]

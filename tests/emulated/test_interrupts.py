@@ -1,0 +1,123 @@
+"""Ctrl-C at any moment: no buffer is lost, and no copy that is still under way reaches what comes next."""
+
+from __future__ import annotations
+
+import dis
+import gc
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from emulated.engine import SIZES, use_sizes, use_small_buffers
+from emulated.there import DEVICE, KIND, api
+
+import xbridge
+import xbridge.tree
+from xbridge._transfer import queued
+from xbridge.backends.torch import _packs, _pinned, _staging, _transfer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+
+MODULES = {str(module.__file__) for module in (queued, _packs, _pinned, _staging, _transfer)}
+PLACE = torch.device(DEVICE)
+
+
+@cache
+def moments(code: CodeType) -> frozenset[int]:
+    """The offsets at which Python looks for a signal: after a call, and before a loop repeats."""
+    found, before = set(), ""
+    for step in dis.get_instructions(code):
+        if step.opname.startswith("JUMP_BACKWARD") or before.startswith(("CALL", "RESUME")):
+            found.add(step.offset)
+        before = step.opname
+    return frozenset(found)
+
+
+class Interrupt:
+    """Raise `KeyboardInterrupt` at the n-th moment of a call at which a signal could come.
+
+    Only moments in the modules that use buffers are counted, and only those of this thread.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code.co_filename not in MODULES:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode" and frame.f_lasti in moments(frame.f_code):
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+        return self
+
+    def hits(self, call: Callable[[], object]) -> bool:
+        """Return True if the call was interrupted, and False if it was over before."""
+        kept = sys.gettrace()
+        sys.settrace(self)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(kept)
+        return False
+
+
+def hosts(start: int) -> list[np.ndarray]:
+    return [np.full(40, (start + i) % 251, np.uint8) for i in range(8)]
+
+
+def tensors(start: int) -> list[torch.Tensor]:
+    return [torch.from_numpy(a).to(KIND) for a in hosts(start)]
+
+
+SMALL, LARGE = 1 << 20, 1
+CALLS: dict[str, tuple[int, Callable[[], object]]] = {
+    "lend": (SMALL, lambda: [_pinned.buffers_of(PLACE).lend() for _ in range(2)]),
+    "packs there": (SMALL, lambda: xbridge.tree.to_backend(hosts(1), "torch", device=KIND)),
+    "packs back": (SMALL, lambda: xbridge.tree.to_numpy(tensors(2))),
+    "tensors there": (
+        SMALL,
+        lambda: _transfer.to_device_many([*map(torch.from_numpy, hosts(3))], xbridge.Device(DEVICE)),
+    ),
+    "tensors back": (SMALL, lambda: _transfer.to_device_many(tensors(4), xbridge.Device("cpu"))),
+    "a handle there": (SMALL, lambda: xbridge.transfer(hosts(5)[:4], "torch", device=KIND).result()),
+    "a handle back": (SMALL, lambda: xbridge.transfer(tensors(6)[:4], "numpy").result()),
+    "a large array there": (LARGE, lambda: xbridge.to_backend(np.full(9000, 7, "u1"), "torch", device=KIND)),
+    "a large array back": (LARGE, lambda: xbridge.to_numpy(torch.full((9000,), 8.0, device=KIND))),
+    "release": (SMALL, lambda: (xbridge.tree.to_numpy(tensors(9)), xbridge.release_buffers())),
+}
+
+
+def can_lend_all() -> bool:
+    """Return True if both buffers can be lent."""
+    return None not in [_pinned.buffers_of(PLACE).lend_at_once() for _ in range(2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("least", "call"), CALLS.values(), ids=CALLS)
+def test_pinned_buffers__interrupt_at_any_moment_loses_none(
+    least: int, call: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever Ctrl-C comes, all buffers can be lent afterwards, and the next batch and array arrive."""
+    use_small_buffers(monkeypatch)
+    use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=2, least=least, fused=1 << 20))
+    n, size = 0, 9000 if least == LARGE else 40
+    while Interrupt(n).hits(call):
+        assert can_lend_all() or (gc.collect() and can_lend_all()), n  # a traceback may be in a cycle
+        after = [np.full(size, (n + i) % 83 + 10, np.uint8) for i in range(3)]
+        there = [xbridge.to_backend(a, "torch", device=KIND) for a in after]
+        there += xbridge.tree.to_backend(hosts(n), "torch", device=KIND)
+        for _ in range(2):
+            for a, x in zip([*after, *hosts(n)], there, strict=True):
+                assert (xbridge.to_numpy(x) == a).all(), n
+            api.synchronize()  # a copy that was forgotten runs now
+        n += 1
+    assert n > 10
