@@ -213,9 +213,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     LINKS.uri = page.file.src_uri
     if page.file.src_uri.startswith(NOT_SEARCHED) and page.file.src_uri != "benchmarks/README.md":
         page.meta["search"] = {"exclude": True}
-    else:
-        boosts = [boost for pages, boost in BOOSTS.items() if page.file.src_uri.startswith(pages)]
-        page.meta.update({"search": {"boost": boosts[0]}} if boosts else {})
+    elif boosts := [boost for pages, boost in BOOSTS.items() if page.file.src_uri.startswith(pages)]:
+        page.meta["search"] = {"boost": boosts[0]}
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]  # which is empty there, beside the tabs
     return FENCE.sub(lambda found: found[1] + (f' title="{found[2]}"' if found[2] else ""), markdown)
