@@ -199,6 +199,15 @@ def test_asarray__stacks_tensors_on_their_device() -> None:
     assert x.tolist() == [[1, 1], [0, 0]]
 
 
+def test_asarray__list_of_tensors_teaches_no_device_of_numbers() -> None:
+    """Numbers become a NumPy array, which is not on the device that a list of tensors was put on."""
+    for x in ([torch.ones(2)], (torch.ones(2),), [[torch.ones(2)]]):
+        assert str(xbridge.asarray(x, device="emu:0").device) == "emu:0"
+    for numbers in ([1.5], (2,), [[True]], range(2), []):
+        with pytest.raises(xbridge.DeviceError, match="NumPy arrays are in host memory"):
+            xbridge.asarray(numbers, device="emu:0")
+
+
 def test_asarray__refuses_tensors_on_two_devices() -> None:
     """A list of tensors on two devices is refused, and `align` is suggested."""
     with pytest.raises(xbridge.DeviceError, match="align"):

@@ -446,6 +446,7 @@ LIST_CALLS: dict[str, Call] = {
     "nearest": lambda x: xbridge.asarray(x, backend="torch", dtype="nearest"),
     "default": lambda x: xbridge.asarray(x, backend="torch", dtype="default"),
     "leaf": lambda x: xbridge.asarray(x, backend="torch", requires_grad=True),
+    "leaf of any library": lambda x: xbridge.asarray(x, requires_grad=True),
     "detached": lambda x: xbridge.asarray(x, requires_grad=False),
     "keep": lambda x: xbridge.asarray(x, grad="keep"),
     "no copy": lambda x: xbridge.asarray(x, copy=False),

@@ -223,7 +223,9 @@ def _number_converter(
     own = target or host
     key = options_of_stack(from_numbers, options, given).key("convert", own.name, host.array_types[0])
     make = sequences.array_of(kinds)
-    if own is not host or named:  # NumPy's dtypes of Python numbers are its default dtypes
+    # NumPy's dtypes of Python numbers are its default dtypes. If the first array decides, the options were
+    # checked for the library of another list.
+    if own is not host or named or options.requires_grad or options.device not in (None, CPU):
         make = compose(make, as_found(lambda _: cached.get(key, decline)))
     limits: tuple[int, int] | None = None
     if int not in kinds:
