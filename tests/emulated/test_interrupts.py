@@ -112,6 +112,7 @@ def test_pinned_buffers__interrupt_at_any_moment_loses_none(
     n, size = 0, 9000 if least == LARGE else 40
     while Interrupt(n).hits(call):
         assert can_lend_all() or (gc.collect() and can_lend_all()), n  # a traceback may be in a cycle
+        reused = [torch.full((size,), 3, dtype=torch.uint8, device=KIND) for size in (9000, 9000, 2048, 2048)]
         after = [np.full(size, (n + i) % 83 + 10, np.uint8) for i in range(3)]
         there = [xbridge.to_backend(a, "torch", device=KIND) for a in after]
         there += xbridge.tree.to_backend(hosts(n), "torch", device=KIND)
@@ -119,5 +120,6 @@ def test_pinned_buffers__interrupt_at_any_moment_loses_none(
             for a, x in zip([*after, *hosts(n)], there, strict=True):
                 assert (xbridge.to_numpy(x) == a).all(), n
             api.synchronize()  # a copy that was forgotten runs now
+        assert all((x == 3).all() for x in reused), n
         n += 1
     assert n > 10

@@ -20,7 +20,7 @@ import xbridge.tree
 from xbridge._registry import registry
 from xbridge._registry.registry import get
 from xbridge._transfer import queued
-from xbridge.backends.torch import _packs, _pinned
+from xbridge.backends.torch import _packs, _pinned, _transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -476,6 +476,38 @@ def test_batch__packs_arrays_at_any_address(monkeypatch: pytest.MonkeyPatch) -> 
     seen = watch_packs(monkeypatch)
     assert equal(xbridge.tree.to_backend(given, "torch", device=KIND), given)
     assert seen == [3]
+
+
+def test_batch__arrays_of_a_pack_are_tracked_one_by_one() -> None:
+    """A gradient, a change and a record concern one array, although a pack has one memory for all."""
+    xbridge.tree.to_backend(arrays(), "torch", device=KIND)
+    with xbridge.record() as seen:
+        watched = xbridge.tree.to_backend(arrays(), "torch", device=KIND)
+    assert [(row.calls, row.moved) for row in seen.rows] == [(3, 120)]
+    for w, x, changed in (xbridge.tree.to_backend(arrays(), "torch", device=KIND), watched):
+        assert not w.requires_grad
+        y = (w.requires_grad_() * x).sum()
+        changed.add_(1)  # if it counted as a change of `x`, torch would refuse the next line
+        y.backward()
+        assert equal(
+            [w.grad, *xbridge.tree.to_numpy([x, changed])], [arrays()[1], arrays()[1], arrays()[2] + 1]
+        )
+        assert x.grad is changed.grad is None
+        back = xbridge.tree.to_numpy([w, x, w * 2])
+        assert equal(back, [arrays()[0], arrays()[1], arrays()[0] * 2])
+        with pytest.raises(xbridge.GradientError, match=r"tree\[2\]"):
+            xbridge.tree.to_numpy([x, changed, w], grad="keep")
+
+
+def test_ordinary_tensors__of_another_device_are_declined() -> None:
+    """A pack has the tensors of one device, and is sent to the device that was asked for."""
+    other = torch.device(KIND, 77)
+    assert not _packs._ordinary_tensors(tensors(), other).at
+    assert _pinned.buffers_of(other) is not _pinned.buffers_of(PLACE)
+    assert _transfer.crew_for(other)[0].buffers is _pinned.buffers_of(other)
+    if KIND == "emu":  # which raises an error only when memory is allocated
+        assert _packs.send_many(arrays(), xbridge.Device(str(other))) == [None] * 3
+        assert _packs.begin_send(arrays(), xbridge.Device(str(other))) is None
 
 
 SHAPES: dict[str, list[tuple[int, ...]]] = {

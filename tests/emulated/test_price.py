@@ -109,6 +109,14 @@ def test_to_numpy__ordinary_tensor_costs_as_much_as_torch() -> None:
     assert cost.c <= 12, cost
 
 
+def test_to_numpy__tensor_with_a_gradient_is_copied_once() -> None:
+    """A tensor that requires grad is left to a plan before it is copied, and not after."""
+    (t,) = there(hosts(1))
+    xbridge.to_numpy(t)
+    t.requires_grad_()
+    assert price(lambda: xbridge.to_numpy(t)).copies == 1
+
+
 ALIKE: dict[str, Callable[[int], list[np.ndarray]]] = {
     "alike": hosts,
     "rows": lambda n: hosts(n, (8, 3)),

@@ -426,9 +426,8 @@ def _queue_fetch(
     place: torch.device, stream: Any, parts: list[_Part], pinned: PinnedBuffer
 ) -> Callable[[], Iterator[HostArray]]:
     """Queue the copy of a pack on the current stream, into a buffer of the host."""
-    with torch.inference_mode():
-        there = _gather(parts, place)
-        queue_copy(pinned.buffer[: len(there)], there, pinned, stream)
+    there = _gather(parts, place)
+    queue_copy(pinned.buffer[: len(there)], there, pinned, stream)
     return partial(_unpack_on_host, parts, pinned)
 
 
@@ -436,15 +435,15 @@ def _queue_fetch_aside(
     place: torch.device, buffers: PinnedBuffers, parts: list[_Part], pinned: PinnedBuffer
 ) -> Callable[[], Iterator[HostArray]]:
     """Gather a pack on the current stream, and queue its copy on another one."""
-    with torch.inference_mode():
-        there = _gather(parts, place)
-        pinned.stream.wait_event(buffers.api.current_stream(place).record_event())
-        with buffers.api.stream(pinned.stream):
-            queue_copy(pinned.buffer[: len(there)], there, pinned, pinned.stream)
-        there.record_stream(pinned.stream)
+    there = _gather(parts, place)
+    pinned.stream.wait_event(buffers.api.current_stream(place).record_event())
+    with buffers.api.stream(pinned.stream):
+        queue_copy(pinned.buffer[: len(there)], there, pinned, pinned.stream)
+    there.record_stream(pinned.stream)
     return partial(_unpack_on_host, parts, pinned)
 
 
+@torch.inference_mode()  # a view takes a tenth less time
 def _gather(parts: list[_Part], place: torch.device) -> torch.Tensor:
     """Copy the tensors of a pack side by side into one tensor, on the current stream."""
     there = torch.empty(parts[-1].stop, dtype=torch.uint8, device=place)

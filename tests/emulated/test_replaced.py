@@ -1,0 +1,61 @@
+"""A backend that is replaced while its buffers are lent: what is under way arrives, and all are freed."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from emulated.engine import SIZES, use_sizes, use_small_buffers
+from emulated.there import DEVICE, KIND, PACES, paced
+
+import xbridge
+import xbridge.backends.torch
+import xbridge.tree
+from xbridge._registry.registry import get
+from xbridge.backends.torch import _pinned
+
+
+def tensors(start: int) -> list[torch.Tensor]:
+    return [torch.arange(5).to(KIND) + start + i for i in range(3)]
+
+
+def numbers(made: list[Any]) -> list[list[int]]:
+    return [xbridge.to_list(x) for x in made]
+
+
+@pytest.mark.usefixtures("own_registry")
+@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
+def test_register_backend__replaces_one_whose_buffers_are_lent(
+    pace: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transfers of the old backend arrive, the new one is used, and `release_buffers` frees those of both."""
+    use_small_buffers(monkeypatch)
+    use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=3, least=1 << 20, fused=1 << 20))
+    used: list[str] = []
+    module, old = ModuleType("another_torch"), get("torch")
+    vars(module).update(vars(xbridge.backends.torch), release_buffers=lambda: used.append("release"))
+
+    def fetch(xs: list[torch.Tensor], /) -> list[Any] | None:
+        used.append("fetch")
+        return old.fetch_many and old.fetch_many(xs)
+
+    vars(module).update(fetch_many=fetch)
+    with paced(pace):
+        handle, dropped = (xbridge.transfer(tensors(start), "numpy") for start in (10, 20))
+        loop = iter(xbridge.prefetch((np.arange(3) + i for i in range(5)), "torch", device=KIND))
+        first = next(loop)
+        xbridge.register_backend("torch", module, roots=("torch",), replace=True)
+        assert get("torch") is not old
+        assert numbers(xbridge.tree.to_numpy(tensors(30))) == numbers(tensors(30))
+        assert used == ["fetch"]
+        assert numbers(handle.result()) == numbers(tensors(10))
+        assert numbers([first, *loop]) == [[i, i + 1, i + 2] for i in range(5)]
+        del dropped  # nobody has waited for its copy
+        xbridge.release_buffers()
+    assert used == ["fetch", "release"]
+    buffers = _pinned.buffers_of(torch.device(DEVICE))
+    assert buffers.pinned
+    assert [slot.pinned for slot in buffers._slots] == [None] * 3
