@@ -115,16 +115,19 @@ def _within(scope: ast.AST) -> Iterator[ast.AST]:
             yield from _within(child)
 
 
-def _texts(node: ast.expr, scope: ast.AST) -> list[str]:
-    """What an expression may say."""
+def _texts(node: ast.expr, scope: ast.AST, seen: frozenset[str] = frozenset()) -> list[str]:
+    """What an expression may say. `seen` are the names whose values are being read."""
     if isinstance(node, ast.Constant):
         return [str(node.value)] if node.value else []
     if isinstance(node, ast.JoinedStr):
         return ["".join(str(one.value) if isinstance(one, ast.Constant) else "{}" for one in node.values)]
     if isinstance(node, ast.IfExp):
-        return [*_texts(node.body, scope), *_texts(node.orelse, scope)]
+        return [*_texts(node.body, scope, seen), *_texts(node.orelse, scope, seen)]
     if isinstance(node, ast.Name):
-        found = [text for value in _assigned(node.id, scope) for text in _texts(value, scope)]
+        if node.id in seen:  # such as `hint = better or hint`
+            return []
+        inside = seen | {node.id}
+        found = [text for value in _assigned(node.id, scope) for text in _texts(value, scope, inside)]
         return found or [f"?{node.id}"]
     return [f"?{ast.unparse(node)}"]
 

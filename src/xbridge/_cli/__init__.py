@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
+from shlex import quote
 from typing import NoReturn, TextIO, cast
 
 from xbridge._cli.errors import RefusedError, one_line
@@ -24,6 +25,32 @@ from xbridge._core import __version__
 from xbridge.errors import FOREIGN_ERRORS, XBridgeError
 
 COMMANDS = ("info", "matrix", "show", "convert", "explain", "check")
+
+_MEANT = {
+    **dict.fromkeys(("ls", "list", "cat", "head", "view", "inspect", "print", "dump", "read"), "show"),
+    **dict.fromkeys(("cp", "copy", "save", "cast", "export", "write", "to"), "convert"),
+    **dict.fromkeys(("plan", "preview", "why"), "explain"),
+    **dict.fromkeys(("test", "lint", "verify", "fuzz", "bugs"), "check"),
+    **dict.fromkeys(("env", "doctor", "devices", "backends", "libraries"), "info"),
+    **{table: f"matrix {table}" for table in ("dtypes", "layouts", "pairs")},
+    "version": "--version",
+}
+"""Words of other programs for the commands."""
+
+_OPTIONS_MEANT = {
+    "-q": "--quiet",
+    **dict.fromkeys(("-v", "-V"), "--version"),
+    **dict.fromkeys(("-f", "-y", "--overwrite", "--replace", "--clobber"), "--force"),
+    **dict.fromkeys(("-k", "--key", "--name", "--tensor", "--select", "--only"), "--array"),
+    **dict.fromkeys(("--exclude", "--drop", "--without", "--ignore"), "--skip"),
+    **dict.fromkeys(("-t", "--backend", "--target", "--library"), "--to"),
+    **dict.fromkeys(("--format", "--input-format"), "--from-format"),
+}
+"""Names of options in other programs."""
+
+_TO_A_DTYPE = ("--dtype", "--type", "--astype", "--to")
+_TO_A_FILE = ("-o", "--output", "--out", "--dst", "--to")
+"""Options of other converters for a dtype, and for the file, which is an argument by position here."""
 
 _TO_END = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """The signals of this system that ask a program to end."""
@@ -139,21 +166,62 @@ class _Parser(ArgumentParser):
 
 def _parse(words: Sequence[str]) -> Namespace:
     """Parse the arguments; raise with a suggestion if a word is mistyped."""
-    parser = _parser()
-    command = next((word for word in words if not word.startswith("-")), None)
-    if command is not None and command not in COMMANDS:
-        near = get_close_matches(command, COMMANDS, 1, 0)[0]
+    parser, options = _parser()
+    i = next((i for i, word in enumerate(words) if not word.startswith("-")), None)
+    if i is not None and words[i] not in COMMANDS:
+        near = _MEANT.get(words[i]) or " ".join(get_close_matches(words[i], COMMANDS, 1)) or "--help"
+        rest = words[i + 1 :] if near.partition(" ")[0] in COMMANDS else []
+        if words[i] == "help" and words[i + 1 :][:1]:
+            near = f"{words[i + 1]} --help"
         reason = f"the commands are {', '.join(COMMANDS)}"
-        raise RefusedError.build(f"find the command {command!r}", reason, f"{parser.prog} {near}")
-    asked, unknown = parser.parse_known_args(words)
+        hint = f"{parser.prog} {' '.join([near, *map(quote, rest)])}"
+        raise RefusedError.build(f"find the command {words[i]!r}", reason, hint)
+    known, unknown = options["" if i is None else words[i]], list[str]()
+    try:
+        asked, unknown = parser.parse_known_args(words)
+    except RefusedError as error:  # perhaps an argument is missing because its name is mistyped
+        unknown = [word for word in words if _option(word) not in known and _meant(word, words, known)]
+        if not unknown and error.reason.endswith(": --to"):
+            library = f"--to {quote(words[2])}" if len(words) == 3 else "--to torch"
+            hint = f"{parser.prog} {quote(words[0])} {quote(words[1])} {library}"
+            raise RefusedError.build(error.action, "the library is named by --to", hint) from None
+        if not unknown:
+            raise
     for word in unknown:
-        (near,) = get_close_matches(word.partition("=")[0], asked.options, 1) or ["--help"]
-        called = f"{parser.prog} {command}"
-        raise RefusedError.build(f"run {called}", f"it has no argument {word!r}", f"{called} {near}")
+        called = " ".join([parser.prog, *words[i : i + 1]] if i is not None else [parser.prog])
+        meant = _meant(word, words, known) or " ".join(get_close_matches(_option(word), known, 1))
+        if not meant and word[0] != "-" and "--array" in known:
+            meant = f"--array {quote(word)}"
+        hint = f"{called} {meant or '--help'}"
+        raise RefusedError.build(f"run {called}", f"it has no argument {word!r}", hint)
     return asked
 
 
-def _parser() -> _Parser:
+def _option(word: str) -> str:
+    return word.partition("=")[0]
+
+
+def _meant(word: str, words: Sequence[str], known: Sequence[str]) -> str:
+    """Return the arguments that an option of other programs stands for; "" if there are none."""
+    option, _, value = word.partition("=")
+    later = words[words.index(word) + 1 :]
+    value = value or " ".join(later[:1])
+    if option in _TO_A_DTYPE and "--cast" in known and _is_dtype(value):
+        return f"--cast float32={value}"
+    if option in _TO_A_FILE and "--cast" in known and value:
+        return " ".join(map(quote, [words[1], value]))
+    meant = _OPTIONS_MEANT.get(option, "")
+    return meant if meant in known else ""
+
+
+def _is_dtype(word: str) -> bool:
+    from xbridge._core.dtypes import DTYPES  # noqa: PLC0415 -- `--help` does not need it
+
+    return word in DTYPES
+
+
+def _parser() -> tuple[_Parser, dict[str, list[str]]]:
+    """Return the parser, and the options of each command."""
     parser = _Parser(
         prog="xbridge-array",
         description="Convert array files, inspect conversions, and check functions with every array library.",
@@ -162,11 +230,13 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    options = {"": ["--version", "--help"]}
     for name in COMMANDS:
         module = import_module(f"xbridge._cli.{name}")
         words = {"help": module.HELP, "description": module.DESCRIPTION}
         sub = subparsers.add_parser(name, **words, formatter_class=RawDescriptionHelpFormatter)
         module.arguments(sub)
         sub.add_argument("--json", action="store_true", help="print JSON")
-        sub.set_defaults(run=module.run, options=[*sub._option_string_actions])  # noqa: SLF001 -- no public way
-    return parser
+        sub.set_defaults(run=module.run)
+        options[name] = [*sub._option_string_actions]  # noqa: SLF001 -- no public way
+    return parser, options

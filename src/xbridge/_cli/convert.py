@@ -162,9 +162,12 @@ def casts(asked: Sequence[str]) -> dict[str, str]:
     for one in asked:
         before, _, after = one.partition("=")
         if before not in DTYPES or after not in DTYPES:
-            near = "=".join(map(_nearest_dtype, (before, after))) if before and after else "bfloat16=float32"
+            words = [_nearest_dtype(word) for word in (before, after) if word]
             reason = f"the dtypes are {', '.join(DTYPES)}"
-            raise RefusedError.build(f"cast {one!r}", reason, f"--cast {near}")
+            if len(words) < 2:
+                reason = "a cast names two dtypes"
+                words = ["bfloat16", "float32"] if words in ([], ["float32"]) else ["float32", *words]
+            raise RefusedError.build(f"cast {one!r}", reason, f"--cast {'='.join(words)}")
         if found.setdefault(before, after) != after:
             reason = f"another --cast makes {before} {found[before]}"
             raise RefusedError.build(f"cast {one!r}", reason, f"--cast {one} alone")

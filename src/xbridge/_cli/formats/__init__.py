@@ -154,7 +154,8 @@ def format_of(path: Path) -> Format:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         reason = f"its name ends in {suffix!r}" if suffix else "its name has no suffix"
-        hint = f"a name that ends in {', '.join(SUFFIXES)}"
+        near = get_close_matches(suffix, SUFFIXES, 1, 0.75)
+        hint = f"{path.with_suffix(near[0])}" if near else f"a name that ends in {', '.join(SUFFIXES)}"
         if str(path) == "-":
             reason = "a pipe is not written, because the new file is read back"
         elif suffix in OUT_OF_SCOPE:
