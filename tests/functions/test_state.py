@@ -492,6 +492,42 @@ def test_aligned__follows_a_run_that_starts_to_call_a_script() -> None:
         jax.block_until_ready(run(array()))
 
 
+def test_aligned__refuses_random_numbers_of_a_script_that_a_branch_calls() -> None:
+    """A script may draw into a tensor of the function, and return nothing."""
+    fill = torch.jit.CompilationUnit(dedent("""
+    def fill(y):
+        y.bernoulli_(0.5)
+    """)).fill  # fmt: skip
+
+    def f(x: Any) -> Any:
+        noise = torch.ones_like(x)
+        if len(x) > 4:
+            fill(noise)
+        return x * noise
+
+    run = jax.jit(aligned(backend="torch", result=lambda x: x)(f))
+    for _ in range(2):
+        same(run(array()), X)
+    with pytest.raises(Exception, match="random"):
+        jax.block_until_ready(run(array(ONES)))
+
+
+def test_aligned__learns_nothing_from_calls_on_empty_tensors() -> None:
+    """Dropout draws nothing, and batch norm writes nothing, if there are no elements."""
+    training, mean, variance = [False], torch.zeros(4).double(), torch.ones(4).double()
+    for call in (
+        lambda x: torch.nn.functional.dropout(x, 0.5, training[0]),
+        lambda x: torch.nn.functional.batch_norm(x, mean, variance, training=training[0]),
+    ):
+        f, x = in_torch(call), array(np.arange(12.0).reshape(3, 4))
+        training[0] = False
+        jax.vjp(f, x)
+        training[0] = True
+        for _ in range(3):
+            assert jax.vjp(f, x[:0])[0].shape == (0, 4)
+        refused(GradientError, lambda: jax.vjp(f, x), "module.eval()")
+
+
 @pytest.mark.parametrize("transform", [total, lambda f: lambda x: (jax.jit(f)(x).sum(), 0)])
 def test_aligned__repeats_a_run_on_the_same_arguments(transform: Callable[[Any], Any]) -> None:
     """A run that comes to write to its argument, or to read another tensor, starts again with its input."""

@@ -386,10 +386,15 @@ class Calls(TorchFunctionMode):
         return self._known.get(key) is x or ((own := self.own.get(key)) is not None and own() is x)
 
     def _states(self) -> list[object]:
-        """Return the versions of known tensors, and of their gradients, to which a backward pass adds."""
-        known = self._known.values()
+        """Return what code that Python does not see may change.
+
+        That is the random state, and the versions of known tensors and of their gradients, to which a
+        backward pass adds.
+        """
+        known, draws = self._known.values(), _generator_states(torch.default_generator)
         grads = [x.grad for x in known if x.requires_grad and x.is_leaf]
-        return [*map(_version_of, known), *map(id, grads), *[x._version for x in grads if x is not None]]
+        versions = [x._version for x in grads if x is not None]
+        return [*draws, *map(_version_of, known), *map(id, grads), *versions]
 
     def doubt(self) -> _DoubtError:
         """Return the error that ends the run."""
@@ -441,7 +446,9 @@ class Calls(TorchFunctionMode):
         check.varies = False
         with check:
             made = func(*args, **kwargs)
-        if not check.varies:
+        # A call on an empty tensor may draw or write nothing, where it would do so with others.
+        tensors = [x for x in _leaves((args, tuple(kwargs.values()))) if isinstance(x, torch.Tensor)]
+        if not check.varies and all(map(torch.Tensor.numel, tensors)):
             if len(_harmless) >= _MAX_HARMLESS:
                 _harmless.clear()
             _harmless.add(way)
