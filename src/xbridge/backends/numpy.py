@@ -121,8 +121,9 @@ def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:
             "arrays of fewer axes",
         )
     plain = [x if type(x) is np.ndarray else to_numpy(x) for x in arrays]
-    stacked = np.array(plain)  # it is faster than `numpy.stack`, and keeps the byte order of a single array
-    if not stacked.dtype.isnative:
+    # `numpy.array` is faster, but makes arrays of no axes items of an array of objects.
+    stacked = np.stack(plain) if plain[0].dtype.hasobject else np.array(plain)
+    if not stacked.dtype.isnative:  # `numpy.array` keeps the byte order of a single array
         stacked = stacked.astype(stacked.dtype.newbyteorder("="))
     return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
 
