@@ -38,6 +38,7 @@ NEEDING = {
         "src/xbridge/_api.py",
         "src/xbridge/tree/verbs.py",
         "src/xbridge/backends/dask",
+        "src/xbridge/testing/_derived.py",
         "src/xbridge/testing/samples/dask.py",
     ],
     **{library: [f"src/xbridge/_host/exporters/{library}.py"] for library in ("pandas", "polars", "pyarrow")},

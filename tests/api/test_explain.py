@@ -499,10 +499,11 @@ def test_plan__rich_table_fits_the_width(width: int) -> None:
 
 def test_plan__is_frozen_and_hashable() -> None:
     """Plans are immutable, compare by value and are not tuples."""
-    plan = explain(np.ones(3), "numpy", dtype="float32")
+    x = np.ones(3)
+    plan = explain(x, "numpy", dtype="float32")
     assert not isinstance(plan, tuple)
-    assert plan == explain(np.ones(3), "numpy", dtype="float32")
-    assert len({plan, explain(np.ones(3), "numpy", dtype="float32")}) == 1
+    assert plan == explain(x, "numpy", dtype="float32")
+    assert len({plan, explain(x, "numpy", dtype="float32")}) == 1
     with pytest.raises(FrozenInstanceError):
         plan.steps = ()  # type: ignore[misc] # that is the mistake
 

@@ -12,6 +12,7 @@ from weakref import ref
 import numpy as np
 import pytest
 from fresh import run
+from interpreters import frees_classes
 from toylib import SubToy, Toy, gaps, make_backend
 
 import xbridge
@@ -623,6 +624,7 @@ def test_direct__stays_empty_under_an_observer() -> None:
     assert direct["numpy"].keys() >= {Toy, np.ndarray}
 
 
+@frees_classes
 @pytest.mark.parametrize(
     "use",
     [

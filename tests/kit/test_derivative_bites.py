@@ -124,7 +124,7 @@ def test_assert_derivative__wrong_signature() -> None:
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
 def test_assert_derivative__right_derivatives_pass(name: str) -> None:
     """Right derivatives pass, whichever library the function and its arguments are of."""
-    if name == "torch" or xbridge.is_available("jax"):
+    if name != "numpy":
         pytest.importorskip("jax")
     assert_derivative(in_library(name), X)
     assert_derivative(in_library(name), xbridge.asarray(X, backend="torch"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -349,7 +350,7 @@ EXPLAINED = """
 def test_assert_matches_numpy__explanation_omits_the_kit(run: Run) -> None:
     """The explanation that Hypothesis gives for a failure lists no line of the kit."""
     shown = run(EXPLAINED).stdout.str()
-    assert "Failing test case" in shown
+    assert re.search("Failing test case|Falsifying example", shown)  # by the version of Hypothesis
     assert "xbridge/testing/_" not in shown.partition("Explanation:")[2].partition("reproduce_failure")[0]
 
 

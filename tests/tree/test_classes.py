@@ -13,13 +13,13 @@ from collections import ChainMap, Counter, OrderedDict, UserDict, defaultdict, d
 from dataclasses import InitVar, dataclass, field, make_dataclass
 from enum import Enum
 from functools import cached_property
-from sysconfig import get_config_var
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import pytest
+from interpreters import frees_classes
 from toylib import Toy, make_backend
 
 import xbridge
@@ -825,10 +825,7 @@ def test_find__base_that_changes_is_read_anew() -> None:
     assert (found.y.tolist(), found.x.tolist()) == ((-A).tolist(), A.tolist())
 
 
-@pytest.mark.skipif(
-    sys.version_info < (3, 14) and bool(get_config_var("Py_GIL_DISABLED")),
-    reason="this Python frees no class once a thread has started",
-)
+@frees_classes
 @pytest.mark.slow
 def test_find__few_classes_are_remembered() -> None:
     """The oldest class is forgotten for a new one."""
