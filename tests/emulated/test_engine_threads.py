@@ -211,6 +211,18 @@ def test_transfer__refuses_other_threads_during_graph_capture(monkeypatch: pytes
         )
 
 
+def test_prefetch__refuses_the_next_batch_during_graph_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No wait is recorded into a graph, and no thread converts meanwhile: the request for a batch raises."""
+    loop = iter(xbridge.prefetch([np.ones(2)] * 5, "torch", device=KIND))
+    next(loop)
+    with monkeypatch.context() as patch:
+        captured(patch)
+        patch.setattr(api.Stream, "record_event", None)
+        with pytest.raises(xbridge.DeviceError, match="a graph is being captured"):
+            next(loop)
+    assert [*loop] == []
+
+
 @pytest.mark.parametrize("kind", ["cpu", "meta", "mps", "xpu", KIND])
 def test_streams_of__asks_only_devices_with_streams(kind: str) -> None:
     """Only a kind of device that has streams is asked for them."""
@@ -227,8 +239,11 @@ def test_to_backend__uses_no_pinned_buffer_during_graph_capture(
     """While a graph is captured, arrays are moved without pinned buffers."""
     captured(monkeypatch)
     monkeypatch.setattr(_pinned.PinnedBuffers, "lend", None)
+    monkeypatch.setattr(_pinned.PinnedBuffers, "lend_at_once", None)
 
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
+    batch = xbridge.tree.to_backend([np.ones(2)] * 3 + [np.ones(3)] * 20, "torch", device=KIND)
+    assert sum(x.sum() for x in xbridge.tree.to_numpy(batch)) == 66
     assert len(engine.to_device_many([torch.ones(2)] * 3, xbridge.Device(DEVICE))) == 3
 
 
@@ -351,7 +366,8 @@ def test_crew__thread_that_is_about_to_end_does_a_new_job() -> None:
     assert done == ["job"]
 
 
-def test_crew__interrupt_waits_for_the_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at", ["the wait", "its beginning"])
+def test_crew__interrupt_waits_for_the_other_threads(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C is raised only when no thread copies any more: memory in use must not become free."""
     helping, waiting = threading.Event(), threading.Event()
     main, copy = threading.get_ident(), _staging.plain_copy
@@ -363,11 +379,19 @@ def test_crew__interrupt_waits_for_the_other_threads(monkeypatch: pytest.MonkeyP
 
         def get(self, *args: Any, **options: Any) -> Any:
             if threading.get_ident() == main:
-                if not interrupted:
-                    interrupted.append(True)
-                    raise KeyboardInterrupt
+                interrupt_once()
                 waiting.set()
             return super().get(*args, **options)
+
+    def interrupt_once() -> None:
+        if not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+
+    def exhaust(pieces: Any, room: int) -> None:
+        for _ in pieces:
+            pass
+        interrupt_once()
 
     def slow(goal: np.ndarray, host: np.ndarray) -> None:
         if threading.get_ident() == main:
@@ -378,6 +402,8 @@ def test_crew__interrupt_waits_for_the_other_threads(monkeypatch: pytest.MonkeyP
             done.append(threading.get_ident())
         copy(goal, host)
 
+    if at == "its beginning":
+        monkeypatch.setattr(_staging, "deque", exhaust)
     monkeypatch.setattr(_staging, "SimpleQueue", Interrupted)
     monkeypatch.setattr(_staging, "plain_copy", slow)
     with pytest.raises(KeyboardInterrupt):

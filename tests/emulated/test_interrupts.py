@@ -101,6 +101,10 @@ def can_lend_all() -> bool:
     return None not in [_pinned.buffers_of(PLACE).lend_at_once() for _ in range(2)]
 
 
+LENGTHS = (9000, 9000, 2048, 2048)
+"""Lengths of arrays, and of packs of bytes, whose memory is used again when it has been freed."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("least", "call"), CALLS.values(), ids=CALLS)
 def test_pinned_buffers__interrupt_at_any_moment_loses_none(
@@ -111,8 +115,9 @@ def test_pinned_buffers__interrupt_at_any_moment_loses_none(
     use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=2, least=least, fused=1 << 20))
     n, size = 0, 9000 if least == LARGE else 40
     while Interrupt(n).hits(call):
+        reused = [torch.full((length,), 3, dtype=torch.uint8, device=KIND) for length in LENGTHS]
+        api.current_stream().synchronize()
         assert can_lend_all() or (gc.collect() and can_lend_all()), n  # a traceback may be in a cycle
-        reused = [torch.full((size,), 3, dtype=torch.uint8, device=KIND) for size in (9000, 9000, 2048, 2048)]
         after = [np.full(size, (n + i) % 83 + 10, np.uint8) for i in range(3)]
         there = [xbridge.to_backend(a, "torch", device=KIND) for a in after]
         there += xbridge.tree.to_backend(hosts(n), "torch", device=KIND)

@@ -28,14 +28,8 @@ _thread_state = threading.local()
 def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
     """Return `fn` for another thread. It runs after the work that this thread has queued, and is complete."""
     place, recording, mine = torch.device(device), torch.is_grad_enabled(), _current_streams()
-    api = streams_of(place)
-    if api is None:
-        side = asked = None
-    elif is_captured(api):
-        action = f"convert arrays to or from {device} in another thread"
-        reason = "a graph is being captured, and follows this one alone"
-        raise DeviceError.build(action, reason, "xbridge.tree.to_backend")
-    else:
+    api, side, asked = _streams_for_threads(place), None, None
+    if api is not None:
         side, asked = worker_stream(place), api.current_stream(place).record_event()
 
     def in_thread(xs: list[object]) -> list[object]:
@@ -62,8 +56,18 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
 def queue_mark(device: Device, /) -> Callable[[], object]:
     """Return a function that waits for the work that this thread has queued on a device so far."""
     place = torch.device(device)
-    api = streams_of(place)
+    api = _streams_for_threads(place)
     return int if api is None else api.current_stream(place).record_event().synchronize
+
+
+def _streams_for_threads(place: torch.device) -> Any:
+    """Return `streams_of` a device; raise while a graph is captured, to which no other thread can add."""
+    api = streams_of(place)
+    if api is not None and is_captured(api):
+        action = f"convert arrays to or from {place} in another thread"
+        reason = "a graph is being captured, and follows this one alone"
+        raise DeviceError.build(action, reason, "xbridge.tree.to_backend")
+    return api
 
 
 def worker_stream(place: torch.device) -> Any:
