@@ -114,6 +114,12 @@ def reseeded(x: Any) -> Any:
     return x + np.random.rand()  # noqa: NPY002 -- as above
 
 
+def scaled(x: Any) -> Any:
+    """Divide integers by the greatest one of their dtype, as for images."""
+    x = np.asarray(x)
+    return x / np.iinfo(x.dtype).max if x.dtype.kind in "iu" else x
+
+
 def unseeded(x: Any) -> Any:
     """Add noise."""
     return x + np.random.rand()  # noqa: NPY002 -- as above

@@ -1303,6 +1303,24 @@ def test_grouped__what_a_line_raises_is_one_cause() -> None:
     ]
 
 
+def test_grouped__a_layout_of_a_file_is_one_cause() -> None:
+    """Functions of one file that are wrong for one layout, or one axis, share a cause; others do not."""
+
+    def one(function: str, word: str, line: str, group: str = "layout") -> Finding:
+        category = "values" if group == "axis" else group
+        return Finding(function, "numpy", "values", (word,), "no", "f()", group, line, category)
+
+    found = [
+        one("m.f", "broadcast", "m/a.py:1"),
+        one("m.g", "broadcast", "m/a.py:2"),
+        one("m.k", "byte-swapped", "m/a.py:3"),
+        one("m.h", "broadcast", "m/b.py:1"),
+        one("m.f", "a negative axis", "m/a.py:1", "axis"),
+        one("m.g", "a negative axis", "m/a.py:2", "axis"),
+    ]
+    assert [cause.title for cause, _ in grouped(found)] == ["m.f and 1 more", "m.k", "m.h", "m.f and 1 more"]
+
+
 PANIC = """
 class PanicException(BaseException):
     __module__ = "pyo3_runtime"

@@ -139,6 +139,11 @@ def test_unsafe__a_chosen_seed_is_repeatable() -> None:
     assert targets.unsafe(jitter) == "it may write, run or draw something"
 
 
+def test_rules__range_of_a_dtype_is_no_overflow() -> None:
+    """A function that reads the range of an integer dtype differs for the smallest integers too."""
+    assert found_in("scaled", "numpy", Options(draws=0)) == []
+
+
 # -- methods of ufuncs ---------------------------------------------------------------------------
 
 

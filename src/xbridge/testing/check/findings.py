@@ -110,11 +110,11 @@ def grouped(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
     """Return one finding of each cause: with all its properties and functions, and the backends that have it.
 
     What one line of a library raises is one cause, whichever functions, properties and libraries reach it. So
-    are exceptions with the same message if the line is not known, or the array library refuses a layout. So
-    are small integers that wrap
-    around in several functions of a module, which computes in the dtype of its arguments. So is one problem
-    of a function with several properties of one group, such as dtypes, or with one property and several
-    libraries, whose messages and lines differ.
+    are exceptions with the same message if the line is not known, or the array library refuses a layout; a
+    layout or a negative axis with which several functions of a file are wrong, because they share a helper;
+    and small integers that wrap around in several functions of a module, which computes in the dtype of its
+    arguments. So is one problem of a function with several properties of one group, such as dtypes, or with
+    one property and several libraries, whose messages and lines differ.
     """
     by_line: dict[tuple[object, ...], _Group] = {}
     for one in findings:
@@ -125,7 +125,7 @@ def grouped(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
         by_function.setdefault((*at_line[:-1], group.properties), group).merge(group)
     causes: dict[object, _Group] = {}
     for group in by_function.values():
-        keys = [*_causes(group.finding)] or [group]
+        keys = [*_causes(group.finding, group.properties)] or [group]
         home = next((causes[key] for key in keys if key in causes), group)
         home.merge(group)
         for key in keys:
@@ -133,7 +133,7 @@ def grouped(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
     return [group.result() for group in dict.fromkeys(causes.values())]
 
 
-def _causes(one: Finding) -> Iterator[object]:
+def _causes(one: Finding, properties: tuple[str, ...]) -> Iterator[object]:
     """Yield what findings of one cause share, whichever functions they are of."""
     if one.problem.partition(" ")[0] in ("raises", "cuts", "computes"):
         is_at_line = one.problem.startswith("raises") and one.line
@@ -143,6 +143,8 @@ def _causes(one: Finding) -> Iterator[object]:
             yield one.problem, _NUMBER.sub("", one.message), one.group, one.category
     elif one.category == "overflow":
         yield one.problem, one.function.removesuffix(member(one.function)), one.category
+    elif one.line and (one.category == "layout" or one.group == "axis"):
+        yield one.problem, properties, one.line.rpartition(":")[0], one.category
 
 
 _THE_SAME = "\n# the same in "
