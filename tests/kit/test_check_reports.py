@@ -347,12 +347,30 @@ def test_classify__an_optional_argument() -> None:
     assert triage.classify(plain, is_optional=False).category == "plain"
 
 
+LIBRARIES = ("numpy", "torch", "jax")
+
+
+def test_unsupported__numbers_say_nothing() -> None:
+    """A function that returns numbers alone is no evidence that its module takes the arrays of a library."""
+    pytest.importorskip("array_api_strict")
+    checked = [
+        Checked(name, [finding("plain", function=name)], "", backends=("torch",)) for name in ("f", "g")
+    ]
+    checked += [Checked(name, [], "", backends=("torch",)) for name in ("size", "level", "order")]
+    assert list(triage.unsupported(checked)) == ["torch"]
+    returned = [
+        check_one(name, ["numpy", "array_api_strict"], Options(draws=0, each=20.0)).returned
+        for name in ("planted:softmax", "kit_mistakes:largest")
+    ]
+    assert returned == [("numpy", "array_api_strict"), ()]
+
+
 def test_unsupported__most_functions_fail() -> None:
     """A library that most functions of a module refuse counts as unsupported by the module."""
 
     def result(name: str, *fails: str) -> Checked:
         failed = [finding("plain", function=name)._replace(backend=one) for one in fails]
-        return Checked(name, failed, "", backends=("numpy", "torch", "jax"))
+        return Checked(name, failed, "", backends=LIBRARIES, returned=LIBRARIES)
 
     checked = [result("f", "torch", "jax"), result("g", "torch"), result("h")]
     assert triage.unsupported(checked) == {"torch": "2 of 3 functions refuse its arrays or compute in NumPy"}
@@ -369,7 +387,7 @@ def test_unsupported__most_functions_compute_in_numpy() -> None:
 
     def result(name: str, message: str) -> Checked:
         failed = finding("device", function=name)._replace(backend="torch", message=message)
-        return Checked(name, [failed], "", backends=("numpy", "torch"))
+        return Checked(name, [failed], "", backends=LIBRARIES, returned=LIBRARIES)
 
     checked = [result(*pair) for pair in zip("fgh", messages, strict=True)]
     assert triage.unsupported(checked) == {"torch": "2 of 3 functions refuse its arrays or compute in NumPy"}

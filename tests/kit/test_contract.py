@@ -273,6 +273,13 @@ def test_assert_contract__layouts() -> None:
     assert_contract(planted.from_bytes, np.zeros(0))
 
 
+def test_assert_contract__promises_nothing_for_empty_arrays() -> None:
+    """Without the promise, a function may do anything with arrays without elements, as a test draws them."""
+    assert_contract(lambda x: x - x.min(), np.ones((0, 2)), dtype="float32", empty=False)
+    with pytest.raises(MismatchError):
+        assert_contract(lambda x: x - x.min(), np.ones((0, 2)))
+
+
 def test_assert_contract__empty() -> None:
     """Arrays of one length are emptied together or the first alone, and a refusal may be promised."""
     assert_contract(np.matmul, np.eye(3), np.eye(3))

@@ -15,6 +15,8 @@ import planted
 import pytest
 
 import xbridge
+from xbridge._core.devices import CPU
+from xbridge._registry.registry import get
 from xbridge.testing import assert_gradients, assert_lazy, assert_matches_numpy
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._source import Recipe, properties_of
@@ -592,3 +594,13 @@ def test_plugin__summary_and_report_of_findings(run: Run, tmp_path: Any) -> None
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         assert "try findings.md" in str(result.stderr)
     assert empty.read_text(encoding="utf-8").startswith("| severity | function |")
+
+
+def test_recipe__keeps_the_dtype_on_every_device() -> None:
+    """An array has its dtype on a device with other default dtypes too, and so has that of the program."""
+    strict = pytest.importorskip("array_api_strict")
+    for name in ("cpu", "device1", "device2"):
+        for dtype in ("float64", "float32", "int64", "complex64", "complex128", "bool"):
+            device = next(one for one in get("array_api_strict").devices() if str(one) == name)
+            made = Recipe("array_api_strict", np.ones(2, dtype), CPU if name == "cpu" else device).make()
+            assert made.dtype == getattr(strict, dtype)

@@ -227,12 +227,22 @@ def _dense(backend: str, values: HostArray, device: Device) -> str:
     else:
         code = re.sub(r"\b(nan|inf)\b", rf"{module}.\1", str(numbers.tolist()))
         call = {"torch": "tensor", "array_api_strict": "asarray"}.get(backend, "array")
-    options = [] if dtype in _DEFAULTS.get(backend, _USUAL) and call != "empty" else [_dtype(backend, dtype)]
+    options = [] if dtype in _defaults(backend, device) and call != "empty" else [_dtype(backend, dtype)]
     if device != CPU:
         there = f"xp.Device({str(device)!r})" if backend == "array_api_strict" else repr(str(device))
         options.append(f"device={there}")
     made = f"{module}.{call}({', '.join([code, *options])})"
     return f"da.from_array({made}, chunks=-1)" if backend == "dask" else made
+
+
+def _defaults(backend: str, device: Device) -> tuple[str, ...]:
+    """Return the dtypes that arrays of Python's numbers have on a device if none is given."""
+    if backend != "array_api_strict" or device == CPU:
+        return _DEFAULTS.get(backend, _USUAL)
+    import array_api_strict as xp  # noqa: PLC0415 -- only for its arrays
+
+    found = xp.__array_namespace_info__().default_dtypes(device=xp.Device(str(device)))
+    return ("bool", *(str(dtype).rpartition(".")[2] for dtype in found.values()))
 
 
 def _dtype(backend: str, dtype: str) -> str:

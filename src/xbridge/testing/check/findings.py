@@ -81,6 +81,8 @@ class Checked(NamedTuple):
     """False if the time was over before all calls of it."""
     backends: tuple[str, ...] = ()
     """The libraries whose arrays it was called with."""
+    returned: tuple[str, ...] = ()
+    """Those of them whose arrays it returned."""
     test: str = ""
     """The source code of a test that makes such calls."""
     lacks: bool = False

@@ -191,6 +191,7 @@ class _Check:
         self._known = declared(target)
         self._package = target.name.partition(".")[0]
         self._bases: list[Base] = []
+        self._returned: list[str] = []
         self._first = ""
         """The library with which the state between calls is looked for."""
         self._state, self._settings = ReachableState(target.function), Settings()
@@ -219,7 +220,7 @@ class _Check:
                 return Checked(name, [], "its results differ from call to call")
         self._state.restore()
         test = write_test(self._target, plain(self._target, self._bases[0], HOST), used) if used else ""
-        return Checked(name, self.findings, "", is_complete, tuple(used), test)
+        return Checked(name, self.findings, "", is_complete, tuple(used), tuple(self._returned), test)
 
     def _check_with(self, backend: str, limit: Limit) -> bool:
         """Run the stages with a library, and then draws. Return False if the time is over before."""
@@ -245,6 +246,8 @@ class _Check:
                     if number == 0:
                         return True
                     break
+                if stage.group == "plain" and number == 0 and library_of(call.run().result) == backend:
+                    self._returned.append(backend)
         self._draw(backend, passing, limit)
         return True
 

@@ -128,7 +128,8 @@ _IN_NUMPY = re.compile("can't (convert .* to numpy|call numpy[(][)])", re.IGNORE
 def unsupported(checked: Iterable[Checked]) -> dict[str, str]:
     """Return the libraries that a module does not take: most of its functions refuse them or use NumPy.
 
-    A function that computes in NumPy takes a plain tensor by accident, and none on another device.
+    A function that computes in NumPy takes a plain tensor by accident, and none on another device. One that
+    returns numbers alone says nothing.
 
     Parameters
     ----------
@@ -146,7 +147,8 @@ def unsupported(checked: Iterable[Checked]) -> dict[str, str]:
             one.backend for one in each.findings if one.category == "plain" or _IN_NUMPY.search(one.message)
         }
         for name in each.backends:
-            counts.setdefault(name, []).append(name in failed)
+            if name in failed or name in each.returned:
+                counts.setdefault(name, []).append(name in failed)
     return {
         name: f"{sum(failed)} of {len(failed)} functions refuse its arrays or compute in NumPy"
         for name, failed in counts.items()
