@@ -182,8 +182,14 @@ def to_numpy(
 
     Parameters
     ----------
-    x, dtype, copy, grad
-        As for `to_backend`; NumPy has no gradients, so ``"keep"`` raises for an array with a graph.
+    x : array
+        An array of any library, a NumPy scalar, or an exporter. Numbers and lists belong to `asarray`.
+    dtype : str or dtype object, optional
+        Such as ``"float32"``, or ``"nearest"`` or ``"default"``. None means the same dtype or an error.
+    copy : bool, optional
+        None copies only if sharing would not be safe, True always; False shares or raises.
+    grad : {None, "keep", "detach"}
+        None and "detach" end the graph. NumPy has none, so "keep" raises for an array with a graph.
     writable : bool, optional
         True for a writable result: memory that would be shared read-only is copied instead. False for a
         read-only result, over the same memory if it can be shared. None for a result that is writable
@@ -259,8 +265,16 @@ def to_torch(
 
     Parameters
     ----------
-    x, device, dtype, copy, grad
-        As for `to_backend`.
+    x : array
+        An array of any library, a NumPy scalar, or an exporter. Numbers and lists belong to `asarray`.
+    device : str, int or device object, optional
+        ``"cpu"``, ``"cuda:1"`` or ``"gpu"``. None keeps the device of the array.
+    dtype : str or dtype object, optional
+        Such as ``"float32"``, or ``"nearest"`` or ``"default"``. None means the same dtype or an error.
+    copy : bool, optional
+        None copies only if sharing would not be safe, True always; False shares or raises.
+    grad : {None, "keep", "detach"}
+        None ends the graph if the array is of another library, "keep" raises then. See `to_backend`.
 
     Returns
     -------
@@ -304,8 +318,16 @@ def to_jax(
 
     Parameters
     ----------
-    x, device, dtype, copy, grad
-        As for `to_backend`.
+    x : array
+        An array of any library, a NumPy scalar, or an exporter. Numbers and lists belong to `asarray`.
+    device : str, int or device object, optional
+        ``"cpu"``, ``"cuda:1"`` or ``"gpu"``. None keeps the device of the array.
+    dtype : str or dtype object, optional
+        Such as ``"float32"``, or ``"nearest"`` or ``"default"``. None means the same dtype or an error.
+    copy : bool, optional
+        None copies only if sharing would not be safe, True always; False shares or raises.
+    grad : {None, "keep", "detach"}
+        None ends the graph if the array is of another library, "keep" raises then. See `to_backend`.
 
     Returns
     -------

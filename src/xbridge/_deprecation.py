@@ -20,6 +20,9 @@ _MEANT = {
 """The names here for functions that other libraries call differently, for a hint."""
 
 
+_OF_AN_ARRAY = ("asarray", "backend_of", "device_of", "dtype_of", "native_device", "to_list")
+"""Functions of one array, which `xbridge.tree.map` calls with each array of a tree."""
+
 _OF_OBJECTS = {
     **dict.fromkeys(("wait", "get", "join", "value", "synchronize", "block_until_ready"), "result"),
     **dict.fromkeys(("is_done", "is_ready", "ready", "finished"), "done"),
@@ -50,6 +53,8 @@ def find_renamed(namespace: dict[str, object], name: str) -> object:
         public: list[str] = namespace.get("__all__", [])  # type: ignore[assignment] # it is a list of names
         meant = "" if name.startswith("_") else _similar(public, name, _MEANT)
         advice = f"; try {module}.{meant}" if meant else ""
+        if module == "xbridge.tree" and name in _OF_AN_ARRAY:
+            advice = f"; try xbridge.tree.map(xbridge.{name}, x)"
         if (module, name) == ("xbridge", "testing"):  # whose import registers a backend
             advice = f"; try import {module}.{name}"
         raise AttributeError(f"module {module!r} has no attribute {name!r}{advice}", name=name)

@@ -430,6 +430,7 @@ PROSE = {
         "jax.grad\\({}, .*",
         "explain\\((fn|x), .*\\)",
         "{}\\(\\*xs?\\)",
+        "{}\\(fn, result=.*\\)",
         "[?]self.written.*",
         "backend={}",
         "like=y\\[0\\]",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 import traceback
@@ -99,6 +100,9 @@ CALLS = {
     "aligned(fn, A)": "aligned(fn)(y)",
     "aligned(A, Y)": "align(*xs)",
     "aligned(backend='numpy', argnums=0)": "jax.grad(aligned(fn, backend='numpy'), argnums=0)",
+    "aligned(fn, backward=fn)": "aligned(fn, vjp=fn)",
+    "aligned(fn, derivative=lambda g: g)": "aligned(fn, vjp=f)",
+    "aligned(fn, out_shape=(3,))": "aligned(fn, result=lambda *args: numpy.empty((3,)))",
     "to_numpy(A, casting='safe', dtype=float)": "to_numpy(x, dtype=float)",
     "to_numpy(A, axis=0)": "to_numpy(x)",
     "to_numpy(A, readonly=True)": "to_numpy(x, writable=False)",
@@ -185,6 +189,8 @@ def test_callerror__hint_runs(hint: str) -> None:
         names["x"] = np.ma.masked_array(A)
     if "moveaxis" in hint:
         names["x"] = [[A]]
+    if "vjp=f)" in hint:
+        names["f"] = fn
     if "memory_format" in hint:
         hint = hint.replace("3", "torch.contiguous_format")
     try:
@@ -341,6 +347,10 @@ ORDERS: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
     "align_back([A, A])": (xbridge.OptionError, "align_back(*xs)"),
     "explain(xbridge.to_numpy, A)": (xbridge.UnsupportedArrayError, "explain(x, 'numpy')"),
     "explain(np.sin, A)": (xbridge.UnsupportedArrayError, "explain(x, 'torch')"),
+    "tree.align([A], 'numpy')": (xbridge.OptionError, "backend='numpy'"),
+    "restored(to='numpy')": (xbridge.OptionError, "to_backend(x, 'numpy')"),
+    "restored(to=7)": (xbridge.OptionError, "to=0"),
+    "Device(0)": (xbridge.DeviceError, "device='cpu'"),
     "explain(fn)": (xbridge.CallError, "explain(fn, x)"),
     "aligned('numpy')": (xbridge.OptionError, "@aligned(backend='numpy')"),
     "aligned(np)": (xbridge.OptionError, "@aligned(backend='numpy')"),
@@ -436,13 +446,16 @@ def test_to_numpy__unknown_dtype_is_not_guessed() -> None:
         (xbridge, "to_backnd", "to_backend"),
         (tree, "to_tensor", "to_torch"),
         (tree, "tree_map", "map"),
+        (tree, "to_list", "map(xbridge.to_list, x)"),
         (xbridge, "to_tensors", "to_torch"),
         (xbridge, "to_device", "to_backend"),
     ],
 )
 def test_getattr__suggests_similar_names(module: Any, name: str, meant: str) -> None:
     """A missing attribute with a similar name in other libraries suggests the one in xbridge."""
-    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; try {module.__name__}.{meant}$"):
+    with pytest.raises(
+        AttributeError, match=rf"has no attribute '{name}'; try {module.__name__}.{re.escape(meant)}$"
+    ):
         getattr(module, name)
 
 

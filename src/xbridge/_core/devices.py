@@ -50,6 +50,7 @@ class Device(str):
 
     def __new__(cls, name: str) -> Self:
         """Check the grammar once, when the device is made."""
+        given = name
         name = str.__str__(name) if isinstance(name, str) else ""  # `str(name)` of an enum has its class
         kind, colon, index = name.partition(":")
         is_number = index.isascii() and index.isdecimal() and (index[0] != "0" or index == "0")
@@ -57,7 +58,7 @@ class Device(str):
         if not kind.isprintable() or kind != kind.strip() or bool(colon) != is_number or not kind:
             reason = "a device is a kind or kind:index"
         if reason:
-            raise DeviceError.build(f"read device {shown(name)}", reason, "device='cpu'")
+            raise DeviceError.build(f"read device {shown(name or given)}", reason, "device='cpu'")
         if name == "cpu:0":
             colon = index = ""
         device = super().__new__(cls, kind + colon + index)

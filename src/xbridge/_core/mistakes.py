@@ -24,6 +24,7 @@ _SYNONYMS = {
     **dict.fromkeys(("xp", "library", "framework", "lib", "module", "namespace"), "backend"),
     **dict.fromkeys(("size", "prefetch_factor", "buffer_size"), "depth"),
     **dict.fromkeys(("grad", "gradient", "gradients"), "detaches"),
+    **dict.fromkeys(("backward", "derivative", "gradient_fn", "custom_vjp"), "vjp"),
     **dict.fromkeys(("dtype", "cast"), "casts"),
     **dict.fromkeys(("device", "move", "moves"), "transfers"),
     "copies": "copy",
@@ -204,6 +205,9 @@ def _error_of_keyword(call: _Call, word: str) -> CallError:
     if not near and call.verb == "map" and word != "is_leaf":
         hint = f"xbridge.tree.map(lambda leaf: fn(leaf, {word}={text_of(value)}), x)"
         return CallError.build(action, "the function gets the arrays alone", hint)
+    if not near and call.verb == "aligned" and word in ("shape", "out_shape", "output_shape"):
+        hint = f"{call.name}(fn, result=lambda *args: numpy.empty({text_of(value)}))"
+        return CallError.build(action, "result= returns arrays of that shape and dtype", hint)
     if not near and word in ("argnums", "argnames"):
         hint = f"jax.grad({call._replace(start=['fn']).written()}, {word}={text_of(value)})"
         return CallError.build(action, "the caller chooses what to differentiate", hint)
@@ -283,6 +287,8 @@ def text_of(value: object) -> str:
     word = shown(value, _name_of)
     if issubclass(type(value), ModuleType):  # a proxy may raise
         return repr(word.partition(".")[0])
+    if type(value).__name__ in ("function", "builtin_function_or_method", "ufunc"):
+        return word if word.isidentifier() else "f"
     if any(value is number for number in (bool, int, float, complex)):  # a class may have no hash
         return word
     word = word.rpartition(".")[2]

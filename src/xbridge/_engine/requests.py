@@ -87,6 +87,11 @@ def refuse_alignment(xs: Sequence[object], verb: str = "align") -> None:
         if kinds and all(backend_for(kind) for kind in kinds):
             reason = "each argument is aligned as one array, and this one would be stacked"
             raise OptionError.build(f"align {type_of(first)} of arrays", reason, f"{verb}(*xs)")
+    refuse_options(xs)
+
+
+def refuse_options(xs: Sequence[object]) -> None:
+    """Raise an error if an option is among arguments that are to be aligned."""
     for i, x in enumerate(xs):
         word = _option_for(x)
         if word:

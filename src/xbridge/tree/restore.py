@@ -9,7 +9,7 @@ from xbridge._core.entry_points import entry_point
 from xbridge._engine.repeat import record_tree
 from xbridge._plan.options import NO_OTHERS, CallOptions
 from xbridge._registry.call_cache import lookup
-from xbridge._registry.registry import are_arrays, get
+from xbridge._registry.registry import are_arrays, get, known_backends
 from xbridge.errors import DeviceError, OptionError, shown
 from xbridge.tree.batch import TreeArrays
 from xbridge.tree.leaf import leaf_converter
@@ -91,9 +91,10 @@ class Restore:
             )
         if home is None:
             arrays = [i for i, found in enumerate(self._homes) if found]
+            word = shown(to, str)
             raise OptionError.build(
                 f"restore a result to argument {shown(to)}",
                 f"the arguments that were arrays are {arrays}",
-                f"to={arrays[0]}",
+                f"to_backend(x, {word!r})" if word in known_backends() else f"to={arrays[0]}",
             )
         return home

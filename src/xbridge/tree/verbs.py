@@ -10,7 +10,7 @@ from xbridge._core.literals import NUMBERS
 from xbridge._core.tracebacks import shorten
 from xbridge._engine import verbs
 from xbridge._engine.repeat import compose, record_tree
-from xbridge._engine.requests import refuse_order
+from xbridge._engine.requests import refuse_options, refuse_order
 from xbridge._engine.source import TargetChoice, resolve_source
 from xbridge._host import as_readonly
 from xbridge._plan.options import CallOptions, read_options
@@ -382,6 +382,7 @@ def align(
     >>> align({"x": torch.ones(2)}, [np.zeros(2), 3])
     ({'x': tensor([1., 1.])}, [tensor([0., 0.], dtype=torch.float64), 3])
     """
+    refuse_options(trees)
     batch = TreeArrays(trees, exporters=exporters)
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     sources = [resolve_source(x) for x in batch.arrays]
