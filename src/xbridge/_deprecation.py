@@ -53,8 +53,8 @@ def find_renamed(namespace: dict[str, object], name: str) -> object:
         public: list[str] = namespace.get("__all__", [])  # type: ignore[assignment] # it is a list of names
         meant = "" if name.startswith("_") else _similar(public, name, _MEANT)
         advice = f"; try {module}.{meant}" if meant else ""
-        if module == "xbridge.tree" and name in _OF_AN_ARRAY:
-            advice = f"; try xbridge.tree.map(xbridge.{name}, x)"
+        if "map" in public and name in _OF_AN_ARRAY:  # it is that of trees
+            advice = f"; try {module}.map(xbridge.{name}, x)"
         if (module, name) == ("xbridge", "testing"):  # whose import registers a backend
             advice = f"; try import {module}.{name}"
         raise AttributeError(f"module {module!r} has no attribute {name!r}{advice}", name=name)
