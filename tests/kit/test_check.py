@@ -1161,6 +1161,23 @@ def test_check__names_the_library_that_a_function_lacks(
 BROKEN = "raise ImportError('its CUDA is too old')\n"
 
 
+def test_check__module_that_lacks_a_library_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A module whose import needs a missing library is skipped, with a status if nothing else is checked."""
+    paths = [str(tmp_path), str(Path(xbridge.__file__).parents[1]), str(HELPERS)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    module_at(BROKEN, "cupy", tmp_path)
+    module = module_at("import cupy\n", "needing", tmp_path)
+    assert main(["check", module, "--backends", "numpy"]) == 5
+    reason = "it needs cupy, which cannot be imported"
+    assert f"not checked, because {reason}: needing" in capsys.readouterr().out
+    left = [Checked("planted.middle", [], "")]
+    monkeypatch.setattr(workers, "check_in_workers", lambda *_: iter(left))
+    assert main(["check", module, "planted:middle", "--backends", "numpy"]) == 0
+    assert "1 functions were checked" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["text", "json", "junit", "github"])
 def test_check__status_if_a_library_is_missing(option: str, tmp_path: Path) -> None:
