@@ -285,7 +285,7 @@ def test_find_targets__methods_of_classes(monkeypatch: pytest.MonkeyPatch) -> No
         def triple(cls, x: Any) -> Any:
             return x * 3
 
-    for cls in (Scaler, Scaler.scale, vars(Scaler)["double"], vars(Scaler)["triple"]):
+    for cls in (Scaler, Scaler.scale, Scaler.state, vars(Scaler)["double"], vars(Scaler)["triple"]):
         monkeypatch.setattr(cls, "__module__", "planted")
     monkeypatch.setattr(planted, "Scaler", Scaler, raising=False)
     double, target, triple = targets.find_targets("planted:Scaler")
