@@ -41,7 +41,7 @@ _KEEPS_NAN = (("import numpy as np",), "assert np.isnan({}).any()")
 """What a program asserts of a call."""
 
 _LARGE = (100, 50, 90, 120, 7, 60)
-_SMALL = (1, 2, 1, 1, 2, 1)
+_SMALL = (1, 2, 2, 1, 3, 1, 2)
 
 
 def rules(call: Call, name: str) -> Iterator[Stage]:
