@@ -98,6 +98,7 @@ WANTED: dict[str, Any] = {
     "asarray([A, 'x'])": [[0.0, 1.0, 2.0]],
     "asarray([b'2', b'1'])": [2.0, 1.0],
     "asarray([lambda: 3])": [3],
+    "asarray([{1, 2}, {3: 4, 5: 6}.values()])": [[1, 2], [4, 6]],
     "asarray([A, A[:2]])": [[0.0, 1.0, 2.0], [0.0, 1.0]],
     "asarray(A, requires_grad=True)": [0.0, 1.0, 2.0],
     "to_numpy(A, dtype='same')": [0.0, 1.0, 2.0],

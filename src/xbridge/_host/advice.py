@@ -86,6 +86,7 @@ _ITEMS = {
     "timedelta": "[i.total_seconds() for i in x]",
     "dict": "xbridge.tree.to_backend(x, 'numpy', scalars=True)",
     **dict.fromkeys(("function", "method", "builtin_function_or_method"), "[i() for i in x]"),
+    **dict.fromkeys(("set", "frozenset", "dict_values", "generator", "map"), "[list(i) for i in x]"),
     **dict.fromkeys(("str", "bytes"), ""),
 }
 """Hints for a list, by the name of the class of an item that is not a number. That for text depends on it."""
