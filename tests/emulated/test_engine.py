@@ -612,14 +612,18 @@ def test_to_backend__out_of_memory_is_torchs_error(monkeypatch: pytest.MonkeyPat
         assert caught.value is error
 
 
-def test_crew__failing_device_returns_its_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a device has failed, the buffers can be used again."""
+@pytest.mark.parametrize("at", [(api.Event, "synchronize"), (api.Stream, "synchronize"), (api, "Event")])
+def test_crew__failing_device_returns_its_buffers(
+    at: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a device has failed, the buffers can be used again, even while a program keeps the errors."""
     with monkeypatch.context() as patch:
-        patch.setattr(api.Event, "synchronize", fail)
-        for _ in range(3):
-            with pytest.raises(xbridge.DeviceError):
-                xbridge.to_backend(np.ones(100), "torch", device=KIND)
+        patch.setattr(*at, fail)
+        with pytest.raises(xbridge.DeviceError) as kept:
+            xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
+    assert None not in [_pinned.buffers_of(torch.device(DEVICE)).lend_at_once() for _ in range(2)]
+    assert kept.value.__traceback__ is not None
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
 
 

@@ -170,8 +170,14 @@ class Loan:
         slot.holder, slot.is_with_handle = ref(self._held, notify), to_handle
 
     def begin(self, make: Callable[[], PinnedBuffer]) -> None:
-        """Wait until no copy uses the buffer; make one if there is none."""
-        self.pinned = self._slot.pinned = self._slot.take() or make()
+        """Wait until no copy uses the buffer; make one if there is none. If that fails, the loan ends."""
+        pinned = None
+        try:
+            pinned = self._slot.take() or make()
+        finally:
+            if pinned is None:  # the traceback has this loan, and may be kept
+                self.end()
+        self.pinned = self._slot.pinned = pinned
 
     def end(self, *, passed: bool = False) -> None:
         """Let others use the buffer. They wait for its last copy, unless the caller knows that it is done."""
@@ -184,7 +190,11 @@ class Loan:
     def __exit__(self, *_: object) -> None:
         """Wait for the copies, and end the loan."""
         if self._held is not None:
-            self.pinned.wait()
+            try:
+                self.pinned.wait()
+            except RuntimeError:  # of a device that has failed; the traceback may be kept
+                self.end()
+                raise
             self.end(passed=True)
 
 
