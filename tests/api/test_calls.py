@@ -132,6 +132,12 @@ CALLS = {
         "prefetch(torch.utils.data.DataLoader(x.dataset, shuffle=True), 'numpy')"
     ),
     "prefetch([A], 'numpy', pin_memory=True)": "prefetch(x, 'numpy')",
+    "to_torch(A, num_workers=2)": "to_torch(x)",
+    "to_torch(A, argnums=0)": "to_torch(x)",
+    "to_list(A, requires_grad=True)": "to_list(x)",
+    "transfer(A, 'torch', memory_format=3)": "transfer(x, 'torch')",
+    "prefetch([A], 'numpy', shape=(3, 1))": "prefetch(x, 'numpy')",
+    "tree.to_torch([A], memory_format=3)": "xbridge.tree.to_torch(x)",
     "tree.map(fn, [A], axis=0)": "xbridge.tree.map(lambda leaf: fn(leaf, axis=0), x)",
     "tree.map(fn, [A], is_leaf=None)": "xbridge.tree.map(fn, x)",
     "tree.map(fn, [A], [A])": "[fn(one, other) for one, other in zip(x, y)]",

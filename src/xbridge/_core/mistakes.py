@@ -208,7 +208,7 @@ def _error_of_keyword(call: _Call, word: str) -> CallError:
     if not near and call.verb == "aligned" and word in ("shape", "out_shape", "output_shape"):
         hint = f"{call.name}(fn, result=lambda *args: numpy.empty({text_of(value)}))"
         return CallError.build(action, "result= returns arrays of that shape and dtype", hint)
-    if not near and word in ("argnums", "argnames"):
+    if not near and call.verb == "aligned" and word in ("argnums", "argnames"):
         hint = f"jax.grad({call._replace(start=['fn']).written()}, {word}={text_of(value)})"
         return CallError.build(action, "the caller chooses what to differentiate", hint)
     if not near and words:
@@ -220,7 +220,7 @@ def _conversion_elsewhere(call: _Call, word: str, value: object) -> tuple[str, s
     """Return why a conversion does not have an option, and the call that does what it is for."""
     name, target, backend = call.name, call.target, call.backend
     is_conversion = call.verb.startswith("to_") or call.verb == "unsafe_share"
-    if word == "requires_grad" and is_conversion:
+    if word == "requires_grad" and is_conversion and backend:
         return f"{name} has no such option", f"asarray(x, backend={backend}, requires_grad={text_of(value)})"
     if word == "like" and is_conversion:
         is_asked = target or len(call.given) == 2 or "backend" in call.options
@@ -237,7 +237,11 @@ def _conversion_elsewhere(call: _Call, word: str, value: object) -> tuple[str, s
         return None
     array = call.given[0] if call.given else None
     fill = "filled" if hasattr(array, "filled") else "fillna"
-    fits = not found.target or repr(found.target) == backend
+    if found is _LOADER:
+        fits = call.verb == "prefetch"
+    else:  # a handle, batches and trees are no arrays
+        is_array = "." not in name and call.verb not in ("prefetch", "transfer")
+        fits = found is _BESIDE or (is_array and found.target in ("", backend.strip("'")))
     template = found.hint if fits else "{call}"
     if word == "axis" and call.verb == "asarray":
         template = "numpy.moveaxis({host}, 0, {value})"
