@@ -155,7 +155,8 @@ POLARS = [
     Case(
         "polars",
         "a frame",
-        lambda pl: pl.DataFrame({"a": [1, 2], "b": [3, 4]}),
+        # Columns of one dtype are exported without a copy if they happen to lie side by side.
+        lambda pl: pl.DataFrame({"a": [1, 2], "b": pl.Series([3, 4], dtype=pl.Int32)}),
         "int64",
         [[1, 3], [2, 4]],
         False,
