@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +12,11 @@ from emulated.there import DEVICE, KIND, PACES, api, paced
 
 import xbridge
 from xbridge import tree
+from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 
 @pytest.fixture(params=PACES.values(), ids=list(PACES))
@@ -202,10 +205,27 @@ def test_asarray__stacks_tensors_on_their_device() -> None:
 def test_asarray__list_of_tensors_teaches_no_device_of_numbers() -> None:
     """Numbers become a NumPy array, which is not on the device that a list of tensors was put on."""
     for x in ([torch.ones(2)], (torch.ones(2),), [[torch.ones(2)]]):
-        assert str(xbridge.asarray(x, device="emu:0").device) == "emu:0"
+        assert xbridge.device_of(xbridge.asarray(x, device=DEVICE)) == DEVICE
     for numbers in ([1.5], (2,), [[True]], range(2), []):
         with pytest.raises(xbridge.DeviceError, match="NumPy arrays are in host memory"):
-            xbridge.asarray(numbers, device="emu:0")
+            xbridge.asarray(numbers, device=DEVICE)
+
+
+@pytest.mark.parametrize("observe", [nullcontext, xbridge.record])
+def test_asarray__refuses_to_fetch_a_list_for_a_library_without_the_device(
+    observe: Callable[[], AbstractContextManager[object]],
+) -> None:
+    """A list is moved to the host only if a device is named, as an array is, and if it is observed too."""
+    pytest.importorskip("jax")
+    if DEVICE in get("jax").devices():
+        pytest.skip("JAX is on this device too")
+    there = torch.ones(2, device=KIND)
+    with observe():
+        for x in ([there, there], [there, there.double()]):
+            with pytest.raises(xbridge.DeviceError, match=f"jax has no device {DEVICE} here"):
+                xbridge.asarray(x, backend="jax")
+        assert xbridge.asarray([there, there], backend="jax", device="cpu").tolist() == [[1, 1], [1, 1]]
+        assert xbridge.asarray([there, there.double()], backend="numpy").tolist() == [[1, 1], [1, 1]]
 
 
 def test_asarray__refuses_tensors_on_two_devices() -> None:

@@ -12,7 +12,7 @@ from itertools import compress
 from operator import attrgetter, not_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from xbridge._core.devices import CPU
+from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import (
     DTYPES,
     UNNAMED,
@@ -329,8 +329,11 @@ def _stack_described(nest: Nest, target: Backend, options: Options, recorder: Re
         last = chosen(options.dtype, dtype, *goal)
         narrow = lacks or (last != dtype and any(element.is_rounded(dtype, last) for element in elements))
         dtype = last if narrow else dtype
-    if dtype in DTYPES:  # an error now, before the stack is computed
-        check_destination(stacker, target, ArrayInfo(dtype, where, shape), options)
+    if dtype in DTYPES:  # an error now, before the stack is computed, or its parts are fetched for nothing
+        first = _placing_elements(elements)[0].source.backend
+        fetched = stacker.host_only and options.device is None and place not in (CPU, SHARDED)
+        info = ArrayInfo(dtype, place if fetched else where, shape)
+        check_destination(first if fetched else stacker, target, info, options)
     _refuse_casts(elements, dtype, options)
     part = Options(spot, dtype, None, options.grad)
     checked = part._replace(check_loss=not named)
