@@ -6,8 +6,10 @@ import gc
 import os
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PLACE = torch.device(DEVICE)
+PATIENCE = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -508,6 +511,58 @@ def test_ordinary_tensors__of_another_device_are_declined() -> None:
     if KIND == "emu":  # which raises an error only when memory is allocated
         assert _packs.send_many(arrays(), xbridge.Device(str(other))) == [None] * 3
         assert _packs.begin_send(arrays(), xbridge.Device(str(other))) is None
+        with pytest.raises(RuntimeError, match="there is no"):
+            _transfer.to_device_many([torch.ones(2), torch.zeros(2)], xbridge.Device(str(other)))
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_lend__waits_until_a_loan_ends(explicit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that waits for a buffer gets it when a loan ends or is deleted, and not some time later."""
+    monkeypatch.setattr(_pinned, "LONGEST_WAIT", 1000.0)
+    buffers, waiting = _pinned.buffers_of(PLACE), threading.Event()
+    loans = [buffers.lend() for _ in range(3)]
+
+    class Watched(SimpleQueue[Any]):
+        def get(self, *args: Any, **options: Any) -> Any:
+            waiting.set()
+            return super().get(*args, **options)
+
+    ended, loan = Watched(), loans.pop()
+    monkeypatch.setattr(buffers, "_ended", ended)
+    loan._slot.holder = weakref.ref(cast("Any", loan._held), ended.put)  # which tells the new queue
+    pinned = loan.pinned
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(buffers.lend)
+        assert waiting.wait(PATIENCE)
+        assert not future.done()
+        if explicit:
+            loan.end(passed=True)
+        del loan
+        assert future.result(PATIENCE).pinned is pinned
+
+
+def test_lend__waits_anew_so_that_ctrl_c_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait is cut into short ones, between which Python looks for a signal that it has missed."""
+    buffers = _pinned.buffers_of(PLACE)
+    loans = [buffers.lend() for _ in range(3)]
+    waits: list[float] = []
+
+    class Passing:
+        def get(self, timeout: float) -> Any:
+            waits.append(timeout)
+            if len(waits) == 3:
+                loans.pop()
+            raise Empty
+
+        def get_nowait(self) -> Any:
+            raise Empty
+
+        def put(self, ended: object) -> None:
+            """Nobody is told."""
+
+    monkeypatch.setattr(buffers, "_ended", Passing())
+    assert buffers.lend().pinned.host.nbytes == 1024
+    assert waits == [_pinned.LONGEST_WAIT] * 3
 
 
 SHAPES: dict[str, list[tuple[int, ...]]] = {
