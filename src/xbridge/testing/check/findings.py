@@ -114,6 +114,7 @@ def grouped(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
     What one line of a library raises is one cause, whichever functions, properties and libraries reach it. So
     are exceptions with the same message if the line is not known, or the array library refuses a layout; a
     layout or a negative axis with which several functions of a file are wrong, because they share a helper;
+    a method with which several ufuncs of a module are wrong;
     and small integers that wrap around in several functions of a module, which computes in the dtype of its
     arguments. So is one problem of a function with several properties of one group, such as dtypes, or with
     one property and several libraries, whose messages and lines differ.
@@ -145,8 +146,9 @@ def _causes(one: Finding, properties: tuple[str, ...]) -> Iterator[object]:
             yield one.problem, _NUMBER.sub("", one.message), one.group, one.category
     elif one.category == "overflow":
         yield one.problem, one.function.removesuffix(member(one.function)), one.category
-    elif one.line and (one.category == "layout" or one.group == "axis"):
-        yield one.problem, properties, one.line.rpartition(":")[0], one.category
+    elif one.category == "layout" or one.group in ("axis", "ufunc"):
+        place = one.line.rpartition(":")[0] or one.function.removesuffix(member(one.function))
+        yield one.problem, properties, place, one.category
 
 
 _THE_SAME = "\n# the same in "

@@ -175,36 +175,52 @@ def _from_start(f: Callable[..., Any], name: str, /, *args: Any, **kwargs: Any) 
 def ufunc_methods(call: Call) -> Iterator[Stage]:
     """Yield the calls of a ufunc that its methods repeat, each judged by the result of a method."""
     if isinstance(call.f, np.ufunc) and call.f.nout == 1 and not call.kwargs:
-        for name, (inputs, method, calls) in _METHODS.items():
+        short = with_values(call, lambda _, v: v[:2] if v.ndim else v)
+        for name, (inputs, method, calls, needed) in _METHODS.items():
             if call.f.nin in inputs:
-                written = (_NEEDED, f"np.testing.assert_allclose({method}, {calls}, rtol=1e-05)")
-                by = partial(_compare_method, method=method, calls=calls)
-                yield Stage("ufunc", name, call._replace(by=by, written=written))
+                written = (
+                    ("import numpy as np", *needed),
+                    f"np.testing.assert_allclose({method}, {calls}, rtol=1e-05)",
+                )
+                by = partial(_compare_method, method=method, calls=calls, needed=needed)
+                yield Stage("ufunc", name, short._replace(by=by, written=written))
 
 
-_NEEDED = (
-    "from functools import reduce",
-    "from itertools import accumulate",
-    "import numpy as np",
-    "def at(f, x, *y): x = x.copy(); f.at(x, [0, 0], *(z[:2] for z in y)); return x[0]",
-    "def twice(f, x, *y): return f(f(x[0], *(z[0] for z in y)), *(z[1] for z in y))",
-)
-
-_METHODS: dict[str, tuple[tuple[int, ...], str, str]] = {
-    "reduce": ((2,), "{f}.reduce([{args}] * 2)", "reduce({f}, [{args}] * 2)"),
-    "accumulate": ((2,), "{f}.accumulate([{args}] * 2)", "[*accumulate([{args}] * 2, {f})]"),
-    "outer": ((2,), "{f}.outer({args})", "[{f}(x, ({args})[1]) for x in ({args})[0]]"),
-    "at": ((1, 2), "at({f}, {args})", "twice({f}, {args})"),
+_METHODS: dict[str, tuple[tuple[int, ...], str, str, tuple[str, ...]]] = {
+    "reduce": (
+        (2,),
+        "{f}.reduce([{args}] * 2)",
+        "reduce({f}, [{args}] * 2)",
+        ("from functools import reduce",),
+    ),
+    "accumulate": (
+        (2,),
+        "{f}.accumulate([{args}] * 2)",
+        "[*accumulate([{args}] * 2, {f})]",
+        ("from itertools import accumulate",),
+    ),
+    "outer": ((2,), "{f}.outer({args})", "[{f}(x, ({args})[1]) for x in ({args})[0]]", ()),
+    "at": (
+        (1, 2),
+        "at({f}, {args})",
+        "twice({f}, {args})",
+        (
+            "def at(f, x, *y): x = x.copy(); f.at(x, [0, 0], *(z[:2] for z in y)); return x[0]",
+            "def twice(f, x, *y): return f(f(x[0], *(z[0] for z in y)), *(z[1] for z in y))",
+        ),
+    ),
 }
-"""How many arguments a ufunc has for a method, an expression with the method, and one with calls alone."""
+"""How many arguments a ufunc has for a method, expressions with the method and with calls, and what they need."""
 
 
-def _compare_method(call: Call, _run: Callable[[], Any], *, method: str, calls: str) -> Difference | None:
+def _compare_method(
+    call: Call, _run: Callable[[], Any], *, method: str, calls: str, needed: tuple[str, ...]
+) -> Difference | None:
     names = [f"x{n}" for n in range(len(call.recipes()))]
     words = {"f": "f", "args": ", ".join(names)}
     arrays = (one.make() for one in call.recipes())
     place: dict[str, Any] = {"f": call.f, **dict(zip(names, arrays, strict=True))}
-    exec("\n".join(_NEEDED), place)  # noqa: S102 -- our own statements
+    exec("\n".join(needed), place)  # noqa: S102 -- our own statements
     one, other = (outcome(partial(eval, text.format(**words), place)) for text in (method, calls))
     if one.error is not None or other.error is not None:
         return None
