@@ -1334,8 +1334,13 @@ def test_grouped__a_layout_of_a_file_is_one_cause() -> None:
         one("m.h", "broadcast", "m/b.py:1"),
         one("m.f", "a negative axis", "m/a.py:1", "axis"),
         one("m.g", "a negative axis", "m/a.py:2", "axis"),
+        one("m.u", "reduce", "", "ufunc"),
+        one("m.v", "reduce", "", "ufunc"),
+        one("n.u", "reduce", "", "ufunc"),
     ]
-    assert [cause.title for cause, _ in grouped(found)] == ["m.f and 1 more", "m.k", "m.h", "m.f and 1 more"]
+    titles = [cause.title for cause, _ in grouped(found)]
+    assert titles[:4] == ["m.f and 1 more", "m.k", "m.h", "m.f and 1 more"]
+    assert titles[4:] == ["m.u and 1 more", "n.u"]
 
 
 PANIC = """

@@ -210,7 +210,7 @@ _METHODS: dict[str, tuple[tuple[int, ...], str, str, tuple[str, ...]]] = {
         ),
     ),
 }
-"""How many arguments a ufunc has for a method, expressions with the method and with calls, and what they need."""
+"""How many arguments a ufunc has for a method; expressions with it, and with calls; and what these need."""
 
 
 def _compare_method(
