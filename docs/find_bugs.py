@@ -36,9 +36,10 @@ HEAD = """\
 
 `make find-bugs` writes this page. It runs `xbridge-array check MODULE --backends {backends}` with the
 versions below, {seconds} seconds for each module. Each finding has a program that does not need xbridge; it
-was run in a process of its own, and the findings that it did not show ({dropped}) were left out. Not every
-difference is a bug: the maintainers of a function decide what it promises. A link leads to the issue
-upstream; findings without one were not looked up, or not found there.
+was run in a process of its own, and the findings that it did not show ({dropped}) were left out. Findings of
+one cause share a line, and the program names the other functions. Not every difference is a bug: the
+maintainers of a function decide what it promises. A link leads to the issue upstream; findings without one
+were not looked up, or not found there.
 
 {versions}
 
