@@ -1,4 +1,4 @@
-"""What a release says: its version, its links, and the names that it deprecates."""
+"""What a release says: its version, the names that it deprecates, the Pythons it ran on, and its links."""
 
 from __future__ import annotations
 
@@ -55,6 +55,49 @@ def test_disagreements__names_each_that_differs(tag: str, changelog: str, named:
 def test_renamed__former_names_are_removed_in_time() -> None:
     """No former name outlives the version that removes it."""
     assert all(Version(removed_in) > Version(__version__) for _, removed_in in RENAMED.values())
+
+
+# -- the Pythons -----------------------------------------------------------------------------------
+
+WORKFLOWS = ROOT / ".github" / "workflows"
+CLASSIFIERS: list[str] = PROJECT["classifiers"]
+PYTHONS = [m[1] for line in CLASSIFIERS if (m := re.fullmatch(r"Programming .* Python :: (3\.\d+)", line))]
+WITHOUT_GIL = any("Free Threading" in line for line in CLASSIFIERS)
+
+
+def page(name: str) -> str:
+    """The text of a document."""
+    return (ROOT / "docs" / name).read_text("utf-8")
+
+
+@pytest.mark.skipif(not WORKFLOWS.exists(), reason="an sdist has no workflows")
+def test_classifiers__are_the_pythons_of_the_workflows() -> None:
+    """The Pythons that must pass in the workflows are those that the metadata names, and no others."""
+    text = {name: (WORKFLOWS / f"{name}.yml").read_text("utf-8") for name in ("ci", "release")}
+    for matrix in (re.findall(r"^ +python: (\[.*\])$", yml, re.MULTILINE) for yml in text.values()):
+        assert [re.findall(r'"([\d.]+)"', line) for line in matrix] == [PYTHONS]
+    assert bool(re.search(r"^ +- run: make test-freethreaded", text["ci"], re.MULTILINE)) is WITHOUT_GIL
+    unseen = re.findall(r'os: ubuntu\S+ python: "([\d.]+)"', text["ci"])
+    assert not {*unseen} & {*PYTHONS}
+
+
+def test_classifiers__are_the_pythons_of_the_pages() -> None:
+    """The page of versions names these Pythons, from the oldest that installs, and each has its results."""
+    listed = re.search(r"^\| Python \| ([\d.]+) \|", page("support.md"), re.MULTILINE)
+    said = re.search(r"The classifiers of the package name Python (.+?)\.(?= )", page("support.md"))
+    assert listed
+    assert said
+    assert PROJECT["requires-python"] == f">={listed[1]}" == f">={PYTHONS[0]}"
+    assert re.findall(r"3\.\d+", said[1]) == PYTHONS
+    assert ("without the GIL" in said[1]) is WITHOUT_GIL
+    result = r"^\| (3\.\d+)\.\d+(t?) \|.*\| \d+ \| (\d+) \| \d+ \| \d+ \|$"
+    rows = re.findall(result, page("quality.md"), re.MULTILINE)
+    assert {python for python, without_gil, _ in rows if not without_gil} == {*PYTHONS}
+    assert any(without_gil for _, without_gil, _ in rows) is WITHOUT_GIL
+    assert {failed for _, _, failed in rows} == {"0"}
+
+
+# -- the links -------------------------------------------------------------------------------------
 
 
 @pytest.fixture

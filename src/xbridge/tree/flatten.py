@@ -125,7 +125,9 @@ class TreeSpec:
     def _look_up_types(self, objects: Collection[Any]) -> set[type]:
         """Return the types of some objects, and look up the types that are new."""
         kinds = set(map(type, objects))
-        for kind in kinds.difference(self.kinds, self._containers):
+        for kind in (kinds - self.kinds).difference(
+            self._containers
+        ):  # torch 2.7 compiles no difference of three
             container = find_container(next(x for x in objects if type(x) is kind))
             if container is None:
                 self.kinds.add(kind)
