@@ -125,9 +125,8 @@ class TreeSpec:
     def _look_up_types(self, objects: Collection[Any]) -> set[type]:
         """Return the types of some objects, and look up the types that are new."""
         kinds = set(map(type, objects))
-        for kind in (kinds - self.kinds).difference(
-            self._containers
-        ):  # torch 2.7 compiles no difference of three
+        # In two steps, because the compiler of torch 2.7 takes one argument.
+        for kind in (kinds - self.kinds).difference(self._containers):
             container = find_container(next(x for x in objects if type(x) is kind))
             if container is None:
                 self.kinds.add(kind)
