@@ -13,10 +13,11 @@ import warnings
 from pathlib import Path
 from time import monotonic
 
+import jax
 from hypothesis import HealthCheck, given, seed, settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
-from random_programs import cases, check, check_compiled
+from random_programs import cases, check, check_compiled, check_gradients
 
 ROUND = settings(
     max_examples=60,
@@ -31,6 +32,7 @@ def run(number: int) -> None:
     """Run one round: programs of both callers, and a few that are compiled."""
     for caller in ("torch", "jax"):
         seed(number)(ROUND(given(cases(caller))(check)))()
+        seed(number)(settings(ROUND, max_examples=12)(given(cases(caller))(check_gradients)))()
     seed(number)(settings(ROUND, max_examples=4)(given(cases("torch"))(check_compiled)))()
 
 
@@ -42,6 +44,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int)
     given_ = parser.parse_args()
+    # In the threads of `pmap`, JAX has 64 bits only if all threads have.
+    for name, value in (("jax_num_cpu_devices", 4), ("jax_enable_x64", True)):
+        jax.config.update(name, value)  # type: ignore[no-untyped-call] # JAX leaves it untyped
     warnings.filterwarnings("ignore", "Attempted to insert a get_attr Node")
     end = monotonic() + 60 * given_.minutes
     while True:

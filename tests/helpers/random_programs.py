@@ -67,8 +67,8 @@ class Block(NamedTuple):
         def dictionary(tree: Any) -> Any:
             return {"y": self._compute(xp, tree["x"]), "n": tree["x"].sum()}
 
-        def pair(x: Any, k: float) -> Any:
-            return self._compute(xp, x) * k, x.argmax()
+        def pair(x: Any, size: int, k: float) -> Any:
+            return self._compute(xp, x) * k + (size - x.shape[0]), x.argmax()
 
         def whole(x: Any) -> Any:
             return self._compute(xp, x)
@@ -78,7 +78,7 @@ class Block(NamedTuple):
             return lambda x: f({"x": x, "name": "x"})["y"]
         if self.shape == "pair":
             g = aligned(backend=other)(pair)
-            return lambda x: g(x, 1.0)[0]
+            return lambda x: g(x, x.shape[0], 1.0)[0]
         h = aligned(backend=other)(whole)
         return (lambda x: h(x=x)) if self.shape == "keyword" else h
 
@@ -120,18 +120,22 @@ def of_torch() -> dict[str, Transform]:
     def total(f: Vector) -> Vector:
         return lambda x: f(x).sum()
 
+    def slope(y: Any, x: Any, *, again: bool = False) -> Any:
+        """Return the gradient; zero for a constant, as torch's own derivative of a linear function is."""
+        made = torch.autograd.grad(y.sum() + 0 * x.sum(), x, create_graph=again)
+        return made[0]
+
     def autograd(f: Vector, t: Any) -> Vector:
         def run(x: Any) -> Any:
             x = x.detach().requires_grad_()
-            return torch.autograd.grad((f(x) * t).sum(), x)[0]
+            return slope(f(x) * t, x)
 
         return run
 
     def twice(f: Vector, t: Any) -> Vector:
         def run(x: Any) -> Any:
             x = x.detach().requires_grad_()
-            (first,) = torch.autograd.grad((f(x) * t).sum(), x, create_graph=True)
-            return torch.autograd.grad((first * t).sum(), x)[0]
+            return slope(slope(f(x) * t, x, again=True) * t, x)
 
         return run
 
@@ -139,9 +143,22 @@ def of_torch() -> dict[str, Transform]:
         def run(x: Any) -> Any:
             x = x.detach().requires_grad_()
             made = torch.autograd.functional.jacobian(f, x, create_graph=True, vectorize=True)  # type: ignore[no-untyped-call] # theirs
-            return torch.autograd.grad((made * made).sum(), x)[0]
+            return slope(made * made, x)
 
         return run
+
+    class Scaled(torch.nn.Module):
+        def __init__(self, f: Vector) -> None:
+            super().__init__()
+            self.f = f
+            self.scale = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Any) -> Any:
+            return self.f(self.scale * x)
+
+    def functional(f: Vector, t: Any) -> Vector:
+        module = Scaled(f)
+        return lambda x: func.functional_call(module, {"scale": x}, (t,))
 
     return {
         "grad": Transform(lambda f, t: func.grad(total(f)), 1),
@@ -151,6 +168,7 @@ def of_torch() -> dict[str, Transform]:
         "jacfwd": Transform(lambda f, t: lambda x: func.jacfwd(f)(x) @ t, 1),
         "hessian": Transform(lambda f, t: lambda x: func.hessian(total(f))(x) @ t, 2),
         "vmap": Transform(lambda f, t: lambda x: torch.vmap(f, 1)(torch.stack([x, x * t], 1)).sum(0)),
+        "functional_call": Transform(functional),
         "autograd": Transform(autograd, 1, last=True),
         "autograd twice": Transform(twice, 2, last=True),
         "vectorized jacobian": Transform(vectorized, 2, last=True),
@@ -164,12 +182,43 @@ def of_torch() -> dict[str, Transform]:
 def of_jax() -> dict[str, Transform]:
     import jax
     import jax.numpy as jnp
+    from jax.sharding import Mesh, PartitionSpec
 
     def total(f: Vector) -> Vector:
         return lambda x: f(x).sum()
 
     def scanned(f: Vector, t: Any) -> Vector:
         return lambda x: jax.lax.scan(lambda c, v: (c + f(v), f(c * v)), t, jnp.stack([x, x * t]))[1].sum(0)
+
+    def own_vjp(f: Vector, t: Any) -> Vector:
+        made = jax.custom_vjp(f)
+        made.defvjp(lambda x: jax.vjp(f, x), lambda pull, g: pull(g))
+        return made
+
+    def own_jvp(f: Vector, t: Any) -> Vector:
+        made = jax.custom_jvp(f)
+        made.defjvp(lambda xs, ts: jax.jvp(f, xs, ts))
+        return made
+
+    def over_devices(how: str) -> Callable[[Vector, Any], Vector]:
+        count = jax.device_count()
+        mesh = Mesh(np.array(jax.devices()), ("i",))
+        rows = PartitionSpec("i")  # type: ignore[no-untyped-call] # JAX leaves it untyped
+        psum: Any = jax.lax.psum
+
+        def make(f: Vector, t: Any) -> Vector:
+            def one(x: Any) -> Any:
+                return f(x[0])[None] + psum(f(x[0] * t), "i")
+
+            if how == "pmap":
+                mapped: Any = jax.pmap(lambda x: one(x[None])[0], axis_name="i")
+            else:
+                mapped = jax.shard_map(
+                    one, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=how == "checked"
+                )
+            return lambda x: mapped(jnp.stack([x + i * t for i in range(count)])).sum(0)
+
+        return make
 
     return {
         "grad": Transform(lambda f, t: jax.grad(total(f)), 1),
@@ -184,16 +233,25 @@ def of_jax() -> dict[str, Transform]:
         "checkpoint": Transform(lambda f, t: jax.checkpoint(f)),
         "scan": Transform(scanned),
         "cond": Transform(lambda f, t: lambda x: jax.lax.cond(x[0] > t[0], f, lambda x: f(x * t), x)),
+        "custom_vjp": Transform(own_vjp),
+        "custom_jvp": Transform(own_jvp),
+        "shard_map": Transform(over_devices("checked")),
+        "unchecked shard_map": Transform(over_devices("unchecked")),
+        "pmap": Transform(over_devices("pmap"), last=True),
         "threads": Transform(in_threads, last=True),
     }
 
 
 FORWARD = frozenset(("jvp", "jacfwd", "hessian"))
 """Transforms in forward mode, of which torch has one level for all threads: its users take turns."""
+MAPPED = ("shard_map", "unchecked shard_map", "pmap")
 REFUSED = {
     ("torch", "threads"): FORWARD,
     # Saved tensors have hooks in a checkpoint, and torch.func differentiates backwards only without them.
     ("torch", "checkpoint"): frozenset(("grad", "vjp", "jacrev", "hessian")),
+    # A `custom_vjp` has no forward mode, and devices are divided once.
+    **{("jax", way): frozenset(("custom_vjp",)) for way in ("jvp", "jacfwd", "linearize")},
+    **{("jax", way): frozenset(("shard_map", "unchecked shard_map")) for way in MAPPED},
 }
 """For a library and one of its transforms, those that it does not allow inside."""
 
@@ -259,20 +317,44 @@ def check(case: Case) -> None:
 
 
 def check_compiled(case: Case) -> None:
-    """Assert that torch compiles a program, for any sizes, to one with the same value and gradient."""
+    """Assert that torch compiles and exports a program, for any sizes, with the same value and gradient."""
     import torch
+
+    class Module(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return program(x)
 
     torch._dynamo.reset()
     with contextmanager(wide)():
-        compiled = torch.compile(
-            _program(case, pure=False), backend="aot_eager", fullgraph=True, dynamic=True
-        )
+        program, pure = _program(case, pure=False), _program(case, pure=True)
+        x = torch.from_numpy(np.array(case.x))
+        compiled = torch.compile(program, backend="aot_eager", fullgraph=True, dynamic=True)
+        sizes = {"x": {0: torch.export.Dim("n")}}
+        exported = torch.export.export(Module(), (x,), dynamic_shapes=sizes).module()
         for size in (LENGTH, 5):
             x = torch.from_numpy(np.resize(case.x, size)).requires_grad_()
-            made, right = compiled(x), _program(case, pure=True)(x)
-            same(made, right, 1e-8)
-            found, expected = (torch.autograd.grad((y * y).sum(), x)[0] for y in (made, right))
-            same(found, expected, 1e-8)
+            right = pure(x)
+            (expected,) = torch.autograd.grad((right * right).sum(), x)
+            for made in (compiled(x), exported(x)):
+                same(made, right, 1e-8)
+                same(torch.autograd.grad((made * made).sum(), x)[0], expected, 1e-8)
+
+
+def check_gradients(case: Case) -> None:
+    """Assert that derivatives of the first and the second order are those of finite differences."""
+    with contextmanager(wide)():
+        program = _program(case, pure=False)
+        if case.caller == "torch":
+            import torch
+
+            x = torch.from_numpy(np.array(case.x)).requires_grad_()
+            assert torch.autograd.gradcheck(program, (x,), check_forward_ad=True, check_batched_grad=True)
+            assert torch.autograd.gradgradcheck(program, (x,))
+        else:
+            from jax.test_util import check_grads
+
+            x = get("jax").from_numpy(np.array(case.x))
+            check_grads(program, (x,), order=2, rtol=1e-4)  # type: ignore[no-untyped-call] # theirs
 
 
 def _program(case: Case, *, pure: bool) -> Vector:
