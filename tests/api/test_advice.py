@@ -443,10 +443,12 @@ PROSE = {
         "to_backend\\(x, {}, device='cpu'\\)",
         ".*process_allgather.*",
         "device='gpu'",
+        "{}.jit\\(f\\)\\(x\\)",
     ],
     "of a verb that no public call comes to": ["backend='torch'", "jax.grad\\(function\\)", "x.copy\\(\\)"],
     "the tests of that library run it": [
         "forward_ad.unpack_dual.*",
+        "torch.set_default_dtype\\({}\\), or jax.clear_caches\\(\\)",
         "x.unbind.*",
         "x.view\\(type=cupy.ndarray\\)",
         "x.compute_chunk_sizes.*",

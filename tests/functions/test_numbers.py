@@ -389,6 +389,21 @@ def test_aligned__object_that_holds_arrays(name: str, hiding: str) -> None:
         run()
 
 
+@pytest.mark.parametrize("hiding", ["a partial", "a closure", "an object", "a bound method"])
+def test_aligned__object_of_an_untracked_call(hiding: str) -> None:
+    """Where nothing is tracked, an object is returned as it is: its arrays are those of the function."""
+    made: list[Any] = []
+
+    def hide(x: Any) -> Any:
+        made.append(HIDING[hiding](x))
+        return made[-1]
+
+    f = aligned(backend="torch")(hide)
+    for x in (np.ones(()), jnp.ones(())):
+        for _ in range(2):
+            assert f(x) is made[-1]
+
+
 def test_aligned__object_without_arrays() -> None:
     """A function, a class or an object without arrays is a constant of the result."""
     box = _Box("text")

@@ -835,6 +835,27 @@ def test_aligned__describes_results_in_the_default_dtype_of_the_call() -> None:
             torch.set_default_dtype(before)
 
 
+def test_aligned__names_the_default_dtype_that_a_program_was_compiled_with() -> None:
+    """The error of a program that runs with another default dtype says so, and how to go on."""
+    run, x = jax.jit(in_torch(lambda x: (x, torch.zeros(2)))), array()
+    before = torch.get_default_dtype()
+    try:
+        with jax.enable_x64(True):
+            assert run(x)[1].dtype == "float32"
+            torch.set_default_dtype(torch.float64)
+            with pytest.raises(
+                Exception, match=r"dtype torch.float32.*float64.*; try torch.set_default_dtype"
+            ):
+                run(x)
+            torch.set_default_dtype(torch.float32)  # as the hint says, or as its other half does
+            assert run(x)[1].dtype == "float32"
+            torch.set_default_dtype(torch.float64)
+            jax.clear_caches()
+            assert run(x)[1].dtype == "float64"
+    finally:
+        torch.set_default_dtype(before)
+
+
 def test_aligned__has_tangents_in_several_threads() -> None:
     f, x, wrong = in_torch(lambda x: x * torch.sin(x)), array(), []
 

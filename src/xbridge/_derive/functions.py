@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from xbridge._core.dtypes import is_inexact
 from xbridge._core.locks import lock
 from xbridge._derive.treedef import ARRAY, reorder_leaves
-from xbridge.errors import GradientError, OptionError
+from xbridge.errors import DeviceError, GradientError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
         vjp: UserDerivative | None
         jvp: UserDerivative | None
         signature: Signature | None
+        gathers: bool
+        """True if a device is named, on which arrays that are on several devices are gathered."""
         result: Callable[..., Any] | None
 
         @property
@@ -363,6 +365,12 @@ def refuse_user_derivative(call: Call) -> None:
                 f"it is a function of {call.library}, which has derivatives of its own",
                 f"the same without {how}=, or backend='numpy'",
             )
+
+
+def sharded_call_error(name: str, caller: str) -> DeviceError:
+    """Return the error for an array on several devices in a call that is not compiled."""
+    reason = "an array is on several devices, and is gathered only in compiled code"
+    return DeviceError.build(f"call {name}", reason, f"{caller}.jit(f)(x)")
 
 
 def no_derivative_error(what: str, reason: str, hint: str) -> GradientError:

@@ -142,7 +142,7 @@ class Call:
         self.vjp, self.jvp, self.signature, self.result = function.given
         self.form, self.numbers, self.modes = form, numbers, modes
         self._rule: DerivableFunction | None = None
-        self._device = device
+        self._device, self.gathers = device, device is not None
         self._options = CallOptions(device=device, copy=function.options.copy)
         self._is_direct = self._options.are_plain()
         self._writes = self._options.copy is None and could_write(get(self.library))

@@ -19,7 +19,7 @@ from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.entry_points import marked
 from xbridge._core.tracebacks import shorten
-from xbridge._derive.functions import latest, mask_inexact
+from xbridge._derive.functions import latest, mask_inexact, sharded_call_error
 from xbridge._derive.treedef import ARRAY, argument_paths, argument_treedefs, has_arrays, unflatten
 from xbridge._engine import verbs
 from xbridge._engine.repeat import convert_each, find_converter, repeat_align
@@ -311,7 +311,7 @@ def _has_values(x: Array) -> bool:
 
 def _run_directly(function: Function, read: CallInputs) -> Any:
     """Convert the arguments, run the function, and convert the arrays of its result back."""
-    version, args, kwargs, form, arrays, numbers, sources, at, _, library = read
+    version, args, kwargs, form, arrays, numbers, sources, at, caller, library = read
     name = function.name
     if library.check_call is not None:
         library.check_call(name)
@@ -319,8 +319,11 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
     choice = TargetChoice(library.name if function.like is None else function.backend, function.like)
     xs = tuple([source.array for source in inputs])
     isolated = _is_isolated(function, library, map(type, xs))
-    restore = Restore(tuple(map(verbs.array_location, sources)), at)
-    restore.array_location()  # which raises before an array is copied in vain
+    homes = tuple(map(verbs.array_location, sources))
+    home = homes[at]
+    if home and home[1] == SHARDED:  # before an array is copied in vain
+        raise sharded_call_error(name, caller.name)
+    restore = Restore(homes, at)
     try:
         made = None if isolated else repeat_align(xs, choice, function.options)
         made = made or verbs.align_sources(

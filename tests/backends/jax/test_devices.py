@@ -307,13 +307,30 @@ def test_aligned__cannot_restore_to_several_devices() -> None:
     calls = []
     double = xbridge.aligned(backend="numpy", device="cpu")(lambda x: calls.append(x) or 2 * x)
     said = refusal(lambda: double(split))
-    assert said.startswith("cannot restore a result to argument 0: it is on several devices; try")
+    assert said.startswith("cannot call") and said.endswith("only in compiled code; try jax.jit(f)(x)")
     assert calls == []  # it is not said when the work is done
     with xbridge.record() as log:
         refusal(lambda: double(split))
     assert not log.rows  # no array was converted in vain
     (x, y), restore = xbridge.align_back(split, a, backend="numpy", device="cpu")
     assert restore(x + y, to=1).tolist() == (2 * a).tolist()
+    print("done")
+    """)
+
+
+def test_aligned__gathers_a_sharded_array_in_compiled_code() -> None:
+    """A call that is refused for an array on several devices works under `jax.jit`, as its error says."""
+    run("""
+    def total(x):
+        return double(x).sum()
+
+    for name in ("numpy", "torch"):
+        double = xbridge.aligned(
+            backend=name, **{"signature": "()->()", "vjp": lambda g, y, x: 2 * g} if name == "numpy" else {}
+        )(lambda x: 2 * x)
+        for f in (double, jax.grad(total), jax.vmap(double)):
+            assert refusal(lambda: f(split)).endswith("only in compiled code; try jax.jit(f)(x)")
+            assert jax.jit(f)(split).tolist() == f(a).tolist()
     print("done")
     """)
 

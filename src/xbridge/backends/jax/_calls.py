@@ -23,7 +23,14 @@ from jax.interpreters.partial_eval import dce_rules, partial_eval_jaxpr_custom_r
 from jax.sharding import PartitionSpec
 
 from xbridge._core.devices import SHARDED
-from xbridge._derive.functions import NoRecordError, Spec, latest, mask_inexact, select
+from xbridge._derive.functions import (
+    NoRecordError,
+    Spec,
+    latest,
+    mask_inexact,
+    select,
+    sharded_call_error,
+)
 from xbridge._derive.records import NO_RECORD
 from xbridge.backends.jax._devices import device_of_sharding
 from xbridge.backends.jax._functions import conj
@@ -105,6 +112,8 @@ def _run(rule: DerivableFunction, xs: Arrays, *, runs: Run | None = None) -> Arr
     arrays = [x for x in given if isinstance(x, jax.Array)]
     places = [device_of_sharding(x.sharding) for x in [x for x in arrays if x.committed] or arrays]
     device = places[0] if places and SHARDED not in places else None
+    if SHARDED in places and not rule.call.gathers:
+        raise sharded_call_error(rule.call.name, "jax")
     return rule.call.evaluate(runs or rule, given, "jax", device)
 
 

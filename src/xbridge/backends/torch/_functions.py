@@ -288,6 +288,17 @@ class TorchRule(TracedFunction):
         )
         return made
 
+    def check(self, found: tuple[Spec, ...], declared: tuple[Spec, ...]) -> None:
+        """Raise if a result is not as declared, in other words if the default dtype has changed since."""
+        before, now = self.call.modes[0], torch.get_default_dtype()
+        if found != declared and before != now:
+            raise OptionError.build(
+                f"use the result of {self.name}",
+                f"it was compiled with the default dtype {before}, and {now} is the default now",
+                f"torch.set_default_dtype({before}), or jax.clear_caches()",
+            )
+        super().check(found, declared)
+
     def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         made = self._link_derived(super().vjp(ins, outs, form), sum(outs))
         made._gradients = (False,) * (sum(outs) + 1) + ins
