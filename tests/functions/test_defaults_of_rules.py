@@ -173,7 +173,7 @@ def test_shared_flags__mode_of_the_caller_stays() -> None:
     from xbridge.backends.torch._purity import shared_flags
 
     with _python_dispatch.TorchDispatchMode():  # type: ignore[no-untyped-call] # theirs
-        with shared_flags():
+        with shared_flags:
             pass
         assert _python_dispatch._is_in_torch_dispatch_mode
     assert not _python_dispatch._is_in_torch_dispatch_mode

@@ -26,7 +26,7 @@ jax = pytest.importorskip("jax")
 from torch.utils import _python_dispatch  # noqa: E402 -- where torch is installed
 
 from xbridge.backends.torch import _purity  # noqa: E402 -- likewise
-from xbridge.backends.torch._purity import Watch, shared_flags  # noqa: E402 -- likewise
+from xbridge.backends.torch._purity import Purity, Watch, shared_flags  # noqa: E402 -- likewise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -384,6 +384,22 @@ def test_aligned__keeps_what_a_function_caches() -> None:
 
     for n in (3, 2):
         same(jax.grad(lambda x: f(x).sum())(array(np.ones(n))), np.arange(n) + 1.0)
+
+
+def test_purity__forgets_what_no_longer_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the tensors that runs made, those that live on stay known, however many runs there are."""
+    monkeypatch.setattr(_purity, "_MIN_MADE", 4)
+    purity = Purity("f")
+    kept: list[Any] = []
+
+    def fn(x: Any) -> list[Any]:
+        kept.append(x * 2)
+        return [x.sin(), x.cos(), x.tan()]
+
+    for _ in range(20):
+        purity.run(fn, [torch.ones(2)], again=False, whole=True)
+        assert len(purity._made) <= 2 * len(kept) + 2 * 4 + 8
+    assert {id(x) for x in kept} <= {id(x()) for x in purity._made.values()}
 
 
 @pytest.mark.parametrize("moved", ["the argument", "another array"])
@@ -1000,7 +1016,7 @@ def test_shared_flags__overlapping_threads_leave_no_mode() -> None:
     inside, done = threading.Barrier(count), threading.Event()
 
     def overlap(first: bool) -> None:
-        with shared_flags(), Watch("f", [], real=True):
+        with shared_flags, Watch("f", [], real=True):
             inside.wait()
             if not first:
                 assert done.wait(PATIENCE)

@@ -78,9 +78,9 @@ def of_torch(fn: Callable[..., Any] = identity, **options: Any) -> Callable[...,
 
 def in_callback(fn: Callable[..., Any]) -> object:
     """Call a function as if compiled code of JAX waited for it."""
-    from xbridge.backends.jax._inside import mark_inside
+    from xbridge.backends.jax._inside import inside
 
-    with mark_inside():
+    with inside:
         return fn(A)
 
 

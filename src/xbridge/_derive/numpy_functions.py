@@ -58,7 +58,7 @@ class OpaqueRule(DerivableFunction):
     batches = False
 
     def __call__(self, *xs: Array) -> list[Array]:
-        args, kwargs = self.call.unflatten(self.call.form, xs)
+        args, kwargs = self.call.bind(xs)
         return self.call.read_result(self.call.fn(*args, **kwargs), xs)
 
     def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
@@ -186,7 +186,7 @@ def describe_declared(call: Call, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, 
     """Return what `result` declares, for arrays with a shape, a dtype and no memory of their own."""
     assert call.result is not None  # noqa: S101 -- the caller checks it
     stand_ins = [np.broadcast_to(np.zeros((), native_dtype(spec.dtype)), spec.shape) for spec in specs]
-    args, kwargs = call.unflatten(call.form, stand_ins)
+    args, kwargs = call.bind(stand_ins)
     form, ys = call.flatten(call.result(*args, **kwargs), stand_ins)
     return tuple(Spec(tuple(y.shape), y.dtype.name) for y in map(np.asarray, ys)), form
 

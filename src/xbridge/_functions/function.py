@@ -21,7 +21,7 @@ from xbridge._core.literals import NUMBERS
 from xbridge._derive.functions import get_or_make, latest
 from xbridge._derive.numpy_functions import make_opaque_rule
 from xbridge._derive.programs import Program
-from xbridge._derive.treedef import number_slots, unflatten
+from xbridge._derive.treedef import ARRAY, children_of, number_slots, unflatten
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
 from xbridge._engine.stack import promote_dtypes
@@ -31,7 +31,7 @@ from xbridge._functions.results import refuse_async_result, refuse_hidden_arrays
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import chosen, destination
 from xbridge._registry.call_cache import decline, direct, lookup_direct
-from xbridge._registry.registry import backend_for, get
+from xbridge._registry.registry import are_arrays, backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, OptionError, XBridgeError
 
@@ -141,8 +141,12 @@ class Call:
         self.declared: TreeDef = None
         self.vjp, self.jvp, self.signature, self.result = function.given
         self.form, self.numbers, self.modes = form, numbers, modes
+        _, args, kwargs = form
+        self._is_flat = not children_of(kwargs) and {*children_of(args)} <= {ARRAY}
+        """True if all arguments are arrays and positional."""
         self._rule: DerivableFunction | None = None
         self._device, self.gathers = device, device is not None
+        self._host_types = get(HOST).fast_types
         self._options = CallOptions(device=device, copy=function.options.copy)
         self._is_direct = self._options.are_plain()
         self._writes = self._options.copy is None and could_write(get(self.library))
@@ -167,6 +171,8 @@ class Call:
 
     def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]:
         """Return the form and the arrays of a result. Numbers in it become arrays; `xs` are the inputs."""
+        if are_arrays(type(tree)):
+            return ARRAY, [tree]
         arrays: list[Array] = []
         refuse_async_result(tree, self.name)
         form = flatten(tree, arrays, None)
@@ -205,6 +211,13 @@ class Call:
     def state(self) -> object:
         """Return the state on which the dtypes of results depend, such as JAX's x64 mode."""
         return tuple([state() for name in (self.library, self.caller) if (state := get(name).plan_state)])
+
+    def bind(self, xs: Sequence[Array]) -> tuple[Sequence[Array], dict[str, Any]]:
+        """Return the arguments of the function, positional and by keyword, with these arrays."""
+        if self._is_flat:
+            return xs, {}
+        bound: tuple[Sequence[Array], dict[str, Any]] = self.unflatten(self.form, xs)
+        return bound
 
     def unflatten(self, form: TreeDef, leaves: Iterable[Any]) -> Any:
         """Return the tree of a form, with the given leaves and the numbers of this call."""
@@ -252,7 +265,7 @@ class Call:
 
     def _convert_input(self, x: Array) -> Array:
         """Convert an argument to the library of the function."""
-        is_readonly = backend_for(type(x)) is get(HOST) and not x.flags.writeable
+        is_readonly = type(x) in self._host_types and not x.flags.writeable
         if self._writes and not is_readonly and could_write(get(self.library), (type(x),)):
             return convert_argument(x, self.library, self._options, isolated=True)
         if self._is_direct:

@@ -34,7 +34,7 @@ def rule_of(call: Call) -> DerivableFunction:
     refuse_user_derivative(call)
 
     def flat(*xs: jax.Array) -> _Result:
-        args, kwargs = call.unflatten(call.form, xs)
+        args, kwargs = call.bind(xs)
         ys = call.read_result(call.fn(*args, **kwargs), xs)
         return _Result(latest.form, tuple(map(jnp.asarray, ys)))
 

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
 import jax
 
+from xbridge._core.locks import Nesting
 from xbridge.errors import OptionError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-class _Waits(threading.local):
-    depth = 0
-
-
-_waits = _Waits()
-
-
-@contextmanager
-def mark_inside() -> Iterator[None]:
-    """Mark this thread as one that compiled code is waiting for."""
-    _waits.depth += 1
-    try:
-        yield
-    finally:
-        _waits.depth -= 1
+inside = Nesting()
+"""The blocks in which compiled code is waiting for this thread."""
 
 
 def refuse_inside(name: str) -> None:
     """Raise if compiled JAX code is waiting for this thread, because a function of JAX might never return."""
-    if _waits.depth and jax.config.read("jax_cpu_enable_async_dispatch"):  # type: ignore[no-untyped-call] # JAX leaves it untyped
+    if inside.depth and jax.config.read("jax_cpu_enable_async_dispatch"):  # type: ignore[no-untyped-call] # JAX leaves it untyped
         raise OptionError.build(
             f"run {name}, a function of JAX",
             "compiled code of JAX waits for the function that calls it, and JAX may wait for itself then",

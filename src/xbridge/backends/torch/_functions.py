@@ -6,7 +6,7 @@ graph of a run is recorded where possible, so that a vjp needs no second run.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,7 +45,7 @@ from xbridge.backends.torch._purity import (
     Purity,
     Watch,
     changed_error,
-    mark_inside,
+    inside,
     random_error,
     shared_flags,
 )
@@ -74,13 +74,13 @@ def rule_of(call: Call) -> DerivableFunction:
     autocast = dict(call.modes[1])
 
     def flat(*xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        args, kwargs = call.unflatten(call.form, xs)
+        args, kwargs = call.bind(xs)
         casts = autocast or torch._C._is_any_autocast_enabled()
-        with enter_autocast(autocast) if casts else nullcontext(), mark_inside():
+        with enter_autocast(autocast) if casts else _NOTHING, inside:
             result = call.fn(*args, **kwargs)
         ys = rule.keep_order(call.read_result(result, xs))
         # `as_tensor` moves a tensor to the default device, if one is set.
-        return tuple(y if isinstance(y, torch.Tensor) else torch.as_tensor(y) for y in ys)
+        return tuple([y if isinstance(y, torch.Tensor) else torch.as_tensor(y) for y in ys])
 
     rule = TorchRule(call, call.name, flat)
     return rule
@@ -108,6 +108,15 @@ def _has_values(x: torch.Tensor) -> bool:
     while _functorch.is_functorch_wrapped_tensor(x):
         x = _functorch.get_unwrapped(x)
     return not isinstance(x, FakeTensor) and bool(x.any())
+
+
+_NOTHING = nullcontext()
+
+
+def _with_gradients() -> AbstractContextManager[object]:
+    """Leave inference mode, and enable gradients, so that a function may differentiate inside of it."""
+    recording = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    return _NOTHING if recording else torch.inference_mode(mode=False)
 
 
 _T = torch.Tensor
@@ -189,6 +198,8 @@ class TorchRule(TracedFunction):
         A run may list the keys of a dict in another order than the one before, or than it is declared.
         """
         form = latest.form
+        if form == ARRAY:
+            return ys
         first = get_or_make(self._orders, outline(form), lambda: form)
         if form == first:
             return ys
@@ -196,8 +207,7 @@ class TorchRule(TracedFunction):
         return ordered
 
     def __call__(self, *xs: torch.Tensor) -> list[torch.Tensor]:
-        # Leaving inference mode enables gradients too, so that the function may differentiate inside of it.
-        with torch.inference_mode(mode=False):
+        with _with_gradients():
             own = [x.clone() if x.is_inference() else x for x in xs]
             graphs = [self._find_graph(own[i]) for i in self._versions]
             made = self._pull_back_recorded(graphs[0], own) if self._pulls and graphs[0] else None
@@ -223,16 +233,14 @@ class TorchRule(TracedFunction):
     def record(self, ins: tuple[bool, ...], xs: Tensors) -> Recorded:
         def fn(*given: torch.Tensor) -> Any:
             try:
-                with torch.enable_grad():
-                    return self.fn(*given)
+                return self.fn(*given)
             except (XBridgeError, *FOREIGN_ERRORS) as error:  # such as of `x.numpy()`, which leaves the graph
                 raise NoRecordError from error
 
-        with torch.inference_mode(mode=False):
+        with _with_gradients():
             own = [x.clone() if x.is_inference() else x for x in xs]
             leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(own, ins, strict=True)]
-            with torch.enable_grad():
-                given = self._copy_written(leaves)
+            given = self._copy_written(leaves)
             ys = self._purity.run(fn, given, again=False, whole=self._is_whole)
         graph = _Graph(ins, leaves, ys)
         return Recorded([y.detach() for y in ys], partial(self._keep, graph, self.version()))
@@ -262,7 +270,7 @@ class TorchRule(TracedFunction):
             made = Calls(a, {}).follow(run) if self._purity.plain_backward else None
             if made is None:
                 self._purity.plain_backward = False
-                with shared_flags(), Watch(self.call.name, a, real=True) as watch:
+                with shared_flags, Watch(self.call.name, a, real=True) as watch:
                     made = run()
                 if watch.draws or watch.writes:
                     return None
@@ -389,7 +397,7 @@ class TorchRule(TracedFunction):
             return tuple(self.keep_order(declared)), latest.form
         empty = partial(torch.empty, device=self.call.device)
         try:
-            with shared_flags(), FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(mode=False):
+            with shared_flags, FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(mode=False):
                 xs = [empty(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
                 with Watch(self.call.name, xs, real=False) as watch:
                     ys = self.fn(*xs)

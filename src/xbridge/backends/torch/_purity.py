@@ -10,10 +10,8 @@ function are followed by `Calls`, and repeated under a `Watch` only where these 
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import cache
 from operator import attrgetter
-from threading import local
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
@@ -25,11 +23,11 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import TensorWeakRef
 
-from xbridge._core.locks import lock
+from xbridge._core.locks import Nesting, lock
 from xbridge.errors import GradientError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self, TypeGuard
 
     Tensors = Sequence[torch.Tensor]
@@ -59,24 +57,14 @@ _MAX_DOUBTS = 3
 _MAX_HARMLESS = 4096
 """The most calls that are known to be harmless. Beyond that, all are forgotten."""
 
+_MIN_MADE = 256
+"""The number of tensors of earlier runs from which on those that are gone are looked for."""
+
 _lock = lock()
 
 
-class _Run(local):
-    inside = False
-
-
-_run = _Run()
-
-
-@contextmanager
-def mark_inside() -> Iterator[None]:
-    """Mark the part of a run in which the user's function itself runs, and not a derivative of it."""
-    outer, _run.inside = _run.inside, True
-    try:
-        yield
-    finally:
-        _run.inside = outer
+inside = Nesting()
+"""The blocks in which the user's function itself runs, and not a derivative of it."""
 
 
 class Purity:
@@ -87,6 +75,7 @@ class Purity:
         self._seen: Seen = {}
         self._made: dict[int, Callable[[], torch.Tensor | None]] = {}
         """Tensors that a run made and that outlive it, such as a cache, which the next run may read."""
+        self._most_made = _MIN_MADE
         self._version = 0
         self.known = False
         """True after a first run, which has shown what the function reads."""
@@ -137,13 +126,20 @@ class Purity:
             known = {id(x()) for x in refs}
             news = seen.keys() & watch.inside - known
             self._seen.update(seen)
-            made = {} if again else watch.made
-            self._made = {key: x for key, x in (self._made | made).items() if x() is not None}
+            if not again:
+                self._keep_made(watch.made)
         if again and news:
             raise changed_error(self._name)
         self.known = True
         self._overwrites |= watch.overwrites
         self._hides |= watch.hidden
+
+    def _keep_made(self, made: Mapping[int, Callable[[], torch.Tensor | None]]) -> None:
+        """Remember tensors that a run made. Those that are gone are forgotten when they may be the most."""
+        self._made.update(made)
+        if len(self._made) > self._most_made:
+            self._made = {key: x for key, x in self._made.items() if x() is not None}
+            self._most_made = 2 * len(self._made) + _MIN_MADE
 
     def run(self, fn: Callable[..., Tensors], xs: Tensors, *, again: bool, whole: bool) -> Tensors:
         """Run a function, and raise if it writes to other tensors or draws random numbers.
@@ -158,10 +154,10 @@ class Purity:
             ys = calls.follow(lambda: fn(*xs))
             if ys is not None and all(map(calls.knows, ys)):
                 with _lock:
-                    self._made = {key: x for key, x in (self._made | calls.own).items() if x() is not None}
+                    self._keep_made(calls.own)
                 self._doubts = 0
                 return ys
-        with shared_flags(), Watch(self._name, xs, real=True) as watch:
+        with shared_flags, Watch(self._name, xs, real=True) as watch:
             ys = fn(*xs)
         if watch.draws:
             self._refuse_random(fn, xs)
@@ -174,46 +170,47 @@ class Purity:
         draws = []
         for _ in range(2):
             given = [x.clone() for x in xs]  # the function may write to them, and return them
-            with shared_flags(), Watch(self._name, given, real=True) as watch:
+            with shared_flags, Watch(self._name, given, real=True) as watch:
                 fn(*given)
             draws.append(watch.draws)
         if draws[0] != draws[1]:
             raise random_error(self._name)
 
 
-class _Users:
-    """The number of threads that use dispatch modes now."""
-
-    count = 0
-
-
-@contextmanager
-def shared_flags() -> Iterator[None]:
-    """Guard the use of dispatch modes in several threads at the same time.
+class _SharedFlags:
+    """Guards the use of dispatch modes in several threads at the same time.
 
     A mode belongs to a thread, but torch has flags for the whole process that say if any mode is on, and each
     mode restores the flags that it found. So of overlapping threads, the last could leave a flag on for ever.
-    This context sets the flags by a count of its users.
+    This context sets the flags by a count of its users. While they are on, torch's compiler runs functions as
+    they are written, so that their calls are seen.
     """
-    with _lock:
-        _Users.count += 1
-        if _Users.count == 1:
-            _set_flags(on=True)
-    try:
-        yield
-    finally:
-        with _lock:
-            _Users.count -= 1
-            if _Users.count or not _python_dispatch._get_current_dispatch_mode_stack():
-                _set_flags(on=_Users.count > 0)
 
+    def __init__(self) -> None:
+        self._users = 0
+
+    def __enter__(self) -> None:
+        with _lock:
+            self._users += 1
+            if self._users == 1:
+                _set_flags(on=True)
+
+    def __exit__(self, *_: object) -> None:
+        with _lock:
+            self._users -= 1
+            if self._users or not _python_dispatch._get_current_dispatch_mode_stack():
+                _set_flags(on=self._users > 0)
+
+
+shared_flags = _SharedFlags()
 
 _flags = [name for name in vars(_python_dispatch) if name.startswith("_is_in_")]
 _note_flag = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", id)
 
 
 def _set_flags(*, on: bool) -> None:
-    vars(_python_dispatch).update(dict.fromkeys(_flags, on))
+    for name in _flags:
+        setattr(_python_dispatch, name, on)
     _note_flag(on)
 
 
@@ -283,14 +280,14 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.hidden |= _run.inside and not self._frames.depth
+        self.hidden |= inside.depth > 0 and not self._frames.depth
         if _draws(func, args, kwargs):
             self.draws.append(_generator_states(kwargs.get("generator")) if self._real else None)
         if func is torch.ops.aten.lift_fresh.default:  # of a tensor that was just made, such as from an array
             self.own(args)
         for x in filter(self._is_foreign, _leaves((args, tuple(kwargs.values())))):
             self._foreign.add(self._hold(x))
-            if _run.inside:
+            if inside.depth:
                 self.inside.add(id(x))
             if id(x) not in self._read or self._read[id(x)][0]() is not x:
                 self._read[id(x)] = TensorWeakRef(x), _version_mark(x)
@@ -374,7 +371,7 @@ class Calls(TorchFunctionMode):
         """Return what a function returns, or None if its run has to be watched."""
         before = self._states()
         try:
-            with shared_flags(), self:
+            with shared_flags, self:
                 made = run()
         except _DoubtError:
             return None
@@ -423,9 +420,13 @@ class Calls(TorchFunctionMode):
 
     def _read(self, xs: Iterable[Any], way: list[Any]) -> None:
         """Add arguments of a call to the way it is called, or raise if one is not known."""
+        known, own = self._known, self.own  # this runs in each call of torch's functions
         for x in xs:
             kind = type(x)
-            if kind in _PLAIN and self.knows(x):
+            if kind in _PLAIN:
+                key = id(x)
+                if known.get(key) is not x and ((made := own.get(key)) is None or made() is not x):
+                    raise self.doubt()
                 way.append(torch.Tensor)
             elif kind in _STATIC:
                 way.append(x)
