@@ -241,7 +241,8 @@ def test_to_backend__uses_no_pinned_buffer_during_graph_capture(
     monkeypatch.setattr(_pinned.PinnedBuffers, "lend", None)
     monkeypatch.setattr(_pinned.PinnedBuffers, "lend_at_once", None)
 
-    assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
+    for options in ({}, {"dtype": "float32"}, {"copy": True}):
+        assert xbridge.to_backend(np.ones(100), "torch", device=KIND, **options).sum().item() == 100
     batch = xbridge.tree.to_backend([np.ones(2)] * 3 + [np.ones(3)] * 20, "torch", device=KIND)
     assert sum(x.sum() for x in xbridge.tree.to_numpy(batch)) == 66
     assert len(engine.to_device_many([torch.ones(2)] * 3, xbridge.Device(DEVICE))) == 3
