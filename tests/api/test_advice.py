@@ -559,6 +559,8 @@ def test_hint__is_tried_or_listed_as_prose(path: Path) -> None:
 @pytest.mark.parametrize("call", [*WANTED, *EITHER])
 def test_hint__gives_the_expected_values_when_followed(call: str) -> None:
     """Following a hint gives the values that the caller wanted in the first place."""
+    if "requires_grad" in call:
+        pytest.importorskip("torch")  # to which the hint leads
     names = names_for(call)
     results = []
     for piece in advice.alternatives(hint_of(call)):

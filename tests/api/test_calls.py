@@ -432,6 +432,8 @@ ORDERS: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
 @pytest.mark.parametrize("call", ORDERS)
 def test_callerror__suggests_swapped_arguments(call: str) -> None:
     """A value passed to the wrong parameter is moved to the right one in the hint."""
+    if call.startswith("to_torch"):
+        pytest.importorskip("torch")
     error, hint = ORDERS[call]
     with pytest.raises(error) as caught:
         eval(call, dict(NAMES))
