@@ -179,6 +179,8 @@ def _parse(words: Sequence[str]) -> Namespace:
     known, unknown = options["" if i is None else words[i]], list[str]()
     try:
         asked, unknown = parser.parse_known_args(words)
+        if not unknown:
+            return asked
     except RefusedError as error:  # perhaps an argument is missing because its name is mistyped
         unknown = [word for word in words if _option(word) not in known and _meant(word, words, known)]
         if not unknown and error.reason.endswith(": --to"):
@@ -187,14 +189,13 @@ def _parse(words: Sequence[str]) -> Namespace:
             raise RefusedError.build(error.action, "the library is named by --to", hint) from None
         if not unknown:
             raise
-    for word in unknown:
-        called = " ".join([parser.prog, *words[i : i + 1]] if i is not None else [parser.prog])
-        meant = _meant(word, words, known) or " ".join(get_close_matches(_option(word), known, 1))
-        if not meant and word[0] != "-" and "--array" in known:
-            meant = f"--array {quote(word)}"
-        hint = f"{called} {meant or '--help'}"
-        raise RefusedError.build(f"run {called}", f"it has no argument {word!r}", hint)
-    return asked
+    word = unknown[0]
+    called = " ".join([parser.prog, *words[i : i + 1]] if i is not None else [parser.prog])
+    meant = _meant(word, words, known) or " ".join(get_close_matches(_option(word), known, 1))
+    if not meant and word[0] != "-" and "--array" in known:
+        meant = f"--array {quote(word)}"
+    hint = f"{called} {meant or '--help'}"
+    raise RefusedError.build(f"run {called}", f"it has no argument {word!r}", hint)
 
 
 def _option(word: str) -> str:

@@ -74,6 +74,6 @@ class Adapter(generic.Adapter):
         return x.astype(dtype) if isinstance(x, pd.DataFrame) else None
 
 
-def _spell_numbers(values: pd.Series[Any]) -> bool:
+def _spell_numbers(values: pd.Series) -> bool:
     """Return True if each value is a number, or text that pandas reads as one."""
     return bool(pd.Series(pd.to_numeric(values, errors="coerce")).notna().all())
