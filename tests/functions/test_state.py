@@ -23,6 +23,7 @@ from xbridge import GradientError
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402 -- where torch is installed
 from torch.utils import _python_dispatch  # noqa: E402 -- where torch is installed
 
 from xbridge.backends.torch import _purity  # noqa: E402 -- likewise
@@ -384,6 +385,16 @@ def test_aligned__keeps_what_a_function_caches() -> None:
 
     for n in (3, 2):
         same(jax.grad(lambda x: f(x).sum())(array(np.ones(n))), np.arange(n) + 1.0)
+
+
+def test_aligned__refuses_a_mode_without_values() -> None:
+    """A repeated call in torch's fake mode says, as the first one does, that there are no values."""
+    f, x = in_torch(lambda x: x * x), array()
+    run = jax.grad(lambda x: f(x).sum())
+    for _ in range(2):
+        with FakeTensorMode():
+            refused(xbridge.UnsupportedArrayError, lambda: run(x), "FakeTensor", "real tensor")
+        same(run(x), 2 * X)
 
 
 def test_purity__forgets_what_no_longer_exists(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,8 @@ class Purity:
         `whole`, `fn` is the function itself, so a run after the first may be followed by its calls.
         """
         follows = whole and self.known and not (self._overwrites or self._hides)
-        by_calls = follows and self._doubts < _MAX_DOUBTS
+        among_modes = _python_dispatch._get_current_dispatch_mode_stack()  # such as one without values
+        by_calls = follows and self._doubts < _MAX_DOUBTS and not among_modes
         if by_calls:
             calls = Calls(xs, self._seen)
             ys = calls.follow(lambda: fn(*xs))
