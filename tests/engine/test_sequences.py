@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from compilers import needs_whole_graphs
 
 import xbridge
 
@@ -142,21 +143,9 @@ def test_asarray__refuses_sparse_and_meta_tensors_in_lists() -> None:
             xbridge.asarray([lost, lost], backend="numpy")
 
 
-class Pair(NamedTuple):
-    """What the compiler of an older torch does not follow."""
-
-    left: int
-    right: int
-
-
+@needs_whole_graphs
 def test_asarray__compiles_to_a_stack() -> None:
     """`torch.compile` follows the stacking of a list in one graph."""
-    try:
-        torch.compile(lambda x: x * Pair(1, 2)._replace(left=3).left, fullgraph=True, backend="eager")(
-            torch.ones(2)
-        )
-    except torch._dynamo.exc.Unsupported:
-        pytest.skip("the compiler of this torch does not follow the method of a NamedTuple")
     whole = torch.compile(lambda x: xbridge.asarray([x, 2 * x]), backend="eager", fullgraph=True)
     assert whole(torch.ones(2)).tolist() == [[1, 1], [2, 2]]
 
