@@ -650,7 +650,7 @@ def test_result__long_wait_is_many_short_ones(monkeypatch: pytest.MonkeyPatch) -
     slow = Gate()
     under_way = xbridge.transfer(slow, "numpy")
     with monkeypatch.context() as patch:
-        patch.setattr(Future, "exception", interrupted)
+        patch.setattr(Future, "result", interrupted)
         with pytest.raises(KeyboardInterrupt):
             under_way.result()
     slow.opened.set()

@@ -113,9 +113,12 @@ class _Task(Future[T]):
     """
 
     def result(self, timeout: float | None = None) -> T:
-        while timeout is None and not self.done():
-            with suppress(TimeoutError):
-                self.exception(LONGEST_WAIT)
+        while timeout is None:
+            try:
+                return super().result(LONGEST_WAIT)
+            except TimeoutError:
+                if self.done():  # the task may have raised it, or have ended just now
+                    break
         return super().result(timeout)
 
 
