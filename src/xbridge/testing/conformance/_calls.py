@@ -59,6 +59,10 @@ class PlainCall:
             return ("tuple", *[ARRAY] * len(tree)), list(tree)
         return ARRAY, [tree]
 
+    def bind(self, xs: Sequence[Array]) -> tuple[Sequence[Array], dict[str, Any]]:
+        """Return the arguments of the function: the arrays themselves."""
+        return xs, {}
+
     def unflatten(self, form: TreeDef, leaves: Iterable[Any]) -> Any:
         """Return the tree of a form."""
         return unflatten(form, iter(leaves), iter(()))
