@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import stub_cupy
+from versions import is_older, skip_compiled
 
 from xbridge._registry import registry
 from xbridge.backends import INDEX
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+if is_older("torch", "2.13"):
+    import torch
+
+    torch.compile = torch.export.export = skip_compiled
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

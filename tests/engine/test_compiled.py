@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import fresh
 import numpy as np
 import pytest
-from compilers import needs_whole_graphs
 from toylib import Toy, make_backend
 
 import xbridge
@@ -105,7 +104,6 @@ def test_asarray__first_conversion_of_a_process_is_compiled() -> None:
     assert (status, lines) == (0, ["[0.0, 2.0, 4.0]"])
 
 
-@needs_whole_graphs
 @pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_entry_points__compiled_program_is_not_compiled_again(call: Call, own_registry: None) -> None:
@@ -139,7 +137,6 @@ MISTAKES: dict[str, Call] = {
 """What the error of a compiled program says -> the mistaken call in the program."""
 
 
-@needs_whole_graphs
 @pytest.mark.parametrize("words", MISTAKES)
 def test_entry_points__compiled_mistake_is_named(words: str) -> None:
     """The compiler reports what the call raised and not an internal line that it cannot trace."""
@@ -150,7 +147,6 @@ def test_entry_points__compiled_mistake_is_named(words: str) -> None:
     assert re.search(rf"raised exception \w+\(.*{re.escape(words)}", str(caught.value))
 
 
-@needs_whole_graphs
 def test_entry_points__compiled_code_catches_errors() -> None:
     """Compiled code can catch an error of xbridge and go on in one graph."""
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from compilers import needs_whole_graphs
 
 import xbridge
 
@@ -143,7 +142,6 @@ def test_asarray__refuses_sparse_and_meta_tensors_in_lists() -> None:
             xbridge.asarray([lost, lost], backend="numpy")
 
 
-@needs_whole_graphs
 def test_asarray__compiles_to_a_stack() -> None:
     """`torch.compile` follows the stacking of a list in one graph."""
     whole = torch.compile(lambda x: xbridge.asarray([x, 2 * x]), backend="eager", fullgraph=True)

@@ -12,6 +12,7 @@ from weakref import ref
 import numpy as np
 import pytest
 from crossed import X, curve, refused, same, slope, value, wide
+from versions import needs_newer_jax
 
 import xbridge
 from xbridge import DTypeError, GradientError
@@ -83,6 +84,7 @@ WAYS: dict[str, tuple[int, Callable[[Any], Any]]] = {
 }
 
 
+@needs_newer_jax
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_record__runs_the_function_once(counted: tuple[Counted, Any], way: str) -> None:
@@ -98,6 +100,7 @@ def test_record__runs_the_function_once(counted: tuple[Counted, Any], way: str) 
     assert fn.living == 0
 
 
+@needs_newer_jax
 @pytest.mark.slow
 @pytest.mark.parametrize(("transform", "again"), [(lambda f: f, 0), (jax.jit, 2)], ids=["eager", "jit"])
 def test_record__has_several_derivatives_of_one_value(
@@ -121,6 +124,7 @@ def test_record__has_a_second_derivative(counted: tuple[Counted, Any]) -> None:
         same(transform(jax.grad(lambda x: jax.grad(total(f))(x).sum()))(x), curve(X))
 
 
+@needs_newer_jax
 @pytest.mark.slow
 def test_record__keeps_nothing_for_a_derivative_that_no_one_asks_for(counted: tuple[Counted, Any]) -> None:
     """A compiled program without the derivative keeps no graph, and a pullback keeps one while it lives."""

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from crossed import X, host, refused, same, slope, value, wide
 from gate import PATIENCE
+from versions import needs_newer_jax
 
 import xbridge
 from xbridge import GradientError
@@ -72,6 +73,7 @@ CALM: dict[str, Callable[[], Any]] = {
 }
 
 
+@needs_newer_jax
 @pytest.mark.parametrize("make", CALM.values(), ids=list(CALM))
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_aligned__accepts_operations_that_draw_only_in_training(
@@ -294,6 +296,7 @@ def test_aligned__writes_to_its_own_tensors() -> None:
     same(x, X)
 
 
+@needs_newer_jax
 @pytest.mark.parametrize("change", ["update", "replace"])
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_aligned__refuses_a_pullback_of_other_weights(transform: Callable[[Any], Any], change: str) -> None:
@@ -358,6 +361,7 @@ def test_aligned__refuses_a_write_in_a_branch_that_runs_later() -> None:
     refused(GradientError, lambda: jax.vjp(f, array()), "not its own")
 
 
+@needs_newer_jax
 def test_aligned__refuses_a_pullback_of_weights_in_another_tensor() -> None:
     """A name that stands for another tensor than in the run of the value is noticed, if both live on."""
     weights = [torch.tensor(2.0).double()]
@@ -845,10 +849,11 @@ def test_aligned__leaves_no_cast_in_the_cache_of_autocast() -> None:
     linear, x = torch.nn.Linear(4, 4), array(np.ones(4, "float32"))
     with torch.autocast("cpu", torch.bfloat16):
         f = in_torch(lambda x: linear(x).float())
-        found = [jax.jit(f)(x), jax.vmap(f)(x[None])[0], jax.jvp(f, (x,), (x,))[0], f(x)]
+        found = [jax.jit(f)(x), jax.jvp(f, (x,), (x,))[0], f(x)]
+        same(jax.vmap(f)(x[None]), torch.vmap(lambda x: linear(x).float())(torch.ones(1, 4)))
         expected = linear(torch.ones(4)).float()
     for y in found:
-        np.testing.assert_allclose(y, host(expected), rtol=1e-2)
+        same(y, expected)
 
 
 def test_aligned__describes_results_in_the_default_dtype_of_the_call() -> None:
@@ -902,6 +907,7 @@ def test_aligned__has_tangents_in_several_threads() -> None:
     assert not wrong
 
 
+@needs_newer_jax
 @pytest.mark.parametrize("weighted", [False, True])
 def test_aligned__varies_over_the_axes_of_a_mesh(*, weighted: bool) -> None:
     """A result varies over the axes that any argument varies over, and so does its derivative."""
@@ -921,6 +927,7 @@ def test_aligned__varies_over_the_axes_of_a_mesh(*, weighted: bool) -> None:
     assert float(jax.jit(one)(array(2.0), array())) == pytest.approx(value(X).sum())
 
 
+@needs_newer_jax
 @pytest.mark.slow
 def test_aligned__has_the_gradients_of_a_mesh() -> None:
     """On four devices, what shard_map and pmap sum over devices is what the pure program of JAX sums.

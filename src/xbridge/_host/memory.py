@@ -75,7 +75,9 @@ def dtype_of_code(code: str) -> np.dtype[Any] | None:
 
 def ones(dtype: np.dtype[Any]) -> HostArray:
     """Return an array for trials of a cast or an import, whose values every dtype has."""
-    return np.ones(2, dtype)
+    made = np.empty(2, dtype)
+    made[:] = 1  # `numpy.ones` crashes for dtypes of ml_dtypes in NumPy 2.1
+    return made
 
 
 def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:

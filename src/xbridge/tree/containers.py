@@ -411,7 +411,7 @@ PLAIN: dict[type, Container] = {
     dict: Container(
         dict,
         _flatten_dict,
-        lambda form, parts: dict(zip(form, parts)),  # noqa: B905 -- torch's compiler fails at `strict` in 2.7
+        lambda form, parts: dict(zip(form, parts, strict=True)),
         lambda _, form: [f"[{key!r}]" for key in form],
         lambda x, form: is_same(x, form) and all(map(is_, x.values(), form.values())),
     ),

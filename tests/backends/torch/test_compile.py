@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import fresh
 import numpy as np
 import pytest
-from compilers import needs_whole_graphs
 
 import xbridge
 import xbridge.tree
@@ -54,7 +53,6 @@ WITHIN: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@needs_whole_graphs
 @pytest.mark.parametrize("name", WITHIN)
 def test_compile__torch_to_torch_is_one_graph(name: str) -> None:
     """A conversion within torch compiles without a graph break and agrees with eager."""
