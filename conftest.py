@@ -87,7 +87,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Limit the sweep over dtypes, which `swept_dtypes` reads, and collect garbage less often."""
     gc.set_threshold(20_000, 10, 20)  # with Python's own numbers, collections are a seventh of all time
-    if not config.getoption("exhaustive"):
+    if not config.getoption("exhaustive", default=False):  # pytest 8.2 may load this file after the options
         os.environ.setdefault("XBRIDGE_TEST_DTYPES", FOUR_DTYPES)
 
 
