@@ -73,8 +73,9 @@ def missing_attribute(x: object, name: str) -> AttributeError:
     cls = type(x)
     public = [word for word in dir(cls) if not word.startswith("_")]
     meant = "" if name.startswith("_") else _similar(public, name, _OF_OBJECTS)
-    call = "()" * callable(getattr(cls, meant or "__doc__"))
-    advice = f"; try x.{meant}{call}" if meant else ""
+    advice = f"; try x.{meant}" if meant else ""
+    if meant and callable(getattr(cls, meant)):  # a method, and not a property
+        advice += "()"
     return AttributeError(f"{cls.__name__!r} object has no attribute {name!r}{advice}", name=name, obj=x)
 
 

@@ -145,7 +145,7 @@ class Call:
         self._is_flat = not children_of(kwargs) and {*children_of(args)} <= {ARRAY}
         """True if all arguments are arrays and positional."""
         self._rule: DerivableFunction | None = None
-        self._device, self.gathers = device, device is not None
+        self._device = device
         self._host_types = get(HOST).fast_types
         self._options = CallOptions(device=device, copy=function.options.copy)
         self._is_direct = self._options.are_plain()
@@ -155,6 +155,11 @@ class Call:
     def device(self) -> Device:
         """Where the function computes with arrays of the host."""
         return destination(get(self.library), self._device, CPU)
+
+    @property
+    def gathers(self) -> bool:
+        """True if a device is named, on which arrays that are on several devices are gathered."""
+        return self._device is not None
 
     def rule(self) -> DerivableFunction:
         """Return the rule for this call. It is made once."""

@@ -244,7 +244,7 @@ class PinnedBuffers:
         """Drop the buffers that nobody uses, all of them even if the device fails, and free their memory."""
         with self._choosing:
             free = self._free_slots()
-            loans = [Loan(slot, self._ended.put) for slot in free]
+            loans = [Loan(slot, self._ended.put) for slot in free]  # nobody else gets these buffers
         try:
             with ExitStack() as stack:
                 stack.callback(getattr(torch._C, "_host_emptyCache", int))

@@ -389,7 +389,7 @@ class Calls(TorchFunctionMode):
         That is the random state, and the versions of known tensors and of their gradients, to which a
         backward pass adds.
         """
-        known, draws = self._known.values(), _generator_states(torch.default_generator)
+        known, draws = self._known.values(), _generator_states()
         grads = [x.grad for x in known if x.requires_grad and x.is_leaf]
         versions = [x._version for x in grads if x is not None]
         return [*draws, *map(_version_of, known), *map(id, grads), *versions]

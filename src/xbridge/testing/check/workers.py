@@ -10,6 +10,7 @@ searched for modules; and a limit of memory. That is no sandbox: it may read and
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -48,7 +49,7 @@ _START = 60.0
 _MEMORY = 0.25
 """The share of the machine's memory that a process may allocate."""
 
-_GUARD = Path(guard.__file__).read_text("utf-8")
+_GUARD = inspect.getsource(guard)
 """The program that each process runs first."""
 
 _BEGUN, _CHANGED = "begun", "changed"

@@ -39,7 +39,7 @@ class PlainCall:
         modes = get(library).modes
         self.modes = None if modes is None else modes()
         self.vjp, self.jvp = vjp and UserDerivative(vjp), jvp and UserDerivative(jvp)
-        self.signature, self.result, self.device = signature, None, None
+        self.signature, self.result, self.device, self.gathers = signature, None, None, False
 
     def rule(self) -> DerivableFunction:
         """Return the rule of the backend."""
