@@ -124,6 +124,9 @@ def hint_for_items(x: HostArray) -> str:
     """Return a hint for an array of text or of Python objects."""
     items = x.ravel()[:_MANY].tolist()
     if _spell_numbers(items):
+        if x.size == len(items) and all(isinstance(item, int) for item in items):
+            dtype = np.array(items).dtype  # a float could lose digits of a large integer
+            return f"x.astype({dtype.name!r})" if dtype.kind in "biu" else "x.astype(float)"
         return "x.astype(float)"
     if all(isinstance(item, (str, bytes)) for item in items):
         return f"{_LABELS} for labels, or x.tolist()"

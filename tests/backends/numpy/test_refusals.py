@@ -83,6 +83,24 @@ def test_to_backend__refuses_arrays_without_plain_numbers(name: str, options: di
         assert caught.value.hint == hint
 
 
+@pytest.mark.parametrize("items", [[2**53 + 1], [2**63], [True, False], [-1, True]], ids=repr)
+def test_to_backend__hint_for_whole_numbers_in_objects_keeps_them(items: list[int]) -> None:
+    """Python integers in an array of objects are cast to integers, as far as NumPy has a dtype for them."""
+    xbridge.register_backend("toylib", make_backend())
+    x = np.array(items, object)
+    with pytest.raises(D) as caught:
+        xbridge.to_backend(x, "toylib")
+    made = eval(caught.value.hint, {"x": x})
+    assert made.tolist() == items
+
+
+def test_to_backend__hint_for_objects_that_are_not_all_whole_is_a_float() -> None:
+    """A float among many integers is not cut: the hint for all of them is a cast to float."""
+    xbridge.register_backend("toylib", make_backend())
+    with pytest.raises(D, match=r"; try x\.astype\(float\)$"):
+        xbridge.to_backend(np.array([1] * 5000 + [1.5], object), "toylib")
+
+
 @pytest.mark.parametrize("name", LEAVING)
 def test_to_numpy__passes_any_numpy_array(name: str) -> None:
     """What cannot leave NumPy is accepted within NumPy, as it is or copied."""
