@@ -93,6 +93,7 @@ def test_memory__is_not_shared_with_the_host() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork a process")
+@pytest.mark.filterwarnings("ignore:.*fork")  # the child uses no thread of its parent
 def test_memory__is_not_mapped_at_its_addresses() -> None:
     """To read at an address of the device ends the process, as it would on a GPU."""
     address = torch.ones(3, device="emu").data_ptr()
