@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
@@ -14,19 +13,18 @@ import numpy as np
 import pytest
 from exporters import array_only
 from fresh import run
+from inside import count_lookups
 from names import stable_id
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._core.devices import CPU, SHARDED
-from xbridge._registry import registry
 from xbridge.errors import type_of
 from xbridge.tree.restore import Restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge.protocol import ArrayInfo, Backend
+    from xbridge.protocol import ArrayInfo
 
 A = np.arange(3.0, dtype="f4")
 
@@ -65,21 +63,14 @@ def test_align_back__inspects_each_array_once(
     verb: Callable[..., object], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`align` and `align_back` look up the backend of each array once and read its info once."""
-    owned, described = Counter[type](), Counter[int]()
-    original, info = registry.backend_for, make_backend().array_info
+    described, info = Counter[int](), make_backend().array_info
     verb(A)  # imports the modules of the engine
-
-    def backend_for(cls: type) -> Backend | None:
-        owned[cls] += 1
-        return original(cls)
 
     def array_info(x: Toy) -> ArrayInfo:
         described[id(x)] += 1
         return info(x)  # type: ignore[no-any-return] # the attribute of a module
 
-    for name, module in list(sys.modules.items()):
-        if name.startswith("xbridge.") and vars(module).get("backend_for") is original:
-            monkeypatch.setattr(module, "backend_for", backend_for)
+    owned = count_lookups(monkeypatch)
     xbridge.register_backend("toylib", make_backend(array_info=array_info), replace=True)
     like, *arrays = (type(f"Toy{i}", (Toy,), {})(A) for i in range(4))
     verb(*arrays, 2.5, like=like, **options)
@@ -196,7 +187,9 @@ def test_restore__returns_non_arrays_unchanged() -> None:
 
 def test_restore__refuses_sharded_targets() -> None:
     """A result cannot be restored to an argument that is spread over several devices."""
-    restore = Restore((("jax", SHARDED, "float32"), ("numpy", CPU, "float32")), 0)
+    restore = Restore(
+        (("jax", xbridge.Device("sharded"), "float32"), ("numpy", xbridge.Device("cpu"), "float32")), 0
+    )
     with pytest.raises(xbridge.DeviceError, match=r"to argument 0: it is on several devices; try align_back"):
         restore(A)
     assert restore(Toy(A), to=1).tolist() == A.tolist()

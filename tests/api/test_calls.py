@@ -17,7 +17,6 @@ from exporters import Exporter
 
 import xbridge
 from xbridge import tree
-from xbridge._core.entry_points import inner_entry_point
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -225,16 +224,6 @@ def test_verbs__show_their_own_signature(name: str) -> None:
     assert f"def {name}(" in inspect.getsource(fn)
     assert fn.__doc__
     assert fn.__qualname__ == name
-
-
-def test_inner_entry_point__requires_more_and_other() -> None:
-    """Entry points must declare the parameters that collect surplus arguments."""
-
-    def wrong(x: object) -> object:
-        return x
-
-    with pytest.raises(TypeError, match="wrong does not begin with more and other"):
-        inner_entry_point(wrong)
 
 
 def raises(_: object = None) -> None:

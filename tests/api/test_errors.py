@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
+from inside import DTYPES
 from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import errors
-from xbridge._core import dtypes
 from xbridge.backends import INDEX
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Metres(np.ndarray[Any, np.dtype[Any]]):
 
 A = np.arange(3.0)
 KNOWN = ", ".join(INDEX)
-DTYPES = ", ".join(dtypes.DTYPES)
+NAMES = ", ".join(DTYPES)
 CYCLE: list[object] = []
 CYCLE.append(CYCLE)
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from inside import DTYPES
 
 import xbridge
-from xbridge._core import dtypes
-from xbridge._engine.device_import import INDEXED
 from xbridge.backends import INDEX
 
 if TYPE_CHECKING:
@@ -35,10 +34,15 @@ CALLS = {"numpy": "message_calls", "torch": "message_calls_torch", "jax": "messa
 
 def placeholders() -> dict[str, str]:
     """Parts of messages that hang on what is installed, and what stands for them in the file."""
-    missing = [INDEX[name].install for name in INDEXED if not xbridge.is_available(name)]
+    importers = sorted(INDEX, key=lambda name: INDEX[name].imports_dlpack)
+    missing = [
+        INDEX[name].install
+        for name in importers
+        if INDEX[name].imports_dlpack and not xbridge.is_available(name)
+    ]
     found = {
         "<backends>": ", ".join(INDEX),
-        "<dtypes>": ", ".join(dtypes.DTYPES),
+        "<dtypes>": ", ".join(DTYPES),
         "<unhashable in a tuple>": unhashable(),
         "<or an importer>": f", or {missing[0]} where that device is" if missing else "",
     }

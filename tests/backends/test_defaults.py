@@ -10,15 +10,11 @@ import pytest
 from toylib import Toy, complete, gaps, make_backend
 
 import xbridge
-from xbridge._core.devices import SHARDED
-from xbridge._core.protocol import CONSTANTS, OPTIONAL, REQUIRED, VERBS, Backend, Unsupported
-from xbridge._engine import convert
-from xbridge._engine.source import resolve_source
-from xbridge._plan.steps import Options
+from xbridge._core.protocol import CONSTANTS, OPTIONAL, REQUIRED, VERBS
 from xbridge._registry.defaults import Completed
 from xbridge._registry.registry import get
 from xbridge.backends import INDEX
-from xbridge.protocol import Gap
+from xbridge.protocol import Backend, Gap, Unsupported
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -278,8 +274,7 @@ def test_plan__uses_dlpack_only_if_both_libraries_can() -> None:
         xbridge.register_backend("chips", chips(**given), roots=(ROOT,), replace=True)
         xbridge.register_backend("others", chips("others", **taken), roots=(), replace=True)
         x = Chip(np.arange(3.0), CHIP)
-        plan = convert.plan(resolve_source(x), get("others"), Options())
-        assert [step.op for step in plan.steps] == expected
+        assert [step.op for step in xbridge.explain(x, "others").steps] == expected
 
 
 def test_explain__cast_that_neither_library_has() -> None:
@@ -311,7 +306,7 @@ def test_explain__same_width_cast_follows_the_move() -> None:
 def test_to_backend__gathers_only_on_a_named_device() -> None:
     """An array on several devices is gathered only if a device is named."""
     xbridge.register_backend("chips", chips(), roots=(ROOT,))
-    x = Chip(np.arange(3.0), SHARDED)
+    x = Chip(np.arange(3.0), xbridge.Device("sharded"))
     error = xbridge.explain(x, "numpy").error
     assert isinstance(error, xbridge.DeviceError)
     assert error.action == "convert a chips float64 array of shape (3,) on sharded to numpy"

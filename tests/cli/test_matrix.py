@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from inside import DTYPES
 from shell import refused, shell
 
 import xbridge
 from xbridge._cli import matrix
-from xbridge._core.dtypes import DTYPES
 from xbridge.testing.samples import lookup
 
 if TYPE_CHECKING:

@@ -11,11 +11,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from inside import DTYPES, category, exact_integers, get_backend, is_inexact, native_dtype
 
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, category, exact_integers, is_inexact
-from xbridge._host.memory import native_dtype
-from xbridge._registry.registry import get
+from xbridge import Device
 from xbridge.backends import HOST
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError, OptionError, ValueLossError
 from xbridge.testing.conformance._cases import plain_array
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
     from xbridge.errors import XBridgeError
     from xbridge.protocol import Array, HostArray, MemoryLayout
     from xbridge.testing.samples.model import Sample
+
+CPU = Device("cpu")
 
 
 class Library(NamedTuple):
@@ -77,7 +77,7 @@ class Asked(NamedTuple):
     @property
     def start(self) -> str:
         """Where it is."""
-        return str(get(self.source).array_info(self.sample.array).device)
+        return str(get_backend(self.source).array_info(self.sample.array).device)
 
     @property
     def device(self) -> str:
@@ -98,7 +98,7 @@ class Asked(NamedTuple):
 
 def library(name: str) -> Library:
     """What a library is."""
-    backend = get(name)
+    backend = get_backend(name)
     return LIBRARIES.get(name) or Library(
         backend.host_only, backend.readonly, backend.assumes_immutable, backend.autograd
     )
@@ -118,7 +118,7 @@ def has(name: str, dtype: str, device: str = "cpu") -> bool:
         return dtype in _strictly().dtypes(device=_place(device))
     if name in LIBRARIES:
         return hasattr(np, dtype) or find_spec("ml_dtypes") is not None
-    return get(name).unsupported_dtype(dtype, CPU) is None
+    return get_backend(name).unsupported_dtype(dtype, CPU) is None
 
 
 def _is_narrowed(name: str, dtype: str, device: str) -> bool:
@@ -131,7 +131,7 @@ def _is_narrowed(name: str, dtype: str, device: str) -> bool:
         kinds = {"int": "integral", "float": "real floating", "complex": "complex floating"}
         default = _strictly().default_dtypes(device=_place(device))[kinds[category(dtype)]]
         return str(default).rpartition(".")[2] in WIDE.values()
-    return name not in LIBRARIES and get(name).default_dtype(category(dtype), CPU) in WIDE.values()
+    return name not in LIBRARIES and get_backend(name).default_dtype(category(dtype), CPU) in WIDE.values()
 
 
 def _strictly() -> Any:
@@ -143,7 +143,7 @@ def _strictly() -> Any:
 def _place(device: str) -> Any:
     import array_api_strict
 
-    names = get("array_api_strict").devices()[1:]
+    names = get_backend("array_api_strict").devices()[1:]
     return array_api_strict.Device(device if device in names else "CPU_DEVICE")
 
 
@@ -180,7 +180,7 @@ def refusals(asked: Asked) -> dict[type[XBridgeError], tuple[str, ...]]:
     options, tracked = asked.options, asked.sample.tracked
     if options.get("grad") == "keep" and options.get("requires_grad") is False:
         due[OptionError] = ("one of them",)
-    if asked.device not in get(asked.target).devices():
+    if asked.device not in get_backend(asked.target).devices():
         due[DeviceError] = (
             ("device='cpu'",) if asked.leaves else ("device='cpu'", f"in {asked.target} itself")
         )
@@ -212,7 +212,7 @@ def _lacking(asked: Asked) -> tuple[str, ...]:
 
 def _is_cast(asked: Asked) -> bool:
     """Whether the items change: to another dtype, or to the order of bytes of the one that was asked for."""
-    native = get(asked.source).array_info(asked.sample.array).native_byteorder
+    native = get_backend(asked.source).array_info(asked.sample.array).native_byteorder
     return asked.dtype != asked.given or not (native or asked.options.get("dtype") is None)
 
 
@@ -264,7 +264,7 @@ def cast(asked: Asked) -> HostArray | None:
     if not np.can_cast(values.dtype, native_dtype(asked.dtype), "unsafe"):
         return None
     if name not in LIBRARIES:
-        return read(name, get(name).astype(plain_array(name, values), asked.dtype))
+        return read(name, get_backend(name).astype(plain_array(name, values), asked.dtype))
     with np.errstate(all="ignore"):
         return values.astype(native_dtype(asked.dtype))
 
@@ -288,7 +288,7 @@ def left_open(asked: Asked) -> HostArray:
 def shares(asked: Asked, copy: bool | None) -> bool:
     """Whether the result lies in the memory of the source."""
     sample, source, target = asked.sample, library(asked.source), library(asked.target)
-    info = get(asked.source).array_info(sample.array)
+    info = get_backend(asked.source).array_info(sample.array)
     if copy or asked.dtype != asked.given or asked.device != asked.start:
         return False
     if asked.options.get("dtype") is not None and not info.native_byteorder:
@@ -302,7 +302,10 @@ def shares(asked: Asked, copy: bool | None) -> bool:
 
 def expresses(asked: Asked) -> bool:
     """Whether the target can look at memory that lies like this; others than the usual are asked."""
-    info, layout = get(asked.source).array_info(asked.sample.array), place(asked.source, asked.sample.array)
+    info, layout = (
+        get_backend(asked.source).array_info(asked.sample.array),
+        place(asked.source, asked.sample.array),
+    )
     if asked.target in ("numpy", "dask"):
         return True
     if asked.target in ("array_api_strict", "numpy_readonly"):
@@ -310,8 +313,8 @@ def expresses(asked: Asked) -> bool:
     if asked.target == "torch":
         in_items = all(stride >= 0 and stride % layout.itemsize == 0 for stride in layout.strides)
         return info.native_byteorder and in_items and is_aligned(layout, asked.sample.values.dtype.alignment)
-    reads_in = "sharing" in get(asked.target).gaps and not library(asked.target).unchanging
-    return get(asked.target).accepts_layout(info, layout) and not reads_in
+    reads_in = "sharing" in get_backend(asked.target).gaps and not library(asked.target).unchanging
+    return get_backend(asked.target).accepts_layout(info, layout) and not reads_in
 
 
 def place(name: str, x: Array) -> MemoryLayout:
@@ -325,7 +328,7 @@ def place(name: str, x: Array) -> MemoryLayout:
 def is_pending(asked: Asked) -> bool:
     """Whether the bytes are still to be computed, or put in order."""
     if asked.source not in LIBRARIES:
-        return not get(asked.source).memory_layout(asked.sample.array).materialized
+        return not get_backend(asked.source).memory_layout(asked.sample.array).materialized
     by_columns = asked.sample.layout == "by columns" and asked.sample.values.ndim > 1
     return asked.source == "dask" or by_columns or asked.sample.layout in ("conj", "neg")
 

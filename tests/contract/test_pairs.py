@@ -24,11 +24,9 @@ from contract.pair_contract import (
     shares,
 )
 from hypothesis import strategies as st
+from inside import DTYPES, get_backend, native_dtype
 
 import xbridge
-from xbridge._core.dtypes import DTYPES
-from xbridge._host.memory import native_dtype
-from xbridge._registry.registry import get
 from xbridge.testing.conformance._cases import common_dtypes, edge_values, make_sample, run_examples, variants
 from xbridge.testing.conformance._probes import (
     disjoint,
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
 
 def places(name: str) -> list[str]:
     """The devices of a library in the memory of the host; those with a number are of another kind."""
-    return [str(device) for device in get(name).devices() if device.index is None]
+    return [str(device) for device in get_backend(name).devices() if device.index is None]
 
 
 HERE = [name for name in xbridge.known_backends() if xbridge.is_available(name) and places(name)]
@@ -161,7 +159,7 @@ def test_to_backend__refused_samples_go_nowhere(source: str, target: str) -> Non
 
 
 def check(asked: Asked) -> None:
-    x, before = asked.sample.array, get(asked.source).array_info(asked.sample.array)
+    x, before = asked.sample.array, get_backend(asked.source).array_info(asked.sample.array)
     due = refusals(asked)
     try:
         result = convert(asked)
@@ -171,7 +169,7 @@ def check(asked: Asked) -> None:
     else:
         assert not due, f"it must be refused with one of {due}"
         check_result(asked, result)
-    assert get(asked.source).array_info(x) == before
+    assert get_backend(asked.source).array_info(x) == before
 
 
 def convert(asked: Asked) -> Array:
@@ -190,7 +188,7 @@ def check_refusal(
 
 
 def check_result(asked: Asked, result: Array) -> None:
-    info = get(asked.target).array_info(result)
+    info = get_backend(asked.target).array_info(result)
     assert (info.dtype, info.device, info.shape) == (asked.dtype, asked.device, asked.sample.values.shape)
     assert xbridge.backend_of(result) == asked.target
     check_values(asked, read(asked.target, result))

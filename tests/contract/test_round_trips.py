@@ -10,16 +10,18 @@ from itertools import permutations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from inside import get_backend
 
 import xbridge
-from xbridge._registry.registry import get
 from xbridge.testing.conformance._cases import FULL_SHAPE, common_dtypes, edge_values, plain_array
 from xbridge.testing.conformance._probes import read, same_bits
 from xbridge.testing.samples.model import Sample
 from xbridge.testing.strategies import samples
 
 HERE = [
-    name for name in xbridge.known_backends() if xbridge.is_available(name) and "cpu" in get(name).devices()
+    name
+    for name in xbridge.known_backends()
+    if xbridge.is_available(name) and "cpu" in get_backend(name).devices()
 ]
 PAIRS = list(permutations(HERE, 2))
 SHAPES = st.sampled_from([(), (5,), (2, 3), (0, 2), (2, 3, 2)])

@@ -11,15 +11,11 @@ import os
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fresh import forked, run
-from gate import Gate
 
 import xbridge
 from xbridge._core import locks
-from xbridge._transfer import api as _transfer
-from xbridge._transfer import threads
 
 ROOT = Path(xbridge.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.name not in ("locks.py", "test_ownership.py"))
@@ -332,25 +328,6 @@ def test_lock__child_does_not_wait_for_a_transfer_of_its_parent() -> None:
             "[1.0, 1.0] 2",
         ],
     )
-
-
-def test_lock__process_that_began_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child is refused a transfer and a batch that its parent began."""
-    slow = Gate()
-    under_way = xbridge.transfer(slow, "numpy")
-    batches = iter(xbridge.prefetch(iter([np.ones(2)] * 3), "numpy"))
-    next(batches)
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(_transfer, "getpid", lambda: -1)
-        assert under_way.done()
-        with pytest.raises(xbridge.XBridgeError, match=r"cannot wait for a transfer: .* another process"):
-            under_way.result()
-        with pytest.raises(xbridge.XBridgeError, match=r"cannot convert batches ahead: .* another process"):
-            next(batches)
-    assert not under_way.done()
-    slow.opened.set()
-    assert under_way.result().tolist() == [1.0, 1.0]
-    threads.end_workers(list(threads._workers))  # the loop left those of "another process" alone
 
 
 @needs_fork

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import get_backend
 from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import tree
-from xbridge._registry import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ def _seen(x: Any, options: dict[str, Any]) -> Any:
 
 def modules(name: str) -> list[ModuleType]:
     """What stands for a library: its package, and the namespace of its arrays."""
-    backend = registry.get(name)
+    backend = get_backend(name)
     package = pytest.importorskip(
         backend.array_types[0].__module__.partition(".")[0].replace("jaxlib", "jax")
     )

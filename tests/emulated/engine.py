@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from xbridge._registry.registry import get
+from inside import get_backend
+
 from xbridge.backends.torch import _packs, _pinned, _threads, _transfer
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def use_sizes(monkeypatch: pytest.MonkeyPatch, sizes: _pinned.Sizes) -> None:
 def watch_packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many arrays cross together from now on, pack by pack."""
     packs: list[int] = []
-    to_device_many, put = get("torch").to_device_many, _packs._put_in_order
+    to_device_many, put = get_backend("torch").to_device_many, _packs._put_in_order
     assert to_device_many is not None
 
     def counting(xs: list[torch.Tensor], device: Device) -> list[torch.Tensor]:
@@ -46,6 +47,6 @@ def watch_packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         packs.append(sum(len(part.chosen) for part in parts))
         put(made, batch, parts, arrays)
 
-    monkeypatch.setattr(get("torch"), "to_device_many", counting)
+    monkeypatch.setattr(get_backend("torch"), "to_device_many", counting)
     monkeypatch.setattr(_packs, "_put_in_order", counting_packs)
     return packs

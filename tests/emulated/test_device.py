@@ -13,10 +13,10 @@ import pytest
 import torch
 from emulated.there import api
 from fresh import forked
+from inside import DTYPES
 from rawmemory import bits, same_bits
 from torch.utils.dlpack import from_dlpack
 
-from xbridge._core.dtypes import DTYPES
 from xbridge.testing import emulated
 from xbridge.testing.emulated import _memory
 

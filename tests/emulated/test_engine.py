@@ -16,11 +16,11 @@ import pytest
 import torch
 from emulated.engine import CHUNK, SIZES, use_sizes, use_small_buffers, watch_packs
 from emulated.there import DEVICE, KIND, PACES, api, paced
+from inside import get_backend
 from torch.autograd import forward_ad
 from torch_modes import Passes
 
 import xbridge
-from xbridge._registry.registry import get
 from xbridge.backends.torch import _packs, _pinned, _staging, _transfer
 
 if TYPE_CHECKING:
@@ -801,14 +801,14 @@ def test_transfer__failed_pack_is_moved_one_by_one(monkeypatch: pytest.MonkeyPat
     def failing(xs: list[torch.Tensor], device: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(get("torch"), "send_many", lambda hosts, device: [None] * len(hosts))
-    monkeypatch.setattr(get("torch"), "begin_send", lambda hosts, device: None)
-    monkeypatch.setattr(get("torch"), "to_device_many", failing)
+    monkeypatch.setattr(get_backend("torch"), "send_many", lambda hosts, device: [None] * len(hosts))
+    monkeypatch.setattr(get_backend("torch"), "begin_send", lambda hosts, device: None)
+    monkeypatch.setattr(get_backend("torch"), "to_device_many", failing)
 
     there = xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND, copy=True).result()
 
     assert [x.tolist() for x in there] == [[1, 1], [1, 1, 1]]
-    monkeypatch.setattr(get("torch"), "to_device", failing)
+    monkeypatch.setattr(get_backend("torch"), "to_device", failing)
     with pytest.raises(xbridge.DeviceError, match=r"^at tree\[0\]: .*out of memory"):
         xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND, copy=True).result()
 

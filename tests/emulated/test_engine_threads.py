@@ -16,9 +16,9 @@ import pytest
 import torch
 from emulated.engine import CHUNK, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
+from inside import get_backend
 
 import xbridge
-from xbridge._registry.registry import get
 from xbridge.backends.torch import _pinned, _staging, _threads, _transfer
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Foreign:
 
 def test_ends__names_each_library_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries that share a device are each asked for their own stream on it."""
-    asked, backend = [], get("torch")
+    asked, backend = [], get_backend("torch")
     threaded = backend.threaded
 
     def watched(fn: Callable[..., list[object]], place: xbridge.Device) -> Callable[..., list[object]]:
@@ -283,7 +283,7 @@ def test_prefetch__batches_on_the_device_are_bounded(depth: int, monkeypatch: py
         enough.release()
         return move(xs, device)
 
-    monkeypatch.setattr(get("torch"), "to_device_many", watched)
+    monkeypatch.setattr(get_backend("torch"), "to_device_many", watched)
     stream = api.Stream()
     with api.stream(stream):
         batches = (torch.full((4,), float(i)) for i in range(12))

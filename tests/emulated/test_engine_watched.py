@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from emulated.engine import SIZES, use_sizes, use_small_buffers, watch_packs
 from emulated.there import DEVICE, KIND
+from inside import get_backend
 
 import xbridge
 from xbridge import explain, policy, record
-from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -64,8 +64,8 @@ def test_record__does_not_split_packs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_policy__forbidden_transfer_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a policy forbids transfers, nothing is sent, in this thread or another."""
     sent: list[object] = []
-    monkeypatch.setattr(get("torch"), "to_device_many", lambda *args: sent.append(args))
-    monkeypatch.setattr(get("torch"), "to_device", lambda *args: sent.append(args))
+    monkeypatch.setattr(get_backend("torch"), "to_device_many", lambda *args: sent.append(args))
+    monkeypatch.setattr(get_backend("torch"), "to_device", lambda *args: sent.append(args))
 
     with policy(transfers="raise"):
         under_way = xbridge.transfer(BATCH, "torch", device=KIND)

@@ -14,11 +14,11 @@ import pytest
 import torch
 from emulated.engine import SIZES, use_sizes, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
+from inside import native_dtype
 from torch_modes import Passes
 
 import xbridge
 from xbridge._host import staging
-from xbridge._host.memory import native_dtype
 from xbridge.backends.torch import _foreign, _staging, _transfer
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from emulated.there import DEVICE
+from inside import get_backend
 
 import xbridge
-from xbridge._registry.registry import get
 from xbridge.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def test_aligned__program_gathers_tensors_of_several_devices(
 ) -> None:
     """What a compiler follows gives the same in eager code, where the calls of a program are seen."""
     here, far = torch.full((2,), 2.0), there(3, tracked=tracked)
-    monkeypatch.setattr(get("torch"), "is_tracing", lambda: True)
+    monkeypatch.setattr(get_backend("torch"), "is_tracing", lambda: True)
     y = aligned(backend="jax", device="cpu")(lambda a, b: a * b)(here, far)
     assert (str(y.device), y.tolist()) == (DEVICE if tracked else "cpu", [6, 6])
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from emulated import test_transfers as transfers
 from emulated.there import RUSHED, api, paced
-
-from xbridge._registry.registry import get
+from inside import get_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +84,7 @@ def test_to_device__wrong_way_breaks_a_promise(
     move: Move, pace: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each wrong way to move a tensor fails a test of the transfers."""
-    monkeypatch.setattr(get("torch"), "to_device", lambda x, device: move(x, str(device)))
+    monkeypatch.setattr(get_backend("torch"), "to_device", lambda x, device: move(x, str(device)))
 
     with paced(pace):
         assert any(broken(promise, way) for promise, way in PROMISES)

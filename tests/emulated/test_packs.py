@@ -16,11 +16,11 @@ import pytest
 import torch
 from emulated.engine import SIZES, use_sizes, use_small_buffers, watch_packs
 from emulated.there import DEVICE, KIND, PACES, RUSHED, api, paced
+from inside import get_backend
 
 import xbridge
 import xbridge.tree
-from xbridge._registry import registry
-from xbridge._registry.registry import get
+from xbridge._transfer import buffers as buffers_of_all
 from xbridge._transfer import queued
 from xbridge.backends.torch import _packs, _pinned, _transfer
 
@@ -191,7 +191,7 @@ def test_batch__failing_device_returns_all_buffers(
     many: Callable[[int], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the device fails while two packs are on their way, both buffers can be lent again."""
-    backend, given = get("torch"), many(20)
+    backend, given = get_backend("torch"), many(20)
     assert backend.send_many
     assert backend.fetch_many
 
@@ -298,7 +298,7 @@ def test_batch__falls_back_without_memory_for_a_pack(pinning: bool, monkeypatch:
     def one_by_one(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor]:
         return [x.to(torch.device(device)) for x in xs]
 
-    monkeypatch.setattr(get("torch"), "to_device_many", one_by_one)
+    monkeypatch.setattr(get_backend("torch"), "to_device_many", one_by_one)
     monkeypatch.setattr(torch, "empty", failing)
     assert equal(xbridge.tree.to_backend(given, "torch", device=KIND), given)
     assert equal(xbridge.tree.to_numpy(there), given)
@@ -357,14 +357,15 @@ def test_release_buffers__frees_the_rest_if_a_device_fails(monkeypatch: pytest.M
     def fail(event: object) -> None:
         raise RuntimeError("an illegal address\nand its trace")
 
+    freed: list[int] = []
+    registry = vars(buffers_of_all)["registry"]
+    known = [partial(freed.append, 1), *registry.release_functions, partial(freed.append, 2)]
+    monkeypatch.setattr(registry, "release_functions", dict.fromkeys(known))
     assert equal(xbridge.tree.to_numpy(tensors()), arrays())
     buffers = _pinned.buffers_of(PLACE)
     lent = [buffers.lend() for _ in range(3)]
     for loan in lent:
         loan.end(passed=loan is lent[0])
-    freed: list[int] = []
-    known = [partial(freed.append, 1), *registry.release_functions, partial(freed.append, 2)]
-    monkeypatch.setattr(registry, "release_functions", dict.fromkeys(known))
     with monkeypatch.context() as patch:
         patch.setattr(api.Event, "synchronize", fail)
         with pytest.raises(xbridge.DeviceError) as failure:
@@ -420,7 +421,7 @@ def test_queue_copy__interrupt_leaves_no_buffer_in_use(
 
 def test_queue_mark__waits_for_queued_work() -> None:
     """The mark of a device waits for its queue; that of the host has nothing to wait for."""
-    mark = get("torch").queue_mark
+    mark = get_backend("torch").queue_mark
     assert mark is not None
     x = torch.ones(3, device=KIND) + 1
     asked = api.current_stream().record_event()
@@ -440,7 +441,7 @@ def test_send_many__declines_inference_mode() -> None:
 
 def test_fetch_many__declines_host_tensors() -> None:
     """Tensors of the host are not packed, alone or next to other arrays."""
-    fetch = get("torch").fetch_many
+    fetch = get_backend("torch").fetch_many
     assert fetch is not None
     assert fetch([torch.ones(2), torch.ones(3)]) is None
     given = [*arrays(20), *(torch.ones(2) for _ in range(3))]

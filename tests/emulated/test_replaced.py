@@ -10,11 +10,11 @@ import pytest
 import torch
 from emulated.engine import SIZES, use_sizes, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, paced
+from inside import get_backend
 
 import xbridge
 import xbridge.backends.torch
 import xbridge.tree
-from xbridge._registry.registry import get
 from xbridge.backends.torch import _pinned
 
 
@@ -35,7 +35,7 @@ def test_register_backend__replaces_one_whose_buffers_are_lent(
     use_small_buffers(monkeypatch)
     use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=3, least=1 << 20, fused=1 << 20))
     used: list[str] = []
-    module, old = ModuleType("another_torch"), get("torch")
+    module, old = ModuleType("another_torch"), get_backend("torch")
     vars(module).update(vars(xbridge.backends.torch), release_buffers=lambda: used.append("release"))
 
     def fetch(xs: list[torch.Tensor], /) -> list[Any] | None:
@@ -48,7 +48,7 @@ def test_register_backend__replaces_one_whose_buffers_are_lent(
         loop = iter(xbridge.prefetch((np.arange(3) + i for i in range(5)), "torch", device=KIND))
         first = next(loop)
         xbridge.register_backend("torch", module, roots=("torch",), replace=True)
-        assert get("torch") is not old
+        assert get_backend("torch") is not old
         assert numbers(xbridge.tree.to_numpy(tensors(30))) == numbers(tensors(30))
         assert used == ["fetch"]
         assert numbers(handle.result()) == numbers(tensors(10))

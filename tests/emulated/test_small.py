@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import torch
 from emulated.there import DEVICE, KIND, PACES, api, paced
+from inside import cached, get_backend, planned_arrays
 from torch_modes import Passes
 
 import xbridge
-from xbridge._engine import convert
-from xbridge._registry.call_cache import cached
-from xbridge._registry.registry import get
 from xbridge.backends.torch import _pinned, _small
 
 if TYPE_CHECKING:
@@ -26,15 +24,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     for device in (KIND, KIND, DEVICE, torch.device(KIND)):  # the first call may have loaded the backend
         xbridge.to_backend(np.ones(3), "torch", device=device)
     xbridge.to_numpy(torch.ones(3, device=KIND))
-    seen: list[Any] = []
-    right: Callable[..., Any] = vars(convert)["plan"]
-
-    def plan(source: Any, *args: Any, **options: Any) -> Any:
-        seen.append(source.array)
-        return right(source, *args, **options)
-
-    monkeypatch.setattr(convert, "plan", plan)
-    return seen
+    return planned_arrays(monkeypatch)
 
 
 @pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
@@ -172,7 +162,7 @@ def test_repeated_move__shares_memory_does_not_move() -> None:
 @pytest.mark.parametrize("device", ["cpu", "meta", "gpu", "nowhere", 3.5, "cuda:x"])
 def test_fast_to_device__declines_other_devices(device: object) -> None:
     """A device that is not torch's own name of an accelerator is left to a plan."""
-    assert get("torch").fast_to_device is not None
+    assert get_backend("torch").fast_to_device is not None
     assert _small.fast_to_device(device) is None
 
 

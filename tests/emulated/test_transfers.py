@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from emulated.there import DEVICE, KIND, PACES, api, paced
+from inside import get_backend
 
 import xbridge
 from xbridge import tree
-from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -217,7 +217,7 @@ def test_asarray__refuses_to_fetch_a_list_for_a_library_without_the_device(
 ) -> None:
     """A list is moved to the host only if a device is named, as an array is, and if it is observed too."""
     pytest.importorskip("jax")
-    if DEVICE in get("jax").devices():
+    if DEVICE in get_backend("jax").devices():
         pytest.skip("JAX is on this device too")
     there = torch.ones(2, device=KIND)
     with observe():

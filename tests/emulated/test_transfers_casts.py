@@ -14,6 +14,7 @@ from emulated.engine import SIZES, use_sizes, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from inside import DTYPES, category
 from rawmemory import bits, same_bits, tensor_of
 from strategies import host_dtype
 from strategies_casts import castable, pairs_of
@@ -21,7 +22,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_modes import Passes
 
 import xbridge
-from xbridge._core.dtypes import DTYPES, category
 from xbridge.backends import torch as backend
 from xbridge.backends.torch import _pinned, _staging, cast_matches_numpy
 from xbridge.testing.conformance.test_casts import same_values

@@ -9,10 +9,10 @@ import pytest
 import torch
 from emulated.engine import use_small_buffers, watch_packs
 from emulated.there import DEVICE, KIND
+from inside import planned_arrays
 
 import xbridge
 from xbridge import tree
-from xbridge._engine import batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,14 +71,7 @@ def test_tree__plans_one_array_of_each_kind(
     monkeypatch: pytest.MonkeyPatch, home: str, backend: str, place: dict[str, Any], options: dict[str, Any]
 ) -> None:
     """Of a thousand small tensors, one of each kind is planned."""
-    planned: list[Any] = []
-    right: Callable[..., Any] = vars(batch)["plan"]
-
-    def plan(source: Any, *args: Any) -> Any:
-        planned.append(source.array)
-        return right(source, *args)
-
-    monkeypatch.setattr(batch, "plan", plan)
+    planned = planned_arrays(monkeypatch)
     xs = [
         torch.full((1 + i % 7,), i, dtype=(torch.float32, torch.int32)[i % 2]).to(home) for i in range(1000)
     ]

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
+from inside import get_backend
 from toylib import CHIP, Placed, make_placed_backend
 
 import xbridge
 from xbridge import tree
 from xbridge._engine import batch
-from xbridge._host.memory import layout_of
 from xbridge.protocol import Unsupported
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def test_to_device_many__falls_back_to_single_moves(moves: Moves, monkeypatch: p
     def fails(xs: list[Placed], device: Device) -> list[Placed]:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(xbridge._registry.registry.get("toylib"), "to_device_many", fails)
+    monkeypatch.setattr(get_backend("toylib"), "to_device_many", fails)
     assert there([np.ones(2), np.zeros(3)]) == [[1, 1], [0, 0, 0]]
     assert moves == Moves([16, 24], [], [])
 
@@ -274,7 +274,7 @@ def test_convert_all__plans_pending_arrays_separately(own_registry: None, plans:
     """An array with pending operations does not share the plan of a materialized one."""
 
     def memory_layout(x: Placed) -> MemoryLayout:
-        return layout_of(x.data)._replace(materialized=x.data.size != 4)
+        return get_backend("numpy").memory_layout(x.data)._replace(materialized=x.data.size != 4)
 
     done: list[int] = []
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import stub_cupy
 from exporters import Exporter, capsule
+from inside import get_backend
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,7 +159,7 @@ def test_import_device_array__passes_a_writable_interface(
     address: int, cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The importer gets a validated copy of the interface that is marked as writable."""
-    backend: Any = get("cupy")
+    backend: Any = get_backend("cupy")
     shown: list[dict[str, Any]] = []
     asked: list[object] = []
 
@@ -199,7 +199,7 @@ def test_import_device_array__passes_the_importers_dlpack_version(
         raise TheirError
 
     words = {} if version is None else {"max_version": version}
-    monkeypatch.setattr(get("cupy"), "from_dlpack", lambda given: given.__dlpack__(stream=1, **words))
+    monkeypatch.setattr(get_backend("cupy"), "from_dlpack", lambda given: given.__dlpack__(stream=1, **words))
     with pytest.raises(xbridge.UnsupportedArrayError, match="TheirError"):
         xbridge.to_backend(Exporter(__dlpack__=export, __dlpack_device__=lambda: (2, 0)), "cupy")
     assert asked == [passed]
@@ -264,7 +264,7 @@ def test_import_device_array__reports_unsupported_managed_memory(cupy: ModuleTyp
 
 def test_import_device_array__skips_lazy_importers(cupy: ModuleType) -> None:
     """A library that reads memory later gets a copy and never imports for another one."""
-    backend: Any = get("cupy")
+    backend: Any = get_backend("cupy")
     later: dict[str, Any] = {
         "array_info": lambda x: backend.array_info(x.data),
         "devices": backend.devices,
@@ -286,7 +286,7 @@ def test_shares_memory__uses_backends_with_imports_dlpack(
 ) -> None:
     """Device memory is compared by any backend that sets `imports_dlpack`, and by no other."""
     monkeypatch.setattr("xbridge._engine.device_import.INDEXED", ())
-    backend: Any = get("cupy")
+    backend: Any = get_backend("cupy")
     importing: dict[str, Any] = {
         "array_info": lambda x: backend.array_info(x.data),
         "memory_layout": lambda x: backend.memory_layout(x.data),
@@ -310,7 +310,7 @@ def test_to_backend__target_imports_without_imports_dlpack(
 ) -> None:
     """A target without the flag still imports memory that is converted to it."""
     monkeypatch.setattr("xbridge._engine.device_import.INDEXED", ())
-    backend: Any = get("cupy")
+    backend: Any = get_backend("cupy")
     importing: dict[str, Any] = {
         "assumes_immutable": False,
         "array_info": lambda x: backend.array_info(x.data),
@@ -532,7 +532,7 @@ def test_import_device_array__checks_the_imported_array(
     cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An importer that returns another dtype or shape than was exported raises an error."""
-    backend = get("cupy")
+    backend = get_backend("cupy")
     monkeypatch.setattr(
         backend, "from_dlpack", lambda given: (given.__dlpack__(stream=1), cupy.asarray(np.ones(2)))[1]
     )
@@ -547,7 +547,7 @@ def test_import_device_array__refuses_unsupported_strides(
     cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An export is rejected before the import if the importer lacks its strides."""
-    backend = get("cupy")
+    backend = get_backend("cupy")
     monkeypatch.setattr(backend, "accepts_layout", lambda info, layout: min(layout.strides) >= 0)
     for export in EXPORTS.values():
         with pytest.raises(
@@ -591,3 +591,26 @@ def test_import_device_array__suggests_one_missing_library(monkeypatch: pytest.M
             xbridge.shares_memory(shown(memory(), device=(2, 7)), memory())
         assert caught.value.hint.endswith(f"or pip install 'xbridge-array[{hint}]' where that device is")
         assert caught.value.hint.count("pip install") == 1
+
+
+def test_to_list__cuda_array_interface_says_that_memory_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CUDA array interface says that memory is elsewhere."""
+    monkeypatch.setattr("xbridge._engine.device_import.INDEXED", ())  # as where there is no GPU
+    a = np.arange(6.0)
+    interface = {"version": 3, "typestr": "<f8", "shape": (6,), "data": (1 << 40, False)}
+    verbs: list[Any] = [
+        xbridge.to_numpy,
+        xbridge.to_list,
+        lambda x: xbridge.asarray([x, x]),
+        lambda x: xbridge.align(a, x),
+    ]
+    for words in ({}, {"__array__": lambda: a}):
+        x = Exporter(__cuda_array_interface__=interface, **words)
+        for verb in verbs:
+            with pytest.raises(
+                xbridge.DeviceError,
+                match="an Exporter: its memory is on a CUDA device; try moving it to the cpu first",
+            ):
+                verb(x)
+    dlpack: dict[str, Any] = {"__dlpack__": a.__dlpack__, "__dlpack_device__": a.__dlpack_device__}
+    assert xbridge.to_list(Exporter(__cuda_array_interface__=interface, **dlpack)) == a.tolist()

@@ -14,6 +14,7 @@ import pytest
 from fresh import run
 from hypothesis import example, given
 from hypothesis import strategies as st
+from inside import cached, direct, forget_calls, get_backend, made
 from toylib import Toy, make_backend
 
 import xbridge
@@ -21,8 +22,7 @@ from xbridge import _host, tree
 from xbridge._engine import convert
 from xbridge._host import memory
 from xbridge._plan.options import PLAIN, CallOptions
-from xbridge._registry import call_cache, registry
-from xbridge._registry.call_cache import cached, direct, made
+from xbridge._registry import call_cache
 from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
@@ -281,10 +281,10 @@ def restore(taught: list[dict[Any, Any]]) -> None:
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
     for name in ("numpy", "torch"):
-        registry.get(name)  # a backend that is loaded during a call empties the tables
-    registry._rebuild_in_child()
+        get_backend(name)  # a backend that is loaded during a call empties the tables
+    forget_calls()
     yield
-    registry._rebuild_in_child()
+    forget_calls()
 
 
 @pytest.fixture
@@ -301,7 +301,7 @@ def taught_by(call: Call, xs: Callable[[], dict[str, Any]], names: list[str]) ->
     """What each input leaves in the tables, if a call converts it first; once if it leaves nothing."""
     left_nothing = False
     for name in names:
-        registry._rebuild_in_child()
+        forget_calls()
         before = list(map(dict, tables()))
         outcome(call, xs()[name])
         taught = list(map(dict, tables()))
@@ -472,7 +472,7 @@ def test_call_cache__any_list_after_any_other(
 def test_dtype_of__agrees_with_array_info(make: Callable[[], dict[str, Any]]) -> None:
     """`dtype_of` and `device_of` report what `array_info` of the backend reports."""
     for name, x in make().items():
-        backend = registry.get(xbridge.backend_of(x))
+        backend = get_backend(xbridge.backend_of(x))
         info = backend.array_info(x)
         assert (xbridge.dtype_of(x), xbridge.device_of(x)) == (info.dtype, info.device), name
 
@@ -530,7 +530,7 @@ def test_call_cache__repeated_cast_to_jax_is_not_planned(
 ) -> None:
     """The second cast to JAX makes no plan, whatever the layout."""
     pytest.importorskip("jax")
-    registry.get("jax")
+    get_backend("jax")
 
     def call(x: Any) -> Any:
         return xbridge.to_backend(x, "jax", **options)
@@ -1003,7 +1003,7 @@ def test_call_cache__any_sequence_gives_planned_results(
     for state in states:
         with CHANGES[state](), planned():
             expected[state] = [outcome(call, x) for _, x in xs]
-    registry._rebuild_in_child()
+    forget_calls()
     for state in (*states, *states):
         with CHANGES[state]():
             for (kind, x), planned_outcome in zip(xs, expected[state], strict=True):
@@ -1125,7 +1125,7 @@ WHOLE: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("call", WHOLE.values(), ids=WHOLE)
-@pytest.mark.parametrize("change", [enter_and_leave, registry._rebuild_in_child])
+@pytest.mark.parametrize("change", [enter_and_leave, forget_calls])
 def test_call_cache__ignores_plans_made_before_a_change(
     change: Callable[[], None], call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1183,7 +1183,7 @@ def test_call_cache__refuses_values_equal_to_a_cached_flag(flag: Any) -> None:
 def test_plan_state__is_hashable_and_stable(name: str) -> None:
     """The state of a backend can be a dictionary key and is equal as long as nothing changes."""
     pytest.importorskip(name)
-    state = registry.get(name).plan_state
+    state = get_backend(name).plan_state
     assert state is not None
     assert {state(): "found"}.get(state()) == "found"
 
@@ -1541,51 +1541,6 @@ def test_call_cache__checks_values_each_time() -> None:
         assert xbridge.to_backend(fits, "torch", dtype="default").dtype == torch.float32
         with pytest.raises(xbridge.ValueLossError):
             xbridge.to_backend(lost, "torch", dtype="default")
-
-
-EDGES = {
-    "single": [1.0, 3.4028234663852886e38, -3.4028235677973362e38, 1e-300, 5e-324, np.inf, -np.inf, np.nan],
-    "one too large": [3.4028235677973366e38],
-    "one too small": [-1e39, np.nan, np.inf],
-    "none": [],
-}
-
-
-@pytest.mark.parametrize("values", EDGES.values(), ids=EDGES)
-@pytest.mark.parametrize("known", [memory._SINGLES, {}], ids=["one pass", "two passes"])
-@pytest.mark.parametrize("large", [memory.LARGE, 0])
-def test_astype_checked__equals_check_and_cast(
-    values: list[float], known: dict[str, str], large: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`astype_checked` gives the values and the errors of a check followed by a cast."""
-    monkeypatch.setattr(memory, "_SINGLES", known)
-    monkeypatch.setattr(memory, "LARGE", large)
-    real = np.array(values)
-    for x, dtype in (
-        (real, "float32"),
-        (np.tile(real, 40)[::-3], "float32"),
-        (np.broadcast_to(real, (3, len(values))), "float32"),
-        (real + 1j, "complex64"),
-        (1 + 1j * np.nan_to_num(real, posinf=0, neginf=0), "complex64"),
-        (memory.astype(real, "float32"), "float16"),
-        (np.arange(3), "int32"),
-        (np.array([2**40]), "int32"),
-    ):
-        outcomes: list[object] = []
-        for cast in (memory.astype_checked, lambda x, word: memory.astype(memory.check_cast(x, word), word)):
-            try:
-                y = cast(x, dtype)
-                outcomes.append((y.dtype, y.shape, y.strides, y.tobytes()))
-            except xbridge.ValueLossError as error:
-                outcomes.append(str(error))
-        assert outcomes[0] == outcomes[1]
-
-
-def test_reports_overflow__false_without_floating_point_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Overflow is checked beforehand on machines that do not report it."""
-    assert memory._reports_overflow() is bool(memory._SINGLES)
-    monkeypatch.setattr(memory, "_RAISING", memory._SILENT)
-    assert not memory._reports_overflow()
 
 
 def test_call_cache__unhashable_strings_are_planned() -> None:

@@ -6,24 +6,19 @@ with their host memory called a device, so that their own DLPack is what carries
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import stub_cupy
 from exporters import Exporter
+from inside import get_backend
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._engine import convert
-from xbridge._engine.source import resolve_source
-from xbridge._plan.steps import Options
-from xbridge._registry.registry import get
 from xbridge.protocol import Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import ModuleType
 
 pytestmark = pytest.mark.usefixtures("own_registry")
@@ -40,7 +35,7 @@ class Card(Toy):
 
 def make_cards(name: str = "cards", **changes: Any) -> ModuleType:
     """A backend for cards, which are detached, settled, copied and cast on their own device."""
-    backend: Any = get("cupy")
+    backend: Any = get_backend("cupy")
 
     def log(verb: str) -> Any:
         def step(x: Card, *args: Any) -> Any:
@@ -90,8 +85,7 @@ def a_card(values: Any, **changes: Any) -> Card:
 
 
 def plan(x: object, target: str, **options: Any) -> list[str]:
-    made = convert.plan(resolve_source(x), get(target), Options(**options))
-    return [" ".join((step.module.name, step.op, *map(str, step.args))) for step in made.steps]
+    return [f"{step.backend} {step.action}" for step in xbridge.explain(x, target, **options).steps]
 
 
 # -- which steps run -----------------------------------------------------------------------------
@@ -195,7 +189,7 @@ def test_to_backend__detaches_before_handing_over(
     """A tracked array is detached and copied for a library without read-only arrays."""
 
     def tracked(x: Card) -> Any:
-        return get("cupy").array_info(x.data)._replace(requires_grad=True)
+        return get_backend("cupy").array_info(x.data)._replace(requires_grad=True)
 
     card = a_card([1.0, 2.0], array_info=tracked)
     expected = ["cards detach", "cards copy", "cards to_dlpack", "cupy from_dlpack"]
@@ -209,7 +203,7 @@ def test_to_backend__detaches_before_handing_over(
 def test_to_backend__materializes_before_handing_over(cupy: ModuleType) -> None:
     """Materializing pending operations counts as the copy."""
     card = a_card(
-        [1.0], memory_layout=lambda x: get("cupy").memory_layout(x.data)._replace(materialized=False)
+        [1.0], memory_layout=lambda x: get_backend("cupy").memory_layout(x.data)._replace(materialized=False)
     )
     for copy in (None, True):
         assert plan(card, "cupy", copy=copy) == ["cards materialize", "cards to_dlpack", "cupy from_dlpack"]
@@ -221,7 +215,7 @@ def test_to_backend__copies_immutable_memory_for_writers(
     """Immutable memory is shared only with libraries that cannot write to it."""
     frozen: dict[str, Any] = {
         "assumes_immutable": True,
-        "memory_layout": lambda x: get("cupy").memory_layout(x.data)._replace(writable=False),
+        "memory_layout": lambda x: get_backend("cupy").memory_layout(x.data)._replace(writable=False),
     }
     card = a_card([1.0], **frozen)
     assert plan(card, "cupy") == ["cards copy", "cards to_dlpack", "cupy from_dlpack"]
@@ -361,7 +355,7 @@ def test_from_dlpack__torch_shares_after_synchronizing(
     monkeypatch.setattr(torch.cuda, "ExternalStream", Stream)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: calls.append(("all of it", device)))
     monkeypatch.setattr(torch, "as_tensor", as_tensor)
-    take: Any = get("torch").from_dlpack
+    take: Any = get_backend("torch").from_dlpack
     for stream in (7, None, 1, 2):
         shown = Exporter(__cuda_array_interface__={"data": (4096, False), "stream": stream})
         taken = take(shown)
@@ -381,41 +375,6 @@ def test_from_dlpack__torch_shares_after_synchronizing(
     assert [device for _, device in tried] == ["cuda:1"]
 
 
-def test_from_dlpack__torch_makes_the_device_current(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """torch imports and exports with the device of the memory as the current one."""
-    torch = pytest.importorskip("torch")
-    from xbridge.backends.torch import _devices
-
-    current: list[object] = [0]
-
-    @contextmanager
-    def device(index: object) -> Iterator[None]:
-        current.append(index)
-        yield
-        current.pop()
-
-    monkeypatch.setattr(torch.cuda, "device", device)
-    seen: list[object] = []
-    monkeypatch.setattr(torch, "from_dlpack", lambda shown: seen.append(current[-1]))
-    backend: Any = get("torch")
-    for kind in (2, 10, 13, 1):
-        backend.from_dlpack(Exporter(__dlpack__=None, __dlpack_device__=lambda kind=kind: (kind, 3)))
-    assert seen == [3, 3, 3, 0]
-    for place, number in (("cuda:2", 2), ("cpu", 0), ("meta", 0)):
-        with _devices.make_current(torch.device(place)):
-            assert current[-1] == number
-        assert current == [0]
-    t = torch.ones(2)
-    shown = backend.to_dlpack(t)
-    assert shown.__dlpack_device__() == (1, 0)
-    monkeypatch.undo()
-    back = torch.from_dlpack(shown)
-    back[0] = 5
-    assert t.tolist() == [5.0, 1.0]
-
-
 # -- torch and JAX, with their host memory called a device ---------------------------------------
 
 
@@ -425,7 +384,7 @@ def pretend(own_registry: None, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("jax")
     for name in ("torch", "jax"):
-        backend: Any = get(name)
+        backend: Any = get_backend(name)
         told = backend.array_info
         monkeypatch.setattr(backend, "array_info", lambda x, told=told: told(x)._replace(device=CUDA))
         monkeypatch.setattr(backend, "devices", lambda: (xbridge.Device("cpu"), CUDA))

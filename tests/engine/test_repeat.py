@@ -7,12 +7,12 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from inside import cached
 from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import tree
 from xbridge._plan.options import CallOptions
-from xbridge._registry.call_cache import cached
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import direct
 
 import xbridge
 
@@ -14,8 +15,6 @@ pytest.importorskip("torch")
 
 import torch
 from torch.autograd import forward_ad
-
-from xbridge._registry.call_cache import direct
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from crossed import same
+from inside import cached
 
 import xbridge
 from xbridge import OptionError
 from xbridge._derive.treedef import ARRAY
-from xbridge._registry import call_cache
 
 aligned: Any = xbridge.aligned
 
@@ -38,7 +38,7 @@ def test_aligned__result_is_computed_later_and_chunk_by_chunk() -> None:
     assert (seen, y.chunks, y.dtype) == ([], ((3, 3, 2),), A.dtype)
     same(y.compute(scheduler="sync"), norm(A))
     assert sorted(seen) == [(2, 6), (3, 6), (3, 6)]
-    assert not any(f.__xbridge__.key in key for key in call_cache.cached)  # which would call it at once
+    assert not any(f.__xbridge__.key in key for key in cached)  # which would call it at once
 
 
 def test_aligned__without_a_signature_the_arrays_are_computed_whole() -> None:

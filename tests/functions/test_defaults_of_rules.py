@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 
 import xbridge
 from xbridge import OptionError, UnsupportedArrayError
-from xbridge._core import dynamo
 from xbridge._derive.treedef import order_like, outline, reorder_leaves, unflatten
 from xbridge._functions.flatten import flatten, with_objects, without_objects
 
@@ -49,7 +47,7 @@ class Slotted:
 
 def test_flatten__dataclass_in_compiled_code_is_its_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler follows what a dataclass stores, and takes no object as a constant."""
-    monkeypatch.setattr(dynamo, "is_compiling", lambda: True)
+    monkeypatch.setattr("xbridge._functions.flatten.dynamo.is_compiling", lambda: True)
     arrays: list[Any] = []
     numbers: list[Any] = []
     assert flatten(Scale(X, 2), arrays, numbers) == ("data", Scale, ("factor", "power"), "*", "int")
@@ -61,7 +59,7 @@ def test_flatten__dataclass_in_compiled_code_is_its_fields(monkeypatch: pytest.M
 
 def test_flatten__objects_in_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partials are read, containers of arrays are refused, and other objects are constants."""
-    monkeypatch.setattr(dynamo, "is_compiling", lambda: True)
+    monkeypatch.setattr("xbridge._functions.flatten.dynamo.is_compiling", lambda: True)
     numbers: list[Any] = []
     given = partial(pow, 2, "text", exp=3.0)
     form = flatten(given, [], numbers)
@@ -126,17 +124,6 @@ def test_aligned__batch_of_tangents_without_a_signature_is_one_call_for_each() -
     np.testing.assert_allclose(made, x * np.cos(x), rtol=1e-6)
 
 
-@pytest.mark.parametrize("unknown", [False, True])
-def test_in_checkpoint__call_runs_once_on_the_side_that_knows_its_inputs(unknown: bool) -> None:
-    """JAX is told to keep all results of a call that runs now, or all of one that waits for an input."""
-    pytest.importorskip("jax")
-    from xbridge.backends.jax._calls import _keep_in_checkpoint
-
-    eqn = SimpleNamespace(invars=["x"], outvars=["y"])
-    found = _keep_in_checkpoint(None, [unknown], [False], eqn)
-    assert found == ((None, eqn, [True], [True], ["x"]) if unknown else (eqn, None, [False], [False], []))
-
-
 def test_rule__torch_function_has_no_cores_of_tangents() -> None:
     """A function that is traced has no signature, so its tangents have no axes of one example."""
     torch = pytest.importorskip("torch")
@@ -163,17 +150,3 @@ def test_plan_state__is_unknown_while_a_compiler_traces() -> None:
     assert None not in answers(x)
     assert trace(x) is x
     assert torch.compile(trace, backend="eager", fullgraph=True)(x).item() == 1
-
-
-def test_shared_flags__mode_of_the_caller_stays() -> None:
-    """A mode that the caller is in is still known after a call within it."""
-    pytest.importorskip("torch")
-    from torch.utils import _python_dispatch
-
-    from xbridge.backends.torch._purity import shared_flags
-
-    with _python_dispatch.TorchDispatchMode():  # type: ignore[no-untyped-call] # theirs
-        with shared_flags:
-            pass
-        assert _python_dispatch._is_in_torch_dispatch_mode
-    assert not _python_dispatch._is_in_torch_dispatch_mode

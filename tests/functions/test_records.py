@@ -262,21 +262,6 @@ def test_record__refuses_random_numbers_of_a_derivative() -> None:
     refused(GradientError, lambda: jax.grad(total(f))(jnp.asarray(X)), "random")
 
 
-def test_linearizations__of_another_jax() -> None:
-    """Where JAX has other rules, a gradient runs the function again."""
-    assert jax_calls().linearizations(SimpleNamespace()) == ({}, None, False)
-    other = SimpleNamespace(
-        fallback_linearize_rule=lambda prim, nonzeros: None, primitive_linearizations={1: 2}
-    )
-    assert jax_calls().linearizations(other)[0] == {}
-
-
-def jax_calls() -> Any:
-    from xbridge.backends.jax import _calls
-
-    return _calls
-
-
 def test_records__numbers_of_nothing() -> None:
     """A number of no record, or of one that is gone, finds nothing."""
     kept: records.Records[str] = records.Records()

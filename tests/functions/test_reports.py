@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from crossed import X, by_hand, curve, in_library, same, slope, value, wide
+from inside import cached, get_backend
 
 import xbridge
 from xbridge import DeviceError, GradientError, OptionError, PolicyError
-from xbridge._registry.call_cache import cached
-from xbridge._registry.registry import get
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -301,14 +300,6 @@ def test_aligned__index_does_not_move_a_tangent() -> None:
     same(still, 0 * X[:2])
 
 
-def test_aligned__compiler_that_traces_follows_every_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler that traces follows every tensor."""
-    follows: Any = get("torch").follows
-    assert not follows(torch.ones(2))
-    monkeypatch.setattr("xbridge.backends.torch._is_traced", lambda: True)
-    assert follows(torch.ones(2))
-
-
 def test_aligned__function_that_returns_none_runs_once_a_call() -> None:
     """A function that returns None runs once in each call."""
     seen: list[Any] = []
@@ -329,6 +320,6 @@ def test_aligned__followed_call_that_was_seen_before_is_examined_again_while_a_c
     repeat: Any
     (repeat,) = [run for key, run in cached.items() if function.key in key]
     with pytest.MonkeyPatch.context() as patch:
-        traced = SimpleNamespace(**{**vars(get("torch")), "is_tracing": lambda: True})
+        traced = SimpleNamespace(**{**vars(get_backend("torch")), "is_tracing": lambda: True})
         patch.setattr(repeat.__self__, "_caller", traced)
         assert repeat(function, (leaf(),), {}) is None

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from inside import get_backend
+from toylib import make_backend
 
 import xbridge
 from xbridge import aligned
-from xbridge._registry import registry
 from xbridge.errors import FOREIGN_ERRORS
 
 if TYPE_CHECKING:
@@ -152,14 +153,16 @@ def test_aligned__argument_that_is_an_array_by_name_is_one_in_each_call() -> Non
         assert [type(y) for y in f(HOST, 3.5, 2)] == [np.ndarray, float, np.ndarray]
 
 
-def test_aligned__backend_may_be_registered_while_a_call_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aligned__backend_may_be_registered_while_a_call_is_examined(
+    own_registry: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A backend may be registered while a call is examined."""
 
     def register() -> bool:
-        registry.by_type.clear()
+        xbridge.register_backend("toylib", make_backend(), replace=True)
         return False
 
-    monkeypatch.setattr(registry.get("torch"), "is_tracing", register)
+    monkeypatch.setattr(get_backend("torch"), "is_tracing", register)
     f = aligned(backend="numpy")(first)
     for _ in range(2):
         assert f(torch.ones(2)).tolist() == [1, 1]

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from textwrap import dedent
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from crossed import X, host, refused, same, slope, value, wide
-from gate import PATIENCE
 from versions import needs_newer_jax
 
 import xbridge
@@ -25,10 +22,6 @@ torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402 -- where torch is installed
-from torch.utils import _python_dispatch  # noqa: E402 -- where torch is installed
-
-from xbridge.backends.torch import _purity  # noqa: E402 -- likewise
-from xbridge.backends.torch._purity import Purity, Watch, shared_flags  # noqa: E402 -- likewise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -401,22 +394,6 @@ def test_aligned__refuses_a_mode_without_values() -> None:
         same(run(x), 2 * X)
 
 
-def test_purity__forgets_what_no_longer_exists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the tensors that runs made, those that live on stay known, however many runs there are."""
-    monkeypatch.setattr(_purity, "_MIN_MADE", 4)
-    purity = Purity("f")
-    kept: list[Any] = []
-
-    def fn(x: Any) -> list[Any]:
-        kept.append(x * 2)
-        return [x.sin(), x.cos(), x.tan()]
-
-    for _ in range(20):
-        purity.run(fn, [torch.ones(2)], again=False, whole=True)
-        assert len(purity._made) <= 2 * len(kept) + 2 * 4 + 8
-    assert {id(x) for x in kept} <= {id(x()) for x in purity._made.values()}
-
-
 @pytest.mark.parametrize("moved", ["the argument", "another array"])
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_aligned__has_one_value_in_a_checkpoint_of_jax(transform: Callable[[Any], Any], moved: str) -> None:
@@ -662,15 +639,6 @@ def test_aligned__has_the_same_values_in_every_run(fn: Callable[[Any], Any]) -> 
         made, gradient = run(array())
         same(gradient, slope)
         assert float(made) == pytest.approx(float(value))
-
-
-def test_aligned__forgets_calls_that_it_knows(monkeypatch: Any) -> None:
-    monkeypatch.setattr(_purity, "_MAX_HARMLESS", 1)
-    monkeypatch.setattr(_purity, "_harmless", set())
-    run = jax.jit(in_torch(lambda x: torch.sin(x) * 2))
-    for _ in range(3):
-        same(run(array()), 2 * np.sin(X))
-    assert len(_purity._harmless) == 1
 
 
 DERIVED: dict[str, Callable[[Any, Any], Any]] = {
@@ -1026,20 +994,3 @@ def test_aligned__has_the_gradients_of_a_mesh() -> None:
             raise AssertionError("a result that varies was taken for one that is the same on all devices")
     """
     subprocess.run([sys.executable, "-W", "ignore", "-c", dedent(program)], check=True)
-
-
-def test_shared_flags__overlapping_threads_leave_no_mode() -> None:
-    """Torch's flags for modes are one for all threads, and are off after calls that overlap."""
-    count = 2
-    inside, done = threading.Barrier(count), threading.Event()
-
-    def overlap(first: bool) -> None:
-        with shared_flags, Watch("f", [], real=True):
-            inside.wait()
-            if not first:
-                assert done.wait(PATIENCE)
-        done.set()
-
-    with ThreadPoolExecutor(count) as pool:
-        list(pool.map(overlap, (True, False)))
-    assert not _python_dispatch._is_in_torch_dispatch_mode

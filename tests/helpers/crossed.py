@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import get_backend
 
 import xbridge
-from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,12 +33,16 @@ def curve(x: Any) -> Any:
 
 
 FUNCTIONS = [
-    name for name in xbridge.known_backends() if xbridge.is_available(name) and get(name).rule is not None
+    name
+    for name in xbridge.known_backends()
+    if xbridge.is_available(name) and get_backend(name).rule is not None
 ]
 """The libraries whose functions have derivatives."""
 
 CALLERS = [
-    name for name in xbridge.known_backends() if xbridge.is_available(name) and get(name).follows is not None
+    name
+    for name in xbridge.known_backends()
+    if xbridge.is_available(name) and get_backend(name).follows is not None
 ]
 """The libraries with transforms."""
 
@@ -51,7 +55,7 @@ def in_library(name: str, **more: Any) -> Callable[[Any], Any]:
         return by_hand(**more)
 
     def f(x: Any) -> Any:
-        return x * get(name).namespace(x).sin(x)
+        return x * get_backend(name).namespace(x).sin(x)
 
     made: Callable[[Any], Any] = aligned(backend=name, **more)(f)
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from xbridge._core.devices import CPU, Device
+from xbridge import Device, _host
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported, c_strides
 from xbridge._plan.steps import Options, Plan
 from xbridge.errors import DTypeError
@@ -13,7 +13,10 @@ from xbridge.errors import DTypeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-GPU0 = Device("cuda:0")
+HOST = _host
+"""The host, which is a library to the rules."""
+
+CPU, GPU0, SHARDED = Device("cpu"), Device("cuda:0"), Device("sharded")
 
 
 @dataclass(eq=False)

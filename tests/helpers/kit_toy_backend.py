@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from inside import native_dtype
 from kit_toy import LIBRARY_DTYPES, PLACES, Spot, Stone, Tile
 from kit_toy import namespace as xp
 
@@ -13,7 +14,7 @@ from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import hint_for_missing_dtype
 from xbridge._derive.functions import rules
 from xbridge._derive.numpy_functions import make_opaque_rule
-from xbridge._host.memory import layout_of, native_dtype
+from xbridge._host.memory import layout_of
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 from xbridge.protocol import ArrayInfo, Unsupported
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from inside import category, is_inexact
 from kit_toy import PLACES, Tile, inverted
 
-from xbridge._core.dtypes import category, is_inexact
 from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:

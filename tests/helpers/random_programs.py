@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from crossed import by_hand, same, wide
 from hypothesis import strategies as st
+from inside import get_backend
 
 import xbridge
-from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -269,7 +269,9 @@ def in_threads(f: Vector, t: Any) -> Vector:
     def run(x: Any) -> Any:
         with ThreadPoolExecutor(count) as pool:
             made = list(pool.map(once, [x, x * t, x + t]))
-        return np.stack([np.asarray(get("torch").to_numpy(y) if hasattr(y, "detach") else y) for y in made])
+        return np.stack(
+            [np.asarray(get_backend("torch").to_numpy(y) if hasattr(y, "detach") else y) for y in made]
+        )
 
     return run
 
@@ -309,7 +311,7 @@ def check(case: Case) -> None:
     """Assert that a program of several libraries gives what the program of one library gives."""
     table = TRANSFORMS[case.caller]()
     with contextmanager(wide)():
-        x, t = (get(case.caller).from_numpy(np.array(v)) for v in (case.x, (0.5, -1.0, 0.75)))
+        x, t = (get_backend(case.caller).from_numpy(np.array(v)) for v in (case.x, (0.5, -1.0, 0.75)))
         made, right = _program(case, pure=False), _program(case, pure=True)
         for name in case.transforms:
             made, right = table[name].make(made, t), table[name].make(right, t)
@@ -353,7 +355,7 @@ def check_gradients(case: Case) -> None:
         else:
             from jax.test_util import check_grads
 
-            x = get("jax").from_numpy(np.array(case.x))
+            x = get_backend("jax").from_numpy(np.array(case.x))
             check_grads(program, (x,), order=2, rtol=1e-4)  # type: ignore[no-untyped-call] # theirs
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from inside import DTYPES, native_dtype
 
 from xbridge._cli import main
-from xbridge._core.dtypes import DTYPES
-from xbridge._host.memory import native_dtype
+
+__all__ = ["bits", "every_dtype", "listing", "main", "refused", "shell"]
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hypothesis import strategies as st
+from inside import DTYPES
 
-from xbridge._core.dtypes import DTYPES
 from xbridge.testing.conformance._cases import swept_dtypes
 
 if TYPE_CHECKING:

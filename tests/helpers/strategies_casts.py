@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
+from inside import category
 from strategies import host_dtype
-
-from xbridge._core.dtypes import category
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import note
 from hypothesis import strategies as st
+from inside import DTYPES
 
-from xbridge._core.dtypes import DTYPES
 from xbridge.testing.strategies import arrays, samples
 
 torch = pytest.importorskip("torch")

@@ -9,9 +9,10 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from inside import get_backend
+
 from xbridge import Device
 from xbridge._registry.defaults import Completed
-from xbridge._registry.registry import get
 from xbridge.backends import numpy as host
 from xbridge.protocol import Gap
 
@@ -91,4 +92,4 @@ def make_placed_backend(**changes: Any) -> ModuleType:
 
 def complete(**changes: Any) -> Backend:
     """The completed backend of toys, which is not registered."""
-    return Completed(make_backend(**changes), get)
+    return Completed(make_backend(**changes), get_backend)

@@ -656,21 +656,6 @@ def test_to_numpy__exporter_that_cannot_copy_to_the_host_is_refused(export: Call
         assert caught.value.__cause__ is not None
 
 
-def test_to_list__cuda_array_interface_says_that_memory_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CUDA array interface says that memory is elsewhere."""
-    monkeypatch.setattr("xbridge._engine.device_import.INDEXED", ())  # as where there is no GPU
-    interface = {"version": 3, "typestr": "<f8", "shape": (6,), "data": (1 << 40, False)}
-    for words in ({}, {"__array__": lambda: A}):
-        x = Exporter(__cuda_array_interface__=interface, **words)
-        for verb in VERBS:
-            with pytest.raises(
-                xbridge.DeviceError,
-                match="an Exporter: its memory is on a CUDA device; try moving it to the cpu first",
-            ):
-                verb(x)
-    assert xbridge.to_list(Exporter(__cuda_array_interface__=interface, **DLPACK)) == A.tolist()
-
-
 def test_to_list__protocols_are_trusted_in_order() -> None:
     """The protocols are trusted in order."""
     exports: list[dict[str, Any]] = [

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
+from inside import get_backend
 from numpy.lib.stride_tricks import as_strided
 from rawmemory import overlaps, same_bits
 
@@ -168,3 +169,69 @@ def test_caster__casts_as_numpy_does_without_a_warning(source: str, dtype: str) 
         expected = memory.check_castable(x, np.dtype(dtype)).astype(dtype)
     assert same_bits(made, expected)
     assert not overlaps(made, x)
+
+
+EDGES = {
+    "single": [1.0, 3.4028234663852886e38, -3.4028235677973362e38, 1e-300, 5e-324, np.inf, -np.inf, np.nan],
+    "one too large": [3.4028235677973366e38],
+    "one too small": [-1e39, np.nan, np.inf],
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("values", EDGES.values(), ids=EDGES)
+@pytest.mark.parametrize("known", [memory._SINGLES, {}], ids=["one pass", "two passes"])
+@pytest.mark.parametrize("large", [memory.LARGE, 0])
+def test_astype_checked__equals_check_and_cast(
+    values: list[float], known: dict[str, str], large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`astype_checked` gives the values and the errors of a check followed by a cast."""
+    monkeypatch.setattr(memory, "_SINGLES", known)
+    monkeypatch.setattr(memory, "LARGE", large)
+    real = np.array(values)
+    for x, dtype in (
+        (real, "float32"),
+        (np.tile(real, 40)[::-3], "float32"),
+        (np.broadcast_to(real, (3, len(values))), "float32"),
+        (real + 1j, "complex64"),
+        (1 + 1j * np.nan_to_num(real, posinf=0, neginf=0), "complex64"),
+        (memory.astype(real, "float32"), "float16"),
+        (np.arange(3), "int32"),
+        (np.array([2**40]), "int32"),
+    ):
+        outcomes: list[object] = []
+        for cast in (memory.astype_checked, lambda x, word: memory.astype(memory.check_cast(x, word), word)):
+            try:
+                y = cast(x, dtype)
+                outcomes.append((y.dtype, y.shape, y.strides, y.tobytes()))
+            except xbridge.ValueLossError as error:
+                outcomes.append(str(error))
+        assert outcomes[0] == outcomes[1]
+
+
+def test_reports_overflow__false_without_floating_point_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Overflow is checked beforehand on machines that do not report it."""
+    assert memory._reports_overflow() is bool(memory._SINGLES)
+    monkeypatch.setattr(memory, "_RAISING", memory._SILENT)
+    assert not memory._reports_overflow()
+
+
+def test_finite_extremes__few_numbers_show_a_loss() -> None:
+    """The extremes of the finite values decide whether a cast loses one."""
+    jnp: Any = pytest.importorskip("jax.numpy")
+    assert memory.finite_extremes(jnp, jnp.array([3, -5, 4])).tolist() == [-5, 4]
+    assert memory.finite_extremes(jnp, jnp.array([3.0, jnp.nan, -jnp.inf, 4.0])).tolist() == [0.0, 4.0]
+    assert memory.finite_extremes(jnp, jnp.array([3.0 - 7j, jnp.inf * 1j])).tolist() == [0.0, 3.0, -7.0, 0.0]
+    empty = jnp.ones((0, 2))
+    assert get_backend("jax").check_cast(empty, "float16") is empty
+
+
+@pytest.mark.slow
+def test_copy__is_aligned_for_jax() -> None:
+    """Copies and casts on the host are aligned so that JAX can take them over."""
+    for n in (1 << 14, (1 << 14) + 1, 1 << 20, 1 << 24):
+        for a in (np.ones(n, "f4"), np.ones((n, 2), "f4").T, np.ones(n, "f8")[::-1]):
+            for made in (_host.copy(a, "C"), _host.astype(a, "float64", "C")):
+                assert made.ctypes.data % memory.ALIGNMENT == 0
+                assert made.flags.c_contiguous
+                np.testing.assert_array_equal(made, a)

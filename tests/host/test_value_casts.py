@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pytest
+from inside import DTYPES
 
-from xbridge._core.dtypes import DTYPES
 from xbridge._host.memory import check_cast, native_dtype
 from xbridge._host.value_casts import cast_exactly, cast_to_nearest
 from xbridge.errors import ValueLossError

@@ -16,7 +16,6 @@ from numpy.lib.stride_tricks import as_strided
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._core.devices import CPU
 from xbridge.backends import numpy as host
 from xbridge.testing import (
     _addresses,
@@ -159,14 +158,14 @@ def test_assert_roundtrip__reports_the_lossy_direction(
     assert said(failure)[0] == way
 
 
-ELSEWHERE = xbridge.Device("toy:0")
+HERE, ELSEWHERE = xbridge.Device("cpu"), xbridge.Device("toy:0")
 
 
 def placed(**changes: Any) -> Toy:
     """A toy on a device; `changes` replace verbs of its library, where each toy knows where it is."""
 
     def array_info(x: Toy) -> ArrayInfo:
-        return host.array_info(x.data)._replace(device=getattr(x, "place", CPU))
+        return host.array_info(x.data)._replace(device=getattr(x, "place", HERE))
 
     def move(x: Toy, device: xbridge.Device) -> Toy:
         y = Toy(x.data.copy())
@@ -177,7 +176,7 @@ def placed(**changes: Any) -> Toy:
         return device
 
     verbs = {"array_info": array_info, "to_device": move, "resolve_device": resolve_device, **changes}
-    xbridge.register_backend("toylib", make_backend(devices=lambda: (CPU, ELSEWHERE), **verbs))
+    xbridge.register_backend("toylib", make_backend(devices=lambda: (HERE, ELSEWHERE), **verbs))
     return move(Toy(A), ELSEWHERE)
 
 
@@ -199,7 +198,7 @@ def test_assert_roundtrip__device_lost_on_the_way_there(own_registry: None) -> N
     xbridge.register_backend(
         "toylib",
         make_backend(
-            array_info=lambda x: host.array_info(x.data)._replace(device=ELSEWHERE), devices=lambda: (CPU,)
+            array_info=lambda x: host.array_info(x.data)._replace(device=ELSEWHERE), devices=lambda: (HERE,)
         ),
     )
     with pytest.raises(AssertionError, match=r"^on the way to toylib:\nthe arrays differ in device:"):

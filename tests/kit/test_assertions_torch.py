@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import get_backend
 
 import xbridge
-from xbridge._registry.registry import get
 from xbridge.testing import (
     assert_close,
     assert_independent,
@@ -135,7 +135,9 @@ def test_assert_roundtrip__torch_is_lossless() -> None:
 
 def test_assert_roundtrip__reports_an_operation_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A value that torch changes on the way is reported."""
-    monkeypatch.setattr(get("torch"), "from_numpy", lambda host: torch.from_numpy(np.nan_to_num(host)))
+    monkeypatch.setattr(
+        get_backend("torch"), "from_numpy", lambda host: torch.from_numpy(np.nan_to_num(host))
+    )
     with pytest.raises(AssertionError, match=r"^on the way to torch:\n.*1 of 1 values:\n.*\n.*\n.*\n.* nan"):
         assert_roundtrip(np.array([np.nan]), "torch", copy=True)
 

@@ -18,9 +18,9 @@ import array_api_compat.numpy
 import numpy as np
 import planted
 import pytest
+from shell import main
 
 import xbridge
-from xbridge._cli import main
 from xbridge.testing import _reproduction
 from xbridge.testing.check import search, signatures, stages, targets, triage, workers
 from xbridge.testing.check.findings import Checked, Finding, as_text, grouped

@@ -14,9 +14,9 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import planted
 import pytest
+from shell import main
 
 import xbridge
-from xbridge._cli import main
 from xbridge.testing._call import Call
 from xbridge.testing._source import Recipe
 from xbridge.testing.check import (

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from inside import FEATURES
 from kit_toy_suite import few_examples, register, run
 from toylib import Toy, gaps, make_backend
 
 import xbridge
-from xbridge._core.protocol import FEATURES
 from xbridge.testing import conformance
 from xbridge.testing._gaps import MARK, promise
 

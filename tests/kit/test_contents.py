@@ -16,10 +16,10 @@ import pytest
 from drawing import FIND, drawn, least
 from hypothesis import Verbosity, find, given, settings
 from hypothesis import strategies as st
+from inside import DTYPES, category
 from strategies import HOST_DTYPES, host_dtype, swept
 
 import xbridge
-from xbridge._core.dtypes import DTYPES, category
 from xbridge.testing import contract
 from xbridge.testing.strategies import (
     arrays,

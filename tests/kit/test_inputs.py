@@ -9,9 +9,9 @@ import pytest
 from drawing import drawn
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import get_backend
 
 import xbridge
-from xbridge._registry.registry import get
 from xbridge.testing.strategies import (
     array_likes,
     conversions,
@@ -79,4 +79,4 @@ def test_refusals__many_kinds_of_numpy_arrays() -> None:
     """Many kinds of arrays are drawn, and the backend supports none of them."""
     assert len({repr(type(x)) + repr(x) for x in drawn(refusals("numpy"), 500)}) > 10
     for x in drawn(refusals("numpy"), 50):
-        assert get("numpy").unsupported(x, leaving=True)
+        assert get_backend("numpy").unsupported(x, leaving=True)

@@ -13,10 +13,9 @@ import array_api_compat
 import numpy as np
 import planted
 import pytest
+from inside import get_backend
 
 import xbridge
-from xbridge._core.devices import CPU
-from xbridge._registry.registry import get
 from xbridge.testing import assert_gradients, assert_lazy, assert_matches_numpy
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._source import Recipe, properties_of
@@ -601,6 +600,10 @@ def test_recipe__keeps_the_dtype_on_every_device() -> None:
     strict = pytest.importorskip("array_api_strict")
     for name in ("cpu", "device1", "device2"):
         for dtype in ("float64", "float32", "int64", "complex64", "complex128", "bool"):
-            device = next(one for one in get("array_api_strict").devices() if str(one) == name)
-            made = Recipe("array_api_strict", np.ones(2, dtype), CPU if name == "cpu" else device).make()
+            device = next(one for one in get_backend("array_api_strict").devices() if str(one) == name)
+            made = Recipe(
+                "array_api_strict",
+                np.ones(2, dtype),
+                xbridge.Device(name) if name == "cpu" else device,
+            ).make()
             assert made.dtype == getattr(strict, dtype)

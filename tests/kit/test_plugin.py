@@ -348,7 +348,7 @@ def _sham(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
         from xbridge._registry import registry
 
         def install():
-            registry.get("toylib").devices = lambda: (Device("cpu"), Device("sham:0"))
+            get_backend("toylib").devices = lambda: (Device("cpu"), Device("sham:0"))
         """
     )
     monkeypatch.setattr(_parametrize, "_EMULATED", {"toylib:sham": "pretend"})

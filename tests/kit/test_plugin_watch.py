@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import is_observed
 
 import _xbridge_pytest
 import xbridge
 from xbridge import record
-from xbridge._observe import policy as _policy
-from xbridge._registry import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,9 +40,10 @@ def test_in_a_thread():
 @pytest.fixture(autouse=True)
 def nobody_watches_afterwards() -> Iterator[None]:
     """What a run has begun, it ends."""
+    before = xbridge.policy.now()
     yield
-    assert not registry.observers
-    assert _policy.policy.now() == _policy.Rules()
+    assert not is_observed()
+    assert xbridge.policy.now() == before
 
 
 def test_xbridge_record__prints_a_summary(run: Run) -> None:

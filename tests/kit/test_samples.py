@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import get_backend
 from rawmemory import bits, in_place, overlaps, same_bits, touched
 from strategies import HOST_DTYPES, host_dtype
 from toylib import Toy, complete, make_backend
 
 import xbridge
-from xbridge._registry.registry import get
 from xbridge.testing.samples import numpy as known
 from xbridge.testing.samples.derived import DerivedSamples
 from xbridge.testing.samples.lookup import make_on, samples_of
@@ -156,7 +156,7 @@ def test_numpy_samples__memmap_leaves_no_file_behind(tmp_path: Any, monkeypatch:
 @pytest.mark.parametrize("name", known.refused)
 def test_numpy_samples__refused_arrays(name: str) -> None:
     """Every array that has to be refused is of NumPy, and its backend refuses it."""
-    x, backend = known.refused[name](), get("numpy")
+    x, backend = known.refused[name](), get_backend("numpy")
     assert xbridge.backend_of(x) == "numpy"
     assert backend.unsupported(x, leaving=True)
 
@@ -175,7 +175,7 @@ def test_numpy_samples__refused_arrays_without_ml_dtypes(
 def test_make_on__layout_of_a_device() -> None:
     """A layout that a device has is made there, with the same bits, strides and flags."""
     pytest.importorskip("array_api_strict")
-    backend, kit = get("array_api_strict"), samples_of("array_api_strict")
+    backend, kit = get_backend("array_api_strict"), samples_of("array_api_strict")
     device = backend.devices()[1]
     for name, case in kit.cases.items():
         if not case.takes("int64", (2, 3)):
@@ -280,7 +280,7 @@ def test_derived_samples__write() -> None:
 def test_derived_samples__read_detaches_materializes_and_moves() -> None:
     """`read` detaches an array, materializes it and moves it to the host, in this order."""
     calls: list[str] = []
-    numpy = get("numpy")
+    numpy = get_backend("numpy")
 
     def step(name: str) -> Any:
         def run(x: Toy, *rest: object) -> Toy:

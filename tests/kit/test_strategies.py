@@ -11,14 +11,13 @@ from drawing import drawn, least
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample, Unsatisfiable
+from inside import category, get_backend
 from rawmemory import bits, same_bits
 from strategies import HOST_DTYPES
 from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import Device
-from xbridge._core.dtypes import category
-from xbridge._registry.registry import get
 from xbridge.testing.samples import numpy as known
 from xbridge.testing.strategies import (
     array_likes,
@@ -120,7 +119,7 @@ def test_arrays__list_of_dtypes(own_registry: None) -> None:
     """Of a list of dtypes, those that the library has are drawn; it is refused if there are none."""
     some = drawn(arrays("numpy", dtypes=["float64", np.int8]))
     assert {x.dtype.name for x in some} == {"float64", "int8"}
-    lacks = get("numpy").unsupported_dtype("float31", Device("cpu"))
+    lacks = get_backend("numpy").unsupported_dtype("float31", Device("cpu"))
     xbridge.register_backend(
         "toylib", make_backend(unsupported_dtype=lambda dtype, device: lacks if dtype == "float64" else None)
     )
@@ -262,7 +261,7 @@ def test_dtypes__refuse_missing_kinds_at_once(own_registry: None) -> None:
         dtypes("numpy", kinds="real")
     with pytest.raises(xbridge.OptionError, match="of kind 3: the kinds are bool, int, float, complex"):
         dtypes("numpy", kinds=3)  # type: ignore[arg-type] # the mistake
-    lacks = get("numpy").unsupported_dtype("float31", Device("cpu"))
+    lacks = get_backend("numpy").unsupported_dtype("float31", Device("cpu"))
     xbridge.register_backend(
         "toylib", make_backend(unsupported_dtype=lambda dtype, device: lacks if "complex" in dtype else None)
     )
@@ -278,7 +277,7 @@ def test_dtypes__refuse_missing_kinds_at_once(own_registry: None) -> None:
 @pytest.fixture
 def toylib(own_registry: None) -> None:
     """A library of which the kit knows nothing, on two devices and with gradients."""
-    numpy = get("numpy")
+    numpy = get_backend("numpy")
     places = (Device("cpu"), Device("far:0"))
 
     def made(x: Toy, *, far: bool, tracked: bool) -> Toy:

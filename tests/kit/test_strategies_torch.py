@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from drawing import drawn, least
 from hypothesis import given
+from inside import DTYPES, get_backend, is_inexact
 from kit.test_samples import values_of
 from rawmemory import bits, in_place, same_bits, touched
 
 import xbridge
-from xbridge._core.dtypes import DTYPES, is_inexact
-from xbridge._registry.registry import get
 from xbridge.testing._without import LAYOUTS, without
 from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies import arrays, devices, dtypes, refusals, samples
@@ -240,8 +239,8 @@ def test_arrays__restricted_tensors_only_on_request() -> None:
 
 def test_samples__every_device_of_torch() -> None:
     """Tensors on every device of torch hold their values."""
-    assert set(drawn(devices("torch"))) == set(get("torch").devices())
-    for device in get("torch").devices():
+    assert set(drawn(devices("torch"))) == set(get_backend("torch").devices())
+    for device in get_backend("torch").devices():
         for sample in drawn(samples("torch", devices=device), 100):
             assert xbridge.device_of(sample.array) == device
             assert same_bits(known.read(sample.array), sample.values)

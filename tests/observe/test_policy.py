@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import direct, get_backend, is_observed, made
 from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import PolicyError, policy, unsafe_share
 from xbridge._observe import policy as _policy
-from xbridge._registry import registry
-from xbridge._registry.call_cache import direct, made
-from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -175,7 +173,7 @@ def test_policy__can_be_used_again_within_itself_and_by_threads() -> None:
     assert policy.now().copies == "allow"
     ended.set()
     thread.join()
-    assert not registry.observers
+    assert not is_observed()
 
 
 def test_policy__is_its_threads_own() -> None:
@@ -242,7 +240,7 @@ def test_policy__block_that_is_left_in_another_context_ends_there() -> None:
     with policy(casts="raise"):
         next(begun, None)
         assert policy.now() == ("allow", "allow", "allow", "raise")
-    assert not registry.observers
+    assert not is_observed()
 
 
 def test_policy__function_can_be_held_to_a_policy() -> None:
@@ -447,10 +445,10 @@ def test_policy__of_the_process_holds_in_every_thread_and_gives_way_to_a_block()
             copy_one()
         _policy.set_process_rules(_policy.rules_in("casts=allow"))
         assert policy.now() == ("raise", "allow", "allow", "allow")
-        assert registry.observers
+        assert is_observed()
     finally:
         _policy.set_process_rules(before)
-    assert not registry.observers
+    assert not is_observed()
     copy_one()
 
 
@@ -469,7 +467,7 @@ def test_policy__environment_is_read_when_xbridge_is_imported(monkeypatch: pytes
         assert policy.now().copies == "raise"
     finally:
         _policy.set_process_rules(_policy.Rules())
-    assert not registry.observers
+    assert not is_observed()
 
 
 @pytest.mark.parametrize(("words", "said"), [("copies=raise", "PolicyError"), ("", "fine"), ("x", "Option")])
@@ -540,7 +538,7 @@ def test_policy__what_cannot_be_shared_at_all_is_refused() -> None:
 def test_policy__library_that_copies_unasked_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that copies although it was not to is found out."""
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(get("torch"), "from_numpy", torch.tensor)
+    monkeypatch.setattr(get_backend("torch"), "from_numpy", torch.tensor)
     message = "cannot share this memory with torch: torch has copied it; try to_backend"
     with pytest.raises(xbridge.CopyError, match=message):
         unsafe_share(np.ones(3), "torch")

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from inside import is_observed
 
 import xbridge
 from xbridge import explain, record
-from xbridge._core import text
 from xbridge._observe import record as _record
 from xbridge._observe import record as record_module
-from xbridge._registry import registry
 from xbridge.testing.strategies import conversions
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def test_record_summary__nothing_is_recorded_before_after_or_without() -> None:
     copy_one()
     assert seen.rows == ()
     assert seen.summary() == "nothing was converted"
-    assert not registry.observers
+    assert not is_observed()
 
 
 def test_record__what_raises_is_not_counted() -> None:
@@ -342,15 +341,6 @@ def test_record_summary__summary_is_a_table_with_a_last_line_for_all() -> None:
     assert seen.summary(most=1).splitlines()[-1].split()[2] == "3"
 
 
-def test_record__amounts_are_written_for_people() -> None:
-    """Amounts are written for people."""
-    sizes = (0, 999, 1000, 999_900, 1_234_567, 5 * 10**15)
-    written = ["0 B", "999 B", "1 kB", "1 MB", "1.23 MB", "5,000 TB"]
-    assert [text.format_bytes(n) for n in sizes] == written
-    times = (0.0000123, 0.5, 0.9999, 12.0, 1234.5)
-    assert [text.format_seconds(s) for s in times] == ["0.0123 ms", "500 ms", "1 s", "12 s", "1,234 s"]
-
-
 def test_record__file_below_here_is_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file below here is named from here."""
     row = record_module.RecordRow(str(tmp_path / "a.py"), 7, "f", "", "", 1, 0, 0, 0, 0.0, "")
@@ -496,7 +486,7 @@ def test_record__that_never_began_cannot_end() -> None:
     """A record that never began cannot end."""
     with pytest.raises(ValueError, match="not in"):
         record().__exit__()
-    assert not registry.observers
+    assert not is_observed()
 
 
 def test_record_plot__matplotlib_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -512,3 +502,15 @@ def test_record__has_only_the_documented_names() -> None:
     """A record has only the documented names."""
     public = {name for name in dir(record()) if not name.startswith("_")}
     assert public == {"plot", "queues", "rows", "summary", "to_json"}
+
+
+def test_record__bounds_the_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues beyond the limit of rows are not kept."""
+    monkeypatch.setattr(_record, "_MOST_ROWS", 1)
+    x = np.ones(10)
+    with record() as seen:
+        for _ in range(2):
+            list(xbridge.prefetch([x, x], "numpy", dtype="float32"))
+        list(xbridge.prefetch([x], "numpy"))
+    (queue,) = seen.queues
+    assert queue.batches == 4

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from facts import GPU0, array_of, library, options, steps_of
+from facts import CPU, GPU0, HOST, array_of, library, options, steps_of
 
-from xbridge import _host
-from xbridge._core.devices import CPU
 from xbridge._plan.casts import choose_caster
 from xbridge._plan.rules import plan_between
 from xbridge._plan.steps import Conversion
@@ -91,7 +89,7 @@ def test_choose_caster__lazy_source_casts_its_parts() -> None:
     other = library("target", places=THERE, same_casts=False)
     assert choose_caster(conversion_of(lazy, other, NARROW), lazy=True) is other
     poor = library("source", joins=True, lacks=("float32",))
-    assert choose_caster(conversion_of(poor, library("target"), NARROW), lazy=True) is _host
+    assert choose_caster(conversion_of(poor, library("target"), NARROW), lazy=True) is HOST
     # More bytes would go to the device.
     there = library("target", places=THERE)
     assert choose_caster(conversion_of(lazy, there, WIDE, GPU0), lazy=True) is there

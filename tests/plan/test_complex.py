@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import DTYPES
 from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import tree
-from xbridge._core.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

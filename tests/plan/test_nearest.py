@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from contract.pair_contract import nearest_of
+from inside import DTYPES, category, get_backend, native_dtype
 from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import tree
-from xbridge._core.dtypes import DTYPES, category, nearest
-from xbridge._host.memory import native_dtype
-from xbridge._registry.registry import get
 from xbridge.protocol import Unsupported
 
 if TYPE_CHECKING:
@@ -36,39 +33,6 @@ def toys(*words: str) -> None:
     """A library of toys that has these dtypes."""
     pytest.importorskip("ml_dtypes")
     xbridge.register_backend("toylib", make_backend(unsupported_dtype=poor(*words)), replace=True)
-
-
-@pytest.mark.parametrize(
-    ("given", "there", "wanted"),
-    [
-        ("float64", ("float32", "float64"), "float64"),
-        ("bfloat16", ("float16", "float32", "float64"), "float32"),
-        ("float16", ("bfloat16", "float32", "float64"), "float32"),
-        ("float8_e5m2", ("bfloat16", "float16", "float32"), "float16"),
-        ("float8_e4m3fn", ("bfloat16", "float32"), "bfloat16"),
-        ("float8_e8m0fnu", ("float16", "float32"), "float32"),
-        ("uint16", ("int8", "int32", "int64"), "int32"),
-        ("uint16", ("int32", "uint32"), "uint32"),
-        ("int16", ("uint32", "int32"), "int32"),
-        ("uint64", ("int64", "uint32"), "int64"),
-        ("uint64", ("int32", "uint32"), "uint32"),
-        ("int64", ("int32", "uint32"), "int32"),
-        ("int64", ("int8", "uint16", "float64"), "uint16"),
-        ("float64", ("float16", "bfloat16"), "float16"),
-        ("complex128", ("float64", "complex64"), "complex64"),
-        ("complex32", ("complex128", "complex64"), "complex64"),
-        ("longdouble", ("float32", "float64"), "float64"),
-        ("clongdouble", ("complex64", "float64"), "complex64"),
-        ("bool", ("uint8", "int8"), "bool"),
-        ("complex64", ("float64",), "complex64"),
-        ("int4", ("int8",), "int4"),
-    ],
-)
-def test_nearest__is_the_narrowest_that_holds_every_value_or_else_the_widest_of_its_kind(
-    given: str, there: tuple[str, ...], wanted: str
-) -> None:
-    """The nearest dtype is the narrowest that holds every value, or else the widest of its kind."""
-    assert nearest(given, there.__contains__) == wanted
 
 
 @pytest.mark.usefixtures("own_registry")
@@ -266,7 +230,7 @@ def test_nearest__tracer_stays_what_it_is(jax: Any) -> None:
 def test_nearest__is_a_matter_of_the_device() -> None:
     """The nearest dtype depends on the device."""
     strict = pytest.importorskip("array_api_strict")
-    if "no_x64" not in get("array_api_strict").devices():
+    if "no_x64" not in get_backend("array_api_strict").devices():
         pytest.skip("came with array-api-strict 2.6")
     here = strict.asarray([1.5, 2.0])
     for x, name in product((here, np.array([1.5, 2.0])), ("array_api_strict",)):
@@ -283,9 +247,8 @@ def test_nearest__metal_gets_single_precision() -> None:
     """Metal gets single precision."""
     pytest.importorskip("torch")
     from xbridge._plan.rules import chosen
-    from xbridge._registry.registry import get
 
-    backend, place = get("torch"), xbridge.Device("mps:0")
+    backend, place = get_backend("torch"), xbridge.Device("mps:0")
     for dtype in DTYPES:
         wanted = {"float64": "float32", "complex128": "complex64"}.get(dtype, dtype)
         assert chosen("nearest", dtype, backend, place) == wanted
@@ -304,15 +267,3 @@ def test_nearest__what_comes_from_dask_is_checked_when_it_is_computed(jax: Any) 
     toys("int64", "float32")
     made = xbridge.to_backend(x.astype("uint8"), "toylib", dtype="nearest")
     assert (type(made), made.data.tolist()) == (Toy, [1, 2, 3])
-
-
-def test_nearest__words_of_the_model_and_of_the_library_agree() -> None:
-    """The words of the model and of the library agree."""
-    pytest.importorskip("ml_dtypes")
-    sets = [
-        ("float32", "int32", "bool"),
-        ("float16", "bfloat16", "uint8", "int64"),
-        ("float64", "uint64", "complex64"),
-    ]
-    for there, dtype in product(sets, DTYPES):
-        assert nearest_of(dtype, there) == nearest(dtype, there.__contains__), (dtype, there)

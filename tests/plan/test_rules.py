@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from facts import GPU0, array_of, library, options, steps_of
+from facts import CPU, GPU0, SHARDED, array_of, library, options, steps_of
 
 import xbridge
-from xbridge._core.devices import CPU, SHARDED, Device
+from xbridge import Device
 from xbridge._plan.rules import check_destination, destination, plan_between, plan_within
 from xbridge.protocol import Gap
 

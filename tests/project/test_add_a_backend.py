@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from inside import get_backend
 from kit_toy_suite import few_examples, run
 
 import xbridge
 from xbridge._core.protocol import FEATURES, REQUIRED
-from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def test_add_a_backend__examples_pass_conformance(name: str, gaps: set[str]) -> 
     reports = run(name)
     assert (reports.failed, reports.astray) == ({}, {})
     assert len(reports.passed) > 100
-    assert set(get(name).gaps) == gaps
+    assert set(get_backend(name).gaps) == gaps
 
 
 def test_add_a_backend__first_example_has_ten_lines() -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import floors
 import pytest
+from inside import get_backend
 
 import xbridge
 from xbridge._core import protocol
 from xbridge._host import exporters
-from xbridge._registry.registry import get
 from xbridge.backends import INDEX
 
 ROOT = Path(xbridge.__file__).parent
@@ -248,7 +248,7 @@ def parameters(verb: str) -> list[str]:
 @pytest.mark.parametrize("name", [name for name in INDEX if xbridge.is_available(name)])
 def test_backends__parameters_match_the_protocol(name: str) -> None:
     """Functions of a backend have the parameter names of the protocol."""
-    backend = get(name)
+    backend = get_backend(name)
     for verb in (*protocol.VERBS, *protocol.OPTIONAL):
         function = getattr(backend, verb)
         if function is not None:
@@ -278,6 +278,35 @@ def test_registry__is_the_only_importer_of_backends(path: Path) -> None:
     """Backends are loaded by name and only through the registry."""
     others = {other.removeprefix("xbridge.backends.") for other in floors.imports()[MODULES[path]]}
     assert [other for other in others if other.partition(".")[0] in INDEX] == []
+
+
+TESTED = {
+    "api": "_api _inspect _align_back _deprecation",
+    "backends": "backends _registry _core.protocol _host",
+    "cli": "_cli __main__ backends.jax._devices",
+    "contract": "",
+    "core": "_core",
+    "emulated": "backends.torch _transfer _host.staging",
+    "engine": "_engine _plan _host _registry.call_cache",
+    "functions": "_functions _derive backends.torch._calls",
+    "host": "_host",
+    "kit": "",
+    "observe": "_observe",
+    "plan": "_plan",
+    "transfer": "_transfer",
+    "tree": "tree",
+}
+"""What the tests of a folder test: the packages, or modules, that they may import although they are private."""
+
+
+@pytest.mark.parametrize("folder", TESTED)
+def test_tests__import_private_modules_of_what_they_test(folder: str) -> None:
+    """A test imports private modules of its own unit, or of the kit; helpers have what it needs of others."""
+    own = tuple(f"xbridge.{unit}." for unit in (*TESTED[folder].split(), "testing"))
+    for path in (Path(__file__).parents[1] / folder).rglob("test_*.py"):
+        imported = floors.imported(ast.parse(path.read_text(encoding="utf-8")), by_name=True, types=True)
+        private = {module for module in imported if "._" in module and not f"{module}.".startswith(own)}
+        assert private == set(), path
 
 
 @pytest.mark.parametrize("path", FILES, ids=short)

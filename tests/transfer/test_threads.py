@@ -6,8 +6,12 @@ import threading
 import weakref
 from concurrent.futures import CancelledError
 
+import numpy as np
 import pytest
+from gate import Gate
 
+import xbridge
+from xbridge._transfer import api, threads
 from xbridge._transfer.threads import Worker
 
 PATIENCE = 30.0
@@ -50,3 +54,22 @@ def test_worker__stop_cancels_tasks_that_have_not_begun() -> None:
     assert first.result()
     with pytest.raises(CancelledError):
         second.result(PATIENCE)
+
+
+def test_transfer__process_that_began_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child is refused a transfer and a batch that its parent began."""
+    slow = Gate()
+    under_way = xbridge.transfer(slow, "numpy")
+    batches = iter(xbridge.prefetch(iter([np.ones(2)] * 3), "numpy"))
+    next(batches)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(api, "getpid", lambda: -1)
+        assert under_way.done()
+        with pytest.raises(xbridge.XBridgeError, match=r"cannot wait for a transfer: .* another process"):
+            under_way.result()
+        with pytest.raises(xbridge.XBridgeError, match=r"cannot convert batches ahead: .* another process"):
+            next(batches)
+    assert not under_way.done()
+    slow.opened.set()
+    assert under_way.result().tolist() == [1.0, 1.0]
+    threads.end_workers(list(threads._workers))  # the loop left those of "another process" alone

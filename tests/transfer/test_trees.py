@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 from gate import PATIENCE, Gate
+from inside import forget_calls
 from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import tree
-from xbridge._registry import registry
+from xbridge.tree import leaf
 from xbridge.tree.flatten import TreeSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xbridge._plan.options import CallOptions
 
 A, COMPLEX = np.arange(3.0), np.array([1j])
 Point = namedtuple("Point", "x y")  # noqa: PYI024 -- as people write them
@@ -167,17 +167,16 @@ def test_transfer__chains_errors_of_the_dtype(carried: Callable[[Any], Any]) -> 
 
 def test_transfer__joint_error_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error that only the joint conversion raises is passed on without a path."""
-    from xbridge._engine import verbs
+    verbs = vars(leaf)["verbs"]
+    convert: Callable[..., list[object]] = verbs.to_backend_all
 
-    convert = verbs.to_backend_all
-
-    def failing(xs: list[object], name: str, options: CallOptions) -> list[object]:
+    def failing(xs: list[object], *args: Any) -> list[object]:
         if len(xs) > 1:
             raise xbridge.DeviceError("no memory for both")
-        return convert(xs, name, options)
+        return convert(xs, *args)
 
     monkeypatch.setattr(verbs, "to_backend_all", failing)
-    registry._rebuild_in_child()  # what was learned needs no plan
+    forget_calls()  # what was learned needs no plan
     with pytest.raises(xbridge.DeviceError, match=r"^no memory for both$"):
         transferred([A, A + 1])
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from gate import PATIENCE, Gate
+from inside import direct, get_backend, is_observed
 
 import xbridge
 from xbridge import policy, record
-from xbridge._observe import record as _record
-from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,7 +86,7 @@ def test_record__splits_time_by_bytes() -> None:
 
 def test_policy__refuses_a_transfer_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forbidden transfer raises before any array of it is converted."""
-    host = get("numpy")
+    host = get_backend("numpy")
     casts: list[object] = []
     cast = host.astype
 
@@ -139,14 +138,12 @@ def test_policy__applies_to_each_batch() -> None:
 
 def test_policy__leaves_no_observers() -> None:
     """After a policy block the fast path is restored."""
-    from xbridge._registry import call_cache, registry
-
     with policy(casts="warn"), warnings.catch_warnings():
         warnings.simplefilter("ignore", xbridge.CastWarning)
         begin().result()
         list(ahead())
-    assert registry.observers == 0
-    assert call_cache.direct["numpy"]
+    assert not is_observed()
+    assert direct["numpy"]
 
 
 def test_policy__warning_names_the_callers_line() -> None:
@@ -239,14 +236,3 @@ def test_record__has_no_queue_without_prefetch() -> None:
     with record() as seen:
         begin().result()
     assert seen.queues == ()
-
-
-def test_record__bounds_the_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queues beyond the limit of rows are not kept."""
-    monkeypatch.setattr(_record, "_MOST_ROWS", 1)
-    with record() as seen:
-        for _ in range(2):
-            list(ahead())
-        list(xbridge.prefetch([BATCH], "numpy"))
-    (queue,) = seen.queues
-    assert (queue.line, queue.batches) == (line_of(ahead), 4)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import cached, forget_calls, get_backend
 
 import xbridge
 from xbridge import tree
-from xbridge._registry import call_cache, registry
 from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ class Level(IntEnum):
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
     for name in ("numpy", "torch"):
-        registry.get(name)  # a backend that is loaded during a call empties the tables
-    registry._rebuild_in_child()
+        get_backend(name)  # a backend that is loaded during a call empties the tables
+    forget_calls()
     yield
-    registry._rebuild_in_child()
+    forget_calls()
 
 
 def trees() -> dict[str, Any]:
@@ -125,7 +125,7 @@ def test_to_backend__any_tree_teaches_and_any_other_is_converted_as_planned(call
     with planned():
         expected = {name: outcome(call, x) for name, x in trees().items()}
     for teacher in expected:
-        registry._rebuild_in_child()
+        forget_calls()
         outcome(call, trees()[teacher])
         for pupil, x in trees().items():
             assert outcome(call, x) == expected[pupil], (teacher, pupil)
@@ -204,4 +204,4 @@ def test_to_backend__walks_with_an_option_that_may_change() -> None:
 
     for _ in range(2):
         assert tree.to_backend([np.ones(2)], "torch", dtype=Word.SINGLE)[0].dtype == torch.float32
-    assert not call_cache.cached
+    assert not cached

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import DTYPES
 from numpy.lib.stride_tricks import as_strided
 
 import xbridge
-from xbridge._core.dtypes import DTYPES
 
 strict = pytest.importorskip("array_api_strict")
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import stub_cupy
+from inside import native_dtype
 
 import xbridge
 import xbridge.tree
 from xbridge._host import staging
-from xbridge._host.memory import native_dtype
 from xbridge._registry.registry import get
 
 if TYPE_CHECKING:

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import native_dtype
 
 import xbridge
-from xbridge._engine import convert
-from xbridge._engine.source import resolve_source
-from xbridge._host.memory import native_dtype
-from xbridge._plan.steps import Options
 from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
@@ -37,8 +34,7 @@ def tensor(shape: tuple[int, ...] = (3, 4), dtype: str = "float32") -> Any:
 
 
 def verbs(x: object, target: str, **options: Any) -> list[str]:
-    made = convert.plan(resolve_source(x), get(target), Options(**options))
-    return [f"{step.module.name} {step.op}" for step in made.steps]
+    return [f"{step.backend} {step.op}" for step in xbridge.explain(x, target, **options).steps]
 
 
 def busy() -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import native_dtype
 
 import xbridge
-from xbridge._host.memory import native_dtype
 
 da = pytest.importorskip("dask.array")
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import DTYPES, native_dtype
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
-from xbridge._host.memory import native_dtype
 from xbridge._registry.registry import get
 from xbridge.testing.samples.numpy import refused
 
@@ -157,20 +156,6 @@ def test_to_list__refuses_long_doubles() -> None:
         with pytest.raises(D, match=rf"; try to_numpy\(x, dtype='{wide}'\)"):
             xbridge.to_list(x)
     assert xbridge.to_numpy(np.ones(2, "longdouble"), dtype="float64").dtype == "f8"
-
-
-@pytest.mark.parametrize(
-    ("word", "hint"),
-    [
-        ("float8_e8m0fnu", "dtype='float32'"),
-        ("longdouble", "dtype='float64'"),
-        ("clongdouble", "dtype='complex128'"),
-        ("int4", "casting it in its own library first"),
-    ],
-)
-def test_instead__suggests_a_dtype(word: str, hint: str) -> None:
-    """A dtype that is missing in a library has a suggested replacement."""
-    assert hint_for_missing_dtype(word) == hint
 
 
 @pytest.mark.parametrize(

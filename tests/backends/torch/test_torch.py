@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from exporters import Exporter
 from rawmemory import overlaps
 
 import xbridge
@@ -14,7 +16,7 @@ from xbridge._registry.registry import get
 torch = pytest.importorskip("torch")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
@@ -94,3 +96,45 @@ def test_resolve_device__missing_accelerator_lists_devices(monkeypatch: pytest.M
     with pytest.raises(xbridge.DeviceError) as caught:
         get("torch").resolve_device(xbridge.Device("gpu"), CPU)
     assert caught.value.reason == "torch has no device gpu here, only cpu, npu:0"
+
+
+def test_from_dlpack__torch_makes_the_device_current(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch imports and exports with the device of the memory as the current one."""
+    from xbridge.backends.torch import _devices
+
+    current: list[object] = [0]
+
+    @contextmanager
+    def device(index: object) -> Iterator[None]:
+        current.append(index)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    seen: list[object] = []
+    monkeypatch.setattr(torch, "from_dlpack", lambda shown: seen.append(current[-1]))
+    backend: Any = get("torch")
+    for kind in (2, 10, 13, 1):
+        backend.from_dlpack(Exporter(__dlpack__=None, __dlpack_device__=lambda kind=kind: (kind, 3)))
+    assert seen == [3, 3, 3, 0]
+    for place, number in (("cuda:2", 2), ("cpu", 0), ("meta", 0)):
+        with _devices.make_current(torch.device(place)):
+            assert current[-1] == number
+        assert current == [0]
+    t = torch.ones(2)
+    shown = backend.to_dlpack(t)
+    assert shown.__dlpack_device__() == (1, 0)
+    monkeypatch.undo()
+    back = torch.from_dlpack(shown)
+    back[0] = 5
+    assert t.tolist() == [5.0, 1.0]
+
+
+def test_follows__every_tensor_while_a_compiler_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that traces follows every tensor."""
+    follows: Any = get("torch").follows
+    assert not follows(torch.ones(2))
+    monkeypatch.setattr("xbridge.backends.torch._is_traced", lambda: True)
+    assert follows(torch.ones(2))

@@ -13,9 +13,9 @@ import array_api_compat
 import array_api_compat.numpy
 import numpy as np
 import pytest
+from inside import get_backend
 
 import xbridge
-from xbridge._registry.registry import get
 from xbridge.testing._readonly import ReadOnlyArray
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ def test_numpy_readonly__finds_in_place_code() -> None:
 def test_backend_of__read_only_array_is_not_numpys() -> None:
     """The arrays belong to the backend of their own, and plain ones do not."""
     assert xbridge.backend_of(made()) == xbridge.backend_of(made()[0, 0]) == NAME
-    assert not get(NAME).owns(np.ndarray)
+    assert not get_backend(NAME).owns(np.ndarray)
 
 
 def test_to_backend__shares_numpy_memory() -> None:
@@ -352,7 +352,7 @@ def test_to_backend__steps_return_read_only_arrays() -> None:
         assert type(y) is ReadOnlyArray
     with pytest.raises(xbridge.ValueLossError):
         xbridge.asarray([ReadOnlyArray([1 << 60]), ReadOnlyArray([0.5])])
-    assert get(NAME).check_cast(x, "float32") is x
+    assert get_backend(NAME).check_cast(x, "float32") is x
 
 
 def test_to_backend__refuses_non_numeric_arrays() -> None:

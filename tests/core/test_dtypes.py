@@ -1,0 +1,69 @@
+"""The relations between the canonical dtypes."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from contract.pair_contract import nearest_of
+
+from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, nearest
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("float8_e8m0fnu", "dtype='float32'"),
+        ("longdouble", "dtype='float64'"),
+        ("clongdouble", "dtype='complex128'"),
+        ("int4", "casting it in its own library first"),
+    ],
+)
+def test_instead__suggests_a_dtype(word: str, hint: str) -> None:
+    """A dtype that is missing in a library has a suggested replacement."""
+    assert hint_for_missing_dtype(word) == hint
+
+
+@pytest.mark.parametrize(
+    ("given", "there", "wanted"),
+    [
+        ("float64", ("float32", "float64"), "float64"),
+        ("bfloat16", ("float16", "float32", "float64"), "float32"),
+        ("float16", ("bfloat16", "float32", "float64"), "float32"),
+        ("float8_e5m2", ("bfloat16", "float16", "float32"), "float16"),
+        ("float8_e4m3fn", ("bfloat16", "float32"), "bfloat16"),
+        ("float8_e8m0fnu", ("float16", "float32"), "float32"),
+        ("uint16", ("int8", "int32", "int64"), "int32"),
+        ("uint16", ("int32", "uint32"), "uint32"),
+        ("int16", ("uint32", "int32"), "int32"),
+        ("uint64", ("int64", "uint32"), "int64"),
+        ("uint64", ("int32", "uint32"), "uint32"),
+        ("int64", ("int32", "uint32"), "int32"),
+        ("int64", ("int8", "uint16", "float64"), "uint16"),
+        ("float64", ("float16", "bfloat16"), "float16"),
+        ("complex128", ("float64", "complex64"), "complex64"),
+        ("complex32", ("complex128", "complex64"), "complex64"),
+        ("longdouble", ("float32", "float64"), "float64"),
+        ("clongdouble", ("complex64", "float64"), "complex64"),
+        ("bool", ("uint8", "int8"), "bool"),
+        ("complex64", ("float64",), "complex64"),
+        ("int4", ("int8",), "int4"),
+    ],
+)
+def test_nearest__is_the_narrowest_that_holds_every_value_or_else_the_widest_of_its_kind(
+    given: str, there: tuple[str, ...], wanted: str
+) -> None:
+    """The nearest dtype is the narrowest that holds every value, or else the widest of its kind."""
+    assert nearest(given, there.__contains__) == wanted
+
+
+def test_nearest__words_of_the_model_and_of_the_library_agree() -> None:
+    """The words of the model and of the library agree."""
+    pytest.importorskip("ml_dtypes")
+    sets = [
+        ("float32", "int32", "bool"),
+        ("float16", "bfloat16", "uint8", "int64"),
+        ("float64", "uint64", "complex64"),
+    ]
+    for there, dtype in product(sets, DTYPES):
+        assert nearest_of(dtype, there) == nearest(dtype, there.__contains__), (dtype, there)

@@ -1,0 +1,34 @@
+"""What is told to those who watch the plans that run."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+from hypothesis import given, settings
+
+import xbridge
+from xbridge import Plan, explain
+from xbridge._engine import execute
+from xbridge.testing.strategies import Conversion, conversions
+
+
+@settings(max_examples=75)
+@given(conversions())
+def test_observer__is_told_the_plan_of_explain(call: Conversion) -> None:
+    """The plan that `explain` returns equals the plan that the conversion runs."""
+    ran = []
+    told = explain(call.array, call.target, **call.options)
+
+    class Seen(execute.Observer):
+        def after(self, plan: Plan, *_: object) -> None:
+            ran.append(plan)
+
+    seen = Seen()
+    execute.add_observer(seen)
+    try:
+        with suppress(xbridge.XBridgeError):
+            xbridge.to_backend(call.array, call.target, **call.options)
+            assert [replace(plan, layout=told.layout) for plan in ran] == [told]
+    finally:
+        execute.remove_observer(seen)

@@ -1,0 +1,78 @@
+"""What tests of any part ask the inside: backends, the tables of dtypes, and what is cached.
+
+A test imports private modules of the part that it tests, and takes from here what it needs of another.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from xbridge._core.dtypes import DTYPES, category, exact_integers, is_inexact
+from xbridge._core.protocol import FEATURES
+from xbridge._engine import batch, convert
+from xbridge._host.memory import native_dtype
+from xbridge._registry import registry
+from xbridge._registry.call_cache import cached, direct, made
+from xbridge._registry.registry import get as get_backend
+
+if TYPE_CHECKING:
+    import pytest
+
+    from xbridge.protocol import Backend
+
+__all__ = [
+    "DTYPES",
+    "FEATURES",
+    "cached",
+    "category",
+    "count_lookups",
+    "direct",
+    "exact_integers",
+    "forget_calls",
+    "get_backend",
+    "is_inexact",
+    "is_observed",
+    "made",
+    "native_dtype",
+    "planned_arrays",
+]
+
+
+def forget_calls() -> None:
+    """Forget all cached calls, as a forked child does."""
+    registry._rebuild_in_child()
+
+
+def is_observed() -> bool:
+    """Whether a policy, a record or a plain observer sees all conversions."""
+    return registry.observers > 0
+
+
+def planned_arrays(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The arrays that are planned from now on, alone or in a batch."""
+    seen: list[Any] = []
+    for module in (convert, batch):
+        right = vars(module)["plan"]
+
+        def plan(source: Any, *args: Any, right: Any = right, **options: Any) -> Any:
+            seen.append(source.array)
+            return right(source, *args, **options)
+
+        monkeypatch.setattr(module, "plan", plan)
+    return seen
+
+
+def count_lookups(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
+    """How often the backend of each type is looked up from now on."""
+    seen, right = Counter[type](), registry.backend_for
+
+    def backend_for(cls: type) -> Backend | None:
+        seen[cls] += 1
+        return right(cls)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("xbridge.") and vars(module).get("backend_for") is right:
+            monkeypatch.setattr(module, "backend_for", backend_for)
+    return seen
