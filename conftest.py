@@ -9,9 +9,12 @@ import os
 import sys
 from collections.abc import Generator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
+
+EXPORTERS = (Path(__file__).parent / "src/xbridge/_host/exporters").glob("*.py")
 
 NEEDING = {
     "torch": [
@@ -41,7 +44,7 @@ NEEDING = {
         "src/xbridge/testing/_derived.py",
         "src/xbridge/testing/samples/dask.py",
     ],
-    **{library: [f"src/xbridge/_host/exporters/{library}.py"] for library in ("pandas", "polars", "pyarrow")},
+    **{path.stem: [str(path)] for path in EXPORTERS if path.stem not in ("__init__", "generic")},
     "matplotlib": ["src/xbridge/_observe/figure.py"],
     "safetensors": ["src/xbridge/_cli/formats/safetensors.py"],
     "array_api_strict": [

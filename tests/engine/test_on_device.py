@@ -16,6 +16,9 @@ from inside import get_backend
 from toylib import Toy, make_backend
 
 import xbridge
+from xbridge._engine import convert
+from xbridge._engine.source import resolve_source
+from xbridge._plan.steps import Options
 from xbridge.protocol import Unsupported
 
 if TYPE_CHECKING:
@@ -85,7 +88,8 @@ def a_card(values: Any, **changes: Any) -> Card:
 
 
 def plan(x: object, target: str, **options: Any) -> list[str]:
-    return [f"{step.backend} {step.action}" for step in xbridge.explain(x, target, **options).steps]
+    made = convert.plan(resolve_source(x), get_backend(target), Options(**options))
+    return [f"{step.backend} {step.action}" for step in made.steps]
 
 
 # -- which steps run -----------------------------------------------------------------------------

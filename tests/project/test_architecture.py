@@ -296,12 +296,12 @@ TESTED = {
     "transfer": "_transfer",
     "tree": "tree",
 }
-"""What the tests of a folder test: the packages, or modules, that they may import although they are private."""
+"""What the tests of a folder test: the packages and modules that they may import although these are private."""
 
 
 @pytest.mark.parametrize("folder", TESTED)
 def test_tests__import_private_modules_of_what_they_test(folder: str) -> None:
-    """A test imports private modules of its own unit, or of the kit; helpers have what it needs of others."""
+    """A test imports private modules of its unit or the kit; helpers have what it needs of others."""
     own = tuple(f"xbridge.{unit}." for unit in (*TESTED[folder].split(), "testing"))
     for path in (Path(__file__).parents[1] / folder).rglob("test_*.py"):
         imported = floors.imported(ast.parse(path.read_text(encoding="utf-8")), by_name=True, types=True)
