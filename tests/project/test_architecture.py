@@ -296,7 +296,7 @@ TESTED = {
     "transfer": "_transfer",
     "tree": "tree",
 }
-"""What the tests of a folder test: the packages and modules that they may import although these are private."""
+"""What the tests of a folder test: packages and modules that they may import, although they are private."""
 
 
 @pytest.mark.parametrize("folder", TESTED)
