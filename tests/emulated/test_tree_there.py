@@ -71,7 +71,7 @@ def test_tree__plans_one_array_of_each_kind(
     monkeypatch: pytest.MonkeyPatch, home: str, backend: str, place: dict[str, Any], options: dict[str, Any]
 ) -> None:
     """Of a thousand small tensors, one of each kind is planned."""
-    planned = planned_arrays(monkeypatch)
+    planned = planned_arrays(monkeypatch, in_batches=True)
     xs = [
         torch.full((1 + i % 7,), i, dtype=(torch.float32, torch.int32)[i % 2]).to(home) for i in range(1000)
     ]

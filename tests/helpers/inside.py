@@ -50,17 +50,17 @@ def is_observed() -> bool:
     return registry.observers > 0
 
 
-def planned_arrays(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The arrays that are planned from now on, alone or in a batch."""
+def planned_arrays(monkeypatch: pytest.MonkeyPatch, *, in_batches: bool = False) -> list[Any]:
+    """The arrays that are planned from now on, each by itself or as one of a batch."""
+    module = batch if in_batches else convert
     seen: list[Any] = []
-    for module in (convert, batch):
-        right = vars(module)["plan"]
+    right = vars(module)["plan"]
 
-        def plan(source: Any, *args: Any, right: Any = right, **options: Any) -> Any:
-            seen.append(source.array)
-            return right(source, *args, **options)
+    def plan(source: Any, *args: Any, **options: Any) -> Any:
+        seen.append(source.array)
+        return right(source, *args, **options)
 
-        monkeypatch.setattr(module, "plan", plan)
+    monkeypatch.setattr(module, "plan", plan)
     return seen
 
 
