@@ -355,6 +355,37 @@ def test_aligned__refuses_a_write_in_a_branch_that_runs_later() -> None:
 
 
 @needs_newer_jax
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_aligned__has_the_pullback_of_the_value_while_weights_are_replaced(
+    transform: Callable[[Any], Any],
+) -> None:
+    """The end of an older pullback, and of the weights that it had, does not concern the newest one."""
+    layer = double(torch.nn.Linear(4, 4))
+    f, x = in_torch(layer), array()
+    back = None
+    for _ in range(4):
+        weight = np.random.default_rng(0).normal(size=(4, 4))
+        layer.weight = torch.nn.Parameter(torch.from_numpy(weight))
+        back = jax.vjp(transform(f), x)[1]
+        same(back(array(np.ones(4)))[0], weight.sum(0))
+
+
+def test_aligned__refuses_weights_that_were_replaced_within_a_checkpoint_of_torch() -> None:
+    """A checkpoint runs its part of the function again, with the weights that are there then."""
+    layer = double(torch.nn.Linear(4, 4))
+    f = in_torch(lambda x: torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sin())
+    x = array()
+    for _ in range(2):
+        first, old = layer.weight, layer.weight.detach().numpy()
+        bias = layer.bias.detach().numpy()
+        back = jax.vjp(f, x)[1]
+        same(back(array(np.ones(4)))[0], np.cos(old @ X + bias) @ old)
+        layer.weight = torch.nn.Parameter(2 * layer.weight.detach())
+        assert first is not layer.weight  # it lives on
+        refused(GradientError, lambda: back(array(np.ones(4))), "changed")
+
+
+@needs_newer_jax
 def test_aligned__refuses_a_pullback_of_weights_in_another_tensor() -> None:
     """A name that stands for another tensor than in the run of the value is noticed, if both live on."""
     weights = [torch.tensor(2.0).double()]
@@ -518,6 +549,29 @@ def test_aligned__refuses_random_numbers_of_a_script_that_a_branch_calls() -> No
         same(run(array()), X)
     with pytest.raises(Exception, match="random"):
         jax.block_until_ready(run(array(ONES)))
+
+
+def test_aligned__refuses_a_write_of_a_script_that_a_branch_calls() -> None:
+    """Nobody reads what the script writes to, nor what it returns."""
+    touch = torch.jit.CompilationUnit(dedent("""
+    def touch(x, count):
+        count.add_(1)
+        return x + 1
+    """)).touch  # fmt: skip
+    count, state = torch.zeros(()), [False]
+
+    def f(x: Any) -> Any:
+        if state[0]:
+            touch(x, count)
+        return x * 2
+
+    run = jax.jit(in_torch(f))
+    for _ in range(2):
+        same(run(array()), 2 * X)
+    state[0] = True
+    for _ in range(2):
+        with pytest.raises(Exception, match="writes to a tensor"):
+            jax.block_until_ready(run(array()))
 
 
 def test_aligned__learns_nothing_from_calls_on_empty_tensors() -> None:

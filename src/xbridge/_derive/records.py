@@ -27,6 +27,9 @@ _MAX_UNUSED = 32
 NO_RECORD = (0, 0)
 """The number that means no record."""
 
+NO_VALUE = -1
+"""The version in the mark of a derivative whose value nobody uses, so that nothing can contradict it."""
+
 
 class _Entry(NamedTuple, Generic[T]):
     record: T

@@ -31,7 +31,7 @@ from xbridge._derive.functions import (
     select,
     sharded_call_error,
 )
-from xbridge._derive.records import NO_RECORD
+from xbridge._derive.records import NO_RECORD, NO_VALUE
 from xbridge.backends.jax._devices import device_of_sharding
 from xbridge.backends.jax._functions import conj
 from xbridge.backends.jax._inside import inside
@@ -53,6 +53,7 @@ _ShapedArray = jax.core.ShapedArray
 call_p, tangent_p = Primitive("xbridge_call"), Primitive("xbridge_tangent")
 call_p.multiple_results = tangent_p.multiple_results = True
 version_p, record_p = Primitive("xbridge_version"), Primitive("xbridge_record")
+no_value_p = Primitive("xbridge_no_value")
 record_p.multiple_results = True
 
 
@@ -180,6 +181,11 @@ version_p.def_impl(lambda *, rule: jnp.asarray(_current_mark(rule)))  # type: ig
 version_p.def_abstract_eval(lambda **_: _MARK)  # type: ignore[no-untyped-call]
 mlir.register_lowering(version_p, _lower_version)
 
+_NO_VALUE = np.asarray((NO_VALUE, *NO_RECORD), "int32")
+no_value_p.def_impl(lambda: jnp.asarray(_NO_VALUE))  # type: ignore[no-untyped-call]
+no_value_p.def_abstract_eval(lambda: _MARK)  # type: ignore[no-untyped-call]
+mlir.register_lowering(no_value_p, lambda _: [mlir.ir_constant(_NO_VALUE)])
+
 
 def _bind_mark(rule: DerivableFunction) -> Any:
     """Return the mark, as a traced array, of a call that just ran and was not recorded."""
@@ -261,10 +267,14 @@ def _batch_record(xs: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mas
 
 
 def _drop_unused_record(used: list[bool], *rest: Any) -> Any:
-    """Replace a recorded call by a plain one if its mark is not used: a rule for dead code elimination."""
+    """Replace a recorded call by a plain one if its mark is not used: a rule for dead code elimination.
+
+    If only the mark is used, the call is dropped: the derivative runs the function in one callback, not two.
+    """
     eqn = rest[-1]  # JAX 0.12 gives the inputs that are in use before it
-    if not any(used):
-        return [False] * len(eqn.invars), None
+    if not any(used[:-1]):
+        mark = eqn.replace(primitive=no_value_p, params={}, invars=[], outvars=eqn.outvars[-1:])
+        return [False] * len(eqn.invars), mark if used[-1] else None
     if not used[-1]:
         eqn = eqn.replace(primitive=call_p, params={"rule": eqn.params["rule"]}, outvars=eqn.outvars[:-1])
     return [True] * len(eqn.invars), eqn

@@ -38,7 +38,7 @@ from xbridge._derive.functions import (
     select,
 )
 from xbridge._derive.numpy_functions import describe_declared
-from xbridge._derive.records import Records
+from xbridge._derive.records import NO_VALUE, Records
 from xbridge._derive.treedef import ARRAY, order_like, outline
 from xbridge.backends.torch._purity import (
     Calls,
@@ -189,8 +189,8 @@ class TorchRule(TracedFunction):
         self._gradients: tuple[bool, ...] | None = None
         """The mask of the inputs that the outputs are gradients of."""
         self._graphs = Records[_Graph]()
-        self._pulls: tuple[tuple[bool, ...], tuple[bool, ...]] | None = None
-        """The masks of the inputs and the outputs, if this is the vjp of a function that may be recorded."""
+        self._pulls: tuple[tuple[bool, ...], tuple[bool, ...], TorchRule] | None = None
+        """The masks of the inputs and the outputs of a function that may be recorded, if this is its vjp."""
 
     def keep_order(self, ys: Sequence[Y]) -> Sequence[Y]:
         """Return the results of the last run in the order of the first, in which all derivatives are.
@@ -209,56 +209,65 @@ class TorchRule(TracedFunction):
     def __call__(self, *xs: torch.Tensor) -> list[torch.Tensor]:
         with _with_gradients():
             own = [x.clone() if x.is_inference() else x for x in xs]
-            graphs = [self._find_graph(own[i]) for i in self._versions]
-            made = self._pull_back_recorded(graphs[0], own) if self._pulls and graphs[0] else None
+            marks = [own[i] for i in self._versions]
+            rows = [row for mark in marks for row in mark.reshape(-1, len(Mark._fields)).tolist()]
+            graphs = [self._graphs.find((high, low)) for _, high, low in rows]
+            versions = {version for version, *_ in rows} - {NO_VALUE}
+            made = None
+            if self._pulls and marks[0].ndim == 1 and _level() is None:  # a batch of marks has many graphs
+                made = self._pull_back_recorded(graphs[0], own, versions)
             if made is None:
-                made = self._purity.run(self.fn, own, again=bool(self._versions), whole=self._is_whole)
+                self._refuse_changed(versions)
+                made = self._purity.run(self.fn, own, again=bool(versions), whole=self._is_whole)
             return [y.detach() for y in made]
 
-    def _find_graph(self, marks: torch.Tensor) -> _Graph | None:
-        """Return the recorded graph of a mark; raise if what the function reads has changed since.
-
-        Return None for a batch of marks, which stand for many graphs.
-        """
-        rows = marks.reshape(-1, len(Mark._fields)).tolist()
-        graphs = [self._graphs.find((high, low)) for _, high, low in rows]
-        if self.reads and {version for version, *_ in rows} - {self.version()}:
+    def _refuse_changed(self, versions: set[int]) -> None:
+        """Raise if what the function reads has changed since values of these versions were computed."""
+        if versions and self.reads and versions != {self.version()}:
             raise changed_error(self.call.name)
-        return graphs[0] if marks.ndim == 1 else None
 
     @property
     def records(self) -> bool:
         return self._is_value
 
     def record(self, ins: tuple[bool, ...], xs: Tensors) -> Recorded:
+        with _with_gradients():
+            graph = self._run_recorded(ins, xs, again=False)
+        return Recorded([y.detach() for y in graph.ys], partial(self._keep, graph, self.version()))
+
+    def _run_recorded(self, ins: tuple[bool, ...], xs: Tensors, *, again: bool) -> _Graph:
         def fn(*given: torch.Tensor) -> Any:
             try:
                 return self.fn(*given)
             except (XBridgeError, *FOREIGN_ERRORS) as error:  # such as of `x.numpy()`, which leaves the graph
                 raise NoRecordError from error
 
-        with _with_gradients():
-            own = [x.clone() if x.is_inference() else x for x in xs]
-            leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(own, ins, strict=True)]
-            given = self._copy_written(leaves)
-            ys = self._purity.run(fn, given, again=False, whole=self._is_whole)
-        graph = _Graph(ins, leaves, ys)
-        return Recorded([y.detach() for y in ys], partial(self._keep, graph, self.version()))
+        own = [x.clone() if x.is_inference() else x for x in xs]
+        leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(own, ins, strict=True)]
+        ys = self._purity.run(fn, self._copy_written(leaves), again=again, whole=self._is_whole)
+        return _Graph(ins, leaves, ys)
 
     def _keep(self, graph: _Graph, version: int, once: bool) -> tuple[Mark, Callable[[], None]]:  # noqa: FBT001 -- a callback
         number = self._graphs.keep(graph, once=once)
         return Mark(version, *number), partial(self._graphs.drop, number)
 
-    def _pull_back_recorded(self, graph: _Graph, a: Tensors) -> Tensors | None:
-        """Return gradients along a recorded graph, or None if the function has to run again.
+    def _pull_back_recorded(self, graph: _Graph | None, a: Tensors, versions: set[int]) -> Tensors | None:
+        """Return gradients along the graph of a recorded run, or None if the function has to run again.
 
         It has to if there is no gradient, to find the reason, and if the backward pass draws or writes.
+        Without a graph, a run is recorded now.
         """
         assert self._pulls is not None  # noqa: S101 -- a type checker cannot know
-        ins, outs = self._pulls
+        ins, outs, value = self._pulls
+        if graph is None:
+            self._refuse_changed(versions)
+            try:
+                graph = value._run_recorded(ins, a[sum(outs) + 1 :], again=bool(versions))
+            except NoRecordError:
+                return None
         cotangents, ys = a[: sum(outs)], select(outs, graph.ys)
         xs, live = tuple(select(ins, graph.xs)), [y.requires_grad for y in ys]
-        if ins != graph.ins or _level() is not None or not any(live) or _is_cut(ys, cotangents):
+        if ins != graph.ins or not any(live) or _is_cut(ys, cotangents):
             return None
         ends, seeds = tuple(select(live, ys)), tuple(select(live, cotangents))
 
@@ -267,12 +276,14 @@ class TorchRule(TracedFunction):
             return run_backward(ends, seeds, True, False, xs, True, accumulate_grad=False)  # noqa: FBT003 -- torch's order
 
         try:
-            made = Calls(a, {}).follow(run) if self._purity.plain_backward else None
+            # The graph has the weights of the value. They may have changed, unless functions read them anew.
+            made = Calls(a, {}).follow_backward(run) if self._purity.plain_backward else None
             if made is None:
                 self._purity.plain_backward = False
+                self._refuse_changed(versions)
                 with shared_flags, Watch(self.call.name, a, real=True) as watch:
                     made = run()
-                if watch.draws or watch.writes:
+                if watch.draws or watch.writes or not self._purity.knows(watch, *graph.xs, *graph.ys):
                     return None
         except RuntimeError:  # a tensor of the graph was written to, for example
             return None
@@ -310,7 +321,7 @@ class TorchRule(TracedFunction):
     def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
         made = self._link_derived(super().vjp(ins, outs, form), sum(outs))
         made._gradients = (False,) * (sum(outs) + 1) + ins
-        made._pulls = (ins, outs) if self.records else None
+        made._pulls = (ins, outs, self) if self.records else None
         return made
 
     def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:

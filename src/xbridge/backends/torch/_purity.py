@@ -11,7 +11,6 @@ function are followed by `Calls`, and repeated under a `Watch` only where these 
 from __future__ import annotations
 
 from functools import cache
-from operator import attrgetter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
@@ -62,6 +61,11 @@ _MIN_MADE = 256
 
 _lock = lock()
 
+# What the modes of torch do to be entered and left, without what they do for other modes.
+_push_call_mode, _pop_call_mode = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
+_push_mode, _pop_mode = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
+_count_modes = torch._C._len_torch_dispatch_stack
+_DisableTorchDispatch = torch._C._DisableTorchDispatch
 
 inside = Nesting()
 """The blocks in which the user's function itself runs, and not a derivative of it."""
@@ -134,6 +138,16 @@ class Purity:
         self._overwrites |= watch.overwrites
         self._hides |= watch.hidden
 
+    def knows(self, watch: Watch, *more: torch.Tensor) -> bool:
+        """Return True if all tensors that a backward pass called functions with were there in the run before.
+
+        `more` are the tensors at the ends of its graph.
+        """
+        with _lock:
+            refs: list[Callable[[], Any]] = [*[x for x, _ in self._seen.values()], *self._made.values()]
+        known = [x for each in refs if (x := each()) is not None]
+        return watch.called <= set(map(_storage_id, filter(_has_memory, (*known, *more))))
+
     def _keep_made(self, made: Mapping[int, Callable[[], torch.Tensor | None]]) -> None:
         """Remember tensors that a run made. Those that are gone are forgotten when they may be the most."""
         self._made.update(made)
@@ -148,8 +162,8 @@ class Purity:
         `whole`, `fn` is the function itself, so a run after the first may be followed by its calls.
         """
         follows = whole and self.known and not (self._overwrites or self._hides)
-        among_modes = _python_dispatch._get_current_dispatch_mode_stack()  # such as one without values
-        by_calls = follows and self._doubts < _MAX_DOUBTS and not among_modes
+        # Among other dispatch modes, the first may be one without values.
+        by_calls = follows and self._doubts < _MAX_DOUBTS and not _count_modes()
         if by_calls:
             calls = Calls(xs, self._seen)
             ys = calls.follow(lambda: fn(*xs))
@@ -199,19 +213,19 @@ class _SharedFlags:
     def __exit__(self, *_: object) -> None:
         with _lock:
             self._users -= 1
-            if self._users or not _python_dispatch._get_current_dispatch_mode_stack():
+            if self._users or not _count_modes():
                 _set_flags(on=self._users > 0)
 
 
 shared_flags = _SharedFlags()
 
-_flags = [name for name in vars(_python_dispatch) if name.startswith("_is_in_")]
+_names = [name for name in vars(_python_dispatch) if name.startswith("_is_in_")]
+_flags = [dict.fromkeys(_names, on) for on in (False, True)]
 _note_flag = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", id)
 
 
 def _set_flags(*, on: bool) -> None:
-    for name in _flags:
-        setattr(_python_dispatch, name, on)
+    vars(_python_dispatch).update(_flags[on])
     _note_flag(on)
 
 
@@ -247,6 +261,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         self._read: Seen = {}
         self.inside = set[int]()
         """The identities of tensors that the function itself read, and not a derivative of it."""
+        self.called = set[int]()
+        """The storages of the foreign tensors that were read in calls of torch's functions."""
         self.made: dict[int, TensorWeakRef] = {}
         self._written = set[int]()
         """The storages of foreign tensors to which it wrote, perhaps through a view that is gone."""
@@ -290,6 +306,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
             self._foreign.add(self._hold(x))
             if inside.depth:
                 self.inside.add(id(x))
+            if self._frames.depth:
+                self.called.add(_storage_id(x))
             if id(x) not in self._read or self._read[id(x)][0]() is not x:
                 self._read[id(x)] = TensorWeakRef(x), _version_mark(x)
         written = []
@@ -330,9 +348,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         }
 
 
-_version_of = attrgetter("_version")
-
-
 def _living(seen: Seen) -> list[torch.Tensor]:
     """Return the tensors that still exist. It does what each `TensorWeakRef` does, in less time."""
     living = [x for x in [x.ref() for x, _ in tuple(seen.values())] if x is not None]
@@ -350,58 +365,71 @@ _harmless = set[tuple[object, ...]]()
 """The functions of torch, with all arguments but tensors, whose operations neither drew nor wrote."""
 
 
-class Calls(TorchFunctionMode):
+class Calls(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves it untyped
     """A mode that follows a run by its calls of torch's functions.
 
     A call on tensors of this run, or known from earlier runs, is harmless if the same call on other tensors
-    neither drew nor wrote. Any other call is checked. The run ends before a call that draws or that writes to
-    memory from outside of the run, and before one on an unknown tensor. Such a tensor is new, or comes from
-    code whose calls Python does not see, such as TorchScript.
+    neither drew nor wrote. Any other call is checked operation by operation, and so are the operations that
+    no call of Python makes, such as those of TorchScript. The run ends before an operation that draws or that
+    writes to memory from outside of the run. It also ends before an operation without a call that writes or
+    reads a number, and before a call on an unknown tensor, which is new or was made without a call.
     """
 
-    def __init__(self, xs: Tensors, seen: Seen) -> None:
-        super().__init__()
+    _dispatch_mode_key = None
+
+    def __init__(self, xs: Tensors, seen: Seen) -> None:  # torch's own take longer than all of a run's checks
         self._xs = xs
         self._known = {id(x): x for x in _living(seen)}
         self.own: dict[int, Callable[[], torch.Tensor | None]] = {id(x): ref(x) for x in xs}
         """The tensors that were made in the run, and its arguments."""
-        self._check: _Check | None = None
+        self._depth = 0
+        """The number of dispatch modes with this one, or 0 if it checks no operations."""
         self._doubts = False
+        self._calls = False
+        """True while a call is checked; other operations are checked where no call is running."""
+        self._varies = False
+        """True if an operation writes, or reads a number from a tensor, such as a probability."""
+
+    def __enter__(self) -> Self:
+        _push_call_mode(self)
+        return self
+
+    def __exit__(self, *_: object) -> bool:
+        """End the run, with an error of whatever class if it is in doubt: the function may catch it."""
+        _pop_call_mode()
+        return self._doubts
 
     def follow(self, run: Callable[[], T]) -> T | None:
         """Return what a function returns, or None if its run has to be watched."""
-        before = self._states()
-        try:
-            with shared_flags, self:
+        made = None
+        with shared_flags, self:
+            _push_mode(self)
+            self._depth = _count_modes()
+            try:
                 made = run()
-        except _DoubtError:
-            return None
-        return None if self._doubts or self._states() != before else made  # the function may catch the error
+            finally:
+                _pop_mode(None)
+        return None if self._doubts else made
+
+    def follow_backward(self, run: Callable[[], T]) -> T | None:
+        """Return what a backward pass returns, or None if it calls torch's functions, or draws.
+
+        Its operations are not checked, because they come from the graph, and not from calls.
+        """
+        made, before = None, _generator_states()
+        with shared_flags, self:
+            made = run()
+        return None if self._doubts or _generator_states() != before else made
 
     def knows(self, x: torch.Tensor) -> bool:
         """Return True if a tensor was made in the run or is known from earlier ones."""
         key = id(x)
         return self._known.get(key) is x or ((own := self.own.get(key)) is not None and own() is x)
 
-    def _states(self) -> list[object]:
-        """Return what code that Python does not see may change.
-
-        That is the random state, and the versions of known tensors and of their gradients, to which a
-        backward pass adds.
-        """
-        known, draws = self._known.values(), _generator_states()
-        grads = [x.grad for x in known if x.requires_grad and x.is_leaf]
-        versions = [x._version for x in grads if x is not None]
-        return [*draws, *map(_version_of, known), *map(id, grads), *versions]
-
-    def doubt(self) -> _DoubtError:
+    def _doubt(self) -> _DoubtError:
         """Return the error that ends the run."""
         self._doubts = True
         return _DoubtError()
-
-    def foreign(self) -> set[int]:
-        """Return the storages of the arguments and of known tensors."""
-        return set(map(_storage_id, filter(_has_memory, (*self._xs, *self._known.values()))))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -411,7 +439,12 @@ class Calls(TorchFunctionMode):
             parts += kwargs
             self._read(kwargs.values(), parts)
         way = tuple(parts)
-        made = func(*args, **kwargs) if way in _harmless else self._run_checked(way, args, kwargs)
+        if way in _harmless and _count_modes() == self._depth:
+            unchecked = _DisableTorchDispatch()
+            made = func(*args, **kwargs)
+            del unchecked
+        else:
+            made = self._run_checked(way, args, kwargs)
         if type(made) in _PLAIN:
             if func not in _FINDERS:
                 self.own[id(made)] = ref(made)
@@ -427,7 +460,7 @@ class Calls(TorchFunctionMode):
             if kind in _PLAIN:
                 key = id(x)
                 if known.get(key) is not x and ((made := own.get(key)) is None or made() is not x):
-                    raise self.doubt()
+                    raise self._doubt()
                 way.append(torch.Tensor)
             elif kind in _STATIC:
                 way.append(x)
@@ -436,46 +469,46 @@ class Calls(TorchFunctionMode):
             elif kind is slice:
                 self._read((x.start, x.stop, x.step), way)
             else:
-                raise self.doubt()
+                raise self._doubt()
 
     def _run_checked(self, way: tuple[Any, ...], args: Any, kwargs: Any) -> Any:
         """Call a function of torch, and remember if it did no harm."""
         func = way[0]
         foreign = type(func) is FunctionType and not func.__module__.startswith("torch.")
-        if self._doubts or foreign or func in _RUNNERS:
-            raise self.doubt()
-        check = self._check = self._check or _Check(self)
-        check.varies = False
-        with check:
+        if self._doubts or not self._depth or foreign or func in _RUNNERS:
+            raise self._doubt()
+        self._calls, self._varies = True, False
+        try:
             made = func(*args, **kwargs)
+        finally:
+            self._calls = False
         # A call on an empty tensor may draw or write nothing, where it would do so with others.
         tensors = [x for x in _leaves((args, tuple(kwargs.values()))) if isinstance(x, torch.Tensor)]
-        if not check.varies and all(map(torch.Tensor.numel, tensors)):
+        if not self._varies and all(map(torch.Tensor.numel, tensors)):
             if len(_harmless) >= _MAX_HARMLESS:
                 _harmless.clear()
             _harmless.add(way)
         return made
 
-
-class _Check(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves it untyped
-    """A dispatch mode that ends a run before an operation that draws, or writes to memory not of the run."""
-
-    def __init__(self, calls: Calls) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # torch leaves it untyped
-        self._calls = calls
-        self.varies = False
-        """True if an operation writes, or reads a number from a tensor, such as a probability."""
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        written = set(map(_storage_id, filter(_has_memory, _targets(func, args, kwargs))))
-        if _draws(func, args, kwargs) or (written and written & self._calls.foreign()):
-            raise self._calls.doubt()
-        self.varies |= bool(written) or func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():  # which sees this method too, if no call is running
+            written = set(map(_storage_id, filter(_has_memory, _targets(func, args, kwargs))))
+            varies = bool(written) or func is torch.ops.aten._local_scalar_dense.default
+            hidden = not self._calls
+            if _draws(func, args, kwargs) or (varies and (hidden or written & self._foreign_storages())):
+                raise self._doubt()
+            self._varies |= varies
+            return func(*args, **kwargs)
+
+    def _foreign_storages(self) -> set[int]:
+        """Return the storages of the arguments, and of known tensors and their gradients."""
+        known = self._known.values()
+        grads = [x.grad for x in known if x.requires_grad and x.is_leaf and x.grad is not None]
+        return set(map(_storage_id, filter(_has_memory, (*self._xs, *known, *grads))))
 
 
-OWN_MODES = (Watch, _Check)
+OWN_MODES = (Watch, Calls)
 
 
 def _targets(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
