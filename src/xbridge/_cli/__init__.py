@@ -182,7 +182,9 @@ def _parse(words: Sequence[str]) -> Namespace:
         if not unknown:
             return asked
     except RefusedError as error:  # perhaps an argument is missing because its name is mistyped
-        unknown = [word for word in words if _option(word) not in known and _meant(word, words, known)]
+        unknown = [
+            word for word in words if _option(word) not in known and _hint_for_option(word, words, known)
+        ]
         if not unknown and error.reason.endswith(": --to"):
             library = f"--to {quote(words[2])}" if len(words) == 3 else "--to torch"
             hint = f"{parser.prog} {quote(words[0])} {quote(words[1])} {library}"
@@ -191,7 +193,7 @@ def _parse(words: Sequence[str]) -> Namespace:
             raise
     word = unknown[0]
     called = " ".join([parser.prog, *words[i : i + 1]] if i is not None else [parser.prog])
-    meant = _meant(word, words, known) or " ".join(get_close_matches(_option(word), known, 1))
+    meant = _hint_for_option(word, words, known) or " ".join(get_close_matches(_option(word), known, 1))
     if not meant and word[0] != "-" and "--array" in known:
         meant = f"--array {quote(word)}"
     hint = f"{called} {meant or '--help'}"
@@ -202,7 +204,7 @@ def _option(word: str) -> str:
     return word.partition("=")[0]
 
 
-def _meant(word: str, words: Sequence[str], known: Sequence[str]) -> str:
+def _hint_for_option(word: str, words: Sequence[str], known: Sequence[str]) -> str:
     """Return the arguments that an option of other programs stands for; "" if there are none."""
     option, _, value = word.partition("=")
     later = words[words.index(word) + 1 :]
@@ -236,7 +238,7 @@ def _parser() -> tuple[_Parser, dict[str, list[str]]]:
         module = import_module(f"xbridge._cli.{name}")
         words = {"help": module.HELP, "description": module.DESCRIPTION}
         sub = subparsers.add_parser(name, **words, formatter_class=RawDescriptionHelpFormatter)
-        module.arguments(sub)
+        module.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.set_defaults(run=module.run)
         options[name] = [*sub._option_string_actions]  # noqa: SLF001 -- no public way

@@ -56,8 +56,8 @@ def resolve(target: Path, source: Path, *others: Path, force: bool) -> Path:
     return real
 
 
-def removable(path: Path, target: Path, *sources: Path, force: bool) -> list[Path]:
-    """Return an old file that is to be removed, because the new ones have other names; raise for a source."""
+def find_obsolete_file(path: Path, target: Path, *sources: Path, force: bool) -> list[Path]:
+    """Return the old file that the new ones replace under other names, if any; raise if it is a source."""
     if not os.path.lexists(path) or (path.exists() and any(map(path.samefile, sources))):
         return []
     reason, hint = "", "another name"

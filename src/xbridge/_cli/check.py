@@ -56,7 +56,7 @@ _LIBRARY_MISSING = 5
 """The exit status if no function was checked, because an array library cannot be imported."""
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument("target", nargs="+", metavar="MODULE[:FUNCTION]", help="what to check")
     parser.add_argument(
@@ -119,7 +119,7 @@ def run(asked: Namespace) -> int:
 
     _refuse_options(asked)
     classes = triage.read_classes(asked.include)
-    known = _known(asked)
+    known = _read_baseline(asked)
     backends, emulated = chosen(asked.backends)
     words = read_words(asked.args)
     names, checked = _find_names(asked.target, words)
@@ -208,7 +208,7 @@ def _refuse_options(asked: Namespace) -> None:
             raise RefusedError.build(f"write {path}", reason, f"--{option} FILE in a directory that exists")
 
 
-def _known(asked: Namespace) -> set[str]:
+def _read_baseline(asked: Namespace) -> set[str]:
     """Return the findings in the baseline file; none if the file is about to be written."""
     from xbridge.testing.check.reports import read_baseline  # noqa: PLC0415 -- `--help` does not need it
 

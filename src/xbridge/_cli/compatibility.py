@@ -41,7 +41,9 @@ def fit_content(content: Content, to: Format, allowed: Allowed, target: Path) ->
             raise type(error).build(error.action, error.reason, hint if allowed.array is None else error.hint)
     text = {} if allowed.drop_metadata else content.metadata
     if text and not to.metadata and set(text) != {"format"}:
-        raise _refusal(target, f"its format cannot hold the metadata {format_list(text)}", "--drop-metadata")
+        raise _write_error(
+            target, f"its format cannot hold the metadata {format_list(text)}", "--drop-metadata"
+        )
     chosen = _choose_arrays(content, to, allowed, target)
     dtypes = list(dict.fromkeys(name_of(x.dtype) or str(x.dtype) for x in chosen))
     for name in allowed.casts.keys() - dtypes:
@@ -63,13 +65,13 @@ def _choose_arrays(content: Content, to: Format, allowed: Allowed, target: Path)
     for name, times in Counter(map(name_of_array, arrays)).items():
         if times > 1:
             reason = f"two arrays have the name {name!r}, which is their keys joined by dots"
-            raise _refusal(target, reason, "--at KEY, which takes some of the arrays")
+            raise _write_error(target, reason, "--at KEY, which takes some of the arrays")
     if allowed.array is not None:
         return arrays
     if not to.names and names != [UNNAMED]:
         one = names[0] if names else "NAME"
         reason = f"it holds one array without a name, and there are {format_list(names)}"
-        raise _refusal(target, reason, f"--array {shlex.quote(one)}, or a suffix with names")
+        raise _write_error(target, reason, f"--array {shlex.quote(one)}, or a suffix with names")
     return arrays
 
 
@@ -88,12 +90,12 @@ def _relay(x: Stored, to: Format, allowed: Allowed, target: Path) -> Stored:
     """Change the axis order and byte order of an array to one that the format can hold."""
     lacks = to.lacks(x.dtype)
     if lacks:
-        raise _refusal(target, f"{x.label} is {x.dtype}, and {lacks}", _dtype_hint(x, allowed))
+        raise _write_error(target, f"{x.label} is {x.dtype}, and {lacks}", _dtype_hint(x, allowed))
     if x.order in to.orders and (x.dtype.isnative or to.swaps):
         return x
     if not allowed.relayout:
         has = "its axes in another order than C" if x.order != "C" else "the bytes of another machine"
-        raise _refusal(target, f"{x.label} has {has}", "--relayout, which changes no value")
+        raise _write_error(target, f"{x.label} has {has}", "--relayout, which changes no value")
     return Relaid(x.name, x.dtype.newbyteorder("="), x.shape, "C", x, target.parent)
 
 
@@ -106,5 +108,5 @@ def _dtype_hint(x: Stored, allowed: Allowed) -> str:
     return f"a .npz file{skip}"
 
 
-def _refusal(target: Path, reason: str, hint: str) -> RefusedError:
+def _write_error(target: Path, reason: str, hint: str) -> RefusedError:
     return RefusedError.build(f"write {target}", reason, hint)

@@ -42,7 +42,7 @@ Every value, dtype, shape and name is kept; if that is not possible, nothing is 
 Files may be larger than memory. The target is written atomically."""
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument("source", type=Path, metavar="SRC", help="the file to read")
     parser.add_argument("target", type=Path, metavar="DST", help="the file to write")
@@ -88,9 +88,9 @@ def run(asked: Namespace) -> int:
 
 def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
     """Write the file. Return its content, and the name of the index if there is one."""
-    from xbridge._cli.atomic_write import new_file, removable, replace_files, resolve  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge._cli.atomic_write import find_obsolete_file, new_file, replace_files, resolve  # noqa: PLC0415 -- `--help` does not need it
     from xbridge._cli.compatibility import Allowed, fit_content  # noqa: PLC0415 -- `--help` does not need it
-    from xbridge._cli.formats.shards import index_name, index_of, read_size  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge._cli.formats.shards import format_index, index_name, read_size  # noqa: PLC0415 -- `--help` does not need it
     from xbridge._cli.formats.sink import Sink  # noqa: PLC0415 -- NumPy, which `--help` does not need
 
     source: Path = asked.source
@@ -127,12 +127,12 @@ def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
         bar = progress(source.name, sum(x.nbytes for x in content.arrays))
         # A single file beside the index of an old one would look like two models of one name.
         other = asked.target if several else index_name(asked.target)
-        gone = removable(other, asked.target, *sources, force=asked.force) if has_index else []
+        gone = find_obsolete_file(other, asked.target, *sources, force=asked.force) if has_index else []
         with replace_files(*real, gone=gone, force=asked.force) as parts, bar as advance:
             for part, file, arrays in zip(parts, real, files.values(), strict=True):
                 with new_file(part, file) as new:
                     if arrays is None:
-                        new.write(index_of(files))
+                        new.write(format_index(files))
                         continue
                     shard = content._replace(arrays=arrays)
                     with Sink(new, advance) as sink, Chained(partial(_stopped_error, asked.target)):

@@ -36,7 +36,7 @@ class UnsupportedError(RefusedError):
     shape: tuple[int, ...] = ()
 
 
-def unreadable(path: Path, reason: object, hint: str = "another copy of the file") -> RefusedError:
+def unreadable_error(path: Path, reason: object, hint: str = "another copy of the file") -> RefusedError:
     """Return the error for a file that cannot be read, with the first sentence of a library's message.
 
     What follows is for programmers, such as the address of a node in a header that NumPy could not read.
@@ -46,13 +46,13 @@ def unreadable(path: Path, reason: object, hint: str = "another copy of the file
     return RefusedError.build(f"read {path}", sentence, hint)
 
 
-def reading(path: Path, member: str = "") -> Chained:
+def chain_read_errors(path: Path, member: str = "") -> Chained:
     """Return a context in which an exception of a library becomes an error about a file or its member."""
-    return Chained(lambda error: unreadable(path, f"{member!r}: {error}" if member else error))
+    return Chained(lambda error: unreadable_error(path, f"{member!r}: {error}" if member else error))
 
 
 def check_name(path: Path) -> None:
-    """Raise if the system does not say whether a file has this name, which Python 3.14 takes for a no."""
+    """Raise if the system cannot tell whether a file of this name exists; Python 3.14 would answer no."""
     try:
         path.stat()
     except ValueError:  # a null character
@@ -65,7 +65,7 @@ def check_name(path: Path) -> None:
 def check_source(path: Path) -> None:
     """Raise if a path is not a file that can be read several times from its start."""
     reason, hint = "", "the name of an array file"
-    with Chained(lambda error: unreadable(path, getattr(error, "strerror", "") or error, hint)):
+    with Chained(lambda error: unreadable_error(path, getattr(error, "strerror", "") or error, hint)):
         check_name(path)
         if not path.exists():
             reason = "it is a link to a missing file" if path.is_symlink() else "it does not exist"
@@ -77,7 +77,7 @@ def check_source(path: Path) -> None:
         else:
             path.open("rb").close()
     if reason:
-        raise unreadable(path, reason, hint)
+        raise unreadable_error(path, reason, hint)
 
 
 def format_list(names: Iterable[str]) -> str:

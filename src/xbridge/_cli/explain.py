@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xbridge._cli.errors import check_source, reading
+from xbridge._cli.errors import chain_read_errors, check_source
 from xbridge._cli.formats import ALL, FORMATS, add_at, name_of_array, read_file, suggest_array
 from xbridge._cli.formats.sources import Sources
 from xbridge._cli.output import print_json
@@ -25,7 +25,7 @@ for all others. No array data is read."""
 _COPY = {"true": True, "false": False}
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
     parser.add_argument(
@@ -51,7 +51,7 @@ def run(asked: Namespace) -> int:
         content = read_file(asked.file, asked.from_format, how, sources)
         arrays: list[Stored | Refused] = [*content.arrays, *content.refused]
         wanted = [x for x in arrays if asked.array in (None, name_of_array(x))]
-        with reading(asked.file):  # a header may describe impossible arrays
+        with chain_read_errors(asked.file):  # a header may describe impossible arrays
             likes = [(x.name, x.like()) for x in wanted]
         plans = [
             (name, explain(x, asked.to, device=asked.device, dtype=asked.dtype, copy=copy, grad=asked.grad))

@@ -24,7 +24,7 @@ Show the installed backends with their versions, devices and memory, the setting
 how to install the missing backends."""
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument(
         "backends", nargs="*", metavar="BACKEND", help="show only these backends (default: all)"

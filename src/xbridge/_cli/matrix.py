@@ -29,7 +29,7 @@ Print a table that is measured now: convert an array for every cell, and show wh
   pairs    between all backends, or those of --to, with float32"""
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     tables = ("dtypes", "layouts", "pairs")
     parser.add_argument(
@@ -51,7 +51,7 @@ def run(asked: Namespace) -> int:
     if not targets:
         reason, hint = f"{asked.source} is the only backend that is installed", "xbridge-array info"
         raise RefusedError.build(f"measure {asked.table}", reason, f"{hint}, which shows what to install")
-    cells = {row: {name: _result(make, name) for name in targets} for row, make in made}
+    cells = {row: {name: _convert_one(make, name) for name in targets} for row, make in made}
     if asked.json:
         print_json({"table": asked.table, "from": None if pairs else asked.source, "rows": cells})
     else:
@@ -61,7 +61,7 @@ def run(asked: Namespace) -> int:
     return 0
 
 
-def _result(make: Callable[[], Array], target: str) -> dict[str, str]:
+def _convert_one(make: Callable[[], Array], target: str) -> dict[str, str]:
     """Convert one array, and return what happened to its memory; a dash if there is no such array."""
     try:
         x = make()

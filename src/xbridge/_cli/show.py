@@ -17,7 +17,7 @@ data is read. An array in nested dicts and lists is named by its keys joined by 
 `convert --flatten`."""
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
     parser.add_argument(

@@ -41,7 +41,7 @@ def marked(fn: F) -> F:
 
 def entry_point(fn: F) -> F:
     """Mark a function, and wrap it in a boundary."""
-    # `_around` gives the boundary the globals of `fn`, so names of this module must be closure variables.
+    # `_wrap_code` gives the boundary the globals of `fn`, so names of this module must be closure variables.
     ours, shorten_it, error_of = XBridgeError, shorten, call_error
 
     def boundary(*args: Any, **options: Any) -> Any:
@@ -57,7 +57,7 @@ def entry_point(fn: F) -> F:
             raise error_of(fn, args, options) from None
 
     code = boundary.__code__.replace(co_name=fn.__name__, co_qualname=fn.__qualname__)
-    return _around(marked(fn), code, boundary.__closure__)
+    return _wrap_code(marked(fn), code, boundary.__closure__)
 
 
 def inner_entry_point(fn: F) -> F:
@@ -74,13 +74,13 @@ def inner_entry_point(fn: F) -> F:
     names = ("more", "other")[takes_any:]
     if code.co_varnames[first : first + len(names)] != names:
         raise TypeError(f"{fn.__name__} does not begin with {' and '.join(names)}")
-    made = _around(fn, code.replace(co_flags=code.co_flags | _ARGS | _KWARGS), None)
+    made = _wrap_code(fn, code.replace(co_flags=code.co_flags | _ARGS | _KWARGS), None)
     made.__defaults__ = (MISSING,) * code.co_argcount
     made.__kwdefaults__ = fn.__kwdefaults__
     return marked(made)
 
 
-def _around(fn: F, code: CodeType, closure: tuple[Any, ...] | None) -> F:
+def _wrap_code(fn: F, code: CodeType, closure: tuple[Any, ...] | None) -> F:
     """Return a function that runs `code` and has the name, the module and the documentation of `fn`."""
     function: Any = type(fn)
     made = function(code, fn.__globals__, fn.__name__, None, closure)

@@ -196,7 +196,7 @@ def _error_of_keyword(call: _Call, word: str) -> CallError:
         word, value = meant
         if word in words:
             return call.error(action, reason, **{word: value})
-    other = _conversion_elsewhere(call, word, value)
+    other = _find_other_call(call, word, value)
     if other:
         return CallError.build(action, *other)
     near = [_SYNONYMS[word]] if _SYNONYMS.get(word) in words else get_close_matches(word, words, 1)
@@ -216,7 +216,7 @@ def _error_of_keyword(call: _Call, word: str) -> CallError:
     return call.error(action, reason, **dict.fromkeys(near, value))
 
 
-def _conversion_elsewhere(call: _Call, word: str, value: object) -> tuple[str, str] | None:
+def _find_other_call(call: _Call, word: str, value: object) -> tuple[str, str] | None:
     """Return why a conversion does not have an option, and the call that does what it is for."""
     name, target, backend = call.name, call.target, call.backend
     is_conversion = call.verb.startswith("to_") or call.verb == "unsafe_share"

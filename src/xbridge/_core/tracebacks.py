@@ -30,18 +30,18 @@ def shorten(error: XBridgeError) -> None:
     trace = error.__traceback__
     if trace is None or environ.get("XBRIDGE_TRACEBACK") == "full":
         return
-    kept, chain, cause = [trace, *_outside(trace.tb_next)], [error], error.__cause__
+    kept, chain, cause = [trace, *_find_outer_frames(trace.tb_next)], [error], error.__cause__
     while isinstance(cause, XBridgeError) and cause not in chain:  # `raise error from error` is a circle
         chain.append(cause)
-        kept += _outside(cause.__traceback__)
+        kept += _find_outer_frames(cause.__traceback__)
         cause = cause.__cause__
     error.__cause__ = cause = None if cause in chain else cause
     _link(kept)
     if cause is not None:
-        cause.__traceback__ = _link(_outside(cause.__traceback__))
+        cause.__traceback__ = _link(_find_outer_frames(cause.__traceback__))
 
 
-def _outside(trace: TracebackType | None) -> list[TracebackType]:
+def _find_outer_frames(trace: TracebackType | None) -> list[TracebackType]:
     """Return the frames outside of the package, and the first frame of each call into it.
 
     The traceback begins inside. Frames of the standard library that the package called count as inside.

@@ -24,7 +24,7 @@ from xbridge._host.dlpack import (
     read_capsule,
     request_capsule,
 )
-from xbridge._host.importers import check_export, not_shared
+from xbridge._host.importers import check_export, no_sharing_error
 from xbridge._registry.registry import get, is_available, known_backends
 from xbridge.backends import INDEX
 from xbridge.errors import DeviceError, XBridgeError
@@ -47,20 +47,20 @@ def import_device_array(
         missing = [INDEX[name].install for name in INDEXED if not is_available(name)]
         hints = [refused.hint, *(f"{install} where that device is" for install in missing[:1])]
         raise DeviceError.build(refused.action, refused.reason, ", or ".join(hints)) from refused.__cause__
-    array, shown = _look(x, refused, importer)
+    array, shown = _import_checked(x, refused, importer)
     layout = shown.layout
     guarded = not layout.is_unallocated() and (layout.may_overlap_itself() or not layout.writable)
     if must_share and not layout.is_unallocated():
         # An exporter that shares its memory exports the same address each time.
-        copied = shown.copied or _look(x, refused, importer)[1].layout != layout
+        copied = shown.copied or _import_checked(x, refused, importer)[1].layout != layout
         if copied or guarded:
             reason = f"it may not be written, and {importer.name} has no read-only arrays"
             reason = "it hands out a copy" if copied else reason
-            raise not_shared(x, reason)
+            raise no_sharing_error(x, reason)
     return (importer.copy(array) if guarded and not shown.copied else array), importer
 
 
-def _look(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _Shown]:
+def _import_checked(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _Shown]:
     """Import the memory, and check that the array agrees with the export and with the attributes of `x`."""
     shown = _Capsule(x, refused, importer) if refused.code else _Interface(x, refused, importer)
     assert importer.from_dlpack is not None  # noqa: S101 -- importers have it

@@ -113,7 +113,7 @@ def hint_for_object(x: object) -> str:
         return _BY_ATTRIBUTE["__float__"]
     if issubclass(cls, (str, PurePath)) and (read := _READERS.get(PurePath(x).suffix.lower())):  # type: ignore[arg-type] # it is one
         return read
-    named = _of_class(cls, _BY_NAME)
+    named = _hint_for_class(cls, _BY_NAME)
     if named:
         return named
     words = {word for base in cls.__mro__ for word in vars(base)}
@@ -158,7 +158,7 @@ def item_error(x: Any) -> UnsupportedArrayError | None:
     for place, item in items:
         if is_mistaken(type(item)):
             others = [one for _, one in items]
-            hint = _of_class(type(item), _ITEMS) or _hint_for_texts(others)
+            hint = _hint_for_class(type(item), _ITEMS) or _hint_for_texts(others)
             if any(map(_has_shape, others)):
                 hint = _BESIDE_ARRAYS.get(hint, hint)
             if is_nested and hint.endswith(" in x]"):
@@ -200,5 +200,5 @@ def literal_error(x: object, target: str) -> UnsupportedArrayError:
     return UnsupportedArrayError.build(f"convert {type_of(x)}", "numbers and lists are not arrays", hint)
 
 
-def _of_class(cls: type, hints: dict[str, str]) -> str:
+def _hint_for_class(cls: type, hints: dict[str, str]) -> str:
     return next((hints[base.__name__] for base in cls.__mro__ if base.__name__ in hints), "")

@@ -101,7 +101,7 @@ class _Borrowed:
         rename(self.capsule, self.name)
 
 
-def _refusal(
+def _export_error(
     x: object, reason: str, error: type[XBridgeError] = UnsupportedArrayError, hint: str = ""
 ) -> XBridgeError:
     if not hint:  # without another protocol, `numpy.asarray` makes an object of the exporter
@@ -118,7 +118,7 @@ def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
     """
 
     def failed(error: Exception) -> XBridgeError:
-        return _refusal(x, f"the export failed with {error!r}", ExportError)
+        return _export_error(x, f"the export failed with {error!r}", ExportError)
 
     with Chained(failed):
         device, number = map(int, x.__dlpack_device__())
@@ -132,23 +132,23 @@ def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
         capsule = request_capsule(x, must, may)
     tensor, flags = read_capsule(x, capsule)
     if tensor.device_type not in _HOST_DEVICES:
-        raise _refusal(x, "its capsule contradicts itself")
+        raise _export_error(x, "its capsule contradicts itself")
     return _view_memory(x, capsule, tensor, readonly=bool(flags & READ_ONLY)), near and not flags & IS_COPIED
 
 
 def read_capsule(x: object, capsule: object) -> tuple[_Tensor, int]:
-    """Return the tensor of a capsule, and its flags. One of an older version, without flags, is read-only."""
+    """Return the tensor of a capsule, and its flags. A capsule of an older version has none: it is read-only."""
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
         if managed.major != 1:
-            raise _refusal(x, f"it speaks DLPack {managed.major}")
+            raise _export_error(x, f"it speaks DLPack {managed.major}")
         return managed.tensor, managed.flags
     if _is_valid(capsule, b"dltensor"):
         return _Tensor.from_address(_pointer(capsule, b"dltensor")), READ_ONLY
     if type(capsule).__name__ == "PyCapsule":
         reason = "__dlpack__ returned a capsule that was used before, or that is not one of DLPack's"
-        raise _refusal(x, reason)
-    raise _refusal(x, f"__dlpack__ returned {type(capsule).__name__}")
+        raise _export_error(x, reason)
+    raise _export_error(x, f"__dlpack__ returned {type(capsule).__name__}")
 
 
 def _not_on_host_error(x: object, device: int, number: int, hint: str) -> NotOnHostError:
@@ -189,13 +189,13 @@ def _accepts(method: Callable[..., object], options: dict[str, object]) -> bool:
 def describe_tensor(x: object, tensor: _Tensor, *, readonly: bool) -> tuple[str, MemoryLayout]:
     """Return the dtype and the layout of a tensor in a capsule; raise if they describe no possible array."""
     if not 0 <= tensor.ndim <= _MOST_AXES:
-        raise _refusal(x, "its capsule contradicts itself")
+        raise _export_error(x, "its capsule contradicts itself")
     if tensor.ndim and not tensor.shape:
-        raise _refusal(x, "its capsule has no shape")
+        raise _export_error(x, "its capsule has no shape")
     name = _dtype_name(x, tensor)
     size, shape = tensor.bits // 8, tuple(tensor.shape[: tensor.ndim])
     if min(shape, default=1) < 0 or not (tensor.data or 0 in shape):
-        raise _refusal(x, "its capsule has no memory")
+        raise _export_error(x, "its capsule has no memory")
     strides = c_strides(shape, size)
     if tensor.strides:
         strides = tuple(step * size for step in tensor.strides[: tensor.ndim])
@@ -211,7 +211,7 @@ def _view_memory(x: object, capsule: object, tensor: _Tensor, *, readonly: bool)
             return np.empty(layout.shape, dtype)
         return raw_view(layout, owner=_Borrowed(capsule)).view(dtype)
     except (ValueError, OverflowError) as error:
-        raise _refusal(x, f"its capsule spans no memory of this machine: {error}") from error
+        raise _export_error(x, f"its capsule spans no memory of this machine: {error}") from error
 
 
 def _dtype_name(x: object, tensor: _Tensor) -> str:
@@ -221,5 +221,5 @@ def _dtype_name(x: object, tensor: _Tensor) -> str:
         name = "bool" if (kind, tensor.bits) == ("bool", 8) else f"{kind}{tensor.bits}"
     if tensor.lanes != 1 or name not in DTYPES:
         reason = f"NumPy has no dtype for type code {tensor.code} of {tensor.bits} bits, {tensor.lanes} lanes"
-        raise _refusal(x, reason, DTypeError, "casting it in its own library first")
+        raise _export_error(x, reason, DTypeError, "casting it in its own library first")
     return name

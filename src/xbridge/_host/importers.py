@@ -42,7 +42,7 @@ def import_array(x: Any, *, must_share: bool, fetch: bool) -> HostArray:
     """
     if issubclass(type(x), np.generic):  # not isinstance: the `__class__` of a proxy may raise
         if must_share:
-            raise not_shared(x, "it hands out a copy")
+            raise no_sharing_error(x, "it hands out a copy")
         return np.asarray(x)
     if issubclass(type(x), type):
         reason = "it is a class, and its arrays are objects of it"
@@ -52,7 +52,7 @@ def import_array(x: Any, *, must_share: bool, fetch: bool) -> HostArray:
         # An object that shares its memory exports the same address each time.
         again, _ = _read_export(x, must_share=must_share, fetch=fetch)
         if not shares or layout_of(host) != layout_of(again):
-            raise not_shared(x, "it hands out a copy")
+            raise no_sharing_error(x, "it hands out a copy")
     return as_readonly(host) if host.flags.writeable and layout_of(host).may_overlap_itself() else host
 
 
@@ -187,7 +187,7 @@ def _shape(x: Any) -> tuple[int, ...] | None:
 
 def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
     if must_share:
-        with Chained(lambda error: not_shared(x, f"__array__(copy=False) failed with {error!r}")):
+        with Chained(lambda error: no_sharing_error(x, f"__array__(copy=False) failed with {error!r}")):
             host = x.__array__(copy=False)
     else:
         with chain_export_errors(x):
@@ -237,5 +237,5 @@ def _from_buffer(x: object) -> HostArray:
     return host
 
 
-def not_shared(x: object, reason: str) -> CopyError:
+def no_sharing_error(x: object, reason: str) -> CopyError:
     return CopyError.build(f"share the memory of {type_of(x)}", reason, "copy=None")

@@ -276,13 +276,13 @@ def check_cast(host: HostArray, dtype: str) -> HostArray:
     if host.dtype.kind in "biu":
         lost = not holds_integers(dtype, int(host.min()), int(host.max()))
     else:
-        lost = _overflows(host, target)
+        lost = _may_overflow(host, target)
     if lost:
         raise ValueLossError.narrowing(host.dtype.name, dtype)
     return host
 
 
-def _overflows(host: HostArray, target: np.dtype[Any]) -> bool:
+def _may_overflow(host: HostArray, target: np.dtype[Any]) -> bool:
     """Return True if a cast, by any library, may make a finite value infinite or NaN in a narrower dtype."""
     narrow = target.type(0).real.dtype
     # Some libraries cast to half precision in two steps, which may round up a value that one step rounds

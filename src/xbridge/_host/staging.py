@@ -30,7 +30,7 @@ class Staging(Protocol):
     def fetch(
         self, way: str, shown: Exporter, device: Device, dtype: np.dtype[Any], plain: Callable[[], HostArray]
     ) -> HostArray:
-        """Copy an array in C order that no stream will write to new host memory."""
+        """Copy an array to new host memory. It is in C order, and no stream will write to it."""
         ...
 
     def send(

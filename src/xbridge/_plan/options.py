@@ -106,29 +106,29 @@ def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
     """Check the options of a call. `backends` are asked first what a dtype or device object means."""
     copy, grad, requires_grad, writable = given.copy, given.grad, given.requires_grad, given.writable
     if copy is not None and copy is not True and copy is not False:
-        raise _not_a_switch("copy", copy)
+        raise _switch_error("copy", copy)
     if grad is not None and not (isinstance(grad, str) and grad in ("keep", "detach")):
-        hint = "grad='keep'" if _meant(grad) is True else "grad='detach'"
+        hint = "grad='keep'" if _switch_meant_by(grad) is True else "grad='detach'"
         raise OptionError.build(f"take grad={shown(grad)}", "it is None, 'keep' or 'detach'", hint)
     if requires_grad is not None and requires_grad is not True and requires_grad is not False:
-        raise _not_a_switch("requires_grad", requires_grad)
+        raise _switch_error("requires_grad", requires_grad)
     if requires_grad is False:
         if grad == "keep":
             action = "take requires_grad=False with grad='keep'"
             raise OptionError.build(action, "they contradict each other", "one of them")
         grad = "detach"
     if writable is not None and writable is not True and writable is not False:
-        raise _not_a_switch("writable", writable)
+        raise _switch_error("writable", writable)
     device, dtype = _read("device", given.device, backends), _read("dtype", given.dtype, backends)
     return Options(device, dtype, copy, grad, requires_grad is True, writable=writable)
 
 
-def _not_a_switch(option: str, given: object) -> OptionError:
-    reason, hint = "it is None, True or False", f"{option}={_meant(given)}"
+def _switch_error(option: str, given: object) -> OptionError:
+    reason, hint = "it is None, True or False", f"{option}={_switch_meant_by(given)}"
     return OptionError.build(f"take {option}={shown(given)}", reason, hint)
 
 
-def _meant(given: object) -> bool | None:
+def _switch_meant_by(given: object) -> bool | None:
     """Return the switch that a value stands for in other calls; None if that is unknown."""
     word = shown(given, str).casefold()
     return True if word in _TRUE else False if word in _FALSE else None
@@ -141,7 +141,7 @@ def _read(option: str, given: object, backends: tuple[Backend, ...]) -> Any:
     except XBridgeError:
         raise
     except FOREIGN_ERRORS as error:
-        raise _refused(option, given, f"to look at it failed with {error!r}") from error
+        raise _option_error(option, given, f"to look at it failed with {error!r}") from error
 
 
 def _device(device: Any, backends: tuple[Backend, ...]) -> Device:
@@ -150,17 +150,17 @@ def _device(device: Any, backends: tuple[Backend, ...]) -> Device:
     if isinstance(device, str):
         word = device if type(device) is str else str.__str__(device)  # a subclass may have no hash
         if word in DTYPES:
-            raise _refused("device", device, "it is a dtype", f"dtype={word!r}")
+            raise _option_error("device", device, "it is a dtype", f"dtype={word!r}")
         if word in INDEX:
-            raise _refused("device", device, "it is a backend", f"asarray(x, backend={word!r})")
+            raise _option_error("device", device, "it is a backend", f"asarray(x, backend={word!r})")
         return device_named(device)
-    found = _named(lambda backend: backend.device_name(device), device, backends)
+    found = _ask_for_name(lambda backend: backend.device_name(device), device, backends)
     if found is not None:
         return found
     if not isinstance(device, Integral) or isinstance(device, bool):
-        raise _refused("device", device, "no library knows it as a device")
+        raise _option_error("device", device, "no library knows it as a device")
     if not 0 <= (index := int(device)) < 1 << 31:
-        raise _refused("device", index, "an index counts from 0, and has at most 31 bits")
+        raise _option_error("device", index, "an index counts from 0, and has at most 31 bits")
     return device_named(f"gpu:{index}")  # the target's accelerator of that index
 
 
@@ -168,16 +168,16 @@ def _dtype(dtype: object, backends: tuple[Backend, ...]) -> str:
     if isinstance(dtype, str):
         # `str` of an enumeration's member has the class in it.
         word = dtype if type(dtype) is str else str.__str__(dtype)
-        found: str | None = word if word in DTYPES or word in UNNAMED else _spelt(word)
+        found: str | None = word if word in DTYPES or word in UNNAMED else _parse_dtype(word)
     else:
-        found = of_python(dtype) or _named(lambda backend: backend.dtype_name(dtype), dtype, backends)
+        found = of_python(dtype) or _ask_for_name(lambda backend: backend.dtype_name(dtype), dtype, backends)
     if not found:
-        raise _unknown(dtype)
+        raise _unknown_dtype_error(dtype)
     return found
 
 
 @trace_time
-def _spelt(word: str) -> str:
+def _parse_dtype(word: str) -> str:
     """Return the dtype that a string such as "torch.float32" or NumPy's "f4" means; "" if none."""
     parts = _WRITTEN.fullmatch(word)
     if parts and is_numeric(parts[3]) and is_root(parts[2]):
@@ -187,7 +187,9 @@ def _spelt(word: str) -> str:
     return found if found in DTYPES else ""
 
 
-def _named(name_of: Callable[[Backend], T | None], thing: object, backends: tuple[Backend, ...]) -> T | None:
+def _ask_for_name(
+    name_of: Callable[[Backend], T | None], thing: object, backends: tuple[Backend, ...]
+) -> T | None:
     """Return the name that the first backend which knows an object gives it; ask `backends` first."""
     for asked in (backends, None):
         for backend in asked or backends_for_object(thing):
@@ -197,7 +199,7 @@ def _named(name_of: Callable[[Backend], T | None], thing: object, backends: tupl
     return None
 
 
-def _unknown(dtype: object) -> XBridgeError:
+def _unknown_dtype_error(dtype: object) -> XBridgeError:
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
     word = shown(dtype, str)
@@ -205,17 +207,17 @@ def _unknown(dtype: object) -> XBridgeError:
     native = None if coded is None else get(HOST).dtype_name(coded.newbyteorder("="))
     if native in DTYPES:
         reason = "a result is in the byte order of this machine"
-        return _refused("dtype", dtype, reason, f"dtype={native!r}")
+        return _option_error("dtype", dtype, reason, f"dtype={native!r}")
     meant = option_of(dtype, ["device"]) if isinstance(dtype, str) else ""
     if meant:
-        return _refused("dtype", dtype, f"it is a {meant}", f"{meant}={dtype!r}")
+        return _option_error("dtype", dtype, f"it is a {meant}", f"{meant}={dtype!r}")
     word = str(getattr(dtype, "__name__", word))
     if word in INDEX:
-        return _refused("dtype", dtype, "it is a backend", f"asarray(x, backend={word!r})")
+        return _option_error("dtype", dtype, "it is a backend", f"asarray(x, backend={word!r})")
     if word in _SAME:
-        return _refused("dtype", dtype, "None keeps the dtype", "dtype=None")
+        return _option_error("dtype", dtype, "None keeps the dtype", "dtype=None")
     if _NO_NUMBERS.match(word):
-        return _refused("dtype", dtype, "arrays hold numbers, and it is a dtype of other things")
+        return _option_error("dtype", dtype, "arrays hold numbers, and it is a dtype of other things")
     word = word.casefold()
     alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
     near = [_ALIASES[word]] if word in _ALIASES else get_close_matches(word, alike) if word != "tf32" else []
@@ -223,7 +225,7 @@ def _unknown(dtype: object) -> XBridgeError:
     near = near or (begun if len(begun) == 1 else [])
     reason = "it is not a canonical name or a library's native dtype"
     hint = f"dtype={near[0]!r}" if near and coded is None else f"one of {', '.join(begun or DTYPES)}"
-    return _refused("dtype", dtype, reason, hint)
+    return _option_error("dtype", dtype, reason, hint)
 
 
 def _digits(word: str) -> list[str]:
@@ -231,7 +233,7 @@ def _digits(word: str) -> list[str]:
     return [*filter(str.isdecimal, word)]
 
 
-def _refused(option: str, given: object, reason: str, hint: str = "") -> XBridgeError:
+def _option_error(option: str, given: object, reason: str, hint: str = "") -> XBridgeError:
     error, example = (DeviceError, "device='cpu'") if option == "device" else (DTypeError, "dtype='float32'")
     if text_of(given) == "y" and not issubclass(type(given), get(HOST).scalar_types):
         reason, hint = "it is an array", f"{option}=y.{option}"

@@ -150,10 +150,10 @@ def destination(target: Backend, asked: Device | None, near: Device) -> Device:
         asked = CPU
     elif asked is None and near == CPU and "host" in target.gaps:
         asked = GPU
-    return target.resolve_device(_accelerator(target, asked or near), near)
+    return target.resolve_device(_resolve_accelerator(target, asked or near), near)
 
 
-def _accelerator(target: Backend, asked: Device) -> Device:
+def _resolve_accelerator(target: Backend, asked: Device) -> Device:
     """Replace ``gpu:1`` by the name of the target's accelerator of that index; keep any other device."""
     if asked.kind != GPU or asked.index is None:
         return asked

@@ -102,7 +102,7 @@ def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
     from xbridge._core.protocol import CONSTANTS, REQUIRED, REQUIRED_TOGETHER  # noqa: PLC0415 -- read on a miss only
     from xbridge._registry.defaults import names_written  # noqa: PLC0415 -- it imports NumPy
 
-    yield from ((f"defines {wrong}", f"{right}, or _{wrong}") for wrong, right in _misspelt(module))
+    yield from ((f"defines {wrong}", f"{right}, or _{wrong}") for wrong, right in _find_misspelt(module))
     words = names_written(module)
     missing = [word for word in REQUIRED if word not in words]
     if missing:
@@ -140,7 +140,7 @@ def _faulty_gaps(gaps: Mapping[object, object]) -> Iterator[tuple[str, str]]:
             yield f"says gaps[{feature!r}] = {gap!r}, which is not a Gap", f"xbridge.protocol.{example}"
 
 
-def _misspelt(module: ModuleType) -> Iterator[tuple[str, str]]:
+def _find_misspelt(module: ModuleType) -> Iterator[tuple[str, str]]:
     """Yield each public function of a module whose name is a misspelt name of the protocol, and that name."""
     from types import FunctionType  # noqa: PLC0415 -- read on a miss only
 

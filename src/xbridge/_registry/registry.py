@@ -161,7 +161,7 @@ def register_backend(
         by_type.clear()
         _by_subtype.clear()
         _entries = {**_entries, name: entry}
-    call_cache.invalidate(_connected)
+    call_cache.invalidate(_cacheable_backends)
 
 
 @entry_point
@@ -238,7 +238,7 @@ def count_observers(change: int) -> None:
     global observers  # noqa: PLW0603 -- changed under the lock
     with _lock:
         observers += change
-    call_cache.invalidate(_connected)
+    call_cache.invalidate(_cacheable_backends)
 
 
 @trace_time
@@ -321,12 +321,12 @@ def _load(name: str) -> Backend:
                 if backend.release_buffers is not None:
                     release_functions[backend.release_buffers] = None
                 call_cache.direct.setdefault(name, {})
-        call_cache.invalidate(_connected)
+        call_cache.invalidate(_cacheable_backends)
     found: Backend = getattr(_Loaded, name)
     return found
 
 
-def _connected() -> list[Backend]:
+def _cacheable_backends() -> list[Backend]:
     """Return the backends between which calls may be cached: none while there are observers."""
     return [] if observers else loaded()
 
@@ -336,7 +336,7 @@ def _rebuild_in_child() -> None:
     with _lock:
         by_type.clear()
         _by_subtype.clear()
-    call_cache.invalidate(_connected)
+    call_cache.invalidate(_cacheable_backends)
 
 
 in_child(_rebuild_in_child)

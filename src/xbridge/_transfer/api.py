@@ -33,11 +33,11 @@ from xbridge._engine.requests import refuse_order
 from xbridge._plan.options import CallOptions
 from xbridge._transfer.queued import Queued, begin_queued
 from xbridge._transfer.threads import (
+    attribute_calls,
     can_leave,
     capture_context,
     end_workers,
     in_thread,
-    on_behalf_of,
     participating_backends,
     resolve_destination,
     start_thread,
@@ -205,7 +205,7 @@ def transfer(
             convert_there = in_thread(
                 convert, [(target, place), *participating_backends(batch.leaves, target)]
             )
-            begun = start_thread(on_behalf_of(find_call_site(), batch.map), convert_there)
+            begun = start_thread(attribute_calls(find_call_site(), batch.map), convert_there)
             if begun:
                 return Transfer(begun)
         future.set_result(batch.map(convert))
@@ -353,7 +353,7 @@ def _prefetch_batches(
     target, place = resolve_destination(name, options)
     convert_there = in_thread(leaf_converter(target, options), [(target, place)])
     loading, load = copy_context(), partial(_load_next, batches, convert_there, target)
-    convert_loaded = on_behalf_of(by, _convert_loaded)
+    convert_loaded = attribute_calls(by, _convert_loaded)
     queue: deque[Future[list[Any]]] = deque()
     workers: list[Worker] = []
     mark = target.queue_mark if place != CPU else None

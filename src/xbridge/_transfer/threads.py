@@ -217,8 +217,8 @@ def _end_all_workers() -> None:
     end_workers(list(_workers))
 
 
-def on_behalf_of(by: CallSite, fn: Callable[P, T]) -> Callable[P, T]:
-    """Return `fn` for another thread, where `by` counts as the line that called it, under the current policy.
+def attribute_calls(by: CallSite, fn: Callable[P, T]) -> Callable[P, T]:
+    """Return `fn` for another thread, which counts its calls as made by `by`, under the current policy.
 
     The policy stays in force there, even if this thread leaves its block before the other one is done.
     """

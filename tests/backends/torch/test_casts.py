@@ -123,7 +123,7 @@ def narrowed(word: str, default: str) -> str:
     return end if torch_dtype(end).itemsize < torch_dtype(word).itemsize else word
 
 
-def loses(wide: Tensor, narrow: Tensor) -> bool:
+def loses_values(wide: Tensor, narrow: Tensor) -> bool:
     """Whether a finite part of a number became infinite."""
     wide, narrow = (torch.view_as_real(x) if x.is_complex() else x for x in (wide, narrow))
     return bool((torch.isfinite(wide) & torch.isinf(narrow)).any())
@@ -134,7 +134,7 @@ def test_to_backend__default_dtype_is_as_documented(array: Host, default: str) -
     """`dtype="default"` gives the documented dtype, or raises if a value is lost."""
     word = narrowed(array.dtype.name, default)
     expected = as_tensor(array).to(torch_dtype(word))
-    lost = word != array.dtype.name and loses(as_tensor(array), expected)
+    lost = word != array.dtype.name and loses_values(as_tensor(array), expected)
     event(f"to {word}, lost: {lost}")
     for source in (array, as_tensor(array)):
         with default_dtype(default), pytest.raises(xbridge.ValueLossError) if lost else nullcontext():

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from xbridge._cli.errors import RefusedError, format_list, reading, shorten, unreadable
+from xbridge._cli.errors import RefusedError, chain_read_errors, format_list, shorten, unreadable_error
 from xbridge.errors import FOREIGN_ERRORS, MissingLibraryError
 
 if TYPE_CHECKING:
@@ -174,12 +174,12 @@ def format_in(path: Path, asked: str | None) -> Format:
         reason = (
             f"{what} files are out of scope" if what else "it does not begin like a file of a known format"
         )
-        raise unreadable(path, reason, f"a file in one of the formats {', '.join(FORMATS)}")
+        raise unreadable_error(path, reason, f"a file in one of the formats {', '.join(FORMATS)}")
     if found is None:
         return format_of(path)
     if asked is None and suffix in SUFFIXES and SUFFIXES[suffix] != SUFFIXES[found]:
         reason = f"its name ends in {suffix}, and its content is that of a {found} file"
-        raise unreadable(path, reason, f"--from-format {found[1:]}")
+        raise unreadable_error(path, reason, f"--from-format {found[1:]}")
     return _module(found, path)
 
 
@@ -195,7 +195,7 @@ def suggest_array(option: str, name: str, names: Sequence[str]) -> RefusedError:
     return RefusedError.build(f"find the array {name!r}", f"the file has {format_list(names)}", hint)
 
 
-def _without(content: Content, skipped: Sequence[str]) -> Content:
+def _drop_names(content: Content, skipped: Sequence[str]) -> Content:
     """Leave out the arrays and other values of some names."""
     arrays = [x for x in content.arrays if name_of_array(x) not in skipped]
     others = [(name, value) for name, value in content.others if name not in skipped]
@@ -223,7 +223,7 @@ def read_file(path: Path, asked: str | None, how: Reading, sources: Sources) -> 
         reason = "only .pt files have dicts in dicts"
         raise RefusedError.build(f"find {how.at[0]!r} in {path}", reason, hint)
     sources.watch(path)
-    return _without(form.read(path, sources, how), how.skip)
+    return _drop_names(form.read(path, sources, how), how.skip)
 
 
 def _recognize(path: Path) -> str | None:
@@ -232,7 +232,7 @@ def _recognize(path: Path) -> str | None:
         first = file.read(9)
     if first.startswith((b"PK\3\4", b"PK\5\6")):
         try:
-            with reading(path), zipfile.ZipFile(path) as archive:
+            with chain_read_errors(path), zipfile.ZipFile(path) as archive:
                 names = archive.namelist()
         except RefusedError:
             return None  # it is damaged, and the format of its name says how

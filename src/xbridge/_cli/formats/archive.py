@@ -12,7 +12,7 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from xbridge._cli.errors import reading, unreadable
+from xbridge._cli.errors import chain_read_errors, unreadable_error
 from xbridge._cli.formats.stored import BLOCK
 
 _END, _END_SIZE, _LONGEST_COMMENT = b"PK\5\6", 22, 0xFFFF
@@ -30,7 +30,7 @@ _IN_EXTRA = 0xFFFFFFFF
 
 def open_archive(path: Path) -> zipfile.ZipFile:
     """Open an archive whose directory has every member once, under the name in the member's own header."""
-    with reading(path), ExitStack() as stack:
+    with chain_read_errors(path), ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path))
         _check(archive, path)
         stack.pop_all()  # keep the archive open
@@ -48,14 +48,14 @@ def _check(archive: zipfile.ZipFile, path: Path) -> None:
     members = archive.infolist()
     for name, times in Counter(archive.namelist()).items():
         if times > 1:
-            raise unreadable(path, f"it has {times} members named {name!r}")
+            raise unreadable_error(path, f"it has {times} members named {name!r}")
     # Python reads entries up to the end of the directory. An entry that is too long hides the next ones.
     count = _count(path)
     if count != min(len(members), _MANY):
-        raise unreadable(path, f"its directory shows {len(members)} of its {count} members")
+        raise unreadable_error(path, f"its directory shows {len(members)} of its {count} members")
     for member in members:
         if member.compress_type == zipfile.ZIP_STORED and member.compress_size != member.file_size:
-            raise unreadable(path, f"its directory has two sizes for {member.filename!r}")
+            raise unreadable_error(path, f"its directory has two sizes for {member.filename!r}")
         archive.open(member).close()  # `open` compares the name with that in the member's header
     _check_headers(archive, path)
 
@@ -72,7 +72,7 @@ def _check_headers(archive: zipfile.ZipFile, path: Path) -> None:
             unknown = {0, _IN_EXTRA} if flags & _LATER else {_IN_EXTRA}
             same = all(one == other or one in unknown for one, other in zip(found, expected, strict=True))
             if method != member.compress_type or not same:
-                raise unreadable(path, f"its directory and the header of {member.filename!r} differ")
+                raise unreadable_error(path, f"its directory and the header of {member.filename!r} differ")
             end = member.header_offset + _HEADER.size + name + extra + member.compress_size
     _check_gap(path, end, archive.start_dir)
 
@@ -81,7 +81,7 @@ def _check_gap(path: Path, end: int, start: int) -> None:
     """Raise if members overlap, or if there are more bytes between them than of a checksum and sizes."""
     if not 0 <= start - end <= _LONGEST_DESCRIPTOR:
         reason = "two of its members overlap" if start < end else f"{start - end} bytes are of no member"
-        raise unreadable(path, reason)
+        raise unreadable_error(path, reason)
 
 
 def _count(path: Path) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from reprlib import Repr
 from typing import TypeAlias
 
-from xbridge._cli.errors import RefusedError, format_list, unreadable
+from xbridge._cli.errors import RefusedError, format_list, unreadable_error
 from xbridge.errors import type_of
 
 Keys: TypeAlias = "tuple[str | int, ...]"
@@ -67,12 +67,12 @@ def flatten_content(
         if keys and not flatten:
             reason = f"{keys[0]!r} is of type {type(value).__name__}, which is not a tensor"
             hint = f"{_at_options((*at, str(keys[0])))}, or --flatten, which takes the tensors of all levels"
-            raise unreadable(path, reason, hint)
+            raise unreadable_error(path, reason, hint)
         named = [((*keys, _check_key(key, path, flatten=flatten)), child) for key, child in children or ()]
         count += len(named)
         if count > _MOST or len(keys) > _DEEPEST:
             reason = f"it has more than {_MOST} values, or values more than {_DEEPEST} levels deep"
-            raise unreadable(path, reason, "--at KEY, which takes a part of it")
+            raise unreadable_error(path, reason, "--at KEY, which takes a part of it")
         waiting += reversed(named)
 
 
@@ -92,7 +92,7 @@ def _check_key(key: object, path: Path, *, flatten: bool) -> str | int:
     if flatten and type(key) is int:
         return key
     hint = f"--flatten, which makes it {str(key)!r}" if type(key) is int else "strings as keys"
-    raise unreadable(path, f"the name {key!r} is not a string", hint)
+    raise unreadable_error(path, f"the name {key!r} is not a string", hint)
 
 
 def _children(value: object) -> list[tuple[object, object]] | None:

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from xbridge._cli.errors import RefusedError, UnsupportedError, reading, unreadable
+from xbridge._cli.errors import RefusedError, UnsupportedError, chain_read_errors, unreadable_error
 from xbridge._cli.formats import Content, Reading
 from xbridge._cli.formats.sink import Sink
 from xbridge._cli.formats.sources import Sources
@@ -47,10 +47,10 @@ def read(path: Path, sources: Sources, how: Reading) -> Content:
         stored = InFile(None, *header, MappedFile(path), file.tell())
         found = file.seek(0, 2) - stored.offset
     if found < stored.nbytes:
-        raise unreadable(path, f"it has only {found} of the {stored.nbytes} bytes of its values")
+        raise unreadable_error(path, f"it has only {found} of the {stored.nbytes} bytes of its values")
     if found > stored.nbytes:
         more = f"{found - stored.nbytes} bytes follow its array, perhaps another array"
-        raise unreadable(path, more, "numpy.load on the open file, once for each array")
+        raise unreadable_error(path, more, "numpy.load on the open file, once for each array")
     return Content([stored])
 
 
@@ -66,7 +66,7 @@ def reread(path: Path) -> Iterator[ArrayInfo]:
 def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
     """Read the header of a file or of a member of an archive."""
     inside = f"{member!r}: " if member else ""
-    with reading(path, member):
+    with chain_read_errors(path, member):
         version = np.lib.format.read_magic(file)
         if version not in _HEADERS:
             reason = f"{inside}its header has the unknown version {version}"
@@ -75,10 +75,10 @@ def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
         size = file.read(width)
         length = int.from_bytes(size, "little")
         if length > _LONGEST:
-            raise unreadable(path, f"{inside}its header has {length} bytes, and NumPy reads {_LONGEST}")
+            raise unreadable_error(path, f"{inside}its header has {length} bytes, and NumPy reads {_LONGEST}")
         shape, fortran, dtype = parse(BytesIO(size + file.read(length)))
         if min(shape, default=0) < 0 or not dtype.itemsize:
-            raise unreadable(path, f"{inside}there is no {dtype} array of shape {shape}")
+            raise unreadable_error(path, f"{inside}there is no {dtype} array of shape {shape}")
         np.broadcast_to(np.empty((), f"V{dtype.itemsize}"), shape)  # raises for an impossible shape
         if dtype.hasobject:
             reason = f"{inside}it holds Python objects, as a pickle, which can run code when it is read"

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from xbridge._cli.errors import UnsupportedError, reading, unreadable
+from xbridge._cli.errors import UnsupportedError, chain_read_errors, unreadable_error
 from xbridge._cli.formats import Content, Reading, Refused, npy
 from xbridge._cli.formats.archive import open_archive
 from xbridge._cli.formats.sink import Sink
@@ -34,7 +34,9 @@ def read(path: Path, sources: Sources, how: Reading) -> Content:
     archive = sources.enter_context(open_archive(path))
     for name in archive.namelist():
         if not name.endswith(_SUFFIX):
-            raise unreadable(path, f"its member {name!r} is not an array", "an archive of .npy files alone")
+            raise unreadable_error(
+                path, f"its member {name!r} is not an array", "an archive of .npy files alone"
+            )
     arrays, refused = [], []
     for member in archive.namelist():
         name = member.removesuffix(_SUFFIX)
@@ -81,6 +83,6 @@ def _member_name(archive: zipfile.ZipFile, path: Path, name: str) -> InArchive:
 @contextmanager
 def _unpack(archive: zipfile.ZipFile, path: Path, name: str) -> Iterator[tuple[BinaryIO, npy.Header]]:
     """Open a member at its values, with its header. Errors in the block become errors about the file."""
-    with reading(path, name), archive.open(name) as member:
+    with chain_read_errors(path, name), archive.open(name) as member:
         file = cast("BinaryIO", member)
         yield file, npy.read_header(file, path, name)

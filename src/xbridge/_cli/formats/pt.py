@@ -27,7 +27,7 @@ import torch
 from numpy.lib.array_utils import byte_bounds
 
 from xbridge._api import to_backend, to_numpy
-from xbridge._cli.errors import RefusedError, format_list, reading, unreadable
+from xbridge._cli.errors import RefusedError, chain_read_errors, format_list, unreadable_error
 from xbridge._cli.formats import Content, Reading, Refused
 from xbridge._cli.formats.archive import compare_checksum, open_archive
 from xbridge._cli.formats.nested import describe, flatten_content, is_container, pick
@@ -69,7 +69,7 @@ class _Sums:
     def compare(self, label: str, size: int, found: int) -> None:
         """Raise if no record of the archive has this size and checksum."""
         if (size, found) not in self.known:
-            raise unreadable(self.path, f"the checksum of {label} differs: its values are damaged")
+            raise unreadable_error(self.path, f"the checksum of {label} differs: its values are damaged")
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,9 @@ def read(path: Path, sources: Sources, how: Reading) -> Content:
         return _read_content(path, [(None, found)], [], sums, how)
     if not isinstance(found, dict) and not (how.flatten and is_container(found)):
         hint = "--flatten" if is_container(found) else "saving a tensor, or a dict of tensors"
-        raise unreadable(path, f"{repr(how.at[-1]) if how.at else 'its content'} is {describe(found)}", hint)
+        raise unreadable_error(
+            path, f"{repr(how.at[-1]) if how.at else 'its content'} is {describe(found)}", hint
+        )
     values = list(flatten_content(found, path, how.at, flatten=how.flatten))
     others = [(name, describe(value)) for name, value in values if not isinstance(value, torch.Tensor)]
     kept = [(name, what) for name, what in others if name not in how.skip]
@@ -126,7 +128,7 @@ def read(path: Path, sources: Sources, how: Reading) -> Content:
         (name, what), *more = kept
         reason = f"{format_list(name for name, _ in kept)} are not tensors"
         hint = f"--skip-other, which leaves {'them' if more else 'it'} out"
-        raise unreadable(path, reason if more else f"{name!r} is {what}, not a tensor", hint)
+        raise unreadable_error(path, reason if more else f"{name!r} is {what}, not a tensor", hint)
     tensors = [(name, value) for name, value in values if isinstance(value, torch.Tensor)]
     return _read_content(path, tensors, others, sums, how)
 
@@ -155,8 +157,8 @@ def _load(path: Path, *, mapped: bool) -> Any:
         asked = re.search(r"GLOBAL (\S+)", str(error))
         if asked:
             reason = f"it asks for {asked[1]}, which is not a tensor and could run code"
-            return unreadable(path, reason, "saving a flat dict of tensors alone, such as a state_dict")
-        return unreadable(path, error)
+            return unreadable_error(path, reason, "saving a flat dict of tensors alone, such as a state_dict")
+        return unreadable_error(path, error)
 
     with warnings.catch_warnings(), Chained(ours):
         warnings.simplefilter("ignore")  # warnings of torch are for programmers
@@ -168,13 +170,13 @@ def _inspect_archive(path: Path, *, checksums: bool) -> tuple[bool, _Sums | None
     with path.open("rb") as file:
         if file.read(4) != b"PK\3\4":  # not an archive but a file of torch before 1.6, by torch's own check
             return False, None
-    with open_archive(path) as archive, reading(path):
+    with open_archive(path) as archive, chain_read_errors(path):
         members = archive.infolist()
         mapped = all(member.compress_type == zipfile.ZIP_STORED for member in members)
         if not any(member.CRC for member in members):
             if checksums:
                 reason = "torch wrote it without checksums, so damage to it would not be seen"
-                raise unreadable(path, reason, "--no-checksum")
+                raise unreadable_error(path, reason, "--no-checksum")
             return mapped, None
         storages = [member for member in members if re.fullmatch(r"[^/]+/data/[^/]+", member.filename)]
         orders = [member for member in members if member.filename.endswith("/byteorder")]
@@ -196,7 +198,7 @@ def _refuse_overlaps(path: Path, arrays: Sequence[InMemory]) -> None:
             if shares_memory(arrays[at].array, arrays[other].array):
                 both = f"{arrays[other].name!r} and {arrays[at].name!r}"
                 reason = f"{both} share memory, and would be two arrays"
-                raise unreadable(path, reason, "--untie, which writes the values of both")
+                raise unreadable_error(path, reason, "--untie, which writes the values of both")
         before.append((high, at))
 
 
@@ -215,7 +217,7 @@ def _read_content(
         except XBridgeError as error:
             label, info = "the array" if name is None else repr(name), get("torch").array_info(tensor)
             reason = f"{label}: cannot {error.action}: {error.reason}"
-            refused.append(Refused(name, tensor, unreadable(path, reason, error.hint)))
+            refused.append(Refused(name, tensor, unreadable_error(path, reason, error.hint)))
             what = f"{with_article(info.dtype)} tensor of shape {info.shape}: {error.reason}"
             shown.append((name or "", what))
             continue

@@ -19,7 +19,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import load
 
-from xbridge._cli.errors import reading, unreadable
+from xbridge._cli.errors import chain_read_errors, unreadable_error
 from xbridge._cli.formats import Content, Reading, is_json
 from xbridge._cli.formats.shards import read_index
 from xbridge._cli.formats.sink import Sink
@@ -75,16 +75,16 @@ def read(path: Path, sources: Sources, how: Reading) -> Content:
         sources.watch(shard)
         return _read(shard)
 
-    return read_index(path, read_shard, _once)
+    return read_index(path, read_shard, _refuse_repeated_names)
 
 
 def _read(path: Path) -> Content:
-    with reading(path), safe_open(str(path), "numpy"):
+    with chain_read_errors(path), safe_open(str(path), "numpy"):
         pass
-    with reading(path), path.open("rb") as file:
+    with chain_read_errors(path), path.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
         # Of two equal names, the library silently keeps the last.
-        header = json.loads(file.read(size), object_pairs_hook=_once)
+        header = json.loads(file.read(size), object_pairs_hook=_refuse_repeated_names)
     text = header.pop(_METADATA, None) or {}
     mapped = MappedFile(path)
     return Content([_entry(mapped, name, info, 8 + size) for name, info in header.items()], text)
@@ -117,7 +117,7 @@ def numbers(content: bytes) -> dict[str, Any]:
     return load(content)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         name = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
@@ -132,6 +132,8 @@ def _dtype(code: str) -> np.dtype[Any]:
 
 def _entry(file: MappedFile, name: str, info: dict[str, Any], start: int) -> InFile:
     if info["dtype"] not in _DTYPES:
-        raise unreadable(file.path, f"the dtype {info['dtype']} of {name!r} is unknown", "safetensors itself")
+        raise unreadable_error(
+            file.path, f"the dtype {info['dtype']} of {name!r} is unknown", "safetensors itself"
+        )
     offset = start + info["data_offsets"][0]
     return InFile(name, _dtype(info["dtype"]), tuple(info["shape"]), "C", file, offset)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xbridge._cli.errors import RefusedError, reading, unreadable
+from xbridge._cli.errors import RefusedError, chain_read_errors, unreadable_error
 from xbridge._cli.formats import Content
 from xbridge._cli.formats.stored import Stored
 
@@ -21,15 +21,17 @@ _TOTALS = ("total_size", "total_parameters")
 def read_index(path: Path, read: Callable[[Path], Content], pairs: Callable[[Any], Any]) -> Content:
     """Read the shards beside an index. Its names and those of the shards must be the same."""
     if path.stat().st_size > _LONGEST:
-        raise unreadable(path, f"it is text of more than {_LONGEST} bytes, which is not an index")
-    with reading(path):
+        raise unreadable_error(path, f"it is text of more than {_LONGEST} bytes, which is not an index")
+    with chain_read_errors(path):
         index = json.loads(path.read_bytes(), object_pairs_hook=pairs)
     files = index.get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
-        raise unreadable(path, "it is JSON, and not an index of shards", "the index that names the shards")
+        raise unreadable_error(
+            path, "it is JSON, and not an index of shards", "the index that names the shards"
+        )
     text = index.get("metadata") or {}
     if not isinstance(text, dict):
-        raise unreadable(path, "its metadata is not an object")
+        raise unreadable_error(path, "its metadata is not an object")
     texts: dict[str, str] = {
         key: value if isinstance(value, str) else json.dumps(value)
         for key, value in text.items()
@@ -41,16 +43,16 @@ def read_index(path: Path, read: Callable[[Path], Content], pairs: Callable[[Any
         content = read(shard)
         for key, value in content.metadata.items():
             if texts.setdefault(key, value) != value:
-                raise unreadable(path, f"its shards differ in the metadata {key!r}", "each shard alone")
+                raise unreadable_error(path, f"its shards differ in the metadata {key!r}", "each shard alone")
         for x in content.arrays:
             if files.get(str(x.name)) != shard.name:
                 reason = f"its shard {shard.name} has the array {x.label}, and its index does not"
-                raise unreadable(path, reason, "the index and the shards of one model")
+                raise unreadable_error(path, reason, "the index and the shards of one model")
             arrays[x.name] = x
     for name, file in files.items():
         if name not in arrays:
             reason = f"its shard {file} lacks the array {name!r}"
-            raise unreadable(path, reason, "the index and the shards of one model")
+            raise unreadable_error(path, reason, "the index and the shards of one model")
     return Content([arrays[name] for name in files], texts, files=shards)
 
 
@@ -58,12 +60,14 @@ def _shard(path: Path, name: str) -> Path:
     """Return a shard of an index, which is a file in its folder."""
     if not name.endswith(".safetensors") or Path(name).name != name:
         reason = f"it names the shard {name!r}, which is not a .safetensors file in its folder"
-        raise unreadable(path, reason, "an index of safetensors")
+        raise unreadable_error(path, reason, "an index of safetensors")
     shard = path.with_name(name)
-    with reading(path):  # the name may be too long for the system
+    with chain_read_errors(path):  # the name may be too long for the system
         there = shard.is_file()
     if not there:
-        raise unreadable(path, f"its shard {name} does not exist", "all shards, in the folder of the index")
+        raise unreadable_error(
+            path, f"its shard {name} does not exist", "all shards, in the folder of the index"
+        )
     return shard
 
 
@@ -104,8 +108,8 @@ def index_name(target: Path) -> Path:
     return target.with_name(f"{target.name}.index.json")
 
 
-def index_of(shards: Mapping[Path, Sequence[Stored] | None]) -> bytes:
-    """Return the text of an index."""
+def format_index(shards: Mapping[Path, Sequence[Stored] | None]) -> bytes:
+    """Return the text of the index file, which says in which file each array is."""
     placed = [(x, shard.name) for shard, arrays in shards.items() for x in arrays or ()]
     total = sum(x.nbytes for x, _ in placed)
     files = {str(x.name): name for x, name in placed}

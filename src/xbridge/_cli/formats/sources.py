@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from xbridge._cli.errors import unreadable
+from xbridge._cli.errors import unreadable_error
 
 
 class _Identity(NamedTuple):
@@ -40,7 +40,7 @@ class Sources(ExitStack):
         """Raise if a path names another file now, or one that was written."""
         for path, before in self._watched.items():
             if not path.exists() or _identity(path.stat()) != before:
-                raise unreadable(path, "it was replaced or written while it was read", "again")
+                raise unreadable_error(path, "it was replaced or written while it was read", "again")
 
 
 def _identity(stat: os.stat_result) -> _Identity:

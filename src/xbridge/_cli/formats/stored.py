@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Literal, Self, TypeAlias
 
 import numpy as np
 
-from xbridge._cli.errors import RefusedError, reading, unreadable
+from xbridge._cli.errors import RefusedError, chain_read_errors, unreadable_error
 from xbridge._core.protocol import Array, HostArray
 from xbridge._host import as_writable
 from xbridge._host.memory import ALIGNMENT
@@ -72,9 +72,9 @@ class Stored(ABC):
 
     def map_values(self, scratch: Scratch) -> HostArray:
         """Return the values as a map of a file, which is read on access and must not be written."""
-        return self._over(scratch.store(self.nbytes, self.blocks()))
+        return self._view_values(scratch.store(self.nbytes, self.blocks()))
 
-    def _over(self, raw: HostArray) -> HostArray:
+    def _view_values(self, raw: HostArray) -> HostArray:
         """Return the values in a map of their bytes."""
         order: Literal["C", "F"] = "F" if self.order == "F" else "C"
         if not self.nbytes:
@@ -150,18 +150,20 @@ class InFile(Stored):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the bytes from the file."""
-        with reading(self.file.path), self.file.path.open("rb") as file:
+        with chain_read_errors(self.file.path), self.file.path.open("rb") as file:
             file.seek(self.offset)
             yield from read_blocks(file, self, self.file.path)
 
     def map_values(self, scratch: Scratch) -> HostArray:  # noqa: ARG002 -- it is in a file already
-        """Map the file itself."""
+        """Return the values from a map of the file, without the scratch file."""
         return self.like()
 
     def like(self) -> HostArray:
-        """Map the file itself."""
+        """Return the values from a map of the file, without the scratch file."""
         end = self.offset + self.nbytes
-        return self._over(self.file.memory[self.offset : end] if self.nbytes else np.empty(0, np.uint8))
+        return self._view_values(
+            self.file.memory[self.offset : end] if self.nbytes else np.empty(0, np.uint8)
+        )
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ class InArchive(Stored):
         with self.opened() as (file, _):
             yield from read_blocks(file, self, self.path)
             if file.read(1):
-                raise unreadable(self.path, f"more bytes follow the values of {self.label}")
+                raise unreadable_error(self.path, f"more bytes follow the values of {self.label}")
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,7 @@ def read_blocks(file: BinaryIO, stored: Stored, path: Path) -> Iterator[bytes]:
         block = file.read(min(stored.step, left))
         left -= len(block)
         if len(block) < min(stored.step, left + len(block)):
-            raise unreadable(path, f"it ends {left} bytes before the last value of {stored.label}")
+            raise unreadable_error(path, f"it ends {left} bytes before the last value of {stored.label}")
         yield block
 
 

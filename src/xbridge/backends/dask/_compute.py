@@ -83,13 +83,13 @@ class Result:
         """The action that is not possible, for errors."""
         return f"compute a Dask array of {self._info.dtype} and shape {self._info.shape}"
 
-    def writing(self) -> Array:
+    def map_writes(self) -> Array:
         """Return an array whose tasks write the chunks, for a scheduler in this process."""
-        return self._mapped(self.write)
+        return self._map_chunks(self.write)
 
-    def casting(self) -> Array:
+    def map_casts(self) -> Array:
         """Return an array whose tasks cast the chunks."""
-        return self._mapped(self._cast()) if self.casts else self.array
+        return self._map_chunks(self._cast()) if self.casts else self.array
 
     @property
     def size(self) -> int:
@@ -165,7 +165,7 @@ class Result:
         check = partial(_host.check_cast, dtype=self._dtype) if self._check else None
         return _make_chunk_cast(native_dtype(self._info.dtype), native_dtype(self._dtype), check)
 
-    def _mapped(self, fn: Callable[..., Any]) -> Array:
+    def _map_chunks(self, fn: Callable[..., Any]) -> Array:
         meta = np.empty((0,) * self.array.ndim, native_dtype(self._dtype))
         return da.map_blocks(fn, self.array, name=f"xbridge-{uuid4().hex}", dtype=meta.dtype, meta=meta)
 
@@ -247,10 +247,10 @@ def _compute(results: list[Result]) -> None:
     schedule = get_scheduler(collections=arrays)
     small = sum(result.size for result in results) < SMALL
     if not small and _runs_here(schedule) and any(x.npartitions > 1 for x in arrays):
-        dask.persist(*[_Chunks(result.writing()) for result in results], traverse=False)
+        dask.persist(*[_Chunks(result.map_writes()) for result in results], traverse=False)
         return
     raw = small or not _runs_elsewhere(schedule)
-    lazy = arrays if raw else [result.casting() for result in results]
+    lazy = arrays if raw else [result.map_casts() for result in results]
     # Equal arrays get the same dictionary, and each result empties its own, so they are copied.
     persisted = [dict(chunks) for chunks in dask.persist(*map(_Chunks, lazy), traverse=False)]
     waiting = _put_present(results, persisted, raw=raw)

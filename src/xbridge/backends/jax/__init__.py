@@ -228,7 +228,7 @@ def to_device(x: Array, device: Device, /) -> Array:
 def to_device_many(xs: list[Array], device: Device, /) -> list[Array]:
     with _outside_traces(*xs) as traced:
         place = host_device() if device == CPU else devices_by_name()[device]
-        moved: list[Array] = jax.device_put([_as_moved(x) for x in xs], place, may_alias=False)
+        moved: list[Array] = jax.device_put([_prepare_move(x) for x in xs], place, may_alias=False)
         return moved if traced else [y.block_until_ready() for y in moved]
 
 
@@ -398,8 +398,8 @@ def _fetch(x: Array, device: Device) -> HostArray:
     return staging.engine.fetch("from JAX", to_dlpack(ready), device, x.dtype, plain)
 
 
-def _as_moved(x: Array) -> Array:
-    """Return an array that `device_put` moves to memory of its own, as it is: in C order."""
+def _prepare_move(x: Array) -> Array:
+    """Return the array in a form that `device_put` copies to new memory, in C order."""
     if isinstance(x, _Array) and x.is_fully_replicated:
         x = x.addressable_data(0)  # else `device_put` would return the array itself
     elif isinstance(x, _Array) and x.is_fully_addressable and x.sharding.num_devices > 1:

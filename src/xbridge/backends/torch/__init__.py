@@ -27,7 +27,7 @@ from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch import _foreign
 from xbridge.backends.torch._casts import cast_matches_numpy as cast_matches_numpy
-from xbridge.backends.torch._casts import loses
+from xbridge.backends.torch._casts import loses_values
 from xbridge.backends.torch._devices import accelerators, count_devices, make_current, name_device
 from xbridge.backends.torch._devices import from_dlpack as from_dlpack
 from xbridge.backends.torch._packs import begin_fetch as begin_fetch
@@ -47,16 +47,16 @@ from xbridge.backends.torch._transfer import streams_to_device as streams_to_dev
 from xbridge.backends.torch._transfer import to_device as to_device
 from xbridge.backends.torch._transfer import to_device_many as to_device_many
 from xbridge.backends.torch._unsupported import (
+    apply_pending,
+    check_readable,
     is_inside,
     is_whole,
     may_require_grad,
-    not_memory,
-    not_values,
     outside_storage,
     overlaps,
-    readable,
     shape_of,
-    without_pending,
+    why_not_memory,
+    why_not_values,
 )
 from xbridge.backends.torch._unsupported import is_leaf as is_leaf
 from xbridge.backends.torch._watch import watch as watch
@@ -200,7 +200,7 @@ def is_text(x: torch.Tensor, /) -> bool:
 def unsupported(x: torch.Tensor, /, *, leaving: bool) -> Unsupported | None:
     if not leaving:
         return None
-    found = not_memory(x) or not_values(x)
+    found = why_not_memory(x) or why_not_values(x)
     return Unsupported(UnsupportedArrayError, *found) if found else None
 
 
@@ -244,7 +244,7 @@ def namespace(x: torch.Tensor, /) -> ModuleType:
 def copy(x: torch.Tensor, /) -> torch.Tensor:
     if is_whole(x):
         return x.clone()
-    made = without_pending(readable(x))
+    made = apply_pending(check_readable(x))
     return x.clone() if made is x else made
 
 
@@ -253,7 +253,7 @@ def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor
         raise UnsupportedArrayError.build(
             "stack quantized tensors", "each may have a scale of its own", "x.dequantize()"
         )
-    stacked = torch.stack([without_pending(readable(x)) for x in arrays])
+    stacked = torch.stack([apply_pending(check_readable(x)) for x in arrays])
     return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
 
 
@@ -315,11 +315,11 @@ def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
 
 
 def astype(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
-    return readable(x).to(getattr(torch, dtype))
+    return check_readable(x).to(getattr(torch, dtype))
 
 
 def check_cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
-    if x.numel() and loses(readable(x).detach(), dtype):
+    if x.numel() and loses_values(check_readable(x).detach(), dtype):
         raise ValueLossError.narrowing(_name(x.dtype), dtype)
     return x
 
@@ -376,7 +376,7 @@ def is_grad_enabled() -> bool:
 def materialize(x: torch.Tensor, /) -> torch.Tensor:
     if x._is_zerotensor():
         return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-    return without_pending(x)
+    return apply_pending(x)
 
 
 def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:

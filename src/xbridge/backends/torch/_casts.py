@@ -10,7 +10,7 @@ from xbridge._core.dtypes import category, holds_integers
 _SIGN = -(1 << 63)
 
 
-def loses(x: torch.Tensor, dtype: str) -> bool:
+def loses_values(x: torch.Tensor, dtype: str) -> bool:
     """Return True if an integer leaves the exact range of a dtype, or a finite value becomes infinite."""
     if not x.is_floating_point() and not x.is_complex():
         signed = x.view(torch.int64) ^ _SIGN if x.dtype == torch.uint64 else x.to(torch.int64)

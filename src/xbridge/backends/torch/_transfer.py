@@ -22,7 +22,7 @@ from xbridge.backends.torch._bare import bare_keys, is_bare, is_open
 from xbridge.backends.torch._packs import ALIGNMENT, VIEWS
 from xbridge.backends.torch._pinned import ITEMS, PinnedBuffers, buffers_of, queue_copy, sizes
 from xbridge.backends.torch._staging import Chooser, Crew, bits_of, is_dense
-from xbridge.backends.torch._unsupported import readable, storage_fault, without_pending
+from xbridge.backends.torch._unsupported import apply_pending, check_readable, storage_fault
 
 _crews: dict[tuple[int, torch.device], tuple[Crew, Chooser]] = {}
 """Crews by process and device. The process counts because a forked child lacks the threads of its parent."""
@@ -32,7 +32,7 @@ _crews_lock = lock()
 
 def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
     """Copy to new memory on another device, complete for any stream."""
-    x = without_pending(readable(x))
+    x = apply_pending(check_readable(x))
     if torch.compiler.is_dynamo_compiling():
         return x.to(device._word)  # an older compiler follows a plain string alone
     goal, nbytes, limits = torch.device(device), x.numel() * x.itemsize, sizes()
@@ -43,10 +43,10 @@ def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
         return x.to(goal)
     if not is_bare(x, bare_keys(x.device.type)):
         return x.to(goal)
-    return large_to_device(x, goal, place)
+    return move_large(x, goal, place)
 
 
-def large_to_device(x: torch.Tensor, goal: torch.device, place: torch.device) -> torch.Tensor:
+def move_large(x: torch.Tensor, goal: torch.device, place: torch.device) -> torch.Tensor:
     """Copy a large plain tensor to or from a device with an index, by the faster of the two ways."""
     crew, chooser = crew_for(place)
     if x.is_cpu:

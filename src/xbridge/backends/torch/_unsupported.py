@@ -17,7 +17,7 @@ from xbridge.errors import UnsupportedArrayError, type_of
 _ALIGNED = "a function with @xbridge.aligned"
 
 
-def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
+def why_not_memory(x: torch.Tensor) -> tuple[str, str] | None:
     """Return a reason and a hint if a tensor is not an array in memory, else None."""
     cls = type(x)
     if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
@@ -42,7 +42,7 @@ def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
     return None
 
 
-def not_values(x: torch.Tensor) -> tuple[str, str] | None:
+def why_not_values(x: torch.Tensor) -> tuple[str, str] | None:
     """Return a reason and a hint if the bytes of a tensor are not its values, else None."""
     if is_dual(x):
         return "its forward-mode tangent would be lost", "forward_ad.unpack_dual(x).primal"
@@ -75,10 +75,10 @@ def outside_storage(x: torch.Tensor) -> tuple[str, str] | None:
     inside = x
     while _functorch.is_functorch_wrapped_tensor(inside):
         inside = _functorch.get_unwrapped(inside)
-    return storage_fault(inside) if not_memory(inside) is None else None
+    return storage_fault(inside) if why_not_memory(inside) is None else None
 
 
-def readable(x: torch.Tensor) -> torch.Tensor:
+def check_readable(x: torch.Tensor) -> torch.Tensor:
     """Return `x`; raise if torch would read beyond its storage."""
     fault = outside_storage(x)
     if fault:
@@ -100,20 +100,20 @@ def is_whole(x: torch.Tensor) -> bool:
         return False
 
 
-def without_pending(x: torch.Tensor) -> torch.Tensor:
+def apply_pending(x: torch.Tensor) -> torch.Tensor:
     """Return `x` with a pending conjugate or negative applied, bit for bit; `x` itself if none is pending.
 
     A GPU replaces every NaN that it negates by one and the same. So there the bits are copied, and the sign
     bits are flipped as integers.
     """
     done = x.resolve_conj().resolve_neg()
-    if done is x or x.is_cpu or torch.compiler.is_dynamo_compiling() or is_dual(x) or not_memory(x):
+    if done is x or x.is_cpu or torch.compiler.is_dynamo_compiling() or is_dual(x) or why_not_memory(x):
         return done
     conj, neg = x.is_conj(), x.is_neg()
     raw = x.detach()
     raw = raw.conj() if conj else raw
     raw = torch._neg_view(raw) if neg else raw
-    result, raw = (_parts(y) for y in (done.data, raw))
+    result, raw = (_view_parts(y) for y in (done.data, raw))
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[raw.itemsize]
     result = result.view(bits).copy_(raw.view(bits))
     for part in range(result.shape[-1]):
@@ -122,7 +122,7 @@ def without_pending(x: torch.Tensor) -> torch.Tensor:
     return done
 
 
-def _parts(x: torch.Tensor) -> torch.Tensor:
+def _view_parts(x: torch.Tensor) -> torch.Tensor:
     """View the real numbers of each element along an additional last axis."""
     return torch.view_as_real(x) if x.is_complex() else x.unsqueeze(-1)
 
