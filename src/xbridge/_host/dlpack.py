@@ -137,7 +137,7 @@ def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
 
 
 def read_capsule(x: object, capsule: object) -> tuple[_Tensor, int]:
-    """Return the tensor of a capsule, and its flags. A capsule of an older version has none: it is read-only."""
+    """Return the tensor of a capsule, and its flags. An older version has none: it is read-only."""
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
         if managed.major != 1:
