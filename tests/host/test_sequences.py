@@ -34,7 +34,17 @@ def test_outline__shape_and_items(x: Any, shape: tuple[int, ...], leaves: list[A
     """Nested rows are opened as long as every item is a row."""
     found = sequences.outline(x)
     assert found is not None
-    assert (found[0], list(found[1]), found[2]) == (shape, leaves, frozenset(map(type, leaves)))
+    assert (found[0], list(found[1])) == (shape, leaves)
+    assert found[2] == sequences.kind_of_items(leaves)
+
+
+@pytest.mark.parametrize(
+    ("x", "kind"),
+    [([], None), ([1], int), ((1, 2), int), ([1, 2.0, 3], frozenset((int, float))), (range(3), int)],
+)
+def test_kind_of_items__type_or_types(x: Any, kind: object) -> None:
+    """Items of one type have that type as their kind, others the set of their types."""
+    assert sequences.kind_of_items(x) == kind
 
 
 @pytest.mark.parametrize("x", [[2**63], [-1, 2**63], [2**70], [True, 2**63]])

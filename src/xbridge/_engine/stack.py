@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import compress
-from operator import attrgetter, not_
+from operator import not_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from xbridge._core.devices import CPU, SHARDED
@@ -32,7 +32,6 @@ from xbridge._engine.repeat import Recorder, compose, find_converter, repeat
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
 from xbridge._host.advice import aim
-from xbridge._host.memory import NATIVE
 from xbridge._plan.options import PLAIN, CallOptions
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
@@ -71,8 +70,6 @@ _NUMBER_DTYPES: dict[type, str] = {bool: "bool", int: "int64", float: "float64",
 
 _UNEVEN = "arrays of one shape, or xbridge.tree.to_backend(x, 'numpy') for a list of arrays"
 _NUMBER_TYPES = frozenset(NUMBERS)
-
-_dtype_and_shape = attrgetter("dtype", "shape")
 
 
 class _Element(NamedTuple):
@@ -180,9 +177,10 @@ def literal_converter(cls: type, target: Backend | None, options: Options, given
     if cls is range:
         whole, test = _number_converter(frozenset((int,)), target, options, given)
         return lambda x: whole(x) if x and (test is None or test((x[0], x[-1]))) else None
-    fillers: dict[frozenset[type], _Filler] = {}
+    fillers: dict[sequences.Kind, _Filler] = {}
 
-    def choose(kinds: frozenset[type], leaves: Sequence[Any]) -> _Filler:
+    def choose(kind: sequences.Kind, leaves: Sequence[Any]) -> _Filler:
+        kinds = kind if isinstance(kind, frozenset) else frozenset((kind,) if kind else ())
         if kinds <= _NUMBER_TYPES:
             filler = _number_filler(*_number_converter(kinds, target, options, given))
         elif kinds <= sequences.ROWS:
@@ -195,19 +193,19 @@ def literal_converter(cls: type, target: Backend | None, options: Options, given
             if len(kinds) > 1:  # the first item may be of another type next time
                 return found
             filler = found
-        fillers[kinds] = filler
+        fillers[kind] = filler
         return filler
 
     def fill_from_rows(obj: Any, _: object, __: object) -> Array | None:
         found = sequences.outline(obj)
         if found is None:
             return None
-        shape, leaves, kinds = found
-        return (fillers.get(kinds) or choose(kinds, leaves))(obj, leaves, shape)
+        shape, leaves, kind = found
+        return (fillers.get(kind) or choose(kind, leaves))(obj, leaves, shape)
 
     def convert(obj: Any) -> Array | None:
-        kinds = frozenset(map(type, obj))
-        return (fillers.get(kinds) or choose(kinds, obj))(obj, obj, None)
+        kind = sequences.kind_of_items(obj)
+        return (fillers.get(kind) or choose(kind, obj))(obj, obj, None)
 
     return convert
 
@@ -267,13 +265,14 @@ def _stacker_filler(
     stack, owner = found
     asked = options_of_stack(from_arrays, options, given)
     asked = PLAIN if asked.are_plain() else asked
+    is_done = asked is PLAIN and owner is target
     finish = as_found(lambda cls: find_converter(target.name, cls, asked))
     cut = owner.detach if owner.autograd and owner is not target else None  # new memory needs no protection
 
     def fill(_: object, leaves: Sequence[Any], shape: tuple[int, ...] | None) -> Array | None:
-        row = stack(list(leaves), shape or (len(leaves),))
-        if row is None:
-            return None
+        row = stack([*leaves], shape or (len(leaves),))
+        if is_done or row is None:
+            return row
         return finish(cut(row) if cut else row)
 
     return fill
@@ -507,12 +506,12 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
         return None
     backends = {backend_for(kind) for kind in kinds}
     backend = next(iter(backends)) if len(kinds) == 1 else target if target in backends else host
-    if backend is None or (backend is target and not (backend.stack_many or backend.host_only)):
+    if backend is None or (backend is target and not backend.stack_many):
         return None
-    many = backend.stack_many
-    stacker = backend if many else host
+    stacker = backend if backend.stack_many else host
+    many = stacker.stack_many
     converters = direct[stacker.name]
-    if not kinds <= converters.keys() or (numbers and options.dtype):
+    if not many or not kinds <= converters.keys() or (numbers and options.dtype):
         return None
     rules = target if backends == {target} else host
     several = numbers or len(kinds) > 1
@@ -524,13 +523,11 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
             given = convert(given)
         if given is None:
             return None
-        if many is None:
-            return _stack_hosts(given, shape, host)
         row = many(given)
         if row is None and backend is target and not numbers:
             alike = _promote_at_once(given, target, options, rules)
             row = None if alike is None else many(alike)
-        return row if row is None or len(shape) == 1 else row.reshape((*shape, *row.shape[1:]))
+        return _reshape(row, shape)
 
     return stack, stacker
 
@@ -539,8 +536,17 @@ def _stack_scalars(
     make: Callable[[list[Any]], HostArray | None], leaves: list[Any], shape: tuple[int, ...]
 ) -> Array | None:
     """Stack NumPy scalars, and numbers beside them."""
-    row = make(leaves)
-    return row if row is None or len(shape) == 1 else row.reshape(shape)
+    return _reshape(make(leaves), shape)
+
+
+def _reshape(row: Array | None, shape: tuple[int, ...]) -> Array | None:
+    """Return a stack as the nested lists around its items had it; None if it has too many axes for that."""
+    if row is None or len(shape) == 1:
+        return row
+    try:
+        return row.reshape((*shape, *row.shape[1:]))
+    except ValueError:  # NumPy has 64 axes at most
+        return None
 
 
 def _one_after_the_other(converters: dict[type, Convert]) -> Callable[[list[Array]], list[Array] | None]:
@@ -556,15 +562,6 @@ def _one_after_the_other(converters: dict[type, Convert]) -> Callable[[list[Arra
         return made
 
     return convert
-
-
-def _stack_hosts(leaves: list[HostArray], shape: tuple[int, ...], host: Backend) -> Array | None:
-    """Stack host arrays of one dtype and shape; return None for others."""
-    dtype = leaves[0].dtype
-    known = dtype in NATIVE or dtype.name in DTYPES  # NumPy computes the name in Python
-    if not known or len(set(map(_dtype_and_shape, leaves))) > 1:
-        return None
-    return host.stack(leaves, shape)
 
 
 def _convert_numbers(

@@ -128,6 +128,20 @@ def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:
     return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
 
 
+def stack_many(xs: list[HostArray], /) -> HostArray | None:
+    dtype = xs[0].dtype
+    for x in xs:
+        if x.dtype is not dtype and x.dtype != dtype:  # NumPy has one object for most dtypes
+            return None
+    if dtype not in NATIVE and dtype.name not in DTYPES:  # NumPy computes the name in Python
+        return None
+    try:
+        row = np.array(xs)
+    except ValueError:  # they differ in shape, or have the most axes
+        return None
+    return row if dtype.isnative else row.astype(dtype.newbyteorder("="))
+
+
 def dtype_name(dtype: object, /) -> str | None:
     if isinstance(dtype, type) and issubclass(dtype, np.generic):
         if dtype in _ABSTRACT:

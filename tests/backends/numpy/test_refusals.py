@@ -218,3 +218,15 @@ def test_to_numpy__refuses_a_cast_that_numpy_lacks() -> None:
     for one, other in pairs:
         with pytest.raises(xbridge.DTypeError):
             xbridge.to_numpy(np.ones(3, native_dtype(one)), dtype=other)
+
+
+def test_stack_many__needs_like_arrays() -> None:
+    """Arrays of one shape and dtype are stacked in one call; others are declined."""
+    stack_many: Any = get("numpy").stack_many
+    one, swapped = np.ones(2), np.ones(2, ">f8")
+    assert stack_many([one, one[::-1]]).tolist() == [[1, 1], [1, 1]]
+    assert stack_many([swapped]).dtype.isnative
+    for other in (np.ones(3), np.ones((2, 1)), np.ones(2, "f4"), swapped, np.ones((0, 2))):
+        assert stack_many([one, other]) is None
+    for odd in (np.array(["a"]), np.array([None]), np.ones(1, "M8[s]"), np.ones((1,) * 64)):
+        assert stack_many([odd, odd]) is None

@@ -216,6 +216,6 @@ def test_stack_many__bug_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def misspelt(_: object) -> Any:
         raise NameError("name 'storge' is not defined")
 
-    monkeypatch.setattr("xbridge.backends.torch._storage", misspelt)
+    monkeypatch.setattr(torch, "stack", misspelt)
     with pytest.raises(NameError, match="storge"):
         xbridge.asarray([torch.ones(2), torch.ones(2)], backend="torch")

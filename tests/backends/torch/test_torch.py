@@ -56,11 +56,16 @@ def test_fast_from_numpy__copies_read_only_arrays() -> None:
 
 
 def test_stack_many__needs_like_tensors() -> None:
-    """Tensors of one shape, dtype and layout are stacked in one call; others are declined."""
+    """Tensors of one shape and dtype that are inside of their storage are stacked; others are declined."""
     stack_many: Any = get("torch").stack_many
     assert stack_many([torch.ones(2), torch.zeros(2)]).tolist() == [[1, 1], [0, 0]]
-    assert stack_many([torch.ones(2), torch.zeros(3)[1:]]) is None
+    assert stack_many([torch.ones(2), torch.zeros(3)[1:]]).tolist() == [[1, 1], [0, 0]]
     assert stack_many([torch.ones(2), torch.zeros(2).double()]) is None
+    assert stack_many([torch.ones(2), torch.zeros(3)]) is None
+    for shrunk in (torch.zeros(3)[1:], torch.zeros(4)[::2]):
+        shrunk.untyped_storage().resize_(8)
+        assert stack_many([shrunk, shrunk]) is None
+        assert stack_many([torch.zeros(8)[:: shrunk.stride(0)][:2], shrunk]) is None
 
 
 def test_asarray__nested_list_of_one_tensor() -> None:

@@ -107,8 +107,6 @@ _DENSE = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0,
 _is_dense = attrgetter("flags.carray")
 """Tell an aligned, writable array in C order, by one flag. `fast_from_numpy` accepts more, and is slower."""
 
-_offset = torch.Tensor.storage_offset
-_storage = torch.Tensor.untyped_storage
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_traced = torch.compiler.is_dynamo_compiling
 _is_recording = torch._C._is_tracing
@@ -259,25 +257,29 @@ def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor
 
 def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
     # Torch would promote different dtypes, and read beyond a storage that was freed or shrunk, without an
-    # error. A check of each tensor would take as long as its conversion, so all are checked at once.
-    if _is_traced() or xs[0].is_quantized:
+    # error.
+    first = xs[0]
+    if _is_traced() or first.is_quantized:
         return None
-    if not xs[0].is_cpu and (any(map(torch.Tensor.is_conj, xs)) or any(map(torch.Tensor.is_neg, xs))):
+    if not first.is_cpu and (any(map(torch.Tensor.is_conj, xs)) or any(map(torch.Tensor.is_neg, xs))):
         return None
-    if len({x.dtype for x in xs}) > 1:
-        return None
+    dtype, size, dense = first.dtype, first.itemsize, True
     try:
+        for x in xs:
+            if x.dtype is not dtype:
+                return None
+            dense = dense and x.is_contiguous()
         # `torch.stack` refuses tensors of different shapes. Tensors of one shape that are dense, or have
-        # equal strides, all reach equally far from their first element. So if the smallest storage is large
-        # enough for the largest offset, no tensor leaves its storage.
-        reach = xs[0].nbytes
-        if not all(map(torch.Tensor.is_contiguous, xs)):
+        # equal strides, all reach equally far from their first element.
+        reach = first.nbytes
+        if not dense:
             if len(set(map(torch.Tensor.stride, xs))) > 1 or not reach:
                 return None
-            ends = zip(xs[0].shape, xs[0].stride(), strict=True)
-            reach = (1 + sum((n - 1) * stride for n, stride in ends)) * xs[0].itemsize
-        if min(map(len, map(_storage, xs))) < max(map(_offset, xs)) * xs[0].itemsize + reach:
-            return None
+            ends = zip(first.shape, first.stride(), strict=True)
+            reach = (1 + sum((n - 1) * stride for n, stride in ends)) * size
+        for x in xs:
+            if len(x.untyped_storage()) < x.storage_offset() * size + reach:
+                return None
         return torch.stack(xs)
     except DECLINED:  # the planned stack fails too, and explains why
         return None
@@ -524,13 +526,16 @@ def rule(call: Call, /) -> DerivableFunction:
 
 
 def follows(x: torch.Tensor, /) -> bool:
-    return _is_traced() or (_is_followed if type(x) in fast_types else _is_subclass_followed)(x)
+    if type(x) in fast_types:
+        return _is_followed(x)
+    return _is_traced() or _is_subclass_followed(x)
 
 
 def _is_followed(x: torch.Tensor) -> bool:
     """Return True if autograd, a transform or a mode takes part in the operations on a tensor."""
     return (
-        (x.requires_grad and torch.is_grad_enabled())
+        _is_traced()
+        or (x.requires_grad and torch.is_grad_enabled())
         or _is_wrapped(x)
         or forward_ad._current_level >= 0
         or _python_dispatch._is_in_torch_dispatch_mode
