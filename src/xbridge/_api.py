@@ -18,6 +18,7 @@ the tables.
 
 from __future__ import annotations
 
+from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.entry_points import MISSING, call_error, entry_point, inner_entry_point
 from xbridge._core.tracebacks import shorten
 from xbridge._registry.call_cache import decline, direct, lookup, made
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 
 _to_host = direct[HOST]
 """The table of `to_numpy`. `invalidate` clears and refills this dict in place, so it can be kept here."""
+
+_LISTED = frozenset((*range(13), 14, 15, 23))
+"""NumPy's numbers of the dtypes whose values are numbers in Python: not of `longdouble`, nor of objects."""
 
 # The overloads are for type checkers, which take Any for the arrays of a library that is not installed.
 
@@ -636,7 +640,11 @@ def to_list(x: Array, /) -> Any:
         more, other = surplus()
     if more or other or x is MISSING:
         raise call_error(to_list, (x, *more), other)
-    values = lookup(("list", HOST, type(x)))(x)
+    try:
+        convert = _to_host[type(x)]
+    except KeyError:
+        convert = decline
+    values = _list_values(convert(x))
     if values is not None:
         return values
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
@@ -646,6 +654,12 @@ def to_list(x: Array, /) -> Any:
     except XBridgeError as error:
         shorten(error)
         raise
+
+
+@traced_as(no_result)
+def _list_values(host: HostArray | None) -> Any:
+    """Return the values of a host array as numbers; None if NumPy's list might have other objects."""
+    return host.tolist() if host is not None and host.dtype.num in _LISTED else None
 
 
 if TYPE_CHECKING:

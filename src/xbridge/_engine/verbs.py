@@ -16,7 +16,6 @@ from xbridge._engine.convert import convert, list_values, plan_for_explain, shar
 from xbridge._engine.execute import call_untraced
 from xbridge._engine.repeat import (
     Recorder,
-    compose,
     find_converter,
     record_align,
     record_asarray,
@@ -34,7 +33,7 @@ from xbridge._engine.source import (
 )
 from xbridge._engine.stack import choose_converter, literal_converter, options_of_stack
 from xbridge._host.advice import aim
-from xbridge._host.memory import NATIVE, overlap, overlap_of_views
+from xbridge._host.memory import overlap, overlap_of_views
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
@@ -274,18 +273,8 @@ def array_location(source: Source) -> tuple[str, Device, str] | None:
 
 def to_list(x: object) -> Any:
     """See `xbridge.to_list`."""
-    version, convert = cache_version(), compose(lookup_direct(HOST, type(x)), _list_values)
-    values = None if version < 0 else convert(x)  # what a compiler traces is planned
-    if values is not None:
-        record(CallKey("list", HOST, type(x)), version, convert)
-        return values
     source = resolve_source(x)
     return call_untraced(list_values, source, [source.backend], get(HOST), Options())
-
-
-def _list_values(host: HostArray) -> Any:
-    """Return the values of a host array as numbers; None if NumPy's list might have other objects."""
-    return host.tolist() if host.dtype in NATIVE else None
 
 
 def explain(x: object, name: str | ModuleType, options: CallOptions, *, isolated: bool = False) -> Plan:

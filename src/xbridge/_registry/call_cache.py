@@ -36,9 +36,8 @@ class CallKey(tuple[object, ...]):
     Parameters
     ----------
     verb : str
-        ``"convert"`` for one array, ``"asarray"``, ``"align"``, ``"align_back"``, ``"tree"``, ``"list"`` for
-        `to_list`, or ``"aligned"`` for a function. ``"literal"`` for `asarray` of a number or a list without
-        options.
+        ``"convert"`` for one array, ``"asarray"``, ``"align"``, ``"align_back"``, ``"tree"``, or
+        ``"aligned"`` for a function. ``"literal"`` for `asarray` of a number or a list without options.
     target : str, module or None
         The backend that is asked for.
     types : type or tuple
