@@ -192,8 +192,8 @@ def _find_within(backend: Backend, x: Array, plan: Plan) -> _Repetition | None:
     # `plan_graph` also says None inside a transform, whose arrays have no values that a check could read.
     if backend.autograd and (options.grad or options.requires_grad or plan.checks):
         look = look and graph and _pair_kinds(look, graph)
-    if backend.name == HOST and not options.ignore_layout():
-        look = _dtype_and_flags_of
+    if backend.name == HOST:
+        look = _dtype_of if options.ignore_layout() else _dtype_and_flags_of
     kind = look(x) if look else None
     if look is None or kind is None:
         return None
@@ -225,8 +225,8 @@ def _find_between(x: Array, plan: Plan) -> _Repetition | None:
         convert = compose(target.fast_from_numpy, _decline_on_error(target.require_grad))
     else:
         kind, convert = _dtype_and_flags_of(host), _compile_view(host, plan)
-        if source.name == HOST:
-            choose = _dispatch_on_own_view
+        if source.name == HOST:  # its arrays are their own views
+            kind, choose = (kind,), partial(_dispatch_on_kind, _dtype_and_flags_of)
     if source.autograd and (options.grad == "keep" or options.requires_grad):
         if source.plan_graph is None:
             return None
@@ -356,20 +356,9 @@ def _dispatch_on_view(
 ) -> Convert:
     """Return the function that finds the conversion by the host's view of an array, or by what is pending.
 
-    Parameters
-    ----------
-    look : callable
-        Makes the view.
-    plain : callable or None
-        Converts every array without a look at the kind, if the options change nothing.
-    pending : callable or None
-        Names the kind of an array that has no view, because an operation is pending on it.
-    shares : bool
-        Whether a view that can be written is the result.
-    kinds : dict
-        The conversion for each kind.
-    state : callable
-        Reads the state of the backends.
+    `look` makes the view. An array has none if an operation is pending on it, and `pending` names the kind of
+    such an array. `plain` converts every array without a look at the kind, if the options change nothing.
+    With `shares`, a view that can be written is the result.
     """
     find = kinds.get
     others = _dispatch_on_kind(pending, kinds, state) if pending else decline
@@ -393,20 +382,6 @@ def _dispatch_on_view(
     return convert
 
 
-def _dispatch_on_own_view(kinds: Kinds, state: State) -> Convert:
-    """Return what `_dispatch_on_view` does for host arrays, which are their own views."""
-    find = kinds.get
-
-    def convert(host: HostArray) -> Array | None:
-        known = find((host.dtype, host.flags.num, state()))
-        try:
-            return None if known is None else known(host)
-        except XBridgeError:
-            return None
-
-    return convert
-
-
 def _decline_graphs(
     graph: Callable[[Array], tuple[bool, ...] | None],
     choose: Callable[[Kinds, State], Convert],
@@ -418,13 +393,12 @@ def _decline_graphs(
     Only a plan may refuse those. The view of an array does not tell them from others: it is read-only for an
     array with a graph, but also for other reasons.
     """
-    convert = choose(kinds, state)
 
     def without_graph(x: Array) -> Array | None:
         facts = graph(x)
-        return None if facts is None or facts[0] else convert(x)
+        return None if facts is None or facts[0] else x
 
-    return without_graph
+    return compose(without_graph, choose(kinds, state))
 
 
 def _dispatch_on_kind(
@@ -486,12 +460,7 @@ def _decline_on_error(fn: Convert) -> Convert:
 
 def _bind(fn: Callable[..., Any], args: tuple[object, ...]) -> Convert:
     """Return the function of a step, which takes no more than an array."""
-    if not args:
-        return fn
-    if len(args) == 1:
-        (arg,) = args
-        return lambda x: fn(x, arg)
-    return lambda x: fn(x, *args)
+    return (lambda x: fn(x, *args)) if args else fn
 
 
 def convert_each(converters: Sequence[Convert | None]) -> Callable[[Sequence[Any]], list[Any] | None]:
@@ -499,15 +468,15 @@ def convert_each(converters: Sequence[Convert | None]) -> Callable[[Sequence[Any
 
     The function declines as soon as one of the converters does.
     """
-    # A comprehension could not stop at the first None, and would convert the other arrays for nothing.
+    chosen = [(i, one) for i, one in enumerate(converters) if one not in (None, unchanged)]
 
     def convert(xs: Sequence[Any]) -> list[Any] | None:
-        made = []
-        for one, x in zip(converters, xs):  # noqa: B905 -- the key of the call has the number of arguments
-            y = x if one is None else one(x)
-            if y is None and x is not None:
+        made = list(xs)
+        for i, one in chosen:
+            y = one(made[i])
+            if y is None:
                 return None
-            made.append(y)
+            made[i] = y
         return made
 
     return convert
@@ -560,9 +529,11 @@ def record_align(
     ]
     if decline in converters:
         return
-    converters = [None if convert is unchanged else convert for convert in converters]
     look = near and near.backend.device_of
     at = sources.index(near) if near in sources else None
+    stays = recorder.options._replace(device=None).are_plain()
+    if near and at is not None and near.backend.name == name and stays:
+        converters[at] = unchanged  # whether it is on the host is asked below
     others = [(i, x.backend) for i, x in enumerate(sources) if free and x.backend.name != name]
     could_decide = [(i, follows) for i, other in others if (follows := other.follows)]
     convert = convert_each(converters)
@@ -613,42 +584,37 @@ def _tree_converter(name: str, options: CallOptions, *, scalars: bool) -> Conver
     """Return the function that converts small trees, or declines. It looks up a converter by type of leaf."""
     converters = _LeafConverters(partial(_leaf_converter, name, options=options, scalars=scalars))
 
-    def convert(tree: Any, around: list[Any] | None = None) -> Any:
-        """Convert a tree. `around` lists the leaves and containers found so far, for a nested tree."""
+    def convert(tree: Any, above: set[int] | None = None) -> Any:
+        """Convert a tree. `above` has the ids of the containers and converted leaves found before it."""
         cls = type(tree)
-        if cls is tuple:
-            items = xs = tree
-        elif cls is dict:
-            items = tree.copy()  # another thread may change the tree meanwhile
-            xs = items.values()
-        elif cls is list:
-            items = xs = tree.copy()
+        made: Any
+        if cls is dict or cls is list:
+            made = tree.copy()  # another thread may change the tree meanwhile
+        elif cls is tuple:
+            made = list(tree)
         elif cls in _NOT_ARRAYS:
             return None
         else:  # the whole tree is one array
-            items = xs = (tree,)
-        seen = [] if around is None else around
-        seen += xs
-        if len(seen) > MAX_SMALL_TREE:
+            made = [tree]
+        seen = set() if above is None else above
+        if len(made) + len(seen) > MAX_SMALL_TREE:
             return None
-        made = []
-        for x in xs:
+        for at, x in made.items() if cls is dict else enumerate(made):
             one = converters[type(x)]
+            if one is unchanged:
+                continue
+            if id(x) in seen and type(x) not in NUMBERS:
+                return None  # the full walk converts a repeated array once
+            seen.add(id(x))
             y = one(x) if one else convert(x, seen)
-            if y is None and x is not None:
+            if y is None:
                 if one:
                     converters.pop(type(x), None)  # the plan that follows may cache a better one
                 return None
-            made.append(y)
-        if around is None and len(set(map(id, seen))) < len(seen):
-            arrays = [id(x) for x in seen if type(x) not in _NOT_ARRAYS]
-            if len(set(arrays)) < len(arrays):  # the full walk converts a repeated array once
-                return None
-        if cls is dict:
-            return dict(zip(items, made))  # noqa: B905 -- as many as there are keys
+            made[at] = y
         if cls is tuple:
             return tuple(made)
-        return made if cls is list else made[0]
+        return made if cls in _CONTAINERS else made[0]
 
     return convert
 

@@ -161,7 +161,7 @@ def to_numpy(
         raise
 
 
-@entry_point
+@inner_entry_point
 def to_torch(
     tree: Tree,
     /,
@@ -196,19 +196,34 @@ def to_torch(
     >>> to_torch({"x": np.ones(2), "name": "a"})
     {'x': tensor([1., 1.], dtype=torch.float64), 'name': 'a'}
     """
-    return to_backend(
-        tree,
-        "torch",
-        device=device,
-        dtype=dtype,
-        copy=copy,
-        grad=grad,
-        scalars=scalars,
-        exporters=exporters,
-    )
+    if TYPE_CHECKING:
+        more, other = surplus()
+    if not (more or other):  # as in `to_backend`, without another call
+        kinds = NUMBERS if scalars else ()
+        made = lookup(("tree", "torch", kinds, device, dtype, copy, grad), copy)(tree)
+        if made is not None:
+            return made
+    if more or other or tree is MISSING:
+        given = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+        flags = {"scalars": scalars or None, "exporters": exporters or None}
+        raise call_error(to_torch, (tree, *more), other, **given, **flags)
+    try:
+        return to_backend(
+            tree,
+            "torch",
+            device=device,
+            dtype=dtype,
+            copy=copy,
+            grad=grad,
+            scalars=scalars,
+            exporters=exporters,
+        )
+    except XBridgeError as error:
+        shorten(error)
+        raise
 
 
-@entry_point
+@inner_entry_point
 def to_jax(
     tree: Tree,
     /,
@@ -243,16 +258,31 @@ def to_jax(
     >>> to_jax([np.ones(2, "float32"), "a"])
     [Array([1., 1.], dtype=float32), 'a']
     """
-    return to_backend(
-        tree,
-        "jax",
-        device=device,
-        dtype=dtype,
-        copy=copy,
-        grad=grad,
-        scalars=scalars,
-        exporters=exporters,
-    )
+    if TYPE_CHECKING:
+        more, other = surplus()
+    if not (more or other):  # as in `to_backend`, without another call
+        kinds = NUMBERS if scalars else ()
+        made = lookup(("tree", "jax", kinds, device, dtype, copy, grad), copy)(tree)
+        if made is not None:
+            return made
+    if more or other or tree is MISSING:
+        given = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+        flags = {"scalars": scalars or None, "exporters": exporters or None}
+        raise call_error(to_jax, (tree, *more), other, **given, **flags)
+    try:
+        return to_backend(
+            tree,
+            "jax",
+            device=device,
+            dtype=dtype,
+            copy=copy,
+            grad=grad,
+            scalars=scalars,
+            exporters=exporters,
+        )
+    except XBridgeError as error:
+        shorten(error)
+        raise
 
 
 @entry_point
