@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -115,16 +114,19 @@ def outline(x: Nested) -> tuple[tuple[int, ...], Sequence[Any], Kind] | None:
 
     Rows are lists and tuples, and those of rows are opened too. Nothing is asked of the items.
     """
-    shape: tuple[int, ...] = (len(x),)
-    rows, kind = x, kind_of_items(x)
+    shape, rows, kind = [len(x)], x, kind_of_items(x)
     while kind in ROWS or (type(kind) is frozenset and kind <= ROWS):
-        lengths = set(map(len, rows))
-        if len(lengths) > 1 or len(rows) > _MANY or len(shape) == _DEEPEST:
+        if len(rows) > _MANY or len(shape) == _DEEPEST:
             return None
-        shape = (*shape, *lengths)
-        rows = [*chain.from_iterable(rows)]
-        kind = kind_of_items(rows)
-    return shape, rows, kind
+        length = len(rows[0])
+        items: list[Any] = []
+        for row in rows:
+            if len(row) != length:
+                return None
+            items += row
+        shape.append(length)
+        rows, kind = items, kind_of_items(items)
+    return tuple(shape), rows, kind
 
 
 def array_of(kinds: frozenset[type]) -> Callable[[Nested], HostArray | None]:
