@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xbridge._cli.errors import chain_read_errors, check_source
-from xbridge._cli.formats import ALL, FORMATS, add_at, name_of_array, read_file, suggest_array
+from xbridge._cli.formats import ALL, add_file, name_of_array, read_file, suggest_array
 from xbridge._cli.formats.sources import Sources
 from xbridge._cli.output import print_json
 from xbridge._core.text import printable
@@ -27,13 +26,8 @@ _COPY = {"true": True, "false": False}
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
-    parser.add_argument(
-        "--from-format", choices=FORMATS, help="read FILE in this format, whatever its name ends in"
-    )
+    add_file(parser, "explain")
     parser.add_argument("--to", required=True, metavar="BACKEND", help="the target library")
-    parser.add_argument("--array", metavar="NAME", help="explain only this array")
-    add_at(parser)
     parser.add_argument("--dtype", help="the dtype= of xbridge.to_backend")
     parser.add_argument("--device", help="the device= of xbridge.to_backend")
     parser.add_argument("--copy", choices=_COPY, help="the copy= of xbridge.to_backend")

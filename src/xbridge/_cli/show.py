@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
 from xbridge._cli.errors import check_source
-from xbridge._cli.formats import ALL, FORMATS, add_at, name_of_array, read_file, suggest_array
+from xbridge._cli.formats import ALL, add_file, name_of_array, read_file, suggest_array
 from xbridge._cli.formats.sources import Sources
 from xbridge._cli.output import print_arrays
 
@@ -19,12 +18,7 @@ data is read. An array in nested dicts and lists is named by its keys joined by 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
-    parser.add_argument(
-        "--from-format", choices=FORMATS, help="read FILE in this format, whatever its name ends in"
-    )
-    parser.add_argument("--array", metavar="NAME", help="show only this array")
-    add_at(parser)
+    add_file(parser, "show")
     parser.add_argument("--quiet", action="store_true", help="print only the totals")
 
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from xbridge._cli.errors import RefusedError, chain_read_errors, format_list, shorten, unreadable_error
 from xbridge.errors import FOREIGN_ERRORS, MissingLibraryError
+from pathlib import Path
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     import numpy as np
 
@@ -206,6 +206,15 @@ def _drop_names(content: Content, skipped: Sequence[str]) -> Content:
             raise suggest_array("--skip", name, names)
     refused = [x for x in content.refused if name_of_array(x) not in skipped]
     return content._replace(arrays=arrays, others=others, refused=refused)
+
+
+def add_file(parser: ArgumentParser, verb: str) -> None:
+    """Add the arguments for a file of which all arrays or one are read."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
+    words = "read FILE in this format, whatever its name ends in"
+    parser.add_argument("--from-format", choices=FORMATS, help=words)
+    parser.add_argument("--array", metavar="NAME", help=f"{verb} only this array")
+    add_at(parser)
 
 
 def add_at(parser: ArgumentParser) -> None:
