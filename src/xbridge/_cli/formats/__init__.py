@@ -14,11 +14,11 @@ import shlex
 import zipfile
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from xbridge._cli.errors import RefusedError, chain_read_errors, format_list, shorten, unreadable_error
 from xbridge.errors import FOREIGN_ERRORS, MissingLibraryError
-from pathlib import Path
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
