@@ -85,7 +85,7 @@ class Program:
     def plan(
         self, symbols: tuple[Any, ...], hints: list[int], describe: Callable[[list[int]], Described]
     ) -> Plan | None:
-        """Return the plan for sizes that are symbols, or None in `symbols` for those that are numbers."""
+        """Return the plan of a call with symbols for some sizes; None stands for a size that is a number."""
         key = tuple(zip(symbols, hints, strict=True))
         if key not in self._plans:
             self._plans[key] = find_plan(symbols, hints, describe)

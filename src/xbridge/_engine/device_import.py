@@ -42,7 +42,7 @@ def import_device_array(
     x: Any, refused: NotOnHostError, target: Backend | None, *, must_share: bool
 ) -> tuple[Array, Backend]:
     """Import the memory of `x`, or a copy if it is read-only. Return the array and its backend."""
-    importer = next(_importers(refused, target), None)
+    importer = next(_find_importers(refused, target), None)
     if importer is None:
         missing = [INDEX[name].install for name in INDEXED if not is_available(name)]
         hints = [refused.hint, *(f"{install} where that device is" for install in missing[:1])]
@@ -75,7 +75,7 @@ def _import_checked(x: Any, refused: NotOnHostError, importer: Backend) -> tuple
     return array, shown
 
 
-def _importers(refused: NotOnHostError, target: Backend | None) -> Iterator[Backend]:
+def _find_importers(refused: NotOnHostError, target: Backend | None) -> Iterator[Backend]:
     """Yield the backends that can import memory of the device: the target, then those with `imports_dlpack`.
 
     A target that assumes immutable memory is left out, because it may read the memory after the call.

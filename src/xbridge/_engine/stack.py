@@ -396,7 +396,7 @@ def _compute_unknown(sources: list[Source], target: Backend) -> None:
 
 
 def _strong_elements(elements: list[_Element]) -> list[_Element]:
-    """Return the elements that decide the dtype and the device: all but Python numbers. There is one."""
+    """Return the elements that decide dtype and device: all but Python numbers. There is at least one."""
     return [element for element in elements if not element.weak]
 
 
@@ -639,7 +639,7 @@ def _refuse_overflow(numbers: HostArray, dtype: str, target: Backend, device: De
 def _loss_error(
     error: ValueLossError, elements: list[_Element], dtype: str, target: Backend, device: Device
 ) -> ValueLossError:
-    """Return the error for a list with a value that does not fit its inexact dtype, with the one to name."""
+    """Return the error for a value that the inexact dtype of a list cannot hold. It names one that can."""
     wide = "complex128" if category(dtype) == "complex" else "float64"
     whole = [element for element in elements if category(element.info.dtype) == "int"]
     hint = f"dtype={wide!r}"  # a target that lacks it says so when asked for it

@@ -197,7 +197,7 @@ def _find_arrays(
 
 
 def _leading_index(sources: list[Source], news: Sequence[Array]) -> int:
-    """Return the index of the array that decides: the first tracked one, else the first."""
+    """Return the index of the array that decides for the caller: the first tracked one, else the first."""
     for i, source in enumerate(sources):
         if source.backend.follows is not None and source.backend.follows(source.array):
             return i

@@ -60,7 +60,7 @@ class Queued:
                 raise TimeoutError
             with self._lock:
                 if self._work:
-                    taken = _take(pending, restore) if arrived else None
+                    taken = _take_batch(pending, restore) if arrived else None
                     self._made = again() if taken is None else taken[0]
                     self._work = None  # the handle does not keep the arrays that were given
         return self._made
@@ -74,7 +74,7 @@ def _has_arrived(pending: Pending, timeout: float | None) -> bool | None:
         return None
 
 
-def _take(pending: Pending, restore: Callable[[list[Array]], Any]) -> list[Any] | None:
+def _take_batch(pending: Pending, restore: Callable[[list[Array]], Any]) -> list[Any] | None:
     """Return the batch in a list, or None if the device failed."""
     try:
         return [restore(pending.result())]

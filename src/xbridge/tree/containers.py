@@ -121,7 +121,7 @@ def _find_in_torch(cls: type) -> Container | None:
 
 
 def _find_in_jax(cls: type, x: object) -> Container | None:
-    """Return a class that is registered with JAX.
+    """Return the container that JAX has for a registered class; None if there is none.
 
     Not every version of JAX can look up a class, so an object is passed to it. Named tuples are left out,
     because JAX treats every tuple with `_fields` as one, registered or not.

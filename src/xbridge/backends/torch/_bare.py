@@ -18,7 +18,7 @@ from xbridge.backends.torch._threads import is_captured, streams_of
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def is_open(place: torch.device) -> bool:
+def may_use_buffers(place: torch.device) -> bool:
     """Return True if the device is one with pinned buffers, and no mode, transform or capture is active."""
     if place.type not in ("cuda", torch._C._get_privateuse1_backend_name()):
         return False

@@ -11,7 +11,7 @@ import torch
 
 from xbridge._core.devices import Device
 from xbridge._core.protocol import Array, Exporter, HostArray
-from xbridge.backends.torch._bare import bare_keys, is_bare, is_open
+from xbridge.backends.torch._bare import bare_keys, is_bare, may_use_buffers
 from xbridge.backends.torch._devices import from_dlpack
 from xbridge.backends.torch._packs import DTYPE_OF
 from xbridge.backends.torch._pinned import sizes
@@ -76,4 +76,4 @@ def _place_of(device: Device) -> torch.device | None:
         return None
     place = torch.device(device)
     api = streams_of(place)
-    return place if getattr(api, "is_initialized", bool)() and is_open(place) else None
+    return place if getattr(api, "is_initialized", bool)() and may_use_buffers(place) else None

@@ -30,7 +30,7 @@ from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import HostArray, c_strides
 from xbridge._host.memory import native_dtype
-from xbridge.backends.torch._bare import bare_keys, is_open
+from xbridge.backends.torch._bare import bare_keys, may_use_buffers
 from xbridge.backends.torch._pinned import (
     ITEMS,
     Loan,
@@ -328,7 +328,7 @@ def _ordinary_tensors(xs: list[torch.Tensor], place: torch.device) -> _Batch:
 
 def _can_send_to(place: torch.device) -> bool:
     """Return True if packs can be sent to a device now. In inference mode a plan makes the tensors."""
-    return is_open(place) and not torch.is_inference_mode_enabled()
+    return may_use_buffers(place) and not torch.is_inference_mode_enabled()
 
 
 def _packing_device(xs: list[torch.Tensor]) -> torch.device | None:
@@ -338,7 +338,7 @@ def _packing_device(xs: list[torch.Tensor]) -> torch.device | None:
     device with pinned buffers.
     """
     place = (xs[-1] if xs[0].is_cpu else xs[0]).device
-    return place if is_open(place) else None
+    return place if may_use_buffers(place) else None
 
 
 # -- the layout of a pack --------------------------------------------------------------------------

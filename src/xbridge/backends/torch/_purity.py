@@ -548,7 +548,7 @@ def _draws(func: Any, args: Any, kwargs: Any) -> bool:
 
 @cache
 def _chance_arguments(func: Any) -> list[tuple[int, str, object]] | None:
-    """Return the arguments on which it depends if an operation draws; None if it never does."""
+    """Return the arguments that decide if an operation draws random numbers; None if it never draws any."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return None
     arguments = enumerate(func._schema.arguments)

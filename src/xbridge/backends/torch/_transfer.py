@@ -18,7 +18,7 @@ from xbridge._core.devices import Device
 from xbridge._core.locks import lock
 from xbridge._core.protocol import HostArray
 from xbridge._host.memory import native_dtype
-from xbridge.backends.torch._bare import bare_keys, is_bare, is_open
+from xbridge.backends.torch._bare import bare_keys, is_bare, may_use_buffers
 from xbridge.backends.torch._packs import ALIGNMENT, VIEWS
 from xbridge.backends.torch._pinned import ITEMS, PinnedBuffers, buffers_of, queue_copy, sizes
 from xbridge.backends.torch._staging import Chooser, Crew, bits_of, is_dense
@@ -39,7 +39,7 @@ def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
     if nbytes < limits.least:
         return x.to(goal)
     place = goal if x.is_cpu else x.device
-    if x.is_cpu is (goal.type == "cpu") or not is_open(place) or (x.is_cpu and x.is_pinned()):
+    if x.is_cpu is (goal.type == "cpu") or not may_use_buffers(place) or (x.is_cpu and x.is_pinned()):
         return x.to(goal)
     if not is_bare(x, bare_keys(x.device.type)):
         return x.to(goal)
@@ -65,7 +65,7 @@ def to_device_many(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tens
     goal, limit = torch.device(device), sizes().chunk
     back = goal.type == "cpu"
     places = {x.device for x in xs if not x.is_cpu} if back else {goal}
-    keys = {place: bare_keys(place.type if back else "cpu") for place in places if is_open(place)}
+    keys = {place: bare_keys(place.type if back else "cpu") for place in places if may_use_buffers(place)}
     alike: dict[tuple[object, ...], list[int]] = {}
     moved: dict[int, torch.Tensor] = {}
     for i, x in enumerate(xs):
@@ -91,7 +91,7 @@ def to_device_many(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tens
 
 def streams_to_device(nbytes: int, device: Device, /) -> bool:
     """Return True if an array of `nbytes` bytes moves through buffers now."""
-    return nbytes >= sizes().fused and is_open(torch.device(device))
+    return nbytes >= sizes().fused and may_use_buffers(torch.device(device))
 
 
 def stream_to_device(host: HostArray, device: Device, dtype: str | None = None, /) -> torch.Tensor:
