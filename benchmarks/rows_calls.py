@@ -1,7 +1,8 @@
 """What is measured of functions of other libraries: beside functions written by hand, callbacks and peers.
 
-The function is `x sin(x)`, in NumPy, torch and JAX. jax2torch's function is written here as its page has it,
-with today's calls of DLPack: 0.0.7, the newest, calls `jax.dlpack.to_dlpack`, which JAX has no more.
+The function is `x sin(x)`, in NumPy, torch and JAX. `layers` are four of 512 neurons, which compute so much
+that a value and its gradient are measured in forward passes. jax2torch's function is written here as its page
+has it, with today's calls of DLPack: 0.0.7, the newest, calls `jax.dlpack.to_dlpack`, which JAX has no more.
 wrap_torch2jax compiles C++ for torch and JAX when it is imported for the first time.
 """
 
@@ -47,6 +48,7 @@ LARGE = (
     RecordRow(ARRAY, f"torch_ours(x){READY}", (f"callback(x){READY}",), 1.15, NONE),
     RecordRow(FOLLOWED, BACKWARD.format("numpy_ours"), (BACKWARD.format("numpy_by_hand"),), 1.15, NONE),
     RecordRow(SINGLE, BACKWARD.format("jax_ours"), (BACKWARD.format("jax2torch"),), None, NONE),
+    RecordRow(ARRAY, "ready(layers_and_slope(x))", ("ready(layers(x))",), 2.3, NONE),
 )
 HAS_PEER = find_spec("wrap_torch2jax") is not None
 ROWS = (*FORWARD, *SMALL, *(PEER if HAS_PEER else ()), *LARGE)
@@ -75,6 +77,17 @@ def names() -> dict[str, Any]:
     found["torch_ours"] = jax.jit(torch_ours)
     found["slope_ours"] = jax.jit(jax.grad(lambda x: torch_ours(x).sum()))
     found["numpy_in_jax"] = jax.jit(numpy_ours)
+    weight = torch.linspace(-0.1, 0.1, 2**18).reshape(512, 512)
+
+    def by_layers(x: Any) -> Any:
+        y = x.reshape(-1, 512)
+        for _ in range(4):
+            y = torch.tanh(y @ weight)
+        return y.sum()
+
+    layers = aligned(backend="torch")(by_layers)
+    found |= {"layers": jax.jit(layers), "layers_and_slope": jax.jit(jax.value_and_grad(layers))}
+    found["ready"] = jax.block_until_ready
 
     def torch_on_host(x: Any) -> Any:
         return by_torch(torch.from_numpy(np.array(x))).numpy()
