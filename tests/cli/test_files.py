@@ -461,6 +461,21 @@ def test_convert__what_torch_cannot_map_it_loads(
         assert found["a"].tolist() == list(range(1000))
 
 
+@pytest.mark.parametrize("count", [1, 8])
+def test_convert__file_of_old_torch_ends_after_its_last_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    """A file of torch before 1.6 with a repeated piece is refused, though it has no checksum."""
+    torch = pytest.importorskip("torch")
+    save_pt({"a": torch.arange(9)}, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
+    content = (tmp_path / "a.pt").read_bytes()
+    at = len(content) - 40
+    (tmp_path / "a.pt").write_bytes(content[:at] + content[at : at + count] + content[at:])
+    said = refused(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npz")
+    assert "more bytes follow its last value" in said
+    assert listing(tmp_path) == {"a.pt"}
+
+
 def test_convert__tensor_alone_has_no_name_and_may_be_in_any_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

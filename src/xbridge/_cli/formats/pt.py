@@ -162,14 +162,25 @@ def _load(path: Path, *, mapped: bool) -> Any:
 
     with warnings.catch_warnings(), Chained(ours):
         warnings.simplefilter("ignore")  # warnings of torch are for programmers
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        if _is_archive(path):
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        with path.open("rb") as file:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+            if file.read(1):  # without a checksum, the size is all that shows bytes that were inserted
+                raise unreadable_error(path, "more bytes follow its last value")
+            return found
+
+
+def _is_archive(path: Path) -> bool:
+    """Return False for a file of torch before 1.6, by torch's own check."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\3\4"
 
 
 def _inspect_archive(path: Path, *, checksums: bool) -> tuple[bool, _Sums | None]:
     """Check all records but values. Return True if torch can map the file, and its checksums, if any."""
-    with path.open("rb") as file:
-        if file.read(4) != b"PK\3\4":  # not an archive but a file of torch before 1.6, by torch's own check
-            return False, None
+    if not _is_archive(path):
+        return False, None
     with open_archive(path) as archive, chain_read_errors(path):
         members = archive.infolist()
         mapped = all(member.compress_type == zipfile.ZIP_STORED for member in members)
