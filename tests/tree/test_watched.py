@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -106,3 +107,14 @@ def test_record__counts_every_array_of_a_tree_or_list() -> None:
     with record() as of_list:
         xbridge.asarray([*strict, ARRAY], backend="array_api_strict")
     assert sum(row.calls for row in of_list.rows) == 6  # four arrays, their stack, and where it goes
+
+
+@pytest.mark.parametrize("faults", [[np.ones(1, "f2"), np.float64(1)], [np.float64(1), np.ones(1, "f2")]])
+def test_to_backend__first_of_two_faults_is_reported_with_and_without_observers(faults: list[Any]) -> None:
+    """A scalar fails when it is imported, and an array when it is planned: the first of them is named."""
+    errors = []
+    for watched in (nullcontext, policy, record):
+        with watched(), pytest.raises(xbridge.XBridgeError, match=r"at tree\[0\]") as caught:
+            tree.to_backend(faults, "array_api_strict", copy=False)
+        errors.append(str(caught.value))
+    assert len(set(errors)) == 1

@@ -136,10 +136,18 @@ def convert_all(
     """Convert each input as `convert` would, but run the joint steps for many arrays at once."""
     if not is_observed(target):
         return _finish_together(index_errors(_start_each(sources, target, options, recorder)))
-    known = list(index_errors(import_for(source, target, options) for source in sources))
-    arrays = [source.array for source in known]
-    plans = list(index_errors(plan(source, target, options) for source in known))
+    planned = list(index_errors(_plan_each(sources, target, options)))
+    arrays, plans = [x for x, _ in planned], [found for _, found in planned]
     return run_observed(arrays, plans, lambda: _finish_together(index_errors(map(_run_alone, arrays, plans))))
+
+
+def _plan_each(
+    sources: Iterable[Source], target: Backend, options: Options
+) -> Iterator[tuple[Array, Plan]]:
+    """Yield each array with its plan, so that of two faults the first one is reported, as without observers."""
+    for given in sources:
+        source = import_for(given, target, options)
+        yield source.array, plan(source, target, options)
 
 
 def _start_each(
