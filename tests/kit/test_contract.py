@@ -490,6 +490,33 @@ def test_interleavings__stops_before_operations_of_the_tested_package() -> None:
     assert (stop.thread.wait().result, stop.has_waited) == (3, False)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["stale cache in threads", "half-filled table in threads"])
+def test_interleavings__other_threads_may_be_traced(fault: str) -> None:
+    """A race is found, and its program runs, while a debugger or coverage traces another thread."""
+    traced, done = threading.Event(), threading.Event()
+
+    def wait_traced() -> None:
+        sys.settrace(lambda *_: None)
+        sys._getframe().f_trace_opcodes = True
+        sys.settrace(lambda *_: None)
+        traced.set()
+        done.wait()
+
+    other = threading.Thread(target=wait_traced)
+    other.start()
+    traced.wait()
+    try:
+        f, args, promises, problem = BROKEN[fault]
+        found = failure(f, *args, **promises).finding
+        assert found.problem == problem
+        with pytest.raises((AssertionError, KeyError, ValueError)):
+            exec(found.program, {})
+    finally:
+        done.set()
+        other.join()
+
+
 # -- state -------------------------------------------------------------------------------------------
 
 

@@ -119,7 +119,7 @@ class _SecondCall:
             self._start()
 
     def _start(self) -> None:  # pragma: no cover -- coverage is a tracer too, and tracing ends here
-        sys.settrace(None)  # the rest of the first call is as fast as usual
+        _end_tracing()  # the rest of the first call is as fast as usual
         self.thread = _CallThread(self._call)
         self.thread.join(self._patience)
         self.has_waited = self.thread.is_alive()
@@ -139,14 +139,17 @@ class _CallThread(Thread):
         self._outcome: Outcome | None = None
         self.start()
 
-    def run(self) -> None:
-        # Python 3.12 reports operations only if a frame has asked for them when tracing starts.
-        sys._getframe().f_trace_opcodes = True  # noqa: SLF001 -- the frame of this call
+    def run(self) -> None:  # pragma: no cover -- coverage is a tracer too, and another one begins here
         sys.settrace(self._tracer)
+        if self._tracer is not None:
+            # Python 3.12 reports operations only if a frame has asked for them when tracing starts. A frame
+            # that asks in a thread that is not traced ends the process there, if another thread is traced.
+            sys._getframe().f_trace_opcodes = True  # noqa: SLF001 -- the frame of this call
+            sys.settrace(self._tracer)
         try:
             self._outcome = self._settings.run(catch, self._call)
         finally:
-            sys.settrace(None)
+            _end_tracing()
 
     def wait(self) -> Outcome:
         """Return the outcome of the call."""
@@ -154,6 +157,15 @@ class _CallThread(Thread):
         if self._outcome is None:
             raise DeadlockError
         return self._outcome
+
+
+def _end_tracing() -> None:  # pragma: no cover -- coverage is a tracer too
+    """End the tracing of this thread, for which no frame asks any more: see `_CallThread.run`."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 -- the frames of this thread
+    while frame is not None:
+        frame.f_trace_opcodes = False
+        frame = frame.f_back
+    sys.settrace(None)
 
 
 def _tracer(
