@@ -141,10 +141,8 @@ def convert_all(
     return run_observed(arrays, plans, lambda: _finish_together(index_errors(map(_run_alone, arrays, plans))))
 
 
-def _plan_each(
-    sources: Iterable[Source], target: Backend, options: Options
-) -> Iterator[tuple[Array, Plan]]:
-    """Yield each array with its plan, so that of two faults the first one is reported, as without observers."""
+def _plan_each(sources: Iterable[Source], target: Backend, options: Options) -> Iterator[tuple[Array, Plan]]:
+    """Yield each array with its plan. Of two faults, the first one is reported, as without observers."""
     for given in sources:
         source = import_for(given, target, options)
         yield source.array, plan(source, target, options)
