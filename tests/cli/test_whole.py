@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import stat
@@ -16,7 +17,7 @@ from shell import listing, refused, shell
 
 from xbridge._cli.atomic_write import new_file, replace_files
 from xbridge._cli.formats import npy, npz, sink
-from xbridge._cli.formats.stored import Scratch
+from xbridge._cli.formats.stored import Scratch, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,6 +131,28 @@ def test_convert__interrupt_leaves_the_target_as_it_was(
     monkeypatch.setattr(sink, "Sink", Stopped)
     said = refused(capsys, "convert", source, source.with_name(target), "--force", status=130)
     assert f"interrupted, and {source.with_name(target)} is as it was; try again" in said
+    assert as_before(source.parent)
+
+
+def test_convert__interrupt_while_a_member_is_closed_leaves_the_target_as_it_was(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive whose member could not be closed adds no error of its own, not even when it is deleted."""
+    written = npy.write_array
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    def stop_twice(member: Any, stored: Stored) -> None:
+        if stored.nbytes > 1000:  # the file, not the small one that its names are tried with
+            member.close = stop
+            stop()
+        written(member, stored)
+
+    monkeypatch.setattr(npy, "write_array", stop_twice)
+    said = refused(capsys, "convert", source, source.with_name("b.npz"), "--force", status=130)
+    gc.collect()  # an error of a finalizer would be a warning here
+    assert "interrupted, and" in said
     assert as_before(source.parent)
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
 from pathlib import Path
+from types import TracebackType
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -51,8 +52,22 @@ def read(path: Path, sources: Sources, how: Reading) -> Content:
     return Content(arrays, others=others, refused=refused, compression=kinds)
 
 
+class _NewArchive(zipfile.ZipFile):
+    """An archive that is abandoned if its block raises, because the partial file is removed then.
+
+    A close would raise another error while a member is open, which a Ctrl-C can leave so.
+    """
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.fp = None
+        self.close()
+
+
 def write(file: Sink, content: Content, scratch: Path) -> None:
-    with zipfile.ZipFile(cast("BinaryIO", file), "w") as archive:
+    with _NewArchive(cast("BinaryIO", file), "w") as archive:
         for stored in content.arrays:
             info = zipfile.ZipInfo(f"{stored.name}{_SUFFIX}")
             info.compress_type = content.compression.get(stored.name, zipfile.ZIP_STORED)
