@@ -123,6 +123,25 @@ def test_aligned__refuses_random_numbers_of_a_generator_outside() -> None:
     refused(GradientError, lambda: jax.grad(lambda x: f(x).sum())(array()), "random")
 
 
+@pytest.mark.parametrize("late", [True, False])
+def test_aligned__refuses_random_numbers_of_an_operator_of_the_user(*, late: bool) -> None:
+    """Torch does not tell a mode what such an operator does inside, nor has it to have a tag."""
+    state = [not late]
+
+    @torch.library.custom_op(f"xbridge_tests::noise_{late}", mutates_args=())
+    def noise(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rand_like(x) if state[0] else x * 2
+
+    noise.register_fake(torch.empty_like)
+    run = jax.jit(in_torch(lambda x: noise(x) * 1))
+    for _ in range(3 * late):
+        same(run(array()), 2 * X)
+    state[0] = True
+    for _ in range(2):
+        with pytest.raises(Exception, match="random"):
+            jax.block_until_ready(run(array()))
+
+
 def test_aligned__accepts_random_numbers_of_a_seed() -> None:
     """A function that sets its seed draws the same numbers again: in the gradient, and for each example."""
 

@@ -39,6 +39,9 @@ _BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_b
 _CHANCES = ("dropout", "dropout_p", "train", "training")
 """Arguments of operations that draw nothing if one of them is 0 or False."""
 
+_NAMESPACES = {"aten", "prim", "prims", "quantized", "mkl", "mkldnn", "xbridge"}
+"""The namespaces of operations whose tags and schemas say what they do."""
+
 _FINDERS = {getattr(torch.Tensor, name).__get__ for name in ("grad", "_grad", "_base")}
 """Getters that return a tensor which was there before."""
 
@@ -317,7 +320,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
                 if not self._real:
                     raise _write_error(self._name)
                 written.append(x)
+        before = _generator_states() if self._real and _is_opaque(func) else None
         made = func(*args, **kwargs)
+        if before and before != _generator_states():
+            self.draws.append(before)
         self._written.update(map(_storage_id, written))
         leaves = _leaves((made,))
         self.own(leaves)
@@ -494,12 +500,17 @@ class Calls(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-ca
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunction():  # which sees this method too, if no call is running
             written = set(map(_storage_id, filter(_has_memory, _targets(func, args, kwargs))))
-            varies = bool(written) or func is torch.ops.aten._local_scalar_dense.default
+            opaque = _is_opaque(func)
+            varies = opaque or bool(written) or func is torch.ops.aten._local_scalar_dense.default
             hidden = not self._calls
             if _draws(func, args, kwargs) or (varies and (hidden or written & self._foreign_storages())):
                 raise self._doubt()
             self._varies |= varies
-            return func(*args, **kwargs)
+            before = _generator_states() if opaque else None
+            made = func(*args, **kwargs)
+            if before and before != _generator_states():
+                raise self._doubt()
+            return made
 
     def _foreign_storages(self) -> set[int]:
         """Return the storages of the arguments, and of known tensors and their gradients."""
@@ -532,6 +543,12 @@ def _written_arguments(func: Any) -> list[tuple[int, str]]:
         for i, argument in enumerate(func._schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
+
+
+@cache
+def _is_opaque(func: Any) -> bool:
+    """Return True if an operation runs code of a user, which may draw without a tag that says so."""
+    return func.namespace not in _NAMESPACES
 
 
 def _draws(func: Any, args: Any, kwargs: Any) -> bool:
