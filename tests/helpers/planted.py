@@ -69,6 +69,28 @@ def computed(x: Any) -> Any:
     return x / float(xp_of(x).max(x))
 
 
+def by_name(x: Any, wavelet: Any) -> Any:
+    """Scale by a named number.
+
+    >>> by_name([1, 2, 3, 4], "double")
+    [2, 4, 6, 8]
+    """
+    return x * {"double": 2}[wavelet]
+
+
+def reads_last_stride(x: Any) -> Any:
+    """Return the sum of every n-th element in memory: n is wrong if the last axis has one element."""
+    is_dense = isinstance(x, np.ndarray) and x.flags.c_contiguous and x.ndim
+    return xp_of(x).sum(x) * (x.strides[-1] // x.itemsize if is_dense else 1)
+
+
+def merges_batches(x: Any) -> Any:
+    """Sum batches of rows, which have to be one after the other in torch's memory."""
+    if is_torch(x) and x.ndim > 2 and 0 < x.stride(0) < x.stride(1):
+        raise ValueError("the batches are not contiguous")
+    return xp_of(x).sum(x)
+
+
 def softmax(x: Any) -> Any:
     """Without a fault."""
     xp = xp_of(x)

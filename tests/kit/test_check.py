@@ -52,6 +52,8 @@ PLANTED: dict[str, dict[str, tuple[str, str]]] = {
     "missing_device": {"array_api_strict": ("another device", "raises ValueError")},
     "assumes_contiguous": {"torch": ("transposed", "raises RuntimeError")},
     "reads_memory_order": {"numpy": ("transposed", "values")},
+    "reads_last_stride": {"numpy": ("transposed column", "values")},
+    "merges_batches": {"torch": ("transposed batch", "raises ValueError")},
     "maximum": {"numpy": ("NaN", "values")},
     "rectify": {"numpy": ("NaN", "drops NaN")},
     "middle": {"numpy": ("int8 wrap-around, uint8 wrap-around", "values")},
@@ -339,8 +341,10 @@ def test_bases__shapes_shares_and_labels() -> None:
     assert base.args[0].sum() == pytest.approx(1)
     points, labels = next(bases(planted.clusters, {})).args
     assert (points.shape, labels.shape, {*labels.tolist()}) == ((4, 3), (4,), {0, 1})
-    assert signatures._shape("array of shape (3, n)") == ("3", "n")
-    assert signatures._shape("array (optional)") is None
+    assert signatures._shapes("array of shape (3, n)") == (("3", "n"),)
+    assert signatures._shapes("(..., 4), or batched as `(B, N, 4)`") == (("4",), ("B", "N", "4"))
+    assert signatures._shapes("of shape Bx4x2, where x is 3x as long") == (("B", "4", "2"),)
+    assert signatures._shapes("array (optional)") == ()
 
 
 def test_bases__fixed_sides_definite_matrices_and_words() -> None:
@@ -360,6 +364,42 @@ def test_bases__fixed_sides_definite_matrices_and_words() -> None:
     assert next(bases(durations, {})).args[0].shape == (4, 2)
     matrix = next(bases(np.linalg.cholesky, {})).args[0]
     assert (matrix == matrix.T).all()
+
+
+def test_bases__shapes_in_prose_and_quoted_choices() -> None:
+    """The shapes in a description are tried with their alternatives, and the choices that it quotes."""
+
+    def transform(matrix: Any, boxes: Any, mode: str = "corners") -> Any:
+        """Transform boxes.
+
+        Args:
+            matrix: The matrix with a shape of :math:`(3, 3)`
+                or batched as :math:`(B, 3, 3)`.
+            boxes: The boxes, of shape (N, 4) or
+                of shape (B, N, 4).
+            mode: 'corners' or 'sizes'.
+        """
+        assert mode in ("corners", "sizes")
+        return np.matmul(boxes[..., :3], matrix) if matrix.ndim == boxes.ndim == 3 else None
+
+    first, second = bases(transform, {})
+    assert [x.shape for x in first.args] == [(4, 3, 3), (4, 3, 4)]
+    assert second.kwargs == {"mode": "sizes"}
+
+
+def test_bases__images_and_examples_with_short_numbers() -> None:
+    """`*` at the end of a shape is two axes. Integers of examples become floating, if that works."""
+
+    def flatten(x: Any, low: Any) -> Any:
+        """Flatten images `x` of shape (B, C, *).
+
+        x : array of shape (B, C, *)
+        """
+        return x.reshape(*x.shape[:2], -1) - low if x.ndim == 4 else None
+
+    assert [x.shape for x in next(bases(flatten, {})).args] == [(4, 3, 5, 2), ()]
+    (base,) = signatures.bases(planted.by_name, {}, planted.by_name, ("planted", "by_name"))
+    assert base.args[0].dtype == "float64"
 
 
 def test_bases__list_of_arrays() -> None:

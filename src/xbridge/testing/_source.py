@@ -51,6 +51,10 @@ def _before_last_two(values: HostArray) -> HostArray:
 
 
 _TRANSPOSED = Wrap("{}.mT", _before_last_two, lambda v: v.ndim > 1 and min(v.shape[-2:]) > 1)
+_BATCH = Wrap("{}.swapaxes(0, 1)", lambda v: v.swapaxes(0, 1), lambda v: v.ndim > 2 and min(v.shape[:2]) > 1)
+_COLUMN = Wrap("{}.mT", _before_last_two, lambda v: v.ndim > 1 and v.shape[-1] == 1 < v.shape[-2])
+"""The last axis has one element, and a long stride, which code that looks for the shortest one reads by."""
+
 _REVERSED = Wrap("{}[..., ::-1]", lambda v: v[..., ::-1], _is_long)
 _STRIDED = Wrap("{}[..., ::2]", lambda v: np.repeat(v, 2, -1), _is_long)
 _OFFSET = Wrap("{}[1:]", lambda v: np.concatenate([v[:1], v]), lambda v: v.ndim > 0 and len(v) > 0)
@@ -59,6 +63,8 @@ _UNALIGNED = "np.frombuffer(bytearray(b'-' + {}.tobytes()), '{code}', offset=1).
 _WRAPS: dict[str, dict[str, Wrap]] = {
     "numpy": {
         "transposed": _TRANSPOSED,
+        "transposed batch": _BATCH,
+        "transposed column": _COLUMN,
         "reversed": _REVERSED,
         "strided": _STRIDED,
         "broadcast": Wrap("np.broadcast_to({}, {shape})", lambda v: v[:1], _is_folded),
@@ -72,6 +78,7 @@ _WRAPS: dict[str, dict[str, Wrap]] = {
     },
     "torch": {
         "transposed": _TRANSPOSED,
+        "transposed batch": _BATCH,
         "strided": _STRIDED,
         "offset": _OFFSET,
         "expanded": Wrap("{}.expand({shape})", lambda v: v[:1], _is_folded),

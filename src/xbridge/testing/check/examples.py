@@ -57,7 +57,8 @@ def calls_in_examples(f: Callable[..., Any], module: str, name: str) -> list[Arg
             calls.append(taken.result)
         return f(*args, **kwargs)
 
-    names: dict[str, Any] = {**vars(place), "np": np, "__name__": "__examples__", name: record}
+    around = getattr(inspect.unwrap(f), "__globals__", {})
+    names: dict[str, Any] = {**around, **vars(place), "np": np, "__name__": "__examples__", name: record}
     original, generator, state = getattr(place, name), np.random.default_rng, np.random.get_state()  # noqa: NPY002 -- examples use it
     end = time.process_time() + _SECONDS
     try:

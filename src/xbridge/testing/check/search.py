@@ -7,6 +7,7 @@ the function declares as unsupported, is not a finding.
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import time
@@ -316,6 +317,7 @@ class _Check:
     def _is_explained(self, failure: Failure, backend: str, group: str) -> bool:
         """Return True if a finding shows what fails: the same problem with properties that the call has."""
         names = {name for name, _ in removals(failure.call)}
+        names |= {name.partition(" ")[0] for name in names}  # a transposed batch is transposed
         for one in self._seen:
             if one.category == "special-values" and one.category not in self._options.include:
                 continue  # no such values are drawn, except for equal ones
@@ -407,7 +409,8 @@ def arguments_of(
 
     place = ("", "") if target.code else target.place
     find = partial(bases, target.declaration or target.function, words, place=place)
-    found = [*find(announced(target.reference or target.function, HOST))]
+    annotated = [] if target.reference else _annotated(target.function, _libraries_of(target, backends))
+    found = [] if annotated else [*find(announced(target.reference or target.function, HOST))]
     library = ""
     if target.reference is None and found:
         library = library_of(call_plainly(target.function, found[0]).result)
@@ -423,12 +426,22 @@ def arguments_of(
     return target, []
 
 
+def _annotated(f: Callable[..., Any], libraries: Iterable[str]) -> list[str]:
+    """Return those libraries whose arrays the annotations of a function name, if they do not name NumPy's."""
+    read = outcome(partial(inspect.signature, f)).result
+    hints = " ".join(str(one.annotation) for one in read.parameters.values()) if read else ""
+    words = {*re.findall(r"\w+", hints)}
+    named = [name for name in libraries if words & {each.__name__ for each in get(name).array_types}]
+    return [] if "ndarray" in words else named
+
+
 def _libraries_of(target: Target, backends: Iterable[str]) -> list[str]:
-    """Return the libraries that the module of a function is a part of or uses."""
-    module = sys.modules[target.place[0]]
-    used = {getattr(value, "__name__", "").partition(".")[0] for value in vars(module).values()}
-    used |= {getattr(value, "__module__", None) or "" for value in vars(module).values()}
-    roots = {module.__name__.partition(".")[0], *(name.partition(".")[0] for name in used)}
+    """Return the libraries that the modules which have and define a function are parts of or use."""
+    roots = set[str]()
+    for place in (target.place[0], inspect.unwrap(target.function).__module__):
+        values = [*vars(sys.modules[place]).values()] if place in sys.modules else []
+        used = [getattr(value, "__module__", None) or getattr(value, "__name__", "") for value in values]
+        roots |= {name.partition(".")[0] for name in (place, *used)}
     return [name for name in backends if name != HOST and name in roots]
 
 

@@ -103,8 +103,8 @@ class Slot(NamedTuple):
     required: bool
     keyword: bool
     values: tuple[Any, ...] = ()
-    shape: tuple[str, ...] | None = None
-    """The documented sides of an array, as names and numbers."""
+    shapes: tuple[tuple[str, ...], ...] = ()
+    """The documented sides of an array, as names and numbers: the usual ones, then alternatives."""
 
 
 class Base(NamedTuple):
@@ -150,7 +150,7 @@ def slots_of(f: Callable[..., Any], words: dict[str, str]) -> list[Slot] | None:
     signature = _signature(f)
     if signature is None:
         return None
-    documented = _documented(f)
+    documented, described = _documented(f), _described(f)
     is_ufunc = {"casting", "subok"} <= {*signature.parameters}
     slots = []
     for parameter in signature.parameters.values():
@@ -167,11 +167,14 @@ def slots_of(f: Callable[..., Any], words: dict[str, str]) -> list[Slot] | None:
             ):
                 return None
             kind, values = "other", _GUESSED
+        if kind == "unknown" and isinstance(parameter.default, str):
+            named = dict.fromkeys(_QUOTED.findall(described.get(parameter.name, "")))
+            kind, values = "other", tuple(word for word in named if word != parameter.default)
         keyword = parameter.kind is parameter.KEYWORD_ONLY or (not required and not variadic)
         if kind == "array" and required and parameter.name.startswith("labels"):
             kind = "array label"
-        shape = _shape(documented.get(parameter.name, "")) if kind.startswith("array") else None
-        slots += [Slot(parameter.name, kind, required, keyword, values, shape)] * (2 if variadic else 1)
+        shapes = _shapes(described.get(parameter.name, "")) if kind.startswith("array") else ()
+        slots += [Slot(parameter.name, kind, required, keyword, values, shapes)] * (2 if variadic else 1)
     return slots if any(slot.required for slot in slots) else None
 
 
@@ -214,10 +217,34 @@ def _documented(f: Callable[..., Any]) -> dict[str, str]:
     return found
 
 
-def _shape(text: str) -> tuple[str, ...] | None:
-    """Return the sides of a documented shape, such as `(n, 3)`."""
-    found = re.search(r"\(\s*(\w+(?:\s*,\s*\w+)*)\s*,?\s*\)", text)
-    return tuple(re.split(r"\s*,\s*", found[1])) if found and "," in found[0] else None
+def _described(f: Callable[..., Any]) -> dict[str, str]:
+    """Return the lines that a docstring has for a parameter, the first with its type, by its name."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in (inspect.getdoc(f) or "").splitlines():
+        if named := re.match(r"\s*([\w*][\w*, ]*?)\s*:\s", line):
+            lines = []
+            for name in named[1].split(","):
+                found.setdefault(name.strip().lstrip("*"), lines)
+        lines.append(line)
+    return {name: "\n".join(each).partition("\n\n")[0] for name, each in found.items()}
+
+
+_SHAPES = (
+    re.compile(r"[([]\s*(?:\.\.\.\s*,\s*)?([\w*]+(?:\s*,\s*[\w*]+)*)\s*,?\s*[])]"),
+    re.compile(r"\b([A-Z\d](?:x[A-Z\d])+)\b"),
+)
+"""Shapes in texts: `(n, 3)`; `(..., 3)`, of which the other axes are left out; and `BxCxHxW`."""
+
+
+def _shapes(text: str) -> tuple[tuple[str, ...], ...]:
+    """Return the sides of the documented shapes, the alternatives too, as names and numbers."""
+    found = [one for pattern in _SHAPES for one in pattern.finditer(text) if re.search("[,x]", one[0])]
+    return tuple(tuple(re.split(r"\s*[,x]\s*", one[1])) for one in found)
+
+
+_QUOTED = re.compile(r"(?<![\w\"'`])[\"'`]{1,2}([a-z]\w*)[\"'`]{1,2}(?![\w\"'`])")
+"""Words in quotation marks: the choices that a text names."""
 
 
 def _kind(parameter: inspect.Parameter, text: str, word: str) -> tuple[str, tuple[Any, ...]]:
@@ -339,10 +366,23 @@ def _from_examples(f: Callable[..., Any], run: Callable[..., Any], place: tuple[
     """Yield the arguments that the examples in a docstring give, with arrays for lists if that works."""
     for args, kwargs in calls_in_examples(f, *place) if place[0] else ():
         given = Base(args, kwargs)
-        with_arrays = Base(tuple(map(_as_array, args)), {k: _as_array(v) for k, v in kwargs.items()})
-        working = next(filter(partial(_works, run), (with_arrays, given)), None)
+        with_arrays = _mapped(_as_array, given)
+        working = next(
+            filter(partial(_works, run), (_mapped(_as_float, with_arrays), with_arrays, given)), None
+        )
         if working is not None:
             yield _shortened(run, working)
+
+
+def _mapped(change: Callable[[Any], Any], base: Base) -> Base:
+    return base._replace(
+        args=tuple(map(change, base.args)), kwargs={k: change(v) for k, v in base.kwargs.items()}
+    )
+
+
+def _as_float(x: Any) -> Any:
+    """Return floating numbers for an array of integers: examples are written with short numbers."""
+    return x.astype(float) if isinstance(x, np.ndarray) and x.dtype.kind in "iu" else x
 
 
 def _as_array(x: Any) -> Any:
@@ -358,10 +398,7 @@ def _shortened(run: Callable[..., Any], base: Base) -> Base:
     arrays = [x for x in (*base.args, *base.kwargs.values()) if isinstance(x, np.ndarray)]
     for side in sorted({n for x in arrays for n in x.shape if n > min(_LENGTHS)}, reverse=True):
         for length in filter(side.__gt__, _LENGTHS):
-            cut = partial(_cut, side=side, length=length)
-            shorter = base._replace(
-                args=tuple(map(cut, base.args)), kwargs={k: cut(v) for k, v in base.kwargs.items()}
-            )
+            shorter = _mapped(partial(_cut, side=side, length=length), base)
             if _works(run, shorter):
                 base = shorter
                 break
@@ -380,13 +417,22 @@ def _forms(slots: list[Slot]) -> Iterator[tuple[str, tuple[tuple[int, ...], ...]
     if not required:
         yield from _FORMS[: bool(slots)]
         return
-    sides: dict[str, int] = {}
-    shapes = [tuple(_side(word, sides) for word in slot.shape or ()) for slot in required]
-    is_fixed = any(word.isdigit() for slot in required for word in slot.shape or ())
-    if all(shapes) and (is_fixed or len({*shapes}) > 1):
-        yield from ((kind, tuple(shapes)) for kind in ("float", "shares"))
+    is_fixed = any(word.isdigit() for slot in required for shape in slot.shapes for word in shape)
+    for number in range(min(max(len(slot.shapes) for slot in required), _MOST_CHOICES)):
+        shapes = [_sized(slot.shapes, number, sides) for sides in [dict[str, int]()] for slot in required]
+        if all(shapes) and (is_fixed or len({*shapes}) > 1):
+            yield from ((kind, tuple(shapes)) for kind in ("float", "shares"))
+        elif is_fixed or max(map(len, shapes)) > 2:
+            others = sorted({form[0] for _, form in _FORMS}, key=len)
+            yield from (("float", tuple(each or other for each in shapes)) for other in others)
     labels = any(slot.name.startswith(("y_", "label")) for slot in slots)
     yield from sorted(_FORMS, key=lambda form: labels and form[0] in ("int", "bool"))
+
+
+def _sized(shapes: tuple[tuple[str, ...], ...], number: int, sides: dict[str, int]) -> tuple[int, ...]:
+    """Return the lengths of one of the documented shapes, with two axes for `*` at its end."""
+    words = [*shapes[number:], *shapes[-1:], ()][0]
+    return tuple(_side(word, sides) for word in (*words, *["**"] * (words[-1:] == ("*",))))
 
 
 def _side(word: str, sides: dict[str, int]) -> int:

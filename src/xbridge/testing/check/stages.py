@@ -116,13 +116,17 @@ def stages(call: Call, devices: tuple[Device, ...], *, is_first: bool) -> Iterat
 def _laid_out(call: Call, name: str) -> Iterator[Stage]:
     """Yield the first of the call and its forms with more axes whose arrays can have a layout.
 
-    Of a call with several arrays, the forms in which one alone has more axes follow.
+    The form with another axis before all others follows, and of a call with several arrays, the forms in
+    which one alone has more axes.
     """
     whole: list[Change] = [lambda _, v: v, _with_axes(2), _with_axes(3)]
     if name in ("broadcast", "expanded"):
         whole = [_folded]
+    elif name == "transposed column":
+        whole = [_column]
+    batch: list[Change] = [] if is_same(with_values(call, _batched), call) else [_batched]
     single = [_only(_with_axes(2), number) for number in range(len(call.recipes()))]
-    for forms in (whole, *([form] for form in single if len(single) > 1)):
+    for forms in (whole, batch, *([form] for form in single if len(single) > 1)):
         for form in forms:
             formed = with_values(call, form)
             if any(one.takes(name) for one in formed.recipes()) and formed.expected().error is None:
@@ -167,6 +171,21 @@ def _set(number: float, which: int, place: slice) -> Change:
 
 def _folded(_index: int, values: HostArray) -> HostArray:
     return np.broadcast_to(values[:1], values.shape).copy() if values.ndim else values
+
+
+def _rows(values: HostArray) -> HostArray:
+    return values.reshape(2, 3) if values.shape == (6,) else values
+
+
+def _column(_index: int, values: HostArray) -> HostArray:
+    """Add an axis of one element behind at least two others."""
+    return _rows(values)[..., None]
+
+
+def _batched(_index: int, values: HostArray) -> HostArray:
+    """Add an axis before at least two others."""
+    rows = _rows(values)
+    return np.stack([rows, rows[::-1]]) if rows.ndim > 1 else rows
 
 
 def _equal(_index: int, values: HostArray) -> HostArray:
