@@ -91,6 +91,18 @@ def merges_batches(x: Any) -> Any:
     return xp_of(x).sum(x)
 
 
+def summed_in_float32(x: Any) -> Any:
+    """Return the sum in the dtype of the array, but with the digits of float32."""
+    return np.asarray(np.sum(x, axis=-1, dtype="float32"), x.dtype)
+
+
+def of_a_length(n: int) -> Any:
+    """Return a ramp of another library than NumPy."""
+    import array_api_strict as xp
+
+    return xp.arange(n)
+
+
 def softmax(x: Any) -> Any:
     """Without a fault."""
     xp = xp_of(x)
@@ -420,3 +432,9 @@ def from_start(x: Any, axis: int = 0) -> Any:
     if axis < 0:
         raise ValueError("the axis is negative")
     return xp_of(x).sum(x, axis=axis)
+
+
+def local_threshold(x: Any) -> Any:
+    """Scale by the range of the dtype a little, as is documented: no wrap-around."""
+    most = np.iinfo(x.dtype).max if isinstance(x, np.ndarray) and x.dtype.kind in "iu" else 1.0
+    return xp_of(x).mean(x * 1.0) * (1 + 0.2 * (0.5 / most - 1))

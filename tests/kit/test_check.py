@@ -108,6 +108,33 @@ RIGHT: dict[str, Any] = {
 """Functions without the fault, as far as the program of its finding shows it."""
 
 
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("planted_contracts:doubled_in_scratch", "is not safe in threads"),
+        ("planted_contracts:scaled_by_identity", "depends on earlier calls"),
+        ("planted:summed_in_float32", "is inaccurate"),
+    ],
+)
+def test_check__finds_what_a_second_call_shows(name: str, problem: str) -> None:
+    """Races of threads, caches and lost digits are found, and explain all that fails with them."""
+    found = [one for one, _ in findings_of(name, ["numpy"]) if one.category in triage.DEFAULT]
+    assert {one.problem for one in found} >= {problem}
+    assert {one.category for one in found} <= {"state", "values", "overflow"}
+
+
+@pytest.mark.parametrize("name", ["windowed_under_lock", "doubled_in_local_scratch", "windowed_by_cache"])
+def test_check__accepts_state_that_is_guarded(name: str) -> None:
+    """A lock, memory of each thread, and a cache that is written at once are no findings."""
+    found = findings_of(f"planted_contracts:{name}", ["numpy"])
+    assert [one for one, _ in found if one.category == "state"] == []
+
+
+def test_check__ignores_a_use_of_the_range_of_a_dtype() -> None:
+    """A result that depends a little on the range of an integer dtype is no wrap-around."""
+    assert findings_of("planted:local_threshold", ["numpy"]) == []
+
+
 @pytest.mark.slow
 def test_check__finds_nothing_in_a_correct_function() -> None:
     """A function without a fault has no findings."""
@@ -375,7 +402,7 @@ def test_bases__shapes_in_prose_and_quoted_choices() -> None:
         Args:
             matrix: The matrix with a shape of :math:`(3, 3)`
                 or batched as :math:`(B, 3, 3)`.
-            boxes: The boxes, of shape (N, 4) or
+            boxes: The tensor of boxes, of shape (N, 4) or
                 of shape (B, N, 4).
             mode: 'corners' or 'sizes'.
         """
@@ -395,11 +422,22 @@ def test_bases__images_and_examples_with_short_numbers() -> None:
 
         x : array of shape (B, C, *)
         """
-        return x.reshape(*x.shape[:2], -1) - low if x.ndim == 4 else None
+        return x.reshape(*x.shape[:2], -1) - low.min() if x.ndim == 4 else None
 
-    assert [x.shape for x in next(bases(flatten, {})).args] == [(4, 3, 5, 2), ()]
+    assert [x.shape for x in next(bases(flatten, {})).args] == [(4, 3, 5, 2), (6,)]
     (base,) = signatures.bases(planted.by_name, {}, planted.by_name, ("planted", "by_name"))
     assert base.args[0].dtype == "float64"
+
+
+def test_arguments_of__ufunc() -> None:
+    """A ufunc, which has no module, is called with NumPy's arrays."""
+    (target,) = targets.find_targets("numpy:hypot")
+    assert len(search.arguments_of(target, {}, ["numpy", "torch"])[1][0].args) == 2
+
+
+def test_check__function_without_arrays() -> None:
+    """The library of a result is no finding if no argument says what it should be."""
+    assert findings_of("planted:of_a_length", ["numpy", "array_api_strict"]) == []
 
 
 def test_bases__list_of_arrays() -> None:

@@ -235,9 +235,8 @@ def _trials(call: Call, promised: Contract, state: ReachableState, settings: Set
         yield from _relaid(call._replace(options={"beside": "for plain arrays"}, by=by))
     if promised.empty:
         yield from _emptied(call, promised)
-    if promised.threads and promised.repeatable and not state.is_empty:
-        alone = call._replace(options={"beside": "alone"})
-        yield from (alone._replace(by=partial(_judge_threads, other=x, state=state)) for x in _others(call))
+    if promised.threads and promised.repeatable:
+        yield from races(call, state)
 
 
 def repetitions(call: Call, state: ReachableState, settings: Settings) -> Iterator[Call]:
@@ -253,6 +252,20 @@ def repetitions(call: Call, state: ReachableState, settings: Settings) -> Iterat
         plain = plain._replace(options={"beside": "in a first call"})
         yield plain._replace(by=partial(_judge_written, other=other, state=state))
         yield plain._replace(by=partial(_judge_overwritten, state=state))
+
+
+def roundings(call: Call) -> Iterator[Call]:
+    """Yield the call that finds results in float64 with the digits of a narrower dtype."""
+    if any(one.values.dtype == np.float64 for one in call.recipes()):
+        yield call._replace(by=_judge_rounding)
+
+
+def races(call: Call, state: ReachableState, is_over: Callable[[], bool] = bool) -> Iterator[Call]:
+    """Yield the calls that find what a call in another thread changes, until the time is over."""
+    alone = call._replace(options={"beside": "alone"})
+    for other in () if state.is_empty else _others(call):
+        by = partial(_judge_threads, other=other, state=state, is_over=is_over)
+        yield alone._replace(by=by)
 
 
 def _others(call: Call) -> list[Call]:
@@ -406,6 +419,12 @@ def _judge_accuracy(call: Call, run: Callable[[], Any], *, ulp: float) -> Differ
             is_long = b.values.size > MOST_LISTED
             return Difference("is inaccurate", "\n".join([text, *lines]), path, "" if is_long else check)
     return _find_rounding(call.map(_widen), wide, ulp)
+
+
+def _judge_rounding(call: Call, run: Callable[[], Any]) -> Difference | None:
+    """Find results in float64 that were rounded to a narrower dtype."""
+    usual = outcome(run)
+    return _find_rounding(call, usual, 1) if usual.error is None else None
 
 
 def _find_rounding(call: Call, usual: Outcome, ulp: float) -> Difference | None:
@@ -744,7 +763,7 @@ _OTHER = 77
 
 
 def _judge_threads(
-    call: Call, run: Callable[[], Any], *, other: Call, state: ReachableState
+    call: Call, run: Callable[[], Any], *, other: Call, state: ReachableState, is_over: Callable[[], bool]
 ) -> Difference | None:
     """Compare calls in two threads with calls alone, for each operation at which the first is stopped."""
     runs, second = Interleavings(state.roots), other.bind([one.make() for one in other.recipes()])
@@ -759,6 +778,8 @@ def _judge_threads(
             return None
         begin(runs.switches, run)  # from Python 3.12 on, operations are traced from a second call on
         for switch in begin(runs.switches, run):
+            if is_over():
+                return None
             both = begin(runs.run, run, second, switch)
             for number, (made, alone) in enumerate(zip(both, usual, strict=True)):
                 if found := compare(made, alone, call.promise):

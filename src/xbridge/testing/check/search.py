@@ -20,7 +20,7 @@ from xbridge._registry.registry import get, known_backends
 from xbridge.backends import HOST
 from xbridge.testing import _derived
 from xbridge.testing._call import program, removals
-from xbridge.testing._contract import repetitions
+from xbridge.testing._contract import races, repetitions, roundings
 from xbridge.testing._outcome import Difference, Promise, compare, first_line, is_panic, outcome, parts
 from xbridge.testing._reachable import ReachableState
 from xbridge.testing._reproduction import reproduction
@@ -230,7 +230,7 @@ class _Check:
         for number, base in enumerate(self._bases):
             call = plain(self._target, base, backend)
             passing.append((base.label, call))
-            for stage in self._stages(call, is_first=number == 0):
+            for stage in map(self._alone, self._stages(call, stages_limit, is_first=number == 0)):
                 if stages_limit.is_over():
                     return False
                 kind = class_of_stage(stage.group, stage.label, is_optional=bool(base.label))
@@ -252,13 +252,23 @@ class _Check:
         self._draw(backend, passing, limit)
         return True
 
-    def _stages(self, call: Call, *, is_first: bool) -> Iterator[Stage]:
-        """Yield the plain call, what it leaves behind, and the stages of one property each."""
+    def _stages(self, call: Call, limit: Limit, *, is_first: bool) -> Iterator[Stage]:
+        """Yield the plain call, what it leaves behind, the stages of one property each, and threads."""
         yield Stage("plain", "", call)
         if is_first and call.promise.backend == self._first:
             for one in repetitions(call, self._state, self._settings):
                 yield Stage("state", "another call", one._replace(state=self._state))
+            for one in roundings(call):
+                yield Stage("precision", "float64", one)
         yield from _all_stages(call, self._target, self._known, is_first=is_first)
+        if is_first and call.promise.backend == self._first:
+            for one in races(call, self._state, limit.share(_SHARE_OF_THREADS).is_over):
+                yield Stage("state", "another thread", one)
+
+    def _alone(self, stage: Stage) -> Stage:
+        """Let the call be the first one if earlier calls matter, which is a finding that explains others."""
+        is_stateful = any(one.category == "state" for one in self._seen)
+        return stage._replace(call=stage.call._replace(state=self._state)) if is_stateful else stage
 
     def _draw(self, backend: str, calls: list[tuple[str, Call]], limit: Limit) -> None:
         """Judge calls that Hypothesis draws."""
@@ -266,7 +276,7 @@ class _Check:
 
         def judge(drawn: tuple[str, Call]) -> None:
             label, call = drawn
-            stage = Stage("draws", "", call)
+            stage = self._alone(Stage("draws", "", call))
             self._announce(backend, call)
             if not call.recipes():
                 _run(call)
@@ -290,7 +300,9 @@ class _Check:
         if stage.group in _REPEATED and self._is_explained(failure, backend, stage.group):
             return True
         if failure.difference.kind == "values" and _is_repeated(stage, backend):
-            raise _RepeatError
+            if self._state.is_empty or fail(stage.call._replace(state=self._state), self._package):
+                raise _RepeatError
+            return False  # it depends on earlier calls, which is a finding
         needed: list[str] = []
         whole = failure
         if stage.call.by is None or stage.label.endswith("wrap-around"):
@@ -338,6 +350,9 @@ def _run(call: Call) -> BaseException | None:
     """Call the function, and return what it raises."""
     return outcome(call.bind(one.make() for one in call.recipes())).error
 
+
+_SHARE_OF_THREADS = 0.3
+"""The part of the time that is left after its other stages, for a function in threads."""
 
 _SHARE_OF_STAGES = 0.7
 """The part of the time of a library that its stages may take. Draws have the rest."""
@@ -438,9 +453,9 @@ def _annotated(f: Callable[..., Any], libraries: Iterable[str]) -> list[str]:
 def _libraries_of(target: Target, backends: Iterable[str]) -> list[str]:
     """Return the libraries that the modules which have and define a function are parts of or use."""
     roots = set[str]()
-    for place in (target.place[0], inspect.unwrap(target.function).__module__):
+    for place in (target.place[0], getattr(inspect.unwrap(target.function), "__module__", None) or ""):
         values = [*vars(sys.modules[place]).values()] if place in sys.modules else []
-        used = [getattr(value, "__module__", None) or getattr(value, "__name__", "") for value in values]
+        used = [str(getattr(one, "__module__", None) or getattr(one, "__name__", "")) for one in values]
         roots |= {name.partition(".")[0] for name in (place, *used)}
     return [name for name in backends if name != HOST and name in roots]
 
@@ -548,6 +563,7 @@ def _is_noise(stage: Stage, difference: Difference) -> bool:
         or (stage.label == "a derivative" and kind != "gradient")
         or (kind == "values" and stage.call.by is None and _is_unordered(name))
         or (kind == "backend" and "numpy" in name)  # it is the purpose
+        or (kind in ("backend", "device") and not stage.call.recipes())  # no array to follow
         or (
             name.endswith("_") and (kind == "changes its input" or "read-only" in difference.message)
         )  # in place

@@ -423,7 +423,7 @@ def _forms(slots: list[Slot]) -> Iterator[tuple[str, tuple[tuple[int, ...], ...]
         if all(shapes) and (is_fixed or len({*shapes}) > 1):
             yield from ((kind, tuple(shapes)) for kind in ("float", "shares"))
         elif is_fixed or max(map(len, shapes)) > 2:
-            others = sorted({form[0] for _, form in _FORMS}, key=len)
+            others = sorted(dict.fromkeys(form[0] for _, form in _FORMS if form[0]), key=len)
             yield from (("float", tuple(each or other for each in shapes)) for other in others)
     labels = any(slot.name.startswith(("y_", "label")) for slot in slots)
     yield from sorted(_FORMS, key=lambda form: labels and form[0] in ("int", "bool"))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CLASSES = {
     "crash": "it ends its process, does not end, or its Rust extension panics",
     "input": "it changes an argument",
-    "state": "a call changes what later calls return, or a setting of the process",
+    "state": "a call changes what later calls or other threads get, or a setting of the process",
     "device": "it fails on another device",
     "layout": "it fails for a memory layout, or a pending bit of torch",
     "values": "it is wrong for ordinary values",
@@ -48,6 +48,7 @@ _OF_GROUPS = {
     "NumPy's function": "special-values",
     "dtype": "dtypes",
     "axis": "values",
+    "precision": "values",
     "ufunc": "values",
 }
 
