@@ -128,10 +128,12 @@ def test_aligned__refuses_random_numbers_of_an_operator_of_the_user(*, late: boo
     """Torch does not tell a mode what such an operator does inside, nor has it to have a tag."""
     state = [not late]
 
-    @torch.library.custom_op(f"xbridge_tests::noise_{late}", mutates_args=())
-    def noise(x: torch.Tensor) -> torch.Tensor:
+    def draw(x: Any) -> Any:
         return x * torch.rand_like(x) if state[0] else x * 2
 
+    noise = torch.library.custom_op(
+        f"xbridge_tests::noise_{late}", draw, mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
     noise.register_fake(torch.empty_like)
     run = jax.jit(in_torch(lambda x: noise(x) * 1))
     for _ in range(3 * late):
