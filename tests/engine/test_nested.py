@@ -481,6 +481,29 @@ def test_asarray__dataframe_in_a_list_is_not_its_columns() -> None:
     assert xbridge.asarray([row, pandas.Series([3.0, 4.0], index=[1, 0])]).tolist() == [[1, 2], [3, 4]]
 
 
+def test_asarray__items_of_a_class_that_is_false() -> None:
+    """A list of objects whose class is false, because its metaclass has a length, is no empty list."""
+
+    class Empty(type):
+        def __len__(cls) -> int:
+            return 0
+
+    class Real(metaclass=Empty):
+        def __float__(self) -> float:
+            return 2.5
+
+    class Whole(int, metaclass=Empty):
+        pass
+
+    large = 2**60 + 1
+    for _ in range(2):
+        xbridge.asarray([])
+        xbridge.asarray([[]])
+        with pytest.raises(xbridge.UnsupportedArrayError):
+            xbridge.asarray([Real(), Real()])
+        assert xbridge.asarray([[Whole(large)]]).tolist() == [[large]]
+
+
 def test_asarray__list_of_arrays_with_default_dtype() -> None:
     """`dtype="default"` is accepted for a list of arrays."""
     assert xbridge.asarray([F4, U1], dtype="default").dtype == F4.dtype

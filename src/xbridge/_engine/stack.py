@@ -180,7 +180,7 @@ def literal_converter(cls: type, target: Backend | None, options: Options, given
     fillers: dict[sequences.Kind, _Filler] = {}
 
     def choose(kind: sequences.Kind, leaves: Sequence[Any]) -> _Filler:
-        kinds = kind if isinstance(kind, frozenset) else frozenset((kind,) if kind else ())
+        kinds = kind if isinstance(kind, frozenset) else frozenset(() if kind is None else (kind,))
         if kinds <= _NUMBER_TYPES:
             filler = _number_filler(*_number_converter(kinds, target, options, given))
         elif kinds <= sequences.ROWS:
