@@ -595,6 +595,82 @@ def test_aligned__refuses_a_write_of_a_script_that_a_branch_calls() -> None:
             jax.block_until_ready(run(array()))
 
 
+@pytest.mark.parametrize("caught", [True, False])
+def test_aligned__watches_what_follows_an_error(*, caught: bool) -> None:
+    """An error in a call that is known to be harmless leaves nothing unseen, while it is handled or kept."""
+
+    def noisy(x: Any, matrix: Any) -> Any:
+        try:
+            torch.linalg.cholesky(matrix)
+        except RuntimeError:
+            if not caught:
+                raise
+            return torch.nn.functional.dropout(x, 0.375, training=True)
+        return x * 1
+
+    f = aligned(backend="torch", result=lambda x, matrix: x)(noisy)
+    x, matrix = array(ONES), array(np.eye(2))
+    for _ in range(3):
+        jax.vjp(f, x, matrix)
+    if caught:
+        for _ in range(2):
+            refused(GradientError, lambda: jax.vjp(f, x, -matrix), "random")
+    else:
+        with pytest.raises(Exception, match="cholesky") as error:
+            jax.vjp(f, x, -matrix)
+        with FakeTensorMode():
+            assert type(torch.ones(2) + 1) is not torch.Tensor
+        assert error.tb is not None  # the error, with its frames, was still there
+
+
+@pytest.mark.parametrize(("pack", "harm"), [
+    (lambda x, seen: x + torch.rand_like(x), "draws"),
+    (lambda x, seen: x + 0 * seen.add_(1), "writes"),
+], ids=["draws", "writes"])  # fmt: skip
+def test_aligned__watches_hooks_for_saved_tensors(pack: Callable[[Any, Any], Any], harm: str) -> None:
+    """They run within calls that are harmless without them."""
+    seen = torch.zeros(4, dtype=torch.float64)
+
+    def f(x: Any) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(lambda y: pack(y, seen), lambda y: y):
+            return x * x
+
+    for _ in range(2):
+        jax.vjp(in_torch(lambda x: x * x), array())
+    refused(GradientError, lambda: WAYS["grad"](in_torch(f))(array()), harm)
+
+
+@pytest.mark.parametrize("change", ["reads", "writes"])
+def test_aligned__watches_scripts_in_a_backward_pass(change: str) -> None:
+    """The backward pass of an autograd function may run code whose calls Python does not see."""
+    weight = torch.full((4,), 2.0, dtype=torch.float64)
+    script = torch.jit.CompilationUnit(dedent("""
+    def reads(g, weight):
+        return g * weight
+
+    def writes(g, weight):
+        weight.mul_(2)
+        return g * weight
+    """))  # fmt: skip
+
+    class Scaled(torch.autograd.Function):  # type: ignore[name-defined,misc] # torch is untyped here
+        @staticmethod
+        def forward(_: Any, x: Any) -> Any:
+            return x * weight
+
+        @staticmethod
+        def backward(_: Any, g: Any) -> Any:
+            return getattr(script, change)(g, weight)
+
+    f = in_torch(Scaled.apply)
+    for _ in range(2):
+        back = jax.vjp(f, array())[1]
+        if change == "reads":
+            same(back(array(ONES[:4]))[0], weight)
+            weight.mul_(2)
+        refused(GradientError, lambda: back(array(ONES[:4])), "a tensor")
+
+
 def test_aligned__learns_nothing_from_calls_on_empty_tensors() -> None:
     """Dropout draws nothing, and batch norm writes nothing, if there are no elements."""
     training, mean, variance = [False], torch.zeros(4).double(), torch.ones(4).double()

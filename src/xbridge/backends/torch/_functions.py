@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.autograd import forward_ad
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import _engine_run_backward as run_backward
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
@@ -145,6 +146,19 @@ def _pull_back(ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool, ke
         materialize_grads=True,
         create_graph=again,
     )
+
+
+def _runs_python(ys: Tensors) -> bool:
+    """Return True if a backward pass from these tensors runs Python code of an autograd function."""
+    nodes = [y.grad_fn for y in ys]
+    seen = set(nodes)
+    for node in nodes:
+        if isinstance(node, BackwardCFunction):
+            return True
+        more = {other for other, _ in node.next_functions} - seen if node is not None else ()
+        seen.update(more)
+        nodes += more
+    return False
 
 
 class _Graph(NamedTuple):
@@ -277,7 +291,8 @@ class TorchRule(TracedFunction):
 
         try:
             # The graph has the weights of the value. They may have changed, unless functions read them anew.
-            made = Calls(a, {}).follow_backward(run) if self._purity.plain_backward else None
+            plain = self._purity.plain_backward and not _runs_python(ends)
+            made = Calls(a, {}).follow_backward(run) if plain else None
             if made is None:
                 self._purity.plain_backward = False
                 self._refuse_changed(versions)

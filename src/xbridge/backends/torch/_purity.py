@@ -70,6 +70,9 @@ _push_mode, _pop_mode = torch._C._push_on_torch_dispatch_stack, torch._C._pop_to
 _count_modes = torch._C._len_torch_dispatch_stack
 _DisableTorchDispatch = torch._C._DisableTorchDispatch
 
+_find_saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+"""Returns the hooks, if any, that run code of the user where a function of torch saves tensors."""
+
 inside = Nesting()
 """The blocks in which the user's function itself runs, and not a derivative of it."""
 
@@ -378,7 +381,8 @@ class Calls(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-ca
     neither drew nor wrote. Any other call is checked operation by operation, and so are the operations that
     no call of Python makes, such as those of TorchScript. The run ends before an operation that draws or that
     writes to memory from outside of the run. It also ends before an operation without a call that writes or
-    reads a number, and before a call on an unknown tensor, which is new or was made without a call.
+    reads a number, before a call within which hooks for saved tensors run, and before a call on an unknown
+    tensor, which is new or was made without a call.
     """
 
     _dispatch_mode_key = None
@@ -444,11 +448,15 @@ class Calls(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-ca
         if kwargs:
             parts += kwargs
             self._read(kwargs.values(), parts)
+        if _find_saving_hooks(True) is not None:  # noqa: FBT003 -- torch's order
+            raise self._doubt()
         way = tuple(parts)
         if way in _harmless and _count_modes() == self._depth:
             unchecked = _DisableTorchDispatch()
-            made = func(*args, **kwargs)
-            del unchecked
+            try:
+                made = func(*args, **kwargs)
+            finally:  # an error would keep this frame, and so the guard
+                del unchecked
         else:
             made = self._run_checked(way, args, kwargs)
         if type(made) in _PLAIN:
