@@ -172,7 +172,7 @@ def transfer(
     ------
     XBridgeError
         An option with which no array could be converted. ``result`` raises the errors about single arrays.
-        While a CUDA graph is captured, ``result`` raises a `DeviceError`.
+        While a CUDA graph is captured, and in torch's `FakeTensorMode`, ``result`` raises a `DeviceError`.
 
     Notes
     -----
@@ -250,8 +250,9 @@ def prefetch(
     ------
     XBridgeError
         An option with which no array could be converted, at once. The error of a batch, in its turn. No
-        thread can be started, or the process was forked meanwhile. While a CUDA graph is captured, a
-        `DeviceError`. An error of the iterable is raised in its turn too, with its traceback.
+        thread can be started, or the process was forked meanwhile. While a CUDA graph is captured, and in
+        torch's `FakeTensorMode`, a `DeviceError`. An error of the iterable is raised in its turn too, with
+        its traceback.
     OptionError
         A second loop over a generator or another iterator, which is used up.
 

@@ -213,6 +213,20 @@ def test_asarray__fake_tensors_stay_fake() -> None:
         assert (xbridge.device_of(x), xbridge.dtype_of(x)) == ("cpu", "float32")
 
 
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda x: xbridge.transfer(x, "torch").result(),
+        lambda x: list(xbridge.prefetch([x], "torch")),
+    ],
+    ids=["transfer", "prefetch"],
+)
+def test_transfer__refuses_other_threads_in_fake_tensor_mode(convert: Callable[[Any], Any]) -> None:
+    """Another thread would not be in the mode, and would make real tensors of the arrays."""
+    with FakeTensorMode(), pytest.raises(xbridge.DeviceError, match="FakeTensorMode is on"):
+        convert(np.ones(2))
+
+
 @pytest.mark.parametrize("name", [name for name in OUT if name != "shares_memory"])
 @pytest.mark.parametrize("lenient", [False, True])
 def test_to_numpy__refuses_real_tensors_in_a_fake_mode(name: str, *, lenient: bool) -> None:

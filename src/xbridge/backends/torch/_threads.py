@@ -61,11 +61,14 @@ def queue_mark(device: Device, /) -> Callable[[], object]:
 
 
 def _streams_for_threads(place: torch.device) -> Any:
-    """Return `streams_of` a device; raise while a graph is captured, to which no other thread can add."""
-    api = streams_of(place)
+    """Return `streams_of` a device; raise in a state of this thread in which no other one can take part."""
+    api, reason = streams_of(place), ""
     if api is not None and is_captured(api):
-        action = f"convert arrays to or from {place} in another thread"
         reason = "a graph is being captured, and follows this one alone"
+    elif torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+        reason = "FakeTensorMode is on in this one alone"
+    if reason:
+        action = f"convert arrays to or from {place} in another thread"
         raise DeviceError.build(action, reason, "xbridge.tree.to_backend")
     return api
 
