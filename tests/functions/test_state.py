@@ -361,6 +361,30 @@ def test_aligned__knows_what_each_branch_reads(first: Any) -> None:
     refused(GradientError, lambda: pull(y), "changed since its value was computed")
 
 
+def test_aligned__watches_subclasses_of_parameters() -> None:
+    """A weight of a class that changes nothing but the name is a weight."""
+
+    class Named(torch.nn.Parameter):  # type: ignore[misc,name-defined] # torch is Any
+        pass
+
+    weight, counts = Named(torch.ones(4).double()), [False]
+
+    @in_torch
+    def f(x: Any) -> Any:
+        if counts[0]:
+            weight.detach().add_(1)
+        return x * weight
+
+    for _ in range(2):
+        slopes = jax.linearize(f, array())[1]
+        same(slopes(array(ONES[:4])), weight.detach())
+        with torch.no_grad():
+            weight.mul_(2)
+        refused(GradientError, lambda: slopes(array(ONES[:4])), "changed")
+    counts[0] = True
+    refused(GradientError, lambda: jax.vjp(f, array()), "writes")
+
+
 def test_aligned__refuses_a_write_in_a_branch_that_runs_later() -> None:
     """A write is refused whichever run comes to it."""
     count = torch.zeros(())

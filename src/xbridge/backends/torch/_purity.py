@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     Seen = dict[int, tuple[TensorWeakRef, object]]
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
+"""The method of subclasses that are tensors in all but name, such as the user's own kinds of parameters."""
+
 _BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default)
 """Operators that write to their running mean and variance in training, which their schemas do not declare."""
 
@@ -585,7 +588,9 @@ def _has_memory(x: object) -> bool:
 
 
 def _is_plain(x: Any) -> TypeGuard[torch.Tensor]:
-    return type(x) in _PLAIN and x.layout is torch.strided and not x.is_inference()
+    kind = type(x)
+    plain = kind in _PLAIN or (isinstance(x, torch.Tensor) and kind.__torch_dispatch__ is _NO_DISPATCH)
+    return plain and x.layout is torch.strided and not x.is_inference()
 
 
 def _storage_id(x: torch.Tensor) -> int:
