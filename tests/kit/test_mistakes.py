@@ -119,8 +119,9 @@ def test_contract__finds_the_mistake_with_every_seed(name: str, number: int) -> 
 def test_check__finds_what_a_call_leaves_behind() -> None:
     """A buffer that is returned, and a setting, are of the class `state`."""
     for name, problem in (("squares", "changes an earlier result"), ("silenced", "changes a setting")):
-        (found,) = found_in(name, "numpy", Options(draws=0))
+        found, *others = found_in(name, "numpy", Options(draws=0))
         assert (found.category, found.problem, found.property) == ("state", problem, "another call")
+        assert {(one.category, one.property) for one in others} <= {("state", "another thread")}
 
 
 def test_check__derivatives_on_request() -> None:

@@ -345,7 +345,7 @@ def _sham(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(
         pretend="""
         from xbridge import Device
-        from xbridge._registry import registry
+        from xbridge._registry.registry import get as get_backend
 
         def install():
             get_backend("toylib").devices = lambda: (Device("cpu"), Device("sham:0"))
