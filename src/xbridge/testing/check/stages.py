@@ -183,7 +183,7 @@ def _column(_index: int, values: HostArray) -> HostArray:
 
 
 def _batched(_index: int, values: HostArray) -> HostArray:
-    """Add an axis before at least two others. Other numbers follow, so that there are no ties among floats."""
+    """Add an axis before at least two others, with other floats, so that none are equal."""
     rows = _rows(values)
     return np.stack([rows, _times(0.9375)(0, rows[::-1])]) if rows.ndim > 1 else rows
 
