@@ -410,7 +410,7 @@ PROSE = {
     ],
     "written in another place, and found there": [
         "[?](hint|cure|entry.install|install|instead|refused.hint|error.hint|stated..hint..|lacks.hint|lack.hint|structural.instead).*",
-        "[?](_of_class|_BESIDE_ARRAYS|_FOR_OPTIONS|_UNEVEN).*",
+        "[?](_hint_for_class|_BESIDE_ARRAYS|_FOR_OPTIONS|_UNEVEN).*",
         "[?](ways.get|_HINTS|'(, )? or '.join|', or '.join|_real_part|_hint_for_objects).*",
         "[?](_SHAPES|fault.1.|repr.near.0..|_option.*|path|word.partition.*|options.0.)",
     ],
