@@ -92,13 +92,11 @@ def to_backend(
         made = lookup(("tree", backend, kinds, device, dtype, copy, grad), copy)(tree)
         if made is not None:
             return made
-    if more or other or tree is MISSING or backend is MISSING:
-        given = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-        flags = {"scalars": scalars or None, "exporters": exporters or None}
-        raise call_error(to_backend, (tree, backend, *more), other, **given, **flags)
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     try:
-        return _convert(tree, backend, options, scalars=scalars, exporters=exporters)
+        return _convert_call(
+            to_backend, (tree, backend), more, other, backend, options, scalars=scalars, exporters=exporters
+        )
     except XBridgeError as error:
         shorten(error)
         raise
@@ -149,13 +147,11 @@ def to_numpy(
         made = lookup(key if writable is None else (*key, None, writable), copy, None, writable)(tree)
         if made is not None:
             return made
-    if more or other or tree is MISSING:
-        given = {"dtype": dtype, "copy": copy, "grad": grad, "writable": writable}
-        flags = {"scalars": scalars or None, "exporters": exporters or None}
-        raise call_error(to_numpy, (tree, *more), other, **given, **flags)
     options = CallOptions(dtype=dtype, copy=copy, grad=grad, writable=writable)
     try:
-        return _convert(tree, HOST, options, scalars=scalars, exporters=exporters)
+        return _convert_call(
+            to_numpy, (tree,), more, other, HOST, options, scalars=scalars, exporters=exporters
+        )
     except XBridgeError as error:
         shorten(error)
         raise
@@ -203,20 +199,10 @@ def to_torch(
         made = lookup(("tree", "torch", kinds, device, dtype, copy, grad), copy)(tree)
         if made is not None:
             return made
-    if more or other or tree is MISSING:
-        given = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-        flags = {"scalars": scalars or None, "exporters": exporters or None}
-        raise call_error(to_torch, (tree, *more), other, **given, **flags)
+    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     try:
-        return to_backend(
-            tree,
-            "torch",
-            device=device,
-            dtype=dtype,
-            copy=copy,
-            grad=grad,
-            scalars=scalars,
-            exporters=exporters,
+        return _convert_call(
+            to_torch, (tree,), more, other, "torch", options, scalars=scalars, exporters=exporters
         )
     except XBridgeError as error:
         shorten(error)
@@ -265,20 +251,10 @@ def to_jax(
         made = lookup(("tree", "jax", kinds, device, dtype, copy, grad), copy)(tree)
         if made is not None:
             return made
-    if more or other or tree is MISSING:
-        given = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-        flags = {"scalars": scalars or None, "exporters": exporters or None}
-        raise call_error(to_jax, (tree, *more), other, **given, **flags)
+    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     try:
-        return to_backend(
-            tree,
-            "jax",
-            device=device,
-            dtype=dtype,
-            copy=copy,
-            grad=grad,
-            scalars=scalars,
-            exporters=exporters,
+        return _convert_call(
+            to_jax, (tree,), more, other, "jax", options, scalars=scalars, exporters=exporters
         )
     except XBridgeError as error:
         shorten(error)
@@ -468,10 +444,25 @@ def map(  # noqa: A001 -- other libraries have this name too
     return done
 
 
-def _convert(
-    tree: Tree, name: str | ModuleType, options: CallOptions, *, scalars: bool, exporters: bool
+def _convert_call(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    more: tuple[object, ...],
+    other: dict[str, object],
+    name: str | ModuleType,
+    options: CallOptions,
+    *,
+    scalars: bool,
+    exporters: bool,
 ) -> Tree:
-    """Convert a tree, and cache the call for small trees."""
+    """Convert the tree of a call of `fn`, and cache the call for small trees; raise if `fn` does not take it.
+
+    `args` are the positional arguments, `more` and `other` those that `fn` does not have.
+    """
+    tree = args[0]
+    if more or other or tree is MISSING or name is MISSING:
+        flags = {"scalars": scalars or None, "exporters": exporters or None}
+        raise call_error(fn, (*args, *more), other, **options._asdict(), **flags)
     refuse_order(tree, name, "tree.to_backend")
     batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
