@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ torch = pytest.importorskip("torch")
 from torch.utils import _python_dispatch  # noqa: E402 -- only where the library is
 
 from xbridge.backends.torch import _purity  # noqa: E402 -- likewise
-from xbridge.backends.torch._purity import Purity, Watch, shared_flags  # noqa: E402 -- likewise
+from xbridge.backends.torch._purity import Calls, Purity, Watch, shared_flags  # noqa: E402 -- likewise
 
 PATIENCE = 30.0
 
@@ -47,6 +48,19 @@ def test_harmless__calls_that_it_knows_are_bounded(monkeypatch: pytest.MonkeyPat
     for _ in range(3):
         np.testing.assert_allclose(run(x), 2 * np.sin(x), rtol=1e-6)
     assert len(_purity._harmless) == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_calls__do_not_hold_up_the_end_of_the_program(error: type[BaseException]) -> None:
+    """Ctrl-C ends the program even if it comes after something in the run is in doubt."""
+
+    def run() -> None:
+        with suppress(BaseException):
+            torch.rand(2)
+        raise error
+
+    with pytest.raises(error):
+        Calls([], {}).follow(run)
 
 
 def test_shared_flags__overlapping_threads_leave_no_mode() -> None:

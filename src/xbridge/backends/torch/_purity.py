@@ -135,9 +135,7 @@ class Purity:
         seen = watch.seen()
         self.version()  # counts a change whose earlier mark is replaced below
         with _lock:
-            refs: list[Callable[[], object]] = [*[x for x, _ in self._seen.values()], *self._made.values()]
-            known = {id(x()) for x in refs}
-            news = seen.keys() & watch.inside - known
+            news = seen.keys() & watch.inside - set(map(id, self._known_tensors()))
             self._seen.update(seen)
             if not again:
                 self._keep_made(watch.made)
@@ -153,9 +151,13 @@ class Purity:
         `more` are the tensors at the ends of its graph.
         """
         with _lock:
-            refs: list[Callable[[], Any]] = [*[x for x, _ in self._seen.values()], *self._made.values()]
-        known = [x for each in refs if (x := each()) is not None]
+            known = self._known_tensors()
         return watch.called <= set(map(_storage_id, filter(_has_memory, (*known, *more))))
+
+    def _known_tensors(self) -> list[torch.Tensor]:
+        """Return the tensors that runs have read or made, and that still exist."""
+        made = [x() for x in self._made.values()]
+        return [*_living(self._seen), *[x for x in made if x is not None]]
 
     def _keep_made(self, made: Mapping[int, Callable[[], torch.Tensor | None]]) -> None:
         """Remember tensors that a run made. Those that are gone are forgotten when they may be the most."""
@@ -407,10 +409,10 @@ class Calls(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-ca
         _push_call_mode(self)
         return self
 
-    def __exit__(self, *_: object) -> bool:
-        """End the run, with an error of whatever class if it is in doubt: the function may catch it."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        """End the run, also with another error if it is in doubt: the function may have caught ours."""
         _pop_call_mode()
-        return self._doubts
+        return self._doubts and kind not in (KeyboardInterrupt, SystemExit)
 
     def follow(self, run: Callable[[], T]) -> T | None:
         """Return what a function returns, or None if its run has to be watched."""
