@@ -584,8 +584,8 @@ def _tree_converter(name: str, options: CallOptions, *, scalars: bool) -> Conver
     """Return the function that converts small trees, or declines. It looks up a converter by type of leaf."""
     converters = _LeafConverters(partial(_leaf_converter, name, options=options, scalars=scalars))
 
-    def convert(tree: Any, above: set[int] | None = None) -> Any:
-        """Convert a tree. `above` has the ids of the containers and converted leaves found before it."""
+    def convert(tree: Any, above: dict[int, tuple[Any, Any]] | None = None) -> Any:
+        """Convert a tree. `above` has the containers and converted leaves before it, with their results."""
         cls = type(tree)
         made: Any
         if cls is dict or cls is list:
@@ -596,7 +596,7 @@ def _tree_converter(name: str, options: CallOptions, *, scalars: bool) -> Conver
             return None
         else:  # the whole tree is one array
             made = [tree]
-        seen = set() if above is None else above
+        seen = {} if above is None else above  # by identity, which nothing else gets while it is here
         if len(made) + len(seen) > MAX_SMALL_TREE:
             return None
         for at, x in made.items() if cls is dict else enumerate(made):
@@ -604,13 +604,16 @@ def _tree_converter(name: str, options: CallOptions, *, scalars: bool) -> Conver
             if one is unchanged:
                 continue
             if id(x) in seen and type(x) not in NUMBERS:
-                return None  # the full walk converts a repeated array once
-            seen.add(id(x))
-            y = one(x) if one else convert(x, seen)
+                y = seen[id(x)][1]  # of a repeated array; None for a container, which may contain itself
+            else:
+                seen[id(x)] = x, None
+                y = one(x) if one else convert(x, seen)
             if y is None:
                 if one:
                     converters.pop(type(x), None)  # the plan that follows may cache a better one
                 return None
+            if one:
+                seen[id(x)] = x, y
             made[at] = y
         if cls is tuple:
             return tuple(made)
