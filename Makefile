@@ -67,9 +67,10 @@ test-kit: $(VENV)/dev.stamp
 test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promise
 	$(VENV)/bin/python $(UNMEASURED) src/xbridge/testing/conformance $(ARGS)
 
-# Not over all dtypes, which test-library tries: what differs without torch is what can be imported.
+# Where all dtypes are asked for, without those and without slow tests, which test-library and test-kit try:
+# what differs without torch is what can be imported.
 test-core: $(CORE)/core.stamp ## Run what needs NumPy alone, with no torch installed
-	$(CORE)/bin/python $(filter-out --exhaustive,$(PYTEST)) $(ARGS)
+	$(CORE)/bin/python $(subst --exhaustive,$(QUICK),$(PYTEST)) $(ARGS)
 
 test-oldest: $(OLDEST)/oldest.stamp ## Run the whole suite with every oldest version allowed (PYTHON=python3.11)
 	$(OLDEST)/bin/python -m pytest $(ARGS)
