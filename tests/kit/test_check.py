@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import time
+from functools import cache
 from io import StringIO
 from itertools import count
 from pathlib import Path
@@ -44,6 +45,12 @@ def findings_of(spec: str, backends: Iterable[str] = ALL, words: str = "") -> li
     return grouped(finding for one in checked for finding in one.findings)
 
 
+@cache
+def findings_of_planted(name: str) -> list[tuple[Finding, list[str]]]:
+    """What is found for a function of `planted`, searched once for the tests that need it."""
+    return findings_of(f"planted:{name}")
+
+
 def bases(f: Callable[..., Any], words: dict[str, str]) -> Iterator[signatures.Base]:
     return signatures.bases(f, words, f)
 
@@ -74,7 +81,7 @@ def test_check__finds_each_planted_fault(name: str) -> None:
     expected = {one: what for one, what in PLANTED[name].items() if xbridge.is_available(one)}
     if not expected:
         pytest.skip("no library shows it here")
-    found = findings_of(f"planted:{name}")
+    found = findings_of_planted(name)
     assert {
         backend: (one.property, one.problem) for one, backends in found for backend in backends
     } == expected
@@ -84,7 +91,7 @@ def test_check__finds_each_planted_fault(name: str) -> None:
 @pytest.mark.parametrize("name", PLANTED)
 def test_check__program_reproduces_the_finding(name: str) -> None:
     """The program of a finding needs no xbridge, and fails for the faulty function alone."""
-    for one, _ in findings_of(f"planted:{name}"):
+    for one, _ in findings_of_planted(name):
         assert "xbridge" not in one.program
         if "not run here" in one.program:
             continue
