@@ -70,6 +70,8 @@ _NUMBER_DTYPES: dict[type, str] = {bool: "bool", int: "int64", float: "float64",
 
 _UNEVEN = "arrays of one shape, or xbridge.tree.to_backend(x, 'numpy') for a list of arrays"
 _NUMBER_TYPES = frozenset(NUMBERS)
+_LONG = 1 << 16
+"""The longest range that is converted without a plan, which finds out whether memory can hold it."""
 
 
 class _Element(NamedTuple):
@@ -176,7 +178,7 @@ def literal_converter(cls: type, target: Backend | None, options: Options, given
         return make if fit is None else lambda n: make(n) if fit((n,)) else None
     if cls is range:
         whole, test = _number_converter(frozenset((int,)), target, options, given)
-        return lambda x: whole(x) if x and (test is None or test((x[0], x[-1]))) else None
+        return lambda x: whole(x) if x and not x[_LONG:] and (test is None or test((x[0], x[-1]))) else None
     fillers: dict[sequences.Kind, _Filler] = {}
 
     def choose(kind: sequences.Kind, leaves: Sequence[Any]) -> _Filler:

@@ -132,15 +132,14 @@ def outline(x: Nested) -> tuple[tuple[int, ...], Sequence[Any], Kind] | None:
 def array_of(kinds: frozenset[type]) -> Callable[[Nested], HostArray | None]:
     """Return the function that makes a host array of Python numbers of these types.
 
-    It returns None for an integer that NumPy's default dtype of integers does not hold, and for a range that
-    is longer than any array.
+    It returns None for an integer that NumPy's default dtype of integers does not hold.
     """
     array, dtype = np.array, np.array([kind() for kind in kinds]).dtype  # NumPy is faster if it has the dtype
 
     def make(x: Nested) -> HostArray | None:
         try:
             return array(x, dtype)
-        except (OverflowError, TypeError):
+        except OverflowError:
             return None
 
     return make
@@ -283,8 +282,6 @@ def _no_common_dtype_error(names: list[str]) -> DTypeError:
 
 def _iterate_flat(x: Nested) -> Iterator[Any]:
     if issubclass(type(x), SEQUENCES):
-        if type(x) is range:
-            len(x)  # it raises an error for a range that is longer than any array
         for item in x:
             yield from _iterate_flat(item)
     else:
@@ -292,10 +289,15 @@ def _iterate_flat(x: Nested) -> Iterator[Any]:
 
 
 def _depth(x: Nested, level: int) -> int:
-    """Return the number of lists above the deepest array in `x`; -1 if there is no array."""
+    """Return the number of lists above the deepest array in `x`; -1 if there is no array.
+
+    It raises an error for a range that memory cannot hold, which would take long to look through.
+    """
     if not is_literal(x):
         return -1 if x is None or issubclass(type(x), str) else level
-    if not issubclass(type(x), (list, tuple)):  # a range may be too long to be looked through
+    if type(x) is range:  # without the GIL, Python begins to list what memory cannot hold
+        np.empty(len(x), np.intp)
+    if not issubclass(type(x), (list, tuple)):
         return -1
     if level == _DEEPEST:
         raise _ragged_error(f"it is nested more than {_DEEPEST} deep, or contains itself")
@@ -316,9 +318,6 @@ def _collect_leaves(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]
             raise _ragged_error("it holds arrays and numbers at different depths")
         if any(tuple(getattr(n, "shape", ())) != tuple(x.shape[1:]) for n in x):
             raise _ragged_error("it holds a table beside rows")
-    if type(x) is range and depth == 1:
-        leaves.extend(x)  # it raises an error at once for a range that memory cannot hold
-        return (len(x),)
     shape: tuple[int, ...] | None = None
     for item in x:
         found = _collect_leaves(item, depth - 1, leaves)
