@@ -47,6 +47,11 @@ def middle(x: Any, y: Any) -> Any:
     return (x + y) // 2
 
 
+def largest_as_float(x: Any) -> Any:
+    """Return the greatest number, which is a float64 in between."""
+    return np.asarray(x, np.float64).max().astype(x.dtype) if isinstance(x, np.ndarray) else xp_of(x).max(x)
+
+
 def in_place(x: Any) -> Any:
     """Double the numbers in the caller's memory."""
     x *= 2

@@ -64,6 +64,7 @@ PLANTED: dict[str, dict[str, tuple[str, str]]] = {
     "maximum": {"numpy": ("NaN", "values")},
     "rectify": {"numpy": ("NaN", "drops NaN")},
     "middle": {"numpy": ("int8 wrap-around, uint8 wrap-around", "values")},
+    "largest_as_float": {"numpy": ("large integers", "values")},
     "in_place": dict.fromkeys(("numpy", "torch", "array_api_strict"), ("plain arrays", "changes its input")),
     "promoted": {"torch": ("float16, float32, int64, int8, uint8, complex128", "dtype")},
     "cut": {"torch": ("requires_grad", "cuts the graph")},
@@ -108,6 +109,7 @@ RIGHT: dict[str, Any] = {
     "maximum": lambda x, y: planted.xp_of(x, y).maximum(x, y),
     "rectify": lambda x: x + 0,
     "middle": lambda x, y: x / 2 + y / 2,
+    "largest_as_float": lambda x: x.max(),
     "in_place": lambda x: x * 2,
     "cut": lambda x: x * 2,
     "computed": lambda x: x * 2,
@@ -162,6 +164,19 @@ def test_check__skips_functions_that_may_do_harm() -> None:
     checked = {one.function: one.skipped for one in check(found, ["numpy"], {}, 60.0)}
     assert {name: checked[name] for name in skipped} == skipped
     assert "no arguments were found" in checked["planted.of_a_callable"]
+
+
+def test_unsafe__rand_is_also_the_name_of_a_statistician() -> None:
+    """`rand_like` draws numbers, and `rand_score` compares two clusterings."""
+    reasons = [
+        targets.unsafe(targets.Target(f"m.{name}", planted.middle)) for name in ("rand_like", "rand_score")
+    ]
+    assert reasons == ["its name suggests an effect", ""]
+
+
+def test_share_of__has_bounds() -> None:
+    """A function has its share of the clock, and ten times its processor time at most."""
+    assert [search.share_of(seconds, 2, 2.0) for seconds in (0.5, 10.0, 1e9)] == [1.0, 5.0, 20.0]
 
 
 EFFECTS = """
@@ -434,6 +449,31 @@ def test_bases__images_and_examples_with_short_numbers() -> None:
     assert [x.shape for x in next(bases(flatten, {})).args] == [(4, 3, 5, 2), (6,)]
     (base,) = signatures.bases(planted.by_name, {}, planted.by_name, ("planted", "by_name"))
     assert base.args[0].dtype == "float64"
+
+
+def test_bases__scalars_have_no_axis() -> None:
+    """A function of a single number gets an array without axes."""
+
+    def double(x: Any) -> Any:
+        return 2 * float(x) if x.ndim == 0 else None
+
+    assert next(bases(double, {})).args[0].shape == ()
+
+
+def test_bases__each_choice_but_the_default() -> None:
+    """An optional word is tried with each of its documented choices, except for the default."""
+
+    def pad(x: Any, mode: str = "edge") -> Any:
+        """Pad.
+
+        Parameters
+        ----------
+        x : array_like
+        mode : {'edge', 'wrap', 'broken', 'zero'}
+        """
+        return None if mode == "broken" else x
+
+    assert [one.kwargs for one in bases(pad, {})] == [{}, {"mode": "wrap"}, {"mode": "zero"}]
 
 
 def test_arguments_of__ufunc() -> None:
@@ -829,6 +869,24 @@ def test_find_targets__functions_of_a_module(monkeypatch: pytest.MonkeyPatch) ->
     assert not {f"planted.{name}" for name in others} & found
     monkeypatch.setattr(planted, "__all__", ["cut", "np"], raising=False)
     assert [target.name for target in targets.find_targets("planted")] == ["planted.cut"]
+
+
+def test_find_targets__helpers_of_a_module_are_not_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module without functions shows those of private modules, and one with functions shows these alone."""
+    package = tmp_path / "waves"
+    package.mkdir()
+    for name, text in {
+        "__init__": "",
+        "_parts": "def helper(x): return x",
+        "moved": "from waves._parts import helper",
+        "whole": "from waves._parts import helper\ndef own(x): return helper(x)",
+    }.items():
+        (package / f"{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = {name: [one.name for one in targets.find_targets(f"waves.{name}")] for name in ("moved", "whole")}
+    assert found == {"moved": ["waves.moved.helper"], "whole": ["waves.whole.own"]}
 
 
 def unusual(x: Any, *rest: int, shape: Any, num_bins: int, xp: Any = None, **options: Any) -> Any:

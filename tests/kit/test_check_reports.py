@@ -329,6 +329,7 @@ def test_read_classes__adds_those_that_are_off() -> None:
         ({"group": "derived", "needed": ("requires_grad",), "problem": "cuts the graph"}, "gradient", "high"),
         ({"group": "derived", "needed": ("lazy arrays",)}, "lazy", "low"),
         ({"group": "dtype", "needed": ("int8 wrap-around",), "problem": "values"}, "overflow", "high"),
+        ({"group": "precision", "needed": ("large integers",), "problem": "values"}, "overflow", "high"),
         ({}, "layout", "medium"),
     ],
 )
@@ -348,6 +349,9 @@ def test_classify__an_optional_argument() -> None:
 
 
 LIBRARIES = ("numpy", "torch", "jax")
+
+
+_REFUSED = "2 of 3 functions refuse its arrays or compute in another library"
 
 
 def test_unsupported__numbers_say_nothing() -> None:
@@ -373,7 +377,7 @@ def test_unsupported__most_functions_fail() -> None:
         return Checked(name, failed, "", backends=LIBRARIES, returned=LIBRARIES)
 
     checked = [result("f", "torch", "jax"), result("g", "torch"), result("h")]
-    assert triage.unsupported(checked) == {"torch": "2 of 3 functions refuse its arrays or compute in NumPy"}
+    assert triage.unsupported(checked) == {"torch": _REFUSED}
     assert triage.unsupported(checked[:1]) == {}
 
 
@@ -390,8 +394,45 @@ def test_unsupported__most_functions_compute_in_numpy() -> None:
         return Checked(name, [failed], "", backends=LIBRARIES, returned=LIBRARIES)
 
     checked = [result(*pair) for pair in zip("fgh", messages, strict=True)]
-    assert triage.unsupported(checked) == {"torch": "2 of 3 functions refuse its arrays or compute in NumPy"}
+    assert triage.unsupported(checked) == {"torch": _REFUSED}
     assert triage.unsupported(checked[1:]) == {}
+
+
+def test_unsupported__most_functions_are_of_one_library() -> None:
+    """A module of functions for JAX alone does not take NumPy's arrays, even if one of them happens to."""
+    alone = [Checked(name, [], "", backends=("jax",), returned=("jax",)) for name in "fg"]
+    checked = [*alone, Checked("h", [], "", backends=LIBRARIES, returned=LIBRARIES)]
+    assert triage.unsupported(checked) == dict.fromkeys(("numpy", "torch"), _REFUSED)
+    assert triage.unsupported([*alone, *alone]) == {}
+
+
+def test_shown__functions_that_are_written_for_a_library() -> None:
+    """A finding with a library that the module does not take is shown if the function is written for it."""
+    one = finding("gradient", function="f")._replace(backend="torch")
+    checked = [
+        Checked("f", [one], ""),
+        Checked("g", [one._replace(function="g")], "", meant=("torch",)),
+    ]
+    assert [each.function for each in triage.shown(checked, {"torch"})] == ["g"]
+    assert [each.function for each in triage.shown(checked, {"dask"})] == ["f", "g"]
+
+
+def test_named_among__libraries_that_code_is_written_for() -> None:
+    """Code is written for a library that it names, and for all of them if it asks for a namespace."""
+    pytest.importorskip("torch")
+    assert targets.named_among(["numpy", "torch"], {"torch", "view"}) == ["torch"]
+    assert targets.named_among(["numpy", "torch"], {"array_namespace"}) == ["numpy", "torch"]
+
+
+def test_write_tests__leaves_out_refused_libraries() -> None:
+    """A written test runs with the libraries that its module takes, or its function is written for."""
+    test = "@pytest.mark.parametrize('backend', {backends})"
+    checked = [
+        Checked("f", [], "", backends=LIBRARIES, test=test),
+        Checked("g", [], "", backends=LIBRARIES, meant=("torch",), test=test),
+    ]
+    text = ghostwriting.write_tests(checked, [], {"torch": "refused"})
+    assert text.count("['numpy', 'jax']") == text.count("['numpy', 'torch', 'jax']") == 1
 
 
 def test_line_of_definition__of_the_package_alone() -> None:

@@ -43,9 +43,6 @@ checked, 4 if nothing was found, but the time was over before all functions were
 could be checked because an array library cannot be imported. Libraries that are left out are named at the
 end. A check that is interrupted prints what it has found until then, and does not update the baseline."""
 
-_CLOCK = 5.0
-"""How many seconds on the clock are allowed for one second of processor time, because machines are busy."""
-
 _NOTHING_CHECKED = 3
 """The exit status if no function was checked."""
 
@@ -84,7 +81,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the processor time for each function (default: 2)",
     )
     parser.add_argument(
-        "--seconds", type=float, help="the time for all functions (default: 5 times --each for every one)"
+        "--seconds", type=float, help="the time for all functions, with imports (default: no limit)"
     )
     parser.add_argument("--workers", type=int, default=2, help="the number of processes (default: 2)")
     parser.add_argument(
@@ -123,9 +120,10 @@ def run(asked: Namespace) -> int:
     backends, emulated = chosen(asked.backends)
     words = read_words(asked.args)
     names, checked = _find_names(asked.target, words)
-    seconds = asked.seconds or _CLOCK * asked.each * len(names)
     options = Options(classes, asked.seed, asked.each)
-    job = Job(tuple(names), backends, words, seconds, emulated, options, tuple(asked.target))
+    job = Job(
+        tuple(names), backends, words, asked.seconds or _LONGEST, emulated, options, tuple(asked.target)
+    )
     interrupt: KeyboardInterrupt | None = None
     try:
         for found in check_in_workers(job, asked.workers):
@@ -139,7 +137,7 @@ def run(asked: Namespace) -> int:
     checked.sort(key=lambda found: found.function)
     refused = triage.unsupported(checked)
     left_out = ({} if asked.backends else absent()) | refused
-    findings = [one for found in checked for one in found.findings if one.backend not in refused]
+    findings = triage.shown(checked, refused)
     new = [one for one in findings if reports.identify(one) not in known]
     if asked.json or asked.format == "json":
         print_json(reports.as_dict(checked, findings, known, left_out))
@@ -152,7 +150,7 @@ def run(asked: Namespace) -> int:
         if len(findings) > len(new):
             print(f"{len(findings) - len(new)} failures are in the baseline")
     if asked.write:
-        asked.write.write_text(write_tests(checked, findings), encoding="utf-8")
+        asked.write.write_text(write_tests(checked, findings, refused), encoding="utf-8")
     if asked.report:
         reports.write(findings, str(asked.report))
     if interrupt:

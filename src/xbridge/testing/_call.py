@@ -332,6 +332,7 @@ def program(call: Call, *, taken: int = 0) -> Program:
         "f": name,
         "args": shown,
         "wide": f"{name}({_arguments(call, [f'{each}.astype(np.int64)' for each in names])})",
+        "lower": f"{name}({_arguments(call, [f'{each} - 2**60' for each in names])})",
         "floating": ", ".join(floating),
         "leaves": "".join(f"{each}.clone().requires_grad_(), " for each in floating).rstrip(),
     }

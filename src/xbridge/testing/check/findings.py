@@ -83,6 +83,8 @@ class Checked(NamedTuple):
     """The libraries whose arrays it was called with."""
     returned: tuple[str, ...] = ()
     """Those of them whose arrays it returned."""
+    meant: tuple[str, ...] = ()
+    """Those of these that it is written for: its code names the library, or asks for a namespace."""
     test: str = ""
     """The source code of a test that makes such calls."""
     lacks: bool = False
@@ -145,7 +147,7 @@ def _causes(one: Finding, properties: tuple[str, ...]) -> Iterator[object]:
         if not is_at_line or one.category == "layout":
             yield one.problem, _NUMBER.sub("", one.message), one.group, one.category
     elif one.category == "overflow":
-        yield one.problem, one.function.removesuffix(member(one.function)), one.category
+        yield one.problem, one.function.removesuffix(member(one.function)), one.group
     elif one.category == "layout" or one.group in ("axis", "ufunc"):
         place = one.line.rpartition(":")[0] or one.function.removesuffix(member(one.function))
         yield one.problem, properties, place, one.category

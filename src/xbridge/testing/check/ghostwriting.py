@@ -9,7 +9,7 @@ import numpy as np
 from xbridge.testing._call import program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from xbridge.testing._call import Call
     from xbridge.testing._source import Recipe
@@ -28,6 +28,9 @@ from xbridge.testing.strategies import arrays_together
 
 '''
 
+_BACKENDS = "{backends}"
+"""What stands for the libraries of a test until those are known that its module does not take."""
+
 _TEST = """\
 {imports}@pytest.mark.parametrize("backend", {backends})
 @settings(max_examples=50, deadline=None)
@@ -37,7 +40,7 @@ def test_{name}(backend, data):
 """
 
 
-def write_test(target: Target, call: Call, backends: Sequence[str]) -> str:
+def write_test(target: Target, call: Call) -> str:
     """Return a test with the arguments of a call; "" for a function of one library, or without arrays."""
     recipes = call.recipes()
     if target.backend or not recipes or call.path is None:
@@ -49,7 +52,7 @@ def write_test(target: Target, call: Call, backends: Sequence[str]) -> str:
     exact = all(one.values.dtype.kind in "fc" for one in recipes)
     return _TEST.format(
         imports="".join(f"{line}\n" for line in (*target.setup, f"from {module} import {name}")) + "\n\n",
-        backends=[*backends],
+        backends=_BACKENDS,
         name=target.name.replace(".", "_"),
         arrays=arrays,
         call=", ".join(filter(None, (name, arguments))),
@@ -76,14 +79,19 @@ def _arrays(recipes: Sequence[Recipe], names: Sequence[str]) -> str:
     return "".join(f"    {line}\n" for line in lines)
 
 
-def write_tests(checked: Iterable[Checked], findings: Iterable[Finding]) -> str:
-    """Return a module of the tests. Those of functions with findings may fail."""
+def write_tests(checked: Iterable[Checked], findings: Iterable[Finding], refused: Container[str] = ()) -> str:
+    """Return a module of the tests. Those of functions with findings may fail.
+
+    A test runs with the libraries with which its function was called, except for refused ones that it is not
+    written for.
+    """
     problems = {one.function: one.problem for one in findings}
     parts = [HEAD]
-    for each in checked:
-        if each.test and each.function in problems:
+    for each in filter(lambda one: one.test, checked):
+        backends = [name for name in each.backends if name not in refused or name in each.meant]
+        test = each.test.replace(_BACKENDS, str(backends))
+        if each.function in problems:
             mark = f"@pytest.mark.xfail(strict=False, reason={problems[each.function]!r})\n"
-            parts.append(each.test.replace("@pytest.mark.parametrize", f"{mark}@pytest.mark.parametrize", 1))
-        elif each.test:
-            parts.append(each.test)
+            test = test.replace("@pytest.mark.parametrize", f"{mark}@pytest.mark.parametrize", 1)
+        parts.append(test)
     return "\n\n".join(parts)

@@ -1,7 +1,8 @@
 """Rules that a function of arrays keeps with any library, and so with NumPy too.
 
 They find faults that all libraries share, which a comparison with NumPy cannot find: integers that wrap
-around, NaNs that comparisons drop, negative axes, and differences from NumPy's function of the same name.
+around or are rounded, NaNs that comparisons drop, negative axes, and differences from NumPy's function of
+the same name.
 """
 
 from __future__ import annotations
@@ -40,8 +41,13 @@ _WIDE = (("import numpy as np",), "np.testing.assert_allclose({}, {wide}, rtol=0
 _KEEPS_NAN = (("import numpy as np",), "assert np.isnan({}).any()")
 """What a program asserts of a call."""
 
+_SHIFTED = (("import numpy as np",), "np.testing.assert_array_equal({}, {lower} + 2**60)")
+
 _LARGE = (100, 50, 90, 120, 7, 60)
 _SMALL = (1, 2, 2, 1, 3, 1, 2)
+_RANKS = (4, 1, 6, 3, 5, 2)
+_FAR = 2**60
+"""A number beside which float64 does not tell the ranks apart."""
 
 
 def rules(call: Call, name: str) -> Iterator[Stage]:
@@ -53,6 +59,7 @@ def rules(call: Call, name: str) -> Iterator[Stage]:
         for dtype in ("int8", "uint8"):
             large = with_values(call, partial(_large, dtype=dtype))
             yield Stage("dtype", f"{dtype} wrap-around", large._replace(by=_wraps, written=_WIDE))
+        yield Stage("precision", ROUNDED, with_values(call, _far)._replace(by=_rounds, written=_SHIFTED))
     omits = has_word(name, _DROPS) or begins_with(name, _ORDERS) or "nan_policy" in call.kwargs
     for index in [n for n, is_float in enumerate(floats) if is_float and not omits]:
         missing = with_values(call, partial(_only_nan, which=index))
@@ -64,6 +71,33 @@ def rules(call: Call, name: str) -> Iterator[Stage]:
 def _large(index: int, values: HostArray, *, dtype: str) -> HostArray:
     numbers = np.resize(np.roll(_LARGE, index), values.size).reshape(values.shape)
     return (numbers * 2 if dtype == "uint8" else numbers).astype(dtype)
+
+
+ROUNDED = "large integers"
+"""The label of calls that show that a function rounds integers to floating numbers."""
+
+
+def _far(index: int, values: HostArray) -> HostArray:
+    return np.resize(np.roll(_RANKS, index), values.size).reshape(values.shape) + _FAR
+
+
+def _rounds(call: Call, run: Callable[[], Any]) -> Difference | None:
+    """Find integers that a function selects, and that are not those among arguments less by 2**60.
+
+    It selects if all integers of its result are among its arguments, and are so again after a linear change.
+    """
+    ranks = call.map(lambda one: one._replace(values=one.values - _FAR))
+    lower, far = ranks.expected(), outcome(run)
+    changed = with_values(ranks, lambda _, v: 10 * v + 7).expected()
+    given = {n for one in ranks.recipes() for n in one.values.reshape(-1).tolist()}
+    for (_, one, small), (_, linear, _) in zip(_pairs(far, lower), _pairs(changed, lower), strict=False):
+        a, b, c = map(np.asarray, (one, small, linear))
+        if b.dtype.kind not in "iu" or not a.shape == b.shape == c.shape or not given.issuperset(b.flat):
+            continue
+        if (c == 10 * b + 7).all() and not (a == b + _FAR).all():
+            short = f"gives {one!r}, and for arguments that are 2**60 less {small!r}"
+            return Difference("values", " ".join(short.split())[:300])
+    return None
 
 
 def _only_nan(index: int, values: HostArray, *, which: int) -> HostArray:

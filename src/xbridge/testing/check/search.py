@@ -35,7 +35,7 @@ from xbridge.testing.check.relations import namesake, negative_axes, rules, ufun
 from xbridge.testing.check.shrinking import Failure, fail, line_of_definition, shrink
 from xbridge.testing.check.signatures import Base, bases, call_plainly
 from xbridge.testing.check.stages import Stage, devices_of, exists, plain, stages, with_values
-from xbridge.testing.check.targets import declared, missing_among, packages_named, unsafe
+from xbridge.testing.check.targets import declared, missing_among, named_among, packages_named, unsafe
 from xbridge.testing.check.triage import DEFAULT, PANIC, class_of_stage, classify
 
 if TYPE_CHECKING:
@@ -57,10 +57,10 @@ _OF_DTYPES = re.compile(
 
 _UNSUPPORTED = re.compile(
     r"not (currently )?support|unsupported|does not support|not available"
-    r"|type unknown|unknown (array|tensor)? ?type|not be permitted",
+    r"|type unknown|unknown (array|tensor)? ?type|not be permitted|\brechunk\b|only supports?\b",
     re.IGNORECASE,
 )
-"""Messages by which a library refuses what it does not have."""
+"""Messages by which a library refuses what it does not have, or chunks that its function does not take."""
 
 
 _UNORDERED = re.compile(r"(arg)?partition|\w*roots|\w*zpk\w*|\w*2sos|eig\w*|poles")
@@ -133,11 +133,20 @@ def check(
         if reason:
             yield Checked(target.name, [], reason)
             continue
-        limit = Limit(options.each, max(left / (len(listed) - number), 1.0))
+        limit = Limit(options.each, share_of(left, len(listed) - number, options.each))
         one = _Check(target, tuple(filter(is_described, backends)), words, options, limit, before)
         found = outcome(one.run)
         reason = f"its check raises {type(found.error).__name__}: {first_line(str(found.error))}"
         yield found.result or Checked(target.name, one.findings, reason)
+
+
+_CLOCK = 10.0
+"""How many seconds on the clock are allowed for one second of processor time, because machines are busy."""
+
+
+def share_of(seconds: float, count: int, each: float) -> float:
+    """Return the seconds on the clock for the next of some functions, which have a time together."""
+    return max(min(seconds / count, _CLOCK * each), 1.0)
 
 
 class Options(NamedTuple):
@@ -220,8 +229,11 @@ class _Check:
             except _RepeatError:
                 return Checked(name, [], "its results differ from call to call")
         self._state.restore()
-        test = write_test(self._target, plain(self._target, self._bases[0], HOST), used) if used else ""
-        return Checked(name, self.findings, "", is_complete, tuple(used), tuple(self._returned), test)
+        test = write_test(self._target, plain(self._target, self._bases[0], HOST)) if used else ""
+        meant = named_among(self._returned, packages_named(self._target))
+        return Checked(
+            name, self.findings, "", is_complete, tuple(used), tuple(self._returned), tuple(meant), test
+        )
 
     def _check_with(self, backend: str, limit: Limit) -> bool:
         """Run the stages with a library, and then draws. Return False if the time is over before."""
@@ -305,7 +317,7 @@ class _Check:
             return False  # it depends on earlier calls, which is a finding
         needed: list[str] = []
         whole = failure
-        if stage.call.by is None or stage.label.endswith("wrap-around"):
+        if stage.call.by is None or class_of_stage(stage.group, stage.label) == "overflow":
             failure, needed = shrink(failure, self._package, limit.is_over)
         if _is_unstable(failure, needed):
             return True

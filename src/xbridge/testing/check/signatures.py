@@ -78,7 +78,9 @@ _FORMS: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = (
     ("float", ((2, 3, 4),)),
     ("float", ((2, 4, 6, 2),)),
     ("float", ((),)),
+    ("float", ((1,),)),
     ("int", ((),)),
+    ("int", ((1,),)),
     ("label", ((4, 3), (4, 3))),
     ("float", ((4, 3), (4,))),
     ("complex", ((3, 3),)),
@@ -168,8 +170,10 @@ def slots_of(f: Callable[..., Any], words: dict[str, str]) -> list[Slot] | None:
                 return None
             kind, values = "other", _GUESSED
         if kind == "unknown" and isinstance(parameter.default, str):
-            named = dict.fromkeys(_QUOTED.findall(described.get(parameter.name, "")))
-            kind, values = "other", tuple(word for word in named if word != parameter.default)
+            kind, values = "other", (*dict.fromkeys(_QUOTED.findall(described.get(parameter.name, ""))),)
+        values = tuple(
+            one for one in values if type(one) is not type(parameter.default) or one != parameter.default
+        )
         keyword = parameter.kind is parameter.KEYWORD_ONLY or (not required and not variadic)
         if kind == "array" and required and parameter.name.startswith("labels"):
             kind = "array label"
@@ -327,8 +331,7 @@ def fill(kind: str, shape: tuple[int, ...], turn: int) -> HostArray:
         made = square @ square.T + np.eye(len(square))
     elif kind == "complex":
         made = numbers + 1j * np.roll(numbers, 1)
-    values: HostArray = np.ascontiguousarray(made.reshape(shape))
-    return values
+    return np.array(made.reshape(shape), order="C")
 
 
 def bases(
@@ -408,7 +411,7 @@ def _shortened(run: Callable[..., Any], base: Base) -> Base:
 def _cut(x: Any, *, side: int, length: int) -> Any:
     if not isinstance(x, np.ndarray):
         return x
-    return np.ascontiguousarray(x[tuple(slice(length if n == side else None) for n in x.shape)])
+    return np.array(x[tuple(slice(length if n == side else None) for n in x.shape)], order="C")
 
 
 def _forms(slots: list[Slot]) -> Iterator[tuple[str, tuple[tuple[int, ...], ...]]]:
@@ -498,7 +501,7 @@ def _required(slots: list[Slot], kind: str, shapes: tuple[tuple[int, ...], ...])
 def _more(
     f: Callable[..., Any], slots: list[Slot], base: Base, kind: str, shapes: tuple[tuple[int, ...], ...]
 ) -> Iterator[Base]:
-    """Yield the base with one optional argument more."""
+    """Yield the base with one optional argument more: a word with each of its choices."""
     for slot in slots:
         if slot.required:
             continue
@@ -510,7 +513,8 @@ def _more(
             grown = base._replace(kwargs={**base.kwargs, slot.name: value}, label=slot.name)
             if _works(f, grown):
                 yield grown
-                break
+                if not isinstance(value, str):
+                    break
 
 
 def _works(f: Callable[..., Any], base: Base) -> bool:

@@ -30,7 +30,7 @@ _RANDOM = re.compile(r"rng|random|seed|generator$|key$|(n_)?resamples$")
 """The beginnings of the names of parameters that control random numbers."""
 
 _UNSAFE_NAME = re.compile(
-    r"^(_|test_|set_|rand)|(^|_)(save|load|write|read|open|dump|plot|show|print|fetch|download|rvs|random|seed"
+    r"^(_|test_|set_|rand(?!_(score|index|error)))|(^|_)(save|load|write|read|open|dump|plot|show|print|fetch|download|rvs|random|seed"
     r"|register|delete|remove|main|run|exec|import|install"
     r"|unlink|rmdir|rmtree|removedirs|rename|mkdir|makedirs|chmod|kill|send|upload)(_|$)"
 )
@@ -168,19 +168,24 @@ def _is_function(x: object) -> bool:
 
 
 def _public(module: ModuleType, is_asked: Callable[[object], bool] = _is_function) -> Iterator[str]:
-    """Yield the names of the functions, or of other objects, that belong to the package of a module."""
+    """Yield the names of the functions, or of other objects, that belong to a module.
+
+    Without `__all__`, those are its own, and of a package also those of its modules. A module that has none
+    shows those of private ones; what another imports from there are its helpers.
+    """
     root = module.__name__.partition(".")[0]
     names = getattr(module, "__all__", None)
-    for name in sorted({*(names if names is not None else vars(module))}):
-        found = getattr(module, name, None)
-        if not is_asked(found) or name.startswith("_"):
-            continue
-        place = getattr(found, "__module__", None) or root
-        if (
-            names is not None
-            or place == module.__name__
-            or (place.startswith(f"{root}.") and (module.__package__ == module.__name__ or "._" in place))
-        ):
+    found = {name: getattr(module, name, None) for name in (vars(module) if names is None else names)}
+    places = {
+        name: getattr(one, "__module__", None) or root
+        for name, one in sorted(found.items())
+        if is_asked(one) and not name.startswith("_")
+    }
+    is_whole = names is not None or module.__package__ == module.__name__
+    has_own = module.__name__ in places.values()
+    for name, place in places.items():
+        is_moved = place.startswith(f"{root}.") and (is_whole or (not has_own and "._" in place))
+        if names is not None or place == module.__name__ or is_moved:
             yield name
 
 
@@ -258,6 +263,16 @@ def missing_among(packages: Iterable[str]) -> list[str]:
         for name in known_backends()
         if asked.intersection(root for entry in entries_for(name) for root in entry.roots)
         and not is_available(name)
+    ]
+
+
+def named_among(backends: Iterable[str], names: set[str]) -> list[str]:
+    """Return the libraries that some names in code are of: all, if one asks for a namespace."""
+    is_any = any("namespace" in name for name in names)
+    return [
+        one
+        for one in backends
+        if is_any or names.intersection(root for entry in entries_for(one) for root in entry.roots)
     ]
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from xbridge.backends import HOST
 from xbridge.errors import OptionError
+from xbridge.testing.check.relations import ROUNDED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from xbridge.testing.check.findings import Checked, Finding
 
@@ -23,7 +25,7 @@ CLASSES = {
     "device": "it fails on another device",
     "layout": "it fails for a memory layout, or a pending bit of torch",
     "values": "it is wrong for ordinary values",
-    "overflow": "small integers wrap around",
+    "overflow": "small integers wrap around, or large ones are rounded",
     "plain": "it fails for plain arrays of a library that other functions of the module take",
     "shape": "it fails for a number of axes or elements",
     "gradient": "its result is cut off from torch's graph",
@@ -73,7 +75,7 @@ def read_classes(text: str) -> tuple[str, ...]:
 
 def class_of_stage(group: str, label: str, *, is_optional: bool = False) -> str:
     """Return the class of what a stage finds."""
-    if label.endswith("wrap-around"):
+    if label.endswith("wrap-around") or (group, label) == ("precision", ROUNDED):
         return "overflow"
     if group == "derived":
         return {"requires_grad": "gradient", "a derivative": "derivatives"}.get(label, "lazy")
@@ -127,10 +129,11 @@ _IN_NUMPY = re.compile("can't (convert .* to numpy|call numpy[(][)])", re.IGNORE
 
 
 def unsupported(checked: Iterable[Checked]) -> dict[str, str]:
-    """Return the libraries that a module does not take: most of its functions refuse them or use NumPy.
+    """Return the libraries that a module does not take: most of its functions refuse them or use another one.
 
     A function that computes in NumPy takes a plain tensor by accident, and none on another device. One that
-    returns numbers alone says nothing.
+    takes the arrays of a single library is no evidence for the others. One that returns numbers alone says
+    nothing.
 
     Parameters
     ----------
@@ -143,7 +146,12 @@ def unsupported(checked: Iterable[Checked]) -> dict[str, str]:
         By library, how many functions failed, of how many.
     """
     counts: dict[str, list[bool]] = {}
-    for each in checked:
+    listed = [*checked]
+    used = {name for each in listed for name in each.backends}
+    for each in listed:
+        if len(each.backends) == 1 and HOST not in each.backends:
+            for name in used.difference(each.backends):
+                counts.setdefault(name, []).append(True)
         failed = {
             one.backend for one in each.findings if one.category == "plain" or _IN_NUMPY.search(one.message)
         }
@@ -151,7 +159,17 @@ def unsupported(checked: Iterable[Checked]) -> dict[str, str]:
             if name in failed or name in each.returned:
                 counts.setdefault(name, []).append(name in failed)
     return {
-        name: f"{sum(failed)} of {len(failed)} functions refuse its arrays or compute in NumPy"
+        name: f"{sum(failed)} of {len(failed)} functions refuse its arrays or compute in another library"
         for name, failed in counts.items()
         if len(failed) > 1 and 2 * sum(failed) > len(failed)
     }
+
+
+def shown(checked: Iterable[Checked], refused: Container[str]) -> list[Finding]:
+    """Return the findings with libraries that the module takes, or that the function is written for."""
+    return [
+        one
+        for each in checked
+        for one in each.findings
+        if one.backend not in refused or one.backend in each.meant
+    ]

@@ -32,7 +32,7 @@ from xbridge.errors import MissingLibraryError, OptionError, XBridgeError
 from xbridge.testing._source import READONLY
 from xbridge.testing.check import guard
 from xbridge.testing.check.findings import Checked, Finding, needs, read
-from xbridge.testing.check.search import TIME_IS_OVER, Options, check
+from xbridge.testing.check.search import TIME_IS_OVER, Options, check, share_of
 from xbridge.testing.check.signatures import parameter_names
 from xbridge.testing.check.targets import find_targets, missing_among, packages_of
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _PATIENCE = 15.0
 """The seconds by which a function may exceed its share of the time, and a check the time that was asked."""
 
-_START = 60.0
+_START = 300.0
 """The number of seconds in which a worker imports the libraries, or a module. It writes a first line then."""
 
 _MEMORY = 0.25
@@ -317,7 +317,7 @@ def _run_worker(
     """
     stored.write_text("", encoding="utf-8")
     begun = time.monotonic()
-    share = max(job.seconds / len(job.names), 1.0)
+    share = share_of(job.seconds, len(job.names), job.options.each)
     limit, done = 3 * share + _PATIENCE, 0
     with _Worker(children, stored.parent, "main", json.dumps(job), str(stored)) as worker:
         worker.limit = _START + limit
