@@ -1533,3 +1533,10 @@ def test_check__negative_axis_is_one_from_the_end() -> None:
     assert found.property.startswith("a negative axis")
     with pytest.raises(AssertionError):
         exec(found.program, {})
+
+
+def test_check__axes_that_fail_alike_are_one_finding() -> None:
+    """A function that is wrong for several negative axes has one finding, in lists without groups too."""
+    (one,) = check(targets.find_targets("planted:normalized"), ["numpy"], {}, 60.0, options=ALL_CLASSES)
+    causes = [(found.problem, found.property) for found in one.findings]
+    assert len(causes) == len({*causes})

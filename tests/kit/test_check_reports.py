@@ -587,7 +587,7 @@ def test_write_test__passes_for_a_right_function(tmp_path: Path) -> None:
     """The test of a function runs by itself, with drawn floating arrays and with other ones."""
     checked = [check_one(f"planted:{name}", ["numpy"], Options(draws=0)) for name in ("centred", "clusters")]
     path = tmp_path / "test_written.py"
-    path.write_text("\n\n".join([ghostwriting.HEAD, *(one.test for one in checked)]), encoding="utf-8")
+    path.write_text(ghostwriting.write_tests(checked, []), encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)]
     done = subprocess.run(
         command, cwd=tmp_path, env={**_environment()}, capture_output=True, text=True, check=False

@@ -335,7 +335,9 @@ class _Check:
         self._seen.append(finding)
         if finding.category in self._options.include and _DOES_NOT_FAIL not in code:
             line = finding.line or line_of_definition(self._target.function, self._package)
-            self.findings.append(finding._replace(line=line))
+            finding = finding._replace(line=line)
+            if _cause_of(finding) not in map(_cause_of, self.findings):  # each axis fails by itself
+                self.findings.append(finding)
         return True
 
     def _is_explained(self, failure: Failure, backend: str, group: str) -> bool:
@@ -356,6 +358,11 @@ _REPEATED = ("layout", "device", "draws")
 """Groups of stages in which one cause makes many calls fail."""
 
 _DOES_NOT_FAIL = "this program does not fail"
+
+
+def _cause_of(finding: Finding) -> Finding:
+    """Return a finding without what differs between calls that fail for one cause."""
+    return finding._replace(message="", program="")
 
 
 def _run(call: Call) -> BaseException | None:
