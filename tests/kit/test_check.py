@@ -41,7 +41,7 @@ def findings_of(spec: str, backends: Iterable[str] = ALL, words: str = "") -> li
     """What is found for a function, one for each cause."""
     used = [name for name in backends if xbridge.is_available(name)]
     read = signatures.read_words(words)
-    checked = check(targets.find_targets(spec), used, read, 60.0, options=ALL_CLASSES)
+    checked = check(targets.find_targets(spec), used, read, 600.0, options=ALL_CLASSES)
     return grouped(finding for one in checked for finding in one.findings)
 
 
