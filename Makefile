@@ -170,8 +170,9 @@ sbom: dist ## Write what an installation of the wheel contains to build/sbom.cdx
 	@build/sbom/bin/python $(PIP_INSTALL) dist/*-py3-none-any.whl
 	$(DIST)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o build/sbom.cdx.json build/sbom
 
-# What is in dist/ is tested as it is, so that a release tests what it publishes.
-install-wheel: $(WHEEL)/wheel.stamp
+# What is in dist/ is tested as it is, so that a release tests what it publishes. `dist` comes first if it
+# is made by the same call.
+install-wheel: $(WHEEL)/wheel.stamp | $(filter dist,$(MAKECMDGOALS))
 	@$(WHEEL)/bin/python $(PIP_INSTALL) --force-reinstall --no-deps --no-index dist/*-py3-none-any.whl
 
 test-applications: install-wheel ## Try the built wheel frozen, zipped, optimized and read-only
