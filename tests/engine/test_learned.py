@@ -291,8 +291,8 @@ def forget() -> Iterator[None]:
 def teachers(
     request: pytest.FixtureRequest, pytestconfig: pytest.Config
 ) -> Callable[[dict[str, Any]], list[str]]:
-    """Choose which inputs are converted first: a fifth of them, in CI half, and others for each call."""
-    step = 2 if pytestconfig.getoption("exhaustive") else 5
+    """Choose which inputs are converted first: a fifth of them, in CI a third, and others for each call."""
+    step = 3 if pytestconfig.getoption("exhaustive") else 5
     turn = crc32(request.node.name.encode()) % step
     return lambda xs: list(xs)[turn::step]
 
