@@ -7,6 +7,7 @@ each can be repeated; `make hunt` draws other examples.
 import gc
 import os
 import sys
+import threading
 from collections.abc import Generator
 from importlib.util import find_spec
 from pathlib import Path
@@ -92,6 +93,21 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(20_000, 10, 20)  # with Python's own numbers, collections are a seventh of all time
     if not config.getoption("exhaustive", default=False):  # pytest 8.2 may load this file after the options
         os.environ.setdefault("XBRIDGE_TEST_DTYPES", FOUR_DTYPES)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Leave unmeasured tests out of coverage, whose tracing takes longer than what is traced."""
+    tracer, in_threads = sys.gettrace(), threading.gettrace()
+    if not (item.get_closest_marker("unmeasured") and type(tracer).__module__ == "coverage"):
+        return (yield)
+    sys.settrace(None)
+    threading.settrace(None)
+    try:
+        return (yield)
+    finally:
+        threading.settrace(in_threads)
+        sys.settrace(tracer)
 
 
 @pytest.hookimpl(wrapper=True)

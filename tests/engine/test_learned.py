@@ -679,6 +679,7 @@ STATES = {
 
 
 @pytest.mark.slow
+@pytest.mark.unmeasured
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by the fake mode
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
 @pytest.mark.parametrize("name", CALLS)

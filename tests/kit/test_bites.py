@@ -54,6 +54,7 @@ def test_conformance__correct_backend_passes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("fault", FAULTS)
 def test_conformance__notices_each_planted_fault(fault: str) -> None:
     """A planted fault fails the test that promises what it breaks, and no other."""

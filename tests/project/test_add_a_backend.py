@@ -37,6 +37,7 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_registry: No
 
 
 @pytest.mark.slow
+@pytest.mark.unmeasured
 @pytest.mark.usefixtures("few_examples", "registered")
 @pytest.mark.parametrize(
     ("name", "gaps"),
