@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import gc
 import sys
+from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -41,18 +42,22 @@ def moments(code: CodeType) -> frozenset[int]:
 class Interrupt:
     """Raise `KeyboardInterrupt` at the n-th moment of a call at which a signal could come.
 
-    Only moments in the modules that use buffers are counted, and only those of this thread.
+    Only moments in the modules that use buffers are counted, and only those of this thread. A place in the
+    code counts the first two times: later rounds of a loop leave behind what the second one does.
     """
 
     def __init__(self, n: int) -> None:
         self.left = n
+        self.visits: Counter[tuple[CodeType, int]] = Counter()
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
         if frame.f_code.co_filename not in MODULES:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode" and frame.f_lasti in moments(frame.f_code):
-            self.left -= 1
+            place = frame.f_code, frame.f_lasti
+            self.visits[place] += 1
+            self.left -= self.visits[place] <= 2
             if self.left < 0:
                 raise KeyboardInterrupt
         return self
@@ -106,6 +111,7 @@ LENGTHS = (9000, 9000, 2048, 2048)
 
 
 @pytest.mark.slow
+@pytest.mark.unmeasured
 @pytest.mark.parametrize(("least", "call"), CALLS.values(), ids=CALLS)
 def test_pinned_buffers__interrupt_at_any_moment_loses_none(
     least: int, call: Callable[[], object], monkeypatch: pytest.MonkeyPatch
@@ -125,6 +131,6 @@ def test_pinned_buffers__interrupt_at_any_moment_loses_none(
             for a, x in zip([*after, *hosts(n)], there, strict=True):
                 assert (xbridge.to_numpy(x) == a).all(), n
             api.synchronize()  # a copy that was forgotten runs now
-        assert all((x == 3).all() for x in reused), n
+        assert all((x.cpu() == 3).all() for x in reused), n
         n += 1
     assert n > 10
