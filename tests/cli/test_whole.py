@@ -412,3 +412,39 @@ def test_convert__what_was_written_is_read_back_before_it_is_the_target(
     said = refused(capsys, "convert", source, source.with_name("b.npy"), "--force")
     assert "the file does not give the array back" in said
     assert as_before(source.parent)
+
+
+@posix
+def test_write__interrupt_between_two_lines_of_torch() -> None:
+    """An interrupt leaves no write that fails to a destructor of torch, which would end the process."""
+    pytest.importorskip("torch")
+    code = """if True:
+        import io, pathlib, signal, torch
+        from xbridge._cli.formats import Content, pt, stored
+        from xbridge._cli.formats.sink import Sink
+
+        class Full(io.BytesIO):
+            def write(self, data):
+                raise OSError(28, "No space left on device")
+
+        class Writer(torch.serialization._open_zipfile_writer_buffer):
+            def __enter__(self):
+                signal.raise_signal(signal.SIGINT)
+                return super().__enter__()
+
+        torch.serialization._open_zipfile_writer_buffer = Writer
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with Sink(Full(), int) as sink:
+                pt.write(sink, Content(stored.number_arrays("a")), pathlib.Path("."))
+        except (KeyboardInterrupt, OSError):
+            print("stopped")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "stopped\n", "")

@@ -17,6 +17,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -136,7 +137,16 @@ def read(path: Path, sources: Sources, how: Reading) -> Content:
 def write(file: Sink, content: Content, scratch: Path) -> None:
     with Scratch(scratch) as files:
         tensors = {x.name: to_backend(x.map_values(files), "torch") for x in content.arrays}
-        torch.save(tensors.get(None, tensors), cast("IO[bytes]", file))
+        # An interrupt reaches the main thread alone. Raised between lines of `torch.save`, it could leave the
+        # end of the file to a destructor of torch, and a write that fails there ends the process.
+        with ThreadPoolExecutor(1) as thread:
+            saved = thread.submit(torch.save, tensors.get(None, tensors), cast("IO[bytes]", file))
+            try:
+                saved.result()
+            except KeyboardInterrupt as error:
+                if isinstance(file, Sink):  # and not the memory that the names are tried with
+                    file.failed = file.failed or error
+                raise
 
 
 def reread(path: Path) -> Iterator[ArrayInfo]:
