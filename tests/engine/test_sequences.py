@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+from contextlib import nullcontext, suppress
+from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -243,3 +247,83 @@ def test_from_arrays__cast_of_empty_arrays_does_not_satisfy_copy_false(empty: li
             xbridge.asarray(empty, copy=False)
     with xbridge.record(), pytest.raises(xbridge.CopyError, match="float32 becomes float64"):
         xbridge.asarray(empty, copy=False)
+
+
+def change_at(k: int, change: Callable[[], object], call: Callable[[], Any]) -> tuple[bool, Any]:
+    """Make a change at the k-th bytecode of a call, as another thread could.
+
+    Return whether the call had as many, and its result; None if it raised an error of ours.
+    """
+    count, before = 0, sys.gettrace()
+
+    def step(_: FrameType, event: str, __: object) -> Any:
+        nonlocal count
+        if event == "opcode":
+            count += 1
+            if count == k:
+                change()
+        return step
+
+    def enter(frame: FrameType, _: str, __: object) -> Any:
+        if not frame.f_globals.get("__name__", "").startswith("xbridge."):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return step
+
+    made = None
+    sys.settrace(enter)
+    try:
+        with suppress(xbridge.XBridgeError):
+            made = call()
+    finally:
+        sys.settrace(before)
+    return count >= k, made
+
+
+CHANGES: dict[str, Callable[[list[Any]], object]] = {
+    "clear": list.clear,
+    "append": lambda x: x.append("a"),
+    "replace": lambda x: x.__setitem__(0, 2.5),
+}
+
+
+@pytest.mark.parametrize("observed", [False, True])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[1, 2], [3, 4]],
+        [[1.0, 2.0], [3.0, 4.0]],
+        [[np.float32(1), np.float32(2)], [np.float32(3), np.float32(4)]],
+        [[torch.ones(()), torch.ones(())], [torch.ones(()), torch.ones(())]],
+    ],
+    ids=["integers", "floats", "scalars", "tensors"],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_asarray__list_that_another_thread_changes(
+    rows: list[list[Any]], change: Callable[[list[Any]], object], *, nested: bool, observed: bool
+) -> None:
+    """The array has the items of one moment, none of which is rounded; or the error is one of ours."""
+
+    def given() -> tuple[list[Any], list[Any]]:
+        x = [list(row) for row in rows] if nested else list(rows[0])
+        return x, x[-1] if nested else x
+
+    def outcome(x: list[Any]) -> Any:
+        try:
+            return xbridge.to_list(xbridge.asarray(x))
+        except xbridge.XBridgeError:
+            return None
+
+    x, row = given()
+    moments = [outcome(x), None]
+    change(row)
+    moments.append(outcome(x))
+    k, more = 1, True
+    while more:
+        x, row = given()
+        with xbridge.record() if observed else nullcontext():
+            xbridge.asarray(rows if nested else rows[0])
+            more, made = change_at(k, partial(change, row), partial(xbridge.asarray, x))
+        assert (None if made is None else xbridge.to_list(made)) in moments
+        k += 211 if observed else 11

@@ -438,6 +438,8 @@ def _try_in_order(first: Convert, other: Convert) -> Convert:
 
 def compose(first: Convert, then: Convert) -> Convert:
     """Return the function that calls `first`, then `then` with its result, and declines if `first` does."""
+    if then is unchanged:
+        return first
 
     def convert(x: Any) -> Any:
         y = first(x)

@@ -36,7 +36,7 @@ from xbridge._plan.options import PLAIN, CallOptions
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
-from xbridge._registry.call_cache import as_found, cached, decline, direct
+from xbridge._registry.call_cache import as_found, cached, decline, direct, unchanged
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import (
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 
     _Stack = Callable[[list[Array], tuple[int, ...]], Array | None]
     """From arrays and the shape of the lists around them."""
-    _Filler = Callable[[Any, Sequence[Any], tuple[int, ...] | None], Array | None]
-    """From an object, its items, and the shape of nested lists."""
+    _Filler = Callable[[list[Any], tuple[int, ...] | None], Array | None]
+    """From items, and the shape of the nested lists around them."""
 
 T = TypeVar("T")
 
@@ -115,9 +115,10 @@ def choose_converter(source: Source) -> tuple[Callable[..., Array], Any, list[Ba
     """
     if not source.is_literal():
         return convert, source, [source.backend]
-    nest = sequences.nest(source.array)
+    content = sequences.copy_lists(source.array)
+    nest = sequences.nest(content)
     if nest is None:
-        return from_numbers, source.array, [source.backend]
+        return from_numbers, content, [source.backend]
     kinds = dict.fromkeys(map(type, compress(nest.leaves, map(not_, nest.weak))))
     backends = {kind: backend_for(kind) or source.backend for kind in kinds}
     proper = [backend for kind, backend in backends.items() if not issubclass(kind, backend.scalar_types)]
@@ -174,10 +175,12 @@ def literal_converter(cls: type, target: Backend | None, options: Options, given
     if options.copy is False or cls not in LITERALS:  # only nothing can be shared; a class may hide its items
         return decline
     if cls in NUMBERS:
-        make, fit = _number_converter(frozenset((cls,)), target, options, given)
+        one, fit = _number_converter(frozenset((cls,)), target, options, given)
+        make = compose(*one)
         return make if fit is None else lambda n: make(n) if fit((n,)) else None
     if cls is range:
-        whole, test = _number_converter(frozenset((int,)), target, options, given)
+        steps, test = _number_converter(frozenset((int,)), target, options, given)
+        whole = compose(*steps)
         return lambda x: whole(x) if x and not x[_LONG:] and (test is None or test((x[0], x[-1]))) else None
     fillers: dict[sequences.Kind, _Filler] = {}
 
@@ -198,41 +201,44 @@ def literal_converter(cls: type, target: Backend | None, options: Options, given
         fillers[kind] = filler
         return filler
 
-    def fill_from_rows(obj: Any, _: object, __: object) -> Array | None:
-        found = sequences.outline(obj)
+    def fill_from_rows(rows: list[Any], _: object) -> Array | None:
+        found = sequences.outline(rows)
         if found is None:
             return None
         shape, leaves, kind = found
-        return (fillers.get(kind) or choose(kind, leaves))(obj, leaves, shape)
+        return (fillers.get(kind) or choose(kind, leaves))(leaves, shape)
 
     def convert(obj: Any) -> Array | None:
-        kind = sequences.kind_of_items(obj)
-        return (fillers.get(kind) or choose(kind, obj))(obj, obj, None)
+        leaves = [*obj]  # another thread may change a list meanwhile
+        kind = sequences.kind_of_items(leaves)
+        return (fillers.get(kind) or choose(kind, leaves))(leaves, None)
 
     return convert
 
 
 def _number_converter(
     kinds: frozenset[type], target: Backend | None, options: Options, given: CallOptions
-) -> tuple[Convert, Callable[[Sequence[Any]], bool] | None]:
-    """Return the function that makes an array of Python numbers of these types, and a test for them or None.
+) -> tuple[tuple[Convert, Convert], Callable[[Sequence[Any]], bool] | None]:
+    """Return how to convert Python numbers of these types, and a test for them or None.
 
-    The test is for integers that would be rounded, or wrapped, without an error.
+    One function makes a host array, and another one converts that. The test is for integers that would be
+    rounded, or wrapped, without an error.
     """
     host, named = get(HOST), _explicit_dtype(options)
     own = target or host
     key = options_of_stack(from_numbers, options, given).key("convert", own.name, host.array_types[0])
-    make = sequences.array_of(kinds)
+    finish: Convert = unchanged
     # NumPy's dtypes of Python numbers are its default dtypes. If the first array decides, the options were
     # checked for the library of another list.
     if own is not host or named or options.requires_grad or options.device not in (None, CPU):
-        make = compose(make, as_found(lambda _: cached.get(key, decline)))
+        finish = as_found(lambda _: cached.get(key, decline))
+    steps = sequences.array_of(kinds), finish
     limits: tuple[int, int] | None = None
     if int not in kinds:
-        return make, None
+        return steps, None
     if kinds <= sequences.WHOLE:
         if not named or category(named) != "int" or named == _NUMBER_DTYPES[int]:
-            return make, None
+            return steps, None
         limits = exact_integers(named)
     elif named or own is host:
         limits = _exact_within(_NUMBER_DTYPES[float])
@@ -241,14 +247,22 @@ def _number_converter(
         # A default dtype may change between calls.
         return sequences.are_between(numbers, *(limits or _exact_within(own.default_dtype("float", CPU))))
 
-    return make, fit
+    return steps, fit
 
 
-def _number_filler(make: Convert, fit: Callable[[Sequence[Any]], bool] | None) -> _Filler:
+def _number_filler(steps: tuple[Convert, Convert], fit: Callable[[Sequence[Any]], bool] | None) -> _Filler:
     """Return the function that makes an array of the numbers of a list, if they pass the test."""
-    if fit is None:
-        return lambda obj, _, __: make(obj)
-    return lambda obj, numbers, _: make(obj) if fit(numbers) else None
+    make, finish = steps
+
+    def fill(numbers: list[Any], shape: tuple[int, ...] | None) -> Array | None:
+        host = make(numbers) if fit is None or fit(numbers) else None
+        if host is None:
+            return None
+        if shape is not None:
+            host.resize(shape, refcheck=False)  # in place: a view would be another kind of array
+        return finish(host)
+
+    return fill
 
 
 def _exact_within(dtype: str) -> tuple[int, int]:
@@ -271,8 +285,8 @@ def _stacker_filler(
     finish = as_found(lambda cls: find_converter(target.name, cls, asked))
     cut = owner.detach if owner.autograd and owner is not target else None  # new memory needs no protection
 
-    def fill(_: object, leaves: Sequence[Any], shape: tuple[int, ...] | None) -> Array | None:
-        row = stack([*leaves], shape or (len(leaves),))
+    def fill(leaves: list[Any], shape: tuple[int, ...] | None) -> Array | None:
+        row = stack(leaves, shape or (len(leaves),))
         if is_done or row is None:
             return row
         return finish(cut(row) if cut else row)

@@ -6,7 +6,7 @@ in a list are collected unread, so that the caller can stack them in one pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -63,6 +63,16 @@ def is_literal(x: object) -> bool:
     return issubclass(type(x), LITERALS) and not issubclass(type(x), np.generic)
 
 
+def copy_lists(x: Nested, level: int = 0) -> Nested:
+    """Return a copy of nested lists: another thread may change a list meanwhile."""
+    if type(x) is not list and type(x) is not tuple:
+        return x
+    if level == _DEEPEST:
+        raise _ragged_error(f"it is nested more than {_DEEPEST} deep, or contains itself")
+    items = [*x]
+    return items if ROWS.isdisjoint(map(type, items)) else [copy_lists(item, level + 1) for item in items]
+
+
 def nest(x: Nested) -> Nest | None:
     """Return the arrays in nested lists, with the shape of the lists; None if there are only numbers."""
     with Chained(_part_error):
@@ -109,21 +119,23 @@ def kind_of_items(x: Iterable[Any]) -> Kind:
     return kind
 
 
-def outline(x: Nested) -> tuple[tuple[int, ...], Sequence[Any], Kind] | None:
+def outline(x: list[Any]) -> tuple[tuple[int, ...], list[Any], Kind] | None:
     """Return the shape of a list of rows, the items of the rows, and their kind; None if ragged.
 
-    Rows are lists and tuples, and those of rows are opened too. Nothing is asked of the items.
+    Rows are lists and tuples, and those of rows are opened too. Nothing is asked of the items. Another thread
+    may change the rows meanwhile, but not the list itself.
     """
     shape, rows, kind = [len(x)], x, kind_of_items(x)
     while kind in ROWS or (type(kind) is frozenset and kind <= ROWS):
         if len(rows) > _MANY or len(shape) == _DEEPEST:
             return None
-        length = len(rows[0])
-        items: list[Any] = []
-        for row in rows:
-            if len(row) != length:
-                return None
+        items: list[Any] = [*rows[0]]
+        length = size = len(items)
+        for row in rows[1:]:
             items += row
+            size += length
+            if len(items) != size:
+                return None
         shape.append(length)
         rows, kind = items, kind_of_items(items)
     return tuple(shape), rows, kind
