@@ -394,6 +394,7 @@ def test_bases__shapes_shares_and_labels() -> None:
     assert signatures._shapes("(..., 4), or batched as `(B, N, 4)`") == (("4",), ("B", "N", "4"))
     assert signatures._shapes("of shape Bx4x2, where x is 3x as long") == (("B", "4", "2"),)
     assert signatures._shapes("array (optional)") == ()
+    assert signatures._shapes("(n, 2 | 3) float") == (("n", "2"),)
 
 
 def test_bases__fixed_sides_definite_matrices_and_words() -> None:
@@ -458,6 +459,30 @@ def test_bases__scalars_have_no_axis() -> None:
         return 2 * float(x) if x.ndim == 0 else None
 
     assert next(bases(double, {})).args[0].shape == ()
+
+
+def test_bases__shape_with_a_kind_of_numbers() -> None:
+    """A type that is a shape and a kind of numbers is that of an array."""
+
+    def corners(triangles: Any, faces: Any, masked: Any, limits: Any) -> Any:
+        """Return corners.
+
+        Parameters
+        ----------
+        triangles : (n, 3, 2 | 3) float
+        faces : (n, 3) int
+        masked : (n,) bool
+        limits : (float, float)
+        """
+        return (
+            triangles[masked, 0] * limits
+            if triangles.shape[1:] == (3, 2) and faces.dtype.kind == "i"
+            else None
+        )
+
+    triangles, faces, masked, limits = next(bases(corners, {})).args
+    assert (triangles.shape, faces.shape, masked.shape, masked.dtype.kind) == ((4, 3, 2), (4, 3), (4,), "b")
+    assert isinstance(limits, float)
 
 
 def test_bases__each_choice_but_the_default() -> None:

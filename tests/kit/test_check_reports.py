@@ -393,6 +393,7 @@ def test_unsupported__most_functions_compute_in_numpy() -> None:
         failed = finding("device", function=name)._replace(backend="torch", message=message)
         return Checked(name, [failed], "", backends=LIBRARIES, returned=LIBRARIES)
 
+    assert triage._IN_NUMPY.search("Can't convert array on the 'device1' device to a NumPy array.")
     checked = [result(*pair) for pair in zip("fgh", messages, strict=True)]
     assert triage.unsupported(checked) == {"torch": _REFUSED}
     assert triage.unsupported(checked[1:]) == {}

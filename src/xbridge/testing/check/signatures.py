@@ -40,6 +40,12 @@ _BOOLEANS = re.compile(
 )
 """Types of arrays of truth values alone."""
 
+_SIZED = re.compile(r"[([][^()\[\]]*,[^()\[\]]*[])] (float|int|bool|complex)", re.IGNORECASE)
+"""The beginning of a type that is a shape with a kind of numbers: `(n, 3) float`."""
+
+_ALTERNATIVE = re.compile(r"(?<=\w)\s*(\||\bor\b)\s*\d+")
+"""Another length of a side, as in `(n, 2 | 3)`."""
+
 _ARRAY_NAMES = {
     *("x", "y", "z", "a", "b", "c", "m", "v", "w", "X", "Y", "A", "B", "x1", "x2", "arr", "array", "values"),
     *("data", "samples", "obs", "y_true", "y_pred", "y_score"),
@@ -243,6 +249,7 @@ _SHAPES = (
 
 def _shapes(text: str) -> tuple[tuple[str, ...], ...]:
     """Return the sides of the documented shapes, the alternatives too, as names and numbers."""
+    text = _ALTERNATIVE.sub("", text)
     found = [one for pattern in _SHAPES for one in pattern.finditer(text) if re.search("[,x]", one[0])]
     return tuple(tuple(re.split(r"\s*[,x]\s*", one[1])) for one in found)
 
@@ -279,6 +286,8 @@ def _kind(parameter: inspect.Parameter, text: str, word: str) -> tuple[str, tupl
         return "arrays", ()
     if _BOOLEANS.search(text):
         return "array bool", ()
+    if sized := _SIZED.match(text):
+        return "array" if sized[1] == "float" else f"array {sized[1].casefold()}", ()
     if _ARRAY.search(hint) or _ARRAY.search(text) or (name in _ARRAY_NAMES and not hint and not text):
         return "array", ()
     if re.search(r"\bint(eger)?\b", text):

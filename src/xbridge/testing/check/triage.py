@@ -124,8 +124,8 @@ def rank(finding: Finding) -> tuple[int, int, str]:
     return order, SEVERITIES.index(severity_of(finding)), finding.function
 
 
-_IN_NUMPY = re.compile("can't (convert .* to numpy|call numpy[(][)])", re.IGNORECASE)
-"""How torch refuses to give a tensor to NumPy."""
+_IN_NUMPY = re.compile("can't (convert .* to (a )?numpy|call numpy[(][)])", re.IGNORECASE)
+"""How torch and array_api_strict refuse to give an array to NumPy."""
 
 
 def unsupported(checked: Iterable[Checked]) -> dict[str, str]:
