@@ -873,11 +873,55 @@ def test_aligned__has_no_derivative_of_what_leaves_torch(
 ) -> None:
     """A result that torch does not follow has an error where JAX would see zeros."""
     f = in_torch(fn)
-    if fn is LEAVING["no_grad"] and way is WAYS["jvp"]:  # torch follows forward even there
-        same(way(f)(array()), X * np.cos(X))
-        return
     with pytest.raises(Exception, match=r"detaches|data pointer|numpy\(\) is not supported|control flow"):
         jax.block_until_ready(way(f)(array()))
+
+
+@pytest.mark.parametrize("derive", [WAYS["grad"], WAYS["jvp"], jax.hessian], ids=["grad", "jvp", "hessian"])
+def test_aligned__has_one_derivative_of_a_part_without_gradients(derive: Callable[[Any], Any]) -> None:
+    """In torch, tangents flow under `no_grad` and gradients do not, so that a hessian would mix the two."""
+
+    @in_torch
+    def scaled(x: Any) -> Any:
+        with torch.no_grad():
+            size = x.square().sum()
+        return (x / size).sin().sum()
+
+    def pure(x: Any) -> Any:
+        return jax.numpy.sin(x / jax.lax.stop_gradient((x**2).sum())).sum()
+
+    same(derive(scaled)(array()), derive(pure)(array()))
+
+
+def test_aligned__has_no_second_derivative_of_a_backward_pass_without_one() -> None:
+    """An autograd function whose gradient torch does not follow has none, where torch itself raises."""
+
+    class Cube(torch.autograd.Function):  # type: ignore[misc, name-defined] # torch is optional
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator] # torch leaves it untyped
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * 3 * ctx.saved_tensors[0] ** 2
+
+    first = WAYS["grad"](in_torch(lambda x: Cube.apply(x)))  # noqa: PLW0108 -- as users write it
+    same(first(array()), 3 * X**2)
+    refused(GradientError, lambda: WAYS["grad"](first)(array()), "detaches")
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_aligned__has_dense_gradients_of_sparse_embeddings(transform: Callable[[Any], Any]) -> None:
+    @in_torch
+    def rows(weights: Any, at: Any) -> Any:
+        return torch.nn.functional.embedding(at, weights, sparse=True).square().sum()
+
+    at = jax.numpy.array([1, 0, 1])
+    slopes = jax.grad(lambda w: transform(jax.grad(rows))(w, at).sum())
+    same(transform(jax.grad(rows))(array(np.ones((3, 2))), at), np.array([[2.0, 2], [4, 4], [0, 0]]))
+    same(slopes(array(np.ones((3, 2)))), np.array([[2.0, 2], [4, 4], [0, 0]]))
 
 
 @pytest.mark.slow

@@ -132,20 +132,22 @@ def _is_cut(ys: Tensors, cotangents: Tensors) -> bool:
     return any(not y.requires_grad and _has_values(c) for y, c in zip(ys, cotangents, strict=True))
 
 
-def _pull_back(ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool, keep: bool = False) -> Tensors:
+def _pull_back(ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool) -> Tensors:
     """Return the gradients of `xs` along the graph of `ys`; zeros where there is no graph."""
     live = [(y, c) for y, c in zip(ys, cotangents, strict=True) if y.requires_grad]
     if not live:
         return [torch.zeros_like(x) for x in xs]
-    return torch.autograd.grad(
-        [y for y, _ in live],
-        xs,
-        [c for _, c in live],
-        retain_graph=keep or again,
-        allow_unused=True,
-        materialize_grads=True,
-        create_graph=again,
-    )
+    # `torch.autograd.grad` is a call of torch itself, within which our modes would see no other.
+    ends, seeds = tuple([y for y, _ in live]), tuple([c for _, c in live])
+    return _fill(xs, run_backward(ends, seeds, again, again, tuple(xs), True, accumulate_grad=False))  # noqa: FBT003 -- torch's order
+
+
+def _fill(xs: Tensors, made: Sequence[torch.Tensor | None]) -> Tensors:
+    """Return gradients of `xs`, with zeros for those that are missing. That of an embedding may be sparse."""
+    return [
+        torch.zeros_like(x) if g is None else g if g.layout is torch.strided else g.to_dense()
+        for x, g in zip(xs, made, strict=True)
+    ]
 
 
 def _runs_python(ys: Tensors) -> bool:
@@ -182,6 +184,14 @@ class _Departures(TorchFunctionMode):
             xs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             self.seen |= any(map(self._follows, xs))
         return func(*args, **(kwargs or {}))
+
+
+class _NoTangents(TorchFunctionMode):
+    """A mode in which `torch.no_grad` holds for tangents too, as they agree with gradients then."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with _NOTHING if torch.is_grad_enabled() else forward_ad._set_fwd_grad_enabled(False):  # noqa: FBT003 -- torch's order
+            return func(*args, **(kwargs or {}))
 
 
 class TorchRule(TracedFunction):
@@ -286,7 +296,6 @@ class TorchRule(TracedFunction):
         ends, seeds = tuple(select(live, ys)), tuple(select(live, cotangents))
 
         def run() -> Sequence[torch.Tensor | None]:
-            # `torch.autograd.grad` is a call of torch itself, within which `Calls` would see no other.
             return run_backward(ends, seeds, True, False, xs, True, accumulate_grad=False)  # noqa: FBT003 -- torch's order
 
         try:
@@ -302,7 +311,7 @@ class TorchRule(TracedFunction):
                     return None
         except RuntimeError:  # a tensor of the graph was written to, for example
             return None
-        return [torch.zeros_like(x) if g is None else g for x, g in zip(xs, made, strict=True)]
+        return _fill(xs, made)
 
     @property
     def reads(self) -> bool:
@@ -374,7 +383,11 @@ class TorchRule(TracedFunction):
                 ys = select(outs, fn(*self._copy_written(xs)))
                 if _is_cut(ys, cotangents):
                     self._refuse_cut(lambda: fn(*self._copy_written(xs)), _requires_grad)
-                return _pull_back(ys, select(ins, xs), cotangents, again=again)
+                with _Departures(_requires_grad) if again else _NOTHING as departures:
+                    made = _pull_back(ys, select(ins, xs), cotangents, again=again)
+                if departures and departures.seen and not any(map(_requires_grad, made)):
+                    raise self._departure_error()  # the backward pass has left torch, and not the function
+                return made
 
         return vjp
 
@@ -386,7 +399,8 @@ class TorchRule(TracedFunction):
             restriction = restrict(fn, ins, outs, xs)
 
             def part(*chosen: torch.Tensor) -> Tensors:
-                ys = restriction(*chosen)
+                with _NoTangents():
+                    ys = restriction(*chosen)
                 if not all(map(_has_tangent, ys)):
                     self._refuse_cut(lambda: restriction(*chosen), _may_have_tangent)
                 return ys
@@ -406,11 +420,14 @@ class TorchRule(TracedFunction):
             with _Departures(follows) as departures:
                 run()
             if departures.seen:
-                raise no_derivative_error(
-                    self.call.name,
-                    "it detaches what torch follows, or takes its numbers out of torch",
-                    "operations of torch instead, or jax.lax.stop_gradient around the result",
-                )
+                raise self._departure_error()
+
+    def _departure_error(self) -> XBridgeError:
+        return no_derivative_error(
+            self.call.name,
+            "it detaches what torch follows, or takes its numbers out of torch",
+            "operations of torch instead, or jax.lax.stop_gradient around the result",
+        )
 
     def batch_of(self, axes: tuple[int | None, ...]) -> Callable[..., Any]:
         return torch.func.vmap(self.fn, in_dims=axes, randomness="same")
