@@ -435,6 +435,15 @@ def test_array_namespace__of_torch_is_array_api_compat() -> None:
         xbridge.array_namespace(torch.ones(1), np.ones(1))
 
 
+@pytest.mark.parametrize("name", ["sum", "prod", "mean"])
+def test_array_namespace__reductions_keep_the_graph(name: str) -> None:
+    """A reduction is differentiable, and its input stays so."""
+    x = torch.ones(3, requires_grad=True)
+    y = getattr(xbridge.array_namespace(x), name)(x)
+    assert x.requires_grad
+    assert y.requires_grad
+
+
 def test_native_device__of_tensor_is_torch_device() -> None:
     """The native device of a tensor is a `torch.device`."""
     assert xbridge.native_device(torch.ones(1)) == torch.device("cpu")

@@ -20,6 +20,7 @@ import numpy as np
 import planted
 import pytest
 from shell import main
+from versions import is_older
 
 import xbridge
 from xbridge.testing import _reproduction
@@ -537,12 +538,13 @@ def test_find_targets__array_namespace() -> None:
     assert (solve.backend, solve.reference) == ("torch", array_api_compat.numpy.linalg.solve)
     assert targets.find_targets("array_api_compat.numpy:add")[0].backend == ""
     found = [target.name.rpartition(".")[2] for target in targets.find_targets("array_api_compat.torch")]
-    assert {"add", "clip"} < {*found}
+    assert {"sum", "clip"} < {*found}
+    assert is_older("array-api-compat", "1.13") or "add" in found  # before, `add` says that it is torch's own
     assert not {"add_", "ops", "relu", "median"} & {*found}
     declared = signatures.slots_of(solve.declaration or solve.function, {}) or ()
     assert [slot.name for slot in declared] == ["x1", "x2"]
     (checked,) = check([solve], ["numpy", "torch"], {}, 60.0)
-    assert checked.findings == []
+    assert checked.findings == [] or is_older("torch", "2.13")  # 2.7 rounds a float32 system otherwise
     wrong = targets.Target("planted.promoted", planted.promoted, (), "torch", np.sum)
     (checked,) = check([wrong], ["numpy", "torch"], {}, 60.0, options=ALL_CLASSES)
     assert {one.backend for one in checked.findings} == {"torch"}
