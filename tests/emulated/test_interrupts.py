@@ -64,7 +64,8 @@ class Interrupt:
 
     def hits(self, call: Callable[[], object]) -> bool:
         """Return True if the call was interrupted, and False if it was over before."""
-        kept = sys.gettrace()
+        kept, frame = sys.gettrace(), sys._getframe()
+        frame.f_trace_opcodes = True  # Python 3.12 reports operations only if this is so when tracing starts
         sys.settrace(self)
         try:
             call()
@@ -72,6 +73,7 @@ class Interrupt:
             return True
         finally:
             sys.settrace(kept)
+            frame.f_trace_opcodes = False
         return False
 
 
