@@ -41,6 +41,7 @@ from xbridge.backends.jax._devices import (
     is_c_order,
     name_device,
 )
+from xbridge.backends.jax._dtypes import find_unsupported
 from xbridge.backends.jax._inside import refuse_inside
 from xbridge.backends.jax._threads import thread_context as thread_context
 from xbridge.backends.jax._threads import threaded as threaded
@@ -117,18 +118,13 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     if isinstance(x, _Tracer):
         reason = "a tracer has no values yet"
         hint = "converting outside the transform, a function with @xbridge.aligned, or jax.pure_callback"
-    elif jnp.issubdtype(x.dtype, jax.dtypes.extended):
-        reason, hint = f"{x.dtype} is not a numeric dtype", "jax.random.key_data(x)"
     elif x.is_deleted():
         return _DELETED
     elif not x.is_fully_addressable:
         reason = "other processes hold parts of it"
         hint = "jax.experimental.multihost_utils.process_allgather(x)"
-    elif x.dtype not in _NAMES:
-        hint = "x.astype('int8') or x.astype('float32')"
-        return Unsupported(DTypeError, f"{x.dtype} has no canonical name", hint)
     else:
-        return None
+        return find_unsupported(x)
     return Unsupported(UnsupportedArrayError, reason, hint)
 
 

@@ -33,6 +33,7 @@ from xbridge._derive.functions import (
 )
 from xbridge._derive.records import NO_RECORD, NO_VALUE
 from xbridge.backends.jax._devices import device_of_sharding
+from xbridge.backends.jax._dtypes import find_unsupported
 from xbridge.backends.jax._functions import conj
 from xbridge.backends.jax._inside import inside
 
@@ -70,7 +71,15 @@ def apply(rule: DerivableFunction, xs: Arrays) -> Arrays:
 
 
 def _specs(xs: Any) -> tuple[Spec, ...]:
-    return tuple(Spec(tuple(x.shape), x.dtype.name) for x in map(jax.typeof, xs))
+    return tuple(map(_spec, map(jax.typeof, xs)))
+
+
+def _spec(aval: Any) -> Spec:
+    refused = find_unsupported(aval)
+    if refused:
+        action = f"convert a jax {aval.dtype} array of shape {aval.shape}"
+        raise refused.error.build(action, refused.reason, refused.hint)
+    return Spec(tuple(aval.shape), aval.dtype.name)
 
 
 def _result_avals(specs: Sequence[Spec], inputs: Sequence[Any]) -> list[Any]:
@@ -149,7 +158,7 @@ def _describe_results(*avals: Any, rule: DerivableFunction) -> list[Any]:
 
 
 def _aval_specs(avals: Any) -> tuple[Spec, ...]:
-    return tuple(Spec(tuple(aval.shape), aval.dtype.name) for aval in avals)
+    return tuple(map(_spec, avals))
 
 
 def _lower_call(ctx: Any, *args: Any, rule: DerivableFunction) -> Any:
