@@ -260,7 +260,7 @@ def _number_filler(steps: tuple[Convert, Convert], fit: Callable[[Sequence[Any]]
             return None
         if shape is not None:
             host.resize(shape, refcheck=False)  # in place: a view would be another kind of array
-        return finish(host)
+        return host if finish is unchanged else finish(host)
 
     return fill
 
