@@ -81,7 +81,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the processor time for each function (default: 2)",
     )
     parser.add_argument(
-        "--seconds", type=float, help="the time for all functions, after the first imports (default: no limit)"
+        "--seconds", type=float, help="the time for all functions after the first imports (default: no limit)"
     )
     parser.add_argument("--workers", type=int, default=2, help="the number of processes (default: 2)")
     parser.add_argument(
