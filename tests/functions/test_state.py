@@ -893,6 +893,29 @@ def test_aligned__has_one_derivative_of_a_part_without_gradients(derive: Callabl
     same(derive(scaled)(array()), derive(pure)(array()))
 
 
+@pytest.mark.parametrize("derive", [WAYS["grad"], WAYS["jvp"], jax.hessian], ids=["grad", "jvp", "hessian"])
+@pytest.mark.parametrize(
+    "view", [lambda x: x[0], lambda x: x.unbind()[0], lambda x: x.T[0, 0]], ids=["item", "unbind", "T"]
+)
+def test_aligned__has_no_tangents_of_a_view_without_gradients(
+    derive: Callable[[Any], Any], view: Callable[[Any], Any]
+) -> None:
+    """In torch, a view made under `no_grad` has the tangent of what it is a view of, and no gradient."""
+
+    @in_torch
+    def scaled(x: Any) -> Any:
+        y = x.sin()
+        with torch.no_grad():
+            first = view(x.reshape(-1, 1))
+            y.mul_(1)  # a tensor written to keeps its derivative
+        return (y * first).sum()
+
+    def pure(x: Any) -> Any:
+        return (jax.numpy.sin(x) * jax.lax.stop_gradient(x[0])).sum()
+
+    same(derive(scaled)(array()), derive(pure)(array()))
+
+
 def test_aligned__has_no_second_derivative_of_a_backward_pass_without_one() -> None:
     """An autograd function whose gradient torch does not follow has none, where torch itself raises."""
 

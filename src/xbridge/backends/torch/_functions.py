@@ -22,7 +22,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import _engine_run_backward as run_backward
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from xbridge._core.locks import lock
 from xbridge._derive.functions import (
@@ -190,8 +190,13 @@ class _NoTangents(TorchFunctionMode):
     """A mode in which `torch.no_grad` holds for tangents too, as they agree with gradients then."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with _NOTHING if torch.is_grad_enabled() else forward_ad._set_fwd_grad_enabled(False):  # noqa: FBT003 -- torch's order
+        if torch.is_grad_enabled():
             return func(*args, **(kwargs or {}))
+        with forward_ad._set_fwd_grad_enabled(False):  # noqa: FBT003 -- torch's order
+            made = func(*args, **(kwargs or {}))
+        # A view has the tangent of its base even so. What is returned as given, as by `mul_`, keeps its own.
+        given = {id(x) for x in tree_leaves((args, kwargs))}
+        return tree_map_only(torch.Tensor, lambda y: y if id(y) in given else y.detach(), made)
 
 
 class TorchRule(TracedFunction):
