@@ -280,6 +280,13 @@ def change_at(k: int, change: Callable[[], object], call: Callable[[], Any]) -> 
     return count >= k, made
 
 
+def test_asarray__repeats_the_strides_of_empty_rows() -> None:
+    """A list of empty rows has the memory layout of the first such list, which is that of NumPy."""
+    rows: list[list[int]] = [[], [], []]
+    made = [xbridge.asarray(rows, backend="numpy") for _ in range(3)]
+    assert {(x.shape, x.strides) for x in made} == {((3, 0), np.array(rows).strides)}
+
+
 CHANGES: dict[str, Callable[[list[Any]], object]] = {
     "clear": list.clear,
     "append": lambda x: x.append("a"),

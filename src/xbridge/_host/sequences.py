@@ -120,7 +120,7 @@ def kind_of_items(x: Iterable[Any]) -> Kind:
 
 
 def outline(x: list[Any]) -> tuple[tuple[int, ...], list[Any], Kind] | None:
-    """Return the shape of a list of rows, the items of the rows, and their kind; None if ragged.
+    """Return the shape of a list of rows, the items of the rows, and their kind; None if ragged or empty.
 
     Rows are lists and tuples, and those of rows are opened too. Nothing is asked of the items. Another thread
     may change the rows meanwhile, but not the list itself.
@@ -138,7 +138,7 @@ def outline(x: list[Any]) -> tuple[tuple[int, ...], list[Any], Kind] | None:
                 return None
         shape.append(length)
         rows, kind = items, kind_of_items(items)
-    return tuple(shape), rows, kind
+    return (tuple(shape), rows, kind) if rows else None
 
 
 def array_of(kinds: frozenset[type]) -> Callable[[Nested], HostArray | None]:
