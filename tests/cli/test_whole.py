@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import signal
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -448,3 +450,30 @@ def test_write__interrupt_between_two_lines_of_torch() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "stopped\n", "")
+
+
+def test_write__interrupt_while_the_thread_of_torch_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is saved by a thread that is not waited for."""
+    torch = pytest.importorskip("torch")
+    from xbridge._cli.formats import Content, pt, stored
+    from xbridge._cli.formats.sink import Sink
+
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+    saved: list[object] = []
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    monkeypatch.setattr(torch, "save", lambda *args: saved.append(args))
+    with pytest.raises(KeyboardInterrupt):
+        pt.write(Sink(io.BytesIO(), int), Content(stored.number_arrays("a")), tmp_path)
+    for thread in started:
+        thread.join()
+    assert started
+    assert not saved

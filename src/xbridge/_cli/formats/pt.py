@@ -140,6 +140,7 @@ def write(file: Sink, content: Content, scratch: Path) -> None:
         # An interrupt reaches the main thread alone. Raised between lines of `torch.save`, it could leave the
         # end of the file to a destructor of torch, and a write that fails there ends the process.
         with ThreadPoolExecutor(1) as thread:
+            thread.submit(int).result()  # interrupted while it starts, a thread would not be waited for
             saved = thread.submit(torch.save, tensors.get(None, tensors), cast("IO[bytes]", file))
             try:
                 saved.result()
