@@ -259,7 +259,7 @@ def _number_filler(steps: tuple[Convert, Convert], fit: Callable[[Sequence[Any]]
         if host is None:
             return None
         if shape is not None:
-            host.resize(shape, refcheck=False)  # in place: a view would be another kind of array
+            host = sequences.fold(host, shape)
         return host if finish is unchanged else finish(host)
 
     return fill

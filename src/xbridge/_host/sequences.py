@@ -120,7 +120,7 @@ def kind_of_items(x: Iterable[Any]) -> Kind:
 
 
 def outline(x: list[Any]) -> tuple[tuple[int, ...], list[Any], Kind] | None:
-    """Return the shape of a list of rows, the items of the rows, and their kind; None if ragged or empty.
+    """Return the shape of a list of rows, the items of the rows, and their kind; None if ragged.
 
     Rows are lists and tuples, and those of rows are opened too. Nothing is asked of the items. Another thread
     may change the rows meanwhile, but not the list itself.
@@ -138,7 +138,7 @@ def outline(x: list[Any]) -> tuple[tuple[int, ...], list[Any], Kind] | None:
                 return None
         shape.append(length)
         rows, kind = items, kind_of_items(items)
-    return (tuple(shape), rows, kind) if rows else None
+    return tuple(shape), rows, kind
 
 
 def array_of(kinds: frozenset[type]) -> Callable[[Nested], HostArray | None]:
@@ -155,6 +155,14 @@ def array_of(kinds: frozenset[type]) -> Callable[[Nested], HostArray | None]:
             return None
 
     return make
+
+
+def fold(host: HostArray, shape: tuple[int, ...]) -> HostArray:
+    """Give a new array another shape, in place if it has items: a view would be another kind of array."""
+    if not host.size:  # `resize` gives it strides that no array of empty lists has
+        return np.empty(shape, host.dtype)
+    host.resize(shape, refcheck=False)
+    return host
 
 
 def are_between(numbers: Iterable[Any], first: int, last: int) -> bool:
