@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from fresh import run
 from shell import listing, refused, shell
 
 from xbridge._cli.atomic_write import new_file, replace_files
@@ -420,7 +421,7 @@ def test_convert__what_was_written_is_read_back_before_it_is_the_target(
 def test_write__interrupt_between_two_lines_of_torch() -> None:
     """An interrupt leaves no write that fails to a destructor of torch, which would end the process."""
     pytest.importorskip("torch")
-    code = """if True:
+    code = """
         import io, pathlib, signal, torch
         from xbridge._cli.formats import Content, pt, stored
         from xbridge._cli.formats.sink import Sink
@@ -442,14 +443,7 @@ def test_write__interrupt_between_two_lines_of_torch() -> None:
         except (KeyboardInterrupt, OSError):
             print("stopped")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "stopped\n", "")
+    assert run(code) == (0, ["stopped"])
 
 
 def test_write__interrupt_while_the_thread_of_torch_starts(

@@ -1,4 +1,4 @@
-"""Dtypes of JAX that no other library has."""
+"""Dtypes of JAX whose arrays cannot leave it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def find_unsupported(x: Array | jax.core.ShapedArray) -> Unsupported | None:
-    """Return why no other library has the dtype of an array, also of one that is traced; None if one has."""
+    """Return why an array or tracer cannot leave JAX because of its dtype; None if it can."""
     dtype: Any = x.dtype
     if dtype.name in DTYPES:
         return None
