@@ -6,6 +6,7 @@ Some tensors look ordinary and are not values in memory: they are fake, freed, t
 
 from __future__ import annotations
 
+from ctypes import PYFUNCTYPE, py_object, pythonapi
 from functools import reduce, wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -120,6 +121,14 @@ _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
 
 Compiled code ignores that a NumPy array is read-only, so such an array must not be made for it.
 """
+if torch.__version__.startswith("2.7."):  # which counts no reference for the caller, who drops one
+    _find_compiler, _keep = _compiler, PYFUNCTYPE(None, py_object)(("Py_IncRef", pythonapi))
+
+    def _compiler() -> object:
+        found = _find_compiler()
+        _keep(found)
+        return found
+
 
 name = "torch"
 array_types: tuple[type, ...] = (torch.Tensor,)
