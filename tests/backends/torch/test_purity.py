@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from versions import is_older
 
 import xbridge
 
@@ -38,6 +39,7 @@ def test_purity__forgets_what_no_longer_exists(monkeypatch: pytest.MonkeyPatch) 
     assert {id(x) for x in kept} <= {id(x()) for x in purity._made.values()}
 
 
+@pytest.mark.skipif(is_older("torch", "2.8"), reason="torch 2.7 does not tell of hooks: all runs are watched")
 def test_harmless__calls_that_it_knows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the calls that are known to change nothing, only so many are kept."""
     jax = pytest.importorskip("jax")

@@ -73,8 +73,11 @@ _push_mode, _pop_mode = torch._C._push_on_torch_dispatch_stack, torch._C._pop_to
 _count_modes = torch._C._len_torch_dispatch_stack
 _DisableTorchDispatch = torch._C._DisableTorchDispatch
 
-_find_saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
-"""Returns the hooks, if any, that run code of the user where a function of torch saves tensors."""
+_find_saving_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", bool)
+"""Returns the hooks, if any, that run code of the user where a function of torch saves tensors.
+
+Older versions do not tell, so `bool` says that there are some, and all runs are watched.
+"""
 
 inside = Nesting()
 """The blocks in which the user's function itself runs, and not a derivative of it."""
