@@ -10,7 +10,6 @@ from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.entry_points import call_error, inner_entry_point
 from xbridge._core.tracebacks import shorten
 from xbridge._engine import verbs
-from xbridge._engine.repeat import repeat_align
 from xbridge._engine.requests import refuse_alignment
 from xbridge._engine.source import TargetChoice, leading_index, resolve_source
 from xbridge._plan.options import CallOptions
@@ -79,9 +78,10 @@ def align_back(
     made: tuple[tuple[Array, ...], Restore] | None = lookup(key, copy)(xs, like)
     if made is not None:
         return made
+    choice = TargetChoice(backend, like)
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     try:
-        return _align_back(xs, TargetChoice(backend, like), options, types)
+        return _align_back(xs, choice, options, types)
     except XBridgeError as error:
         shorten(error)
         raise
@@ -91,22 +91,20 @@ def _align_back(
     xs: tuple[Array, ...], choice: TargetChoice, options: CallOptions, types: tuple[type, ...]
 ) -> tuple[tuple[Array, ...], Restore]:
     """Align arrays, say where they were, and cache the call."""
-    version = cache_version()
-    refuse_alignment(xs, "align_back")
-    sources = [resolve_source(x) for x in xs]
+    version, sources = cache_version(), [resolve_source(x) for x in xs]
+    refuse_alignment(sources, "align_back")
     first = leading_index(sources)
     if first is None:
         raise OptionError.build(
             "align arrays and back", "no argument is an array", "align, or align_back with an array"
         )
-    aligned = repeat_align(xs, choice, options)
+    known = options.lookup("align", choice.name, types, type(choice.like))
+    aligned = known(xs, choice.like)
     if aligned is None:
         aligned = verbs.align_sources(sources, "xs[{}]".format, choice, options, version=version)
-    restore = Restore(tuple(map(verbs.array_location, sources)), first)
-    align = lookup(options.key("align", choice.name, types, type(choice.like)), options.copy)
-    key = options.key("align_back", choice.name, types, type(choice.like))
-    _record(key, version, sources, align)
-    return aligned, restore
+        known = options.lookup("align", choice.name, types, type(choice.like))
+    _record(options.key("align_back", choice.name, types, type(choice.like)), version, sources, known)
+    return aligned, Restore(tuple(map(verbs.array_location, sources)), first)
 
 
 @traced_as(no_result)

@@ -13,7 +13,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.protocol import Array, Backend
 from xbridge._engine.convert import plan
 from xbridge._engine.execute import is_observed, run_observed, run_steps
-from xbridge._engine.repeat import find_converter, record_plan, record_scalar, repeat, state_reader
+from xbridge._engine.repeat import record_plan, record_scalar, state_reader
 from xbridge._engine.source import import_for
 from xbridge._plan.options import PLAIN, CallOptions, read_options
 from xbridge._plan.reuse import suit_any_layout
@@ -162,18 +162,20 @@ def _start_each(
     recorded = False
     for given in sources:
         source = import_for(given, target, options)
-        y = repeat(target.name, source.array, recorder.options) if recorder and recorded else None
+        x, y = source.array, None
+        if recorder and recorded:
+            y = recorder.options.find_converter(target.name, type(x))(x)
         progress = None if y is None else _Progress(y)
         if progress is None:
             info = source.info()
             facts = info.dtype, info.device, info.requires_grad, info.native_byteorder, 0 in info.shape
-            kind = (type(source.array), *facts)
+            kind = (type(x), *facts)
             reuse = reusing.get(kind) if shared else None
             progress = reuse(source) if reuse else None
             if progress is None:
                 progress = _plan_and_start(source, target, options, recorder)
                 recorded = recorded or progress.is_done()
-                reuse = _reuse_for_kind(progress.plan, type(source.array)) if progress.plan else None
+                reuse = _reuse_for_kind(progress.plan, type(x)) if progress.plan else None
                 if reuse:
                     reusing.setdefault(kind, reuse)
         if recorder and given.is_scalar():
@@ -189,7 +191,7 @@ def _reuse_for_kind(plan: Plan, kind: type) -> Callable[[Source], _Progress | No
     if ops[: len(_SHARING_OPS)] == _SHARING_OPS and any(
         step.copy_reason for step in plan.steps[len(_SHARING_OPS) :]
     ):
-        return partial(_reuse_share, plan, find_converter(plan.conversion.target.name, kind, PLAIN))
+        return partial(_reuse_share, plan, PLAIN.find_converter(plan.conversion.target.name, kind))
     return None
 
 

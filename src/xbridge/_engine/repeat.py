@@ -26,7 +26,7 @@ from xbridge._core.literals import NUMBERS
 from xbridge._host.importers import import_array
 from xbridge._host.memory import native_dtype
 from xbridge._plan.options import CallOptions
-from xbridge._plan.reuse import holds_for_others, suit_any_view
+from xbridge._plan.reuse import suit_any_view
 from xbridge._plan.steps import Options, Step
 from xbridge._registry.call_cache import (
     CallKey,
@@ -34,9 +34,9 @@ from xbridge._registry.call_cache import (
     cache_version,
     cached,
     decline,
-    lookup,
     lookup_direct,
     record,
+    try_in_order,
     unchanged,
 )
 from xbridge._registry.registry import are_arrays, backend_for, get
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xbridge._core.protocol import Array, Backend, HostArray
-    from xbridge._engine.source import Source, TargetChoice
+    from xbridge._engine.source import Source
     from xbridge._plan.steps import Plan
 
     Convert = Callable[[Any], Any]
@@ -81,27 +81,14 @@ class Recorder(NamedTuple):
     options: CallOptions
     version: int
 
+    def record(
+        self, name: str | ModuleType, cls: type, run: Convert, kind: object = None, choose: Any = None
+    ) -> None:
+        """Cache the conversion of arrays of a type. See `call_cache.record`."""
+        record(self.options.key("convert", name, cls), self.version, run, kind, choose)
+
 
 # -- one array -------------------------------------------------------------------------------------
-
-
-@traced_as(lambda *_: decline)
-def find_converter(name: str, cls: type, options: CallOptions) -> Convert:
-    """Return a function that converts arrays of type `cls` without a plan, or returns None to decline.
-
-    The options must have been checked: `lookup` compares only their flags.
-    """
-    key = options.key("convert", name, cls)
-    known = lookup(key, options.copy, options.requires_grad, options.writable)
-    plain = lookup_direct(name, cls) if options.are_plain() else decline
-    if known is decline:
-        return plain
-    return known if plain is decline else _try_in_order(plain, known)
-
-
-def repeat(name: str, x: Array, options: CallOptions) -> Array | None:
-    """Convert an array with a cached call; return None if the conversion has to be planned."""
-    return find_converter(name, type(x), options)(x)
 
 
 def state_reader(source: Backend, target: Backend, options: Options) -> State | None:
@@ -125,43 +112,38 @@ def record_plan(recorder: Recorder, x: Array, plan: Plan, state: State, before: 
 
     `before` is the state before planning. A plan is not cached if the state has changed since.
     """
-    source, target, info, _, _, device = plan.conversion
+    source, target, info, options, _, device = plan.conversion
     if type(x) not in source.fast_types or info.dtype not in DTYPES or not recorder.options.are_constant():
         return
+    found: _Repetition | None = None
     if {info.device, device} != {CPU}:
-        move = _find_mover(recorder.options, plan)
-        if move:
-            record(recorder.options.key("convert", target.name, type(x)), recorder.version, move)
+        found = _find_mover(recorder.options, plan)
+    elif source is target and options == Options(CPU) and not plan.steps:
+        found = _Repetition(_stay_on_host(source))
+    elif not (options.copy is False and plan.copies):  # of an empty array; others are refused
+        found = _find_within(source, x, plan) if source is target else _find_between(x, plan)
+    if found is None or state() != before:
         return
-    if source is target and plan.conversion.options == Options(CPU) and not plan.steps:
-        key = recorder.options.key("convert", target.name, type(x))
-        record(key, recorder.version, _stay_on_host(source))
-        return
-    if not holds_for_others(plan):
-        return
-    found = _find_within(source, x, plan) if source is target else _find_between(x, plan)
-    if found and state() == before:
-        key = recorder.options.key("convert", target.name, type(x))
-        kind: object = (*found.kind, before)
-        if source is target and source.name == HOST:  # NumPy has no state: a lookup less in each call
-            (kind,) = found.kind
-            choose = partial(found.choose, state=None)
-        else:
-            choose = partial(found.choose, state=state)
-        record(key, recorder.version, found.convert, kind, choose)
+    kind: object = (*found.kind, before)
+    read: State | None = state
+    if source is target and source.name == HOST:  # NumPy has no state: a lookup less in each call
+        kind, read = found.kind and found.kind[0], None
+    choose = found.choose and partial(found.choose, state=read)
+    recorder.record(target.name, type(x), found.convert, kind, choose)
 
 
-def _find_mover(options: CallOptions, plan: Plan) -> Convert | None:
-    """Return a function that moves arrays to or from a device; None if the plan does more than a move."""
+def _find_mover(options: CallOptions, plan: Plan) -> _Repetition | None:
+    """Return how to move arrays to or from a device; None if the plan does more than a move."""
     source, target, ops = plan.conversion.source, plan.conversion.target, [step.op for step in plan.steps]
+    move: Convert | None = None
     if not options._replace(device=None).are_plain():
         return None
     if target.name == HOST and options.device is None and ops[:2] == ["to_device", "to_numpy"]:
-        return source.fast_from_device
-    moves = [op for op in ops if op != "copy"] == ["to_numpy", "from_numpy", "to_device"]
-    if source.name == HOST and options.device is not None and moves:
-        return target.fast_to_device and target.fast_to_device(options.device)
-    return None
+        move = source.fast_from_device
+    elif source.name == HOST and options.device is not None and target.fast_to_device:
+        moves = [op for op in ops if op != "copy"] == ["to_numpy", "from_numpy", "to_device"]
+        move = target.fast_to_device(options.device) if moves else None
+    return move and _Repetition(move)
 
 
 def record_scalar(recorder: Recorder, name: str, cls: type) -> None:
@@ -169,31 +151,34 @@ def record_scalar(recorder: Recorder, name: str, cls: type) -> None:
 
     The conversion of that array must have been cached already.
     """
-    convert = find_converter(name, get(HOST).array_types[0], recorder.options)
+    convert = recorder.options.find_converter(name, get(HOST).array_types[0])
     if convert is decline or recorder.options.copy is False:
         return
     read = partial(import_array, must_share=False, fetch=False)
-    record(recorder.options.key("convert", name, cls), recorder.version, compose(read, convert))
+    recorder.record(name, cls, compose(read, convert))
 
 
 class _Repetition(NamedTuple):
-    """How to repeat a plan: for which kind of arrays, by which function, and how to find the kind."""
+    """How to repeat a plan: by which function, for which kind of arrays, and how to find the kind."""
 
-    kind: tuple[object, ...]
     convert: Convert
-    choose: Callable[..., Convert]
+    kind: tuple[object, ...] = ()
+    choose: Callable[..., Convert] | None = None
     """Take the table of kinds and the state reader; return the function that looks up the kind of an array
-    and converts it."""
+    and converts it. None if `convert` suits every kind."""
 
 
 def _find_within(backend: Backend, x: Array, plan: Plan) -> _Repetition | None:
     """Return how to repeat a plan within one library; None if its backend does not name the array's kind."""
-    look, graph, options = backend.plan_kind, backend.plan_graph, plan.conversion.options
-    # `plan_graph` also says None inside a transform, whose arrays have no values that a check could read.
-    if backend.autograd and (options.grad or options.requires_grad or plan.checks):
-        look = look and graph and _pair_kinds(look, graph)
+    own, graph, options = backend.plan_kind, backend.plan_graph, plan.conversion.options
+    look: Callable[[Array], object] | None = own
     if backend.name == HOST:
         look = _dtype_of if options.ignore_layout() else _dtype_and_flags_of
+    elif backend.autograd and (options.grad or options.requires_grad or plan.checks):
+        # `plan_graph` also says None inside a transform, whose arrays have no values that a check could read.
+        if own is None or graph is None or own(x) is None or graph(x) is None:
+            return None
+        look = lambda x: (own(x), graph(x))  # noqa: E731 -- no kind has None in it, so that is not found
     kind = look(x) if look else None
     if look is None or kind is None:
         return None
@@ -203,7 +188,7 @@ def _find_within(backend: Backend, x: Array, plan: Plan) -> _Repetition | None:
         else _bind(getattr(step.module, step.op), step.args)
         for step in plan.steps
     ]
-    return _Repetition((kind,), _chain(calls), partial(_dispatch_on_kind, look, failures=_FAILURES))
+    return _Repetition(_chain(calls), (kind,), partial(_dispatch_on_kind, look, failures=_FAILURES))
 
 
 def _find_between(x: Array, plan: Plan) -> _Repetition | None:
@@ -212,13 +197,15 @@ def _find_between(x: Array, plan: Plan) -> _Repetition | None:
     plain, pending, host = _find_unconditional(type(x), plan), source.plan_pending, source.fast_to_numpy(x)
     shares = options == Options(writable=True)
     choose: Callable[..., Convert] = partial(_dispatch_on_view, source.fast_to_numpy, plain, pending, shares)
-    kind: tuple[object, ...]
+    kind: tuple[object, ...] = ()
     convert: Convert | None
     if host is None:
         kind = (pending(x) if pending else None,)
         convert = None if kind == (None,) else _compile_pending(plan)
+    elif plain and not pending:
+        return _Repetition(plain)
     elif plain:
-        kind, convert = (), plain
+        convert = plain
     elif source.name == HOST and options._replace(device=None) == Options(requires_grad=True):
         # `fast_from_numpy` takes any host array, and copies what cannot be shared.
         kind, choose = (host.dtype,), partial(_dispatch_on_kind, _dtype_of)
@@ -231,7 +218,7 @@ def _find_between(x: Array, plan: Plan) -> _Repetition | None:
         if source.plan_graph is None:
             return None
         choose = partial(_decline_graphs, source.plan_graph, choose)
-    return _Repetition(kind, convert, choose) if convert else None
+    return convert and _Repetition(convert, kind, choose)
 
 
 def _find_unconditional(cls: type, plan: Plan) -> Convert | None:
@@ -334,18 +321,6 @@ def _stay_on_host(backend: Backend) -> Convert:
     return convert
 
 
-def _pair_kinds(
-    look: Callable[[Array], object], other: Callable[[Array], object]
-) -> Callable[[Array], object]:
-    """Return a function that names a kind by two functions; None if one of them cannot name it."""
-
-    def both_kinds(x: Array) -> object:
-        one, two = look(x), other(x)
-        return None if one is None or two is None else (one, two)
-
-    return both_kinds
-
-
 def _dispatch_on_view(
     look: Convert,
     plain: Convert | None,
@@ -363,7 +338,7 @@ def _dispatch_on_view(
     find = kinds.get
     others = _dispatch_on_kind(pending, kinds, state) if pending else decline
     if plain:
-        return _try_in_order(plain, others) if pending else plain
+        return try_in_order(plain, others)
 
     def convert(x: Array) -> Array | None:
         host = look(x)
@@ -428,14 +403,6 @@ def _chain(calls: list[Convert]) -> Convert:
     return reduce(compose, calls) if calls else unchanged
 
 
-def _try_in_order(first: Convert, other: Convert) -> Convert:
-    def convert(x: Any) -> Any:
-        y = first(x)
-        return other(x) if y is None else y
-
-    return convert
-
-
 def compose(first: Convert, then: Convert) -> Convert:
     """Return the function that calls `first`, then `then` with its result, and declines if `first` does."""
     if then is unchanged:
@@ -487,33 +454,15 @@ def convert_each(converters: Sequence[Convert | None]) -> Callable[[Sequence[Any
 # -- calls whose arguments decide the target ---------------------------------------------------------
 
 
-@traced_as(no_result)
-def repeat_asarray(x: Any, name: str | None, options: CallOptions) -> Array | None:
-    """Return the result of `asarray` without `like` by a cached call; None if it has to be planned."""
-    return lookup(options.key("asarray", name, type(x), type(None)), options.copy, options.requires_grad)(x)
-
-
-def record_asarray(
-    key: CallKey, version: int, convert: Convert, near: Source | None, *, with_like: bool
-) -> None:
-    """Cache a call of `asarray`. `near` is `like` if the call took the device from it."""
+def with_like(convert: Convert, near: Source | None) -> Callable[[Any, Array], Array | None]:
+    """Return the cached call of `asarray` with `like`, which is `near` if the call took the device from it."""
     look = near.backend.device_of if near else None
 
     def convert_like(obj: Any, like: Array) -> Array | None:
         device = look(like) if look else CPU
         return convert(obj) if device is CPU or device == CPU else None
 
-    record(key, version, convert_like if with_like else convert)
-
-
-@traced_as(no_result)
-def repeat_align(
-    xs: tuple[Array, ...], choice: TargetChoice, options: CallOptions
-) -> tuple[Array, ...] | None:
-    """Return the result of `align` by a cached call; None if it has to be planned."""
-    key = options.key("align", choice.name, tuple([type(x) for x in xs]), type(choice.like))
-    made: tuple[Array, ...] | None = lookup(key, options.copy)(xs, choice.like)
-    return made
+    return convert_like
 
 
 def record_align(
@@ -526,7 +475,7 @@ def record_align(
     by a transform, because that array would decide.
     """
     converters = [
-        None if source.is_number() else find_converter(name, type(source.array), recorder.options)
+        None if source.is_number() else recorder.options.find_converter(name, type(source.array))
         for source in sources
     ]
     if decline in converters:
@@ -627,7 +576,7 @@ def _tree_converter(name: str, options: CallOptions, *, scalars: bool) -> Conver
 def _leaf_converter(name: str, cls: type, options: CallOptions, *, scalars: bool) -> Convert:
     """Return the function that converts leaves of a type, or one that declines."""
     if cls in NUMBERS and scalars:
-        known = cached.get(options._replace(writable=None).key("asarray", name, cls, type(None)), decline)
+        known = options._replace(writable=None).lookup("asarray", name, cls, type(None))
         return compose(known, _host.as_readonly) if options.writable is False else known
     if cls in _LITERALS:
         return unchanged
@@ -636,4 +585,4 @@ def _leaf_converter(name: str, cls: type, options: CallOptions, *, scalars: bool
     source = backend_for(cls)
     if name == HOST and options.are_plain() and source and source.fetch_many:
         return lookup_direct(name, cls)  # arrays on a device are fetched together, so no single move here
-    return find_converter(name, cls, options)
+    return options.find_converter(name, cls)

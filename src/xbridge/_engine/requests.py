@@ -16,17 +16,16 @@ from xbridge.errors import OptionError, UnknownBackendError, UnsupportedArrayErr
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xbridge._core.protocol import Backend
     from xbridge._engine.source import Source
 
 
-def resolve_request(x: object, name: str | ModuleType, verb: str = "to_backend") -> tuple[Backend, Source]:
-    """Return the target and the source of a conversion, or raise an error that corrects the call."""
+def resolve_request(x: object, name: str | ModuleType, verb: str = "to_backend") -> Source:
+    """Return the source of a conversion, or raise an error that corrects the call."""
     refuse_order(x, name, verb)
-    target, source = get(name), resolve_source(x)
+    source = resolve_source(x)
     if source.is_literal() and not hasattr(type(x), "_fields"):
-        raise literal_error(x, target.name)
-    return target, source
+        raise literal_error(x, get(name).name)
+    return source
 
 
 def refuse_order(x: object, name: object, verb: str) -> None:
@@ -79,23 +78,23 @@ def ownerless_error(x: Any, verb: str) -> UnsupportedArrayError:
     return UnsupportedArrayError.build(f"{_ASKED.get(verb, 'find the device of')} {type_of(x)}", reason, hint)
 
 
-def refuse_alignment(xs: Sequence[object], verb: str = "align") -> None:
-    """Raise an error if all arrays are in one list, or an option is among them."""
-    first: Any = xs[0] if len(xs) == 1 else None
+def refuse_alignment(sources: Sequence[Source], verb: str = "align") -> None:
+    """Raise an error if all arrays are in one list, or an option is among the inputs."""
+    first: Any = sources[0].array if len(sources) == 1 else None
     if type(first) in (list, tuple):
         kinds = set(map(type, first))
         if kinds and all(backend_for(kind) for kind in kinds):
             reason = "each argument is aligned as one array, and this one would be stacked"
             raise OptionError.build(f"align {type_of(first)} of arrays", reason, f"{verb}(*xs)")
-    refuse_options(xs)
+    refuse_options(sources)
 
 
-def refuse_options(xs: Sequence[object]) -> None:
-    """Raise an error if an option is among arguments that are to be aligned."""
-    for i, x in enumerate(xs):
-        word = _option_for(x)
+def refuse_options(sources: Sequence[Source]) -> None:
+    """Raise an error if an option is among inputs that are to be aligned."""
+    for i, source in enumerate(sources):
+        word = "" if source.is_array else _option_for(source.array)
         if word:
-            text = text_of(x)
+            text = text_of(source.array)
             raise OptionError.build(f"align {text} at xs[{i}]", f"a {word} is an option", f"{word}={text}")
 
 

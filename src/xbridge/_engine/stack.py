@@ -28,7 +28,7 @@ from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
 from xbridge._engine.execute import is_observed, run
-from xbridge._engine.repeat import Recorder, compose, find_converter, repeat
+from xbridge._engine.repeat import Recorder, compose
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
 from xbridge._host.advice import aim
@@ -282,7 +282,7 @@ def _stacker_filler(
     asked = options_of_stack(from_arrays, options, given)
     asked = PLAIN if asked.are_plain() else asked
     is_done = asked is PLAIN and owner is target
-    finish = as_found(lambda cls: find_converter(target.name, cls, asked))
+    finish = as_found(lambda cls: asked.find_converter(target.name, cls))
     cut = owner.detach if owner.autograd and owner is not target else None  # new memory needs no protection
 
     def fill(leaves: list[Any], shape: tuple[int, ...] | None) -> Array | None:
@@ -481,7 +481,7 @@ def _convert_element(
     if recorder:
         asked = CallOptions(options.device, options.dtype, grad=options.grad)
         recorder = recorder._replace(options=asked)
-        array = repeat(stacker.name, source.array, asked)
+        array = asked.find_converter(stacker.name, type(source.array))(source.array)
         if array is not None:
             return array
     leaving = stacker.host_only and type(source.array) not in stacker.fast_types  # its class may be lost
@@ -618,7 +618,7 @@ def _promote_at_once(
     if not (named or all(holds_every(name, last if category(name) == "int" else dtype) for name in kinds)):
         return None  # an integer may be rounded
     asked = CallOptions(CPU, dtype, grad=options.grad)
-    casts = {kind: find_converter(target.name, kind, asked) for kind in set(map(type, leaves))}
+    casts = {kind: asked.find_converter(target.name, kind) for kind in set(map(type, leaves))}
     alike = [casts[type(x)](x) for x in leaves]
     return None if any(x is None for x in alike) else alike
 

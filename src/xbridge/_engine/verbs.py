@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import SHARDED, Device
 from xbridge._core.dynamo import no_result, traced_as
-from xbridge._core.literals import LITERALS
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, list_values, plan_for_explain, share
 from xbridge._engine.execute import call_untraced
 from xbridge._engine.repeat import (
     Recorder,
-    find_converter,
     record_align,
-    record_asarray,
-    repeat,
-    repeat_asarray,
+    with_like,
 )
 from xbridge._engine.requests import refuse_alignment, resolve_request
 from xbridge._engine.source import (
@@ -37,7 +33,7 @@ from xbridge._host.memory import overlap, overlap_of_views
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
-from xbridge._registry.call_cache import CallKey, cache_version, decline, lookup_direct, record
+from xbridge._registry.call_cache import cache_version, decline, lookup_direct, record
 from xbridge._registry.registry import by_type, get
 from xbridge.backends import HOST
 from xbridge.errors import CopyError, OptionError, UnsupportedArrayError, XBridgeError
@@ -54,11 +50,11 @@ if TYPE_CHECKING:
 def to_backend(x: object, name: str | ModuleType, options: CallOptions) -> Array:
     """See `xbridge.to_backend`, and `xbridge.to_numpy`, which has `writable`."""
     version = cache_version()
-    target, source = resolve_request(x, name)
-    asked = _normalize_device(options)
+    source, target = resolve_request(x, name), get(name)
     checked = read_options((target, source.backend), options)
+    asked = _normalize_device(options)
     if name != target.name or version != cache_version():  # a module, or this call has loaded a backend
-        known = find_converter(target.name, type(x), asked)
+        known = asked.find_converter(target.name, type(x))
         if known is not decline and asked.are_constant():
             record(asked.key("convert", name, type(x)), version, known)
         result = known(x)
@@ -104,7 +100,7 @@ def to_backend_all(xs: list[object], name: str | ModuleType, options: CallOption
 
 def make_array(x: object, name: str | None, options: CallOptions) -> Array:
     """Make an array without `like`, by a cached call if there is one. See `xbridge.asarray`."""
-    made = repeat_asarray(x, name, options)
+    made = options.lookup("asarray", name, type(x), type(None))(x)
     return asarray(x, None, name, options) if made is None else made
 
 
@@ -125,21 +121,19 @@ def asarray(obj: object, like: object, name: str | ModuleType | None, options: C
     target = target or backends[0]
     checked = read_options((target, backends[0]), options)
     asked = _normalize_device(options)
-    result = repeat(target.name, obj, asked) if fn is convert else None
+    result = asked.find_converter(target.name, type(obj))(obj) if fn is convert else None
     if result is None:
         recorder = Recorder(options_of_stack(fn, checked, asked), version)
         result = call_untraced(partial(fn, recorder=recorder), content, backends, target, checked)
     if _may_record(like, [target, *backends]) and given.are_constant(name):
         if fn is convert:
-            known = find_converter(target.name, type(obj), asked)
+            known = asked.find_converter(target.name, type(obj))
         else:
             free = name is None and like is None
             known = literal_converter(type(obj), None if free else target, checked, asked)
         if known is not decline:
             key = given.key("asarray", name, type(obj), type(like))
-            record_asarray(key, version, known, near, with_like=like is not None)
-            if like is None and given.are_plain() and type(obj) in LITERALS:
-                record(CallKey("literal", name, type(obj)), version, known)
+            record(key, version, known if like is None else with_like(known, near))
     return result
 
 
@@ -148,8 +142,8 @@ def align(
 ) -> tuple[Array, ...]:
     """See `xbridge.align`."""
     version = cache_version()
-    refuse_alignment(xs)
     sources = [resolve_source(x) for x in xs]
+    refuse_alignment(sources)
     return align_sources(sources, "xs[{}]".format, TargetChoice(name, like), options, version=version)
 
 
@@ -193,7 +187,8 @@ def align_sources(
             if source.is_number():  # a number adapts to any array
                 made.append(source.array)
                 continue
-            result = repeat(target.name, source.array, asked) if recorder else None
+            x = source.array
+            result = asked.find_converter(target.name, type(x))(x) if recorder else None
             if result is None and source.backend.materialize_many and source.backend is not target:
                 late.append(len(made))
             elif result is None:
@@ -209,13 +204,12 @@ def align_sources(
     arrays = [source for source in sources if not (source.is_literal() or source.is_scalar())]
     # Without a name or `like`, an array behind the first may have decided because it is followed by autograd.
     # Other arrays of the same types may not be, so such a call is not cached.
-    free = choice.name is None and choice.like is None
+    name, like = choice
+    free = name is None and like is None
     always = not (free and arrays) or arrays[0].backend is target
     backends = [target, *(source.backend for source in sources)]
-    if recorder and always and _may_record(choice.like, backends) and options.are_constant(choice.name):
-        key = options.key(
-            "align", choice.name, tuple([type(source.array) for source in sources]), type(choice.like)
-        )
+    if recorder and always and _may_record(like, backends) and options.are_constant(name):
+        key = options.key("align", name, tuple([type(source.array) for source in sources]), type(like))
         record_align(key, recorder, target.name, sources, near, free=free)
     return tuple(made)
 
@@ -279,7 +273,7 @@ def to_list(x: object) -> Any:
 
 def explain(x: object, name: str | ModuleType, options: CallOptions, *, isolated: bool = False) -> Plan:
     """See `xbridge.explain`."""
-    target, source = resolve_request(x, name, "explain")
+    source, target = resolve_request(x, name, "explain"), get(name)
     checked = read_options((target, source.backend), options)._replace(isolated=isolated)
     if checked.writable is not None and target.name != HOST:
         asked, reason = f"writable={checked.writable}", "only to_numpy has writable"
@@ -289,7 +283,7 @@ def explain(x: object, name: str | ModuleType, options: CallOptions, *, isolated
 
 def unsafe_share(x: object, name: str | ModuleType) -> Array:
     """See `xbridge.unsafe_share`."""
-    target, source = resolve_request(x, name, "unsafe_share")
+    source, target = resolve_request(x, name, "unsafe_share"), get(name)
     return call_untraced(share, source, [source.backend], target, Options(copy=False, unsafe=True))
 
 

@@ -22,7 +22,7 @@ from xbridge._core.tracebacks import shorten
 from xbridge._derive.functions import latest, mask_inexact, sharded_call_error
 from xbridge._derive.treedef import ARRAY, argument_paths, argument_treedefs, has_arrays, unflatten
 from xbridge._engine import verbs
-from xbridge._engine.repeat import convert_each, find_converter, repeat_align
+from xbridge._engine.repeat import convert_each
 from xbridge._engine.source import Source, TargetChoice, leading_index, resolve_like, resolve_source
 from xbridge._functions.explain import CallPlan
 from xbridge._functions.flatten import LEAVES, flatten, without_objects
@@ -318,15 +318,16 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
     inputs = [_guard_source(source, library, function.options) for source in sources]
     choice = TargetChoice(library.name if function.like is None else function.backend, function.like)
     xs = tuple([source.array for source in inputs])
-    isolated = _is_isolated(function, library, map(type, xs))
+    types = tuple([type(x) for x in xs])
+    isolated = _is_isolated(function, library, types)
     homes = tuple(map(verbs.array_location, sources))
     home = homes[at]
     if home and home[1] == SHARDED:  # before an array is copied in vain
         raise sharded_call_error(name, caller.name)
     restore = Restore(homes, at)
     try:
-        made = None if isolated else repeat_align(xs, choice, function.options)
-        made = made or verbs.align_sources(
+        align = function.options.lookup("align", choice.name, types, type(choice.like))
+        made = (None if isolated else align(xs, choice.like)) or verbs.align_sources(
             inputs,
             lambda i: f"{argument_paths(form)[i]} of {name}",
             choice,
@@ -517,7 +518,7 @@ def _argument_converter(
     if not function.is_plain:
         place = None if library.host_only and options.device is None else "cpu"
         options = options._replace(device=place)
-    convert = find_converter(library.name, cls, options)
+    convert = options.find_converter(library.name, cls)
     if convert is decline:
         return decline
     if owner.name == HOST and options.copy is None and _copies_readonly(library):

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from xbridge._core.devices import Device, device_named
 from xbridge._core.dtypes import DTYPES, UNNAMED, is_numeric, of_python
-from xbridge._core.dynamo import trace_time
+from xbridge._core.dynamo import trace_time, traced_as
 from xbridge._core.mistakes import option_of, text_of
 from xbridge._core.protocol import Backend
 from xbridge._host.memory import dtype_of_code
 from xbridge._plan.steps import Options
-from xbridge._registry.call_cache import CallKey
+from xbridge._registry.call_cache import CallKey, decline, lookup, lookup_direct, try_in_order
 from xbridge._registry.registry import backends_for_object, get, is_root
 from xbridge.backends import HOST, INDEX
 from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, OptionError, XBridgeError, shown
@@ -81,6 +81,26 @@ class CallOptions(NamedTuple):
         while len(given) > _COMMON and given[-1] is None:
             given = given[:-1]
         return CallKey(verb, target, types, like, given)
+
+    @traced_as(lambda *_: decline)
+    def lookup(
+        self, verb: str, target: object, types: object, like: type | None = None
+    ) -> Callable[..., Any]:
+        """Return the function that repeats a call with these options, or one that declines."""
+        key = self.key(verb, target, types, like)
+        return lookup(key, self.copy, self.requires_grad, self.writable)
+
+    @traced_as(lambda *_: decline)
+    def find_converter(self, name: str, cls: type) -> Callable[[Any], Any]:
+        """Return a function that converts arrays of a type without a plan, or returns None to decline.
+
+        The options must have been checked: `lookup` compares only their flags.
+        """
+        known = self.lookup("convert", name, cls)
+        plain = lookup_direct(name, cls) if self.are_plain() else decline
+        if known is decline:
+            return plain
+        return known if plain is decline else try_in_order(plain, known)
 
     def are_constant(self, target: object = None) -> bool:
         """Return True if the options and the target mean the same in each call, so the call may be cached."""

@@ -41,8 +41,3 @@ def suit_any_view(steps: Sequence[Step], host: HostArray, plan: Plan) -> bool:
         return True
     # The flags of a dense array tell its strides, except those of axes of one item, which may be anything.
     return host.flags.forc and all(n > 1 for n in host.shape)
-
-
-def holds_for_others(plan: Plan) -> bool:
-    """Return False for the plan of an empty array that copies it with `copy=False`: others are refused."""
-    return not (plan.conversion.options.copy is False and plan.copies)

@@ -37,7 +37,7 @@ class CallKey(tuple[object, ...]):
     ----------
     verb : str
         ``"convert"`` for one array, ``"asarray"``, ``"align"``, ``"align_back"``, ``"tree"``, or
-        ``"aligned"`` for a function. ``"literal"`` for `asarray` of a number or a list without options.
+        ``"aligned"`` for a function.
     target : str, module or None
         The backend that is asked for.
     types : type or tuple
@@ -84,9 +84,6 @@ the place of a type in it. So the types of another backend replace fillers, and 
 """
 
 _fillers: list[type] = []
-
-kinds: dict[tuple[object, ...], dict[object, Convert]] = {}
-"""For each cached call of one array, the conversion for each kind of array, as `_engine/repeat.py` has it."""
 
 MOST = 512
 """The most calls that are cached, and the most kinds of arrays for each."""
@@ -145,28 +142,29 @@ def record(
 ) -> None:
     """Cache a call, unless calls were invalidated since `version` was read, or are observed.
 
-    With `choose`, `run` is for arrays of the given kind alone. It goes to a table of kinds for this call, and
-    `choose` turns that table into the function that looks up the kind of an array and converts it.
+    With `choose`, `run` is for arrays of the given kind alone. It goes to a table of the kinds for this call,
+    and `choose` turns that table into the function that looks up the kind of an array and converts it. The
+    function has the table as an attribute, so that both are forgotten together.
     """
     with _lock:
         if version != _version or not _is_open:
             return
         if choose is not None:
-            known = kinds.setdefault(key, {})
-            _put(known, kind, run)
+            kinds: dict[object, Convert] | None = getattr(cached.get(key), "kinds", None)
+            if kinds is not None:
+                _put(kinds, kind, run)
             if key in cached:
                 return
-            run = choose(known)
+            kinds = {kind: run}
+            run = choose(kinds)
+            vars(run)["kinds"] = kinds
         _put(cached, key, run)
 
 
 def _put(table: dict[Any, Any], key: object, value: object) -> None:
     """Store a value, and drop the oldest one if there are too many. The caller holds the lock."""
     if key not in table and len(table) >= MOST:
-        oldest = next(iter(table))
-        del table[oldest]
-        if table is cached:
-            kinds.pop(oldest, None)
+        del table[next(iter(table))]
     table[key] = value
 
 
@@ -181,7 +179,6 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
         _version = version = _version + 1
         _is_open = False
         cached.clear()
-        kinds.clear()
         for known in (*made.values(), *direct.values()):
             known.clear()
     # The backends are asked after the version has changed. If they change again meanwhile, that makes a newer
@@ -213,6 +210,16 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
                     tables.setdefault(name, {}).update(known | fillers)
 
 
+def try_in_order(first: Convert, other: Convert) -> Convert:
+    """Return the function that calls `other` if `first` declines."""
+
+    def convert(x: Any) -> Any:
+        y = first(x)
+        return other(x) if y is None else y
+
+    return convert
+
+
 def as_found(find: Callable[[type], Convert]) -> Convert:
     """Return a function that converts as the one that is found for the type of an array.
 
@@ -240,7 +247,7 @@ def _of_literals(name: str | None) -> dict[type, Convert]:
     """
 
     def of(cls: type) -> Convert:
-        key = CallKey("literal", name, cls)
+        key = CallKey("asarray", name, cls, type(None), (None,) * 4)
         return traced_as(no_result)(as_found(lambda _: cached.get(key, decline)))
 
     return {cls: of(cls) for cls in LITERALS}

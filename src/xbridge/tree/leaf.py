@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
 from xbridge._engine.batch import move_in_packs
-from xbridge._engine.repeat import find_converter
 from xbridge._engine.source import resolve_source
 from xbridge._plan.options import CallOptions
 from xbridge._registry.registry import are_arrays, backend_for
@@ -83,7 +82,7 @@ def _convert(
 ) -> list[Array]:
     # The fastest way that suits comes first: one call of C code for all arrays, packs for those that change
     # their device, a cached call for each, and a plan for the rest.
-    direct = {kind: find_converter(target.name, kind, options) for kind in kinds or set(map(type, xs))}
+    direct = {kind: options.find_converter(target.name, kind) for kind in kinds or set(map(type, xs))}
     many = target.fast_from_numpy_many
     done = many(xs) if many and set(direct.values()) == {target.fast_from_numpy} else None
     if done is not None:
