@@ -163,3 +163,16 @@ def test_call_key__equals_the_tuple_that_the_function_writes(
     monkeypatch.setitem(cached, key, found)
     assert call(np.ones(2)) == "found"
     found.assert_called_once()
+
+
+def test_repeat__value_that_a_cached_cast_would_lose_is_an_error() -> None:
+    """A cached cast on the host declines an array whose value it would lose, and the plan says so."""
+    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    with jax.enable_x64(True):
+        fits, lost = (jax.numpy.asarray([x, 2.0]) for x in (1.0, 1e300))
+        for _ in range(2):
+            assert xbridge.to_backend(fits, "torch", dtype="default").dtype == torch.float32
+        (repeated,) = cached.values()
+        assert repeated(lost) is None
+        with pytest.raises(xbridge.ValueLossError, match="does not fit float32"):
+            xbridge.to_backend(lost, "torch", dtype="default")

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from xbridge._plan.steps import Plan
 
     Convert = Callable[[Any], Any]
+    Look = Callable[[Any], object]
     Kinds = dict[object, Convert]
     State = Callable[[], object]
 
@@ -80,12 +81,6 @@ class Recorder(NamedTuple):
 
     options: CallOptions
     version: int
-
-    def record(
-        self, name: str | ModuleType, cls: type, run: Convert, kind: object = None, choose: Any = None
-    ) -> None:
-        """Cache the conversion of arrays of a type. See `call_cache.record`."""
-        record(self.options.key("convert", name, cls), self.version, run, kind, choose)
 
 
 # -- one array -------------------------------------------------------------------------------------
@@ -129,7 +124,8 @@ def record_plan(recorder: Recorder, x: Array, plan: Plan, state: State, before: 
     if source is target and source.name == HOST:  # NumPy has no state: a lookup less in each call
         kind, read = found.kind and found.kind[0], None
     choose = found.choose and partial(found.choose, state=read)
-    recorder.record(target.name, type(x), found.convert, kind, choose)
+    key = recorder.options.key("convert", target.name, type(x))
+    record(key, recorder.version, found.convert, kind, choose)
 
 
 def _find_mover(options: CallOptions, plan: Plan) -> _Repetition | None:
@@ -152,10 +148,9 @@ def record_scalar(recorder: Recorder, name: str, cls: type) -> None:
     The conversion of that array must have been cached already.
     """
     convert = recorder.options.find_converter(name, get(HOST).array_types[0])
-    if convert is decline or recorder.options.copy is False:
-        return
-    read = partial(import_array, must_share=False, fetch=False)
-    recorder.record(name, cls, compose(read, convert))
+    if convert is not decline and recorder.options.copy is not False:
+        read = partial(import_array, must_share=False, fetch=False)
+        record(recorder.options.key("convert", name, cls), recorder.version, compose(read, convert))
 
 
 class _Repetition(NamedTuple):
@@ -171,7 +166,7 @@ class _Repetition(NamedTuple):
 def _find_within(backend: Backend, x: Array, plan: Plan) -> _Repetition | None:
     """Return how to repeat a plan within one library; None if its backend does not name the array's kind."""
     own, graph, options = backend.plan_kind, backend.plan_graph, plan.conversion.options
-    look: Callable[[Array], object] | None = own
+    look: Look | None = own
     if backend.name == HOST:
         look = _dtype_of if options.ignore_layout() else _dtype_and_flags_of
     elif backend.autograd and (options.grad or options.requires_grad or plan.checks):
@@ -194,7 +189,11 @@ def _find_within(backend: Backend, x: Array, plan: Plan) -> _Repetition | None:
 def _find_between(x: Array, plan: Plan) -> _Repetition | None:
     """Return how the kind of an array gets to another library; None if the way depends on more."""
     source, target, options = plan.conversion.source, plan.conversion.target, plan.conversion.options
-    plain, pending, host = _find_unconditional(type(x), plan), source.plan_pending, source.fast_to_numpy(x)
+    pending, host = source.plan_pending, source.fast_to_numpy(x)
+    plain: Convert | None = None
+    if options._replace(device=None, grad=None) == Options() and options.grad != "keep":
+        # These change nothing. Callers try the conversion without options first, if there really are none.
+        plain = decline if options == Options() else lookup_direct(target.name, type(x))
     shares = options == Options(writable=True)
     choose: Callable[..., Convert] = partial(_dispatch_on_view, source.fast_to_numpy, plain, pending, shares)
     kind: tuple[object, ...] = ()
@@ -221,16 +220,6 @@ def _find_between(x: Array, plan: Plan) -> _Repetition | None:
     return convert and _Repetition(convert, kind, choose)
 
 
-def _find_unconditional(cls: type, plan: Plan) -> Convert | None:
-    """Return the function that converts any array of a type, if the options change nothing; else None."""
-    target, options = plan.conversion.target, plan.conversion.options
-    if options._replace(device=None, grad=None) != Options() or options.grad == "keep":
-        return None
-    if options == Options():
-        return decline  # `find_converter` and the public functions try this one first
-    return lookup_direct(target.name, cls)
-
-
 def _compile_pending(plan: Plan) -> Convert | None:
     """Compile a plan for arrays on which an operation is pending; return None if the target declines them.
 
@@ -252,10 +241,8 @@ def _compile_view(host: HostArray, plan: Plan) -> Convert | None:
     first = [step for step in plan.steps[:at] if step.op != "detach"]
     shown = plan.conversion.options.writable is not False
     then = [step for step in plan.steps[at + 1 :] if step.op != "as_readonly" or not shown]
-    if first and source.name != HOST:
-        return None
     steps = [*first, *then]
-    if not suit_any_view(steps, host, plan):
+    if (first and source.name != HOST) or not suit_any_view(steps, host, plan):
         return None
     calls = _compile_on_host(steps, target, host.dtype, like=host)
     return None if calls is None else _chain(calls)
@@ -297,10 +284,7 @@ def _compile_on_host(
 
 
 def _is_dense_copy(step: Step) -> bool:
-    """Return True for a copy or cast on the host that keeps the order of the axes.
-
-    Its result is a new array without gaps, which `fast_from_fresh` may take over.
-    """
+    """Return True for a copy or cast on the host whose result is a new array without gaps."""
     return step.module is _host and (step.op, len(step.args)) in (("copy", 0), ("astype", 1))
 
 
@@ -358,10 +342,7 @@ def _dispatch_on_view(
 
 
 def _decline_graphs(
-    graph: Callable[[Array], tuple[bool, ...] | None],
-    choose: Callable[[Kinds, State], Convert],
-    kinds: Kinds,
-    state: State,
+    graph: Callable[[Array], Any], choose: Callable[..., Convert], kinds: Kinds, state: State
 ) -> Convert:
     """Return the function that `choose` makes, which now declines arrays with a graph.
 
@@ -377,10 +358,7 @@ def _decline_graphs(
 
 
 def _dispatch_on_kind(
-    look: Callable[[Array], object],
-    kinds: Kinds,
-    state: State | None,
-    failures: tuple[type[Exception], ...] = (XBridgeError,),
+    look: Look, kinds: Kinds, state: State | None, failures: tuple[type[Exception], ...] = (XBridgeError,)
 ) -> Convert:
     """Return the function that finds the conversion by the kind that `look` names, and by any state."""
     find = kinds.get
@@ -455,8 +433,8 @@ def convert_each(converters: Sequence[Convert | None]) -> Callable[[Sequence[Any
 
 
 def with_like(convert: Convert, near: Source | None) -> Callable[[Any, Array], Array | None]:
-    """Return the cached call of `asarray` with `like`, which is `near` if the call took the device from it."""
-    look = near.backend.device_of if near else None
+    """Return the cached call of `asarray` with `like`. This is `near` if the call took the device from it."""
+    look = near and near.backend.device_of
 
     def convert_like(obj: Any, like: Array) -> Array | None:
         device = look(like) if look else CPU
@@ -485,8 +463,8 @@ def record_align(
     stays = recorder.options._replace(device=None).are_plain()
     if near and at is not None and near.backend.name == name and stays:
         converters[at] = unchanged  # whether it is on the host is asked below
-    others = [(i, x.backend) for i, x in enumerate(sources) if free and x.backend.name != name]
-    could_decide = [(i, follows) for i, other in others if (follows := other.follows)]
+    others = [(i, x.backend.follows) for i, x in enumerate(sources) if free and x.backend.name != name]
+    could_decide = [(i, follows) for i, follows in others if follows]
     convert = convert_each(converters)
 
     def aligned(xs: Sequence[Array], like: Array) -> tuple[Array, ...] | None:

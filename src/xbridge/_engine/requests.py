@@ -86,15 +86,15 @@ def refuse_alignment(sources: Sequence[Source], verb: str = "align") -> None:
         if kinds and all(backend_for(kind) for kind in kinds):
             reason = "each argument is aligned as one array, and this one would be stacked"
             raise OptionError.build(f"align {type_of(first)} of arrays", reason, f"{verb}(*xs)")
-    refuse_options(sources)
+    refuse_options([source.array for source in sources])
 
 
-def refuse_options(sources: Sequence[Source]) -> None:
-    """Raise an error if an option is among inputs that are to be aligned."""
-    for i, source in enumerate(sources):
-        word = "" if source.is_array else _option_for(source.array)
+def refuse_options(xs: Sequence[object]) -> None:
+    """Raise an error if an option is among arguments that are to be aligned."""
+    for i, x in enumerate(xs):
+        word = _option_for(x)
         if word:
-            text = text_of(source.array)
+            text = text_of(x)
             raise OptionError.build(f"align {text} at xs[{i}]", f"a {word} is an option", f"{word}={text}")
 
 

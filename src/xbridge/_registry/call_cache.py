@@ -52,12 +52,7 @@ class CallKey(tuple[object, ...]):
     __slots__ = ()
 
     def __new__(
-        cls,
-        verb: str,
-        target: object,
-        types: object,
-        like: type | None = None,
-        options: tuple[object, ...] = (),
+        cls, verb: str, target: object, types: object, like: type | None = None, options: tuple[Any, ...] = ()
     ) -> Self:
         """Make a key."""
         near = () if like is None else (like,)
@@ -99,10 +94,7 @@ def decline(*_: object) -> None:
 
 @traced_as(lambda *_: decline)
 def lookup(
-    key: tuple[object, ...],
-    copy: object = None,
-    requires_grad: object = None,
-    writable: object = None,
+    key: tuple[object, ...], copy: object = None, requires_grad: object = None, writable: object = None
 ) -> Callable[..., Any]:
     """Return the function that repeats a call, or one that declines.
 
@@ -246,11 +238,10 @@ def _of_literals(name: str | None) -> dict[type, Convert]:
     as what the program has read from a table is replaced.
     """
 
-    def of(cls: type) -> Convert:
-        key = CallKey("asarray", name, cls, type(None), (None,) * 4)
-        return traced_as(no_result)(as_found(lambda _: cached.get(key, decline)))
+    def find(cls: type) -> Convert:
+        return cached.get(CallKey("asarray", name, cls, type(None), (None,) * 4), decline)
 
-    return {cls: of(cls) for cls in LITERALS}
+    return {cls: traced_as(no_result)(as_found(find)) for cls in LITERALS}
 
 
 def _from_scalar(convert: Convert) -> Convert:

@@ -388,7 +388,7 @@ def align(
     >>> align({"x": torch.ones(2)}, [np.zeros(2), 3])
     ({'x': tensor([1., 1.])}, [tensor([0., 0.], dtype=torch.float64), 3])
     """
-    refuse_options([resolve_source(x) for x in trees])
+    refuse_options(trees)
     batch = TreeArrays(trees, exporters=exporters)
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     sources = [resolve_source(x) for x in batch.arrays]
