@@ -1017,14 +1017,14 @@ def test_check_in_workers__interrupt_ends_all_processes(monkeypatch: pytest.Monk
         ("x.to('emu:0')", "does not end", True),
     ],
 )
-def test_ended__crash_has_to_be_reproduced(
+def test_result_of_crash__crash_has_to_be_reproduced(
     code: str, reason: str, is_confirmed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A crash or hang is a finding only if the program of the call reproduces it."""
     monkeypatch.setattr(workers, "_PATIENCE", 1.5)
     stored = tmp_path / "program.py"
     stored.write_text(f"numpy\n{code}", encoding="utf-8")
-    ended = workers._ended("planted.cut", reason, stored, workers.Children())
+    ended = workers._result_of_crash("planted.cut", reason, stored, workers.Children())
     assert bool(ended.findings) is is_confirmed
     assert ended.skipped == ("" if is_confirmed else f"it {reason} when it is checked, and not by itself")
 

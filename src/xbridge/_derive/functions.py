@@ -97,9 +97,10 @@ class UserDerivative(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """An input of derived rules: the version of what the function read, and the number of a record or zeros.
+    """The key of a recorded run, which the functions of its derivatives get as an additional input.
 
-    The number of a record has two halves of 31 bits, because a library may lack integers of 64 bits.
+    It is the version of what the function read beside its arguments, and the number of the record, or zeros
+    if there is none. That number has two halves of 31 bits, because a library may lack 64-bit integers.
     """
 
     version: int

@@ -238,7 +238,7 @@ def hidden_arrays_error(what: str, hint: str) -> UnsupportedArrayError:
 
 
 class _Node:
-    """A container and its form, as a part of a `TreeDef`: compared by everything except the children."""
+    """A container in a `TreeDef`. Two are equal if their classes and keys are, whatever their children."""
 
     def __init__(self, container: Any, form: Any, x: Any, count: int) -> None:
         self.container = container

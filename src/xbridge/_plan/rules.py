@@ -140,7 +140,7 @@ def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) ->
 
 
 def check_destination(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> None:
-    """Raise the errors that follow from the facts about an array which is still to be made."""
+    """Raise if an array with these facts, which is not made yet, could not be converted."""
     _require_grad(_choose_conversion(source, target, info, options))
 
 

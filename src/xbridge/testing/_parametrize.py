@@ -94,7 +94,7 @@ def places(config: pytest.Config) -> tuple[BackendDevice, ...]:
     """
     if _PLACES not in config.stash:
         try:
-            asked = _asked(config)
+            asked = _requested_backends(config)
             for word in asked:
                 _install_emulated(word)
             found = [here for word in asked for here in _places(word)]
@@ -240,7 +240,7 @@ def header(config: pytest.Config) -> str:
     shown = [
         f"{' '.join((module.name, *_version(module)))} ({', '.join(module.devices())})" for module in modules
     ]
-    if _ALL in _asked(config):
+    if _ALL in _requested_backends(config):
         gone = [name for name in known_backends() if not is_available(name)]
         shown += ["missing: " + ", ".join(map(_hint, gone))] * bool(gone)
     installed = config.pluginmanager.list_plugin_distinfo()
@@ -253,8 +253,8 @@ def _hint(name: str) -> str:
     return f"{name} ({' or '.join(claim.install for claim in entries_for(name))})"
 
 
-def _asked(config: pytest.Config) -> tuple[str, ...]:
-    """Return the words of the command line, of the configuration file, or all available backends."""
+def _requested_backends(config: pytest.Config) -> tuple[str, ...]:
+    """Return the backends of the command line, else of the configuration file, else all available ones."""
     given: list[str] = config.getoption("xbridge") or config.getini("xbridge")
     if not given:
         return tuple(filter(is_available, known_backends()))

@@ -69,7 +69,7 @@ class Settings:
         now = self._read()
         left_out = _SET_BY_IMPORTS if len(sys.modules) > self._imported else ()
         return {
-            text: _differing(value, now.get(text))
+            text: _format_difference(value, now.get(text))
             for text, value in self._values.items()
             if text not in left_out and _shown(now.get(text)) != _shown(value)
         }
@@ -90,8 +90,8 @@ def _shown(value: Any) -> str:
     return repr(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
-def _differing(before: Any, after: Any) -> tuple[str, str]:
-    """Return two values as text: of dicts, such as the environment, only the items that differ."""
+def _format_difference(before: Any, after: Any) -> tuple[str, str]:
+    """Return two values as text. Of dicts, such as the environment, this is only the items that differ."""
     if isinstance(before, dict):
         names = [name for name in before | after if _shown(before.get(name)) != _shown(after.get(name))]
         before, after = ({name: x[name] for name in names if name in x} for x in (before, after))

@@ -80,7 +80,9 @@ def assert_same(
     """
     __tracebackhide__ = True
     a, b = look(actual), look(expected)
-    info = _asked(a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=check_shape)
+    info = _choose_facts(
+        a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=check_shape
+    )
     info += ["grad"] if check_grad else []
     fail_if(differences(a, b, info, same_bits if check_dtype else same_numbers))
 
@@ -143,7 +145,7 @@ def assert_close(
     __tracebackhide__ = True
     a, b = look(actual), look(expected)
     near = Near.of(a.dtype, b.dtype, rtol=rtol, atol=atol, equal_nan=equal_nan)
-    info = _asked(a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=True)
+    info = _choose_facts(a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=True)
     fail_if(differences(a, b, info, near.agree, explain=near.explain))
 
 
@@ -334,7 +336,7 @@ def _hold(arrived: Array, wanted: Look, also: list[str], where: str) -> None:
     fail_if(differences(look(arrived), wanted, info, same_bits, names=names), where)
 
 
-def _asked(a: Look, b: Look, **info: bool | None) -> list[str]:
+def _choose_facts(a: Look, b: Look, **info: bool | None) -> list[str]:
     """List the facts that must be equal; by default the devices, if both are of one library."""
     if info["device"] is None:
         info["device"] = a.library == b.library

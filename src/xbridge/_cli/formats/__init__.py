@@ -118,7 +118,7 @@ class Content(NamedTuple):
 
 
 class Format(Protocol):
-    """The module of a format."""
+    """A module that reads and writes the files of one format."""
 
     names: bool
     """True if files hold arrays by name; else they hold one array."""

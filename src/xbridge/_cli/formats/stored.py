@@ -37,7 +37,7 @@ BLOCK = 1 << 22
 
 @dataclass(frozen=True)
 class Stored(ABC):
-    """One array, without its values."""
+    """An array in a file, whose values are read when they are needed."""
 
     name: str | None
     """None if the file has no name for it."""

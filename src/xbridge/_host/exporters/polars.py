@@ -25,7 +25,7 @@ class Adapter(generic.Adapter):
         return [dtype.categories.dtype] if isinstance(dtype, pl.Enum) else []
 
     def numbers_hint(self, x: Any) -> str | None:
-        """Return the columns of numbers of a data frame, or what the text of a series stands for."""
+        """Return the call that selects the numeric columns of a frame, or reads the numbers in text."""
         if isinstance(x, pl.Series):
             return _hint_for_text(x) if x.dtype == pl.String else None
         names = [name for name, kind in x.schema.items() if kind.is_numeric() or kind == pl.Boolean]

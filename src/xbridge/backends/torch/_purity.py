@@ -452,10 +452,10 @@ class Calls(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-ca
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         parts = [func]
-        self._read(args, parts)
+        self._append_arguments(args, parts)
         if kwargs:
             parts += kwargs
-            self._read(kwargs.values(), parts)
+            self._append_arguments(kwargs.values(), parts)
         if _find_saving_hooks(True) is not None:  # noqa: FBT003 -- torch's order
             raise self._doubt()
         way = tuple(parts)
@@ -474,8 +474,11 @@ class Calls(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-ca
             self.own.update({id(y): ref(y) for y in _leaves(made) if type(y) in _PLAIN})
         return made
 
-    def _read(self, xs: Iterable[Any], way: list[Any]) -> None:
-        """Add arguments of a call to the way it is called, or raise if one is not known."""
+    def _append_arguments(self, xs: Iterable[Any], way: list[Any]) -> None:
+        """Append the arguments of a call to the key for it, or raise if one is not known.
+
+        A tensor appears as its type, because what a function does to other memory depends on no values.
+        """
         known, own = self._known, self.own  # this runs in each call of torch's functions
         for x in xs:
             kind = type(x)
@@ -487,9 +490,9 @@ class Calls(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-ca
             elif kind in _STATIC:
                 way.append(x)
             elif isinstance(x, (list, tuple)):
-                self._read(x, way)
+                self._append_arguments(x, way)
             elif kind is slice:
-                self._read((x.start, x.stop, x.step), way)
+                self._append_arguments((x.start, x.stop, x.step), way)
             else:
                 raise self._doubt()
 

@@ -95,7 +95,7 @@ def _changed(draw: st.DrawFn, labelled: Drawn, devices: Sequence[Device], *, spe
     label, call = labelled
     recipes = call.recipes()
     if not recipes:
-        return label, _with_integers(draw, call)
+        return label, _draw_integers(draw, call)
     sides = {n: n for one in recipes for n in one.values.shape}
     if draw(st.booleans()):
         sides = {n: draw(st.sampled_from(_SIDES)) for n in sides}
@@ -110,8 +110,8 @@ def _changed(draw: st.DrawFn, labelled: Drawn, devices: Sequence[Device], *, spe
     return label, call.fill(made)
 
 
-def _with_integers(draw: st.DrawFn, call: Call) -> Call:
-    """Change the integers of a call without arrays."""
+def _draw_integers(draw: st.DrawFn, call: Call) -> Call:
+    """Replace the integers among the arguments of a call, which has no arrays, by drawn ones."""
 
     def change(x: Any) -> Any:
         return draw(st.integers(*_INTEGERS)) if type(x) is int else x

@@ -52,7 +52,7 @@ def calls_in_examples(f: Callable[..., Any], module: str, name: str) -> list[Arg
     calls: list[Arguments] = []
 
     def record(*args: Any, **kwargs: Any) -> Any:
-        taken = outcome(lambda: (tuple(map(_plain, args)), {k: _plain(v) for k, v in kwargs.items()}))
+        taken = outcome(lambda: (tuple(map(_as_plain, args)), {k: _as_plain(v) for k, v in kwargs.items()}))
         if taken.error is None and len(calls) < _MOST_CALLS:
             calls.append(taken.result)
         return f(*args, **kwargs)
@@ -89,8 +89,8 @@ class _HiddenError(Exception):
     """An argument cannot be shown in a program."""
 
 
-def _plain(x: Any) -> Any:
-    """Return an argument of numbers, words and NumPy's arrays."""
+def _as_plain(x: Any) -> Any:
+    """Return an argument made of numbers, text and NumPy arrays alone; raise if it has anything else."""
     if isinstance(x, np.ndarray) or backend_for(type(x)) is not None:
         values = np.array(x if isinstance(x, np.ndarray) else to_numpy(x, grad="detach"))
         if values.dtype.kind not in "biufc" or values.size > _MOST_ELEMENTS:
@@ -99,7 +99,7 @@ def _plain(x: Any) -> Any:
     if type(x) in _PLAIN:
         return x
     if type(x) in (list, tuple, range):
-        return (list if type(x) is range else type(x))(map(_plain, x))
+        return (list if type(x) is range else type(x))(map(_as_plain, x))
     if type(x) is dict and all(isinstance(key, str) for key in x):
-        return {key: _plain(value) for key, value in x.items()}
+        return {key: _as_plain(value) for key, value in x.items()}
     raise _HiddenError

@@ -301,7 +301,7 @@ def _supervise(job: Job, results: SimpleQueue[Checked | None], children: Childre
             is_first = False
             job = job._replace(names=job.names[done:], seconds=job.seconds - used)
             if job.names and reason:
-                results.put(_ended(job.names[0].replace(":", "."), reason, stored, children))
+                results.put(_result_of_crash(job.names[0].replace(":", "."), reason, stored, children))
                 job = job._replace(names=job.names[1:])
     for name in job.names:
         results.put(Checked(name.replace(":", "."), [], TIME_IS_OVER))
@@ -339,8 +339,8 @@ def _run_worker(
         return done, f"cannot be checked: {error}" if error else "ends the process", used
 
 
-def _ended(name: str, reason: str, stored: Path, children: Children) -> Checked:
-    """Return the result for a function during which a worker ended."""
+def _result_of_crash(name: str, reason: str, stored: Path, children: Children) -> Checked:
+    """Return the result for the function that a worker was checking when it ended or hung."""
     program = stored.read_text(encoding="utf-8")
     backend, _, code = program.partition("\n")
     if not code or reason.startswith("cannot"):
