@@ -239,7 +239,8 @@ def _of_literals(name: str | None) -> dict[type, Convert]:
     """
 
     def find(cls: type) -> Convert:
-        return cached.get(CallKey("asarray", name, cls, type(None), (None,) * 4), decline)
+        key = "asarray", name, cls, type(None), None, None, None, None  # as `asarray` writes it
+        return cached.get(key, decline)
 
     return {cls: traced_as(no_result)(as_found(find)) for cls in LITERALS}
 

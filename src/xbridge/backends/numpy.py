@@ -198,10 +198,6 @@ def plan_state() -> object:
     return None
 
 
-def plan_kind(x: HostArray, /) -> object:
-    return x.dtype
-
-
 def rule(call: Call, /) -> DerivableFunction:
     from xbridge._derive.numpy_functions import rule_of  # noqa: PLC0415 -- only differentiated calls need it
 
