@@ -161,7 +161,8 @@ CASTS = [
 def test_caster__casts_as_numpy_does_without_a_warning(source: str, dtype: str) -> None:
     """What is known of the dtype of an array changes no value, and nothing is said of those that overflow."""
     pytest.importorskip("ml_dtypes")
-    x = np.array([0, 1, 100, 1e5, np.inf, np.nan][: 3 if source in ("bool", "int8", "int64") else None])
+    whole = {"bool": [0, 1], "int8": [1, 100, -128], "int64": [1, 100, -(2**63), 2**63 - 1]}
+    x = np.array(whole.get(source, [0, 1, 100, 1e5, np.inf, np.nan]))
     with np.errstate(all="ignore"):
         x = x.astype(memory.native_dtype(source))
     made = memory.caster(x.dtype, dtype)(x)

@@ -134,9 +134,9 @@ def dense_copier(like: HostArray, dtype: Any = None) -> Callable[[HostArray], Ho
 def caster(source: np.dtype[Any], dtype: Any) -> Callable[[HostArray], HostArray]:
     """Return a function that casts arrays of a dtype as `cast_silently` does."""
     native, copy = native_dtype(dtype), _SILENT.copy
-    if source.kind not in "biufc":
+    if source.names or source.hasobject or source.kind == _COMPLEX:
         return lambda host: cast_silently(host, native)
-    if source.kind in "biu" and np.can_cast(source, native):  # there is nothing to warn of
+    if source.kind in "biu" and native.kind in "biufc" and native.char != "e":  # there is nothing to warn of
         return lambda host: host.astype(native, "K", "unsafe", False)  # noqa: FBT003 -- as in `cast_silently`
     return lambda host: copy().run(host.astype, native, "K", "unsafe", False)  # noqa: FBT003 -- as above
 
@@ -149,21 +149,25 @@ def check_castable(host: HostArray, dtype: np.dtype[Any]) -> HostArray:
     """
     if dtype.kind == "O":
         return host
-    action = f"cast a NumPy array of {host.dtype} to {dtype}"
     if host.dtype.names:
-        raise DTypeError.build(action, "its items are records", "one field, such as x['name']")
+        raise _uncastable_error(host, dtype, "its items are records", "one field, such as x['name']")
     if host.dtype.kind == _COMPLEX and dtype.kind == "b":
         return host.astype(np.complex64)
     if host.dtype.hasobject and dtype.kind != "c":
         numbers = (item for item in host.flat if isinstance(item, np.generic))
         if any(number.dtype.kind in ("c", _COMPLEX) for number in numbers):
-            raise DTypeError.build(action, "an imaginary part would be lost", "x.astype(complex).real")
+            reason = "an imaginary part would be lost"
+            raise _uncastable_error(host, dtype, reason, "x.astype(complex).real")
     return host
+
+
+def _uncastable_error(host: HostArray, dtype: np.dtype[Any], reason: str, hint: str) -> DTypeError:
+    return DTypeError.build(f"cast a NumPy array of {host.dtype} to {dtype}", reason, hint)
 
 
 def _call_silently(host: HostArray, fn: Callable[..., _T], *args: Any) -> _T:
     """Call a function that reads `host`, without warnings about its values."""
-    if host.dtype.kind in "biufc":
+    if not host.dtype.hasobject:
         return _SILENT.copy().run(fn, *args)
     with np.errstate(all="ignore"):  # casts of objects run foreign code, which needs the caller's context
         return fn(*args)
