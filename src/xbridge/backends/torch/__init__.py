@@ -108,6 +108,7 @@ _DENSE = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0,
 _is_dense = attrgetter("flags.carray")
 """Tell an aligned, writable array in C order, by one flag. `fast_from_numpy` accepts more, and is slower."""
 
+_is_contiguous = torch.Tensor.is_contiguous
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_traced = torch.compiler.is_dynamo_compiling
 _is_recording = torch._C._is_tracing
@@ -249,7 +250,7 @@ def namespace(x: torch.Tensor, /) -> ModuleType:
 
 
 def copy(x: torch.Tensor, /) -> torch.Tensor:
-    if is_whole(x):
+    if is_whole(x) and (x.is_cpu or not (x.is_conj() or x.is_neg())):
         return x.clone()
     made = apply_pending(check_readable(x))
     return x.clone() if made is x else made
@@ -272,22 +273,19 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
         return None
     if not first.is_cpu and (any(map(torch.Tensor.is_conj, xs)) or any(map(torch.Tensor.is_neg, xs))):
         return None
-    dtype, size, dense = first.dtype, first.itemsize, True
+    dtype = first.dtype
+    size = dtype.itemsize
     try:
-        for x in xs:
-            if x.dtype is not dtype:
-                return None
-            dense = dense and x.is_contiguous()
         # `torch.stack` refuses tensors of different shapes. Tensors of one shape that are dense, or have
         # equal strides, all reach equally far from their first element.
         reach = first.nbytes
-        if not dense:
+        if not all(map(_is_contiguous, xs)):
             if len(set(map(torch.Tensor.stride, xs))) > 1 or not reach:
                 return None
             ends = zip(first.shape, first.stride(), strict=True)
             reach = (1 + sum((n - 1) * stride for n, stride in ends)) * size
         for x in xs:
-            if len(x.untyped_storage()) < x.storage_offset() * size + reach:
+            if x.dtype is not dtype or len(x.untyped_storage()) < x.storage_offset() * size + reach:
                 return None
         return torch.stack(xs)
     except DECLINED:  # the planned stack fails too, and explains why
@@ -326,7 +324,7 @@ def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
 
 
 def astype(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
-    return check_readable(x).to(getattr(torch, dtype))
+    return check_readable(x).to(_TORCH_BY_NAME[dtype])
 
 
 def check_cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
@@ -601,7 +599,8 @@ def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
             return None
         # Torch hands the bytes to NumPy as integers of the same size, and NumPy views them as the dtype.
         bits = _BIT_DTYPES.get(x.dtype)
-        host = None if bits is None else fast_to_numpy(x.data.view(bits))
+        raw = x.data if x.requires_grad else x
+        host = None if bits is None else fast_to_numpy(raw.view(bits))
         if host is None or (x.requires_grad and _compiler()):
             return None
         if x.requires_grad:

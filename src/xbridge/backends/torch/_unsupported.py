@@ -15,6 +15,7 @@ from xbridge._core.protocol import HostArray
 from xbridge.errors import UnsupportedArrayError, type_of
 
 _ALIGNED = "a function with @xbridge.aligned"
+_is_traced = torch.compiler.is_dynamo_compiling
 
 
 def why_not_memory(x: torch.Tensor) -> tuple[str, str] | None:
@@ -70,7 +71,7 @@ def storage_fault(x: torch.Tensor) -> tuple[str, str] | None:
 
 def outside_storage(x: torch.Tensor) -> tuple[str, str] | None:
     """Return a reason and a hint if operations would read beyond the storage, which torch does not check."""
-    if is_whole(x) or torch.compiler.is_dynamo_compiling():
+    if is_whole(x) or _is_traced():
         return None
     inside = x
     while _functorch.is_functorch_wrapped_tensor(inside):
@@ -80,22 +81,21 @@ def outside_storage(x: torch.Tensor) -> tuple[str, str] | None:
 
 def check_readable(x: torch.Tensor) -> torch.Tensor:
     """Return `x`; raise if torch would read beyond its storage."""
-    fault = outside_storage(x)
+    fault = None if is_whole(x) else outside_storage(x)
     if fault:
         raise UnsupportedArrayError.build("read a torch tensor", *fault)
     return x
 
 
 def is_whole(x: torch.Tensor) -> bool:
-    """Return True for an ordinary tensor with a storage of its own and nothing pending.
+    """Return True for an ordinary tensor without gaps, at the start of a storage that holds all of it.
 
     Return False if torch cannot tell, as for a tensor without storage.
     """
-    if type(x) is not torch.Tensor or torch.compiler.is_dynamo_compiling():
+    if type(x) is not torch.Tensor or _is_traced():
         return False
     try:
-        dense = x.is_contiguous() and not x.storage_offset() and len(x.untyped_storage()) >= x.nbytes
-        return dense and not x.is_conj() and not x.is_neg()
+        return x.is_contiguous() and not x.storage_offset() and len(x.untyped_storage()) >= x.nbytes
     except (RuntimeError, TypeError):
         return False
 
