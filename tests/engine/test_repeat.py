@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from inside import cached
+from inside import cached, forget_calls
 from toylib import Toy, make_backend
 
 import xbridge
@@ -168,6 +168,7 @@ def test_call_key__equals_the_tuple_that_the_function_writes(
 def test_repeat__value_that_a_cached_cast_would_lose_is_an_error() -> None:
     """A cached cast on the host declines an array whose value it would lose, and the plan says so."""
     jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    forget_calls()
     with jax.enable_x64(True):
         fits, lost = (jax.numpy.asarray([x, 2.0]) for x in (1.0, 1e300))
         for _ in range(2):
