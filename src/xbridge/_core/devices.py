@@ -95,13 +95,13 @@ def is_of_kind(device: Device, asked: Device) -> bool:
     return device.kind != "cpu" if asked == "gpu" else asked.index is None and device.kind == asked.kind
 
 
-class _Made:
+class _KnownDevices:
     """The devices that were requested so far, as attributes, which a compiler can follow."""
 
 
 def device_named(name: str) -> Device:
     """Return `Device(name)`, also in traced code, where a compiler cannot make an object of this class."""
-    made: Device = getattr(_Made, _make(name))
+    made: Device = getattr(_KnownDevices, _make(name))
     return made
 
 
@@ -109,7 +109,7 @@ def device_named(name: str) -> Device:
 def _make(name: str) -> str:
     device = Device(name)
     attribute = f"device {device}"
-    setattr(_Made, attribute, device)
+    setattr(_KnownDevices, attribute, device)
     return attribute
 
 

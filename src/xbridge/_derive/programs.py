@@ -131,7 +131,7 @@ def _evaluate_terms(terms: Terms, moves: Sequence[Any]) -> Any:
 def find_plan(
     symbols: tuple[Any, ...], hints: list[int], describe: Callable[[list[int]], Described]
 ) -> Plan | None:
-    """Fit a plan to the shapes for a few sizes; return None if they are no such polynomials."""
+    """Return a plan that computes shapes from sizes, fitted at a few sizes; None if no polynomials fit."""
     names = [name for name in dict.fromkeys(symbols) if name is not None]
     if len(names) > _MAX_SYMBOLS:
         return None

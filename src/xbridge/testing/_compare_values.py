@@ -36,7 +36,7 @@ _TOLERANCES = {
 """The relative and absolute tolerance of each dtype: those of `torch.testing`; for float8, one step."""
 
 
-class Near(NamedTuple):
+class Tolerance(NamedTuple):
     """The tolerance of a comparison."""
 
     relative: float
@@ -44,7 +44,7 @@ class Near(NamedTuple):
     equal_nan: bool
 
     @classmethod
-    def of(cls, *dtypes: str, rtol: float | None, atol: float | None, equal_nan: bool) -> Near:
+    def of(cls, *dtypes: str, rtol: float | None, atol: float | None, equal_nan: bool) -> Tolerance:
         """Return the given tolerances, or those of the coarser dtype; an exact dtype has none."""
         for name, asked in {"rtol": rtol, "atol": atol}.items():
             if asked is not None and not (isinstance(asked, Real) and 0 <= asked <= float_info.max):

@@ -142,7 +142,7 @@ class _Case:
         return best
 
     def _step(self, power: int) -> float:
-        """Return the cube root of eps, times a power of eight."""
+        """Return the step of a finite difference: the cube root of eps, times a power of eight."""
         return float(2.0 ** (round(np.log2(self.eps) / 3) + 3 * power))
 
     def _difference(self, tangents: list[HostArray], seeds: list[HostArray], power: int) -> _Slope:

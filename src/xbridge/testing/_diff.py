@@ -82,7 +82,7 @@ def look(x: Array) -> Look:
 
 
 def look_in(backend: Backend, x: Array) -> Look:
-    """Read an array of a backend; the values are a copy."""
+    """Return the facts about an array that a comparison needs, and a copy of its values."""
     info = backend.array_info(x)
     values = samples_of(backend.name).read(x)
     return Look(backend.name, info.dtype, info.device, tuple(info.shape), info.requires_grad, values)

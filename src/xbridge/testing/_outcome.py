@@ -20,7 +20,7 @@ from xbridge._core.text import printable
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import XBridgeError, type_of
-from xbridge.testing._compare_values import Near
+from xbridge.testing._compare_values import Tolerance
 from xbridge.testing._diff import differences, look_in, resolve
 from xbridge.testing._source import literal, read_expression
 
@@ -254,7 +254,7 @@ def _compare_part(mine: _Part, theirs: _Part, promise: Promise) -> Difference | 
             text = f"the result is on {a.device}, and the arguments on {promise.device}"
             return Difference("device", text, check="assert {part}.device == {array}.device")
         is_number = isinstance(other, int | float | complex) and not isinstance(other, np.generic)
-        if not is_number and not _is_promised(a.dtype, _had(b.dtype, promise), promise.dtype):
+        if not is_number and not _is_promised(a.dtype, _nearest_dtype(b.dtype, promise), promise.dtype):
             check = f"assert str({{part}}.dtype).rpartition('.')[2] != {a.dtype!r}"
             text = f"the result is {a.dtype}, and {promise.beside} {b.dtype}"
             return Difference("dtype", text, check=check)
@@ -263,7 +263,7 @@ def _compare_part(mine: _Part, theirs: _Part, promise: Promise) -> Difference | 
         text = f"the shape is {a.shape}, and {promise.beside} {b.shape}"
         return Difference("shape", text, check=f"assert {shape} == {b.shape}")
     dtypes = (a.dtype, b.dtype, *(promise.inputs if is_inexact(a.dtype) else ()))
-    near = Near.of(*dtypes, rtol=_rtol(promise, *dtypes), atol=None, equal_nan=True)
+    near = Tolerance.of(*dtypes, rtol=_rtol(promise, *dtypes), atol=None, equal_nan=True)
     lines = differences(a, b, [], near.agree, names=("actual", promise.beside), explain=near.explain)
     if not lines:
         return None
@@ -281,7 +281,7 @@ def _check_structure(expected: Any) -> str:
     return "assert not isinstance(result, (tuple, list, dict))"
 
 
-def _check_values(one: Any, a: Look, b: Look, near: Near) -> str:
+def _check_values(one: Any, a: Look, b: Look, near: Tolerance) -> str:
     """Return a statement on the values of an array or a number; "" for more than a program lists."""
     if b.values.size > MOST_LISTED or b.values.dtype.kind not in "biufc":
         return ""
@@ -310,7 +310,7 @@ def _rtol(promise: Promise, *dtypes: str) -> float | None:
     return float(promise.ulp * 2.0 ** (1 - digits))
 
 
-def _had(dtype: str, promise: Promise) -> str:
+def _nearest_dtype(dtype: str, promise: Promise) -> str:
     """Return a dtype of NumPy's, or the nearest one that the library has: int32 in JAX without 64 bits."""
     backend = get(promise.backend)
     return nearest(dtype, lambda word: backend.unsupported_dtype(word, promise.device) is None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from xbridge._api import to_backend
 from xbridge._registry.registry import get
 from xbridge.testing._addresses import overlap, places
-from xbridge.testing._compare_values import Near, same_bits, same_numbers
+from xbridge.testing._compare_values import Tolerance, same_bits, same_numbers
 from xbridge.testing._diff import differences, fail_if, look
 from xbridge.testing._snapshot import Unchanged
 
@@ -144,7 +144,7 @@ def assert_close(
     """
     __tracebackhide__ = True
     a, b = look(actual), look(expected)
-    near = Near.of(a.dtype, b.dtype, rtol=rtol, atol=atol, equal_nan=equal_nan)
+    near = Tolerance.of(a.dtype, b.dtype, rtol=rtol, atol=atol, equal_nan=equal_nan)
     info = _choose_facts(a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=True)
     fail_if(differences(a, b, info, near.agree, explain=near.explain))
 

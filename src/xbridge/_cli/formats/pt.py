@@ -85,7 +85,7 @@ class _InRecord(InMemory):
         storage = self.loaded.untyped_storage()
         whole = (self.array.ctypes.data, self.nbytes) == (storage.data_ptr(), storage.nbytes())
         if self.sums is None or not (whole and self.order):
-            self._compare()
+            self._check_storage()
             yield from super().blocks()
             return
         found = 0
@@ -96,10 +96,10 @@ class _InRecord(InMemory):
 
     def map_values(self, scratch: Scratch) -> HostArray:
         """Return the memory itself, after a check of its checksum."""
-        self._compare()
+        self._check_storage()
         return super().map_values(scratch)
 
-    def _compare(self) -> None:
+    def _check_storage(self) -> None:
         """Read the whole storage, of which the tensor may be a part, and check its checksum."""
         storage = self.loaded.untyped_storage()
         if self.sums is None or not storage.nbytes() or storage.data_ptr() in self.sums.compared:

@@ -492,7 +492,7 @@ def _empty(specs: Sequence[Spec]) -> list[Any]:
 
 
 def _run_one_example(rule: DerivableFunction, forms: list[TreeDef], *xs: Any) -> Arrays:
-    """Run a call for one of several examples, whose results are arranged like the first."""
+    """Run a call for one of several examples, and arrange its results like those of the first."""
     ys = _bind(call_p, *xs, rule=rule)
     forms.append(latest.form)
     return rule.arrange(ys, forms[0])

@@ -408,7 +408,7 @@ def _queue_send(
 
 
 def _split_tensor(there: torch.Tensor, part: _Part) -> Sequence[torch.Tensor]:
-    """Return the tensors over the memory of their pack."""
+    """Return the arrays of a part of a pack, as views of the tensor that was moved."""
     with torch._C._ExcludeDispatchKeyGuard(VIEWS):
         typed = there[part.start : part.stop].view(DTYPE_OF[part.dtype])
         if part.is_alike():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from xbridge.testing._compare_values import Near, same_numbers
+from xbridge.testing._compare_values import Tolerance, same_numbers
 from xbridge.testing._outcome import Difference, Promise, compare, outcome, parts
 from xbridge.testing.check.names import begins_with, has_word
 from xbridge.testing.check.stages import Stage, with_values
@@ -64,7 +64,9 @@ def rules(call: Call, name: str) -> Iterator[Stage]:
     for index in [n for n, is_float in enumerate(floats) if is_float and not omits]:
         missing = with_values(call, partial(_only_nan, which=index))
         yield Stage(
-            "values", "NaN", missing._replace(by=partial(_drops, plain=call, which=index), written=_KEEPS_NAN)
+            "values",
+            "NaN",
+            missing._replace(by=partial(_find_dropped_nan, plain=call, which=index), written=_KEEPS_NAN),
         )
 
 
@@ -158,7 +160,9 @@ def _is_wrong(a: HostArray, b: HostArray, rtol: float = 1e-2) -> bool:
     is_float = a.dtype.kind == "f"
     share = rtol if a.dtype == np.float64 else 1e-2
     atol = 1e-6 * float(abs(b).max(initial=0)) if is_float else None
-    near = Near.of(a.dtype.name, b.dtype.name, rtol=share if is_float else None, atol=atol, equal_nan=True)
+    near = Tolerance.of(
+        a.dtype.name, b.dtype.name, rtol=share if is_float else None, atol=atol, equal_nan=True
+    )
     return not near.agree(a, b).all()
 
 
@@ -167,7 +171,7 @@ def _of(call: Call, dtype: str) -> Outcome:
     return outcome(call.bind(one.values.astype(dtype) for one in call.recipes()))
 
 
-def _drops(_call: Call, run: Callable[[], Any], *, plain: Call, which: int) -> Difference | None:
+def _find_dropped_nan(_call: Call, run: Callable[[], Any], *, plain: Call, which: int) -> Difference | None:
     """Find floating results without a NaN of an argument that has nothing else, if they depend on it."""
     found, usual = outcome(run), plain.expected()
     other = with_values(plain, partial(_shifted, which=which)).expected()

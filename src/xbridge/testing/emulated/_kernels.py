@@ -66,7 +66,7 @@ def register() -> None:
         for layer in ("lstm", "gru"):
             for key in ("AutogradPrivateUse1", "PrivateUse1"):  # the second one in inference mode
                 aten.impl(f"{layer}.input", getattr(decompositions, f"{layer}_impl"), key)
-        everything.fallback(_anything, "PrivateUse1")
+        everything.fallback(_run_on_host, "PrivateUse1")
         everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     # deepcopy and load make bare storages, for which torch would allocate memory without asking
     torch.UntypedStorage.clone = _cloned  # type: ignore[method-assign, assignment]
@@ -130,7 +130,7 @@ def _item(x: torch.Tensor) -> object:
     return memory_of(x).open().item()
 
 
-def _anything(op: OpOverload, *args: object, **options: object) -> object:
+def _run_on_host(op: OpOverload, *args: object, **options: object) -> object:
     """Run an operator on the host when the stream reaches it."""
     if _is_view(op):
         return op.redispatch(CPU, *args, **options)
@@ -170,14 +170,14 @@ def _anything(op: OpOverload, *args: object, **options: object) -> object:
 
 def _convolution(*args: object) -> object:
     """Run the host's convolution under the name for devices with their own."""
-    return _anything(_aten.convolution.default, *args)
+    return _run_on_host(_aten.convolution.default, *args)
 
 
 def _convolution_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: object) -> object:
     """Add the size of the bias, which the host's operator needs."""
     transposed, groups = args[3], args[5]
     channels = weight.shape[1] * groups if transposed else weight.shape[0]  # type: ignore[operator] # torch's stubs are wrong
-    return _anything(_aten.convolution_backward.default, grad, x, weight, [channels], *args)
+    return _run_on_host(_aten.convolution_backward.default, grad, x, weight, [channels], *args)
 
 
 def _is_view(op: OpOverload) -> bool:
