@@ -275,6 +275,7 @@ def test_to_backend__sharded_array_needs_a_named_device() -> None:
 
 def test_asarray__sharded_list_needs_a_named_device() -> None:
     """A list of sharded arrays is gathered only on a device that is named."""
+    pytest.importorskip("dask")
     run("""
     for x in (split, everywhere):
         for target in ("numpy", "array_api_strict", "dask"):
