@@ -88,6 +88,20 @@ def test_materialize__zero_tensor_stays_on_its_device() -> None:
     assert get("torch").materialize(x).device.type == "meta"
 
 
+@pytest.mark.parametrize("items", [1, 7, 100])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_materialize__negates_nan_bit_for_bit(dtype: str, items: int) -> None:
+    """A pending negation flips the sign of NaN and nothing else: in a copy, in a stack, and in NumPy."""
+    pytest.importorskip("ml_dtypes")
+    bits = torch.full((items,), 0x7FC5 if dtype == "bfloat16" else 0x7E05, dtype=torch.int16)
+    x = torch._neg_view(bits.view(getattr(torch, dtype)))
+    copied, host = xbridge.to_backend(x, "torch", copy=True), xbridge.to_numpy(x)
+    expected = bits.numpy() ^ np.int16(-(2**15))
+    assert copied.view(torch.int16).tolist() == expected.tolist()
+    assert xbridge.asarray([x, x]).view(torch.int16).tolist() == [expected.tolist()] * 2
+    assert host.view("i2").tolist() == expected.tolist()
+
+
 def test_is_tracing__releases_no_reference_of_another() -> None:
     """To ask whether a compiler traces leaves None as it is, of which Python 3.11 counts the references."""
     backend = get("torch")

@@ -250,7 +250,7 @@ def namespace(x: torch.Tensor, /) -> ModuleType:
 
 
 def copy(x: torch.Tensor, /) -> torch.Tensor:
-    if is_whole(x) and (x.is_cpu or not (x.is_conj() or x.is_neg())):
+    if is_whole(x) and not (x.is_conj() or x.is_neg()):
         return x.clone()
     made = apply_pending(check_readable(x))
     return x.clone() if made is x else made
@@ -271,9 +271,10 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
     first = xs[0]
     if _is_traced() or first.is_quantized:
         return None
-    if not first.is_cpu and (any(map(torch.Tensor.is_conj, xs)) or any(map(torch.Tensor.is_neg, xs))):
-        return None
     dtype = first.dtype
+    flips = dtype is torch.bfloat16 or not first.is_cpu  # `apply_pending` may have to flip sign bits
+    if flips and (any(map(torch.Tensor.is_conj, xs)) or any(map(torch.Tensor.is_neg, xs))):
+        return None
     size = dtype.itemsize
     try:
         # `torch.stack` refuses tensors of different shapes. Tensors of one shape that are dense, or have

@@ -103,11 +103,12 @@ def is_whole(x: torch.Tensor) -> bool:
 def apply_pending(x: torch.Tensor) -> torch.Tensor:
     """Return `x` with a pending conjugate or negative applied, bit for bit; `x` itself if none is pending.
 
-    A GPU replaces every NaN that it negates by one and the same. So there the bits are copied, and the sign
-    bits are flipped as integers.
+    A GPU replaces every NaN that it negates by one and the same, and a CPU some of bfloat16. So the bits of
+    those are copied, and the sign bits are flipped as integers.
     """
     done = x.resolve_conj().resolve_neg()
-    if done is x or x.is_cpu or torch.compiler.is_dynamo_compiling() or is_dual(x) or why_not_memory(x):
+    exact = x.is_cpu and x.dtype is not torch.bfloat16
+    if done is x or exact or torch.compiler.is_dynamo_compiling() or is_dual(x) or why_not_memory(x):
         return done
     conj, neg = x.is_conj(), x.is_neg()
     raw = x.detach()
