@@ -268,7 +268,7 @@ $(NEWEST)/newest.stamp: requirements/tests.txt requirements/core.txt pyproject.t
 # What has no wheel for it is left out: to build NumPy or torch takes longer than the tests.
 $(FREETHREADED)/freethreaded.stamp: requirements/freethreaded.txt requirements/core.txt pyproject.toml | $(FREETHREADED)/new.stamp
 	@$(FREETHREADED)/bin/python -c 'import sysconfig, sys; sys.exit(not sysconfig.get_config_var("Py_GIL_DISABLED") and "this Python has a GIL. Try: make test-freethreaded PYTHON=python3.13t")'
-	@echo "Installing NumPy and torch for Python without the GIL into $(FREETHREADED)"
+	@echo "Installing NumPy, torch and JAX for Python without the GIL into $(FREETHREADED)"
 	@$(FREETHREADED)/bin/python $(PIP_INSTALL) --upgrade --only-binary :all: -r requirements/freethreaded.txt
 	@$(FREETHREADED)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps -e .
 	@touch $@
