@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
+from itertools import product
 from textwrap import dedent
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -862,6 +864,7 @@ LEAVING: dict[str, Callable[[Any], Any]] = {
     "numpy": lambda x: torch.from_numpy(np.sin(x.detach().numpy())),
     "item": lambda x: torch.tensor([x.sum().item()], dtype=x.dtype),
     "no_grad": torch.no_grad()(torch.sin),
+    "inference_mode": torch.inference_mode()(torch.sin),
     "a part": lambda x: torch.stack([x.detach()]),
 }
 
@@ -914,6 +917,118 @@ def test_aligned__has_no_tangents_of_a_view_without_gradients(
         return (jax.numpy.sin(x) * jax.lax.stop_gradient(x[0])).sum()
 
     same(derive(scaled)(array()), derive(pure)(array()))
+
+
+@pytest.mark.parametrize("inner", [torch.func.grad, torch.func.grad_and_value, torch.func.jacfwd])
+def test_aligned__has_no_tangents_of_derivatives_without_gradients(inner: Callable[[Any], Any]) -> None:
+    """Torch has tangents of derivatives computed under `no_grad`, and no gradients."""
+
+    def slope_of(x: Any) -> Any:
+        made = inner(lambda x: x.pow(3).sum())(x)
+        return made[0] if isinstance(made, tuple) else made
+
+    @in_torch
+    def scaled(x: Any) -> Any:
+        with torch.no_grad():
+            made = slope_of(x)
+        return x * made
+
+    @in_torch
+    def constant(x: Any) -> Any:
+        with torch.no_grad():
+            made = slope_of(x.detach())
+        return x * made
+
+    x = array()
+    refused(GradientError, lambda: WAYS["jvp"](scaled)(x), "within torch.no_grad", "x.detach()")
+    same(WAYS["grad"](scaled)(x), 3 * X**2)
+    same(WAYS["jvp"](constant)(x), 3 * X**3)
+    same(jax.jvp(jax.vmap(constant), (x[None],), (x[None],))[1][0], 3 * X**3)
+    same(WAYS["jvp"](in_torch(lambda x: x * slope_of(x)))(x), 9 * X**3)
+
+
+SMOOTH: dict[str, Callable[[Any], Any]] = {
+    "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape),
+    "batch_norm": lambda x: torch.nn.functional.batch_norm(
+        torch.stack([x, x**2], 1), None, None, training=True
+    ),
+    "solve": lambda x: torch.linalg.solve(torch.outer(x, x) + torch.diag(x.exp()), x.sin()),
+    "slogdet": lambda x: torch.linalg.slogdet(torch.outer(x, x) + torch.diag(x.exp()))[1],
+    "cumprod": lambda x: torch.cumprod(x * (x > 1), 0),
+    "eigh": lambda x: torch.linalg.eigh(torch.outer(x, x) + torch.diag(x.exp()))[1] ** 2,
+    "relu": lambda x: torch.relu(x - 1),
+}
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("fn", SMOOTH.values(), ids=list(SMOOTH))
+def test_tangents__are_differentiated_like_gradients(
+    fn: Callable[[Any], Any], transform: Callable[[Any], Any]
+) -> None:
+    """Torch's own derivatives of tangents are wrong for most of these."""
+    f, weights = in_torch(lambda x: (fn(x) * w.reshape(-1, *[1] * (fn(x).ndim - 1))).sum()), np.cos(X)
+    w = torch.from_numpy(weights)[: fn(torch.from_numpy(X.copy())).numel()]
+    expected = jax.jacrev(jax.grad(f))(array())
+    for outer in (jax.jacfwd, jax.jacrev):
+        same(transform(outer(jax.jacfwd(f)))(array()), expected)
+    same(transform(jax.hessian(f))(array()), expected)
+
+
+def test_tangents__of_several_inputs_and_outputs_are_differentiated() -> None:
+    """Inputs that move, inputs that do not, and integers are in their places, in each example of a batch."""
+
+    def both(a: Any, n: Any, b: Any, lib: Any) -> Any:
+        return lib.sin(a * b) * n, (a + b) ** 3, n
+
+    def total(f: Callable[..., Any], a: Any, n: Any, b: Any) -> Any:
+        y, z, _ = f(a, n, b)
+        return y, z
+
+    ours = partial(total, in_torch(partial(both, lib=torch)))
+    pure = partial(total, partial(both, lib=jax.numpy))
+    a, n, b = array(), jax.numpy.arange(1, 5), array(X[::-1])
+    for outer, inner in product((jax.jacfwd, jax.jacrev), repeat=2):
+        ways: list[Callable[[Any], Any]] = [
+            lambda f: outer(inner(f, (0, 2)), (0, 2)),
+            lambda f: outer(inner(f, 0), 2),
+            lambda f: jax.vmap(outer(inner(f, 2), (0, 2)), (0, 0, None)),
+            lambda f: jax.jacfwd(outer(inner(f, 0), 2)),
+        ]
+        for derive in ways:
+            found, expected = (jax.tree.leaves(derive(f)(a, n, b)) for f in (ours, pure))
+            for x, y in zip(found, expected, strict=True):
+                same(x, y)
+
+
+@pytest.mark.parametrize("derive", [jax.jacfwd, jax.jacrev])
+def test_aligned__refuses_third_derivatives_that_torch_gets_wrong(derive: Callable[[Any], Any]) -> None:
+    """Torch's third derivatives of norms that depend on the batch are wrong, in reverse mode too."""
+    norm = torch.nn.BatchNorm1d(2).double()
+    functional = torch.nn.functional
+    wrong: list[Callable[[Any], Any]] = [
+        lambda x: functional.layer_norm(x, (2,)),
+        lambda x: functional.batch_norm(x, None, None, training=True),
+        lambda x: functional.instance_norm(x[:, None]),
+    ]
+    for fn in wrong:
+        third = derive(jax.hessian(in_torch(lambda x: fn(x.reshape(-1, 2)).pow(3).sum())))
+        refused(GradientError, lambda: third(array()), "three times", "x.mean(-1, keepdim=True)")
+    norm.eval()
+    third = derive(jax.hessian(in_torch(lambda x: norm(x.reshape(-1, 2)).pow(3).sum())))
+    scale = (1 + norm.eps) ** -1.5
+    same(third(array()), jax.jacfwd(jax.hessian(lambda x: scale * (x**3).sum()))(array()))
+    third = derive(jax.hessian(in_torch(lambda x: functional.group_norm(x.reshape(-1, 2), 1).pow(3).sum())))
+    assert host(third(array())).shape == (4, 4, 4)
+
+
+@derivatives
+def test_aligned__has_no_derivative_of_a_function_without_one(way: Callable[[Any], Any]) -> None:
+    """Torch treats the results of some functions as constants, and does not raise."""
+    without = in_torch(torch.special.bessel_j0)
+    with pytest.raises(Exception, match="torch has no derivative of special_bessel_j0"):
+        jax.block_until_ready(way(without)(array()))
+    for constant in (torch.zeros_like, torch.sign, lambda x: x.new_ones(4), lambda x: (x > 1).double()):
+        assert not host(way(in_torch(constant))(array())).any()
 
 
 def test_aligned__has_no_second_derivative_of_a_backward_pass_without_one() -> None:
@@ -1235,5 +1350,48 @@ def test_aligned__has_the_gradients_of_a_mesh() -> None:
             except ValueError:
                 continue
             raise AssertionError("a result that varies was taken for one that is the same on all devices")
+    """
+    subprocess.run([sys.executable, "-W", "ignore", "-c", dedent(program)], check=True)
+
+
+@needs_newer_jax
+@pytest.mark.slow
+def test_aligned__has_the_explicit_sharding_of_its_batches_and_arguments() -> None:
+    """On four devices with explicit sharding, batches and gradients have the sharding that JAX expects."""
+    program = """
+        import os
+
+        os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+        import jax, numpy as np, torch
+        from jax import numpy as jnp
+        from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+        from xbridge import aligned
+
+        x = jnp.linspace(0.5, 2, 16).reshape(4, 4)
+        slope = lambda g, y, x: g * np.cos(x)
+        rules = {"vjp": slope, "jvp": lambda t, y, x: slope(t[0], y, x)}
+        functions = [
+            aligned(backend="torch")(torch.sin),
+            aligned(backend="numpy", result=lambda x: x, **rules)(np.sin),
+            aligned(backend="numpy", signature="()->()", **rules)(np.sin),
+        ]
+        ways = [
+            lambda f: lambda x: f(x) * x,
+            lambda f: jax.vmap(lambda x: f(x).sum() * x),
+            lambda f: jax.vmap(lambda x: f(x) * x, 1, 1),
+            lambda f: jax.vmap(jax.vmap(lambda x: f(x) * x)),
+            lambda f: jax.grad(lambda x: (f(x) * x).sum()),
+            lambda f: jax.vmap(jax.grad(lambda x: (f(x) * x).sum())),
+            lambda f: jax.grad(lambda x: jax.vmap(lambda x: f(x) * x)(x).sum()),
+            lambda f: lambda x: jax.jvp(jax.vmap(lambda x: f(x) * x), (x,), (x,))[1],
+        ]
+        mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
+        expected = [way(jnp.sin)(x) for way in ways]
+        with jax.set_mesh(mesh):
+            for spec in (P("a", None), P("a", "b"), P(None, "b"), P(("a", "b"), None), P()):
+                y = jax.device_put(x, NamedSharding(mesh, spec))
+                for f in functions:
+                    for way, pure in zip(ways, expected, strict=True):
+                        np.testing.assert_allclose(jax.jit(way(f))(y), pure, rtol=1e-5)
     """
     subprocess.run([sys.executable, "-W", "ignore", "-c", dedent(program)], check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections import namedtuple
 from dataclasses import dataclass, field
@@ -306,6 +307,46 @@ def test_aligned__compiled_call_casts_and_cuts_as_the_options_say() -> None:
     assert (one.requires_grad, two.requires_grad, two.dtype) == (False, True, torch.float32)
     (slope,) = torch.autograd.grad(two.sum(), x)
     assert (slope.dtype, slope.tolist()) == (torch.float64, [2.0] * 4)
+
+
+@pytest.mark.parametrize("program", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"])
+def test_aligned__named_results_of_torch_are_named_tuples(program: Callable[[Any], Any]) -> None:
+    """JAX knows named tuples as trees, and not `torch.return_types`."""
+    f = aligned(backend="torch")(lambda x: {"sorted": torch.sort(x, 0), "norm": x.norm()})
+    x = jax.numpy.asarray(np.stack([X[::-1], X]))
+    made = program(f)(x)["sorted"]
+    assert made._fields == ("values", "indices")
+    again = pickle.loads(pickle.dumps(made))
+    assert type(again) is type(made)
+    same(again.values, made.values)
+    same(program(lambda x: jax.numpy.sort(x, 0))(x), made.values)
+    own = aligned(backend="torch")(lambda x: torch.sort(x, 0))(torch.ones(2))
+    assert type(own) is torch.return_types.sort
+
+
+def test_aligned__named_results_are_the_same_call_each_time() -> None:
+    """The numbers of a named result are no part of its structure."""
+    f = jax.jit(aligned(backend="torch")(torch.linalg.slogdet))
+    for size in (1.0, 2.0):
+        same(f(jax.numpy.eye(3) * size).logabsdet, 3 * np.log(size))
+
+
+def test_aligned__named_result_may_be_declared_as_a_tuple() -> None:
+    declared = aligned(backend="numpy", result=lambda x: (x[0, 0], x[0, 0]))(np.linalg.slogdet)
+    same(jax.jit(declared)(jax.numpy.eye(3) * 2)[1], 3 * np.log(2))
+    with pytest.raises(Exception, match="containers"):
+        jax.jit(aligned(backend="numpy", result=lambda x: {"a": x[0, 0]})(np.linalg.slogdet))(
+            jax.numpy.eye(3)
+        )
+
+
+def test_aligned__named_tuples_are_results_of_compiled_code() -> None:
+    torch._dynamo.reset()
+    f = aligned(backend="jax")(lambda x: Pair(jax.numpy.sin(x), [x]))
+    x = leaf()
+    made = torch.compile(f, fullgraph=True, backend="aot_eager")(x)
+    assert type(made) is Pair
+    same(torch.autograd.grad(made.w.sum(), x)[0], np.cos(X))
 
 
 class Registered:

@@ -51,7 +51,8 @@ def unflatten(form: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> A
     if kind == "dict":
         return dict(zip(form[1], [unflatten(child, arrays, numbers) for child in form[3:]], strict=True))
     if kind == "named":
-        return form[1](*[unflatten(child, arrays, numbers) for child in form[2:]])
+        # A compiler of torch traces this and cannot call a class that it knows from a constant.
+        return tuple.__new__(form[1], [unflatten(child, arrays, numbers) for child in form[2:]])
     if kind == "data":
         made = object.__new__(form[1])  # without `__init__`, which may compute fields
         for name, child in zip(form[2], form[3:], strict=True):
@@ -112,7 +113,7 @@ def reorder_leaves(
         return []
     keys = list(zip(form[1], form[2], strict=True)) if form[0] == "dict" else []
     parts = {}
-    for i, child in enumerate(given[start:]):
+    for i, child in enumerate(children_of(given)):
         at = keys.index((given[1][i], given[2][i])) if keys else i
         parts[at] = reorder_leaves(form[start + at], child, xs, wrong)
     return [x for at in sorted(parts) for x in parts[at]]
@@ -150,13 +151,17 @@ def order_like(first: TreeDef, form: TreeDef, xs: Iterator[Any]) -> tuple[TreeDe
 
 
 def _has_same_children(form: TreeDef, given: TreeDef) -> bool:
-    """Return True for containers of one kind with the same keys. A list and a tuple count as one kind."""
-    if len(form) != len(given):
+    """Return True for containers of one kind with the same keys.
+
+    A list and a tuple count as one kind, and so does a named tuple beside one of them.
+    """
+    if len(children_of(form)) != len(children_of(given)):
         return False
     if form[0] == "dict" == given[0]:
         return set(zip(form[1], form[2], strict=True)) == set(zip(given[1], given[2], strict=True))
-    plain = {form[0], given[0]} <= {"tuple", "list"}
-    return plain or bool(form[:2] == given[:2] and form[0] in ("named", "node"))
+    if form[0] == given[0] and form[0] in ("named", "node"):
+        return bool(form[1] == given[1])
+    return {form[0], given[0]} <= {"tuple", "list", "named"}
 
 
 def _children_like(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:

@@ -13,17 +13,17 @@ from collections import deque
 from collections.abc import Mapping, ValuesView
 from collections.abc import Set as AbstractSet
 from dataclasses import is_dataclass
-from functools import partial
+from functools import cache, partial
 from types import FunctionType, MemberDescriptorType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._core import dynamo
 from xbridge._core.dynamo import trace_time
 from xbridge._core.literals import NUMBERS
-from xbridge._derive.treedef import ARRAY, FIRST_CHILD
+from xbridge._derive.treedef import ARRAY, FIRST_CHILD, children_of
 from xbridge._registry.registry import are_arrays
 from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, with_article
-from xbridge.tree.containers import find_container
+from xbridge.tree.containers import find_container, is_struct_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +99,8 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Tree
     arrays.extend(inside)
     if numbers is not None and inner is not None:
         numbers.extend(inner)
-    return ("node", _Node(container, form, x, len(forms)), *forms)
+    named = _named_tuple_of(type(x))  # type: ignore[arg-type] # every class has a hash
+    return ("named", named, *forms) if named else ("node", _Node(container, form, x, len(forms)), *forms)
 
 
 def _flatten_traced(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
@@ -235,6 +236,42 @@ def hidden_arrays_error(what: str, hint: str) -> UnsupportedArrayError:
     """Return the error for arrays in an object that cannot be built again with other arrays."""
     reason = "it cannot be made again with other arrays"
     return UnsupportedArrayError.build(f"convert the arrays in {what}", reason, hint)
+
+
+@cache
+def _named_tuple_of(cls: type) -> Any:
+    """Return the named tuple class for a struct sequence, such as `torch.return_types.max`; else None.
+
+    For JAX, a named tuple is a tree, and a struct sequence is not.
+    """
+    words = vars(cls)
+    if not is_struct_sequence(cls) or words["n_fields"] != words["n_sequence_fields"]:
+        return None
+    base: Any = NamedTuple(cls.__name__, [(word, Any) for word in words["__match_args__"]])  # type: ignore[misc] # names are data
+    own = {
+        "__slots__": (),
+        "__module__": cls.__module__,
+        "__origin__": cls,
+        "__reduce__": _reduce_named_tuple,
+    }
+    return type(cls.__name__, (base,), own)
+
+
+def _reduce_named_tuple(x: Any) -> tuple[Any, ...]:
+    """Pickle a named tuple for a struct sequence, whose class pickle could not find."""
+    return _make_named_tuple, (x.__origin__, tuple(x))
+
+
+def _make_named_tuple(cls: type, items: tuple[Any, ...]) -> Any:
+    """Return a named tuple for a struct sequence from its pickle."""
+    return _named_tuple_of(cls)(*items)
+
+
+def has_struct_sequences(form: TreeDef) -> bool:
+    """Return True if named tuples replace struct sequences in a form."""
+    return (form[0] == "named" and hasattr(form[1], "__origin__")) or any(
+        map(has_struct_sequences, children_of(form))
+    )
 
 
 class _Node:

@@ -25,7 +25,7 @@ from xbridge._engine import verbs
 from xbridge._engine.repeat import convert_each
 from xbridge._engine.source import Source, TargetChoice, leading_index, resolve_like, resolve_source
 from xbridge._functions.explain import CallPlan
-from xbridge._functions.flatten import LEAVES, flatten, without_objects
+from xbridge._functions.flatten import LEAVES, flatten, has_struct_sequences, without_objects
 from xbridge._functions.function import (
     could_write,
     current_modes,
@@ -297,7 +297,7 @@ def _run_without_arrays(function: Function, read: CallInputs) -> Any:
     if library.is_tracing() or any(result is x for x in given):
         return result
     refuse_async_result(result, function.name)
-    if not all(map(_has_values, _arrays_of(result, function))):
+    if not all(map(_has_values, _flatten_result(result, function)[1])):
         return result
     return _restore_result(result, Restore(((HOST, CPU, ""),), 0), function)
 
@@ -391,19 +391,21 @@ def _restore_result(result: Any, restore: Restore, function: Function) -> Any:
         made = restore(result, dtype=function.narrowing)
     except XBridgeError as error:
         raise error.at(f"the result of {function.name}") from error
-    if not are_arrays(type(result)):
-        _arrays_of(result, function)
-    return made
+    if are_arrays(type(result)):
+        return made
+    form, arrays, numbers = _flatten_result(made, function)
+    renamed = made is not result and has_struct_sequences(form)
+    return unflatten(form, iter(arrays), iter(numbers)) if renamed else made
 
 
-def _arrays_of(result: Any, function: Function) -> list[Array]:
-    """Return the arrays in a result; raise if it hides arrays in an object that is not a container."""
+def _flatten_result(result: Any, function: Function) -> tuple[TreeDef, list[Array], list[Any]]:
+    """Flatten a result; raise if it hides arrays in an object that is not a container."""
     arrays: list[Array] = []
+    numbers: list[Any] = []
     try:
-        flatten(result, arrays, [])
+        return flatten(result, arrays, numbers), arrays, numbers
     except XBridgeError as error:
         raise error.at(f"the result of {function.name}") from error
-    return arrays
 
 
 class _CachedCall:

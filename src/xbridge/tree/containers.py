@@ -91,7 +91,7 @@ def _find_registered(cls: type, x: object) -> Container | None:
     Builtin containers, which the libraries register themselves, do not count: this module keeps more of them,
     such as the default factory of a defaultdict.
     """
-    if cls in _BASES or _is_struct_sequence(cls):
+    if cls in _BASES or is_struct_sequence(cls):
         return None
     return _find_in_optree(cls) or _find_in_torch(cls) or _find_in_jax(cls, x)
 
@@ -185,7 +185,7 @@ def _read_class(cls: type) -> Container | None:
     """
     # A class in C has a builtin `__new__`.
     bases = (of for of in cls.__mro__ if of in _BASES or type(vars(of).get("__new__")) is BuiltinFunctionType)
-    base = tuple if _is_struct_sequence(cls) else next(bases)
+    base = tuple if is_struct_sequence(cls) else next(bases)
     if base not in _BASES or issubclass(cls, (Enum, _get_loaded("torch.nn", "Module"))):
         return None
     if cls.__dictoffset__ and _dict_of(cls) is None:  # a class attribute named `__dict__` hides it
@@ -217,7 +217,7 @@ class _StructuralContainer:
         self._labels: tuple[str, ...] = ()  # of the items of a tuple
         # The fields of a struct sequence that are not items.
         self._hidden: Callable[[Any], tuple[Any, ...]] = lambda _: ()
-        if _is_struct_sequence(cls):
+        if is_struct_sequence(cls):
             self._new, self._labels = cls, vars(cls)["__match_args__"]
             self._hidden = lambda x: x.__reduce__()[1][1:]
         elif base is tuple and _class_attribute(cls, "_make"):
@@ -233,7 +233,9 @@ class _StructuralContainer:
         self._slots = [  # slots of attrs that are not fields hold computed values
             it
             for of, name, it in inside
-            if type(it) is MemberDescriptorType and (name in names or "__attrs_attrs__" not in vars(of))
+            if type(it) is MemberDescriptorType
+            and (name in names or "__attrs_attrs__" not in vars(of))
+            and not is_struct_sequence(of)  # whose descriptors read its items
         ]
         self._storages: list[_Storage] = []
         self._described: dict[str, Any] = {}
@@ -335,7 +337,7 @@ class _StructuralContainer:
         return is_same(now.children, form.children) and (not self._mapping or is_same(now.keys, form.keys))
 
 
-def _is_struct_sequence(cls: type) -> bool:
+def is_struct_sequence(cls: type) -> bool:
     """Return True if C code has made a class of tuples, such as `time.struct_time`."""
     return cls.__bases__ == (tuple,) and "n_sequence_fields" in vars(cls) and not cls.__flags__ & _IS_BASE
 

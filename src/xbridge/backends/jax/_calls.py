@@ -20,7 +20,7 @@ from jax._src.interpreters import ad as _ad  # for `linearize`, whose rules JAX 
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_rules, partial_eval_jaxpr_custom_rules
-from jax.sharding import PartitionSpec
+from jax.sharding import PartitionSpec, reshard
 
 from xbridge._core.devices import SHARDED
 from xbridge._derive.functions import (
@@ -84,9 +84,10 @@ def _spec(aval: Any) -> Spec:
 
 def _result_avals(specs: Sequence[Spec], inputs: Sequence[Any]) -> list[Any]:
     """Return the abstract values of results, which vary over the axes of the inputs in `shard_map`."""
-    if not any(map(_varying, inputs)):
+    explicit = [x for x in inputs if not x.sharding.mesh.empty]
+    if not explicit and not any(map(_varying, inputs)):
         return [_ShapedArray(spec.shape, jnp.dtype(spec.dtype)) for spec in specs]
-    like = inputs[0]
+    like = (explicit or inputs)[0]
     return [
         like.update(
             shape=spec.shape,
@@ -438,7 +439,11 @@ def _transpose(
 
 
 def _place_like(y: Any, x: Any) -> Any:
-    """Return a gradient on the devices of its argument, if it is computed now and for one example."""
+    """Return a gradient on the devices of its argument, if it is computed now and for one example.
+
+    In compiled code, it gets the explicit sharding of the argument.
+    """
+    y = _shard(y, list(jax.typeof(x).sharding.spec))
     here, there = _find_numbers(y), _find_numbers(x)
     if here is None or there is None or not here.shape == there.shape == y.shape:
         return y
@@ -450,15 +455,33 @@ ad.primitive_transposes[tangent_p] = _transpose
 
 
 def _move_batch_first(xs: Arrays, dims: Arrays, *, everything: bool) -> tuple[list[Any], int]:
-    """Move the batch to the first axis; with `everything`, also repeat the inputs without one."""
+    """Move the batch to the first axis; with `everything`, also repeat the inputs without one.
+
+    With explicit sharding, the examples are gathered on all devices.
+    """
     size = next(x.shape[d] for x, d in zip(xs, dims, strict=True) if d is not None)
     moved = []
     for x, d in zip(xs, dims, strict=True):
+        x = _shard(x, [])  # noqa: PLW2901 -- the same array
         if d is not None:
             moved.append(jnp.moveaxis(x, d, 0))
         else:
             moved.append(jnp.broadcast_to(x, (size, *jnp.shape(x))) if everything else x)
     return moved, size
+
+
+def _shard_batch(made: Sequence[Any], xs: Arrays, dims: Arrays) -> tuple[list[Any], list[int]]:
+    """Shard results over their first axis as the batch is, which JAX expects with explicit sharding."""
+    shardings = (jax.typeof(x).sharding.spec[d] for x, d in zip(xs, dims, strict=True) if d is not None)
+    axis = next(filter(None, shardings), None)
+    return [_shard(y, [axis]) for y in made], [0] * len(made)
+
+
+def _shard(x: Any, axes: list[Any]) -> Any:
+    """Shard an array over these axes of a mesh, if it has an explicit sharding."""
+    sharding = jax.typeof(x).sharding
+    spec = PartitionSpec(*axes, *[None] * (jnp.ndim(x) - len(axes)))  # type: ignore[no-untyped-call] # JAX leaves it untyped
+    return x if sharding.mesh.empty or sharding.spec == spec else reshard(x, spec)  # type: ignore[no-untyped-call] # JAX leaves it untyped
 
 
 def _batch(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
@@ -483,7 +506,7 @@ def _batch(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
             made, latest.form = list(map(jnp.reshape, made, shapes)), form
         else:
             made = _run_each(partial(_run_one_example, rule, []), moved, size, moved)
-    return made, [0] * len(made)
+    return _shard_batch(made, xs, dims)
 
 
 def _empty(specs: Sequence[Spec]) -> list[Any]:
@@ -546,7 +569,7 @@ def _batch_tangent(
         else:
             one = partial(_bind, tangent_p, rule=rule, specs=specs, **what)
             made = _run_each(one, moved, size, moved[sum(ins) :])
-    return made, [0] * len(made)
+    return _shard_batch(made, a, dims)
 
 
 batching.primitive_batchers[tangent_p] = _batch_tangent

@@ -6,7 +6,6 @@ graph of a run is recorded where possible, so that a vjp needs no second run.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,12 +16,9 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
-from torch.autograd import forward_ad
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import _engine_run_backward as run_backward
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from xbridge._core.locks import lock
 from xbridge._derive.functions import (
@@ -50,6 +46,15 @@ from xbridge.backends.torch._purity import (
     random_error,
     shared_flags,
 )
+from xbridge.backends.torch._refusals import (
+    NOTHING,
+    Departures,
+    NoTangents,
+    RefuseNorms,
+    has_tangent,
+    with_gradients,
+)
+from xbridge.backends.torch._tangents import Tangents
 from xbridge.backends.torch._threads import enter_autocast
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
 
@@ -77,7 +82,7 @@ def rule_of(call: Call) -> DerivableFunction:
     def flat(*xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = call.bind(xs)
         casts = autocast or torch._C._is_any_autocast_enabled()
-        with enter_autocast(autocast) if casts else _NOTHING, inside:
+        with enter_autocast(autocast) if casts else NOTHING, inside:
             result = call.fn(*args, **kwargs)
         ys = rule.keep_order(call.read_result(result, xs))
         # `as_tensor` moves a tensor to the default device, if one is set.
@@ -95,36 +100,11 @@ def _requires_grad(x: torch.Tensor) -> bool:
     return x.requires_grad
 
 
-def _has_tangent(x: torch.Tensor) -> bool:
-    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # torch leaves it untyped
-
-
-def _may_have_tangent(x: torch.Tensor) -> bool:
-    """Return True if a tensor has a tangent, or is in a batch, where torch does not tell."""
-    return _functorch.is_batchedtensor(x) or _has_tangent(x)
-
-
 def _has_values(x: torch.Tensor) -> bool:
     """Return True if any number is not zero, in any example of a batch."""
     while _functorch.is_functorch_wrapped_tensor(x):
         x = _functorch.get_unwrapped(x)
     return not isinstance(x, FakeTensor) and bool(x.any())
-
-
-_NOTHING = nullcontext()
-
-
-def _with_gradients() -> AbstractContextManager[object]:
-    """Leave inference mode, and enable gradients, so that a function may differentiate inside of it."""
-    recording = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    return _NOTHING if recording else torch.inference_mode(mode=False)
-
-
-_T = torch.Tensor
-_LEAVING = {
-    *(_T.detach, _T.detach_, _T.data.__get__, _T.item, _T.tolist, _T.numpy),  # type: ignore[attr-defined] # a getter
-    *(_T.__array__, _T.__float__, _T.__int__, _T.__complex__, _T.__dlpack__),
-}
 
 
 def _is_cut(ys: Tensors, cotangents: Tensors) -> bool:
@@ -171,34 +151,6 @@ class _Graph(NamedTuple):
     ys: Tensors
 
 
-class _Departures(TorchFunctionMode):
-    """A mode that notices if tracked tensors leave the graph, as by `detach`, `item` or `numpy`."""
-
-    def __init__(self, follows: Callable[[torch.Tensor], bool]) -> None:
-        super().__init__()
-        self._follows = follows
-        self.seen = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _LEAVING or not torch.is_grad_enabled():
-            xs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-            self.seen |= any(map(self._follows, xs))
-        return func(*args, **(kwargs or {}))
-
-
-class _NoTangents(TorchFunctionMode):
-    """A mode in which `torch.no_grad` holds for tangents too, as they agree with gradients then."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.is_grad_enabled():
-            return func(*args, **(kwargs or {}))
-        with forward_ad._set_fwd_grad_enabled(False):  # noqa: FBT003 -- torch's order
-            made = func(*args, **(kwargs or {}))
-        # A view has the tangent of its base even so. What is returned as given, as by `mul_`, keeps its own.
-        given = {id(x) for x in tree_leaves((args, kwargs))}
-        return tree_map_only(torch.Tensor, lambda y: y if id(y) in given else y.detach(), made)
-
-
 class TorchRule(TracedFunction):
     """A derivable function of tensors, or a derivative of one."""
 
@@ -220,6 +172,10 @@ class TorchRule(TracedFunction):
         self._graphs = Records[_Graph]()
         self._pulls: tuple[tuple[bool, ...], tuple[bool, ...], TorchRule] | None = None
         """The masks of the inputs and the outputs of a function that may be recorded, if this is its vjp."""
+        self._depth = 0
+        """The order of the derivative that this is."""
+        self._tangents: Tangents | None = None
+        """The function of which this is the jvp."""
 
     def keep_order(self, ys: Sequence[Y]) -> Sequence[Y]:
         """Return the results of the last run in the order of the first, in which all derivatives are.
@@ -236,7 +192,7 @@ class TorchRule(TracedFunction):
         return ordered
 
     def __call__(self, *xs: torch.Tensor) -> list[torch.Tensor]:
-        with _with_gradients():
+        with with_gradients():
             own = [x.clone() if x.is_inference() else x for x in xs]
             marks = [own[i] for i in self._versions]
             rows = [row for mark in marks for row in mark.reshape(-1, len(Mark._fields)).tolist()]
@@ -260,7 +216,7 @@ class TorchRule(TracedFunction):
         return self._is_value
 
     def record(self, ins: tuple[bool, ...], xs: Tensors) -> Recorded:
-        with _with_gradients():
+        with with_gradients():
             graph = self._run_recorded(ins, xs, again=False)
         return Recorded([y.detach() for y in graph.ys], partial(self._keep, graph, self.version()))
 
@@ -331,10 +287,20 @@ class TorchRule(TracedFunction):
         made._purity, made._graphs = self._purity, self._graphs
         made._is_whole = False
         made._is_value = self._is_value and seeds is None
+        made._depth = self._depth + (seeds is not None)
+        if made._depth == 3 > self._depth:
+            made.fn = self._refuse_norms(made.fn)
         made._versions = (
             self._versions if seeds is None else (seeds, *[seeds + 1 + i for i in self._versions])
         )
         return made
+
+    def _refuse_norms(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*xs: torch.Tensor) -> Any:
+            with RefuseNorms(self.call.name):
+                return fn(*xs)
+
+        return run
 
     def check(self, found: tuple[Spec, ...], declared: tuple[Spec, ...]) -> None:
         """Raise if a result is not as declared, in other words if the default dtype has changed since."""
@@ -354,12 +320,19 @@ class TorchRule(TracedFunction):
         return made
 
     def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
-        return self._link_derived(super().jvp(ins, outs, form), sum(ins))
+        made = self._link_derived(super().jvp(ins, outs, form), sum(ins))
+        made._tangents = Tangents(self, ins, outs)
+        return made
 
     def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
+        if self._tangents and None not in axes:  # a batch of tangents is the tangents of a batch
+            rule, ins, outs = self._tangents
+            return rule.derive("batched", axes[-len(ins) :]).derive("jvp", ins, outs, ARRAY)
         return self._link_derived(super().batched(axes), None)
 
     def vjp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
+        if self._tangents:
+            return self._tangents.vjp_of(ins, outs)
         fn, count = self.fn, sum(outs)
 
         def vjp(*a: torch.Tensor) -> Tensors:
@@ -388,15 +361,19 @@ class TorchRule(TracedFunction):
                 ys = select(outs, fn(*self._copy_written(xs)))
                 if _is_cut(ys, cotangents):
                     self._refuse_cut(lambda: fn(*self._copy_written(xs)), _requires_grad)
-                with _Departures(_requires_grad) if again else _NOTHING as departures:
+                with Departures(_requires_grad) if again else NOTHING as departures:
                     made = _pull_back(ys, select(ins, xs), cotangents, again=again)
-                if departures and departures.seen and not any(map(_requires_grad, made)):
-                    raise self._departure_error()  # the backward pass has left torch, and not the function
+                if departures and departures.reason and not any(map(_requires_grad, made)):
+                    raise self._departure_error(
+                        departures.reason
+                    )  # the backward pass has left torch, and not the function
                 return made
 
         return vjp
 
     def jvp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
+        if self._tangents:
+            return self._tangents.jvp_of(ins, outs)
         fn, count = self.fn, sum(ins)
 
         def jvp(*a: torch.Tensor) -> Tensors:
@@ -404,10 +381,10 @@ class TorchRule(TracedFunction):
             restriction = restrict(fn, ins, outs, xs)
 
             def part(*chosen: torch.Tensor) -> Tensors:
-                with _NoTangents():
+                with NoTangents(self.call.name):
                     ys = restriction(*chosen)
-                if not all(map(_has_tangent, ys)):
-                    self._refuse_cut(lambda: restriction(*chosen), _may_have_tangent)
+                if not all(map(has_tangent, ys)):
+                    self._refuse_cut(lambda: restriction(*chosen), has_tangent)
                 return ys
 
             with _forward_mode:
@@ -422,15 +399,15 @@ class TorchRule(TracedFunction):
     def _refuse_cut(self, run: Callable[[], object], follows: Callable[[torch.Tensor], bool]) -> None:
         """Raise if a result without a graph has left it in the function. Otherwise it is a constant."""
         if self._is_value:
-            with _Departures(follows) as departures:
+            with Departures(follows) as departures:
                 run()
-            if departures.seen:
-                raise self._departure_error()
+            if departures.reason:
+                raise self._departure_error(departures.reason)
 
-    def _departure_error(self) -> XBridgeError:
+    def _departure_error(self, reason: str) -> XBridgeError:
         return no_derivative_error(
             self.call.name,
-            "it detaches what torch follows, or takes its numbers out of torch",
+            reason,
             "operations of torch instead, or jax.lax.stop_gradient around the result",
         )
 
@@ -440,6 +417,10 @@ class TorchRule(TracedFunction):
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         if self._gradients is not None:
             return tuple(select(self._gradients, specs)), ARRAY
+        if self._tangents:
+            rule, ins, outs = self._tangents
+            found, form = rule.describe(specs[-len(ins) :])
+            return tuple(select(outs, found)), form
         if self.call.result is not None and not self.order:
             declared, latest.form = describe_declared(self.call, specs)
             return tuple(self.keep_order(declared)), latest.form
