@@ -974,6 +974,30 @@ def test_tangents__are_differentiated_like_gradients(
     same(transform(jax.hessian(f))(array()), expected)
 
 
+def sample(x: Any) -> Any:
+    """A function for which torch has no forward mode."""
+    image = torch.arange(16, dtype=x.dtype).sin().reshape(1, 1, 4, 4)
+    where = x.reshape(1, 2, 1, 2).sin() / 2
+    return torch.nn.functional.grid_sample(image * x.sum(), where, mode="bicubic", align_corners=False)[
+        0, 0, 0
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch runs each example by itself
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("fn", [sample, lambda x: sample(x.mul_(2))], ids=["pure", "written"])
+def test_tangents__are_gradients_where_torch_has_no_forward_mode(
+    fn: Callable[[Any], Any], transform: Callable[[Any], Any]
+) -> None:
+    f, x = in_torch(fn), array()
+    with pytest.raises(NotImplementedError, match="forward AD"):
+        torch.func.jvp(sample, (torch.from_numpy(X.copy()),), (torch.ones(4, dtype=torch.float64),))
+    same(transform(jax.jacfwd(f))(x), jax.jacrev(f)(x))
+    second = jax.jacrev(jax.jacrev(f))(x)
+    for derive in (jax.hessian, lambda f: jax.jacrev(jax.jacfwd(f)), lambda f: jax.jacfwd(jax.jacfwd(f))):
+        same(transform(derive(f))(x), second)
+
+
 def test_tangents__of_several_inputs_and_outputs_are_differentiated() -> None:
     """Inputs that move, inputs that do not, and integers are in their places, in each example of a batch."""
 

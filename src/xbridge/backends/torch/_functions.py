@@ -229,7 +229,7 @@ class TorchRule(TracedFunction):
 
         own = [x.clone() if x.is_inference() else x for x in xs]
         leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(own, ins, strict=True)]
-        ys = self._purity.run(fn, self._copy_written(leaves), again=again, whole=self._is_whole)
+        ys = self._purity.run(fn, self.copy_written(leaves), again=again, whole=self._is_whole)
         return _Graph(ins, leaves, ys)
 
     def _keep(self, graph: _Graph, version: int, once: bool) -> tuple[Mark, Callable[[], None]]:  # noqa: FBT001 -- a callback
@@ -342,7 +342,7 @@ class TorchRule(TracedFunction):
 
                 def part(*chosen: torch.Tensor) -> Tensors:
                     def run() -> Tensors:
-                        return restriction(*self._copy_written(chosen))
+                        return restriction(*self.copy_written(chosen))
 
                     ys = run()
                     if _is_cut(ys, cotangents):
@@ -358,9 +358,9 @@ class TorchRule(TracedFunction):
                 for x, chosen in zip(xs, ins, strict=True)
             )
             with torch.enable_grad():
-                ys = select(outs, fn(*self._copy_written(xs)))
+                ys = select(outs, fn(*self.copy_written(xs)))
                 if _is_cut(ys, cotangents):
-                    self._refuse_cut(lambda: fn(*self._copy_written(xs)), _requires_grad)
+                    self._refuse_cut(lambda: fn(*self.copy_written(xs)), _requires_grad)
                 with Departures(_requires_grad) if again else NOTHING as departures:
                     made = _pull_back(ys, select(ins, xs), cotangents, again=again)
                 if departures and departures.reason and not any(map(_requires_grad, made)):
@@ -377,7 +377,8 @@ class TorchRule(TracedFunction):
         fn, count = self.fn, sum(ins)
 
         def jvp(*a: torch.Tensor) -> Tensors:
-            tangents, xs = a[:count], a[count + 1 :]
+            # Where the function writes to an argument, torch writes to its tangent.
+            tangents, xs = self.copy_written(a[:count]), self.copy_written(a[count + 1 :])
             restriction = restrict(fn, ins, outs, xs)
 
             def part(*chosen: torch.Tensor) -> Tensors:
@@ -387,12 +388,15 @@ class TorchRule(TracedFunction):
                     self._refuse_cut(lambda: restriction(*chosen), has_tangent)
                 return ys
 
-            with _forward_mode:
-                return torch.func.jvp(part, tuple(select(ins, xs)), tuple(tangents))[1]  # type: ignore[no-any-return]
+            try:
+                with _forward_mode:
+                    return torch.func.jvp(part, tuple(select(ins, xs)), tuple(tangents))[1]  # type: ignore[no-any-return]
+            except NotImplementedError:  # of torch, which has no forward mode for some operations
+                return Tangents(self, ins, outs).by_gradients()(*a)  # type: ignore[no-any-return]
 
         return jvp
 
-    def _copy_written(self, xs: Tensors) -> Tensors:
+    def copy_written(self, xs: Tensors) -> Tensors:
         """Copy arguments if the function writes to them, which torch forbids for leaves of a graph."""
         return [x.clone() for x in xs] if self._purity.overwrites else xs
 

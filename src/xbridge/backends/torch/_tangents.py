@@ -17,7 +17,7 @@ from xbridge._derive.treedef import ARRAY
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge._derive.functions import TracedFunction
+    from xbridge.backends.torch._functions import TorchRule
 
     Mask = tuple[bool, ...]
     Tensors = Sequence[torch.Tensor]
@@ -29,9 +29,21 @@ class Tangents(NamedTuple):
     Their inputs are the tangents, a mark, and the inputs of the function.
     """
 
-    rule: TracedFunction
+    rule: TorchRule
     ins: Mask
     outs: Mask
+
+    def by_gradients(self) -> Callable[..., Any]:
+        """Return the function of (*tangents, mark, *xs) for the tangents, without forward mode."""
+        at, seeds, count = sum(self.ins), sum(self.outs), len(self.ins)
+        pull = self._pull((True,) * seeds)
+        along = pull.vjp_of((True,) * seeds + (False,) * (1 + count), (True,) * at)
+
+        def jvp(*a: torch.Tensor) -> Tensors:
+            tangents, mark, xs = a[:at], a[at], a[at + 1 :]
+            return along(*tangents, mark, *self._ones(self.outs, xs), mark, *xs)  # type: ignore[no-any-return] # tensors
+
+        return jvp
 
     def vjp_of(self, ins: Mask, outs: Mask) -> Callable[..., Any]:
         """Return the function of (*cotangents, mark, *tangents, mark, *xs) for the gradients of `ins`."""
@@ -65,20 +77,23 @@ class Tangents(NamedTuple):
             made = tangent(*of_tangents, mark, *xs) if of_tangents else []
             if not of_xs:
                 return made
-            ones = [torch.ones_like(y) for y in select(kept, self.rule.fn(*xs))]
-            more = along(*of_xs, mark, *tangents, mark, *ones, mark, *xs)
+            more = along(*of_xs, mark, *tangents, mark, *self._ones(kept, xs), mark, *xs)
             return [y + z for y, z in zip(made, more, strict=True)] if made else more
 
         return jvp
 
+    def _ones(self, outs: Mask, xs: Tensors) -> Tensors:
+        """Return cotangents of the outputs in the mask `outs`. Zeros would hide that a graph is cut."""
+        return [torch.ones_like(y) for y in select(outs, self.rule.fn(*self.rule.copy_written(xs)))]
+
     def _restrict(self, outs: Mask) -> Mask:
         return _restrict(self.outs, outs)
 
-    def _pull(self, outs: Mask) -> TracedFunction:
+    def _pull(self, outs: Mask) -> TorchRule:
         """Return the rule of (*cotangents, mark, *xs) for the gradients of the function."""
         return self.rule.derive("vjp", self.ins, self._restrict(outs), ARRAY)  # type: ignore[return-value] # of the same kind
 
-    def _differentiate(self, pull: TracedFunction, count: int, moving: Mask) -> TracedFunction:
+    def _differentiate(self, pull: TorchRule, count: int, moving: Mask) -> TorchRule:
         """Return the rule of (*tangents, mark, *cotangents, mark, *xs) for the gradients of gradients."""
         ins = (False,) * (count + 1) + moving
         return pull.derive("vjp", ins, (True,) * sum(self.ins), ARRAY)  # type: ignore[return-value] # of the same kind
