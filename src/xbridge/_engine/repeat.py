@@ -69,6 +69,13 @@ _dtype_of = attrgetter("dtype")
 _dtype_and_flags_of = attrgetter("dtype", "flags.num")
 """Return the dtype of a host array, and all of its flags in one integer."""
 
+_ON_ANY_VIEW: dict[Options, Convert] = {
+    Options(): unchanged,
+    Options(copy=True): _host.copy,
+    Options(writable=True): lambda host: host if host.flags.writeable else _host.copy(host),
+}
+"""What options do with a view of any kind. For another target than the host, only the first is right."""
+
 _FAILURES = (XBridgeError, *FOREIGN_ERRORS)
 """The errors of a step that make a call decline. The plan that follows fails too, and explains the error.
 
@@ -190,21 +197,21 @@ def _find_between(x: Array, plan: Plan) -> _Repetition | None:
     """Return how the kind of an array gets to another library; None if the way depends on more."""
     source, target, options = plan.conversion.source, plan.conversion.target, plan.conversion.options
     pending, host = source.plan_pending, source.fast_to_numpy(x)
-    plain: Convert | None = None
-    if options._replace(device=None, grad=None) == Options() and options.grad != "keep":
-        # These change nothing. Callers try the conversion without options first, if there really are none.
-        plain = decline if options == Options() else lookup_direct(target.name, type(x))
-    shares = options == Options(writable=True)
-    choose: Callable[..., Convert] = partial(_dispatch_on_view, source.fast_to_numpy, plain, pending, shares)
+    look, then = source.fast_to_numpy, _ON_ANY_VIEW.get(options._replace(device=None, grad=None))
+    if options.grad == "keep" or (then is not unchanged and target.name != HOST):
+        then = None
+    if then:  # callers try the conversion without options first, if there really are none
+        look = decline if options == Options() else lookup_direct(target.name, type(x))
+    choose: Callable[..., Convert] = partial(_dispatch_on_view, look, then, pending)
     kind: tuple[object, ...] = ()
     convert: Convert | None
     if host is None:
         kind = (pending(x) if pending else None,)
         convert = None if kind == (None,) else _compile_pending(plan)
-    elif plain and not pending:
-        return _Repetition(plain)
-    elif plain:
-        convert = plain
+    elif then:
+        convert = compose(look, then)
+        if not pending:
+            return _Repetition(convert)
     elif source.name == HOST and options._replace(device=None) == Options(requires_grad=True):
         # `fast_from_numpy` takes any host array, and copies what cannot be shared.
         kind, choose = (host.dtype,), partial(_dispatch_on_kind, _dtype_of)
@@ -306,30 +313,22 @@ def _stay_on_host(backend: Backend) -> Convert:
 
 
 def _dispatch_on_view(
-    look: Convert,
-    plain: Convert | None,
-    pending: Convert | None,
-    shares: bool,  # noqa: FBT001 -- `partial` gives it by position
-    kinds: Kinds,
-    state: State,
+    look: Convert, then: Convert | None, pending: Convert | None, kinds: Kinds, state: State
 ) -> Convert:
     """Return the function that finds the conversion by the host's view of an array, or by what is pending.
 
     `look` makes the view. An array has none if an operation is pending on it, and `pending` names the kind of
-    such an array. `plain` converts every array without a look at the kind, if the options change nothing.
-    With `shares`, a view that can be written is the result.
+    such an array. `then` completes the conversion of any view, if the options need no more.
     """
     find = kinds.get
     others = _dispatch_on_kind(pending, kinds, state) if pending else decline
-    if plain:
-        return try_in_order(plain, others)
+    if then:
+        return compose(look, then, others)
 
     def convert(x: Array) -> Array | None:
         host = look(x)
         if host is None:
             return others(x)
-        if shares and host.flags.writeable:
-            return host
         # A plan depends on no more of a view than this, because `suit_any_view` lets no other plan be cached.
         known = find((host.dtype, host.flags.num, state()))
         try:
@@ -381,14 +380,14 @@ def _chain(calls: list[Convert]) -> Convert:
     return reduce(compose, calls) if calls else unchanged
 
 
-def compose(first: Convert, then: Convert) -> Convert:
-    """Return the function that calls `first`, then `then` with its result, and declines if `first` does."""
+def compose(first: Convert, then: Convert, other: Convert = decline) -> Convert:
+    """Return the function that calls `first`, then `then` with its result, or `other` if `first` declines."""
     if then is unchanged:
-        return first
+        return first if other is decline else try_in_order(first, other)
 
     def convert(x: Any) -> Any:
         y = first(x)
-        return None if y is None else then(y)
+        return other(x) if y is None else then(y)
 
     return convert
 
