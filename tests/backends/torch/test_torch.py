@@ -89,17 +89,33 @@ def test_materialize__zero_tensor_stays_on_its_device() -> None:
 
 
 @pytest.mark.parametrize("items", [1, 7, 100])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_materialize__negates_nan_bit_for_bit(dtype: str, items: int) -> None:
-    """A pending negation flips the sign of NaN and nothing else: in a copy, in a stack, and in NumPy."""
+@pytest.mark.parametrize(
+    ("dtype", "nan"), [("bfloat16", 0x7FC5), ("bfloat16", 0x7F85), ("float16", 0x7E05), ("float16", 0x7C05)]
+)
+def test_materialize__negates_nan_bit_for_bit(dtype: str, nan: int, items: int) -> None:
+    """A pending negation flips the sign of NaN and nothing else: in a copy, in a stack, and in NumPy.
+
+    A NaN may be a quiet or a signalling one.
+    """
     pytest.importorskip("ml_dtypes")
-    bits = torch.full((items,), 0x7FC5 if dtype == "bfloat16" else 0x7E05, dtype=torch.int16)
+    bits = torch.full((items,), nan, dtype=torch.int16)
     x = torch._neg_view(bits.view(getattr(torch, dtype)))
     copied, host = xbridge.to_backend(x, "torch", copy=True), xbridge.to_numpy(x)
     expected = bits.numpy() ^ np.int16(-(2**15))
     assert copied.view(torch.int16).tolist() == expected.tolist()
     assert xbridge.asarray([x, x]).view(torch.int16).tolist() == [expected.tolist()] * 2
     assert host.view("i2").tolist() == expected.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_materialize__conjugates_nan_of_complex32_bit_for_bit() -> None:
+    """A pending conjugate flips the sign of the imaginary part alone: in a copy and in a stack."""
+    bits = torch.tensor([[0x7C05, 0x7C05], [0x3C00, 0x7E05]], dtype=torch.int16)
+    x = torch.view_as_complex(bits.view(torch.float16)).conj()
+    expected = (bits.numpy() ^ np.array([0, -(2**15)], "i2")).tolist()
+    copied, stacked = xbridge.to_backend(x, "torch", copy=True), xbridge.asarray([x, x])
+    assert torch.view_as_real(copied).view(torch.int16).tolist() == expected
+    assert torch.view_as_real(stacked).view(torch.int16).tolist() == [expected] * 2
 
 
 def test_is_tracing__releases_no_reference_of_another() -> None:

@@ -52,6 +52,7 @@ from xbridge.backends.torch._unsupported import (
     check_readable,
     is_inside,
     is_whole,
+    may_replace_nan,
     may_require_grad,
     outside_storage,
     overlaps,
@@ -272,8 +273,7 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
     if _is_traced() or first.is_quantized:
         return None
     dtype = first.dtype
-    flips = dtype is torch.bfloat16 or not first.is_cpu  # `apply_pending` may have to flip sign bits
-    if flips and (any(map(torch.Tensor.is_conj, xs)) or any(map(torch.Tensor.is_neg, xs))):
+    if may_replace_nan(first) and (any(map(torch.Tensor.is_conj, xs)) or any(map(torch.Tensor.is_neg, xs))):
         return None
     size = dtype.itemsize
     try:

@@ -16,6 +16,8 @@ from xbridge.errors import UnsupportedArrayError, type_of
 
 _ALIGNED = "a function with @xbridge.aligned"
 _is_traced = torch.compiler.is_dynamo_compiling
+_HALVES = (torch.float16, torch.bfloat16, torch.complex32)
+"""Dtypes whose numbers the CPU may negate by way of float32, which makes every NaN a quiet one."""
 
 
 def why_not_memory(x: torch.Tensor) -> tuple[str, str] | None:
@@ -103,12 +105,10 @@ def is_whole(x: torch.Tensor) -> bool:
 def apply_pending(x: torch.Tensor) -> torch.Tensor:
     """Return `x` with a pending conjugate or negative applied, bit for bit; `x` itself if none is pending.
 
-    A GPU replaces every NaN that it negates by one and the same, and a CPU some of bfloat16. So the bits of
-    those are copied, and the sign bits are flipped as integers.
+    Where a NaN could be replaced, the bits are copied, and the sign bits are flipped as integers.
     """
     done = x.resolve_conj().resolve_neg()
-    exact = x.is_cpu and x.dtype is not torch.bfloat16
-    if done is x or exact or torch.compiler.is_dynamo_compiling() or is_dual(x) or why_not_memory(x):
+    if done is x or not may_replace_nan(x) or _is_traced() or is_dual(x) or why_not_memory(x):
         return done
     conj, neg = x.is_conj(), x.is_neg()
     raw = x.detach()
@@ -121,6 +121,11 @@ def apply_pending(x: torch.Tensor) -> torch.Tensor:
         if neg != (conj and part):
             result[..., part] ^= torch.iinfo(bits).min
     return done
+
+
+def may_replace_nan(x: torch.Tensor) -> bool:
+    """Return True if torch may replace a NaN that it negates: a GPU does, and a CPU those of 16 bits."""
+    return x.dtype in _HALVES if x.is_cpu else x.is_floating_point() or x.is_complex()
 
 
 def _view_parts(x: torch.Tensor) -> torch.Tensor:
