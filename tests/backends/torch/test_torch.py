@@ -118,6 +118,18 @@ def test_materialize__conjugates_nan_of_complex32_bit_for_bit() -> None:
     assert torch.view_as_real(stacked).view(torch.int16).tolist() == [expected] * 2
 
 
+@pytest.mark.parametrize("items", [1, 8, 100])
+def test_materialize__keeps_the_sign_of_zero_where_conjugate_and_negative_are_pending(items: int) -> None:
+    """The negative of a conjugate flips the sign of the real part alone: in a copy, in a stack, in NumPy."""
+    plain = torch.zeros(items, dtype=torch.complex64)
+    x = torch._neg_view(plain.conj())
+    copied, host = xbridge.to_backend(x, "torch", copy=True), xbridge.to_numpy(x)
+    stacked = xbridge.asarray([plain, x])[1]
+    for made in (copied.numpy(), host, stacked.numpy()):
+        assert np.signbit(made.real).all()
+        assert not np.signbit(made.imag).any()
+
+
 def test_is_tracing__releases_no_reference_of_another() -> None:
     """To ask whether a compiler traces leaves None as it is, of which Python 3.11 counts the references."""
     backend = get("torch")

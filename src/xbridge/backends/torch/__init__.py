@@ -273,7 +273,10 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
     if _is_traced() or first.is_quantized:
         return None
     dtype = first.dtype
-    if may_replace_nan(first) and (any(map(torch.Tensor.is_conj, xs)) or any(map(torch.Tensor.is_neg, xs))):
+    flips = may_replace_nan(first)  # `apply_pending` may have to flip sign bits
+    if (flips or dtype.is_complex) and any(map(torch.Tensor.is_neg, xs)):
+        return None
+    if flips and any(map(torch.Tensor.is_conj, xs)):
         return None
     size = dtype.itemsize
     try:

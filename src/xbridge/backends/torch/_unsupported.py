@@ -124,8 +124,13 @@ def apply_pending(x: torch.Tensor) -> torch.Tensor:
 
 
 def may_replace_nan(x: torch.Tensor) -> bool:
-    """Return True if torch may replace a NaN that it negates: a GPU does, and a CPU those of 16 bits."""
-    return x.dtype in _HALVES if x.is_cpu else x.is_floating_point() or x.is_complex()
+    """Return True if torch may replace a NaN that it negates: a GPU does, and a CPU those of 16 bits.
+
+    A CPU also does so if a conjugate and a negative are pending together, and changes the signs of zeros.
+    """
+    if x.is_cpu:
+        return x.dtype in _HALVES or (x.is_neg() and x.is_conj())
+    return x.is_floating_point() or x.is_complex()
 
 
 def _view_parts(x: torch.Tensor) -> torch.Tensor:
