@@ -1024,6 +1024,37 @@ def test_tangents__of_several_inputs_and_outputs_are_differentiated() -> None:
                 same(x, y)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"result": lambda x, y: x}], ids=["traced", "declared"])
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_aligned__derives_a_function_that_writes_to_its_arguments(
+    transform: Callable[[Any], Any], options: dict[str, Any]
+) -> None:
+    """A derivative reads its inputs again, and the function may write to one that has no tangent."""
+
+    def fn(x: Any, y: Any) -> Any:
+        x[0] = y[1]
+        x *= y
+        return x.sin()
+
+    def pure(x: Any, y: Any) -> Any:
+        return jax.numpy.sin(x.at[0].set(y[1]) * y)
+
+    x, y = array(), array(X[::-1])
+    ways: list[Callable[[Any], Any]] = [
+        lambda f: jax.jacfwd(jax.jacfwd(f, (0, 1)), (0, 1)),
+        lambda f: jax.jacfwd(jax.jacrev(f, 0), 1),
+        lambda f: jax.jacrev(jax.jacfwd(f, 1), 0),
+        lambda f: lambda x, y: jax.vmap(jax.jacrev(f, 1))(x[None], y[None]),
+    ]
+    for derive in ways:
+        f = aligned(backend="torch", **options)(fn)
+        expected = jax.tree.leaves(derive(pure)(x, y))
+        for _ in range(2):
+            for made, right in zip(jax.tree.leaves(transform(derive(f))(x, y)), expected, strict=True):
+                same(made, right)
+
+
 @pytest.mark.parametrize("derive", [jax.jacfwd, jax.jacrev])
 def test_aligned__refuses_third_derivatives_that_torch_gets_wrong(derive: Callable[[Any], Any]) -> None:
     """Torch's third derivatives of norms that depend on the batch are wrong, in reverse mode too."""

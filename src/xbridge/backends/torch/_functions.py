@@ -80,10 +80,17 @@ def rule_of(call: Call) -> DerivableFunction:
     autocast = dict(call.modes[1])
 
     def flat(*xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        args, kwargs = call.bind(xs)
+        # Derivatives read their inputs again, and torch forbids to write to leaves and captured tensors.
+        # A watch sees what a first run writes to, unless it is a derivative.
+        purity = rule._purity
+        writes = purity.overwrites or not (purity.known or _is_plain(xs))
+        own = tuple([x.clone() for x in xs]) if writes else xs
+        args, kwargs = call.bind(own)
         casts = autocast or torch._C._is_any_autocast_enabled()
         with enter_autocast(autocast) if casts else NOTHING, inside:
             result = call.fn(*args, **kwargs)
+        if writes and any(map(_is_written, own)):
+            purity.overwrites = True
         ys = rule.keep_order(call.read_result(result, xs))
         # `as_tensor` moves a tensor to the default device, if one is set.
         return tuple([y if isinstance(y, torch.Tensor) else torch.as_tensor(y) for y in ys])
@@ -100,10 +107,26 @@ def _requires_grad(x: torch.Tensor) -> bool:
     return x.requires_grad
 
 
-def _has_values(x: torch.Tensor) -> bool:
-    """Return True if any number is not zero, in any example of a batch."""
+def _is_plain(xs: Tensors) -> bool:
+    """Return True if no transform is under way, and no graph."""
+    return _level() is None and not any(map(_requires_grad, xs))
+
+
+def _unwrap(x: torch.Tensor) -> torch.Tensor:
+    """Return the tensor that holds the numbers of one in transforms."""
     while _functorch.is_functorch_wrapped_tensor(x):
         x = _functorch.get_unwrapped(x)
+    return x
+
+
+def _is_written(x: torch.Tensor) -> bool:
+    """Return True if a new tensor has been written to."""
+    return _unwrap(x)._version > 0
+
+
+def _has_values(x: torch.Tensor) -> bool:
+    """Return True if any number is not zero, in any example of a batch."""
+    x = _unwrap(x)
     return not isinstance(x, FakeTensor) and bool(x.any())
 
 
@@ -229,7 +252,7 @@ class TorchRule(TracedFunction):
 
         own = [x.clone() if x.is_inference() else x for x in xs]
         leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(own, ins, strict=True)]
-        ys = self._purity.run(fn, self.copy_written(leaves), again=again, whole=self._is_whole)
+        ys = self._purity.run(fn, leaves, again=again, whole=self._is_whole)
         return _Graph(ins, leaves, ys)
 
     def _keep(self, graph: _Graph, version: int, once: bool) -> tuple[Mark, Callable[[], None]]:  # noqa: FBT001 -- a callback
@@ -341,12 +364,9 @@ class TorchRule(TracedFunction):
                 restriction = restrict(fn, ins, outs, xs)
 
                 def part(*chosen: torch.Tensor) -> Tensors:
-                    def run() -> Tensors:
-                        return restriction(*self.copy_written(chosen))
-
-                    ys = run()
+                    ys = restriction(*chosen)
                     if _is_cut(ys, cotangents):
-                        self._refuse_cut(run, _requires_grad)
+                        self._refuse_cut(lambda: restriction(*chosen), _requires_grad)
                     return ys
 
                 return torch.func.vjp(part, *select(ins, xs))[1](tuple(cotangents))  # type: ignore[no-any-return]
@@ -358,9 +378,9 @@ class TorchRule(TracedFunction):
                 for x, chosen in zip(xs, ins, strict=True)
             )
             with torch.enable_grad():
-                ys = select(outs, fn(*self.copy_written(xs)))
+                ys = select(outs, fn(*xs))
                 if _is_cut(ys, cotangents):
-                    self._refuse_cut(lambda: fn(*self.copy_written(xs)), _requires_grad)
+                    self._refuse_cut(lambda: fn(*xs), _requires_grad)
                 with Departures(_requires_grad) if again else NOTHING as departures:
                     made = _pull_back(ys, select(ins, xs), cotangents, again=again)
                 if departures and departures.reason and not any(map(_requires_grad, made)):
@@ -377,8 +397,7 @@ class TorchRule(TracedFunction):
         fn, count = self.fn, sum(ins)
 
         def jvp(*a: torch.Tensor) -> Tensors:
-            # Where the function writes to an argument, torch writes to its tangent.
-            tangents, xs = self.copy_written(a[:count]), self.copy_written(a[count + 1 :])
+            tangents, xs = a[:count], a[count + 1 :]
             restriction = restrict(fn, ins, outs, xs)
 
             def part(*chosen: torch.Tensor) -> Tensors:
@@ -395,10 +414,6 @@ class TorchRule(TracedFunction):
                 return Tangents(self, ins, outs).by_gradients()(*a)  # type: ignore[no-any-return]
 
         return jvp
-
-    def copy_written(self, xs: Tensors) -> Tensors:
-        """Copy arguments if the function writes to them, which torch forbids for leaves of a graph."""
-        return [x.clone() for x in xs] if self._purity.overwrites else xs
 
     def _refuse_cut(self, run: Callable[[], object], follows: Callable[[torch.Tensor], bool]) -> None:
         """Raise if a result without a graph has left it in the function. Otherwise it is a constant."""

@@ -95,7 +95,8 @@ class Purity:
         self._version = 0
         self.known = False
         """True after a first run, which has shown what the function reads."""
-        self._overwrites = False
+        self.overwrites = False
+        """True if the function writes to its arguments."""
         self._hides = False
         """True if a run has used code whose calls Python does not see, so all runs are watched."""
         self._doubts = 0
@@ -123,11 +124,6 @@ class Purity:
         """True if the function reads tensors outside of it, or may do so."""
         return bool(self._seen) or not self.known
 
-    @property
-    def overwrites(self) -> bool:
-        """True if the function writes to its arguments, or may do so."""
-        return self._overwrites or not self.known
-
     def learn(self, watch: Watch, *, again: bool = False) -> None:
         """Remember what the function read in a run, or raise if it wrote.
 
@@ -145,7 +141,7 @@ class Purity:
         if again and news:
             raise changed_error(self._name)
         self.known = True
-        self._overwrites |= watch.overwrites
+        self.overwrites |= watch.overwrites
         self._hides |= watch.hidden
 
     def knows(self, watch: Watch, *more: torch.Tensor) -> bool:
@@ -175,7 +171,7 @@ class Purity:
         Every run is watched, because what a function reads may depend on the shapes and values of `xs`. With
         `whole`, `fn` is the function itself, so a run after the first may be followed by its calls.
         """
-        follows = whole and self.known and not (self._overwrites or self._hides)
+        follows = whole and self.known and not (self.overwrites or self._hides)
         # Among other dispatch modes, the first may be one without values.
         by_calls = follows and self._doubts < _MAX_DOUBTS and not _count_modes()
         if by_calls:
