@@ -1105,6 +1105,47 @@ def test_aligned__has_no_second_derivative_of_a_backward_pass_without_one() -> N
     refused(GradientError, lambda: WAYS["grad"](first)(array()), "detaches")
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_aligned__has_second_derivatives_of_a_backward_pass_that_torch_follows(*, keeps: bool) -> None:
+    """The same holds for an autograd function with a rule for batches, within every transform."""
+
+    class Cube(torch.autograd.Function):  # type: ignore[misc, name-defined] # torch is optional
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: Any) -> Any:
+            return x**3
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            return g * 3 * (x if keeps else x.detach()) ** 2
+
+        @staticmethod
+        def jvp(ctx: Any, t: Any) -> Any:
+            return t * 3 * ctx.saved_tensors[0] ** 2
+
+    f, x = in_torch(lambda x: Cube.apply(x).sum()), array()
+    same(jax.jacfwd(f)(x), 3 * X**2)
+    ways: list[Callable[[Any], Any]] = [
+        jax.hessian,
+        lambda f: jax.jacrev(jax.jacrev(f)),
+        lambda f: jax.jacrev(jax.jacfwd(f)),
+        lambda f: jax.jacfwd(jax.jacfwd(f)),
+        lambda f: lambda x: jax.vmap(jax.hessian(f))(x[None])[0],
+    ]
+    for way in ways:
+        if keeps:
+            same(way(f)(x), np.diag(6 * X))
+        else:
+            refused(GradientError, lambda: way(f)(x), "detaches")
+
+
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_aligned__has_dense_gradients_of_sparse_embeddings(transform: Callable[[Any], Any]) -> None:
     @in_torch

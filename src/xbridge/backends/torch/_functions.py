@@ -52,6 +52,7 @@ from xbridge.backends.torch._refusals import (
     NoTangents,
     RefuseNorms,
     has_tangent,
+    is_tracked,
     with_gradients,
 )
 from xbridge.backends.torch._tangents import Tangents
@@ -60,6 +61,7 @@ from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
     from typing import TypeVar
 
     from xbridge._derive.functions import Call, DerivableFunction
@@ -358,8 +360,9 @@ class TorchRule(TracedFunction):
             return self._tangents.vjp_of(ins, outs)
         fn, count = self.fn, sum(outs)
 
-        def vjp(*a: torch.Tensor) -> Tensors:
-            cotangents, xs = a[:count], a[count + 1 :]
+        def pull(
+            cotangents: Tensors, xs: Tensors, *, again: bool, watch: AbstractContextManager[object]
+        ) -> Tensors:
             if _level() is not None:
                 restriction = restrict(fn, ins, outs, xs)
 
@@ -369,10 +372,11 @@ class TorchRule(TracedFunction):
                         self._refuse_cut(lambda: restriction(*chosen), _requires_grad)
                     return ys
 
-                return torch.func.vjp(part, *select(ins, xs))[1](tuple(cotangents))  # type: ignore[no-any-return]
+                back = torch.func.vjp(part, *select(ins, xs))[1]
+                with watch:
+                    return back(tuple(cotangents))  # type: ignore[no-any-return]
             # `torch.autograd.grad` also supports functions that differentiate inside of them, and autograd
             # functions without `setup_context`, which `torch.func.vjp` refuses.
-            again = any(x.requires_grad for x in a)
             xs = tuple(
                 x if not chosen or (again and x.requires_grad) else x.detach().requires_grad_()
                 for x, chosen in zip(xs, ins, strict=True)
@@ -381,13 +385,22 @@ class TorchRule(TracedFunction):
                 ys = select(outs, fn(*xs))
                 if _is_cut(ys, cotangents):
                     self._refuse_cut(lambda: fn(*xs), _requires_grad)
-                with Departures(_requires_grad) if again else NOTHING as departures:
-                    made = _pull_back(ys, select(ins, xs), cotangents, again=again)
-                if departures and departures.reason and not any(map(_requires_grad, made)):
-                    raise self._departure_error(
-                        departures.reason
-                    )  # the backward pass has left torch, and not the function
-                return made
+                with watch:
+                    return _pull_back(ys, select(ins, xs), cotangents, again=again)
+
+        def vjp(*a: torch.Tensor) -> Tensors:
+            cotangents, xs = a[:count], a[count + 1 :]
+            if not any(map(is_tracked, a)):
+                return pull(cotangents, xs, again=False, watch=NOTHING)
+            with_graph = any(map(_requires_grad, a))
+            made = pull(cotangents, xs, again=with_graph, watch=(departures := Departures(is_tracked)))
+            # If the backward pass, and not the function, has left torch, the gradients have no graph, or only
+            # that of the cotangents.
+            if departures.reason and not any(map(is_tracked, made)):
+                raise self._departure_error(departures.reason)
+            if departures.reason and any(map(is_tracked, cotangents)):
+                vjp(*[c.detach() for c in cotangents], *a[count:])
+            return made
 
         return vjp
 

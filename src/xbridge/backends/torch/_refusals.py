@@ -10,6 +10,7 @@ import torch
 from torch._C._functorch import CGradInterpreterPtr, TransformType, get_interpreter_stack
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.autograd import forward_ad
+from torch.autograd.graph import _engine_run_backward as run_backward
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -30,13 +31,24 @@ def with_gradients() -> AbstractContextManager[object]:
     return NOTHING if recording else torch.inference_mode(mode=False)
 
 
-def has_tangent(x: torch.Tensor) -> bool:
-    """Return True if a tensor has a tangent in the transform that is under way."""
+def unwrap_batch(x: torch.Tensor) -> torch.Tensor:
+    """Return the examples of a batch as a tensor, which knows its graph and its tangent."""
     while _functorch.is_batchedtensor(x):
         x = _functorch.get_unwrapped(x)
+    return x
+
+
+def has_tangent(x: torch.Tensor) -> bool:
+    """Return True if a tensor has a tangent in the transform that is under way."""
+    x = unwrap_batch(x)
     if x.is_inference() or not _functorch.is_gradtrackingtensor(x):
         return False
     return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # torch leaves it untyped
+
+
+def is_tracked(x: torch.Tensor) -> bool:
+    """Return True if a tensor has a graph or a tangent."""
+    return unwrap_batch(x).requires_grad or has_tangent(x)
 
 
 _T = torch.Tensor
@@ -60,13 +72,24 @@ class Departures(TorchFunctionMode):
         self.reason = ""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func is torch.autograd.grad:  # a call of torch itself, within which this mode would see no other
+            return self._differentiate(*args, **kwargs)
+        made = func(*args, **kwargs)
         leaves = func in _LEAVING or not torch.is_grad_enabled()
         if leaves or not _MAKES_ANOTHER.fullmatch(func.__name__):
             with with_gradients():
                 if self._follow_any((args, kwargs)) and (leaves or self._loses(made)):
                     self.reason = _LEAVES_TORCH if leaves else f"torch has no derivative of {func.__name__}"
         return made
+
+    def _differentiate(self, outputs: Any, inputs: Any, grad_outputs: Any, **options: Any) -> Any:
+        """Do what `torch.autograd.grad` does, and see the calls of the backward pass if torch.func asks."""
+        if not (isinstance(outputs, (tuple, list)) and options["create_graph"] and options["allow_unused"]):
+            return torch.autograd.grad(outputs, inputs, grad_outputs, **options)
+        ends, xs, seeds = tuple(outputs), tuple(inputs), tuple(grad_outputs)
+        with self:
+            return run_backward(ends, seeds, True, True, xs, True, accumulate_grad=False)  # noqa: FBT003 -- torch's order
 
     def _follow_any(self, tree: Any) -> bool:
         return any(self._follows(x) for x in tree_leaves(tree) if isinstance(x, torch.Tensor))
