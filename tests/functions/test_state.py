@@ -1055,6 +1055,20 @@ def test_aligned__derives_a_function_that_writes_to_its_arguments(
                 same(made, right)
 
 
+@pytest.mark.parametrize("inner", [jax.jacfwd, jax.jacrev])
+@pytest.mark.parametrize("outer", [jax.jacfwd, jax.jacrev])
+def test_tangents__are_zero_for_a_result_of_other_inputs(
+    outer: Callable[[Any], Any], inner: Callable[[Any], Any]
+) -> None:
+    """A result that only the outer derivative moves has left torch for none of them."""
+    f = in_torch(lambda x, y: (x.sin() * y, y**2))
+    mixed = outer(lambda y: jax.jvp(lambda x: inner(lambda x: f(x, y))(x)[1], (array(),), (array(),))[1])
+    assert not host(mixed(array())).any()
+    ours = jax.jacrev(lambda y: jax.jvp(lambda x: f(x, y), (array(),), (array(),))[1])(array())
+    same(ours[0], np.diag(np.cos(X) * X))
+    assert not host(ours[1]).any()
+
+
 @pytest.mark.parametrize("derive", [jax.jacfwd, jax.jacrev])
 def test_aligned__refuses_third_derivatives_that_torch_gets_wrong(derive: Callable[[Any], Any]) -> None:
     """Torch's third derivatives of norms that depend on the batch are wrong, in reverse mode too."""

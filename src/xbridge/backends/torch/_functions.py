@@ -369,7 +369,11 @@ class TorchRule(TracedFunction):
                 def part(*chosen: torch.Tensor) -> Tensors:
                     ys = restriction(*chosen)
                     if _is_cut(ys, cotangents):
-                        self._refuse_cut(lambda: restriction(*chosen), _requires_grad)
+                        level = _level() or 0  # a tensor of an outer level is a constant here
+                        self._refuse_cut(
+                            lambda: restriction(*chosen),
+                            lambda x: x.requires_grad and _functorch.maybe_get_level(x) >= level,
+                        )
                     return ys
 
                 back = torch.func.vjp(part, *select(ins, xs))[1]
@@ -393,7 +397,9 @@ class TorchRule(TracedFunction):
             if not any(map(is_tracked, a)):
                 return pull(cotangents, xs, again=False, watch=NOTHING)
             with_graph = any(map(_requires_grad, a))
-            made = pull(cotangents, xs, again=with_graph, watch=(departures := Departures(is_tracked)))
+            made = pull(
+                cotangents, xs, again=with_graph, watch=(departures := Departures(is_tracked, backward=True))
+            )
             # If the backward pass, and not the function, has left torch, the gradients have no graph, or only
             # that of the cotangents.
             if departures.reason and not any(map(is_tracked, made)):

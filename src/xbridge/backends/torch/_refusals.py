@@ -39,11 +39,16 @@ def unwrap_batch(x: torch.Tensor) -> torch.Tensor:
 
 
 def has_tangent(x: torch.Tensor) -> bool:
-    """Return True if a tensor has a tangent in the transform that is under way."""
-    x = unwrap_batch(x)
-    if x.is_inference() or not _functorch.is_gradtrackingtensor(x):
-        return False
-    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # torch leaves it untyped
+    """Return True if a tensor has a tangent in the innermost transform that makes tangents."""
+    while _functorch.is_functorch_wrapped_tensor(x):
+        level, levels = _functorch.maybe_get_level(x), get_interpreter_stack() or []
+        if 0 < level <= len(levels) and levels[level - 1].key() == TransformType.Jvp:
+            with ExitStack() as stack:
+                while (_level() or 0) > level:  # a batch has no rule for what follows
+                    stack.enter_context(temporarily_pop_interpreter_stack())
+                return not x.is_inference() and forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # torch leaves it untyped
+        x = _functorch.get_unwrapped(x)
+    return False
 
 
 def is_tracked(x: torch.Tensor) -> bool:
@@ -66,9 +71,9 @@ _MAKES_ANOTHER = re.compile("new_.*|.*_like")
 class Departures(TorchFunctionMode):
     """A mode that notices if tracked tensors leave the graph, as by `detach`, or lack a derivative."""
 
-    def __init__(self, follows: Callable[[torch.Tensor], bool]) -> None:
+    def __init__(self, follows: Callable[[torch.Tensor], bool], *, backward: bool = False) -> None:
         super().__init__()
-        self._follows = follows
+        self._follows, self._backward = follows, backward
         self.reason = ""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -79,7 +84,9 @@ class Departures(TorchFunctionMode):
         leaves = func in _LEAVING or not torch.is_grad_enabled()
         if leaves or not _MAKES_ANOTHER.fullmatch(func.__name__):
             with with_gradients():
-                if self._follow_any((args, kwargs)) and (leaves or self._loses(made)):
+                if self._follow_any((args, kwargs)) and (
+                    leaves or (not self._backward and self._loses(made))
+                ):
                     self.reason = _LEAVES_TORCH if leaves else f"torch has no derivative of {func.__name__}"
         return made
 
