@@ -17,7 +17,7 @@ from xbridge._derive.treedef import ARRAY
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge.backends.torch._functions import TorchRule
+    from xbridge._derive.functions import TracedFunction
 
     Mask = tuple[bool, ...]
     Tensors = Sequence[torch.Tensor]
@@ -29,7 +29,7 @@ class Tangents(NamedTuple):
     Their inputs are the tangents, a mark, and the inputs of the function.
     """
 
-    rule: TorchRule
+    rule: TracedFunction
     ins: Mask
     outs: Mask
 
@@ -89,11 +89,11 @@ class Tangents(NamedTuple):
     def _restrict(self, outs: Mask) -> Mask:
         return _restrict(self.outs, outs)
 
-    def _pull(self, outs: Mask) -> TorchRule:
+    def _pull(self, outs: Mask) -> TracedFunction:
         """Return the rule of (*cotangents, mark, *xs) for the gradients of the function."""
         return self.rule.derive("vjp", self.ins, self._restrict(outs), ARRAY)  # type: ignore[return-value] # of the same kind
 
-    def _differentiate(self, pull: TorchRule, count: int, moving: Mask) -> TorchRule:
+    def _differentiate(self, pull: TracedFunction, count: int, moving: Mask) -> TracedFunction:
         """Return the rule of (*tangents, mark, *cotangents, mark, *xs) for the gradients of gradients."""
         ins = (False,) * (count + 1) + moving
         return pull.derive("vjp", ins, (True,) * sum(self.ins), ARRAY)  # type: ignore[return-value] # of the same kind
