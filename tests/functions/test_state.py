@@ -998,6 +998,7 @@ def test_tangents__are_gradients_where_torch_has_no_forward_mode(
         same(transform(derive(f))(x), second)
 
 
+@pytest.mark.slow
 def test_tangents__of_several_inputs_and_outputs_are_differentiated() -> None:
     """Inputs that move, inputs that do not, and integers are in their places, in each example of a batch."""
 
@@ -1014,9 +1015,7 @@ def test_tangents__of_several_inputs_and_outputs_are_differentiated() -> None:
     for outer, inner in product((jax.jacfwd, jax.jacrev), repeat=2):
         ways: list[Callable[[Any], Any]] = [
             lambda f: outer(inner(f, (0, 2)), (0, 2)),
-            lambda f: outer(inner(f, 0), 2),
-            lambda f: jax.vmap(outer(inner(f, 2), (0, 2)), (0, 0, None)),
-            lambda f: jax.jacfwd(outer(inner(f, 0), 2)),
+            lambda f: jax.vmap(outer(inner(f, 0), 2), (0, 0, None)),
         ]
         for derive in ways:
             found, expected = (jax.tree.leaves(derive(f)(a, n, b)) for f in (ours, pure))
@@ -1498,7 +1497,7 @@ def test_aligned__has_the_explicit_sharding_of_its_batches_and_arguments() -> No
         mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
         expected = [way(jnp.sin)(x) for way in ways]
         with jax.set_mesh(mesh):
-            for spec in (P("a", None), P("a", "b"), P(None, "b"), P(("a", "b"), None), P()):
+            for spec in (P("a", "b"), P(("a", "b"), None)):
                 y = jax.device_put(x, NamedSharding(mesh, spec))
                 for f in functions:
                     for way, pure in zip(ways, expected, strict=True):
