@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from dataclasses import make_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -236,3 +237,16 @@ def test_aligned__compiled_functions_of_one_name_in_two_processes_are_two_functi
     """Compiled functions of one name in two processes are two functions."""
     keys = {vars(aligned(backend="numpy")(np.sin))["__xbridge__"].key for _ in range(2)}
     assert len(keys) == 2
+
+
+def test_aligned__keeps_few_classes_of_containers_alive() -> None:
+    """What is known of a class is forgotten when many other classes have followed."""
+    f = aligned(backend="torch")(lambda tree: tree)
+    kept = []
+    for _ in range(300):
+        cls = make_dataclass("Pair", ["x"])
+        kept.append(weakref.ref(cls))
+        assert type(f(cls(X)).x) is np.ndarray
+    del cls
+    gc.collect()
+    assert sum(ref() is not None for ref in kept) < 200

@@ -51,7 +51,7 @@ def unflatten(form: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> A
     if kind == "dict":
         return dict(zip(form[1], [unflatten(child, arrays, numbers) for child in form[3:]], strict=True))
     if kind == "named":
-        # A compiler of torch traces this and cannot call a class that it knows from a constant.
+        # Torch's compiler cannot call a class that it has from a constant.
         return tuple.__new__(form[1], [unflatten(child, arrays, numbers) for child in form[2:]])
     if kind == "data":
         made = object.__new__(form[1])  # without `__init__`, which may compute fields

@@ -99,8 +99,9 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Tree
     arrays.extend(inside)
     if numbers is not None and inner is not None:
         numbers.extend(inner)
-    named = _named_tuple_of(type(x))  # type: ignore[arg-type] # every class has a hash
-    return ("named", named, *forms) if named else ("node", _Node(container, form, x, len(forms)), *forms)
+    if _is_like_named_tuple(type(x)):
+        return ("named", _named_tuple_of(type(x)), *forms)  # type: ignore[arg-type] # every class has a hash
+    return ("node", _Node(container, form, x, len(forms)), *forms)
 
 
 def _flatten_traced(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
@@ -238,16 +239,16 @@ def hidden_arrays_error(what: str, hint: str) -> UnsupportedArrayError:
     return UnsupportedArrayError.build(f"convert the arrays in {what}", reason, hint)
 
 
-@cache
-def _named_tuple_of(cls: type) -> Any:
-    """Return the named tuple class for a struct sequence, such as `torch.return_types.max`; else None.
-
-    For JAX, a named tuple is a tree, and a struct sequence is not.
-    """
+def _is_like_named_tuple(cls: type) -> bool:
+    """Return True for a struct sequence whose fields are its items, such as `torch.return_types.max`."""
     words = vars(cls)
-    if not is_struct_sequence(cls) or words["n_fields"] != words["n_sequence_fields"]:
-        return None
-    base: Any = NamedTuple(cls.__name__, [(word, Any) for word in words["__match_args__"]])  # type: ignore[misc] # names are data
+    return is_struct_sequence(cls) and bool(words["n_fields"] == words["n_sequence_fields"])
+
+
+@cache  # such classes are few, and made by C code that keeps them
+def _named_tuple_of(cls: type) -> Any:
+    """Return the named tuple class for a struct sequence. For JAX, only the named tuple is a tree."""
+    base: Any = NamedTuple(cls.__name__, [(word, Any) for word in vars(cls)["__match_args__"]])  # type: ignore[misc] # names are data
     own = {
         "__slots__": (),
         "__module__": cls.__module__,

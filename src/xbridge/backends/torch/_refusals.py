@@ -38,11 +38,15 @@ def unwrap_batch(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def has_tangent(x: torch.Tensor) -> bool:
-    """Return True if a tensor has a tangent in the innermost transform that makes tangents."""
+def has_tangent(x: torch.Tensor, within: int | None = None) -> bool:
+    """Return True if a tensor has a tangent in the innermost transform that makes tangents.
+
+    With `within`, transforms inside of that level do not count.
+    """
     while _functorch.is_functorch_wrapped_tensor(x):
         level, levels = _functorch.maybe_get_level(x), get_interpreter_stack() or []
-        if 0 < level <= len(levels) and levels[level - 1].key() == TransformType.Jvp:
+        counts = 0 < level <= (len(levels) if within is None else within)
+        if counts and levels[level - 1].key() == TransformType.Jvp:
             with ExitStack() as stack:
                 while (_level() or 0) > level:  # a batch has no rule for what follows
                     stack.enter_context(temporarily_pop_interpreter_stack())
@@ -145,16 +149,7 @@ class NoTangents(TorchFunctionMode):
 
     def _has_tangents(self, args: Any) -> bool:
         """Return True if any argument has a tangent outside of inner transforms."""
-        with ExitStack() as stack:
-            while (_level() or 0) > self._level:
-                stack.enter_context(temporarily_pop_interpreter_stack())
-            xs = [x for x in tree_leaves(args) if isinstance(x, torch.Tensor)]
-            while any(_functorch.maybe_get_level(x) > self._level for x in xs):
-                xs = [
-                    _functorch.get_unwrapped(x) if _functorch.maybe_get_level(x) > self._level else x
-                    for x in xs
-                ]
-            return any(map(has_tangent, xs))
+        return any(has_tangent(x, self._level) for x in tree_leaves(args) if isinstance(x, torch.Tensor))
 
 
 _NORMS = {"layer_norm": None, "native_layer_norm": None, "batch_norm": 5, "instance_norm": 5}

@@ -64,7 +64,7 @@ class Tangents(NamedTuple):
         """Return the function of (*tangents of `ins`, mark, *tangents, mark, *xs) for those of `outs`."""
         count, at = sum(ins), sum(self.ins)
         chosen, moving = ins[:at], ins[at + 1 :]
-        kept, seeds = self._restrict(outs), sum(outs)
+        kept, seeds = _restrict(self.outs, outs), sum(outs)
         tangent = self.rule.jvp_of(_restrict(self.ins, chosen), kept)
         again = self._differentiate(self._pull(outs), seeds, moving)
         # `again` is linear in the cotangents, so that its gradient with respect to them is the tangent.
@@ -86,12 +86,9 @@ class Tangents(NamedTuple):
         """Return cotangents of the outputs in the mask `outs`. Zeros would hide that a graph is cut."""
         return [torch.ones_like(y) for y in select(outs, self.rule.fn(*xs))]
 
-    def _restrict(self, outs: Mask) -> Mask:
-        return _restrict(self.outs, outs)
-
     def _pull(self, outs: Mask) -> TracedFunction:
         """Return the rule of (*cotangents, mark, *xs) for the gradients of the function."""
-        return self.rule.derive("vjp", self.ins, self._restrict(outs), ARRAY)  # type: ignore[return-value] # of the same kind
+        return self.rule.derive("vjp", self.ins, _restrict(self.outs, outs), ARRAY)  # type: ignore[return-value] # of the same kind
 
     def _differentiate(self, pull: TracedFunction, count: int, moving: Mask) -> TracedFunction:
         """Return the rule of (*tangents, mark, *cotangents, mark, *xs) for the gradients of gradients."""
