@@ -85,9 +85,9 @@ def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
 
     With order C, the copy is aligned so that a library can share it.
     """
-    plain = type(host) is np.ndarray and order == "K" and host.nbytes < LARGE
+    plain = type(host) is np.ndarray and host.nbytes < (LARGE if order == "K" else ALIGNED)
     if plain and host.dtype.isnative and (host.flags.forc or 0 not in host.strides):
-        return host.copy("K")  # as `_cast_into_new` does, without what a cast needs
+        return host.copy(order)  # as `_cast_into_new` does, without what a cast needs
     return _cast_into_new(host, host.dtype.newbyteorder("="), order)
 
 
