@@ -219,17 +219,24 @@ class TorchRule(TracedFunction):
     def __call__(self, *xs: torch.Tensor) -> list[torch.Tensor]:
         with with_gradients():
             own = [x.clone() if x.is_inference() else x for x in xs]
-            marks = [own[i] for i in self._versions]
-            rows = [row for mark in marks for row in mark.reshape(-1, len(Mark._fields)).tolist()]
-            graphs = [self._graphs.find((high, low)) for _, high, low in rows]
-            versions = {version for version, *_ in rows} - {NO_VALUE}
-            made = None
-            if self._pulls and marks[0].ndim == 1 and _level() is None:  # a batch of marks has many graphs
-                made = self._pull_back_recorded(graphs[0], own, versions)
-            if made is None:
-                self._refuse_changed(versions)
-                made = self._purity.run(self.fn, own, again=bool(versions), whole=self._is_whole)
-            return [y.detach() for y in made]
+            if self._versions:
+                made = self._run_marked(own)
+            else:
+                made = self._purity.run(self.fn, own, again=False, whole=self._is_whole)
+            return [y.detach() if y.requires_grad else y for y in made]
+
+    def _run_marked(self, xs: Tensors) -> Tensors:
+        """Run on inputs with marks: along the graph of a recorded run, or if what was read is the same."""
+        marks = [xs[i] for i in self._versions]
+        rows = [row for mark in marks for row in mark.reshape(-1, len(Mark._fields)).tolist()]
+        graphs = [self._graphs.find((high, low)) for _, high, low in rows]
+        versions = {version for version, *_ in rows} - {NO_VALUE}
+        if self._pulls and marks[0].ndim == 1 and _level() is None:  # a batch of marks has many graphs
+            made = self._pull_back_recorded(graphs[0], xs, versions)
+            if made is not None:
+                return made
+        self._refuse_changed(versions)
+        return self._purity.run(self.fn, xs, again=bool(versions), whole=self._is_whole)
 
     def _refuse_changed(self, versions: set[int]) -> None:
         """Raise if what the function reads has changed since values of these versions were computed."""

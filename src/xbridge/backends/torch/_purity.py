@@ -393,7 +393,7 @@ class Calls(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-ca
 
     def __init__(self, xs: Tensors, seen: Seen) -> None:  # torch's own take longer than all of a run's checks
         self._xs = xs
-        self._known = {id(x): x for x in _living(seen)}
+        self._known = {id(x): x for x in _living(seen)} if seen else {}
         self.own: dict[int, Callable[[], torch.Tensor | None]] = {id(x): ref(x) for x in xs}
         """The tensors that were made in the run, and its arguments."""
         self._depth = 0
