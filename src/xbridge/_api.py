@@ -237,8 +237,12 @@ def to_numpy(
             host = convert(x)
             if host is not None:
                 return host
-        key = ("convert", HOST, type(x), None, dtype, copy, grad)
-        host = lookup(key if writable is None else (*key, None, writable), copy, None, writable)(x)
+        key: tuple[object, ...]
+        if writable is None:
+            key = ("convert", HOST, type(x), None, dtype, copy, grad)
+        else:
+            key = ("convert", HOST, type(x), None, dtype, copy, grad, None, writable)
+        host = lookup(key, copy, None, writable)(x)
         if host is not None:
             return host
     if more or other or x is MISSING:

@@ -168,6 +168,14 @@ FAULTS: Faults = {
             "fast_from_numpy": once(good.fast_from_numpy, lambda host: (host.shape, str(host.dtype)))
         },
     },
+    "test_a_fast_copy_is_that_of_the_plan": {
+        "a fast copy is none": {"fast_copy_to_numpy": good.fast_to_numpy},
+        "a fast copy is in another order": {
+            "fast_copy_to_numpy": lambda x: (
+                None if (host := good.fast_to_numpy(x)) is None else host.copy("F")
+            )
+        },
+    },
     "test_fresh_host_memory_is_shared": {
         "fresh memory of the host is copied": {
             "fast_from_fresh": lambda host: Tile(host.copy()),

@@ -446,6 +446,13 @@ class Backend(Protocol):
         refuses an array, and returns None.
         """
 
+    @property
+    def fast_copy_to_numpy(self) -> Callable[[Array], HostArray | None] | None:
+        """`fast_copy_to_numpy(x)`: a new copy of the view of `fast_to_numpy` in one step, else None.
+
+        A library has this function if all of its views are read-only.
+        """
+
     def fast_from_numpy(self, host: HostArray, /) -> Array | None:
         """Return an array over an ordinary host array in one step, else None. Default: None.
 
@@ -627,6 +634,7 @@ REQUIRED_TOGETHER = (
     ("require_grad", "detach", "array_info"),
     ("to_dlpack", "devices"),
     ("from_dlpack", "devices"),
+    ("fast_copy_to_numpy", "fast_to_numpy"),
     ("fast_from_numpy_many", "fast_from_numpy"),
     ("fast_from_fresh", "fast_from_numpy", "plan_state"),
     ("to_device_many", "to_device"),

@@ -200,7 +200,9 @@ def _find_between(x: Array, plan: Plan) -> _Repetition | None:
     look, then = source.fast_to_numpy, _ON_ANY_VIEW.get(options._replace(device=None, grad=None))
     if options.grad == "keep" or (then is not unchanged and target.name != HOST):
         then = None
-    if then:  # callers try the conversion without options first, if there really are none
+    if then not in (None, unchanged) and source.fast_copy_to_numpy:
+        look, then = source.fast_copy_to_numpy, unchanged
+    elif then:  # callers try the conversion without options first, if there really are none
         look = decline if options == Options() else lookup_direct(target.name, type(x))
     choose: Callable[..., Convert] = partial(_dispatch_on_view, look, then, pending)
     kind: tuple[object, ...] = ()

@@ -191,8 +191,10 @@ def test_to_numpy__column_major_array_is_copied() -> None:
     assert x.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
 
 
-def test_fast_to_numpy__caches_single_device_shardings_only() -> None:
-    """Only single-device shardings are cached, and every array is read correctly."""
+def test_fast_to_numpy__caches_single_device_shardings_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With several devices, only single-device shardings are cached, and every array is read correctly."""
+    monkeypatch.setattr(backend, "_is_alone", False)
+    monkeypatch.setattr(jax.extend.backend, "backends", dict)
     host = jax.devices("cpu")[0]
     mesh = jax.sharding.Mesh(np.array([host]), ("x",))
     named = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
@@ -205,15 +207,19 @@ def test_fast_to_numpy__caches_single_device_shardings_only() -> None:
     assert {type(place) for place in backend._host_shardings} == {jax.sharding.SingleDeviceSharding}
 
 
-def test_fast_to_numpy__declines_small_dtypes_and_empty_arrays() -> None:
-    """A dtype without a canonical name and an empty array take the planned path."""
-    assert backend.fast_to_numpy(jnp.ones(3, "int4")) is None
-    assert backend.fast_to_numpy(jnp.ones(0)) is None
+@pytest.mark.parametrize("read", [backend.fast_to_numpy, backend.fast_copy_to_numpy])
+def test_fast_to_numpy__declines_small_dtypes(read: Callable[[Any], object]) -> None:
+    """A dtype without a canonical name takes the planned path."""
+    assert read(jnp.ones(3, "int4")) is None
+    assert read(jnp.ones(3)) is not None
 
 
 @pytest.mark.parametrize("device", [("gpu", 0), ("cpu", 1)], ids=str)
-def test_fast_to_numpy__declines_other_devices(device: tuple[str, int]) -> None:
+def test_fast_to_numpy__declines_other_devices(
+    device: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An array on a GPU or on a second CPU takes the planned path."""
+    monkeypatch.setattr(backend, "_is_alone", False)
     platform, index = device
     one = SimpleNamespace(platform=platform, local_hardware_id=index)
     x: Any = SimpleNamespace(sharding=_Place(one))

@@ -8,7 +8,7 @@ JAX's own operations.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from xbridge._core.protocol import (
     c_strides,
 )
 from xbridge._host import staging
-from xbridge._host.memory import ALIGNMENT, finite_extremes
+from xbridge._host.memory import ALIGNMENT, LARGE, finite_extremes
 from xbridge.backends.jax._devices import (
     device_of_sharding,
     devices_by_name,
@@ -71,6 +71,11 @@ The bits are 0x100 aligned and 0x1 C order. With at most one axis, 0x2 for Fortr
 """
 _host_shardings: set[Sharding] = set()
 """The shardings that were seen on the first CPU device, by which `fast_to_numpy` knows such arrays."""
+_is_alone = False
+"""True once the first CPU device is known to be JAX's only one, so that all arrays are there.
+
+JAX finds its devices when it needs the first, and keeps them.
+"""
 _device_put = getattr(xla_client, "batched_device_put", None)
 """The internal function that every conversion from host memory ends in. It shares memory that is aligned."""
 # What it takes, kept because JAX makes each anew in a third of the time of a conversion.
@@ -286,14 +291,22 @@ def fast_to_numpy(x: Array, /) -> HostArray | None:
     # `np.asarray` of a CPU array is a read-only view of its memory. For any other it would be a copy, or an
     # error for an array that was deleted. To know a sharding by a set is faster than to ask for its devices.
     try:
-        place = x.sharding
-        if place not in _host_shardings and not _is_on_first_cpu(place):
-            return None
+        if not _is_alone:
+            place = x.sharding
+            if place not in _host_shardings and not _is_on_first_cpu(place):
+                return None
         host = np.asarray(x)
     except (RuntimeError, TypeError, ValueError):  # deleted, on several devices, or of random keys
         return None
     # Other flags mean that JAX had to copy, or that the array is in another order, which only a plan handles.
-    return host if host.flags.num in _VIEW_FLAGS and host.size and host.dtype in _NAMES else None
+    return host if host.flags.num in _VIEW_FLAGS and host.dtype in _NAMES else None
+
+
+def fast_copy_to_numpy(x: Array, /) -> HostArray | None:
+    host = fast_to_numpy(x)
+    if host is None:
+        return None
+    return host.copy() if host.nbytes < LARGE else _host.copy(host)
 
 
 def fast_from_numpy(host: HostArray, /) -> Array | None:
@@ -413,10 +426,14 @@ def _prepare_move(x: Array) -> Array:
 
 def _is_on_first_cpu(place: Any) -> bool:
     """Return True if a sharding is the first CPU device, and remember that."""
+    global _is_alone  # noqa: PLW0603 -- only the speed depends on it
     (device,) = place._device_assignment
     if device.platform != "cpu" or device.local_hardware_id:
         return False
-    if type(place) is SingleDeviceSharding:  # of which there are few, so that the set stays small
+    clients = jax.extend.backend.backends().values()
+    if sum(client.device_count() for client in clients) == 1:
+        _is_alone = True
+    elif type(place) is SingleDeviceSharding:  # of which there are few, so that the set stays small
         _host_shardings.add(place)
     return True
 
@@ -432,11 +449,9 @@ def _outside_traces(*arrays: Array | HostArray) -> Iterator[bool]:
     if any(isinstance(x, _Tracer) for x in arrays):
         yield True
         return
-    with ExitStack() as context:
-        context.enter_context(jax.core.eval_context())
-        if any(x.dtype not in _X32_DTYPES for x in arrays):
-            context.enter_context(jax.enable_x64(True))  # noqa: FBT003 -- JAX takes it by position
-        free = [x for x in arrays if isinstance(x, _Array) and not x.committed]
-        for x in free[:1]:
-            context.enter_context(jax.default_device(next(iter(x.devices()))))
+    free = [] if _is_alone else [x for x in arrays if isinstance(x, _Array) and not x.committed]
+    place = jax.default_device(next(iter(free[0].devices()))) if free else nullcontext()
+    fits = _is_x64_enabled() or all(x.dtype in _X32_DTYPES for x in arrays)
+    wide = nullcontext() if fits else jax.enable_x64(True)  # noqa: FBT003 -- JAX takes it by position
+    with jax.core.eval_context(), wide, place:  # without those that change nothing, which take 20 us
         yield False

@@ -66,6 +66,20 @@ def test_the_fast_path_to_numpy_agrees_with_the_plan(backend: str, sample: Sampl
     assert asarray(x) is x
 
 
+@for_own_arrays
+def test_a_fast_copy_is_that_of_the_plan(backend: str, sample: Sample) -> None:
+    module, x = get(backend), sample.array
+    made = (
+        module.fast_copy_to_numpy(x) if module.fast_copy_to_numpy and type(x) in module.fast_types else None
+    )
+    if made is not None:
+        with planned():
+            expected = to_backend(x, HOST, copy=True)
+        assert_same_result(HOST, made, expected, (backend, x))
+        assert made.strides == expected.strides
+        assert not memory_of(HOST, module.fast_to_numpy(x)).writable
+
+
 @for_host_arrays
 def test_the_fast_path_from_numpy_agrees_with_the_plan(backend: str, sample: Sample) -> None:
     module, host = get(backend), sample.array
