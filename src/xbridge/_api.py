@@ -520,7 +520,7 @@ def asarray(
     if not (more or other):
         key: tuple[object, ...]
         if requires_grad is None:
-            if like is device is dtype is None and copy is None and grad is None:
+            if like is None and device is None and dtype is None and copy is None and grad is None:
                 try:
                     convert = made[backend][type(obj)]
                 except FOREIGN_ERRORS:  # no entry, or a backend whose hash raises

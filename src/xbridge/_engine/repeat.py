@@ -66,8 +66,8 @@ _LITERALS = (str, bytes, *NUMBERS, type(None))
 _NOT_ARRAYS = frozenset((*_CONTAINERS, *_LITERALS))
 
 _dtype_of = attrgetter("dtype")
-_dtype_and_flags_of = attrgetter("dtype", "flags.num")
-"""Return the dtype of a host array, and all of its flags in one integer."""
+_flags_and_dtype_of = attrgetter("flags.num", "dtype")
+"""Return all flags of a host array in one integer, and its dtype. No backend's kind begins with a number."""
 
 _ON_ANY_VIEW: dict[Options, Convert] = {
     Options(): unchanged,
@@ -128,7 +128,7 @@ def record_plan(recorder: Recorder, x: Array, plan: Plan, state: State, before: 
         return
     kind: object = (*found.kind, before)
     read: State | None = state
-    if source is target and source.name == HOST:  # NumPy has no state: a lookup less in each call
+    if target.name == HOST:  # what becomes of host arrays depends on no state: a call less each time
         kind, read = found.kind and found.kind[0], None
     choose = found.choose and partial(found.choose, state=read)
     key = recorder.options.key("convert", target.name, type(x))
@@ -175,7 +175,7 @@ def _find_within(backend: Backend, x: Array, plan: Plan) -> _Repetition | None:
     own, graph, options = backend.plan_kind, backend.plan_graph, plan.conversion.options
     look: Look | None = own
     if backend.name == HOST:
-        look = _dtype_of if options.ignore_layout() else _dtype_and_flags_of
+        look = _dtype_of if options.ignore_layout() else _flags_and_dtype_of
     elif backend.autograd and (options.grad or options.requires_grad or plan.checks):
         # `plan_graph` also says None inside a transform, whose arrays have no values that a check could read.
         if own is None or graph is None or own(x) is None or graph(x) is None:
@@ -219,9 +219,10 @@ def _find_between(x: Array, plan: Plan) -> _Repetition | None:
         kind, choose = (host.dtype,), partial(_dispatch_on_kind, _dtype_of)
         convert = compose(target.fast_from_numpy, _decline_on_error(target.require_grad))
     else:
-        kind, convert = _dtype_and_flags_of(host), _compile_view(host, plan)
+        # A plan depends on no more of a view, because `suit_any_view` lets no other plan be cached.
+        kind, convert = (_flags_and_dtype_of(host),), _compile_view(host, plan)
         if source.name == HOST:  # its arrays are their own views
-            kind, choose = (kind,), partial(_dispatch_on_kind, _dtype_and_flags_of)
+            choose = partial(_dispatch_on_kind, _flags_and_dtype_of)
     if source.autograd and (options.grad == "keep" or options.requires_grad):
         if source.plan_graph is None:
             return None
@@ -315,35 +316,19 @@ def _stay_on_host(backend: Backend) -> Convert:
 
 
 def _dispatch_on_view(
-    look: Convert, then: Convert | None, pending: Convert | None, kinds: Kinds, state: State
+    look: Convert, then: Convert | None, pending: Convert | None, kinds: Kinds, state: State | None
 ) -> Convert:
     """Return the function that finds the conversion by the host's view of an array, or by what is pending.
 
     `look` makes the view. An array has none if an operation is pending on it, and `pending` names the kind of
     such an array. `then` completes the conversion of any view, if the options need no more.
     """
-    find = kinds.get
     others = _dispatch_on_kind(pending, kinds, state) if pending else decline
-    if then:
-        return compose(look, then, others)
-
-    def convert(x: Array) -> Array | None:
-        host = look(x)
-        if host is None:
-            return others(x)
-        # A plan depends on no more of a view than this, because `suit_any_view` lets no other plan be cached.
-        known = find((host.dtype, host.flags.num, state()))
-        try:
-            y = None if known is None else known(host)
-        except XBridgeError:  # a value would be lost: the plan finds it too, and names this array
-            y = None
-        return others(x) if y is None else y
-
-    return convert
+    return compose(look, then or _dispatch_on_kind(_flags_and_dtype_of, kinds, state), others)
 
 
 def _decline_graphs(
-    graph: Callable[[Array], Any], choose: Callable[..., Convert], kinds: Kinds, state: State
+    graph: Callable[[Array], Any], choose: Callable[..., Convert], kinds: Kinds, state: State | None
 ) -> Convert:
     """Return the function that `choose` makes, which now declines arrays with a graph.
 
@@ -533,17 +518,19 @@ def _tree_converter(name: str, options: CallOptions, *, scalars: bool) -> Conver
             one = converters[type(x)]
             if one is unchanged:
                 continue
-            if id(x) in seen and type(x) not in NUMBERS:
-                y = seen[id(x)][1]  # of a repeated array; None for a container, which may contain itself
+            key = id(x)
+            if key in seen and type(x) not in NUMBERS:
+                y = seen[key][1]  # of a repeated array; None for a container, which may contain itself
+            elif one:
+                y = one(x)
+                seen[key] = x, y
             else:
-                seen[id(x)] = x, None
-                y = one(x) if one else convert(x, seen)
+                seen[key] = x, None
+                y = convert(x, seen)
             if y is None:
                 if one:
                     converters.pop(type(x), None)  # the plan that follows may cache a better one
                 return None
-            if one:
-                seen[id(x)] = x, y
             made[at] = y
         if cls is tuple:
             return tuple(made)

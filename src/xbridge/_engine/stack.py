@@ -7,7 +7,6 @@ of one dtype and shape are stacked without a plan for each.
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import compress
 from operator import not_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -58,8 +57,7 @@ if TYPE_CHECKING:
     from xbridge._engine.repeat import Convert
     from xbridge._host.sequences import Nest
 
-    _Stack = Callable[[list[Array], tuple[int, ...]], Array | None]
-    """From arrays and the shape of the lists around them."""
+    _Stack = Callable[[list[Array]], Array | None]
     _Filler = Callable[[list[Any], tuple[int, ...] | None], Array | None]
     """From items, and the shape of the nested lists around them."""
 
@@ -282,14 +280,15 @@ def _stacker_filler(
     asked = options_of_stack(from_arrays, options, given)
     asked = PLAIN if asked.are_plain() else asked
     is_done = asked is PLAIN and owner is target
-    finish = as_found(lambda cls: asked.find_converter(target.name, cls))
-    cut = owner.detach if owner.autograd and owner is not target else None  # new memory needs no protection
+    finish = unchanged if is_done else as_found(lambda cls: asked.find_converter(target.name, cls))
+    if owner.autograd and owner is not target:  # new memory needs no protection
+        finish = compose(owner.detach, finish)
 
     def fill(leaves: list[Any], shape: tuple[int, ...] | None) -> Array | None:
-        row = stack(leaves, shape or (len(leaves),))
-        if is_done or row is None:
-            return row
-        return finish(cut(row) if cut else row)
+        row = stack(leaves)
+        if shape is not None:
+            row = _reshape(row, shape)
+        return row if row is None or finish is unchanged else finish(row)
 
     return fill
 
@@ -499,7 +498,7 @@ def _stack_at_once(
     if found is None:
         return None
     stack, owner = found
-    row = stack(leaves, shape)
+    row = _reshape(stack(leaves), shape)
     if row is None or (owner is not target and owner.unsupported(row, leaving=True)):
         return None
     return Source(row if owner is target else owner.detach(row), owner)  # new memory needs no protection
@@ -516,7 +515,7 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
     if all(map(_is_scalar, kinds)):
         if options.dtype and len(kinds) > 1:
             return None
-        return partial(_stack_scalars, sequences.array_of_scalars(kinds)), host
+        return sequences.array_of_scalars(kinds), host
     numbers, kinds = kinds.intersection(NUMBERS), kinds.difference(NUMBERS)
     if any(map(_is_scalar, kinds)):  # they have no shape, and arrays beside them seldom have none
         return None
@@ -532,8 +531,10 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
     rules = target if backends == {target} else host
     several = numbers or len(kinds) > 1
     convert = _one_after_the_other(converters) if several or backend is not stacker else None
+    if not (numbers or convert or backend is target):  # there is nothing to do before or after
+        return many, stacker
 
-    def stack(leaves: list[Array], shape: tuple[int, ...]) -> Array | None:
+    def stack(leaves: list[Array]) -> Array | None:
         given: list[Array] | None = _convert_numbers(leaves, numbers, stacker, rules) if numbers else leaves
         if given is not None and convert:
             given = convert(given)
@@ -543,16 +544,9 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
         if row is None and backend is target and not numbers:
             alike = _promote_at_once(given, target, options, rules)
             row = None if alike is None else many(alike)
-        return _reshape(row, shape)
+        return row
 
     return stack, stacker
-
-
-def _stack_scalars(
-    make: Callable[[list[Any]], HostArray | None], leaves: list[Any], shape: tuple[int, ...]
-) -> Array | None:
-    """Stack NumPy scalars, and numbers beside them."""
-    return _reshape(make(leaves), shape)
 
 
 def _reshape(row: Array | None, shape: tuple[int, ...]) -> Array | None:

@@ -88,6 +88,8 @@ _SHARED_DTYPES = frozenset(
     native_dtype(word) for word, dtype in _TORCH_BY_NAME.items() if dtype not in _BIT_DTYPES
 )
 """NumPy's own dtypes that torch has too, so that arrays of them share memory as they are."""
+_NEGATED_EXACTLY = frozenset(dtype for dtype in _NAME_BY_TORCH if not dtype.is_complex and dtype.itemsize > 2)
+"""Real dtypes of which the CPU applies a pending negative as `apply_pending` would, bit for bit."""
 _TORCH_BY_ML_DTYPE: dict[np.dtype[Any], torch.dtype] = {}
 """Torch's dtypes for those of ml_dtypes, entered when they are first used, because ml_dtypes is optional."""
 _ML_DTYPE_BY_TORCH: dict[torch.dtype, np.dtype[Any]] = {}
@@ -251,7 +253,7 @@ def namespace(x: torch.Tensor, /) -> ModuleType:
 
 
 def copy(x: torch.Tensor, /) -> torch.Tensor:
-    if is_whole(x) and not (x.is_conj() or x.is_neg()):
+    if is_whole(x) and ((x.dtype in _NEGATED_EXACTLY and x.is_cpu) or not (x.is_conj() or x.is_neg())):
         return x.clone()
     made = apply_pending(check_readable(x))
     return x.clone() if made is x else made
@@ -270,14 +272,15 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
     # Torch would promote different dtypes, and read beyond a storage that was freed or shrunk, without an
     # error.
     first = xs[0]
-    if _is_traced() or first.is_quantized:
+    if _is_traced():
         return None
     dtype = first.dtype
-    flips = may_replace_nan(first)  # `apply_pending` may have to flip sign bits
-    if (flips or dtype.is_complex) and any(map(torch.Tensor.is_neg, xs)):
-        return None
-    if flips and any(map(torch.Tensor.is_conj, xs)):
-        return None
+    if dtype not in _NEGATED_EXACTLY or not first.is_cpu:
+        flips = may_replace_nan(first)  # `apply_pending` may have to flip sign bits
+        if first.is_quantized or ((flips or dtype.is_complex) and any(map(torch.Tensor.is_neg, xs))):
+            return None
+        if flips and any(map(torch.Tensor.is_conj, xs)):
+            return None
     size = dtype.itemsize
     try:
         # `torch.stack` refuses tensors of different shapes. Tensors of one shape that are dense, or have
@@ -328,7 +331,7 @@ def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
 
 
 def astype(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
-    return check_readable(x).to(_TORCH_BY_NAME[dtype])
+    return (x if is_whole(x) else check_readable(x)).to(_TORCH_BY_NAME[dtype])
 
 
 def check_cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
@@ -488,7 +491,7 @@ def plan_state() -> object:
 
 
 def plan_kind(x: torch.Tensor, /) -> object:
-    return (x.dtype, x.layout) if x.is_cpu and not _is_traced() else None
+    return x.dtype if x.is_cpu and not _is_traced() else None  # each step takes tensors of any layout
 
 
 def plan_graph(x: torch.Tensor, /) -> tuple[bool, ...] | None:
@@ -602,17 +605,20 @@ def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
             _prechecks = _PRECHECKS
             return None
         # Torch hands the bytes to NumPy as integers of the same size, and NumPy views them as the dtype.
-        bits = _BIT_DTYPES.get(x.dtype)
-        raw = x.data if x.requires_grad else x
-        host = None if bits is None else fast_to_numpy(raw.view(bits))
-        if host is None or (x.requires_grad and _compiler()):
+        dtype, tracked = x.dtype, x.requires_grad
+        bits = _BIT_DTYPES.get(dtype)
+        if bits is None or (tracked and _compiler()):
             return None
-        if x.requires_grad:
-            host.setflags(write=False)
-        if x.dtype not in _ML_DTYPE_BY_TORCH:
-            _ML_DTYPE_BY_TORCH[x.dtype] = native_dtype(_NAME_BY_TORCH[x.dtype])
+        _prechecks = 0  # `Tensor.numpy` takes integers, and refuses a pending negative
+        host = fast_to_numpy((x.data if tracked else x).view(bits))
         _prechecks = _PRECHECKS
-        return host.view(_ML_DTYPE_BY_TORCH[x.dtype])
+        if host is None:
+            return None
+        if tracked:
+            host.setflags(write=False)
+        if dtype not in _ML_DTYPE_BY_TORCH:
+            _ML_DTYPE_BY_TORCH[dtype] = native_dtype(_NAME_BY_TORCH[dtype])
+        return host.view(_ML_DTYPE_BY_TORCH[dtype])
     except (RuntimeError, TypeError, ValueError, ImportError):
         return None
 
