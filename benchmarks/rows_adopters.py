@@ -64,7 +64,7 @@ _SKRL = (
 _NUMBER = (
     "Ours checks that the dtype holds the number. Theirs makes an array of it, and casts without a check."
 )
-_VIEW = "JAX keeps the view that NumPy's call returns. Ours asks first on which device the array is."
+_VIEW = "JAX keeps the view that NumPy's call returns. Ours checks it each time."
 
 ROWS = (
     AdopterRow("gymnasium", _TO_TORCH, FLOATS, "array_conversion(x, xp)", TO_TORCH),
@@ -120,7 +120,7 @@ ROWS = (
         FLOATS,
         "xp2torch(x, requires_grad=True)",
         "xbridge.asarray(x, backend='torch', device='cpu', requires_grad=True)",
-        "A call with `requires_grad=` is planned each time.",
+        "Ours looks up what it does with arrays of one dtype.",
     ),
     AdopterRow("thinc", _THINC, TENSOR, "torch2xp(x)", TO_NUMPY),
     AdopterRow("thinc", _THINC, GRAD, "torch2xp(x)", TO_NUMPY),

@@ -47,8 +47,8 @@ TREE_NUMPY = "xbridge.tree.to_numpy(x)"
 TREE_TORCH = "xbridge.tree.to_backend(x, 'torch', device='cpu')"
 
 _STORAGE = (
-    "Ours compares the size of each tensor with that of its storage first: torch reads beyond a storage that "
-    "was freed or shrunk."
+    "Ours reads the dtype of each tensor and the size of its storage first, which takes about a microsecond: "
+    "torch reads beyond a storage that was freed or shrunk."
 )
 _ITEMS = (
     "Ours looks at the types of the items first: NumPy rounds a large integer beside a float, and makes an "
@@ -63,8 +63,8 @@ _VALUES = (
     "all of it; torch reads beyond one that was shrunk."
 )
 _PLACE = (
-    "Ours asks first on which device the array is, because NumPy would fetch it from a GPU in silence, and "
-    "checks what NumPy has made of it."
+    "If JAX has several devices, ours asks first on which the array is, because NumPy would fetch it from a "
+    "GPU in silence. It also checks what NumPy has made of it."
 )
 _VIEW = (
     "Ours checks the modes of torch and that the storage holds all of the view, which cannot be written if a "
@@ -76,9 +76,12 @@ _JAX_CASTS = (
     "arrays gives; theirs is NumPy's cast, which keeps subnormal numbers."
 )
 _DEFAULT = "Ours looks up what it does with a type of number, and reads torch's default dtype."
-_TREE = "Ours also looks for arrays that are in the tree more than once, and for containers in containers."
+_TREE = (
+    "Ours also looks for arrays that are in the tree more than once, and for containers in containers, and "
+    "checks that the storage of each tensor holds all of it."
+)
 _LOOKED_UP = "Ours checks the tensor, and looks up what it does with one of its dtype and flags."
-_STACKED = "Ours checks that all arrays are of one dtype, and the modes of torch."
+_STACKED = "Ours looks at the type and the dtype of each array, and at the modes of torch."
 
 _SITES = {
     "gymnasium": [
