@@ -9,7 +9,7 @@ import pytest
 from crossed import same, wide
 
 import xbridge
-from xbridge import GradientError
+from xbridge import GradientError, OptionError
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -173,3 +173,106 @@ def test_vjp__none_in_compiled_torch(compiler: str) -> None:
     torch._dynamo.reset()
     with pytest.raises(GradientError, match="returned None"):
         torch.autograd.grad(run(x, x).sum(), x)
+
+
+class Sine(torch.autograd.Function):  # type: ignore[misc,name-defined] # the module is imported by its name
+    """A function without a rule for batches."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * ctx.saved_tensors[0].cos()
+
+
+def by_branch(x: Any) -> Any:
+    return x.sin() if x.sum() > 2 else x * x
+
+
+def by_write(x: Any) -> Any:
+    y = torch.zeros(3, dtype=x.dtype)
+    y[1:] = x[:2].sin()
+    return y
+
+
+CELL = torch.nn.LSTMCell(3, 3, dtype=torch.float64).requires_grad_(False)
+
+
+def by_cell(x: Any) -> Any:
+    return CELL(x)[0]
+
+
+UNBATCHED = [by_branch, by_write, by_cell, Sine.apply, lambda x: x * x.max().item()]
+"""Functions of torch that `torch.vmap` refuses."""
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of torch, about a batch of gradients
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("fn", UNBATCHED[:4])
+def test_aligned__examples_that_torch_does_not_batch(fn: Any, compiled: bool) -> None:
+    """A batch of a function that torch cannot batch has the values and all derivatives of its examples."""
+    declared = {"result": np.empty_like} if fn is by_branch else {}  # it cannot be traced
+    f = aligned(backend="torch", **declared)(fn)
+    xs = np.random.default_rng(0).normal(size=(2, 3)) + np.array([[1.0], [-1.0]])
+    jit = jax.jit if compiled else (lambda g: g)
+    examples = [torch.tensor(x) for x in xs]
+    same(jit(jax.vmap(f))(xs), torch.stack([fn(x) for x in examples]))
+    total = lambda x: f(x).sum()  # noqa: E731 -- as in the documents
+    gradients = torch.autograd.functional.jacobian
+    wanted = torch.stack([gradients(lambda x: fn(x).sum(), x) for x in examples])
+    same(jit(jax.vmap(jax.grad(total)))(xs), wanted)
+    same(jit(jax.grad(lambda xs: jax.vmap(f)(xs).sum()))(xs), wanted)
+    if fn != Sine.apply:  # which has no forward mode
+        same(jit(jax.jacfwd(f))(xs[0]), gradients(fn, examples[0]))
+        hessian = torch.autograd.functional.hessian(lambda x: fn(x).sum(), examples[0])
+        same(jit(jax.hessian(total))(xs[0]), hessian)
+
+
+@pytest.mark.parametrize("fn", UNBATCHED)
+def test_aligned__batch_of_batches_that_torch_does_not_batch(fn: Any) -> None:
+    """Such examples may be batches themselves."""
+    f = aligned(backend="torch")(fn)
+    xs = np.random.default_rng(1).normal(size=(2, 2, 3))
+    rows = [torch.stack([fn(torch.tensor(x)) for x in row]) for row in xs]
+    same(jax.vmap(jax.vmap(f))(xs), torch.stack(rows))
+
+
+def test_aligned__examples_of_other_trees() -> None:
+    """The examples of a batch may list keys in any order, and agree in all else; no number is cast."""
+    xs = np.array([[1.0], [2.0]])
+
+    def swapped(x: Any) -> Any:
+        return {"a": x, "b": -x} if x.sum() > 1 else {"b": -x, "a": x}
+
+    same(jax.vmap(aligned(backend="torch")(swapped))(xs)["b"], -xs)
+    for other in (
+        lambda x: (x, "more") if x.sum() > 1 else (x, "less"),
+        lambda x: x if x.sum() > 1 else x.int(),
+        lambda x: x if x.sum() > 1 else x[:0],
+    ):
+        f = aligned(backend="torch")(other)
+        with pytest.raises(OptionError, match="cannot use the result"):
+            jax.vmap(f)(xs)
+        with pytest.raises(OptionError, match="cannot use the result"):
+            jax.vmap(jax.vmap(f))(xs[:, None])
+
+
+def test_aligned__batch_that_writes_is_not_run_twice() -> None:
+    """No example is computed from numbers that torch's attempt at the batch has changed."""
+    grows = [False]
+
+    def fn(x: Any) -> Any:
+        if grows[0]:
+            x.mul_(3)
+        return x if x.sum() > 10 else -x
+
+    f = aligned(backend="torch")(fn)
+    xs = np.array([[1.0], [5.0]])
+    same(jax.vmap(f)(xs), -xs)
+    grows[0] = True
+    with pytest.raises(GradientError, match=r"writes to an argument.*x.clone\(\)"):
+        jax.vmap(f)(xs)
+    same(jax.vmap(aligned(backend="torch")(fn))(xs), np.array([[-3.0], [15.0]]))

@@ -36,7 +36,7 @@ from xbridge._derive.functions import (
 )
 from xbridge._derive.numpy_functions import describe_declared
 from xbridge._derive.records import NO_VALUE, Records
-from xbridge._derive.treedef import ARRAY, order_like, outline
+from xbridge._derive.treedef import ARRAY, order_like, outline, reorder_leaves
 from xbridge.backends.torch._purity import (
     Calls,
     Purity,
@@ -57,7 +57,7 @@ from xbridge.backends.torch._refusals import (
 )
 from xbridge.backends.torch._tangents import Tangents
 from xbridge.backends.torch._threads import enter_autocast
-from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
+from xbridge.errors import FOREIGN_ERRORS, GradientError, OptionError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,6 +112,14 @@ def _requires_grad(x: torch.Tensor) -> bool:
 def _is_plain(xs: Tensors) -> bool:
     """Return True if no transform is under way, and no graph."""
     return _level() is None and not any(map(_requires_grad, xs))
+
+
+def _specs(ys: Tensors) -> tuple[Spec, ...]:
+    return tuple([Spec(tuple(y.shape), str(y.dtype).removeprefix("torch.")) for y in ys])
+
+
+def _batch_size(axes: tuple[int | None, ...], xs: Sequence[Any]) -> int:
+    return next(int(x.shape[0]) for x, axis in zip(xs, axes, strict=True) if axis is not None)
 
 
 def _unwrap(x: torch.Tensor) -> torch.Tensor:
@@ -201,6 +209,8 @@ class TorchRule(TracedFunction):
         """The order of the derivative that this is."""
         self._tangents: Tangents | None = None
         """The function of which this is the jvp."""
+        self._batched: tuple[TorchRule, tuple[int | None, ...]] | None = None
+        """The function of which this is a batch, and the axis of each input."""
 
     def keep_order(self, ys: Sequence[Y]) -> Sequence[Y]:
         """Return the results of the last run in the order of the first, in which all derivatives are.
@@ -360,7 +370,9 @@ class TorchRule(TracedFunction):
         if self._tangents and None not in axes:  # a batch of tangents is the tangents of a batch
             rule, ins, outs = self._tangents
             return rule.derive("batched", axes[-len(ins) :]).derive("jvp", ins, outs, ARRAY)
-        return self._link_derived(super().batched(axes), None)
+        made = self._link_derived(super().batched(axes), None)
+        made._batched = self, axes
+        return made
 
     def vjp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
         if self._tangents:
@@ -457,7 +469,43 @@ class TorchRule(TracedFunction):
         )
 
     def batch_of(self, axes: tuple[int | None, ...]) -> Callable[..., Any]:
-        return torch.func.vmap(self.fn, in_dims=axes, randomness="same")
+        whole = torch.func.vmap(self.fn, in_dims=axes, randomness="same")
+
+        def batch(*xs: torch.Tensor) -> Tensors:
+            marks = [_unwrap(x)._version for x in xs]
+            try:
+                return whole(*xs)  # type: ignore[no-any-return] # tensors
+            except XBridgeError:
+                raise
+            except (
+                RuntimeError
+            ) as error:  # such as of control flow on values, a write to a new tensor, or an LSTM
+                if marks != [_unwrap(x)._version for x in xs]:
+                    raise GradientError.build(
+                        f"run a batch of {self.call.name}",
+                        "it writes to an argument, and torch cannot batch what follows",
+                        "x.clone() in the function",
+                    ) from error
+                size = _batch_size(axes, xs)
+                if not size:
+                    raise
+            return self._run_each(size, axes, xs)
+
+        return batch
+
+    def _run_each(self, size: int, axes: tuple[int | None, ...], xs: Tensors) -> Tensors:
+        """Run the function on each example of a batch, because torch does not batch what it does."""
+        rows = [[x if axis is None else x[i] for x, axis in zip(xs, axes, strict=True)] for i in range(size)]
+        made = [self.fn(*rows[0])]
+        form = latest.form
+        for row in rows[1:]:
+            ys = self.fn(*row)
+            if self._is_value and latest.form != form:
+                ys = reorder_leaves(form, latest.form, iter(ys), self._other_tree_error)
+                latest.form = form
+            self.check(_specs(ys), _specs(made[0]))
+            made.append(ys)
+        return [torch.stack(ys) for ys in zip(*made, strict=True)]
 
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         if self._gradients is not None:
@@ -466,6 +514,15 @@ class TorchRule(TracedFunction):
             rule, ins, outs = self._tangents
             found, form = rule.describe(specs[-len(ins) :])
             return tuple(select(outs, found)), form
+        if self._batched:
+            rule, axes = self._batched
+            one = [
+                spec if axis is None else spec._replace(shape=spec.shape[1:])
+                for spec, axis in zip(specs, axes, strict=True)
+            ]
+            found, form = rule.describe(tuple(one))
+            size = _batch_size(axes, specs)
+            return tuple(spec._replace(shape=(size, *spec.shape)) for spec in found), form
         if self.call.result is not None and not self.order:
             declared, latest.form = describe_declared(self.call, specs)
             return tuple(self.keep_order(declared)), latest.form
@@ -491,4 +548,4 @@ class TorchRule(TracedFunction):
         if watch.draws:
             raise random_error(self.call.name)
         self._purity.learn(watch)
-        return tuple(Spec(tuple(y.shape), str(y.dtype).removeprefix("torch.")) for y in ys), latest.form
+        return _specs(ys), latest.form
