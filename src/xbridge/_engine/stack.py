@@ -35,7 +35,7 @@ from xbridge._plan.options import PLAIN, CallOptions
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
-from xbridge._registry.call_cache import as_found, cached, decline, direct, unchanged
+from xbridge._registry.call_cache import as_found, cached, decline, direct, lookup_direct, unchanged
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import (
@@ -283,12 +283,17 @@ def _stacker_filler(
     finish = unchanged if is_done else as_found(lambda cls: asked.find_converter(target.name, cls))
     if owner.autograd and owner is not target:  # new memory needs no protection
         finish = compose(owner.detach, finish)
+    is_direct = asked is PLAIN and owner.name == HOST  # then it is known which function to try first
+    first = lookup_direct(target.name, owner.array_types[0]) if is_direct else finish
 
     def fill(leaves: list[Any], shape: tuple[int, ...] | None) -> Array | None:
         row = stack(leaves)
         if shape is not None:
             row = _reshape(row, shape)
-        return row if row is None or finish is unchanged else finish(row)
+        if row is None or finish is unchanged:
+            return row
+        y = first(row)
+        return finish(row) if y is None else y
 
     return fill
 

@@ -133,14 +133,15 @@ def stack_many(xs: list[HostArray], /) -> HostArray | None:
     for x in xs:
         if x.dtype is not dtype and x.dtype != dtype:  # NumPy has one object for most dtypes
             return None
-    native = dtype in NATIVE
-    if not native and dtype.name not in DTYPES:  # NumPy computes the name in Python
-        return None
     try:
+        if dtype in NATIVE:
+            return np.array(xs)
+        if dtype.name not in DTYPES:  # NumPy computes the name in Python
+            return None
         row = np.array(xs)
     except ValueError:  # they differ in shape, or have the most axes
         return None
-    return row if native or dtype.isnative else row.astype(dtype.newbyteorder("="))
+    return row if dtype.isnative else row.astype(dtype.newbyteorder("="))
 
 
 def dtype_name(dtype: object, /) -> str | None:

@@ -111,6 +111,7 @@ _DENSE = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0,
 _is_dense = attrgetter("flags.carray")
 """Tell an aligned, writable array in C order, by one flag. `fast_from_numpy` accepts more, and is slower."""
 
+_from_numpy = torch.from_numpy
 _is_contiguous = torch.Tensor.is_contiguous
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_traced = torch.compiler.is_dynamo_compiling
@@ -443,16 +444,18 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
     # dispatch mode or a traced program, the result would not be an ordinary tensor.
     if _is_traced() or _is_inference_mode() or _python_dispatch._is_in_torch_dispatch_mode:
         return None
-    flags = host.flags
     try:
-        if host.dtype not in _SHARED_DTYPES:
-            return _bits_from_numpy(host)
         # NumPy's flag `behaved` means aligned and writable. Torch has no read-only tensors, so other arrays
         # are copied. `forc` means dense in C or Fortran order, and `carray` is both, in C order. Other
         # strides take longer to check: `torch.from_numpy` refuses negative ones, and elements that share
         # memory must not become writable.
-        shared = flags.carray or (flags.behaved and (flags.forc or _has_accepted_strides(host)))
-        return torch.from_numpy(host if shared else _host.copy(host))
+        if host.flags.carray and host.dtype in _SHARED_DTYPES:  # as most arrays are
+            return _from_numpy(host)
+        if host.dtype not in _SHARED_DTYPES:
+            return _bits_from_numpy(host)
+        flags = host.flags
+        shared = flags.behaved and (flags.forc or _has_accepted_strides(host))
+        return _from_numpy(host if shared else _host.copy(host))
     except (TypeError, ValueError):  # an integer by its other C name, `ulonglong`; an odd stride of one item
         return None
 
