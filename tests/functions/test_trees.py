@@ -324,6 +324,39 @@ def test_aligned__named_results_of_torch_are_named_tuples(program: Callable[[Any
     assert type(own) is torch.return_types.sort
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", None], ids=["compiled", "eager"])
+@pytest.mark.parametrize("library", ["jax", "torch", "numpy"])
+def test_aligned__named_results_of_torch_are_arguments(library: str, backend: str | None) -> None:
+    """A named result of torch is a named tuple for the function, and in its result, in compiled code too."""
+    torch._dynamo.reset()
+
+    def declared(r: Any) -> Any:
+        return r.values, r
+
+    f = aligned(backend=library, **({"result": declared} if library == "numpy" else {}))(
+        lambda r: (r.values * 2, r)
+    )
+    program: Any = lambda x: f(torch.sort(x))  # noqa: E731 -- in one of two ways
+    if backend:
+        program = torch.compile(program, fullgraph=True, backend=backend)
+    x = torch.from_numpy(X[::-1].copy())
+    twice, made = program(x)
+    same(twice, 2 * X)
+    assert made._fields == ("values", "indices")
+    assert made.indices.tolist() == [3, 2, 1, 0]
+    assert type(made) is not torch.return_types.sort
+
+
+def test_aligned__named_tuple_of_torch_stays_one_in_its_compiled_code() -> None:
+    """A function of torch is a part of the program that is compiled, whatever it returns."""
+    torch._dynamo.reset()
+    x = torch.ones(2)
+    for fn in (lambda x: Pair(x.sin(), [x]), torch.sort):
+        made = torch.compile(aligned(backend="torch")(fn), fullgraph=True, backend="aot_eager")(x)
+        assert type(made) is type(fn(x))
+        same(made[0], fn(x)[0])
+
+
 def test_aligned__named_results_are_the_same_call_each_time() -> None:
     """The numbers of a named result are no part of its structure."""
     f = jax.jit(aligned(backend="torch")(torch.linalg.slogdet))

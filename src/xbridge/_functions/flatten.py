@@ -66,9 +66,14 @@ def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
     if are_arrays(cls):
         arrays.append(x)
         return ARRAY
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+    if _is_named_tuple(cls):
         return ("named", cls, *[flatten(child, arrays, numbers) for child in x])
     return _flatten_other(x, arrays, numbers)
+
+
+@trace_time
+def _is_named_tuple(cls: type) -> bool:
+    return issubclass(cls, tuple) and hasattr(cls, "_fields")
 
 
 def _identify_key(key: Any) -> Any:
@@ -119,6 +124,9 @@ def _flatten_traced(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Tre
         if within:
             refuse_traced(cls)
         return None
+    named = _traced_named_tuple_of(cls)
+    if named is not None:
+        return ("named", named, *[flatten(child, arrays, numbers) for child in x])
     slots = _slots_of(cls)
     if slots is None:
         refuse_container(x)
@@ -132,6 +140,12 @@ def _flatten_traced(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Tre
 def vars_of(x: Any) -> list[str]:
     """Return the names in the `__dict__` of an object, if it has one. A compiler traces this function."""
     return [*vars(x)] if hasattr(x, "__dict__") else []
+
+
+@trace_time
+def _traced_named_tuple_of(cls: type) -> Any:
+    """Return the named tuple class for a struct sequence; None if a class is not one."""
+    return _named_tuple_of(cls) if _is_like_named_tuple(cls) else None
 
 
 @trace_time

@@ -387,6 +387,11 @@ def _is_isolated(function: Function, library: Backend, kinds: Iterable[type]) ->
 def _restore_result(result: Any, restore: Restore, function: Function) -> Any:
     """Convert the arrays of a result back to the caller."""
     refuse_async_result(result, function.name)
+    if dynamo.is_compiling() and not are_arrays(type(result)):  # the walk below is not traced through classes
+        form, arrays, numbers = _flatten_result(result, function)
+        moved = [_restore_result(x, restore, function) for x in arrays]
+        same = all(y is x for x, y in zip(arrays, moved, strict=True))
+        return result if same else unflatten(form, iter(moved), iter(numbers))
     try:
         made = restore(result, dtype=function.narrowing)
     except XBridgeError as error:
