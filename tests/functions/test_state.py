@@ -998,6 +998,130 @@ def test_tangents__are_gradients_where_torch_has_no_forward_mode(
         same(transform(derive(f))(x), second)
 
 
+SCRIPT = """
+def cut(x):
+    return x.detach().sin()
+
+def numbers(x):
+    return torch.full([4], float(x[0]), dtype=x.dtype)
+
+def lacking(x):
+    return torch.special.bessel_j0(x)
+
+def steps(x):
+    return torch.ones_like(x) * (x > 1).to(x.dtype)
+
+def part(x):
+    with torch.no_grad():
+        y = x.cos()
+    return x.sin() * y
+"""
+
+
+@pytest.mark.parametrize("derive", [WAYS["grad"], WAYS["jvp"], jax.jacfwd, jax.jacrev, jax.hessian])
+def test_aligned__has_no_derivative_of_what_leaves_torch_in_a_script(derive: Callable[[Any], Any]) -> None:
+    """Torch calls no mode for what a script does, and such a result would have derivatives of zero."""
+    scripts = torch.jit.CompilationUnit(dedent(SCRIPT))
+    for name in ("cut", "numbers", "lacking"):
+        refused(GradientError, lambda: derive(in_torch(getattr(scripts, name)))(array()), "detaches")
+    assert not host(derive(in_torch(scripts.steps))(array())).any()
+    right = derive(lambda x: jax.numpy.sin(x) * jax.lax.stop_gradient(jax.numpy.cos(x)))(array())
+    same(derive(in_torch(scripts.part))(array()), right)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    "derive",
+    [
+        jax.hessian,
+        lambda f: jax.jacrev(jax.grad(f)),
+        lambda f: jax.jacfwd(jax.jacfwd(f)),
+        lambda f: lambda x: jax.vmap(jax.hessian(f))(x[None]),
+    ],
+    ids=["hessian", "reverse", "forward", "batch"],
+)
+def test_aligned__has_second_derivatives_of_a_script(
+    derive: Callable[[Any], Any], transform: Callable[[Any], Any]
+) -> None:
+    """Those of nested transforms of torch are zeros for a script."""
+    module = double(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)))
+    scripted = torch.jit.script(module)
+    made = transform(derive(in_torch(lambda x: scripted(x).sum())))(array())
+    same(made, derive(in_torch(lambda x: module(x).sum()))(array()))
+    assert host(made).any()
+
+
+def matrix(x: Any) -> Any:
+    return torch.outer(x, x.cos()) / 8 + torch.diag(x.exp())
+
+
+DIFFERENT: dict[str, Callable[[Any], Any]] = {
+    "cholesky": lambda x: torch.linalg.cholesky(matrix(x)),
+    "eigh": lambda x: torch.linalg.eigh(matrix(x))[1] ** 2,
+    "cholesky_inverse": lambda x: torch.cholesky_inverse(matrix(x).tril()),
+    "triangular_solve": lambda x: torch.triangular_solve(matrix(x), matrix(x.sin()))[0],
+    "scatter_reduce": lambda x: x + x.scatter_reduce(0, torch.tensor([0, 1, 0, 1]), x.sin(), "prod"),
+    "index_reduce": lambda x: x + x.index_reduce(0, torch.tensor([0, 1, 0, 1]), x.sin(), "mean"),
+    "huber_loss": lambda x: torch.nn.functional.huber_loss(x, torch.full_like(x, 0.3)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:torch.triangular_solve is deprecated", "ignore:index_reduce")
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch runs each example by itself
+@pytest.mark.parametrize("fn", DIFFERENT.values(), ids=list(DIFFERENT))
+def test_tangents__are_those_of_gradients_where_torch_has_others(fn: Callable[[Any], Any]) -> None:
+    """Where forward mode of torch is wrong or cut for an operation, it is not used."""
+    f, x = in_torch(lambda x: fn(x).sin().sum()), array()
+    same(jax.jacfwd(f)(x), jax.grad(f)(x))
+    second = jax.jacrev(jax.grad(f))(x)
+    if fn not in (DIFFERENT["cholesky"], DIFFERENT["eigh"]):  # of a matrix that is not symmetric
+        found = [(host(jax.grad(f)(x + e)) - host(jax.grad(f)(x - e))) / 2e-5 for e in 1e-5 * np.eye(4)]
+        np.testing.assert_allclose(host(second), found, rtol=1e-4, atol=1e-6)
+    for derive in (jax.hessian, lambda f: jax.jacrev(jax.jacfwd(f)), lambda f: jax.jacfwd(jax.jacfwd(f))):
+        same(derive(f)(x), second)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch runs each example by itself
+def test_aligned__names_a_derivative_that_torch_lacks() -> None:
+    """Torch has gradients of these, but no derivative of them, and so no tangents."""
+    fns: list[Callable[[Any], Any]] = [
+        lambda x: torch.cdist(x[:, None], x[:, None] ** 2),
+        lambda x: attention(x.reshape(1, 1, 1, 4)),
+    ]
+    for fn in fns:
+        f = in_torch(lambda x: fn(x).sum())
+        assert host(jax.grad(f)(array())).shape == (4,)
+        for derive in (jax.jacfwd, jax.hessian):
+            refused(GradientError, lambda: derive(f)(array()), "torch has no such derivative")
+
+
+INSIDE: dict[str, Callable[[Any], Any]] = {
+    "jacfwd of jacrev": torch.func.hessian(lambda x: (x.exp() * 3.0).sum()),
+    "jacrev of jacfwd": torch.func.jacrev(torch.func.jacfwd(lambda x: x.exp().sum())),
+    "steps": torch.func.jacfwd(lambda x: torch.where(x > 1, x, 2 * x)),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+@pytest.mark.parametrize(
+    "derive",
+    [lambda f: jax.jit(jax.vmap(f)), lambda f: jax.jit(jax.vmap(jax.hessian(lambda x: f(x).sum())))],
+    ids=["values", "hessian"],
+)
+def test_aligned__batches_a_function_that_differentiates_inside(
+    derive: Callable[[Any], Any], name: str
+) -> None:
+    """The shapes of a batch follow from those of an example: torch cannot run such a batch without values."""
+
+    def pure(x: Any) -> Any:
+        if name == "steps":
+            return jax.numpy.diag(jax.numpy.where(x > 1, 1.0, 2.0))
+        return jax.numpy.diag(jax.numpy.exp(x) * (3 if name == "jacfwd of jacrev" else 1))
+
+    x = array(X.reshape(2, 2))
+    same(derive(in_torch(INSIDE[name]))(x), derive(pure)(x))
+
+
 @pytest.mark.slow
 def test_tangents__of_several_inputs_and_outputs_are_differentiated() -> None:
     """Inputs that move, inputs that do not, and integers are in their places, in each example of a batch."""
@@ -1054,6 +1178,42 @@ def test_aligned__derives_a_function_that_writes_to_its_arguments(
                 same(made, right)
 
 
+@pytest.mark.parametrize("derive", [jax.jacfwd, lambda f: jax.grad(lambda x, y: f(x, y).sum())])
+@pytest.mark.parametrize("fn", [lambda x: x.sin(), sample], ids=["sin", "sample"])
+def test_aligned__derives_a_function_that_starts_to_write_to_an_argument(
+    fn: Callable[[Any], Any], derive: Callable[[Any], Any]
+) -> None:
+    """The first run that writes may be that of a derivative, because compiled code drops a value."""
+
+    def written(x: Any, y: Any) -> Any:
+        if y.sum() > 0:
+            x.mul_(2)
+        return fn(x)
+
+    def declared(x: Any, y: Any) -> Any:
+        return fn(torch.from_numpy(x.copy())).numpy()
+
+    early, late = (aligned(backend="torch", result=declared)(written) for _ in range(2))
+    x, calm, harsh = array(), array(-X), array(X)
+    jax.block_until_ready(jax.jit(late)(x, calm))
+    same(jax.jit(derive(late))(x, harsh), derive(early)(x, harsh))
+
+
+def test_aligned__derives_a_function_that_starts_to_write_to_a_constant() -> None:
+    """Torch protects what it differentiates, and not the other arguments."""
+
+    def scaled(x: Any, y: Any) -> Any:
+        if y.sum() > 0:
+            y.mul_(2)
+        return x.sin() * y
+
+    f, x = aligned(backend="torch", result=lambda x, y: x)(scaled), array()
+    jax.block_until_ready(jax.jit(f)(x, -x))
+    run = jax.jit(jax.grad(lambda x, y: f(x, y).sum()))
+    for _ in range(2):
+        same(run(x, x), 2 * X * np.cos(X))
+
+
 @pytest.mark.parametrize("inner", [jax.jacfwd, jax.jacrev])
 @pytest.mark.parametrize("outer", [jax.jacfwd, jax.jacrev])
 def test_tangents__are_zero_for_a_result_of_other_inputs(
@@ -1068,25 +1228,69 @@ def test_tangents__are_zero_for_a_result_of_other_inputs(
     assert not host(ours[1]).any()
 
 
-@pytest.mark.parametrize("derive", [jax.jacfwd, jax.jacrev])
-def test_aligned__refuses_third_derivatives_that_torch_gets_wrong(derive: Callable[[Any], Any]) -> None:
-    """Torch's third derivatives of norms that depend on the batch are wrong, in reverse mode too."""
-    norm = torch.nn.BatchNorm1d(2).double()
-    functional = torch.nn.functional
-    wrong: list[Callable[[Any], Any]] = [
-        lambda x: functional.layer_norm(x, (2,)),
-        lambda x: functional.batch_norm(x, None, None, training=True),
-        lambda x: functional.instance_norm(x[:, None]),
-    ]
-    for fn in wrong:
-        third = derive(jax.hessian(in_torch(lambda x: fn(x.reshape(-1, 2)).pow(3).sum())))
-        refused(GradientError, lambda: third(array()), "three times", "x.mean(-1, keepdim=True)")
-    norm.eval()
-    third = derive(jax.hessian(in_torch(lambda x: norm(x.reshape(-1, 2)).pow(3).sum())))
-    scale = (1 + norm.eps) ** -1.5
-    same(third(array()), jax.jacfwd(jax.hessian(lambda x: scale * (x**3).sum()))(array()))
-    third = derive(jax.hessian(in_torch(lambda x: functional.group_norm(x.reshape(-1, 2), 1).pow(3).sum())))
-    assert host(third(array())).shape == (4, 4, 4)
+def normalize(x: Any, axis: int = -1) -> Any:
+    """A norm in JAX."""
+    mean = x.mean(axis, keepdims=True)
+    return (x - mean) / jax.numpy.sqrt(((x - mean) ** 2).mean(axis, keepdims=True) + 1e-5)
+
+
+WEIGHTS = np.array([0.5, 2.0])
+NORMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "layer": (
+        lambda x: torch.nn.functional.layer_norm(x, (2,), *map(torch.from_numpy, (WEIGHTS, -WEIGHTS))),
+        lambda x: normalize(x) * WEIGHTS - WEIGHTS,
+    ),
+    "batch": (
+        lambda x: torch.nn.functional.batch_norm(x, None, None, torch.from_numpy(WEIGHTS), training=True),
+        lambda x: normalize(x, 0) * WEIGHTS,
+    ),
+    "instance": (lambda x: torch.nn.functional.instance_norm(x[:, None])[:, 0], normalize),
+    "plain layer": (lambda x: torch.layer_norm(x, (2,)), normalize),
+    "native layer": (lambda x: torch.native_layer_norm(x, (2,), None, None, 1e-5)[0], normalize),
+    "plain batch": (
+        lambda x: torch.batch_norm(x, None, None, None, None, True, 0.1, 1e-5, False),
+        lambda x: normalize(x, 0),
+    ),
+    "evaluated": (
+        lambda x: torch.nn.functional.batch_norm(x, *map(torch.from_numpy, (WEIGHTS, WEIGHTS)), eps=0),
+        lambda x: (x - WEIGHTS) / np.sqrt(WEIGHTS),
+    ),
+}
+
+
+def gradient_of(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The gradient by a graph of torch, and not by a transform."""
+
+    def gradient(x: Any) -> Any:
+        x = x if x.requires_grad else x.detach().requires_grad_()
+        return torch.autograd.grad(f(x), x, create_graph=True)[0]
+
+    return gradient
+
+
+@pytest.mark.parametrize(
+    ("inner", "pure", "outer"),
+    [
+        (lambda f: f, lambda f: f, lambda f: jax.jacfwd(jax.hessian(f))),
+        (torch.func.grad, jax.grad, jax.hessian),
+        (torch.func.hessian, jax.hessian, jax.jacrev),
+        (torch.func.hessian, jax.hessian, lambda f: lambda x: jax.vmap(jax.jacfwd(f))(x[None])),
+        (gradient_of, jax.grad, lambda f: jax.jacrev(jax.jacrev(f))),
+    ],
+    ids=["outside", "once inside", "twice inside", "batch", "graph inside"],
+)
+@pytest.mark.parametrize(
+    "name", [name if name == "layer" else pytest.param(name, marks=pytest.mark.slow) for name in NORMS]
+)
+def test_aligned__has_right_third_derivatives_of_norms(
+    name: str, inner: Callable[[Any], Any], pure: Callable[[Any], Any], outer: Callable[[Any], Any]
+) -> None:
+    """Those of torch are wrong, in reverse mode too, whoever computes the first or the second of them."""
+    ours, right = (
+        lambda x, norm=norm: (norm(x.reshape(-1, 2)) * (x.reshape(-1, 2) + norm(x.reshape(-1, 2)) ** 2)).sum()
+        for norm in NORMS[name]
+    )
+    same(outer(in_torch(inner(ours)))(array()), outer(pure(right))(array()), 1e-7)
 
 
 @derivatives

@@ -6,6 +6,7 @@ graph of a run is recorded where possible, so that a vjp needs no second run.
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,6 +38,7 @@ from xbridge._derive.functions import (
 from xbridge._derive.numpy_functions import describe_declared
 from xbridge._derive.records import NO_VALUE, Records
 from xbridge._derive.treedef import ARRAY, order_like, outline, reorder_leaves
+from xbridge.backends.torch._norms import ExactNorms
 from xbridge.backends.torch._purity import (
     Calls,
     Purity,
@@ -50,9 +52,10 @@ from xbridge.backends.torch._refusals import (
     NOTHING,
     Departures,
     NoTangents,
-    RefuseNorms,
+    Origins,
     has_tangent,
     is_tracked,
+    unwrap,
     with_gradients,
 )
 from xbridge.backends.torch._tangents import Tangents
@@ -72,6 +75,12 @@ if TYPE_CHECKING:
 
 _functorch = torch._C._functorch
 _level = _functorch.maybe_current_level
+_WRITES = re.compile("used in an in-place operation")
+"""What torch says, before a write, to one that would write to a leaf."""
+
+_LACKS_DERIVATIVE = re.compile("derivative for .* is not implemented")
+"""What torch says where it has a first derivative, and no other."""
+
 _BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 
 
@@ -85,14 +94,18 @@ def rule_of(call: Call) -> DerivableFunction:
         # Derivatives read their inputs again, and torch forbids to write to leaves and captured tensors.
         # A watch sees what a first run writes to, unless it is a derivative.
         purity = rule._purity
-        writes = purity.overwrites or not (purity.known or _is_plain(xs))
+        level, recording = _level() or 0, any(map(_requires_grad, xs))
+        writes = purity.overwrites or level > 0 or (recording and not purity.known)
         own = tuple([x.clone() for x in xs]) if writes else xs
         args, kwargs = call.bind(own)
         casts = autocast or torch._C._is_any_autocast_enabled()
-        with enter_autocast(autocast) if casts else NOTHING, inside:
-            result = call.fn(*args, **kwargs)
-        if writes and any(map(_is_written, own)):
-            purity.overwrites = True
+        norms, inside.level = ExactNorms() if purity.derives_norms else NOTHING, level
+        try:
+            with enter_autocast(autocast) if casts else NOTHING, norms, inside:
+                result = call.fn(*args, **kwargs)
+        finally:
+            if writes and any(map(_is_written, own)):
+                purity.overwrites = True
         ys = rule.keep_order(call.read_result(result, xs))
         # `as_tensor` moves a tensor to the default device, if one is set.
         return tuple([y if isinstance(y, torch.Tensor) else torch.as_tensor(y) for y in ys])
@@ -109,11 +122,6 @@ def _requires_grad(x: torch.Tensor) -> bool:
     return x.requires_grad
 
 
-def _is_plain(xs: Tensors) -> bool:
-    """Return True if no transform is under way, and no graph."""
-    return _level() is None and not any(map(_requires_grad, xs))
-
-
 def _specs(ys: Tensors) -> tuple[Spec, ...]:
     return tuple([Spec(tuple(y.shape), str(y.dtype).removeprefix("torch.")) for y in ys])
 
@@ -122,21 +130,19 @@ def _batch_size(axes: tuple[int | None, ...], xs: Sequence[Any]) -> int:
     return next(int(x.shape[0]) for x, axis in zip(xs, axes, strict=True) if axis is not None)
 
 
-def _unwrap(x: torch.Tensor) -> torch.Tensor:
-    """Return the tensor that holds the numbers of one in transforms."""
-    while _functorch.is_functorch_wrapped_tensor(x):
-        x = _functorch.get_unwrapped(x)
-    return x
-
-
 def _is_written(x: torch.Tensor) -> bool:
     """Return True if a new tensor has been written to."""
-    return _unwrap(x)._version > 0
+    return unwrap(x)._version > 0
+
+
+def _versions(xs: Tensors) -> list[int]:
+    """Return numbers that change when tensors are written to."""
+    return [unwrap(x)._version for x in xs]
 
 
 def _has_values(x: torch.Tensor) -> bool:
     """Return True if any number is not zero, in any example of a batch."""
-    x = _unwrap(x)
+    x = unwrap(x)
     return not isinstance(x, FakeTensor) and bool(x.any())
 
 
@@ -174,6 +180,14 @@ def _runs_python(ys: Tensors) -> bool:
         seen.update(more)
         nodes += more
     return False
+
+
+def _with_exact_norms(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*xs: torch.Tensor) -> Any:
+        with ExactNorms():
+            return fn(*xs)
+
+    return run
 
 
 class _Graph(NamedTuple):
@@ -246,7 +260,39 @@ class TorchRule(TracedFunction):
             if made is not None:
                 return made
         self._refuse_changed(versions)
-        return self._purity.run(self.fn, xs, again=bool(versions), whole=self._is_whole)
+        return self._run_derived(xs, again=bool(versions))
+
+    def _run_derived(self, xs: Tensors, *, again: bool) -> Tensors:
+        """Run a derivative, and raise if torch lacks it, or if it starts to write to what it reads again."""
+        purity, marks = self._purity, _versions(xs)
+        copies, error = purity.overwrites, None
+        try:
+            made = purity.run(self.fn, xs, again=again, whole=self._is_whole)
+        except RuntimeError as raised:
+            error = raised
+        if not copies and marks != _versions(xs):
+            raise self._writes_error() from error
+        if error is None:
+            return made
+        if _WRITES.search(str(error)) and not copies:
+            purity.overwrites = True
+            return self._run_derived(xs, again=again)
+        if not _LACKS_DERIVATIVE.search(str(error)):
+            raise error
+        raise no_derivative_error(
+            self.call.name,
+            f"torch has no such derivative: {error}",
+            "operations of torch that have one, such as attention by SDPBackend.MATH",
+        ) from error
+
+    def _writes_error(self) -> XBridgeError:
+        """Return the error for a first write to what is read again, and have it copied from now on."""
+        self._purity.overwrites = True
+        return GradientError.build(
+            f"run {self.name}",
+            "it writes to its arguments, as it did not before, and would read them again",
+            "the same call again, which will copy them",
+        )
 
     def _refuse_changed(self, versions: set[int]) -> None:
         """Raise if what the function reads has changed since values of these versions were computed."""
@@ -331,18 +377,11 @@ class TorchRule(TracedFunction):
         made._is_value = self._is_value and seeds is None
         made._depth = self._depth + (seeds is not None)
         if made._depth == 3 > self._depth:
-            made.fn = self._refuse_norms(made.fn)
+            made.fn = _with_exact_norms(made.fn)
         made._versions = (
             self._versions if seeds is None else (seeds, *[seeds + 1 + i for i in self._versions])
         )
         return made
-
-    def _refuse_norms(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*xs: torch.Tensor) -> Any:
-            with RefuseNorms(self.call.name):
-                return fn(*xs)
-
-        return run
 
     def check(self, found: tuple[Spec, ...], declared: tuple[Spec, ...]) -> None:
         """Raise if a result is not as declared, in other words if the default dtype has changed since."""
@@ -389,10 +428,13 @@ class TorchRule(TracedFunction):
                     ys = restriction(*chosen)
                     if _is_cut(ys, cotangents):
                         level = _level() or 0  # a tensor of an outer level is a constant here
-                        self._refuse_cut(
+                        error = self._find_cut(
                             lambda: restriction(*chosen),
+                            select(ins, xs),
                             lambda x: x.requires_grad and _functorch.maybe_get_level(x) >= level,
                         )
+                        if error:
+                            raise error
                     return ys
 
                 back = torch.func.vjp(part, *select(ins, xs))[1]
@@ -407,7 +449,9 @@ class TorchRule(TracedFunction):
             with torch.enable_grad():
                 ys = select(outs, fn(*xs))
                 if _is_cut(ys, cotangents):
-                    self._refuse_cut(lambda: fn(*xs), _requires_grad)
+                    error = self._find_cut(lambda: select(outs, fn(*xs)), select(ins, xs), _requires_grad)
+                    if error:
+                        raise error
                 with watch:
                     return _pull_back(ys, select(ins, xs), cotangents, again=again)
 
@@ -421,9 +465,9 @@ class TorchRule(TracedFunction):
             )
             # If the backward pass, and not the function, has left torch, the gradients have no graph, or only
             # that of the cotangents.
-            if departures.reason and not any(map(is_tracked, made)):
-                raise self._departure_error(departures.reason)
-            if departures.reason and any(map(is_tracked, cotangents)):
+            if departures.leave and not any(map(is_tracked, made)):
+                raise departures.error(self.call.name)
+            if departures.leave and any(map(is_tracked, cotangents)):
                 vjp(*[c.detach() for c in cotangents], *a[count:])
             return made
 
@@ -441,51 +485,44 @@ class TorchRule(TracedFunction):
             def part(*chosen: torch.Tensor) -> Tensors:
                 with NoTangents(self.call.name):
                     ys = restriction(*chosen)
-                if not all(map(has_tangent, ys)):
-                    self._refuse_cut(lambda: restriction(*chosen), has_tangent)
+                if not all(map(has_tangent, ys)) and self._find_cut(
+                    lambda: restriction(*chosen), select(ins, xs), has_tangent
+                ):
+                    raise NotImplementedError
                 return ys
 
             try:
-                with _forward_mode:
-                    return torch.func.jvp(part, tuple(select(ins, xs)), tuple(tangents))[1]  # type: ignore[no-any-return]
-            except NotImplementedError:  # of torch, which has no forward mode for some operations
-                return Tangents(self, ins, outs).by_gradients()(*a)  # type: ignore[no-any-return]
+                if not self._purity.hides:
+                    with _forward_mode:
+                        return torch.func.jvp(part, tuple(select(ins, xs)), tuple(tangents))[1]  # type: ignore[no-any-return]
+            except NotImplementedError:  # there is no forward mode for some operations
+                pass
+            return Tangents(self, ins, outs).by_gradients()(*a)  # type: ignore[no-any-return]
 
         return jvp
 
-    def _refuse_cut(self, run: Callable[[], object], follows: Callable[[torch.Tensor], bool]) -> None:
-        """Raise if a result without a graph has left it in the function. Otherwise it is a constant."""
-        if self._is_value:
-            with Departures(follows) as departures:
-                run()
-            if departures.reason:
-                raise self._departure_error(departures.reason)
-
-    def _departure_error(self, reason: str) -> XBridgeError:
-        return no_derivative_error(
-            self.call.name,
-            reason,
-            "operations of torch instead, or jax.lax.stop_gradient around the result",
-        )
+    def _find_cut(
+        self, run: Callable[[], Tensors], xs: Tensors, follows: Callable[[torch.Tensor], bool]
+    ) -> XBridgeError | None:
+        """Return an error if a result without a graph has left it in the function, and is no constant."""
+        if not self._is_value:
+            return None
+        with shared_flags, Origins(xs) as origins, Departures(follows) as departures:
+            ys = run()
+        cut = any(origins.reach(y) and not follows(y) for y in ys)
+        return departures.error(self.call.name) if cut or origins.leave or departures.leave else None
 
     def batch_of(self, axes: tuple[int | None, ...]) -> Callable[..., Any]:
         whole = torch.func.vmap(self.fn, in_dims=axes, randomness="same")
 
         def batch(*xs: torch.Tensor) -> Tensors:
-            marks = [_unwrap(x)._version for x in xs]
+            if self._purity.hides:  # nested transforms of torch cut the derivatives of TorchScript
+                return self._run_each(_batch_size(axes, xs), axes, xs)
             try:
                 return whole(*xs)  # type: ignore[no-any-return] # tensors
             except XBridgeError:
                 raise
-            except (
-                RuntimeError
-            ) as error:  # such as of control flow on values, a write to a new tensor, or an LSTM
-                if marks != [_unwrap(x)._version for x in xs]:
-                    raise GradientError.build(
-                        f"run a batch of {self.call.name}",
-                        "it writes to an argument, and torch cannot batch what follows",
-                        "x.clone() in the function",
-                    ) from error
+            except RuntimeError:  # such as of control flow on values, a write to a new tensor, or an LSTM
                 size = _batch_size(axes, xs)
                 if not size:
                     raise
@@ -496,8 +533,11 @@ class TorchRule(TracedFunction):
     def _run_each(self, size: int, axes: tuple[int | None, ...], xs: Tensors) -> Tensors:
         """Run the function on each example of a batch, because torch does not batch what it does."""
         rows = [[x if axis is None else x[i] for x, axis in zip(xs, axes, strict=True)] for i in range(size)]
+        marks = _versions(xs)
         made = [self.fn(*rows[0])]
         form = latest.form
+        if marks != _versions(xs):
+            raise self._writes_error()
         for row in rows[1:]:
             ys = self.fn(*row)
             if self._is_value and latest.form != form:

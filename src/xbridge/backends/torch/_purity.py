@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import TensorWeakRef
 
 from xbridge._core.locks import Nesting, lock
+from xbridge.backends.torch._norms import is_derived, is_norm
 from xbridge.errors import GradientError
 
 if TYPE_CHECKING:
@@ -79,8 +80,15 @@ _find_saving_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hoo
 Older versions do not tell, so `bool` says that there are some, and all runs are watched.
 """
 
-inside = Nesting()
-"""The blocks in which the user's function itself runs, and not a derivative of it."""
+
+class _Inside(Nesting):
+    """The blocks in which the user's function itself runs, and not a derivative of it."""
+
+    level = 0
+    """The number of transforms around the function."""
+
+
+inside = _Inside()
 
 
 class Purity:
@@ -97,8 +105,10 @@ class Purity:
         """True after a first run, which has shown what the function reads."""
         self.overwrites = False
         """True if the function writes to its arguments."""
-        self._hides = False
+        self.hides = False
         """True if a run has used code whose calls Python does not see, so all runs are watched."""
+        self.derives_norms = False
+        """True if a run has differentiated, with norms among what it calls."""
         self._doubts = 0
         """How many of the last runs were repeated under a `Watch`, though there was nothing to refuse."""
         self.plain_backward = True
@@ -131,6 +141,7 @@ class Purity:
         reads tensors that no earlier run has read.
         """
         watch.refuse_writes()
+        self.derives_norms |= watch.derives_norms
         seen = watch.seen()
         self.version()  # counts a change whose earlier mark is replaced below
         with _lock:
@@ -142,7 +153,7 @@ class Purity:
             raise changed_error(self._name)
         self.known = True
         self.overwrites |= watch.overwrites
-        self._hides |= watch.hidden
+        self.hides |= watch.hidden
 
     def knows(self, watch: Watch, *more: torch.Tensor) -> bool:
         """Return True if all tensors that a backward pass called functions with were there in the run before.
@@ -171,7 +182,7 @@ class Purity:
         Every run is watched, because what a function reads may depend on the shapes and values of `xs`. With
         `whole`, `fn` is the function itself, so a run after the first may be followed by its calls.
         """
-        follows = whole and self.known and not (self.overwrites or self._hides)
+        follows = whole and self.known and not (self.overwrites or self.hides)
         # Among other dispatch modes, the first may be one without values.
         by_calls = follows and self._doubts < _MAX_DOUBTS and not _count_modes()
         if by_calls:
@@ -184,6 +195,9 @@ class Purity:
                 return ys
         with shared_flags, Watch(self._name, xs, real=True) as watch:
             ys = fn(*xs)
+        if watch.derives_norms and not self.derives_norms:
+            self.derives_norms = True
+            return self.run(fn, xs, again=again, whole=whole)
         if watch.draws:
             self._refuse_random(fn, xs)
         self._doubts += by_calls
@@ -240,12 +254,18 @@ def _set_flags(*, on: bool) -> None:
 
 
 class _Frames(TorchFunctionMode):
-    """Counts the calls of torch's functions that are running now."""
+    """Counts the calls of torch's functions that are running now, and looks for norms and derivatives."""
 
     depth = 0
+    norms = derives = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.depth += 1
+        if inside.depth and is_norm(func):
+            self.norms = True
+            self.derives |= is_derived(inside.level)
+        elif inside.depth:
+            self.derives |= func in _RUNNERS
         try:
             return func(*args, **(kwargs or {}))
         finally:
@@ -288,6 +308,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         self._frames.__enter__()  # type: ignore[no-untyped-call] # torch leaves it untyped
         super().__enter__()  # type: ignore[no-untyped-call] # torch leaves it untyped
         return self
+
+    @property
+    def derives_norms(self) -> bool:
+        """True if the function differentiates, and calls norms."""
+        return self._frames.norms and self._frames.derives
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call] # torch leaves it untyped

@@ -11,13 +11,17 @@ from torch._C._functorch import CGradInterpreterPtr, TransformType, get_interpre
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.autograd import forward_ad
 from torch.autograd.graph import _engine_run_backward as run_backward
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from xbridge._derive.functions import no_derivative_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from xbridge.errors import XBridgeError
 
 _functorch = torch._C._functorch
 _level = _functorch.maybe_current_level
@@ -29,6 +33,13 @@ def with_gradients() -> AbstractContextManager[object]:
     """Leave inference mode, and enable gradients, so that a function may differentiate inside of it."""
     recording = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     return NOTHING if recording else torch.inference_mode(mode=False)
+
+
+def unwrap(x: torch.Tensor) -> torch.Tensor:
+    """Return the tensor that holds the numbers of one in transforms."""
+    while _functorch.is_functorch_wrapped_tensor(x):
+        x = _functorch.get_unwrapped(x)
+    return x
 
 
 def unwrap_batch(x: torch.Tensor) -> torch.Tensor:
@@ -67,9 +78,41 @@ _LEAVING = {
 }
 
 
-_LEAVES_TORCH = "it detaches what torch follows, or takes its numbers out of torch"
 _MAKES_ANOTHER = re.compile("new_.*|.*_like")
 """Names of functions whose results have only the shape and the dtype of a tensor."""
+
+
+class Origins(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves it untyped
+    """A mode that notices which tensors are computed from the numbers of others.
+
+    It sees operations, so also those of code whose calls Python does not see, such as TorchScript.
+    """
+
+    def __init__(self, xs: Iterable[torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch leaves it untyped
+        self._held: dict[int, StorageWeakRef] = {}
+        """The storages that were computed from those numbers, kept so that no other gets their identity."""
+        self._hold(xs)
+        self.leave = False
+        """True if Python has got one of the numbers."""
+
+    def _hold(self, xs: Iterable[torch.Tensor]) -> None:
+        for storage in [x.untyped_storage() for x in map(unwrap, xs) if x.layout is torch.strided]:
+            self._held[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call] # torch leaves it untyped
+
+    def reach(self, x: torch.Tensor) -> bool:
+        """Return True if a tensor is computed from the numbers."""
+        x = unwrap(x)
+        return x.layout is not torch.strided or x.untyped_storage()._cdata in self._held
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunction():
+            made = func(*args, **(kwargs or {}))
+        if any(map(self.reach, _inexact_leaves((args, kwargs)))):
+            self.leave |= func is torch.ops.aten._local_scalar_dense.default
+            if not _MAKES_ANOTHER.fullmatch(func.overloadpacket.__name__):
+                self._hold(_inexact_leaves(made))
+        return made
 
 
 class Departures(TorchFunctionMode):
@@ -78,7 +121,10 @@ class Departures(TorchFunctionMode):
     def __init__(self, follows: Callable[[torch.Tensor], bool], *, backward: bool = False) -> None:
         super().__init__()
         self._follows, self._backward = follows, backward
-        self.reason = ""
+        self.leave = False
+        """True if numbers of tracked tensors leave the graph."""
+        self.lost = ""
+        """The name of a function that lacks a derivative."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -88,10 +134,10 @@ class Departures(TorchFunctionMode):
         leaves = func in _LEAVING or not torch.is_grad_enabled()
         if leaves or not _MAKES_ANOTHER.fullmatch(func.__name__):
             with with_gradients():
-                if self._follow_any((args, kwargs)) and (
-                    leaves or (not self._backward and self._loses(made))
-                ):
-                    self.reason = _LEAVES_TORCH if leaves else f"torch has no derivative of {func.__name__}"
+                if leaves:
+                    self.leave |= _follow_any(self._follows, (args, kwargs))
+                elif not self._backward and _loses(self._follows, (args, kwargs), made):
+                    self.lost = func.__name__
         return made
 
     def _differentiate(self, outputs: Any, inputs: Any, grad_outputs: Any, **options: Any) -> Any:
@@ -102,21 +148,46 @@ class Departures(TorchFunctionMode):
         with self:
             return run_backward(ends, seeds, True, True, xs, True, accumulate_grad=False)  # noqa: FBT003 -- torch's order
 
-    def _follow_any(self, tree: Any) -> bool:
-        return any(self._follows(x) for x in tree_leaves(tree) if isinstance(x, torch.Tensor))
+    def error(self, name: str) -> XBridgeError:
+        """Return the error for a derivative of what has left the graph."""
+        lacks = self.lost and not self.leave
+        return no_derivative_error(
+            name,
+            f"torch has no derivative of {self.lost}"
+            if lacks
+            else "it detaches what torch follows, or takes its numbers out of torch",
+            "operations of torch instead, or jax.lax.stop_gradient around the result",
+        )
 
-    def _loses(self, made: Any) -> bool:
-        """Return True if a result is made of inexact numbers that torch does not follow."""
-        ys = [y for y in tree_leaves(made) if isinstance(y, torch.Tensor) and _is_inexact(y)]
-        return bool(ys) and not self._follow_any(ys)
+
+def _follow_any(follows: Callable[[torch.Tensor], bool], tree: Any) -> bool:
+    return any(follows(x) for x in tree_leaves(tree) if isinstance(x, torch.Tensor))
 
 
-def _is_inexact(x: torch.Tensor) -> bool:
-    return x.dtype.is_floating_point or x.dtype.is_complex
+def _loses(follows: Callable[[torch.Tensor], bool], args: Any, made: Any) -> bool:
+    """Return True if a result is made of inexact numbers that torch does not follow, of some that it does."""
+    ys = _inexact_leaves(made)
+    return bool(ys) and not any(map(follows, ys)) and _follow_any(follows, args)
+
+
+def _inexact_leaves(tree: Any) -> list[torch.Tensor]:
+    tensors = [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
+    return [x for x in tensors if x.dtype.is_floating_point or x.dtype.is_complex]
+
+
+_AS_GRADIENTS = {
+    *("cholesky", "linalg_cholesky", "linalg_cholesky_ex", "linalg_eigh", "linalg_eigvalsh"),
+    *("cholesky_inverse", "triangular_solve", "scatter_reduce", "scatter_reduce_"),
+}
+"""Names of functions whose tangents differ from their gradients, unless their argument is symmetric, or that
+have none for some options."""
 
 
 class NoTangents(TorchFunctionMode):
-    """A mode in which `torch.no_grad` holds for tangents too, as they agree with gradients then."""
+    """A mode for tangents that agree with gradients.
+
+    `torch.no_grad` holds for tangents too, and some functions raise a `NotImplementedError`.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -131,6 +202,8 @@ class NoTangents(TorchFunctionMode):
                 "the same outside of torch.no_grad, or for x.detach()",
             )
         if mixed or torch.is_grad_enabled():
+            if func.__name__ in _AS_GRADIENTS and _follow_any(has_tangent, args):
+                raise NotImplementedError
             return func(*args, **(kwargs or {}))
         with forward_ad._set_fwd_grad_enabled(False):  # noqa: FBT003 -- torch's order
             made = func(*args, **(kwargs or {}))
@@ -150,31 +223,3 @@ class NoTangents(TorchFunctionMode):
     def _has_tangents(self, args: Any) -> bool:
         """Return True if any argument has a tangent outside of inner transforms."""
         return any(has_tangent(x, self._level) for x in tree_leaves(args) if isinstance(x, torch.Tensor))
-
-
-_NORMS = {"layer_norm": None, "native_layer_norm": None, "batch_norm": 5, "instance_norm": 5}
-"""Functions whose third derivatives are wrong in torch 2.13, and the position of the flag that they are in
-training, where it matters."""
-
-
-class RefuseNorms(TorchFunctionMode):
-    """A mode that raises for functions whose third derivatives are wrong."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._name = name
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func.__name__ in _NORMS:
-            at = _NORMS[func.__name__]
-            flag = (
-                args[at] if at and at < len(args) else kwargs.get("training", kwargs.get("use_input_stats"))
-            )
-            if flag or at is None:
-                raise no_derivative_error(
-                    f"{self._name} three times",
-                    f"the third derivatives of {func.__name__} are wrong in torch",
-                    "(x - x.mean(-1, keepdim=True)) / x.std(-1, correction=0, keepdim=True)",
-                )
-        return func(*args, **kwargs)

@@ -1,0 +1,77 @@
+"""Compute norms by operations that torch differentiates as often as asked.
+
+The third derivatives of norms that depend on the numbers of a batch are wrong in torch 2.13, in every mode.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._C._functorch import TransformType, get_interpreter_stack
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+_OWN = ("input", "running_mean", "running_var", "weight", "bias")
+_PLAIN = ("input", "weight", "bias", "running_mean", "running_var")
+_MORE = ("training", "momentum", "eps")
+_LAYER = ("input", "normalized_shape", "weight", "bias", "eps")
+_NORMS: dict[Any, tuple[str, ...]] = {
+    functional.layer_norm: _LAYER,
+    torch.layer_norm: _LAYER,
+    torch.native_layer_norm: _LAYER,
+    functional.batch_norm: _OWN + _MORE,
+    torch.batch_norm: _PLAIN + _MORE,
+    functional.instance_norm: _OWN + _MORE,
+    torch.instance_norm: _PLAIN + _MORE,
+}
+"""The parameters of the functions, in order. A norm of instances calls `training` another name."""
+
+_DERIVING = {TransformType.Grad, TransformType.Jvp}
+
+
+def is_norm(func: Any) -> bool:
+    """Return True if third derivatives of a function of torch are wrong."""
+    return func in _NORMS
+
+
+def is_derived(level: int) -> bool:
+    """Return True within a transform that differentiates, and that is inside of a level of transforms."""
+    return any(it.key() in _DERIVING for it in (get_interpreter_stack() or [])[level:])
+
+
+class ExactNorms(TorchFunctionMode):
+    """A mode that computes norms by operations whose derivatives are right."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))  # which may write to running statistics
+        names = _NORMS.get(func)
+        if names is None:
+            return made
+        given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+        of_instances = func in (functional.instance_norm, torch.instance_norm)
+        trains = given.get("training", given.get("use_input_stats", of_instances))
+        if names is not _LAYER and not trains:
+            return made
+        x, weight, bias = given["input"], given.get("weight"), given.get("bias")
+        axes = [*range(-len(given["normalized_shape"]), 0)] if names is _LAYER else [*range(2, x.ndim)]
+        if names is not _LAYER:
+            axes += [] if of_instances else [0]
+            weight, bias = (y if y is None else y.reshape(-1, *[1] * (x.ndim - 2)) for y in (weight, bias))
+        y, *more = _normalize(x, axes, given.get("eps", 1e-5))
+        y = y if weight is None else y * weight
+        y = y if bias is None else y + bias
+        if isinstance(made, torch.Tensor):
+            return y.to(made.dtype)
+        return tuple([new.to(old.dtype) for new, old in zip((y, *more), made, strict=True)])
+
+
+def _normalize(
+    x: torch.Tensor, axes: list[int], eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return a tensor with a mean of 0 and a variance of 1, its mean, and the factor that scales it."""
+    x = x.to(torch.promote_types(x.dtype, torch.float32))  # torch computes in float32 at least
+    mean = x.mean(axes, keepdim=True)
+    centered = x - mean
+    scale = (centered.square().mean(axes, keepdim=True) + eps).rsqrt()
+    return centered * scale, mean, scale
