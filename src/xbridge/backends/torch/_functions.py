@@ -99,10 +99,10 @@ def rule_of(call: Call) -> DerivableFunction:
         own = tuple([x.clone() for x in xs]) if writes else xs
         args, kwargs = call.bind(own)
         casts = autocast or torch._C._is_any_autocast_enabled()
-        norms, inside.level = ExactNorms() if purity.derives_norms else NOTHING, level
+        fn, inside.level = _with_exact_norms(call.fn) if purity.derives_norms else call.fn, level
         try:
-            with enter_autocast(autocast) if casts else NOTHING, norms, inside:
-                result = call.fn(*args, **kwargs)
+            with enter_autocast(autocast) if casts else NOTHING, inside:
+                result = fn(*args, **kwargs)
         finally:
             if writes and any(map(_is_written, own)):
                 purity.overwrites = True
@@ -183,9 +183,9 @@ def _runs_python(ys: Tensors) -> bool:
 
 
 def _with_exact_norms(fn: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*xs: torch.Tensor) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
         with ExactNorms():
-            return fn(*xs)
+            return fn(*args, **kwargs)
 
     return run
 
