@@ -531,15 +531,19 @@ class TorchRule(TracedFunction):
         return batch
 
     def _run_each(self, size: int, axes: tuple[int | None, ...], xs: Tensors) -> Tensors:
-        """Run the function on each example of a batch, because torch does not batch what it does."""
-        rows = [[x if axis is None else x[i] for x, axis in zip(xs, axes, strict=True)] for i in range(size)]
-        marks = _versions(xs)
-        made = [self.fn(*rows[0])]
+        """Run the function on each example of a batch, because torch does not batch what it does.
+
+        Each run gets copies, because the function may write to an argument that all examples share.
+        """
+
+        def run(i: int) -> Tensors:
+            own = [(x if axis is None else x[i]).clone() for x, axis in zip(xs, axes, strict=True)]
+            return self.fn(*own)  # type: ignore[no-any-return] # tensors
+
+        made = [run(0)]
         form = latest.form
-        if marks != _versions(xs):
-            raise self._writes_error()
-        for row in rows[1:]:
-            ys = self.fn(*row)
+        for i in range(1, size):
+            ys = run(i)
             if self._is_value and latest.form != form:
                 ys = reorder_leaves(form, latest.form, iter(ys), self._other_tree_error)
                 latest.form = form
