@@ -1670,9 +1670,13 @@ def test_aligned__has_the_gradients_of_a_mesh() -> None:
 @needs_newer_jax
 @pytest.mark.slow
 def test_aligned__has_the_explicit_sharding_of_its_batches_and_arguments() -> None:
-    """On four devices with explicit sharding, batches and gradients have the sharding that JAX expects."""
+    """On four devices with explicit sharding, batches and gradients have the sharding that JAX expects.
+
+    The mesh may be that of the context, or of the arguments only.
+    """
     program = """
         import os
+        from contextlib import nullcontext
 
         os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
         import jax, numpy as np, torch
@@ -1700,9 +1704,15 @@ def test_aligned__has_the_explicit_sharding_of_its_batches_and_arguments() -> No
         ]
         mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
         expected = [way(jnp.sin)(x) for way in ways]
-        with jax.set_mesh(mesh):
-            for spec, chosen in ((P("a", "b"), functions), (P(("a", "b"), None), functions[:1])):
-                y = jax.device_put(x, NamedSharding(mesh, spec))
+        whole, rows = P("a", "b"), P(("a", "b"), None)
+        for spec, chosen, around in (
+            (whole, functions, jax.set_mesh),
+            (rows, functions[:1], jax.set_mesh),
+            (whole, functions[:1], nullcontext),
+        ):
+            y = jax.device_put(x, NamedSharding(mesh, spec))
+            with around(mesh):
+                assert jax.sharding.get_abstract_mesh().empty == (around is nullcontext)
                 for f in chosen:
                     for way, pure in zip(ways, expected, strict=True):
                         np.testing.assert_allclose(jax.jit(way(f))(y), pure, rtol=1e-5)

@@ -481,7 +481,7 @@ def _shard(x: Any, axes: list[Any]) -> Any:
     """Shard an array over these axes of a mesh, if it has an explicit sharding."""
     sharding = jax.typeof(x).sharding
     spec = PartitionSpec(*axes, *[None] * (jnp.ndim(x) - len(axes)))  # type: ignore[no-untyped-call] # JAX leaves it untyped
-    return x if sharding.mesh.empty or sharding.spec == spec else reshard(x, spec)  # type: ignore[no-untyped-call] # JAX leaves it untyped
+    return x if sharding.mesh.empty or sharding.spec == spec else reshard(x, sharding.update(spec=spec))  # type: ignore[no-untyped-call] # JAX leaves it untyped
 
 
 def _batch(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
