@@ -1251,6 +1251,15 @@ NORMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda x: torch.batch_norm(x, None, None, None, None, True, 0.1, 1e-5, False),
         lambda x: normalize(x, 0),
     ),
+    "native batch": (
+        lambda x: torch.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)[0],
+        lambda x: normalize(x, 0),
+    ),
+    "exported layer": (lambda x: torch.ops.aten.layer_norm.default(x, [2]), normalize),
+    "exported batch": (
+        lambda x: torch.ops.aten.batch_norm.default(x, None, None, None, None, True, 0.1, 1e-5, False),
+        lambda x: normalize(x, 0),
+    ),
     "evaluated": (
         lambda x: torch.nn.functional.batch_norm(x, *map(torch.from_numpy, (WEIGHTS, WEIGHTS)), eps=0),
         lambda x: (x - WEIGHTS) / np.sqrt(WEIGHTS),
@@ -1291,6 +1300,36 @@ def test_aligned__has_right_third_derivatives_of_norms(
         for norm in NORMS[name]
     )
     same(outer(in_torch(inner(ours)))(array()), outer(pure(right))(array()), 1e-7)
+
+
+def test_aligned__regards_statistics_of_a_norm_as_constants_in_each_derivative() -> None:
+    """So they are in torch, in the first two derivatives too."""
+
+    def ours(x: Any) -> Any:
+        y, mean, scale = torch.native_layer_norm(x, (4,), None, None, 1e-5)
+        return (y**3 * mean.sin() * scale).sum()
+
+    def right(x: Any) -> Any:
+        constant = jax.lax.stop_gradient(x)
+        scale = (constant.var() + 1e-5) ** -0.5
+        return (normalize(x) ** 3 * jax.numpy.sin(constant.mean()) * scale).sum()
+
+    def third(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return jax.grad(lambda x: jax.hessian(f)(x)[0, 1])  # type: ignore[no-any-return] # jax is untyped here
+
+    same(third(in_torch(ours))(array()), third(right)(array()), 1e-7)
+
+
+def test_aligned__has_no_third_derivatives_of_norms_in_a_script() -> None:
+    """Torch calls no mode that would compute them by other operations."""
+    modules = torch.nn.LayerNorm(4), torch.nn.BatchNorm1d(4, track_running_stats=False)
+    for scripted in map(torch.jit.script, map(double, modules)):
+        f = in_torch(lambda x: (scripted(torch.outer(x.cos(), x)) ** 3).sum())
+        assert host(jax.hessian(f)(array())).any()
+        refused(GradientError, lambda: jax.jacrev(jax.hessian(f))(array()), "third derivatives")
+    evaluated = torch.jit.script(double(torch.nn.BatchNorm1d(4)).eval())
+    f = in_torch(lambda x: (evaluated(x[None]) ** 3).sum())
+    same(jax.jacfwd(jax.hessian(f))(array()).sum(), 24 * (1 + 1e-5) ** -1.5, 1e-7)
 
 
 @derivatives

@@ -272,6 +272,12 @@ class TorchRule(TracedFunction):
             error = raised
         if not copies and marks != _versions(xs):
             raise self._writes_error() from error
+        if error is None and purity.hides_norms and self._depth > 2:
+            raise no_derivative_error(
+                self.call.name,
+                "torch's third derivatives of norms are wrong, and TorchScript hides where they are computed",
+                "the same module without torch.jit",
+            )
         if error is None:
             return made
         if _WRITES.search(str(error)) and not copies:

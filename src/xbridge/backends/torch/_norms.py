@@ -16,14 +16,17 @@ _OWN = ("input", "running_mean", "running_var", "weight", "bias")
 _PLAIN = ("input", "weight", "bias", "running_mean", "running_var")
 _MORE = ("training", "momentum", "eps")
 _LAYER = ("input", "normalized_shape", "weight", "bias", "eps")
+_aten = torch.ops.aten
 _NORMS: dict[Any, tuple[str, ...]] = {
-    functional.layer_norm: _LAYER,
-    torch.layer_norm: _LAYER,
-    torch.native_layer_norm: _LAYER,
-    functional.batch_norm: _OWN + _MORE,
-    torch.batch_norm: _PLAIN + _MORE,
-    functional.instance_norm: _OWN + _MORE,
-    torch.instance_norm: _PLAIN + _MORE,
+    **dict.fromkeys((functional.layer_norm, torch.layer_norm, torch.native_layer_norm), _LAYER),
+    **dict.fromkeys((functional.batch_norm, functional.instance_norm), _OWN + _MORE),
+    **dict.fromkeys((torch.batch_norm, torch.native_batch_norm, torch.instance_norm), _PLAIN + _MORE),
+    # Exported programs call operators.
+    **dict.fromkeys((_aten.layer_norm, _aten.layer_norm.default), _LAYER),
+    **dict.fromkeys((_aten.native_layer_norm, _aten.native_layer_norm.default), _LAYER),
+    **dict.fromkeys((_aten.batch_norm, _aten.batch_norm.default), _PLAIN + _MORE),
+    **dict.fromkeys((_aten.native_batch_norm, _aten.native_batch_norm.default), _PLAIN + _MORE),
+    **dict.fromkeys((_aten.instance_norm, _aten.instance_norm.default), _PLAIN + _MORE),
 }
 """The parameters of the functions, in order. A norm of instances calls `training` another name."""
 
@@ -49,7 +52,7 @@ class ExactNorms(TorchFunctionMode):
         if names is None:
             return made
         given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
-        of_instances = func in (functional.instance_norm, torch.instance_norm)
+        of_instances = func.__name__.startswith("instance")
         trains = given.get("training", given.get("use_input_stats", of_instances))
         if names is not _LAYER and not trains:
             return made
@@ -58,20 +61,16 @@ class ExactNorms(TorchFunctionMode):
         if names is not _LAYER:
             axes += [] if of_instances else [0]
             weight, bias = (y if y is None else y.reshape(-1, *[1] * (x.ndim - 2)) for y in (weight, bias))
-        y, *more = _normalize(x, axes, given.get("eps", 1e-5))
+        y = _normalize(x, axes, given.get("eps", 1e-5))
         y = y if weight is None else y * weight
         y = y if bias is None else y + bias
         if isinstance(made, torch.Tensor):
             return y.to(made.dtype)
-        return tuple([new.to(old.dtype) for new, old in zip((y, *more), made, strict=True)])
+        return (y.to(made[0].dtype), *made[1:])  # statistics, which are constants in torch
 
 
-def _normalize(
-    x: torch.Tensor, axes: list[int], eps: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return a tensor with a mean of 0 and a variance of 1, its mean, and the factor that scales it."""
+def _normalize(x: torch.Tensor, axes: list[int], eps: float) -> torch.Tensor:
+    """Return a tensor with a mean of 0 and a variance of 1."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))  # torch computes in float32 at least
-    mean = x.mean(axes, keepdim=True)
-    centered = x - mean
-    scale = (centered.square().mean(axes, keepdim=True) + eps).rsqrt()
-    return centered * scale, mean, scale
+    centered = x - x.mean(axes, keepdim=True)
+    return centered * (centered.square().mean(axes, keepdim=True) + eps).rsqrt()

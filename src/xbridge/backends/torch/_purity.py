@@ -107,6 +107,8 @@ class Purity:
         """True if the function writes to its arguments."""
         self.hides = False
         """True if a run has used code whose calls Python does not see, so all runs are watched."""
+        self.hides_norms = False
+        """True if norms are among what such code computes."""
         self.derives_norms = False
         """True if a run has differentiated, with norms among what it calls."""
         self._doubts = 0
@@ -154,6 +156,7 @@ class Purity:
         self.known = True
         self.overwrites |= watch.overwrites
         self.hides |= watch.hidden
+        self.hides_norms |= watch.hides_norms
 
     def knows(self, watch: Watch, *more: torch.Tensor) -> bool:
         """Return True if all tensors that a backward pass called functions with were there in the run before.
@@ -302,6 +305,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         """True if an operation writes to an argument."""
         self.hidden = False
         """True if the function computes by code whose calls Python does not see, such as TorchScript."""
+        self.hides_norms = False
+        """True if such code computes a norm whose third derivatives are wrong."""
         self._frames = _Frames()
 
     def __enter__(self) -> Self:
@@ -332,7 +337,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.hidden |= inside.depth > 0 and not self._frames.depth
+        if inside.depth and not self._frames.depth:
+            self.hidden = True
+            trains = func in _BATCH_NORMS and args[5]
+            self.hides_norms |= func is torch.ops.aten.native_layer_norm.default or trains
         if _draws(func, args, kwargs):
             self.draws.append(_generator_states(kwargs.get("generator")) if self._real else None)
         if func is torch.ops.aten.lift_fresh.default:  # of a tensor that was just made, such as from an array
