@@ -1214,6 +1214,22 @@ def test_aligned__derives_a_function_that_starts_to_write_to_a_constant() -> Non
         same(run(x, x), 2 * X * np.cos(X))
 
 
+def test_aligned__does_not_run_again_on_what_a_recorded_run_has_written_to() -> None:
+    """Torch lets a function write to what it differentiates where gradients are off."""
+
+    def scaled(x: Any) -> Any:
+        if x.requires_grad:
+            with torch.no_grad():
+                x.mul_(2)
+        return x.sin()
+
+    x = array()
+    run = jax.jit(jax.grad(lambda x: in_torch(scaled)(x).sum()))
+    with pytest.raises(Exception, match="writes to its arguments"):
+        jax.block_until_ready(run(x))
+    same(run(x), np.cos(2 * X))
+
+
 @pytest.mark.parametrize("inner", [jax.jacfwd, jax.jacrev])
 @pytest.mark.parametrize("outer", [jax.jacfwd, jax.jacrev])
 def test_tangents__are_zero_for_a_result_of_other_inputs(
