@@ -330,6 +330,7 @@ PROSE = {
         "leaving one of these open",
     ],
     "for a device that has failed, after which no call works": ["a new process"],
+    "for a function that changes: the tests of functions call it again": ["the same call again, .*"],
     "for a program that a compiler traces: a test compiles it": ["it without the compiler.*"],
     "other input, which only the caller knows": [
         "arrays of .*",
