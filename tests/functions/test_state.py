@@ -1304,8 +1304,12 @@ def third(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
 ORDERS = {
     "outside": (lambda f: f, lambda f: f, lambda f: jax.jacfwd(jax.hessian(f))),
     "once inside": (torch.func.grad, jax.grad, jax.hessian),
-    "twice inside": (torch.func.hessian, jax.hessian, jax.jacrev),
-    "batch": (torch.func.hessian, jax.hessian, lambda f: lambda x: jax.vmap(jax.jacfwd(f))(x[None])),
+    "twice inside": (torch.func.hessian, jax.hessian, lambda f: jax.grad(lambda x: (f(x) ** 2).sum())),
+    "batch": (
+        torch.func.hessian,
+        jax.hessian,
+        lambda f: lambda x: jax.vmap(lambda x: jax.jvp(f, (x,), (x**2,))[1])(x[None]),
+    ),
     "graph inside": (gradient_of, jax.grad, lambda f: jax.jacrev(jax.jacrev(f))),
 }
 """Who computes which of three derivatives: the function in torch and in JAX, and its caller."""
