@@ -426,7 +426,7 @@ def _prepare_move(x: Array) -> Array:
 
 def _is_on_first_cpu(place: Any) -> bool:
     """Return True if a sharding is the first CPU device, and remember that."""
-    global _is_alone  # noqa: PLW0603 -- only the speed depends on it
+    global _is_alone  # noqa: PLW0603 -- it is set once, when JAX has found its devices
     (device,) = place._device_assignment
     if device.platform != "cpu" or device.local_hardware_id:
         return False

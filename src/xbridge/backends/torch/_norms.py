@@ -12,21 +12,21 @@ from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-_OWN = ("input", "running_mean", "running_var", "weight", "bias")
-_PLAIN = ("input", "weight", "bias", "running_mean", "running_var")
-_MORE = ("training", "momentum", "eps")
-_LAYER = ("input", "normalized_shape", "weight", "bias", "eps")
+_OF_FUNCTIONAL = ("input", "running_mean", "running_var", "weight", "bias")
+_OF_TORCH = ("input", "weight", "bias", "running_mean", "running_var")
+_SETTINGS = ("training", "momentum", "eps")
+_OF_LAYER = ("input", "normalized_shape", "weight", "bias", "eps")
 _aten = torch.ops.aten
 _NORMS: dict[Any, tuple[str, ...]] = {
-    **dict.fromkeys((functional.layer_norm, torch.layer_norm, torch.native_layer_norm), _LAYER),
-    **dict.fromkeys((functional.batch_norm, functional.instance_norm), _OWN + _MORE),
-    **dict.fromkeys((torch.batch_norm, torch.native_batch_norm, torch.instance_norm), _PLAIN + _MORE),
+    **dict.fromkeys((functional.layer_norm, torch.layer_norm, torch.native_layer_norm), _OF_LAYER),
+    **dict.fromkeys((functional.batch_norm, functional.instance_norm), _OF_FUNCTIONAL + _SETTINGS),
+    **dict.fromkeys((torch.batch_norm, torch.native_batch_norm, torch.instance_norm), _OF_TORCH + _SETTINGS),
     # Exported programs call operators.
-    **dict.fromkeys((_aten.layer_norm, _aten.layer_norm.default), _LAYER),
-    **dict.fromkeys((_aten.native_layer_norm, _aten.native_layer_norm.default), _LAYER),
-    **dict.fromkeys((_aten.batch_norm, _aten.batch_norm.default), _PLAIN + _MORE),
-    **dict.fromkeys((_aten.native_batch_norm, _aten.native_batch_norm.default), _PLAIN + _MORE),
-    **dict.fromkeys((_aten.instance_norm, _aten.instance_norm.default), _PLAIN + _MORE),
+    **dict.fromkeys((_aten.layer_norm, _aten.layer_norm.default), _OF_LAYER),
+    **dict.fromkeys((_aten.native_layer_norm, _aten.native_layer_norm.default), _OF_LAYER),
+    **dict.fromkeys((_aten.batch_norm, _aten.batch_norm.default), _OF_TORCH + _SETTINGS),
+    **dict.fromkeys((_aten.native_batch_norm, _aten.native_batch_norm.default), _OF_TORCH + _SETTINGS),
+    **dict.fromkeys((_aten.instance_norm, _aten.instance_norm.default), _OF_TORCH + _SETTINGS),
 }
 """The parameters of the functions, in order. A norm of instances calls `training` another name."""
 
@@ -54,11 +54,11 @@ class ExactNorms(TorchFunctionMode):
         given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
         of_instances = func.__name__.startswith("instance")
         trains = given.get("training", given.get("use_input_stats", of_instances))
-        if names is not _LAYER and not trains:
+        if names is not _OF_LAYER and not trains:
             return made
         x, weight, bias = given["input"], given.get("weight"), given.get("bias")
-        axes = [*range(-len(given["normalized_shape"]), 0)] if names is _LAYER else [*range(2, x.ndim)]
-        if names is not _LAYER:
+        axes = [*range(-len(given["normalized_shape"]), 0)] if names is _OF_LAYER else [*range(2, x.ndim)]
+        if names is not _OF_LAYER:
             axes += [] if of_instances else [0]
             weight, bias = (y if y is None else y.reshape(-1, *[1] * (x.ndim - 2)) for y in (weight, bias))
         y = _normalize(x, axes, given.get("eps", 1e-5))
