@@ -25,7 +25,7 @@ NEEDING = {
         "src/xbridge/testing/samples/_torch_refused.py",
         "src/xbridge/_align_back.py",
         "src/xbridge/_api.py",
-        "src/xbridge/_functions/aligned.py",
+        "src/xbridge/functions/aligned.py",
         "src/xbridge/_observe/policy.py",
         "src/xbridge/tree/restore.py",
         "src/xbridge/tree/verbs.py",

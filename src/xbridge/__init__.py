@@ -44,12 +44,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xbridge import tree as tree
     from xbridge._align_back import align_back
-    from xbridge._functions.aligned import aligned
     from xbridge._observe.policy import policy
     from xbridge._observe.record import record
     from xbridge._plan.steps import Plan
     from xbridge._transfer.api import Transfer, prefetch, transfer
     from xbridge._transfer.buffers import release_buffers
+    from xbridge.functions.aligned import aligned
 else:
 
     def __getattr__(name: str) -> object:
@@ -67,7 +67,7 @@ _LATE = {
     "Plan": "xbridge._plan.steps",
     "Transfer": "xbridge._transfer.api",
     "align_back": "xbridge._align_back",
-    "aligned": "xbridge._functions.aligned",
+    "aligned": "xbridge.functions.aligned",
     "policy": "xbridge._observe.policy",
     "prefetch": "xbridge._transfer.api",
     "record": "xbridge._observe.record",

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from xbridge._core.devices import Device
     from xbridge._core.entry_points import surplus
     from xbridge._core.protocol import Array, Backend, Grad
-    from xbridge._functions.explain import CallPlan
     from xbridge._plan.steps import Plan
+    from xbridge.functions.explain import CallPlan
 
 
 @inner_entry_point

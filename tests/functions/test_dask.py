@@ -12,7 +12,7 @@ from inside import cached
 
 import xbridge
 from xbridge import OptionError
-from xbridge._derive.treedef import ARRAY
+from xbridge.functions.treedef import ARRAY
 
 aligned: Any = xbridge.aligned
 

@@ -14,8 +14,8 @@ from crossed import X, in_library, same, slope, value, wide
 from fresh import forked, run
 
 import xbridge
-import xbridge._derive.functions
-from xbridge._functions.function import functions
+import xbridge.functions.rules
+from xbridge.functions.function import functions
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -108,11 +108,11 @@ def test_aligned__thousand_functions_leave_nothing_behind() -> None:
     """A thousand functions leave nothing behind."""
     x = torch.from_numpy(X.copy()).requires_grad_()
     gc.collect()
-    before = len(functions), len(xbridge._derive.functions.rules)
+    before = len(functions), len(xbridge.functions.rules.rules)
     for _ in range(1000):
         aligned(backend="numpy", vjp=lambda g, y, x: g)(lambda x: x)(x).sum().backward()
     gc.collect()
-    assert (len(functions), len(xbridge._derive.functions.rules)) == before
+    assert (len(functions), len(xbridge.functions.rules.rules)) == before
 
 
 def test_aligned__rules_of_one_function_are_bounded() -> None:
@@ -121,9 +121,9 @@ def test_aligned__rules_of_one_function_are_bounded() -> None:
     function = vars(f)["__xbridge__"]
     x = torch.from_numpy(X.copy()).requires_grad_()
     y = f(x, 7)
-    for k in range(2 * xbridge._derive.functions.MAX_RULES):
+    for k in range(2 * xbridge.functions.rules.MAX_RULES):
         f(x, k)
-    assert len(function.rules) == xbridge._derive.functions.MAX_RULES
+    assert len(function.rules) == xbridge.functions.rules.MAX_RULES
     same(
         torch.autograd.grad(y.sum(), x)[0], 7 + 0 * X
     )  # its rule was dropped from the table, and not from its graph
@@ -228,7 +228,7 @@ def test_aligned__torch_is_not_imported_for_jax_nor_jax_for_torch_nor_rules_for_
     import sys, numpy as np, torch, xbridge
     f = xbridge.aligned(backend="numpy")(lambda x: x + 1)
     f(torch.ones(2))
-    print("jax" in sys.modules, "xbridge.backends.torch._calls" in sys.modules)
+    print("jax" in sys.modules, "xbridge.functions.torch.calls" in sys.modules)
     """
     assert forked(code) == (0, ["False False"])
 

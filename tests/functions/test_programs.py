@@ -14,9 +14,9 @@ from crossed import X, curve, in_library, same, slope, value, wide
 
 import xbridge
 from xbridge import GradientError, OptionError
-from xbridge._derive.functions import Spec
-from xbridge._derive.programs import find_plan
-from xbridge._derive.treedef import ARRAY, argument_paths
+from xbridge.functions.programs import find_plan
+from xbridge.functions.rules import Spec
+from xbridge.functions.treedef import ARRAY, argument_paths
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")

@@ -16,8 +16,8 @@ from versions import needs_newer_jax
 
 import xbridge
 from xbridge import DTypeError, GradientError
-from xbridge._derive import records
-from xbridge._derive.functions import DerivableFunction
+from xbridge.functions import records
+from xbridge.functions.rules import DerivableFunction
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")

@@ -16,7 +16,7 @@ from xbridge import DeviceError, GradientError, OptionError, PolicyError
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
-from xbridge.backends.torch import _calls  # noqa: E402 -- only where the library is
+from xbridge.functions.torch import calls as _calls  # noqa: E402 -- only where the library is
 
 aligned: Any = xbridge.aligned
 explain: Any = xbridge.explain
@@ -179,7 +179,7 @@ def test_aligned__option_that_is_given_is_kept_on_every_way() -> None:
 
 def test_aligned__function_that_a_compiler_follows_works_without_one() -> None:
     """The function that a compiler follows works without one."""
-    from xbridge._functions.function import latest_form, program_key
+    from xbridge.functions.function import latest_form, program_key
 
     f = aligned(
         backend="numpy",

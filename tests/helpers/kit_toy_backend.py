@@ -12,17 +12,17 @@ from kit_toy import namespace as xp
 from xbridge import _host, backend_of
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import hint_for_missing_dtype
-from xbridge._derive.functions import rules
-from xbridge._derive.numpy_functions import make_opaque_rule
 from xbridge._host.memory import layout_of
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
+from xbridge.functions.numpy import make_opaque_rule
+from xbridge.functions.rules import rules
 from xbridge.protocol import ArrayInfo, Unsupported
 
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from xbridge._derive.functions import Call, DerivableFunction
+    from xbridge.functions.rules import Call, DerivableFunction
     from xbridge.protocol import HostArray, MemoryLayout
 
 name = "tiles"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import kit_toy_backend as good
 from kit_toy import Tile
 
-from xbridge._derive.functions import DerivableFunction, latest
-from xbridge._derive.numpy_functions import OpaqueRule
-from xbridge._derive.treedef import ARRAY
 from xbridge.errors import GradientError
+from xbridge.functions.numpy import OpaqueRule
+from xbridge.functions.rules import DerivableFunction, latest
+from xbridge.functions.treedef import ARRAY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

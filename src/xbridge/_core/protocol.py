@@ -594,7 +594,7 @@ class Backend(Protocol):
     def trace(self) -> Callable[[str, list[Array], list[Any]], Sequence[Array]] | None:
         """`trace(key, xs, numbers)`: add a call to the program that a compiler of the library traces.
 
-        The key stands for the call in `_derive/functions.py`. A compiler follows this function.
+        The key stands for the call in `xbridge.functions.rules`. A compiler follows this function.
         """
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import HostArray, MemoryLayout
-    from xbridge._derive.functions import Call, DerivableFunction
+    from xbridge.functions.rules import Call, DerivableFunction
 
 _MOST_AXES = 64
 
@@ -201,7 +201,7 @@ def plan_state() -> object:
 
 
 def rule(call: Call, /) -> DerivableFunction:
-    from xbridge._derive.numpy_functions import rule_of  # noqa: PLC0415 -- only differentiated calls need it
+    from xbridge.functions.numpy import rule_of  # noqa: PLC0415 -- only differentiated calls need it
 
     return rule_of(call)
 

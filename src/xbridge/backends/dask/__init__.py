@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.protocol import Array, ArrayInfo, HostArray, Unsupported
-    from xbridge._derive.functions import DerivableFunction
+    from xbridge.functions.rules import DerivableFunction
 
 if getattr(da, "ARRAY_EXPR_ENABLED", False):
     raise ImportError("Dask's array.query-planning is on, in which arrays hide their chunks; turn it off")
@@ -146,6 +146,6 @@ def fast_from_numpy(host: HostArray, /) -> Array | None:
 
 
 def run(rule: DerivableFunction, xs: list[Array], /) -> list[Array]:
-    from xbridge.backends.dask._calls import apply  # noqa: PLC0415 -- only calls with a signature need it
+    from xbridge.functions.dask import apply  # noqa: PLC0415 -- only calls with a signature need it
 
     return apply(rule, xs)

@@ -49,7 +49,7 @@ from xbridge.backends.jax._threads import threaded as threaded
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
-    from xbridge._derive.functions import Call, DerivableFunction
+    from xbridge.functions.rules import Call, DerivableFunction
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
@@ -358,7 +358,7 @@ def plan_kind(x: Array, /) -> object:
 
 
 def rule(call: Call, /) -> DerivableFunction:
-    from xbridge.backends.jax._functions import rule_of  # noqa: PLC0415 -- only differentiated calls need it
+    from xbridge.functions.jax.rules import rule_of  # noqa: PLC0415 -- only differentiated calls need it
 
     return rule_of(call)
 
@@ -372,7 +372,7 @@ def follows(x: Array, /) -> bool:
 
 
 def run(rule: DerivableFunction, xs: list[Array], /) -> Sequence[Array]:
-    from xbridge.backends.jax._calls import apply  # noqa: PLC0415 -- only a call of a function needs it
+    from xbridge.functions.jax.calls import apply  # noqa: PLC0415 -- only a call of a function needs it
 
     return apply(rule, xs)
 

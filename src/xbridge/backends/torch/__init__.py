@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xbridge._core.protocol import Array, Exporter, HostArray
-    from xbridge._derive.functions import Call, DerivableFunction
+    from xbridge.functions.rules import Call, DerivableFunction
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -537,7 +537,7 @@ def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
 
 
 def rule(call: Call, /) -> DerivableFunction:
-    from xbridge.backends.torch._functions import rule_of  # noqa: PLC0415 -- only differentiated calls need it
+    from xbridge.functions.torch.rules import rule_of  # noqa: PLC0415 -- only differentiated calls need it
 
     return rule_of(call)
 
@@ -564,7 +564,7 @@ _is_subclass_followed = _bypass_subclass(_is_followed)
 
 
 def run(rule: DerivableFunction, xs: list[torch.Tensor], /) -> Sequence[torch.Tensor]:
-    from xbridge.backends.torch._calls import apply, move_to_device_of  # noqa: PLC0415 -- as above
+    from xbridge.functions.torch.calls import apply, move_to_device_of  # noqa: PLC0415 -- as above
 
     if len(xs) > 1 and len({x.device for x in xs}) > 1:
         return apply(rule, move_to_device_of(xs, [*map(follows, xs)].index(True)))
@@ -572,7 +572,7 @@ def run(rule: DerivableFunction, xs: list[torch.Tensor], /) -> Sequence[torch.Te
 
 
 def trace(key: str, xs: list[torch.Tensor], numbers: list[Any], /) -> Sequence[torch.Tensor]:
-    from xbridge.backends.torch._calls import call_by_key  # noqa: PLC0415 -- as above
+    from xbridge.functions.torch.calls import call_by_key  # noqa: PLC0415 -- as above
 
     return call_by_key(key, xs, numbers)
 

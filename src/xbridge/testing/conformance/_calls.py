@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xbridge._api import to_backend
-from xbridge._derive.functions import UserDerivative, latest
-from xbridge._derive.treedef import ARRAY, unflatten
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
+from xbridge.functions.rules import UserDerivative, latest
+from xbridge.functions.treedef import ARRAY, unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any, Self
 
     from xbridge._core.protocol import Array
-    from xbridge._derive.functions import DerivableFunction
-    from xbridge._derive.signature import Signature
-    from xbridge._derive.treedef import TreeDef
+    from xbridge.functions.rules import DerivableFunction
+    from xbridge.functions.signature import Signature
+    from xbridge.functions.treedef import TreeDef
 
 
 class PlainCall:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from xbridge._api import to_backend, to_numpy
-from xbridge._derive.functions import DerivableFunction, Spec, latest
-from xbridge._derive.signature import parse_signature
-from xbridge._derive.treedef import ARRAY
 from xbridge._inspect import backend_of
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import GradientError, OptionError
+from xbridge.functions.rules import DerivableFunction, Spec, latest
+from xbridge.functions.signature import parse_signature
+from xbridge.functions.treedef import ARRAY
 from xbridge.testing.conformance._calls import PlainCall
 from xbridge.testing.conformance._cases import for_own_arrays
 from xbridge.testing.conformance._probes import disjoint, memory_of

@@ -22,7 +22,11 @@ from torch.autograd.graph import _engine_run_backward as run_backward
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from xbridge._core.locks import lock
-from xbridge._derive.functions import (
+from xbridge.backends.torch._threads import enter_autocast
+from xbridge.errors import FOREIGN_ERRORS, GradientError, OptionError, XBridgeError
+from xbridge.functions.numpy import describe_declared
+from xbridge.functions.records import NO_VALUE, Records
+from xbridge.functions.rules import (
     Mark,
     NoRecordError,
     Recorded,
@@ -35,11 +39,8 @@ from xbridge._derive.functions import (
     restrict,
     select,
 )
-from xbridge._derive.numpy_functions import describe_declared
-from xbridge._derive.records import NO_VALUE, Records
-from xbridge._derive.treedef import ARRAY, order_like, outline, reorder_leaves
-from xbridge.backends.torch._norms import ExactNorms
-from xbridge.backends.torch._purity import (
+from xbridge.functions.torch.norms import ExactNorms
+from xbridge.functions.torch.purity import (
     Calls,
     Purity,
     Watch,
@@ -48,7 +49,7 @@ from xbridge.backends.torch._purity import (
     random_error,
     shared_flags,
 )
-from xbridge.backends.torch._refusals import (
+from xbridge.functions.torch.refusals import (
     NOTHING,
     Departures,
     NoTangents,
@@ -58,17 +59,16 @@ from xbridge.backends.torch._refusals import (
     unwrap,
     with_gradients,
 )
-from xbridge.backends.torch._tangents import Tangents
-from xbridge.backends.torch._threads import enter_autocast
-from xbridge.errors import FOREIGN_ERRORS, GradientError, OptionError, XBridgeError
+from xbridge.functions.torch.tangents import Tangents
+from xbridge.functions.treedef import ARRAY, order_like, outline, reorder_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from typing import TypeVar
 
-    from xbridge._derive.functions import Call, DerivableFunction
-    from xbridge._derive.treedef import TreeDef
+    from xbridge.functions.rules import Call, DerivableFunction
+    from xbridge.functions.treedef import TreeDef
 
     Tensors = Sequence[torch.Tensor]
     Y = TypeVar("Y")

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from xbridge._derive.functions import select
-from xbridge._derive.treedef import ARRAY
+from xbridge.functions.rules import select
+from xbridge.functions.treedef import ARRAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge._derive.functions import TracedFunction
+    from xbridge.functions.rules import TracedFunction
 
     Mask = tuple[bool, ...]
     Tensors = Sequence[torch.Tensor]

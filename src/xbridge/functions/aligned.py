@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import CPU
 from xbridge._core.entry_points import entry_point
-from xbridge._derive.functions import UserDerivative
-from xbridge._derive.signature import parse_signature
-from xbridge._functions.function import Definition, Function
-from xbridge._functions.named import read_array_parameters
-from xbridge._functions.portable import Portable, is_portable
-from xbridge._functions.run import name_of, wrap_function
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import destination
 from xbridge._registry.loading import unknown_backend_error
 from xbridge._registry.registry import get, known_backends
 from xbridge.backends import HOST
 from xbridge.errors import OptionError, shown
+from xbridge.functions.function import Definition, Function
+from xbridge.functions.named import read_array_parameters
+from xbridge.functions.portable import Portable, is_portable
+from xbridge.functions.rules import UserDerivative
+from xbridge.functions.run import name_of, wrap_function
+from xbridge.functions.signature import parse_signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

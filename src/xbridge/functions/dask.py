@@ -12,16 +12,16 @@ import dask
 import dask.array as da
 import numpy as np
 
-from xbridge._derive.functions import Spec, latest
 from xbridge._host.memory import native_dtype
 from xbridge.errors import OptionError
+from xbridge.functions.rules import Spec, latest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from xbridge._core.protocol import HostArray
-    from xbridge._derive.functions import Call, DerivableFunction
-    from xbridge._derive.signature import Signature
+    from xbridge.functions.rules import Call, DerivableFunction
+    from xbridge.functions.signature import Signature
 
 
 def apply(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:

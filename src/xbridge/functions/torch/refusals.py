@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from xbridge._derive.functions import no_derivative_error
+from xbridge.functions.rules import no_derivative_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from xbridge._derive.functions import Spec, TracedFunction, latest, refuse_user_derivative, restrict, select
 from xbridge.backends.jax._inside import refuse_inside
 from xbridge.errors import OptionError
+from xbridge.functions.rules import Spec, TracedFunction, latest, refuse_user_derivative, restrict, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._derive.functions import Call, DerivableFunction
-    from xbridge._derive.treedef import TreeDef
+    from xbridge.functions.rules import Call, DerivableFunction
+    from xbridge.functions.treedef import TreeDef
 
 
 class _Result:

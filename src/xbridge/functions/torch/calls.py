@@ -16,16 +16,16 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
-from xbridge._derive.functions import DerivableFunction, Spec, latest, replace_chosen, rules, select
-from xbridge._derive.programs import Program
 from xbridge.backends.torch._devices import name_device
-from xbridge.backends.torch._purity import OWN_MODES
 from xbridge.errors import OptionError
+from xbridge.functions.programs import Program
+from xbridge.functions.rules import DerivableFunction, Spec, latest, replace_chosen, rules, select
+from xbridge.functions.torch.purity import OWN_MODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from xbridge._derive.treedef import TreeDef
+    from xbridge.functions.treedef import TreeDef
 
     Tensors = Sequence[torch.Tensor]
 

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xbridge._core import dynamo
 from xbridge._core.dynamo import trace_time
 from xbridge._core.literals import NUMBERS
-from xbridge._derive.treedef import ARRAY, FIRST_CHILD, children_of
 from xbridge._registry.registry import are_arrays
 from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, with_article
+from xbridge.functions.treedef import ARRAY, FIRST_CHILD, children_of
 from xbridge.tree.containers import find_container, is_struct_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._derive.treedef import TreeDef
+    from xbridge.functions.treedef import TreeDef
 
 _BUILTIN = (Mapping, list, AbstractSet, ValuesView, deque)
 _Slot = MemberDescriptorType

@@ -1,7 +1,7 @@
 """The structure of a tree without its arrays: build trees from it, and read other trees of that structure.
 
 A `TreeDef` consists of nested tuples, holds the constants of the tree, and is hashable, so that it can be the
-key of a rule. `_functions/flatten.py` makes it. (A `TreeSpec` of `xbridge.tree` is another thing: the
+key of a rule. `flatten.py` makes it. (A `TreeSpec` of `xbridge.tree` is another thing: the
 structure of one tree, made for speed with many leaves, and not hashable.)
 
 Torch's compiler traces `unflatten` line by line, which limits the Python that it is written in.

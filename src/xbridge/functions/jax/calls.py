@@ -23,7 +23,12 @@ from jax.interpreters.partial_eval import dce_rules, partial_eval_jaxpr_custom_r
 from jax.sharding import PartitionSpec, reshard
 
 from xbridge._core.devices import SHARDED
-from xbridge._derive.functions import (
+from xbridge.backends.jax._devices import device_of_sharding
+from xbridge.backends.jax._dtypes import find_unsupported
+from xbridge.backends.jax._inside import inside
+from xbridge.functions.jax.rules import conj
+from xbridge.functions.records import NO_RECORD, NO_VALUE
+from xbridge.functions.rules import (
     NoRecordError,
     Spec,
     latest,
@@ -31,17 +36,12 @@ from xbridge._derive.functions import (
     select,
     sharded_call_error,
 )
-from xbridge._derive.records import NO_RECORD, NO_VALUE
-from xbridge.backends.jax._devices import device_of_sharding
-from xbridge.backends.jax._dtypes import find_unsupported
-from xbridge.backends.jax._functions import conj
-from xbridge.backends.jax._inside import inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge._derive.functions import DerivableFunction, Run
-    from xbridge._derive.treedef import TreeDef
+    from xbridge.functions.rules import DerivableFunction, Run
+    from xbridge.functions.treedef import TreeDef
 
     Arrays = Sequence[Any]
     Mask = tuple[bool, ...]

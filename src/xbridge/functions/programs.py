@@ -13,15 +13,15 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from xbridge._derive.functions import Spec, get_or_make, latest, rules
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
+from xbridge.functions.rules import Spec, get_or_make, latest, rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from xbridge._derive.functions import DerivableFunction
-    from xbridge._derive.treedef import TreeDef
+    from xbridge.functions.rules import DerivableFunction
+    from xbridge.functions.treedef import TreeDef
 
     Find: TypeAlias = Callable[[Sequence[int], Sequence[float]], DerivableFunction]
     Shapes: TypeAlias = tuple[tuple[Any, ...], ...]

@@ -19,14 +19,18 @@ from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.entry_points import marked
 from xbridge._core.tracebacks import shorten
-from xbridge._derive.functions import latest, mask_inexact, sharded_call_error
-from xbridge._derive.treedef import ARRAY, argument_paths, argument_treedefs, has_arrays, unflatten
 from xbridge._engine import verbs
 from xbridge._engine.repeat import convert_each
 from xbridge._engine.source import Source, TargetChoice, leading_index, resolve_like, resolve_source
-from xbridge._functions.explain import CallPlan
-from xbridge._functions.flatten import LEAVES, flatten, has_struct_sequences, without_objects
-from xbridge._functions.function import (
+from xbridge._plan.options import CallOptions, read_options
+from xbridge._plan.rules import chosen
+from xbridge._registry.call_cache import CallKey, cache_version, cached, decline, direct, record
+from xbridge._registry.registry import are_arrays, backend_for, get, known_backends
+from xbridge.backends import HOST
+from xbridge.errors import DTypeError, OptionError, XBridgeError, with_article
+from xbridge.functions.explain import CallPlan
+from xbridge.functions.flatten import LEAVES, flatten, has_struct_sequences, without_objects
+from xbridge.functions.function import (
     could_write,
     current_modes,
     latest_form,
@@ -34,14 +38,10 @@ from xbridge._functions.function import (
     missing_dtype_error,
     program_key,
 )
-from xbridge._functions.named import import_exporter, make_array, protect_host
-from xbridge._functions.results import async_result_error, refuse_async_result
-from xbridge._plan.options import CallOptions, read_options
-from xbridge._plan.rules import chosen
-from xbridge._registry.call_cache import CallKey, cache_version, cached, decline, direct, record
-from xbridge._registry.registry import are_arrays, backend_for, get, known_backends
-from xbridge.backends import HOST
-from xbridge.errors import DTypeError, OptionError, XBridgeError, with_article
+from xbridge.functions.named import import_exporter, make_array, protect_host
+from xbridge.functions.results import async_result_error, refuse_async_result
+from xbridge.functions.rules import latest, mask_inexact, sharded_call_error
+from xbridge.functions.treedef import ARRAY, argument_paths, argument_treedefs, has_arrays, unflatten
 from xbridge.tree.restore import Restore
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
-    from xbridge._derive.functions import DerivableFunction
-    from xbridge._derive.treedef import TreeDef
-    from xbridge._functions.function import Function
     from xbridge._plan.steps import Options
+    from xbridge.functions.function import Function
+    from xbridge.functions.rules import DerivableFunction
+    from xbridge.functions.treedef import TreeDef
 
 
 class _CacheMiss:

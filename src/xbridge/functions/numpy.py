@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xbridge._derive.functions import (
+from xbridge._host.memory import native_dtype
+from xbridge.errors import DTypeError, OptionError, type_of
+from xbridge.functions.rules import (
     DerivableFunction,
     Spec,
     latest,
@@ -23,18 +25,16 @@ from xbridge._derive.functions import (
     replace_chosen,
     select,
 )
-from xbridge._derive.treedef import ARRAY, leaves_like, mask_leaves
-from xbridge._host.memory import native_dtype
-from xbridge.errors import DTypeError, OptionError, type_of
+from xbridge.functions.treedef import ARRAY, leaves_like, mask_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from xbridge._core.protocol import Array, HostArray
-    from xbridge._derive.functions import Call, UserDerivative
-    from xbridge._derive.signature import Signature
-    from xbridge._derive.treedef import TreeDef
     from xbridge.errors import GradientError
+    from xbridge.functions.rules import Call, UserDerivative
+    from xbridge.functions.signature import Signature
+    from xbridge.functions.treedef import TreeDef
 
 NUMERIC = ("complex-step", "central")
 """Names of derivatives that are computed from values of the function."""

@@ -17,8 +17,8 @@ from weakref import WeakValueDictionary
 
 from xbridge._core.dtypes import is_inexact
 from xbridge._core.locks import lock
-from xbridge._derive.treedef import ARRAY, reorder_leaves
 from xbridge.errors import DeviceError, GradientError, OptionError
+from xbridge.functions.treedef import ARRAY, reorder_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array
-    from xbridge._derive.signature import Signature
-    from xbridge._derive.treedef import TreeDef
+    from xbridge.functions.signature import Signature
+    from xbridge.functions.treedef import TreeDef
 
     K = TypeVar("K")
     V = TypeVar("V")

@@ -23,8 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import TensorWeakRef
 
 from xbridge._core.locks import Nesting, lock
-from xbridge.backends.torch._norms import is_derived, is_norm
 from xbridge.errors import GradientError
+from xbridge.functions.torch.norms import is_derived, is_norm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -7,13 +7,13 @@ from gc import get_referents
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
-from xbridge._derive.treedef import children_of
-from xbridge._functions.flatten import LEAVES, hidden_arrays_error
 from xbridge._registry.registry import are_arrays, backend_for
 from xbridge.errors import OptionError, with_article
+from xbridge.functions.flatten import LEAVES, hidden_arrays_error
+from xbridge.functions.treedef import children_of
 
 if TYPE_CHECKING:
-    from xbridge._derive.treedef import TreeDef
+    from xbridge.functions.treedef import TreeDef
 
 
 def refuse_async_result(result: object, name: str) -> None:

@@ -18,22 +18,22 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, holds_every, is_inexact
 from xbridge._core.dynamo import trace_time
 from xbridge._core.literals import NUMBERS
-from xbridge._derive.functions import get_or_make, latest
-from xbridge._derive.numpy_functions import make_opaque_rule
-from xbridge._derive.programs import Program
-from xbridge._derive.treedef import ARRAY, children_of, number_slots, unflatten
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
 from xbridge._engine.stack import promote_dtypes
-from xbridge._functions.flatten import flatten, traceable, with_objects
-from xbridge._functions.named import make_array, protect_host
-from xbridge._functions.results import refuse_async_result, refuse_hidden_arrays
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import chosen, destination
 from xbridge._registry.call_cache import decline, direct, lookup_direct
 from xbridge._registry.registry import are_arrays, backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, OptionError, XBridgeError
+from xbridge.functions.flatten import flatten, traceable, with_objects
+from xbridge.functions.named import make_array, protect_host
+from xbridge.functions.numpy import make_opaque_rule
+from xbridge.functions.programs import Program
+from xbridge.functions.results import refuse_async_result, refuse_hidden_arrays
+from xbridge.functions.rules import get_or_make, latest
+from xbridge.functions.treedef import ARRAY, children_of, number_slots, unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
-    from xbridge._derive.functions import DerivableFunction, Run, UserDerivative
-    from xbridge._derive.signature import Signature
-    from xbridge._derive.treedef import TreeDef
-    from xbridge._functions.named import ArrayParameters
+    from xbridge.functions.named import ArrayParameters
+    from xbridge.functions.rules import DerivableFunction, Run, UserDerivative
+    from xbridge.functions.signature import Signature
+    from xbridge.functions.treedef import TreeDef
 
 _OWN = 2
 """References to an item of a list, or to the base of an array, while they are counted."""
