@@ -20,7 +20,7 @@ EXPORTERS = (Path(__file__).parent / "src/xbridge/_host/exporters").glob("*.py")
 NEEDING = {
     "torch": [
         "src/xbridge/backends/torch",
-        "src/xbridge/_cli/formats/pt.py",
+        "src/xbridge/files/formats/pt.py",
         "src/xbridge/testing/samples/torch.py",
         "src/xbridge/testing/samples/_torch_refused.py",
         "src/xbridge/_align_back.py",
@@ -47,7 +47,7 @@ NEEDING = {
     ],
     **{path.stem: [str(path)] for path in EXPORTERS if path.stem not in ("__init__", "generic")},
     "matplotlib": ["src/xbridge/_observe/figure.py"],
-    "safetensors": ["src/xbridge/_cli/formats/safetensors.py"],
+    "safetensors": ["src/xbridge/files/formats/safetensors.py"],
     "array_api_strict": [
         "src/xbridge/backends/array_api_strict.py",
         "src/xbridge/testing/samples/array_api_strict.py",

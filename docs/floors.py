@@ -15,7 +15,7 @@ FILES = {
 }
 """The file of each module."""
 
-PARTS = {"__main__": "_cli"}
+PARTS = {"__main__": "files"}
 """Modules outside the package that they belong to."""
 
 

@@ -8,6 +8,6 @@ import signal
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # until `script` has the handlers
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from xbridge._cli import script
+from xbridge.files import script
 
 __all__ = ["script"]

@@ -69,8 +69,8 @@ def test_wheel__contains_what_a_user_needs() -> None:
     others = {str(path) for path in kept if path.parts[0] == "xbridge" and path.suffix != ".py"}
     assert others == {"xbridge/py.typed"}
     assert {path.parts[1] for path in kept if path.parts[0] == "xbridge" and len(path.parts) > 2} == {
-        *("_cli", "_core", "_derive", "_engine", "_functions", "_host", "_observe", "_plan", "_pyinstaller"),
-        *("_registry", "_transfer", "backends", "testing", "tree"),
+        *("_core", "_engine", "_host", "_observe", "_plan", "_pyinstaller"),
+        *("_registry", "_transfer", "backends", "files", "functions", "testing", "tree"),
     }
 
 

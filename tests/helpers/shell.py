@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from inside import DTYPES, native_dtype
 
-from xbridge._cli import main
+from xbridge.files import main
 
 __all__ = ["bits", "every_dtype", "listing", "main", "refused", "shell"]
 

@@ -57,7 +57,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {
         "__init__": "_functions _align_back _transfer _api _inspect _observe tree _plan _registry _core "
         "errors _deprecation",
-        "_cli": "testing _api _inspect _registry backends _host _core errors",
+        "files": "testing _api _inspect _registry backends _host _core errors",
     },
 )
 """What each package may import from at run time, by floor, the lowest first."""
@@ -157,9 +157,9 @@ NAMED: dict[str, set[str]] = {
     "_derive": {"numpy", "torch"},  # the functions of NumPy, and programs of torch's compiler
     "_host": {"numpy", "ml_dtypes"},
     "_host/exporters": {*exporters.INDEX},  # one adapter for each
-    "_cli/formats": {"numpy", "torch"},  # the readers and writers of their files
-    "_cli/info.py": {"jax", "torch"},  # asks them for their accelerators
-    "_cli/matrix.py": {"numpy"},
+    "files/formats": {"numpy", "torch"},  # the readers and writers of their files
+    "files/info.py": {"jax", "torch"},  # asks them for their accelerators
+    "files/matrix.py": {"numpy"},
     "_registry/defaults.py": {"numpy"},  # the backend that does what another one leaves out
     "_registry/loading.py": {"cupy", "dask", "jax", "numpy"},  # what `np` and `jnp` stand for
     "tree/verbs.py": {"cupy", "dask", "jax", "torch"},  # as `_api.py`
@@ -269,7 +269,7 @@ def test_backends__index_matches_modules() -> None:
     assert len(BACKENDS) == len(INDEX)
 
 
-CORE_BUT_COMMANDS = [path for path in CORE if floors.package_of(MODULES[path]) != "_cli"]
+CORE_BUT_COMMANDS = [path for path in CORE if floors.package_of(MODULES[path]) != "files"]
 CORE_BUT_COMMANDS.remove(ROOT / "_registry" / "defaults.py")  # which asks NumPy's backend
 
 
@@ -283,7 +283,7 @@ def test_registry__is_the_only_importer_of_backends(path: Path) -> None:
 TESTED = {
     "api": "_api _inspect _align_back _deprecation",
     "backends": "backends _registry _core.protocol _host",
-    "cli": "_cli __main__ backends.jax._devices",
+    "files": "files __main__ backends.jax._devices _host.memory",
     "contract": "",
     "core": "_core",
     "emulated": "backends.torch _transfer _host.staging",

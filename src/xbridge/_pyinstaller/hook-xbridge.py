@@ -12,7 +12,7 @@ from xbridge import backends
 from xbridge._host import exporters
 
 PACKAGE = Path(backends.__file__).parents[1]
-LEFT_OUT = ("_cli", "_pyinstaller", "testing")
+LEFT_OUT = ("_pyinstaller", "files", "testing")
 """What runs on a developer's machine."""
 
 modules = [path.relative_to(PACKAGE).with_suffix("").parts for path in PACKAGE.rglob("*.py")]

@@ -1,0 +1,112 @@
+"""Fit the content of a file to the format of the target, by no changes but those that the caller allows.
+
+Values and shapes never change. The caller can allow a cast in which no value changes, another order of
+elements, and the loss of a name or of metadata.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from xbridge._core.dtypes import DTYPES, category
+from xbridge._host.memory import native_dtype
+from xbridge.files.errors import RefusedError, format_list
+from xbridge.files.formats import UNNAMED, Content, Format, name_of_array, suggest_array
+from xbridge.files.formats.stored import Cast, Relaid, Stored, name_of
+
+
+class Allowed(NamedTuple):
+    """The changes that the caller allows."""
+
+    array: str | None = None
+    """The name of the only array to convert, which may be lost in a format without names."""
+    casts: Mapping[str, str] = {}
+    rounds: bool = False
+    """True if a cast may round."""
+    relayout: bool = False
+    drop_metadata: bool = False
+
+
+def fit_content(content: Content, to: Format, allowed: Allowed, target: Path) -> Content:
+    """Return the content in the form that the target's format holds; raise if it cannot hold it."""
+    for refused in content.refused:
+        if allowed.array in (None, name_of_array(refused)):
+            error = refused.error
+            hint = f"{error.hint}, or --skip {shlex.quote(name_of_array(refused))}"
+            raise type(error).build(error.action, error.reason, hint if allowed.array is None else error.hint)
+    text = {} if allowed.drop_metadata else content.metadata
+    if text and not to.metadata and set(text) != {"format"}:
+        raise _write_error(
+            target, f"its format cannot hold the metadata {format_list(text)}", "--drop-metadata"
+        )
+    chosen = _choose_arrays(content, to, allowed, target)
+    dtypes = list(dict.fromkeys(name_of(x.dtype) or str(x.dtype) for x in chosen))
+    for name in allowed.casts.keys() - dtypes:
+        reason = f"no array has that dtype, only {', '.join(dtypes) or 'none'}"
+        raise RefusedError.build(f"cast {name}", reason, "a dtype that an array has, or no --cast")
+    named = [replace(x, name=UNNAMED) if x.name is None and not to.unnamed else x for x in chosen]
+    fit = [_relay(_cast(x, allowed), to, allowed, target) for x in named]
+    return Content(fit, text if to.metadata else {}, compression=content.compression)
+
+
+def _choose_arrays(content: Content, to: Format, allowed: Allowed, target: Path) -> list[Stored]:
+    """Return the arrays to write: only one if the format has no names."""
+    arrays = list(content.arrays)
+    names = [name_of_array(x) for x in arrays]
+    if allowed.array is not None:
+        arrays = [x for x in arrays if name_of_array(x) == allowed.array]
+        if not arrays:
+            raise suggest_array("--array", allowed.array, names)
+    for name, times in Counter(map(name_of_array, arrays)).items():
+        if times > 1:
+            reason = f"two arrays have the name {name!r}, which is their keys joined by dots"
+            raise _write_error(target, reason, "--at KEY, which takes some of the arrays")
+    if allowed.array is not None:
+        return arrays
+    if not to.names and names != [UNNAMED]:
+        one = names[0] if names else "NAME"
+        reason = f"it holds one array without a name, and there are {format_list(names)}"
+        raise _write_error(target, reason, f"--array {shlex.quote(one)}, or a suffix with names")
+    return arrays
+
+
+def _cast(x: Stored, allowed: Allowed) -> Stored:
+    """Cast an array if the caller named a dtype for its dtype."""
+    name = name_of(x.dtype)
+    to = allowed.casts.get(name)
+    if to is None:
+        return x
+    if category(name) == "complex" and category(to) != "complex":
+        raise RefusedError.build(f"cast {x.label}", f"{to} has no imaginary part", "a complex dtype")
+    return Cast(x.name, native_dtype(to), x.shape, x.order or "C", x, allowed.rounds)
+
+
+def _relay(x: Stored, to: Format, allowed: Allowed, target: Path) -> Stored:
+    """Change the axis order and byte order of an array to one that the format can hold."""
+    lacks = to.lacks(x.dtype)
+    if lacks:
+        raise _write_error(target, f"{x.label} is {x.dtype}, and {lacks}", _dtype_hint(x, allowed))
+    if x.order in to.orders and (x.dtype.isnative or to.swaps):
+        return x
+    if not allowed.relayout:
+        has = "its axes in another order than C" if x.order != "C" else "the bytes of another machine"
+        raise _write_error(target, f"{x.label} has {has}", "--relayout, which changes no value")
+    return Relaid(x.name, x.dtype.newbyteorder("="), x.shape, "C", x, target.parent)
+
+
+def _dtype_hint(x: Stored, allowed: Allowed) -> str:
+    """Return a hint for a dtype that the format lacks."""
+    meaning = DTYPES.get(name_of(x.dtype))
+    if meaning and meaning.kind == "float" and meaning.bits < 32:
+        return f"a .safetensors or .pt file, or --cast {x.dtype}=float32, which changes no value"
+    skip = "" if allowed.array is not None else f", or --skip {shlex.quote(name_of_array(x))}"
+    return f"a .npz file{skip}"
+
+
+def _write_error(target: Path, reason: str, hint: str) -> RefusedError:
+    return RefusedError.build(f"write {target}", reason, hint)

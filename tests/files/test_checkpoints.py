@@ -1,0 +1,306 @@
+"""Checkpoints of torch: a part, all arrays under flat names, what is beside them, and tied weights."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from shell import listing, refused, shell
+
+from xbridge.files import main
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+A, B, C = torch.arange(3.0), torch.ones(2, 2), torch.tensor(7)
+
+CHECKPOINT = {
+    "model": {"layer.weight": A, "layer.bias": B},
+    "optimizer": {"state": {0: {"step": C}}, "param_groups": [{"lr": 0.5, "params": [0]}]},
+    "epoch": 3,
+    "note": "x" * 100,
+    "best": None,
+    "schedule": {},
+}
+
+OTHERS = {
+    "optimizer.param_groups.0.lr": "float 0.5",
+    "optimizer.param_groups.0.params.0": "int 0",
+    "epoch": "int 3",
+    "note": "str 'xxxxxxxxxxxx...xxxxxxxxxxxxx'",
+    "best": "None",
+    "schedule": "an empty dict",
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    torch.save(CHECKPOINT, tmp_path / "c.pt")
+    return tmp_path / "c.pt"
+
+
+def saved(path: Path, content: object) -> Path:
+    torch.save(content, path)
+    return path
+
+
+ODD: dict[str, tuple[Any, str]] = {
+    "sparse": (lambda: torch.eye(2).to_sparse(), "a float32 tensor of shape (2, 2): its layout is torch.sp"),
+    "meta": (lambda: torch.ones(2, device="meta"), "a float32 tensor of shape (2,): a meta tensor holds no"),
+    "half complex": (lambda: torch.ones(1, dtype=torch.complex32), "a complex32 tensor of shape (1,): NumPy"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:(Sparse invariant checks|ComplexHalf support):UserWarning")
+@pytest.mark.parametrize("what", ODD)
+def test_convert__tensor_that_cannot_be_converted_is_listed_and_the_others_are_converted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    """A tensor that cannot be converted is listed and the others are converted."""
+    make, listed = ODD[what]
+    path, there = saved(tmp_path / "c.pt", {"odd": make(), "a": A}), tmp_path / "x.npz"
+    lines = shell(capsys, "show", path).splitlines()
+    assert lines[1].split() == ["a", "float32", "(3,)", "12", "B"]
+    assert lines[-3].startswith(f"odd           {listed}")
+    assert lines[-1] == "1 array, 12 B"
+    for options in ([], ["--array", "odd"], ["--flatten", "--skip-other"]):
+        said = refused(capsys, "convert", path, there, *options)
+        assert f"cannot read {path}: 'odd': cannot convert a torch " in said
+    assert listing(tmp_path) == {"c.pt"}
+    shell(capsys, "convert", path, there, "--array", "a")
+    assert found(there) == {"a": A.tolist()}
+    assert "numpy float32 (3,) on cpu" in shell(capsys, "explain", path, "--to", "numpy", "--array", "a")
+    assert main(["explain", str(path), "--to", "numpy"]) == 1
+    assert "refused" in capsys.readouterr().out
+    saved(path, make())
+    assert listed in shell(capsys, "show", path)
+    assert "cannot read" in refused(capsys, "convert", path, there, "--force")
+
+
+def found(path: Path) -> dict[str, Any]:
+    with np.load(path) as arrays:
+        return {name: x.tolist() for name, x in arrays.items()}
+
+
+def test_convert__dict_of_a_checkpoint_is_taken_by_its_keys(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dict of a checkpoint is taken by its keys."""
+    there = checkpoint.with_name("x.npz")
+    shell(capsys, "convert", checkpoint, there, "--at", "model")
+    assert found(there) == {"layer.weight": A.tolist(), "layer.bias": B.tolist()}
+    keys = [word for key in ("optimizer", "state", "0") for word in ("--at", key)]
+    shell(capsys, "convert", checkpoint, there, "--force", *keys)
+    assert found(there) == {"step": 7}
+    shell(capsys, "convert", checkpoint, there, "--force", *keys, "--at", "step")
+    assert found(there) == {"arr_0": 7}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", "'model' is of type dict, which is not a tensor; try --at model, or --flatten, which takes "),
+        ("--at optimizer", "'state' is of type dict, which is not a tensor; try --at optimizer --at state, "),
+        (
+            "--at modle",
+            "its keys are 'model', 'optimizer', 'epoch', 'note', 'best' and 1 more; try --at model",
+        ),
+        ("--at optimizer.state", "; try --at optimizer --at state\n"),
+        ("--at model --at layer.wieght", "'layer.weight', 'layer.bias'; try --at model --at layer.weight\n"),
+        ("--at epoch", "'epoch' is int 3; try saving a tensor, or a dict of tensors"),
+        ("--at model --at layer.bias --at x", "c.pt['model']['layer.bias']: it is a Tensor; try a shorter"),
+        ("--at schedule --at x", "['schedule']: it is an empty dict; try a shorter --at, or none"),
+        (
+            "--flatten",
+            "'optimizer.param_groups.0.lr', 'optimizer.param_groups.0.params.0', 'epoch', 'note', ",
+        ),
+        ("--flatten", "'best' and 1 more are not tensors; try --skip-other, which leaves them out"),
+        ("--at schedule --array x", "cannot find the array 'x': the file has no arrays; try another file"),
+    ],
+)
+def test_convert__part_that_is_not_arrays_is_refused_with_the_option_that_takes_some(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str], options: str, said: str
+) -> None:
+    """A part that is not arrays is refused with the option that takes some."""
+    words = ("convert", checkpoint, checkpoint.with_name("x.npz"), *options.split())
+    assert said in refused(capsys, *words)
+    assert listing(checkpoint.parent) == {"c.pt"}
+
+
+def test_convert__all_arrays_are_taken_under_their_keys_and_what_is_left_out_is_listed(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All arrays are taken under their keys and what is left out is listed."""
+    there = checkpoint.with_name("x.npz")
+    words = ("convert", checkpoint, there, "--flatten", "--skip-other")
+    assert json.loads(shell(capsys, *words, "--json"))["others"] == [
+        {"name": name, "value": value} for name, value in OTHERS.items()
+    ]
+    assert found(there) == {
+        "model.layer.weight": A.tolist(),
+        "model.layer.bias": B.tolist(),
+        "optimizer.state.0.step": 7,
+    }
+    said = shell(capsys, *words, "--force").split("\n\n")[1].splitlines()
+    assert said[0].split("  ")[0] == "not an array"
+    assert [line.split(maxsplit=1) for line in said[1:]] == [[*pair] for pair in OTHERS.items()]
+
+
+def test_show__and_explain_see_all_of_a_checkpoint_or_a_part(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`show` and `explain` see all of a checkpoint or a part."""
+    shown = json.loads(shell(capsys, "show", checkpoint, "--json"))
+    names = ["model.layer.weight", "model.layer.bias", "optimizer.state.0.step"]
+    assert [x["name"] for x in shown["arrays"]] == names
+    assert [x["name"] for x in shown["others"]] == [*OTHERS]
+    shown = json.loads(shell(capsys, "show", checkpoint, "--json", "--at", "model"))
+    assert [x["name"] for x in shown["arrays"]] == ["layer.weight", "layer.bias"]
+    plans = shell(capsys, "explain", checkpoint, "--to", "numpy", "--at", "model")
+    assert [line for line in plans.splitlines() if line.startswith("layer")] == ["layer.weight", "layer.bias"]
+
+
+def test_convert__one_array_is_taken_by_its_whole_name(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One array is taken by its whole name."""
+    there = checkpoint.with_name("x.npy")
+    said = refused(capsys, "convert", checkpoint, there, "--array", "weight")
+    assert said.endswith("; try --array model.layer.weight\n")
+    said = shell(capsys, "convert", checkpoint, there, "--array", "model.layer.weight")
+    assert np.load(there).tolist() == A.tolist()
+    assert "not an array" not in said
+
+
+def test_convert__values_beside_the_arrays_are_left_out_only_if_that_is_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Values beside the arrays are left out only if that is allowed."""
+    path, there = saved(tmp_path / "a.pt", {"w": A, "epoch": 3}), tmp_path / "x.npz"
+    said = refused(capsys, "convert", path, there)
+    assert said.endswith("'epoch' is int 3, not a tensor; try --skip-other, which leaves it out\n")
+    shell(capsys, "convert", path, there, "--skip-other")
+    assert found(there) == {"w": A.tolist()}
+
+
+def test_convert__list_is_flattened_by_its_positions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A list is flattened by its positions."""
+    path, there = saved(tmp_path / "a.pt", [A, (B,)]), tmp_path / "x.npz"
+    assert "its content is a list; try --flatten" in refused(capsys, "convert", path, there)
+    shell(capsys, "convert", path, there, "--flatten")
+    assert found(there) == {"0": A.tolist(), "1.0": B.tolist()}
+
+
+def test_convert__names_that_clash_are_refused_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names that clash are refused and shown."""
+    path, there = saved(tmp_path / "a.pt", {"a": {"b": A}, "a.b": B, "c": C}), tmp_path / "x.npz"
+    said = refused(capsys, "convert", path, there, "--flatten")
+    assert "two arrays have the name 'a.b', which is their keys joined by dots; try --at KEY, " in said
+    assert "'a.b'" in refused(capsys, "convert", path, there, "--array", "a.b")
+    assert shell(capsys, "show", path).count("a.b ") == 2
+    shell(capsys, "convert", path, there, "--at", "a")
+    assert found(there) == {"b": A.tolist()}
+    shell(capsys, "convert", path, there, "--at", "a.b", "--force")
+    assert found(there) == {"arr_0": B.tolist()}
+    shell(capsys, "convert", path, there, "--array", "c", "--force")
+    assert found(there) == {"c": 7}
+
+
+def test_convert__numbers_are_keys_where_levels_are_joined(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers are keys where levels are joined."""
+    path, there = saved(tmp_path / "a.pt", {0: A, 7: B}), tmp_path / "x.npz"
+    assert "the name 0 is not a string; try --flatten, which makes it '0'" in refused(
+        capsys, "convert", path, there
+    )
+    shell(capsys, "convert", path, there, "--flatten")
+    assert found(there) == {"0": A.tolist(), "7": B.tolist()}
+    saved(path, {0: A, "0": B})
+    assert "it is both a string and a number there" in refused(
+        capsys, "convert", path, there, "--at", "0", "--force"
+    )
+    saved(path, {"a": {(1, 2): A}})
+    assert "the name (1, 2) is not a string; try strings as keys" in refused(capsys, "show", path)
+
+
+def _laughs() -> object:
+    inner: object = [torch.ones(1)]
+    for _ in range(40):
+        inner = [inner, inner]
+    return inner
+
+
+def _cycle() -> object:
+    inner: list[object] = []
+    inner.append(inner)
+    return inner
+
+
+@pytest.mark.parametrize("make", [_laughs, _cycle])
+def test_show__containers_that_repeat_without_end_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, make: Any
+) -> None:
+    """Containers that repeat without end are refused."""
+    from xbridge.files.formats import nested
+
+    monkeypatch.setattr(nested, "_MOST", 1000)
+    path = saved(tmp_path / "a.pt", make())
+    said = refused(capsys, "show", path)
+    assert "it has more than 1000 values, or values more than 100 levels deep; try --at KEY" in said
+
+
+@pytest.mark.parametrize("options", [("--flatten",), ("--at", "model")])
+def test_convert__tied_weights_are_written_as_arrays_of_their_own_only_if_that_is_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    """Tied weights are written as arrays of their own only if that is allowed."""
+    path = saved(tmp_path / "a.pt", {"model": {"embed": A, "head": A, "tail": A[1:]}})
+    prefix = "model." if options == ("--flatten",) else ""
+    for target in ("x.safetensors", "x.npz", "x.pt"):
+        said = refused(capsys, "convert", path, tmp_path / target, *options)
+        assert "share memory, and would be two arrays; try --untie, which writes the values of both" in said
+    for target in ("x.npz", "x.pt", "x.safetensors"):
+        shell(capsys, "convert", path, tmp_path / target, *options, "--untie")
+    values = {f"{prefix}embed": A.tolist(), f"{prefix}head": A.tolist(), f"{prefix}tail": A[1:].tolist()}
+    assert found(tmp_path / "x.npz") == values
+    loaded = torch.load(tmp_path / "x.pt", weights_only=True)
+    assert {name: x.tolist() for name, x in loaded.items()} == values
+    assert len({x.untyped_storage().data_ptr() for x in loaded.values()}) == 3
+    assert "embed" in shell(capsys, "show", path)
+    shell(capsys, "convert", path, tmp_path / "y.npy", *options, "--array", f"{prefix}head")
+
+
+@pytest.mark.parametrize("content", [{}, [], {"a": {}}])
+def test_convert__checkpoint_without_arrays_is_converted_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: object
+) -> None:
+    """A checkpoint without arrays is converted and shown."""
+    path, there = saved(tmp_path / "a.pt", content), tmp_path / "x.npz"
+    shell(capsys, "convert", path, there, "--flatten", "--skip-other")
+    assert found(there) == {}
+    assert shell(capsys, "show", path).startswith("array  dtype  shape  size")
+    assert "there are no arrays" in refused(
+        capsys, "convert", path, tmp_path / "x.npy", "--flatten", "--skip-other"
+    )
+
+
+def test_show__part_of_a_flat_file_is_an_array(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A part of a flat file is an array."""
+    np.savez(tmp_path / "a.npz", w=np.ones(2))
+    said = refused(capsys, "show", tmp_path / "a.npz", "--at", "w")
+    assert said.endswith(
+        "cannot find 'w' in "
+        + str(tmp_path / "a.npz")
+        + ": only .pt files have dicts in dicts; try --array w\n"
+    )
+    shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz", "--flatten", "--skip-other", "--untie")

@@ -1,0 +1,570 @@
+"""`convert`: what is in a file arrives in the other, bit for bit; what would be lost is refused by name."""
+
+from __future__ import annotations
+
+import json
+import struct
+import warnings
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from shell import bits, every_dtype, listing, refused, shell
+
+import xbridge
+from xbridge.files import main
+
+pytest.importorskip("ml_dtypes")
+save_safetensors = pytest.importorskip("safetensors.numpy").save_file
+
+if TYPE_CHECKING:
+    from xbridge.protocol import HostArray
+
+NUMPYS = ("bfloat16", *(f"float8_{kind}" for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")))
+"""The dtypes that NumPy has through ml_dtypes only, so that .npy has no word for them."""
+
+CAN_HOLD = {
+    "x.npz": every_dtype(*NUMPYS),
+    "x.safetensors": every_dtype("complex128"),
+    "x.pt": every_dtype(),
+}
+
+
+def write(path: Path, arrays: dict[str, HostArray]) -> None:
+    """By the library of the format, and not by ours."""
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)  # type: ignore[arg-type] # any name
+    elif path.suffix == ".safetensors":
+        save_safetensors(arrays, path)
+    else:
+        import torch
+
+        torch.save({name: xbridge.to_backend(array, "torch") for name, array in arrays.items()}, path)
+
+
+def read(path: Path) -> dict[str, HostArray]:
+    """Likewise."""
+    if path.suffix == ".npz":
+        with np.load(path) as arrays:
+            return dict(arrays)
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return {name: xbridge.to_numpy(tensor) for name, tensor in load_file(path).items()}
+    import torch
+
+    tensors = torch.load(path, weights_only=True)
+    return {name: xbridge.to_numpy(tensor) for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("target", CAN_HOLD)
+@pytest.mark.parametrize("source", CAN_HOLD)
+def test_convert__every_array_arrives_bit_for_bit_under_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, target: str
+) -> None:
+    """Every array arrives bit for bit under its name."""
+    pytest.importorskip("torch")
+    arrays = {name: x for name, x in CAN_HOLD[source].items() if name in CAN_HOLD[target]}
+    write(tmp_path / source, arrays)
+    there = tmp_path / f"there.{target.partition('.')[2]}"
+    shell(capsys, "convert", tmp_path / source, there)
+    found = read(there)
+    assert {name: bits(x) for name, x in found.items()} == {name: bits(x) for name, x in arrays.items()}
+    assert listing(tmp_path) == {source, there.name}
+
+
+@pytest.mark.parametrize("name", NUMPYS)
+def test_convert__what_numpy_would_write_as_raw_bytes_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """What NumPy would write as raw bytes is refused by name."""
+    save_safetensors({"w": every_dtype()[name], "x": np.ones(2)}, tmp_path / "a.safetensors")
+    for target in ("a.npz", "a.npy"):
+        one = ["--array", "w"] if target == "a.npy" else []
+        said = refused(capsys, "convert", tmp_path / "a.safetensors", tmp_path / target, *one)
+        assert f"'w' is {name}, and NumPy has no such dtype of its own" in said
+        assert f"--cast {name}=float32, which changes no value" in said
+    assert listing(tmp_path) == {"a.safetensors"}
+
+
+def test_convert__cast_that_a_refusal_names_changes_no_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cast that a refusal names changes no value."""
+    small = {name: x for name, x in every_dtype().items() if name in NUMPYS}
+    save_safetensors({**small, "n": np.arange(3)}, tmp_path / "a.safetensors")
+    casts = [word for name in NUMPYS for word in ("--cast", f"{name}=float32")]
+    shell(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "a.npz", *casts)
+    with np.load(tmp_path / "a.npz") as found:
+        for name, x in small.items():
+            assert found[name].dtype == np.float32
+            np.testing.assert_array_equal(found[name], x.astype(np.float64))
+            np.testing.assert_array_equal(np.signbit(found[name]), np.signbit(x))
+        assert bits(found["n"]) == bits(np.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("values", "cast", "lost"),
+    [
+        (np.array([0.5, 1.5]), "float64=int8", "the value 0.5 would become 0"),
+        (np.array([1.0, -0.0]), "float64=int64", "the value -0.0 would become 0"),
+        (
+            np.array([2**53, 2**53 + 1]),
+            "int64=float64",
+            "the value 9007199254740993 would become 9007199254740992.0",
+        ),
+        (np.array([1, 300]), "int64=uint8", "the value 300 would become 44"),
+        (np.array([1.0, np.nan]), "float64=int64", "the value nan would become "),
+        (np.array([1.0, 1e300]), "float64=float32", "the value 1e+300 would become inf"),
+        (np.array([1, 2]), "int64=bool", "the value 2 would become True"),
+        (np.array([1, -1], "int8"), "int8=uint8", "the value -1 would become 255"),
+        (np.array([2**64 - 1], "uint64"), "uint64=int64", "the value 18446744073709551615 would become -1"),
+        (np.array([-np.inf], "float16"), "float16=int64", "the value -inf would become "),
+        (np.array([-(2**63)]), "int64=float16", "the value -9223372036854775808 would become -inf"),
+        (np.array([complex(np.nan, 1e300)]), "complex128=complex64", "the value (nan+1e+300j) would become "),
+    ],
+)
+def test_convert__cast_in_which_a_value_changes_is_refused_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], values: HostArray, cast: str, lost: str
+) -> None:
+    """A cast in which a value changes is refused and nothing is written."""
+    np.savez(tmp_path / "a.npz", x=values)
+    said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz", "--cast", cast)
+    assert f"cannot cast 'x' from {values.dtype} to" in said
+    assert lost in said
+    assert listing(tmp_path) == {"a.npz"}
+
+
+def test_convert__nan_stays_a_nan_in_a_cast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A nan stays a nan in a cast."""
+    values = np.array([np.nan, -0.0, np.inf, 1.5])
+    values[:1].view(np.uint64)[:] += 1  # bits that float16 has no place for
+    np.save(tmp_path / "a.npy", values)
+    shell(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", "float64=float16")
+    assert str(np.load(tmp_path / "b.npy").tolist()) == "[nan, -0.0, inf, 1.5]"
+
+
+@pytest.mark.parametrize(
+    ("cast", "near"),
+    [
+        ("float32", "bfloat16=float32"),
+        ("=", "bfloat16=float32"),
+        ("half", "float32=float16"),
+        ("=float32", "bfloat16=float32"),
+        ("float32=half", "float32=float16"),
+        ("fp32=bf16", "float32=bfloat16"),
+        ("f64=c64", "float64=complex64"),
+        ("flaot32=i8", "float32=int8"),
+    ],
+)
+def test_convert__cast_is_two_dtypes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cast: str, near: str
+) -> None:
+    """A cast is two dtypes."""
+    np.save(tmp_path / "a.npy", np.ones(2))
+    said = refused(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", cast)
+    reason = "the dtypes are bool, " if "=" in cast.strip("=") else "a cast names two dtypes; "
+    assert f"cannot cast {cast!r}: {reason}" in said
+    assert said.endswith(f"; try --cast {near}\n")
+
+
+def test_convert__refuses_two_casts_of_one_dtype(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither of the two is taken in silence. The same one twice is one."""
+    np.save(tmp_path / "a.npy", np.ones(2))
+    words = ("convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", "float64=float32", "--cast")
+    said = refused(capsys, *words, "float64=float16")
+    assert "another --cast makes float64 float32; try --cast float64=float16 alone" in said
+    shell(capsys, *words, "float64=float32")
+
+
+def test_convert__cast_that_drops_an_imaginary_part_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cast that drops an imaginary part is refused."""
+    np.savez(tmp_path / "a.npz", z=np.ones(2, "complex64"))
+    said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz", "--cast", "complex64=float32")
+    assert "cannot cast 'z': float32 has no imaginary part" in said
+    shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz", "--cast", "complex64=complex128")
+
+
+@pytest.mark.parametrize(
+    ("array", "has"),
+    [
+        (np.asfortranarray(np.arange(6.0).reshape(2, 3)), "its axes in another order than C"),
+        (np.arange(6.0).astype(">f8").reshape(2, 3), "the bytes of another machine"),
+        (np.asfortranarray(np.arange(6, dtype=">i2").reshape(2, 3)), "its axes in another order than C"),
+    ],
+)
+def test_convert__layout_that_the_target_has_not_changes_only_where_it_may(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], array: HostArray, has: str
+) -> None:
+    """A layout that the target lacks changes only where it may."""
+    np.savez_compressed(tmp_path / "a.npz", x=array)
+    there = tmp_path / "a.safetensors"
+    said = refused(capsys, "convert", tmp_path / "a.npz", there)
+    assert f"'x' has {has}; try --relayout, which changes no value" in said
+    shell(capsys, "convert", tmp_path / "a.npz", there, "--relayout")
+    found = read(there)["x"]
+    assert bits(found) == bits(array.astype(array.dtype.newbyteorder("=")))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<M8[s]", "S3", "<U2", "V5", "<f2", "i4,f8"])
+def test_convert__what_npy_can_spell_goes_between_npy_and_npz_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str, order: Any
+) -> None:
+    """What npy can spell goes between npy and npz as it is."""
+    raw = np.random.default_rng(1).integers(0, 100, (2, 3, np.dtype(dtype).itemsize), np.uint8)
+    array = np.asarray(raw.view(dtype)[..., 0] if dtype != "<U2" else np.full((2, 3), "ab"), order=order)
+    np.save(tmp_path / "a.npy", array)
+    shell(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npz")
+    shell(capsys, "convert", tmp_path / "b.npz", tmp_path / "c.npy")
+    assert (tmp_path / "c.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
+
+
+@pytest.mark.parametrize("dtype", ["<M8[s]", "i4,f8", "V2", "S3", "complex128"])
+def test_convert__safetensors_refuses_a_dtype_that_it_has_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str
+) -> None:
+    """safetensors refuses a dtype that it lacks."""
+    np.savez(tmp_path / "a.npz", x=np.zeros(2, dtype), y=np.ones(2))
+    said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "a.safetensors")
+    assert f"'x' is {np.dtype(dtype)}, and the format has no such dtype; try a .npz file" in said
+
+
+def test_convert__array_without_a_name_gets_numpys_and_loses_it_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An array without a name gets NumPy's and loses it again."""
+    np.save(tmp_path / "a.npy", np.arange(3))
+    for target in ("a.npz", "a.safetensors"):
+        shell(capsys, "convert", tmp_path / "a.npy", tmp_path / target)
+        assert list(read(tmp_path / target)) == ["arr_0"]
+        shell(capsys, "convert", tmp_path / target, tmp_path / "back.npy", "--force")
+        assert (tmp_path / "back.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
+
+
+def test_convert__empty_name_is_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty name is a name."""
+    np.savez(tmp_path / "a.npz", **{"": np.ones(2)})  # type: ignore[arg-type] # any name
+    assert "there are ''" in refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("names", [["w"], ["a", "b"], ["a", "b", "c", "d", "e", "f", "g"], []])
+def test_convert__names_are_lost_only_where_one_array_was_picked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str]
+) -> None:
+    """Names are lost only where one array was picked."""
+    np.savez(tmp_path / "a.npz", **{name: np.full(2, at) for at, name in enumerate(names)})  # type: ignore[arg-type] # any name
+    said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "a.npy")
+    assert "it holds one array without a name, and there are " in said
+    assert ("'e' and 2 more" in said) == (len(names) == 7)
+    assert ("there are no arrays" in said) == (not names)
+    said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "a.npy", "--array", "q")
+    assert "cannot find the array 'q'" in said
+    if names:
+        shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "a.npy", "--array", names[-1])
+        assert np.load(tmp_path / "a.npy").tolist() == [len(names) - 1] * 2
+
+
+def test_convert__text_beside_the_arrays_is_kept_or_dropped_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Text beside the arrays is kept or dropped by name."""
+    from safetensors import safe_open
+
+    a, b, c = (tmp_path / name for name in ("a.safetensors", "b.safetensors", "c.npz"))
+    save_safetensors({"x": np.ones(2)}, a, metadata={"title": "t", "format": "np"})
+    shell(capsys, "convert", a, b)
+    with safe_open(b, "numpy") as file:
+        assert file.metadata() == {"title": "t", "format": "np"}
+    said = refused(capsys, "convert", a, c)
+    assert "its format cannot hold the metadata " in said
+    assert "'title'" in said
+    assert "; try --drop-metadata" in said
+    shell(capsys, "convert", a, c, "--drop-metadata")
+    for target, more in ((b, ()), (tmp_path / "s.safetensors", ("--shard", "8B"))):
+        shell(capsys, "convert", a, target, "--drop-metadata", "--force", *more)
+        with safe_open(b, "numpy") as file:
+            assert file.metadata() is None
+    assert list(read(c)) == ["x"]
+    save_safetensors({"x": np.ones(2)}, a, metadata={"format": "pt"})  # which framework wrote it, and no more
+    shell(capsys, "convert", a, c, "--force")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 70_000, "lone \ud800"])
+def test_convert__name_that_would_not_come_back_is_refused_before_the_file_has_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """A name that would not come back is refused before the file has its name."""
+    torch = pytest.importorskip("torch")
+    torch.save({name: torch.ones(2)}, tmp_path / "a.pt")
+    said = refused(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npz")
+    assert f"cannot write {tmp_path / 'b.npz'}: " in said
+    assert listing(tmp_path) == {"a.pt"}
+
+
+ODD_NAMES = (
+    *("", " ", "file", "arr_0", "self", "allow_pickle", "x/y", "/x", "../x", "x/", "a\\b", "a\nb", "."),
+    *("a", "A", "b.npy", "c.npy.npy", ".npy", "\u00e9", "e\u0301", "\u6587", "__class__", "data.pkl"),
+)
+
+
+@pytest.mark.parametrize("target", ["there.npz", "there.safetensors", "there.pt"])
+def test_convert__any_name_is_given_back_by_the_library_of_the_format(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    """Any name is given back by the library of the format."""
+    torch = pytest.importorskip("torch")
+    names = [name for name in ODD_NAMES if (name, target) != (".npy", "there.npz")]  # which reads as ""
+    torch.save({name: torch.tensor([number]) for number, name in enumerate(names)}, tmp_path / "a.pt")
+    shell(capsys, "convert", tmp_path / "a.pt", tmp_path / target)
+    found = read(tmp_path / target)
+    assert {name: found[name].tolist() for name in names} == {name: [i] for i, name in enumerate(names)}
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "a.npy"), ("a.npy", "a"), ("", ".npy")])
+def test_convert__name_under_which_numpy_would_give_another_array_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str, second: str
+) -> None:
+    """A name under which NumPy would give another array is refused."""
+    torch = pytest.importorskip("torch")
+    arrays = {first: torch.tensor([1]), second: torch.tensor([2])}
+    torch.save(arrays, tmp_path / "a.pt")
+    said = refused(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npz")
+    shorter, longer = sorted((first, second), key=len)
+    assert f"for the name {longer!r} its own library gives the array {shorter!r}" in said
+    assert listing(tmp_path) == {"a.pt"}
+    shell(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.safetensors")
+    assert {name: x.tolist() for name, x in read(tmp_path / "b.safetensors").items()} == {
+        name: x.tolist() for name, x in arrays.items()
+    }
+
+
+def test_convert__file_in_which_numpy_confuses_two_names_is_read_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file in which NumPy confuses two names is read as it is."""
+    np.savez(tmp_path / "a.npz", **{"a": np.array([1]), "a.npy": np.array([2])})  # type: ignore[arg-type] # any name
+    shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.safetensors")
+    assert {name: x.tolist() for name, x in read(tmp_path / "b.safetensors").items()} == {
+        "a": [1],
+        "a.npy": [2],
+    }
+    refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz")
+
+
+def test_convert__name_that_is_lost_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that is lost is refused before anything is written."""
+    torch = pytest.importorskip("torch")
+    torch.save({"a\0b": torch.ones(2)}, tmp_path / "a.pt")
+    said = refused(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npz")
+    assert "for the name 'a\\x00b' its own library gives nothing" in said
+
+
+def test_convert__every_array_of_a_safetensors_file_is_aligned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every array of a safetensors file is aligned."""
+    arrays: dict[str, HostArray] = {
+        "a": np.ones(3, np.int8),
+        "b": np.ones(3),
+        "c": np.ones(3, np.float16),
+        "d": np.ones(1, np.int8),
+    }
+    for names in (["a", "b", "c", "d"], ["a", "bb", "c"], ["a"], ["dlonger"]):
+        some = {name: arrays[name[0]] for name in names}
+        np.savez(tmp_path / "a.npz", **some)  # type: ignore[arg-type] # any name
+        shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "a.safetensors", "--force")
+        content = (tmp_path / "a.safetensors").read_bytes()
+        (size,) = struct.unpack("<Q", content[:8])
+        header = json.loads(content[8 : 8 + size])
+        assert size % 8 == 0
+        assert all(header[name]["data_offsets"][0] % x.itemsize == 0 for name, x in some.items())
+
+
+def test_convert__name_that_safetensors_keeps_for_itself_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that safetensors keeps for itself is refused."""
+    np.savez(tmp_path / "a.npz", __metadata__=np.ones(2))
+    said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.safetensors")
+    assert "the new file cannot be read back: " in said
+    assert listing(tmp_path) == {"a.npz"}
+
+
+def test_convert__records_whose_names_no_header_can_spell_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records whose names no header can spell are refused."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        np.save(tmp_path / "a.npy", np.zeros(2, [("\u6587", "i4")]))
+    said = refused(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npz")
+    assert "its header has the unknown version (3, 0); try numpy.load" in said
+
+
+def test_convert__record_too_long_for_a_header_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record too long for a header is refused."""
+
+    def no_header(file: object, header: object) -> None:
+        raise ValueError("header does not fit inside 65535 bytes")
+
+    np.save(tmp_path / "a.npy", np.zeros(2))
+    monkeypatch.setattr(np.lib.format, "write_array_header_1_0", no_header)
+    said = refused(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npy")
+    assert "cannot describe the array: header does not fit inside 65535 bytes" in said
+    assert listing(tmp_path) == {"a.npy"}
+
+
+def test_convert__prints_the_arrays_that_it_has_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`convert` prints the arrays that it has written."""
+    np.savez(tmp_path / "a.npz", weight=np.ones((256, 3), "float32"), n=np.array(3))
+    out = shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.safetensors")
+    assert out.splitlines() == [
+        "array   dtype    shape     size",
+        "weight  float32  (256, 3)  3.07 kB",
+        "n       int64    ()        8 B",
+        "2 arrays, 3.08 kB",
+    ]
+    assert shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "q.npz", "--quiet") == ""
+    told = json.loads(shell(capsys, "convert", tmp_path / "b.safetensors", tmp_path / "c.npz", "--json"))
+    assert told["arrays"][1] == {"name": "weight", "dtype": "float32", "shape": [256, 3], "bytes": 3072}
+    assert (told["source"], told["target"]) == (str(tmp_path / "b.safetensors"), str(tmp_path / "c.npz"))
+
+
+def test_convert__name_that_a_terminal_would_obey_is_shown_and_not_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that a terminal would obey is shown and not sent."""
+    save_safetensors({"\x1b[31mred\n": np.ones(2)}, tmp_path / "a.safetensors")
+    assert "\\x1b[31mred\\n" in shell(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.npz")
+    said = refused(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.npy")
+    assert "\x1b" not in said
+
+
+def test_convert__compression_of_each_array_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The compression of each array is kept."""
+    kinds = {"a": zipfile.ZIP_DEFLATED, "b": zipfile.ZIP_STORED, "c": zipfile.ZIP_BZIP2}
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for name, kind in kinds.items():
+            file = BytesIO()
+            np.save(file, np.zeros(1000))
+            archive.writestr(f"{name}.npy", file.getvalue(), kind)
+    shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz", "--cast", "float64=float32")
+    shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "c.npz", "--array", "a")
+    shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "d.safetensors")
+    shell(capsys, "convert", tmp_path / "d.safetensors", tmp_path / "e.npz")
+    found = {}
+    for name in ("b", "c", "e"):
+        with zipfile.ZipFile(tmp_path / f"{name}.npz") as archive:
+            found[name] = {one.filename[:-4]: one.compress_type for one in archive.infolist()}
+    assert found == {"b": kinds, "c": {"a": zipfile.ZIP_DEFLATED}, "e": dict.fromkeys("abc", 0)}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("show", "x.h5"), "cannot read x.h5: HDF5 files are out of scope; try a file in one "),
+        (("convert", "a.npy", "x.h5"), "its name ends in '.h5', and HDF5 files are out of scope; try a "),
+        (("convert", "-", "x.npy"), "cannot read -: a pipe cannot be read several times; try the "),
+        (("show", "-"), "cannot read -: a pipe cannot be read several times"),
+        (("convert", "a.npy", "-"), "cannot find the format of -: a pipe is not written, because the new "),
+    ],
+)
+def test_convert__files_that_are_out_of_scope_are_named(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    """Files that are out of scope are named."""
+    monkeypatch.chdir(tmp_path)
+    np.save("a.npy", np.ones(2))
+    Path("x.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
+    assert said in refused(capsys, *words)
+
+
+def odd_arrays(path: Path) -> None:
+    """An archive in which one array cannot be read, and one only NumPy can hold."""
+    arrays = {"a": np.ones(2), "odd": np.array([None]), "day": np.zeros(2, "M8[D]"), "b": np.zeros(1)}
+    np.savez(path, **arrays)  # type: ignore[arg-type] # any name
+
+
+def test_show__lists_an_array_of_objects_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One array that cannot be read hides no other."""
+    odd_arrays(tmp_path / "a.npz")
+    assert shell(capsys, "show", tmp_path / "a.npz").splitlines()[1:] == [
+        "a      float64        (2,)   16 B",
+        "day    datetime64[D]  (2,)   16 B",
+        "b      float64        (1,)   8 B",
+        "",
+        "not an array  value",
+        "odd           it holds Python objects, as a pickle, which can run code when it is read",
+        "",
+        "3 arrays, 40 B",
+    ]
+    assert shell(capsys, "show", tmp_path / "a.npz", "--quiet") == "3 arrays, 40 B\n"
+    main(["explain", str(tmp_path / "a.npz"), "--to", "torch"])
+    assert "odd\nfrom  numpy object (1,) on cpu" in capsys.readouterr().out
+    assert shell(capsys, "show", tmp_path / "a.npz", "--array", "b").splitlines()[1:] == [
+        "b      float64  (1,)   8 B",
+        "1 array, 8 B",
+    ]
+    said = refused(capsys, "show", tmp_path / "a.npz", "--array", "odd")
+    assert "cannot find the array 'odd': the file has 'a', 'day', 'b'; try --array " in said
+
+
+def test_convert__skips_arrays_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The arrays that another format cannot hold are left out, one by one."""
+    odd_arrays(tmp_path / "a.npz")
+    words = ["convert", tmp_path / "a.npz", tmp_path / "b.safetensors"]
+    assert refused(capsys, *words).endswith("; try saving its numbers with a dtype, or --skip odd\n")
+    words += ["--skip", "odd"]
+    assert refused(capsys, *words).endswith("; try a .npz file, or --skip day\n")
+    assert "the file has 'a', 'day', 'b', 'odd'; try --skip day" in refused(capsys, *words, "--skip", "dy")
+    assert shell(capsys, *words, "--skip", "day").endswith("2 arrays, 24 B\n")
+    assert list(read(tmp_path / "b.safetensors")) == ["a", "b"]
+    for name, status in (("b", 0), ("odd", 2)):
+        assert main([*map(str, words[:3]), "--array", name, "--force"]) == status
+    assert capsys.readouterr().err.endswith("; try saving its numbers with a dtype\n")
+
+
+def test_convert__skips_values_and_ties_of_a_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that is left out is not in the way of the others."""
+    torch = pytest.importorskip("torch")
+    tied = torch.ones(2)
+    torch.save({"a": tied, "b": tied, "epoch": 3, "lr": 0.1}, tmp_path / "a.pt")
+    words = ["convert", tmp_path / "a.pt", tmp_path / "b.npz", "--skip", "b", "--skip", "epoch"]
+    assert "'lr' is float 0.1, not a tensor" in refused(capsys, *words)
+    shell(capsys, *words, "--skip", "lr")
+    assert list(read(tmp_path / "b.npz")) == ["a"]
+
+
+def test_show__suggests_a_key_that_can_be_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A number beside the arrays cannot be taken, whatever its name."""
+    torch = pytest.importorskip("torch")
+    torch.save({"models": 3, "weights": {"a": torch.ones(2)}}, tmp_path / "a.pt")
+    said = refused(capsys, "show", tmp_path / "a.pt", "--at", "model")
+    assert said.endswith("its keys are 'models', 'weights'; try --at weights\n")
+    torch.save({"models": 3}, tmp_path / "a.pt")
+    assert refused(capsys, "show", tmp_path / "a.pt", "--at", "model").endswith("; try no --at\n")
+    np.savez(tmp_path / "a.npz", b=np.ones(2))
+    for key, hint in (("b", "--array b"), ("c", "no --at")):
+        assert refused(capsys, "show", tmp_path / "a.npz", "--at", key).endswith(f"; try {hint}\n")
