@@ -6,9 +6,9 @@ array. Numbers, lists and the order of the other arrays have no influence.
 
 from __future__ import annotations
 
-from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.entry_points import call_error, inner_entry_point
 from xbridge._core.tracebacks import shorten
+from xbridge._core.tracing import none_in_traces
 from xbridge._engine import verbs
 from xbridge._engine.requests import refuse_alignment
 from xbridge._engine.source import TargetChoice, leading_index, resolve_source
@@ -107,7 +107,7 @@ def _align_back(
     return aligned, Restore(tuple(map(verbs.array_location, sources)), first)
 
 
-@traced_as(no_result)
+@none_in_traces
 def _record(key: CallKey, version: int, sources: list[Source], align: Callable[..., Any]) -> None:
     """Cache a call for arguments of these types, if `align` is cached and all are arrays or numbers.
 

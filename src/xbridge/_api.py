@@ -18,9 +18,9 @@ the tables.
 
 from __future__ import annotations
 
-from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.entry_points import MISSING, call_error, entry_point, inner_entry_point
 from xbridge._core.tracebacks import shorten
+from xbridge._core.tracing import none_in_traces
 from xbridge._registry.call_cache import decline, direct, lookup, made
 from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS, XBridgeError
@@ -660,7 +660,7 @@ def to_list(x: Array, /) -> Any:
         raise
 
 
-@traced_as(no_result)
+@none_in_traces
 def _list_values(host: HostArray | None) -> Any:
     """Return the values of a host array as numbers; None if NumPy's list might have other objects."""
     return host.tolist() if host is not None and host.dtype.num in _LISTED else None

@@ -47,7 +47,7 @@ class Slotted:
 
 def test_flatten__dataclass_in_compiled_code_is_its_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler follows what a dataclass stores, and takes no object as a constant."""
-    monkeypatch.setattr("xbridge.functions.flatten.dynamo.is_compiling", lambda: True)
+    monkeypatch.setattr("xbridge.functions.flatten.tracing.is_traced", lambda: True)
     arrays: list[Any] = []
     numbers: list[Any] = []
     assert flatten(Scale(X, 2), arrays, numbers) == ("data", Scale, ("factor", "power"), "*", "int")
@@ -59,7 +59,7 @@ def test_flatten__dataclass_in_compiled_code_is_its_fields(monkeypatch: pytest.M
 
 def test_flatten__objects_in_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partials are read, containers of arrays are refused, and other objects are constants."""
-    monkeypatch.setattr("xbridge.functions.flatten.dynamo.is_compiling", lambda: True)
+    monkeypatch.setattr("xbridge.functions.flatten.tracing.is_traced", lambda: True)
     numbers: list[Any] = []
     given = partial(pow, 2, "text", exp=3.0)
     form = flatten(given, [], numbers)

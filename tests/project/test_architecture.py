@@ -26,6 +26,8 @@ BACKENDS += [path for path in FILES if path.parent.name in INDEX and path.stem =
 MODULES = {path: module for module, path in floors.FILES.items()}
 LIBRARIES = {root for entry in INDEX.values() for root in entry.roots} | {"jax", "cupy", "dask"}
 LIBRARIES |= {*exporters.INDEX}
+COMPILERS = re.compile(r"^\S*(dynamo|compiler)\S*$")
+"""Names that speak of the compiler of a library. The core has those of `_core/tracing.py`."""
 
 
 def short(path: Path) -> str:
@@ -122,7 +124,7 @@ def test_plan_package__only_options_uses_the_registry() -> None:
 
 
 def names_a_library(tree: ast.AST) -> list[str]:
-    """Imports, names and strings in the code that name an array library; prose does not count."""
+    """Imports, names and strings in the code that name a library or a compiler; prose does not count."""
     prose = {
         id(node.body[0].value)
         for node in ast.walk(tree)
@@ -142,12 +144,17 @@ def names_a_library(tree: ast.AST) -> list[str]:
         if isinstance(node, ast.Import):
             words = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            words = [node.module or ""]
+            words = [node.module or "", *(alias.name for alias in node.names)]
         elif isinstance(node, ast.Name):
             words = [node.id]
+        elif isinstance(node, ast.Attribute):
+            words = [node.attr]
+        elif isinstance(node, ast.FunctionDef):
+            words = [node.name]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             words = [node.value]
         found += [root for word in words if (root := word.partition(".")[0]) in LIBRARIES]
+        found += [word for word in words if COMPILERS.search(word)]
     return found
 
 
@@ -203,7 +210,10 @@ def test_containers__import_no_library() -> None:
 
 def test_core__check_for_names_finds_violations() -> None:
     """The check for library names finds imports, strings and attributes."""
-    for line in ("import torch", "from numpy import array", 'name = "cupy"', "torch.ones(2)"):
+    for line in (
+        *("import torch", "from numpy import array", 'name = "cupy"', "torch.ones(2)"),
+        *("x.is_dynamo_compiling()", 'mark = "_torchdynamo_inline"', "from m import compiler"),
+    ):
         assert names_a_library(ast.parse(line))
 
 

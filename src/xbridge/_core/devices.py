@@ -7,7 +7,7 @@ target; no function returns it.
 
 from __future__ import annotations
 
-from xbridge._core.dynamo import trace_time
+from xbridge._core.tracing import constant_in_traces
 from xbridge.errors import DeviceError, shown
 
 TYPE_CHECKING = False
@@ -65,8 +65,8 @@ class Device(str):
         device._word, device._kind, device._index = kind + colon + index, kind, int(index) if colon else None
         return device
 
-    # Torch's compiler traces these methods as a comparison of strings. Without them, some of its versions
-    # compare the identity of the objects.
+    # A compiler traces these methods as a comparison of strings. Without them, some compare the identity of
+    # the objects.
     def __eq__(self, other: object) -> bool:
         return self._word == (other._word if isinstance(other, Device) else other)
 
@@ -105,7 +105,7 @@ def device_named(name: str) -> Device:
     return made
 
 
-@trace_time
+@constant_in_traces
 def _make(name: str) -> str:
     device = Device(name)
     attribute = f"device {device}"

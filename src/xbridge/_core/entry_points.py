@@ -8,8 +8,8 @@ none: they accept surplus arguments at run time, and check themselves whether th
 
 from __future__ import annotations
 
-from xbridge._core.dynamo import traced_as
 from xbridge._core.tracebacks import shorten
+from xbridge._core.tracing import traced_as
 from xbridge.errors import CallError, XBridgeError
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Callable[..., Any])
 
 codes: dict[int, CodeType] = {}
-"""The code objects of the marked functions, by id, because torch's compiler makes some that have no hash."""
+"""The code objects of the marked functions, by id, because a compiler makes some that have no hash."""
 
 _ARGS, _KWARGS = 0x04, 0x08
 """The flags of code with ``*args``, and with ``**kwargs``."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from os import environ
 
-from xbridge._core.dynamo import no_result, traced_as
+from xbridge._core.tracing import none_in_traces
 from xbridge.errors import XBridgeError
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ _KIT = f"{_PACKAGE}.testing"
 """The test kit, whose frames stay, because it calls conversions as users do."""
 
 
-@traced_as(no_result)
+@none_in_traces
 def shorten(error: XBridgeError) -> None:
     """Drop the frames inside of the package from an error. Call this where it is caught and raised again.
 

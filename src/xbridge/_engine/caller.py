@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from types import CodeType
 from typing import Any, NamedTuple
 
-from xbridge._core.dynamo import not_traced
 from xbridge._core.entry_points import codes
+from xbridge._core.tracing import outside_traces
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 -- as code objects have it
 _KIT = _PACKAGE + "testing" + os.sep
@@ -31,7 +31,7 @@ inherited_call_site: ContextVar[CallSite | None] = ContextVar("xbridge caller", 
 """For a worker thread, the line that asked for its work in the thread that started it."""
 
 
-@not_traced
+@outside_traces
 def find_call_site() -> CallSite:
     """Return the line outside of the package that called the innermost entry point on the stack."""
     known = inherited_call_site.get()

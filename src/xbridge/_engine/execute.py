@@ -12,9 +12,9 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from xbridge._core.devices import CPU
-from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.locks import lock
 from xbridge._core.protocol import Array, Backend
+from xbridge._core.tracing import none_in_traces, traced_as
 from xbridge._engine.caller import CallSite, find_call_site
 from xbridge._plan.steps import Options, Plan, Step
 from xbridge._registry import registry
@@ -143,7 +143,7 @@ def run_steps(x: Array, plan: Plan, steps: Sequence[Step] | None = None, each: S
     return x
 
 
-@traced_as(no_result)
+@none_in_traces
 def _wait_for_cast(plan: Plan, steps: Sequence[Step]) -> None:
     """Wait for a cast that follows a move from the host to a device.
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.literals import NUMBERS
+from xbridge._core.tracing import none_in_traces
 from xbridge._host.importers import import_array
 from xbridge._host.memory import native_dtype
 from xbridge._plan.options import CallOptions
@@ -470,7 +470,7 @@ def record_align(
 # -- small trees -------------------------------------------------------------------------------------
 
 
-@traced_as(no_result)
+@none_in_traces
 def record_tree(name: str | ModuleType, options: CallOptions, *, scalars: bool) -> None:
     """Cache a call that succeeded for one tree, for all small trees of dicts, lists and tuples.
 

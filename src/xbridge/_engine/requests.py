@@ -101,7 +101,7 @@ def refuse_options(xs: Sequence[object]) -> None:
 def _option_for(x: object) -> str:
     """Return the option that a name or an object is for, where an array was expected; "" if none."""
     cls = type(x)
-    if cls in (list, tuple, dict):  # torch's compiler does not follow a method of their names
+    if cls in (list, tuple, dict):  # a compiler does not follow a method of their names
         return ""
     if not (issubclass(cls, (str, ModuleType, type)) or cls.__name__.lower().endswith(("device", "dtype"))):
         return ""  # it is not looked at, because a proxy may raise

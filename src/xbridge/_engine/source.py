@@ -147,7 +147,7 @@ def leading_index(sources: list[Source]) -> int | None:
     another library would end its graph.
     """
     arrays = [i for i, source in enumerate(sources) if not source.is_literal()]
-    # No `next` with a default: the compiler of an older torch cannot follow it.
+    # No `next` with a default: not every compiler can follow it.
     proper = [i for i in arrays if not sources[i].is_scalar()]
     libraries = {sources[i].backend.name for i in proper}
     followed = [i for i in proper if sources[i].is_followed()] if len(libraries) > 1 else []

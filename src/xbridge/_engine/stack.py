@@ -21,9 +21,9 @@ from xbridge._core.dtypes import (
     is_inexact,
     is_numeric,
 )
-from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.literals import LITERALS, NUMBERS
 from xbridge._core.protocol import ArrayInfo
+from xbridge._core.tracing import none_in_traces
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
 from xbridge._engine.execute import is_observed, run
@@ -492,7 +492,7 @@ def _convert_element(
     return convert(source, stacker, options, leaving=leaving, recorder=recorder)
 
 
-@traced_as(no_result)
+@none_in_traces
 def _stack_at_once(
     leaves: list[Array], kinds: frozenset[type], shape: tuple[int, ...], target: Backend, options: Options
 ) -> Source | None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import SHARDED, Device
-from xbridge._core.dynamo import no_result, traced_as
+from xbridge._core.tracing import none_in_traces
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, list_values, plan_for_explain, share
 from xbridge._engine.execute import call_untraced
@@ -308,7 +308,7 @@ def shares_memory(a: object, b: object) -> bool:
     return overlap(*(source.backend.memory_layout(source.array) for source in sources))
 
 
-@traced_as(no_result)
+@none_in_traces
 def _host_view(x: object) -> HostArray | None:
     """Return a host array over the memory of an ordinary array, by the fast path; None for any other.
 

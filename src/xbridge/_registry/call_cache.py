@@ -11,9 +11,9 @@ nothing was invalidated meanwhile.
 
 from __future__ import annotations
 
-from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.literals import LITERALS
 from xbridge._core.locks import lock
+from xbridge._core.tracing import none_in_traces, traced_as
 from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS
 
@@ -242,14 +242,14 @@ def _of_literals(name: str | None) -> dict[type, Convert]:
         key = "asarray", name, cls, type(None), None, None, None, None  # as `asarray` writes it
         return cached.get(key, decline)
 
-    return {cls: traced_as(no_result)(as_found(find)) for cls in LITERALS}
+    return {cls: none_in_traces(as_found(find)) for cls in LITERALS}
 
 
 def _from_scalar(convert: Convert) -> Convert:
     """Return the function that converts a scalar as its array on the host."""
     from xbridge._host.memory import array_of_scalar  # noqa: PLC0415 -- it imports NumPy, as a backend has
 
-    return traced_as(no_result)(lambda x: convert(array_of_scalar(x)))
+    return none_in_traces(lambda x: convert(array_of_scalar(x)))
 
 
 def unchanged(x: Array) -> Array:

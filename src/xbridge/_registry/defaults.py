@@ -1,6 +1,6 @@
 """Defaults for the names of the protocol that a backend's module leaves out.
 
-A completed backend is a module object, because torch's compiler can follow those. It has all names of the
+A completed backend is a module object, because a compiler can follow those. It has all names of the
 backend's own module as attributes, which take precedence over the methods here. So a default that calls
 another function of the protocol gets the module's own, if there is one. The module itself is unchanged.
 """

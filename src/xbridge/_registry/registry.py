@@ -16,10 +16,10 @@ from __future__ import annotations
 import sys
 from _weakref import ref  # an import of `weakref` would take longer
 
-from xbridge._core.dynamo import trace_time, traced_as
 from xbridge._core.entry_points import entry_point
 from xbridge._core.literals import NUMBERS
 from xbridge._core.locks import in_child, lock
+from xbridge._core.tracing import constant_in_traces, traced_as
 from xbridge._registry import call_cache
 from xbridge._registry.loading import (
     complete,
@@ -102,7 +102,7 @@ def backends_for_object(thing: object) -> list[Backend]:
     return [get(name) for root in _roots(thing) for name in _candidates_of_root(root)]
 
 
-@trace_time
+@constant_in_traces
 def _roots(thing: object) -> tuple[str, ...]:
     """Return the packages that an object and its class come from."""
     modules = (type(thing).__module__, getattr(thing, "__module__", None))
@@ -241,7 +241,7 @@ def count_observers(change: int) -> None:
     call_cache.invalidate(_cacheable_backends)
 
 
-@trace_time
+@constant_in_traces
 def _backend_name_of_type(cls: type) -> str:
     """Find the backend that owns instances of a class, store it, and return its name; "" if there is none."""
     entries = _entries
@@ -261,7 +261,7 @@ def _backend_name_of_type(cls: type) -> str:
     return ""
 
 
-@trace_time
+@constant_in_traces
 def _ensure_loaded(name: str | ModuleType) -> str:
     """Load the backend of a name or module if necessary, and return its name.
 

@@ -6,6 +6,8 @@ that installs the library. Everything else about a library is in its own module.
 
 from __future__ import annotations
 
+from xbridge._core.tracing import name_marks
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
@@ -57,3 +59,7 @@ INDEX = {
 
 HOST = "numpy"
 """The name of the backend whose arrays represent host memory."""
+
+# The attributes are those of torch's compiler. It is told without an import of torch, because a compiled
+# program can be the first one to call xbridge.
+name_marks(constant="_dynamo_marked_constant", replaced="_torchdynamo_inline", outside="_torchdynamo_disable")

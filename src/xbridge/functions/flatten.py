@@ -3,7 +3,7 @@
 The structure, a `TreeDef`, is the key of a rule. Constants are part of it, and are compared by type and
 value. Integers and floats are not, because a compiler may turn them into variables.
 
-Torch's compiler traces `flatten` line by line, which limits the Python that it is written in.
+A compiler traces `flatten` line by line, which limits the Python that it is written in.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from functools import cache, partial
 from types import FunctionType, MemberDescriptorType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xbridge._core import dynamo
-from xbridge._core.dynamo import trace_time
+from xbridge._core import tracing
 from xbridge._core.literals import NUMBERS
+from xbridge._core.tracing import constant_in_traces
 from xbridge._registry.registry import are_arrays
 from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, with_article
 from xbridge.functions.treedef import ARRAY, FIRST_CHILD, children_of
@@ -71,7 +71,7 @@ def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
     return _flatten_other(x, arrays, numbers)
 
 
-@trace_time
+@constant_in_traces
 def _is_named_tuple(cls: type) -> bool:
     return issubclass(cls, tuple) and hasattr(cls, "_fields")
 
@@ -84,13 +84,13 @@ def _identify_key(key: Any) -> Any:
 
 def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
     """Flatten any other container if it holds an array; else the object is a constant."""
-    if dynamo.is_compiling():
+    if tracing.is_traced():
         form = _flatten_traced(x, arrays, numbers)
         if form is not None:
             return form
-    elif numbers is not None and type(x) in dynamo.symbols:
+    elif numbers is not None and type(x) in tracing.symbolic_numbers:
         numbers.append(x)
-        return dynamo.symbols[type(x)]
+        return tracing.symbolic_numbers[type(x)]
     node = _open_container(x)
     if node is None:
         _refuse_hidden(x)
@@ -142,13 +142,13 @@ def vars_of(x: Any) -> list[str]:
     return [*vars(x)] if hasattr(x, "__dict__") else []
 
 
-@trace_time
+@constant_in_traces
 def _traced_named_tuple_of(cls: type) -> Any:
     """Return the named tuple class for a struct sequence; None if a class is not one."""
     return _named_tuple_of(cls) if _is_like_named_tuple(cls) else None
 
 
-@trace_time
+@constant_in_traces
 def _slots_of(cls: type) -> tuple[str, ...] | None:
     """Return the names of the slots of a dataclass; None if a class is no dataclass."""
     if not is_dataclass(cls):
@@ -156,13 +156,13 @@ def _slots_of(cls: type) -> tuple[str, ...] | None:
     return tuple([name for of in cls.__mro__ for name, it in vars(of).items() if isinstance(it, _Slot)])
 
 
-@trace_time
+@constant_in_traces
 def refuse_traced(cls: type) -> None:
     """Raise for arrays in a container that compiled code cannot rebuild."""
     raise _untraceable_error(cls)
 
 
-@trace_time
+@constant_in_traces
 def refuse_container(x: object) -> None:
     """Raise if an object is a container, because a compiler would treat the arrays in it as constants."""
     if find_container(x) is not None:
@@ -220,13 +220,13 @@ def with_objects(form: TreeDef, objects: Iterator[Any]) -> TreeDef:
     return (*form[:start], *[with_objects(child, objects) for child in form[start:]])
 
 
-@trace_time
+@constant_in_traces
 def _open_container(x: Any) -> Any:
     container = find_container(x)
     return None if container is None else (container, *container.flatten(x))
 
 
-@trace_time
+@constant_in_traces
 def _refuse_hidden(x: Any) -> None:
     """Raise if an object that cannot be flattened holds arrays, or may hold them."""
     cls = type(x)
@@ -320,7 +320,7 @@ def _make_hashable(x: Any) -> Any:
     return type(x), identify(x), x
 
 
-@trace_time
+@constant_in_traces
 def identify(x: Any) -> str | bytes | int | None:
     """Return what distinguishes a constant from equal ones of its type; None if `==` distinguishes enough.
 

@@ -16,8 +16,8 @@ from weakref import WeakValueDictionary
 
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, holds_every, is_inexact
-from xbridge._core.dynamo import trace_time
 from xbridge._core.literals import NUMBERS
+from xbridge._core.tracing import constant_in_traces
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
 from xbridge._engine.stack import promote_dtypes
@@ -339,7 +339,7 @@ def missing_dtype_error(
     return None
 
 
-@trace_time
+@constant_in_traces
 def program_key(function: str, traced: TreeDef, library: str, caller: str, *objects: object) -> str:
     """Return a key that stands for a call in a compiled program. `objects` are the constants of the form."""
     form = with_objects(traced, iter(objects))
@@ -356,13 +356,13 @@ def program_key(function: str, traced: TreeDef, library: str, caller: str, *obje
     return program.key
 
 
-@trace_time
+@constant_in_traces
 def latest_form() -> TreeDef:
     """Return the form of the result of the call that was last run or described in this thread."""
     return latest.form
 
 
-@trace_time
+@constant_in_traces
 def latest_traceable() -> TreeDef:
     """Return the latest form, of containers that a compiler can make."""
     return traceable(latest.form)

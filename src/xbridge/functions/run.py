@@ -13,12 +13,12 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
-from xbridge._core import dynamo
+from xbridge._core import tracing
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
-from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.entry_points import marked
 from xbridge._core.tracebacks import shorten
+from xbridge._core.tracing import none_in_traces, traced_as
 from xbridge._engine import verbs
 from xbridge._engine.repeat import convert_each
 from xbridge._engine.source import Source, TargetChoice, leading_index, resolve_like, resolve_source
@@ -245,7 +245,7 @@ def _run_embedded(function: Function, read: CallInputs) -> Any:
         traced = without_objects(form, objects)
         key = program_key(function.key, traced, library.name, caller.name, *objects)
         ys = caller.trace(key, xs, numbers)
-        form = latest_traceable() if dynamo.is_compiling() else latest_form()
+        form = latest_traceable() if tracing.is_traced() else latest_form()
         return unflatten(form, iter(ys), iter(()))
     rule = function.rule(library.name, caller.name, form, tuple(numbers), options.device)
     _cache_call(function, read)
@@ -387,7 +387,7 @@ def _is_isolated(function: Function, library: Backend, kinds: Iterable[type]) ->
 def _restore_result(result: Any, restore: Restore, function: Function) -> Any:
     """Convert the arrays of a result back to the caller."""
     refuse_async_result(result, function.name)
-    if dynamo.is_compiling() and not are_arrays(type(result)):  # the walk below is not traced through classes
+    if tracing.is_traced() and not are_arrays(type(result)):  # the walk below is not traced through classes
         form, arrays, numbers = _flatten_result(result, function)
         moved = [_restore_result(x, restore, function) for x in arrays]
         same = all(y is x for x, y in zip(arrays, moved, strict=True))
@@ -545,7 +545,7 @@ def _types_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     return (*map(type, args), *kwargs, *map(type, kwargs.values())) if kwargs else tuple(map(type, args))
 
 
-@traced_as(no_result)
+@none_in_traces
 def _cache_call(function: Function, read: CallInputs) -> None:
     """Cache a call for arguments of these types, if the types and `_CachedCall` decide all that it does."""
     caller, library = read.caller, read.library

@@ -4,7 +4,7 @@ A `TreeDef` consists of nested tuples, holds the constants of the tree, and is h
 key of a rule. `flatten.py` makes it. (A `TreeSpec` of `xbridge.tree` is another thing: the
 structure of one tree, made for speed with many leaves, and not hashable.)
 
-Torch's compiler traces `unflatten` line by line, which limits the Python that it is written in.
+A compiler traces `unflatten` line by line, which limits the Python that it is written in.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def unflatten(form: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> A
     if kind == "dict":
         return dict(zip(form[1], [unflatten(child, arrays, numbers) for child in form[3:]], strict=True))
     if kind == "named":
-        # Torch's compiler cannot call a class that it has from a constant.
+        # A compiler cannot call a class that it has from a constant.
         return tuple.__new__(form[1], [unflatten(child, arrays, numbers) for child in form[2:]])
     if kind == "data":
         made = object.__new__(form[1])  # without `__init__`, which may compute fields

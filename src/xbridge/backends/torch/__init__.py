@@ -19,7 +19,7 @@ from torch.fx import Proxy
 from torch.utils import _python_dispatch
 
 from xbridge import _host
-from xbridge._core import dynamo
+from xbridge._core import tracing
 from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
@@ -119,7 +119,7 @@ _is_recording = torch._C._is_tracing
 """Return True while `torch.jit.trace` records the program that runs now."""
 _is_inference_mode = torch.is_inference_mode_enabled
 _default_dtype = torch.get_default_dtype
-dynamo.symbols |= {torch.SymInt: "int", torch.SymFloat: "float"}
+tracing.symbolic_numbers |= {torch.SymInt: "int", torch.SymFloat: "float"}
 staging.engine = _foreign
 _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
 """Return the callback of torch's compiler if it looks at the functions that run now, else None.
