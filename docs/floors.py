@@ -55,11 +55,12 @@ def imported(tree: ast.AST, *, by_name: bool = False, types: bool = False) -> se
 def imports(*, types: bool = False) -> dict[str, set[str]]:
     """Return the modules that each module imports, with `types` also those that only type checkers import.
 
-    The top of `xbridge` imports some late, by name.
+    The top of `xbridge` and `extend` import some late, by name.
     """
     trees = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in FILES.items()}
+    late = () if types else ("xbridge", "xbridge.extend")
     return {
-        module: imported(tree, by_name=module == "xbridge" and not types, types=types) - {module}
+        module: imported(tree, by_name=module in late, types=types) - {module}
         for module, tree in trees.items()
     }
 

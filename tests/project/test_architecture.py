@@ -42,7 +42,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"_derive": "_host _core errors"},
     {"backends": "_derive _host _core errors"},
     {"_pyinstaller": "backends _host", "_registry": "backends _host _core errors"},
-    {"_plan": "_registry backends _host _core errors"},
+    {"_plan": "_registry backends _host _core errors", "extend": "_registry _host _core"},
     {"_engine": "_plan _registry backends _host _core errors"},
     {
         "_api": "_engine _plan _registry backends _core errors",

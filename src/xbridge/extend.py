@@ -1,0 +1,37 @@
+"""The names that packages beside the core need: functions across libraries, the test kit, the command line.
+
+Of the rest of xbridge, they import its top, `xbridge.protocol` and `xbridge.errors`. Each name is imported
+on first use, so that a program does not pay for the others.
+"""
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xbridge._core.dtypes import DTYPES
+    from xbridge._core.text import format_bytes, printable, table
+    from xbridge._host.memory import native_dtype
+    from xbridge._registry.registry import get as get_backend
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import a name on first access, and keep it."""
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, own_name = _LATE[name]
+        found: object = getattr(import_module(module), own_name)
+        globals()[name] = found
+        return found
+
+
+__all__ = ["DTYPES", "format_bytes", "get_backend", "native_dtype", "printable", "table"]
+
+_LATE = {
+    "DTYPES": ("xbridge._core.dtypes", "DTYPES"),
+    "format_bytes": ("xbridge._core.text", "format_bytes"),
+    "get_backend": ("xbridge._registry.registry", "get"),
+    "native_dtype": ("xbridge._host.memory", "native_dtype"),
+    "printable": ("xbridge._core.text", "printable"),
+    "table": ("xbridge._core.text", "table"),
+}
+"""The module of each name, and its name there."""

@@ -1,0 +1,53 @@
+"""The wall between the core and the packages beside it, which know it by `xbridge.extend`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+
+import floors
+import pytest
+
+from xbridge import extend
+
+GUESTS: tuple[str, ...] = ()
+"""The packages behind the wall."""
+
+DOORS = {"xbridge", "xbridge.errors", "xbridge.extend", "xbridge.protocol"}
+
+
+def test_extend__is_small() -> None:
+    """There are few names for the packages beside the core."""
+    assert len(extend.__all__) <= 25
+    assert extend.__all__ == sorted(extend.__all__)
+
+
+@pytest.mark.parametrize("name", extend.__all__)
+def test_extend__functions_are_documented_and_typed(name: str) -> None:
+    """Each function has a docstring and types."""
+    found = getattr(extend, name)
+    if callable(found):
+        assert inspect.getdoc(found)
+        assert "return" in inspect.get_annotations(found)
+
+
+def test_extend__has_no_other_name() -> None:
+    """A mistyped name is an AttributeError."""
+    with pytest.raises(AttributeError, match="no attribute 'native'"):
+        extend.native  # type: ignore[attr-defined] # noqa: B018 -- the access is the test
+
+
+def imported_by(guest: str) -> set[str]:
+    """The modules outside of a guest that it imports, also in functions and for types."""
+    own = f"xbridge.{guest}"
+    paths = [path for module, path in floors.FILES.items() if f"{module}.".startswith(f"{own}.")]
+    found = {one for path in paths for one in floors.imported(ast.parse(path.read_text("utf-8")), types=True)}
+    return {one for one in found if not f"{one}.".startswith(f"{own}.")}
+
+
+@pytest.mark.parametrize("guest", GUESTS)
+def test_guests__import_public_names_of_the_core(guest: str) -> None:
+    """A guest imports the core by its public modules."""
+    guests = {f"xbridge.{one}" for one in ("files", "functions", "testing")}
+    inside = {one for one in imported_by(guest) if ".".join(one.split(".")[:2]) not in guests}
+    assert inside <= DOORS
