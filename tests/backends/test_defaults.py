@@ -10,7 +10,7 @@ import pytest
 from toylib import Toy, complete, gaps, make_backend
 
 import xbridge
-from xbridge._core.protocol import CONSTANTS, OPTIONAL, REQUIRED, VERBS
+from xbridge._core.protocol import CONSTANTS, OBJECTS, OPTIONAL, REQUIRED, VERBS
 from xbridge._registry.defaults import Completed
 from xbridge._registry.registry import get
 from xbridge.backends import INDEX
@@ -94,9 +94,9 @@ def test_completed__has_every_name_of_the_protocol() -> None:
     """A completed backend has each constant, function and flag of the protocol."""
     backend = Completed(of_four_names("fours"), get)
     names = [word for word in vars(Backend) if not word.startswith("_")]
-    assert set(names) == {*CONSTANTS, *VERBS, *OPTIONAL, *DERIVED}
+    assert set(names) == {*CONSTANTS, *VERBS, *OPTIONAL, *OBJECTS, *DERIVED}
     assert [word for word in names if not hasattr(backend, word)] == []
-    assert [word for word in OPTIONAL if getattr(backend, word) is not None] == []
+    assert [word for word in (*OPTIONAL, *OBJECTS) if getattr(backend, word) is not None] == []
     assert set(REQUIRED) <= set(names)
 
 

@@ -22,13 +22,36 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from xbridge.functions.rules import Call, DerivableFunction
+    from xbridge.functions.rules import DerivableFunction
     from xbridge.protocol import HostArray, MemoryLayout
 
 name = "tiles"
 array_types: tuple[type, ...] = (Tile,)
 host_casts: frozenset[tuple[str, str]] = frozenset({("float64", "float32")})
 samples = "kit_toy_samples"
+
+
+class functions:  # noqa: N801 -- it stands for a module
+    """What `aligned` can use of the library."""
+
+    rule = staticmethod(make_opaque_rule)
+
+    @staticmethod
+    def check_call(name: str) -> None:
+        assert name
+
+    @staticmethod
+    def modes() -> object:
+        return None
+
+    @staticmethod
+    def run(rule: DerivableFunction, xs: list[Tile]) -> list[Tile]:
+        return rule.call.evaluate(rule, xs, backend_of(xs[0]))
+
+    @staticmethod
+    def trace(key: str, xs: list[Tile], numbers: list[Any]) -> list[Tile]:
+        return functions.run(rules[key], xs)
+
 
 _DEVICES = {"host": CPU, "attic": Device("tile:0"), "cellar": Device("tile:1")}
 _PLACES = {device: place for place, device in _DEVICES.items()}
@@ -74,28 +97,8 @@ def namespace(x: Tile, /) -> ModuleType:
     return module
 
 
-def rule(call: Call, /) -> DerivableFunction:
-    return make_opaque_rule(call)
-
-
-def check_call(name: str, /) -> None:
-    assert name
-
-
-def modes() -> object:
-    return None
-
-
 def follows(x: Tile, /) -> bool:
     return x.tracked
-
-
-def run(rule: DerivableFunction, xs: list[Tile], /) -> list[Tile]:
-    return rule.call.evaluate(rule, xs, backend_of(xs[0]))
-
-
-def trace(key: str, xs: list[Tile], numbers: list[Any], /) -> list[Tile]:
-    return run(rules[key], xs)
 
 
 def copy(x: Tile, /) -> Tile:

@@ -78,7 +78,7 @@ def of_torch(fn: Callable[..., Any] = identity, **options: Any) -> Callable[...,
 
 def in_callback(fn: Callable[..., Any]) -> object:
     """Call a function as if compiled code of JAX waited for it."""
-    from xbridge.backends.jax._inside import inside
+    from xbridge.functions.jax.callbacks import inside
 
     with inside:
         return fn(A)

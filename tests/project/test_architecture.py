@@ -22,7 +22,9 @@ from xbridge.backends import INDEX
 ROOT = Path(xbridge.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 BACKENDS = [path for path in FILES if path.parent.name == "backends" and path.stem in INDEX]
-BACKENDS += [path for path in FILES if path.parent.name in INDEX and path.stem == "__init__"]
+BACKENDS += [
+    ROOT / "backends" / name / "__init__.py" for name in INDEX if (ROOT / "backends" / name).is_dir()
+]
 MODULES = {path: module for module, path in floors.FILES.items()}
 LIBRARIES = {root for entry in INDEX.values() for root in entry.roots} | {"jax", "cupy", "dask"}
 LIBRARIES |= {*exporters.INDEX}
@@ -39,8 +41,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"errors": "_deprecation"},
     {"_core": "errors"},
     {"_host": "_core errors", "protocol": "_core"},
-    {"_derive": "_host _core errors"},
-    {"backends": "_derive _host _core errors"},
+    {"backends": "_host _core errors"},
     {"_pyinstaller": "backends _host", "_registry": "backends _host _core errors"},
     {"_plan": "_registry backends _host _core errors", "extend": "_registry _host _core"},
     {"_engine": "_plan _registry backends _host _core errors"},
@@ -52,13 +53,15 @@ FLOORS: tuple[dict[str, str], ...] = (
     },
     {
         "_align_back": "tree _engine _plan _registry _core errors",
-        "_functions": "tree _engine _plan _registry backends _derive _core errors",
+        "functions": "tree _engine _plan _registry backends _host _core errors",
         "_transfer": "_observe tree _engine _plan _registry backends _core errors _deprecation",
-        "testing": "_api _inspect _engine _plan _registry backends _derive _host _core errors",
     },
     {
-        "__init__": "_functions _align_back _transfer _api _inspect _observe tree _plan _registry _core "
+        "testing": "functions _api _inspect _engine _plan _registry backends _host _core errors",
+        "__init__": "functions _align_back _transfer _api _inspect _observe tree _plan _registry _core "
         "errors _deprecation",
+    },
+    {
         "files": "testing _api _inspect _registry backends _host _core errors",
     },
 )
@@ -161,19 +164,28 @@ def names_a_library(tree: ast.AST) -> list[str]:
 NAMED: dict[str, set[str]] = {
     "_api.py": {"cupy", "dask", "jax", "torch"},  # `to_jax` and the others
     "_core/mistakes.py": {"dask", "jax", "numpy", "torch"},  # the options of their own conversions
-    "_derive": {"numpy", "torch"},  # the functions of NumPy, and programs of torch's compiler
+    "functions": {"numpy", "torch"},  # shapes by NumPy, and programs of torch's compiler
+    "functions/libraries.py": {"dask", "jax", "numpy", "torch"},  # finds their modules here
     "_host": {"numpy", "ml_dtypes"},
     "_host/exporters": {*exporters.INDEX},  # one adapter for each
     "files/formats": {"numpy", "torch"},  # the readers and writers of their files
     "files/info.py": {"jax", "torch"},  # asks them for their accelerators
     "files/matrix.py": {"numpy"},
+    "files/value_casts.py": {"numpy"},
     "_registry/defaults.py": {"numpy"},  # the backend that does what another one leaves out
     "_registry/loading.py": {"cupy", "dask", "jax", "numpy"},  # what `np` and `jnp` stand for
     "tree/verbs.py": {"cupy", "dask", "jax", "torch"},  # as `_api.py`
     "tree/containers.py": {"jax", "torch"},  # finds their classes in `sys.modules`
 }
 """The libraries that code may name, by file or folder. Backends and the test kit may name any library."""
-CORE = [path for path in FILES if floors.package_of(MODULES[path]) not in ("backends", "testing")]
+GUESTS = [f"xbridge.functions.{name}" for name in INDEX]
+"""The modules and packages that serve one library to a guest."""
+CORE = [
+    path
+    for path, module in MODULES.items()
+    if floors.package_of(module) not in ("backends", "testing")
+    and not any(f"{module}.".startswith(f"{one}.") for one in GUESTS)
+]
 
 
 def entry_for(path: Path) -> str:
@@ -237,6 +249,7 @@ def test_protocol__lists_each_name_once() -> None:
     """Every name of the protocol is in exactly one group."""
     names = [word for word in vars(protocol.Backend) if not word.startswith("_")]
     lists = [*protocol.CONSTANTS, *protocol.DERIVED, *protocol.VERBS, *protocol.OPTIONAL]
+    lists += protocol.OBJECTS
     assert sorted(lists) == sorted(names)
     assert set(protocol.REQUIRED) <= {*protocol.CONSTANTS, *protocol.VERBS}
     assert {word for group in protocol.REQUIRED_TOGETHER for word in group} <= {
@@ -298,7 +311,7 @@ TESTED = {
     "core": "_core",
     "emulated": "backends.torch _transfer _host.staging",
     "engine": "_engine _plan _host _registry.call_cache",
-    "functions": "_functions _derive backends.torch._calls",
+    "functions": "functions",
     "host": "_host",
     "kit": "",
     "observe": "_observe",

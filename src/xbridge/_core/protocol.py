@@ -17,7 +17,7 @@ other name, so the core, which works with the completed backend, never finds one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from operator import mul
 from types import FunctionType, MappingProxyType, ModuleType
@@ -558,44 +558,14 @@ class Backend(Protocol):
         library calls back. It uses a hook that the library offers, and replaces nothing.
         """
 
-    # -- calls of functions: `follows` and `trace` come with `run` -------------------------------------------
-    @property
-    def rule(self) -> Callable[[Any], Any] | None:
-        """`rule(call)`: the rule of a function of the library, which has derivatives.
-
-        A call has the function, the form of its arguments, and all that the user gives beside them. Without
-        this function, calls from other libraries have no derivatives.
-        """
-
-    @property
-    def check_call(self) -> Callable[[str], None] | None:
-        """`check_call(name)`: raise if a function of the library cannot run in this thread now."""
-
-    @property
-    def modes(self) -> Callable[[], object] | None:
-        """`modes()`: the modes of this thread that change what a function of the library returns.
-
-        The result is hashable. It is the `modes` of the call that `rule` gets, whose function runs in these
-        modes wherever it runs.
-        """
-
+    # -- calls of functions ----------------------------------------------------------------------------------
     @property
     def follows(self) -> Callable[[Array], bool] | None:
         """`follows(x)`: True if a graph, a transform or a compiler follows an array."""
 
     @property
-    def run(self) -> Callable[[Any, list[Array]], Sequence[Array]] | None:
-        """`run(rule, xs)`: run a rule on arrays of the library, within its graphs and transforms.
-
-        A library without `follows` runs only rules of functions with a signature, to compute them later.
-        """
-
-    @property
-    def trace(self) -> Callable[[str, list[Array], list[Any]], Sequence[Array]] | None:
-        """`trace(key, xs, numbers)`: add a call to the program that a compiler of the library traces.
-
-        The key stands for the call in `xbridge.functions.rules`. A compiler follows this function.
-        """
+    def functions(self) -> object:
+        """An object with what `aligned` can use of the library: see `xbridge.functions.libraries`."""
 
 
 REQUIRED = ("name", "array_types", "to_numpy", "from_numpy")
@@ -621,10 +591,13 @@ VERBS = tuple(
 )
 """Functions of every completed backend."""
 
+OBJECTS = ("functions",)
+"""Objects of several functions, of which each is optional; None if the backend does not write them."""
+
 OPTIONAL = tuple(
     word
     for word, each in vars(Backend).items()
-    if isinstance(each, property) and word not in (*CONSTANTS, *DERIVED)
+    if isinstance(each, property) and word not in (*CONSTANTS, *DERIVED, *OBJECTS)
 )
 """Functions that are None if the backend does not write them."""
 
@@ -650,7 +623,5 @@ REQUIRED_TOGETHER = (
     ("in_parts", "materialize"),
     ("streams_to_device", "stream_to_device"),
     ("stream_to_device", "streams_to_device"),
-    ("follows", "run"),
-    ("trace", "run", "follows"),
 )
 """Groups of names: a backend that writes the first one writes the others too."""

@@ -18,6 +18,7 @@ from xbridge._core.devices import CPU, Device, is_of_kind
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import (
     CONSTANTS,
+    OBJECTS,
     OPTIONAL,
     VERBS,
     Array,
@@ -52,7 +53,7 @@ class Completed(ModuleType):
         super().__init__(module.__name__, module.__doc__)
         self._get = get
         own = vars(self)
-        own.update(dict.fromkeys(OPTIONAL))
+        own.update(dict.fromkeys((*OPTIONAL, *OBJECTS)))
         own.update({word: getattr(module, word) for word in names_written(module)})
         own.setdefault("fast_types", self.array_types)
         self.gaps = {**_implied_gaps(own), **own.get("gaps", {})}
@@ -195,7 +196,8 @@ class Completed(ModuleType):
 
 def names_written(module: ModuleType) -> list[str]:
     """Return the names of the protocol that a module defines itself."""
-    return [word for word in (*CONSTANTS, *VERBS, *OPTIONAL) if getattr(module, word, None) is not None]
+    words = (*CONSTANTS, *VERBS, *OPTIONAL, *OBJECTS)
+    return [word for word in words if getattr(module, word, None) is not None]
 
 
 def _implied_gaps(own: Mapping[str, Any]) -> dict[str, Gap]:

@@ -99,7 +99,7 @@ def complete(module: ModuleType, name: str, entry: Entry, get: Callable[[str], o
 
 def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
     """Yield each reason why a module is not a backend, with a hint."""
-    from xbridge._core.protocol import CONSTANTS, REQUIRED, REQUIRED_TOGETHER  # noqa: PLC0415 -- read on a miss only
+    from xbridge._core.protocol import CONSTANTS, OBJECTS, REQUIRED, REQUIRED_TOGETHER  # noqa: PLC0415 -- read on a miss only
     from xbridge._registry.defaults import names_written  # noqa: PLC0415 -- it imports NumPy
 
     yield from ((f"defines {wrong}", f"{right}, or _{wrong}") for wrong, right in _find_misspelt(module))
@@ -109,7 +109,7 @@ def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
         yield f"has no {', '.join(missing)}", f"writing {', '.join(REQUIRED)} in it"
     for word in words:
         value, kind = getattr(module, word), CONSTANTS.get(word)
-        if kind is None and not callable(value):
+        if kind is None and word not in OBJECTS and not callable(value):
             yield f"says {word} = {value!r}, which is not a function", f"def {word}, or another name"
         if kind is not None and not isinstance(value, kind):
             yield f"says {word} = {value!r}, which is not a {kind.__name__}", f"{word} = {kind.__name__}(...)"

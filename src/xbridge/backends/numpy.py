@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import HostArray, MemoryLayout
-    from xbridge.functions.rules import Call, DerivableFunction
 
 _MOST_AXES = 64
 
@@ -198,12 +197,6 @@ def fast_from_numpy(host: HostArray, /) -> HostArray | None:
 
 def plan_state() -> object:
     return None
-
-
-def rule(call: Call, /) -> DerivableFunction:
-    from xbridge.functions.numpy import rule_of  # noqa: PLC0415 -- only differentiated calls need it
-
-    return rule_of(call)
 
 
 def _as_base_array(x: HostArray) -> HostArray:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from xbridge.functions.signature import Signature
 
 
-def apply(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
+def run(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
     """Return the results of a rule as lazy arrays."""
     call, signature = rule.call, rule.call.signature
     assert signature is not None  # noqa: S101 -- the core checks it

@@ -28,6 +28,7 @@ from xbridge._registry.registry import are_arrays, backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, OptionError, XBridgeError
 from xbridge.functions.flatten import flatten, traceable, with_objects
+from xbridge.functions.libraries import functions_of
 from xbridge.functions.named import make_array, protect_host
 from xbridge.functions.numpy import make_opaque_rule
 from xbridge.functions.programs import Program
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge.functions.libraries import LibraryFunctions
     from xbridge.functions.named import ArrayParameters
     from xbridge.functions.rules import DerivableFunction, Run, UserDerivative
     from xbridge.functions.signature import Signature
@@ -109,7 +111,7 @@ class Function:
     ) -> DerivableFunction:
         """Return the rule of the function for calls of a form, whose results go to the library `caller`."""
         exact = tuple([(type(n), n.hex() if type(n) is float else n) for n in numbers])
-        modes = current_modes(get(library))
+        modes = current_modes(functions_of(get(library)))
         key = (library, caller, device, form, exact, modes)
         try:
             found = self.rules.get(key)
@@ -165,7 +167,7 @@ class Call:
         """Return the rule for this call. It is made once."""
         rule = self._rule
         if rule is None:
-            rule = self._rule = (get(self.library).rule or make_opaque_rule)(self)
+            rule = self._rule = (functions_of(get(self.library)).rule or make_opaque_rule)(self)
         return rule
 
     def without_rules(self, declared: TreeDef) -> Call:
@@ -292,7 +294,7 @@ def _copy_held(ys: Sequence[HostArray]) -> list[HostArray]:
     return [y.copy() if kept and y.flags.writeable else y for y, kept in zip(ys, held, strict=True)]
 
 
-def current_modes(library: Backend) -> object:
+def current_modes(library: LibraryFunctions) -> object:
     """Return the modes of this thread in which a function of a library would run."""
     return None if library.modes is None else library.modes()
 

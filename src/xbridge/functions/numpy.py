@@ -44,7 +44,7 @@ _SHAPES = "result=numpy.empty_like, or result=f, where f(*args) returns empty ar
 _TIMES = ("", " twice", " three times")
 
 
-def rule_of(call: Call) -> DerivableFunction:
+def rule(call: Call) -> DerivableFunction:
     """Make the rule of a function."""
     numeric = next((given for given in (call.vjp, call.jvp) if given and given.fn in NUMERIC), None)
     return NumpyRule(

@@ -38,6 +38,7 @@ from xbridge.functions.function import (
     missing_dtype_error,
     program_key,
 )
+from xbridge.functions.libraries import functions_of
 from xbridge.functions.named import import_exporter, make_array, protect_host
 from xbridge.functions.results import async_result_error, refuse_async_result
 from xbridge.functions.rules import latest, mask_inexact, sharded_call_error
@@ -218,7 +219,7 @@ def _is_embedded(function: Function, caller: Backend, arrays: Sequence[Array]) -
 
     A lazy library without transforms, such as Dask, embeds the functions that have a signature.
     """
-    if caller.run is None:
+    if functions_of(caller).run is None:
         return False
     if caller.follows is None:
         return function.given.signature is not None
@@ -228,7 +229,8 @@ def _is_embedded(function: Function, caller: Backend, arrays: Sequence[Array]) -
 def _run_embedded(function: Function, read: CallInputs) -> Any:
     """Run the call as a rule, within the graphs and transforms of the caller."""
     form, arrays, numbers, caller, library = read.form, read.arrays, read.numbers, read.caller, read.library
-    assert caller.run is not None  # noqa: S101 -- the caller checks it
+    functions = functions_of(caller)
+    assert functions.run is not None  # noqa: S101 -- the caller checks it
     options = read_options((library,), function.options)
     device = caller.array_info(arrays[read.at]).device
     xs: list[Array] = []
@@ -240,16 +242,16 @@ def _run_embedded(function: Function, read: CallInputs) -> Any:
             xs.append(_cast_and_cut(x, caller, library, options))
         except XBridgeError as error:
             raise error.at(f"{argument_paths(form)[i]} of {function.name}") from error
-    if caller.trace is not None and caller.is_tracing():
+    if functions.trace is not None and caller.is_tracing():
         objects: list[object] = []
         traced = without_objects(form, objects)
         key = program_key(function.key, traced, library.name, caller.name, *objects)
-        ys = caller.trace(key, xs, numbers)
+        ys = functions.trace(key, xs, numbers)
         form = latest_traceable() if tracing.is_traced() else latest_form()
         return unflatten(form, iter(ys), iter(()))
     rule = function.rule(library.name, caller.name, form, tuple(numbers), options.device)
     _cache_call(function, read)
-    ys = caller.run(rule, xs)
+    ys = functions.run(rule, xs)
     form = latest.form
     if options.grad == "keep":
         _refuse_cut(rule, xs, ys, form, caller)
@@ -290,8 +292,8 @@ def _refuse_cut(
 def _run_without_arrays(function: Function, read: CallInputs) -> Any:
     """Run the function on arguments without arrays. Results become NumPy arrays, unless they are traced."""
     library = read.library
-    if library.check_call is not None:
-        library.check_call(function.name)
+    if (check := functions_of(library).check_call) is not None:
+        check(function.name)
     result = function.fn(*read.args, **read.kwargs)
     given = (*read.args, *read.kwargs.values())
     if library.is_tracing() or any(result is x for x in given):
@@ -313,8 +315,8 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
     """Convert the arguments, run the function, and convert the arrays of its result back."""
     version, args, kwargs, form, arrays, numbers, sources, at, caller, library = read
     name = function.name
-    if library.check_call is not None:
-        library.check_call(name)
+    if (check := functions_of(library).check_call) is not None:
+        check(name)
     inputs = [_guard_source(source, library, function.options) for source in sources]
     choice = TargetChoice(library.name if function.like is None else function.backend, function.like)
     xs = tuple([source.array for source in inputs])
@@ -424,14 +426,17 @@ class _CachedCall:
 
     __slots__ = (
         "_caller",
+        "_check_call",
         "_convert",
         "_devices",
         "_follows",
         "_form",
+        "_functions",
         "_home",
         "_library",
         "_only_host",
         "_rule",
+        "_run",
         "is_complete",
     )
 
@@ -440,6 +445,9 @@ class _CachedCall:
     ) -> None:
         caller = self._caller = read.caller
         library = self._library = read.library
+        self._functions = functions_of(library)
+        self._check_call = self._functions.check_call
+        self._run = functions_of(caller).run
         self._rule: Callable[[], DerivableFunction | None] = lambda: None
         arrays = [(i, owners[cls]) for i, cls in enumerate(types) if cls in owners]
         home = self._home = arrays[0][0]
@@ -467,7 +475,7 @@ class _CachedCall:
         """Return the result in a tuple, or None to decline. It declines before the function runs."""
         # All that depends on types alone was decided in `__init__`: which arguments may be tracked, which
         # have a device, and how each is converted. What is left are facts about these very arrays.
-        library, device = self._library, None
+        device = None
         xs = (*args, *kwargs.values()) if kwargs else args
         for i, follows in self._follows:
             if follows(xs[i]):
@@ -482,8 +490,8 @@ class _CachedCall:
         given = self._convert(xs)
         if given is None:
             return None
-        if library.check_call is not None:
-            library.check_call(function.name)
+        if self._check_call is not None:
+            self._check_call(function.name)
         count, fn = len(args), function.fn
         result = fn(*given[:count], **dict(zip(kwargs, given[count:], strict=True))) if kwargs else fn(*given)
         return (self._convert_back(function, result, xs[self._home], device or CPU),)
@@ -505,12 +513,12 @@ class _CachedCall:
         caller = self._caller
         if self._form is None or caller.is_tracing():
             return None
-        assert caller.run is not None  # noqa: S101 -- it comes with `follows`
+        assert self._run is not None  # noqa: S101 -- a call without it is not cached
         rule = self._rule()
-        if rule is None or rule.call.modes != current_modes(self._library):
+        if rule is None or rule.call.modes != current_modes(self._functions):
             rule = function.rule(self._library.name, caller.name, self._form, (), None)
             self._rule = ref(rule)  # weak, because the rule has the function, which this call must not keep
-        ys = caller.run(rule, list(xs))
+        ys = self._run(rule, list(xs))
         form = latest.form
         return (ys[0] if form == ARRAY else unflatten(form, iter(ys), iter(())),)
 

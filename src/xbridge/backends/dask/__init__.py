@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.protocol import Array, ArrayInfo, HostArray, Unsupported
-    from xbridge.functions.rules import DerivableFunction
 
 if getattr(da, "ARRAY_EXPR_ENABLED", False):
     raise ImportError("Dask's array.query-planning is on, in which arrays hide their chunks; turn it off")
@@ -143,9 +142,3 @@ def in_parts(x: Array, /) -> Array:
 def fast_from_numpy(host: HostArray, /) -> Array | None:
     # Any layout will do, because a host array is always copied: Dask reads it later.
     return None if _numpy.unsupported(host, leaving=True) else from_numpy(_host.copy(host))
-
-
-def run(rule: DerivableFunction, xs: list[Array], /) -> list[Array]:
-    from xbridge.functions.dask import apply  # noqa: PLC0415 -- only calls with a signature need it
-
-    return apply(rule, xs)

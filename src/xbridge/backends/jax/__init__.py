@@ -7,11 +7,11 @@ JAX's own operations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,13 +43,9 @@ from xbridge.backends.jax._devices import (
     name_device,
 )
 from xbridge.backends.jax._dtypes import find_unsupported
-from xbridge.backends.jax._inside import refuse_inside
 from xbridge.backends.jax._threads import thread_context as thread_context
 from xbridge.backends.jax._threads import threaded as threaded
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
-
-if TYPE_CHECKING:
-    from xbridge.functions.rules import Call, DerivableFunction
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
@@ -357,24 +353,8 @@ def plan_kind(x: Array, /) -> object:
     return None if x.is_deleted() else (x.dtype, x.sharding)
 
 
-def rule(call: Call, /) -> DerivableFunction:
-    from xbridge.functions.jax.rules import rule_of  # noqa: PLC0415 -- only differentiated calls need it
-
-    return rule_of(call)
-
-
-def check_call(name: str, /) -> None:
-    refuse_inside(name)
-
-
 def follows(x: Array, /) -> bool:
     return isinstance(x, _Tracer)
-
-
-def run(rule: DerivableFunction, xs: list[Array], /) -> Sequence[Array]:
-    from xbridge.functions.jax.calls import apply  # noqa: PLC0415 -- only a call of a function needs it
-
-    return apply(rule, xs)
 
 
 def _is_x64_enabled() -> bool:

@@ -39,7 +39,6 @@ from xbridge.backends.torch._pinned import release_buffers as release_buffers
 from xbridge.backends.torch._small import DECLINED
 from xbridge.backends.torch._small import fast_from_device as fast_from_device
 from xbridge.backends.torch._small import fast_to_device as fast_to_device
-from xbridge.backends.torch._threads import modes as modes
 from xbridge.backends.torch._threads import queue_mark as queue_mark
 from xbridge.backends.torch._threads import thread_context as thread_context
 from xbridge.backends.torch._threads import threaded as threaded
@@ -65,14 +64,13 @@ from xbridge.backends.torch._watch import watch as watch
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
     import numpy as np
 
     from xbridge._core.protocol import Array, Exporter, HostArray
-    from xbridge.functions.rules import Call, DerivableFunction
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -536,12 +534,6 @@ def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     return torch.inference_mode(mode=False)(plain) if torch.is_inference_mode_enabled() else plain
 
 
-def rule(call: Call, /) -> DerivableFunction:
-    from xbridge.functions.torch.rules import rule_of  # noqa: PLC0415 -- only differentiated calls need it
-
-    return rule_of(call)
-
-
 def follows(x: torch.Tensor, /) -> bool:
     if type(x) in fast_types:
         return _is_followed(x)
@@ -561,20 +553,6 @@ def _is_followed(x: torch.Tensor) -> bool:
 
 
 _is_subclass_followed = _bypass_subclass(_is_followed)
-
-
-def run(rule: DerivableFunction, xs: list[torch.Tensor], /) -> Sequence[torch.Tensor]:
-    from xbridge.functions.torch.calls import apply, move_to_device_of  # noqa: PLC0415 -- as above
-
-    if len(xs) > 1 and len({x.device for x in xs}) > 1:
-        return apply(rule, move_to_device_of(xs, [*map(follows, xs)].index(True)))
-    return apply(rule, xs)
-
-
-def trace(key: str, xs: list[torch.Tensor], numbers: list[Any], /) -> Sequence[torch.Tensor]:
-    from xbridge.functions.torch.calls import call_by_key  # noqa: PLC0415 -- as above
-
-    return call_by_key(key, xs, numbers)
 
 
 def _has_accepted_strides(host: HostArray) -> bool:

@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec, reshard
 from xbridge._core.devices import SHARDED
 from xbridge.backends.jax._devices import device_of_sharding
 from xbridge.backends.jax._dtypes import find_unsupported
-from xbridge.backends.jax._inside import inside
+from xbridge.functions.jax.callbacks import inside
 from xbridge.functions.jax.rules import conj
 from xbridge.functions.records import NO_RECORD, NO_VALUE
 from xbridge.functions.rules import (

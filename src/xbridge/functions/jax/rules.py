@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from xbridge.backends.jax._inside import refuse_inside
 from xbridge.errors import OptionError
+from xbridge.functions.jax.callbacks import refuse_inside
 from xbridge.functions.rules import Spec, TracedFunction, latest, refuse_user_derivative, restrict, select
 
 if TYPE_CHECKING:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xbridge._api import to_backend
+from xbridge._core.devices import CPU
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
+from xbridge.functions.libraries import functions_of
 from xbridge.functions.rules import UserDerivative, latest
 from xbridge.functions.treedef import ARRAY, unflatten
 
@@ -14,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any, Self
 
+    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array
-    from xbridge.functions.rules import DerivableFunction
+    from xbridge.functions.rules import DerivableFunction, Run
     from xbridge.functions.signature import Signature
     from xbridge.functions.treedef import TreeDef
 
@@ -36,17 +39,18 @@ class PlainCall:
         self.declared: TreeDef = ARRAY
         self.form: TreeDef = ("tuple", ("tuple", ARRAY), ("dict", (), ()))
         self.numbers: tuple[Any, ...] = ()
-        modes = get(library).modes
+        modes = functions_of(get(library)).modes
         self.modes = None if modes is None else modes()
         self.vjp, self.jvp = vjp and UserDerivative(vjp), jvp and UserDerivative(jvp)
-        self.signature, self.result, self.device, self.gathers = signature, None, None, False
+        self.signature = signature
+        self.result: Callable[..., Any] | None = None
+        self.device, self.gathers = CPU, False
 
     def rule(self) -> DerivableFunction:
         """Return the rule of the backend."""
-        make = get(self.library).rule
+        make = functions_of(get(self.library)).rule
         assert make is not None
-        made: DerivableFunction = make(self)
-        return made
+        return make(self)
 
     def without_rules(self, declared: TreeDef) -> Self:
         """Return the call: it has nothing that another process could not have."""
@@ -81,7 +85,7 @@ class PlainCall:
         return None
 
     def evaluate(
-        self, rule: DerivableFunction, xs: Sequence[Array], target: str, device: object = None
+        self, rule: Run, xs: Sequence[Array], target: str, device: Device | None = None
     ) -> list[Array]:
         """Run a rule, and convert there and back."""
         given = [to_backend(x, self.library) for x in xs]

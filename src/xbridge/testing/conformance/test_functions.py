@@ -1,4 +1,4 @@
-"""Functions of other libraries: what the five optional names of a backend promise."""
+"""Functions of other libraries: what the five names in `functions` of a backend promise."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from xbridge._inspect import backend_of
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import GradientError, OptionError
+from xbridge.functions.libraries import functions_of
 from xbridge.functions.rules import DerivableFunction, Spec, latest
 from xbridge.functions.signature import parse_signature
 from xbridge.functions.treedef import ARRAY
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from xbridge._core.protocol import Array
+    from xbridge.functions.libraries import LibraryFunctions
     from xbridge.testing.samples.model import Sample
 
 VALUES = np.array([1.0, 2.0, 3.0], "f4")
@@ -53,9 +55,13 @@ def _call(library: str) -> PlainCall:
 
 
 def _rule(backend: str) -> DerivableFunction:
-    if get(backend).rule is None:
+    if _offered(backend).rule is None:
         pytest.skip("it has no rules of functions")
     return _call(backend).rule()
+
+
+def _offered(backend: str) -> LibraryFunctions:
+    return functions_of(get(backend))
 
 
 def _own(backend: str, values: Any) -> Array:
@@ -112,14 +118,14 @@ def test_a_batch_of_a_rule_is_one_call_for_each_example(backend: str) -> None:
 
 
 def test_a_function_may_be_called_outside_of_callbacks(backend: str) -> None:
-    check = get(backend).check_call
+    check = _offered(backend).check_call
     if check is None:
         pytest.skip("its functions run anywhere")
     assert check("f") is None, "it raises, or returns nothing"
 
 
 def test_modes_are_compared(backend: str) -> None:
-    modes = get(backend).modes
+    modes = _offered(backend).modes
     if modes is None:
         pytest.skip("its functions are the same in every thread")
     assert {modes()} == {modes()}
@@ -134,7 +140,7 @@ def test_only_what_a_graph_holds_is_followed(backend: str, sample: Sample) -> No
 
 @pytest.mark.parametrize("name", ["run", "trace"])
 def test_a_caller_runs_a_rule_of_another_library(backend: str, name: str) -> None:
-    module = get(backend)
+    module = _offered(backend)
     if getattr(module, name) is None:
         pytest.skip(f"it has no {name}")
     call = PlainCall(HOST, _square, signature=parse_signature("()->()"))
@@ -148,7 +154,7 @@ def test_a_caller_runs_a_rule_of_another_library(backend: str, name: str) -> Non
 
 
 def test_the_result_of_a_run_has_memory_of_its_own(backend: str) -> None:
-    run = get(backend).run
+    run = _offered(backend).run
     if run is None or get(backend).follows is None:
         pytest.skip("it does not run functions now")
     x = _own(backend, VALUES)

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils import _python_dispatch  # noqa: E402 -- only where the library is
 
-from xbridge.backends.torch import _purity  # noqa: E402 -- likewise
+from xbridge.functions.torch import purity as _purity  # noqa: E402 -- likewise
 from xbridge.functions.torch.purity import Calls, Purity, Watch, shared_flags  # noqa: E402 -- likewise
 
 PATIENCE = 30.0

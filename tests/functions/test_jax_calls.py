@@ -8,7 +8,7 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-from xbridge.backends.jax import _calls  # noqa: E402 -- only where the library is
+from xbridge.functions.jax import calls as _calls  # noqa: E402 -- only where the library is
 
 
 @pytest.mark.parametrize("unknown", [False, True])

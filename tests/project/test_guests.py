@@ -1,0 +1,62 @@
+"""Guests of the core: packages that can be taken out of a checkout, and the core still works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copytree, ignore_patterns, rmtree
+
+import pytest
+
+import xbridge
+
+TESTS = Path(__file__).parents[1]
+GUESTS = {"functions": "aligned"}
+"""Each guest, and the word for it in names of tests."""
+
+CORE = ("plan", "engine/test_convert.py", "tree/test_tree.py")
+"""Some tests of the core, which need no guest."""
+
+
+def run_without(guest: str, copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with a copy of xbridge that lacks a package."""
+    copytree(Path(xbridge.__file__).parent, copy / "xbridge", ignore=ignore_patterns("__pycache__"))
+    rmtree(copy / "xbridge" / guest)
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=TESTS.parent,
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+CONVERT = """
+import numpy as np, xbridge
+assert xbridge.__file__.startswith({copy!r})
+assert xbridge.to_numpy(xbridge.asarray([1, 2], dtype="float32")).dtype == "float32"
+assert len(xbridge.align(np.ones(2), [1, 2])) == 2
+try:
+    __import__("xbridge.{guest}")
+except ModuleNotFoundError:
+    print("converted without it")
+"""
+
+
+@pytest.mark.parametrize("guest", GUESTS)
+def test_guest__conversions_work_without_it(guest: str, tmp_path: Path) -> None:
+    """A copy of xbridge without a guest is imported and converts."""
+    done = run_without(guest, tmp_path, "-c", CONVERT.format(copy=str(tmp_path), guest=guest))
+    assert (done.stdout, done.stderr) == ("converted without it\n", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guest", GUESTS)
+def test_guest__tests_of_the_core_pass_without_it(guest: str, tmp_path: Path) -> None:
+    """Tests of the core pass in a copy of xbridge without a guest."""
+    some = ("-m", "not slow", "-k", f"not {GUESTS[guest]}", *[str(TESTS / one) for one in CORE])
+    done = run_without(guest, tmp_path, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *some)
+    assert done.returncode == 0, done.stdout[-2000:]
