@@ -175,7 +175,8 @@ NAMED: dict[str, set[str]] = {
     "_registry/defaults.py": {"numpy"},  # the backend that does what another one leaves out
     "_registry/loading.py": {"cupy", "dask", "jax", "numpy"},  # what `np` and `jnp` stand for
     "tree/verbs.py": {"cupy", "dask", "jax", "torch"},  # as `_api.py`
-    "tree/containers.py": {"jax", "torch"},  # finds their classes in `sys.modules`
+    "tree/containers.py": {"torch"},  # finds its classes in `sys.modules`
+    "tree/registered.py": {"jax", "torch"},  # finds their registries in `sys.modules`
 }
 """The libraries that code may name, by file or folder. Backends and the test kit may name any library."""
 GUESTS = [f"xbridge.functions.{name}" for name in INDEX]
@@ -212,9 +213,10 @@ def test_core__exceptions_are_needed(name: str) -> None:
     assert set(named) == NAMED[name]
 
 
-def test_containers__import_no_library() -> None:
-    """`tree/containers.py` imports no array library."""
-    tree = ast.parse((ROOT / "tree" / "containers.py").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("module", ["containers", "registered"])
+def test_containers__import_no_library(module: str) -> None:
+    """The modules that know containers of libraries import no array library."""
+    tree = ast.parse((ROOT / "tree" / f"{module}.py").read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             assert names_a_library(node) == []

@@ -23,7 +23,7 @@ from xbridge._core.tracing import constant_in_traces
 from xbridge._registry.registry import are_arrays
 from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, with_article
 from xbridge.functions.treedef import ARRAY, FIRST_CHILD, children_of
-from xbridge.tree.containers import find_container, is_struct_sequence
+from xbridge.tree.containers import Structure, find_container, is_struct_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,11 +186,11 @@ def traceable(form: TreeDef) -> TreeDef:
         return (*form[:start], *children)
     cls: type = form[1].container.cls
     given = form[1].form
-    if not is_dataclass(cls) or getattr(given, "keys", None) != range(0):
+    if not is_dataclass(cls) or not isinstance(given, Structure) or given.keys:
         raise _untraceable_error(cls)
-    rest = {name: it for name, it in given.stored.items() if name not in given.storages}
-    names = [getattr(name, "__name__", name) for name in (*given.storages, *rest)]
-    return ("data", cls, tuple(names), *children, *[("=", type(it), None, it) for it in rest.values()])
+    rest = given.attributes
+    names = (*given.fields, *rest)
+    return ("data", cls, names, *children, *[("=", type(it), None, it) for it in rest.values()])
 
 
 def without_objects(form: TreeDef, objects: list[Any]) -> TreeDef:
@@ -296,13 +296,10 @@ class _Node:
         self.container = container
         self.form = form
         self.labels: list[str] = [f"[{i}]" for i in range(count)]
-        hidden = getattr(form, "stored", None)
-        if hidden is None:
-            rest: Any = form
-        else:
+        rest = form
+        if isinstance(form, Structure):
             self.labels = container.paths(x, form)
-            names = [name for name in hidden if name not in form.storages]
-            rest = (self.labels, [(name, hidden[name]) for name in names])
+            rest = (self.labels, [*form.attributes.items()])
         self._mark = (container.cls, _make_hashable(rest))
 
     def __hash__(self) -> int:

@@ -100,10 +100,6 @@ class TreeArrays:
                 done.append(fn(x))
         return done
 
-    def refuse_changes(self) -> None:
-        """Raise an error if a container was changed since the tree was flattened."""
-        self._spec.refuse_changes()
-
     def _convert_arrays(self, convert: ArrayFn, xs: list[Array]) -> list[Array]:
         try:
             return convert(xs)

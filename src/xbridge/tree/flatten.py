@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from itertools import chain, islice
-from operator import is_
 from typing import Any, TypeAlias
 
 from xbridge.errors import Chained, OptionError, UnsupportedArrayError, XBridgeError, with_article
@@ -69,16 +68,6 @@ class TreeSpec:
             return _build(self._containers, iter(self._opened), iter(leaves))
         except RecursionError:
             raise _endless_error(self._tree) from None
-
-    def refuse_changes(self) -> None:
-        """Raise an error if a container now holds other objects, or holds them in another order."""
-        for container, x, children, form, rows, _ in self._opened:
-            if not (container.is_same(x, form) and (not rows or _are_same(children, rows))):
-                reason, hint = (
-                    "a container in it has been changed meanwhile",
-                    "a function that leaves it alone",
-                )
-                raise OptionError.build("build a tree of the same form", reason, hint)
 
     def name_of(self, leaf: Any) -> str:
         """Return the path to the first occurrence of a leaf, as Python writes it."""
@@ -142,16 +131,6 @@ def _copy_rows(children: Collection[Any], kinds: set[type]) -> _Rows:
     if kinds == {list}:
         return list(map(list.copy, children))
     return children if kinds == {tuple} else ()
-
-
-def _are_same(rows: _Rows, copies: _Rows) -> bool:
-    """Return True if plain containers of one class still hold the same objects as their copies."""
-    inside = chain.from_iterable
-    if list(map(len, rows)) != list(map(len, copies)) or not all(map(is_, inside(rows), inside(copies))):
-        return False
-    if type(next(iter(rows))) is not dict:
-        return True
-    return all(map(is_, inside(map(dict.values, rows)), inside(map(dict.values, copies))))
 
 
 def _build(containers: dict[type, Container], opened: Iterator[_Opened], leaves: Iterator[Any]) -> Any:

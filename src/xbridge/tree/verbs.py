@@ -423,7 +423,7 @@ def map(  # noqa: A001 -- other libraries have this name too
     Raises
     ------
     OptionError
-        `fn` is not a function, or it changed a container of the tree while it ran.
+        `fn` is not a function.
     UnsupportedArrayError
         The tree is neither a container nor an array nor None.
     Exception
@@ -439,9 +439,7 @@ def map(  # noqa: A001 -- other libraries have this name too
         raise OptionError.build(f"map {type_of(fn)}", "it is not a function", "xbridge.tree.map(fn, x)")
     batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
-    done = batch.map(partial(batch.each, fn), fn if scalars else None, fixtures=False)
-    batch.refuse_changes()
-    return done
+    return batch.map(partial(batch.each, fn), fn if scalars else None, fixtures=False)
 
 
 def _convert_call(
