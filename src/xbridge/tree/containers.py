@@ -156,11 +156,11 @@ class _Unregistered:
             list.extend(made, items)
         elif base is deque:
             deque.__init__(made, items, deque.maxlen.__get__(model))
-        for name, value in {**values, **form.attributes}.items():
-            if name in self._slots:
-                self._slots[name].__set__(made, value)
-            else:
-                vars(made)[name] = value
+        attributes = {**form.attributes, **values}
+        for name in attributes.keys() & self._slots:
+            self._slots[name].__set__(made, attributes.pop(name))
+        if attributes:
+            vars(made).update(attributes)
         return made
 
     def paths(self, _: object, form: Structure) -> list[str]:
@@ -175,11 +175,12 @@ class _Unregistered:
         """Return the attributes that an object stores, except those that a descriptor has computed."""
         own = {} if not self._cls.__dictoffset__ or _is_own_dict(x) else vars(x)
         in_force = self._in_force
-        stored = {name: it for name, it in own.items() if not _stores_result(in_force.get(name))}
+        computed = [name for name in own if name in in_force and _stores_result(in_force[name])]
+        stored = {name: it for name, it in own.items() if name not in computed}
         for name, slot in self._slots.items():
             with suppress(AttributeError):  # an empty slot
                 stored[name] = slot.__get__(x)
-        for name in filter(lambda name: name not in stored, self._fields):
+        for name in [name for name in self._fields if name not in stored]:
             it = in_force.get(name)
             if hasattr(type(it), "__set__") and name not in self._slots:
                 hint = ", ".join(f"{field!r}: x.{field}" for field in self._fields)
