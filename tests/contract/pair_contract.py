@@ -272,7 +272,7 @@ def cast(asked: Asked) -> HostArray | None:
 def left_open(asked: Asked) -> HostArray:
     """The elements whose cast no standard settles: out of range to an integer, too large for a float8."""
     values, dtype = asked.sample.values, asked.dtype
-    if not is_inexact(asked.given) or not (category(dtype) == "int" or "float8" in dtype):
+    if not is_inexact(asked.given) or not (category(dtype) == "int" or not DTYPES[dtype].rounds_as_numpy):
         return np.zeros(values.shape, bool)
     with np.errstate(all="ignore"):
         wide = values.astype("float64")

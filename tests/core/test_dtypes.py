@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import numpy as np
 import pytest
 from contract.pair_contract import nearest_of
 
@@ -67,3 +68,15 @@ def test_nearest__words_of_the_model_and_of_the_library_agree() -> None:
     ]
     for there, dtype in product(sets, DTYPES):
         assert nearest_of(dtype, there) == nearest(dtype, there.__contains__), (dtype, there)
+
+
+@pytest.mark.parametrize("word", [word for word, facts in DTYPES.items() if facts.kind == "float"])
+def test_dtypes__facts_are_those_of_ml_dtypes(word: str) -> None:
+    """The digits and the least number of each float are as ml_dtypes gives them."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    facts = DTYPES[word]
+    dtype = getattr(ml_dtypes, word) if facts.is_extended else word
+    info = ml_dtypes.finfo(dtype)
+    assert (facts.digits, 2.0**facts.least) == (info.nmant + 1, float(info.smallest_subnormal))
+    assert facts.itemsize == np.dtype(dtype).itemsize
+    assert facts.is_extended == hasattr(ml_dtypes, word)

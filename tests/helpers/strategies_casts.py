@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
-from inside import category
+from inside import DTYPES, category
 from strategies import host_dtype
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def pairs_of(dtypes: Sequence[str]) -> list[tuple[str, str]]:
 
 def castable(source: str, target: str, rng: np.random.Generator, shape: Shape = (COUNT,)) -> Host:
     """A dense array of the source dtype that is good for a cast to the target."""
-    if target.startswith("float8") or (category(source) == "float" and category(target) == "int"):
+    if not DTYPES[target].rounds_as_numpy or (category(source) == "float" and category(target) == "int"):
         return _small_numbers(source, target, rng, shape)
     if source == "float64" and category(target) == "float":
         return np.where(rng.random(shape) < 0.5, contents(source, shape, rng), _ties(target, rng, shape))

@@ -11,12 +11,31 @@ from typing import NamedTuple
 
 
 class DType(NamedTuple):
-    """The meaning of a canonical name."""
+    """The facts about a dtype. Of a complex one, all but the width are those of its parts."""
 
     kind: str
     bits: int
+    """The width of an item. In memory it takes a byte at least."""
     digits: int = 0
     """Every integer from -2**digits to 2**digits is exact in a floating dtype."""
+    least: int = 0
+    """The exponent of two of the least positive number of a floating dtype."""
+    dlpack_code: int = 0
+    """DLPack's code of the kind, for a dtype that NumPy lacks and gets from ml_dtypes."""
+    rounds_as_numpy: bool = True
+    """Whether libraries round to the dtype, and treat what is out of its range, as NumPy does."""
+    is_signed: bool = True
+    """False for a floating dtype with neither a sign nor a zero, whose numbers are powers of two."""
+
+    @property
+    def is_extended(self) -> bool:
+        """True if NumPy lacks the dtype, and gets it from ml_dtypes."""
+        return self.dlpack_code != 0
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes that an item takes in memory."""
+        return max(self.bits, 8) // 8
 
 
 DTYPES = {
@@ -29,17 +48,17 @@ DTYPES = {
     "uint16": DType("uint", 16),
     "uint32": DType("uint", 32),
     "uint64": DType("uint", 64),
-    "float8_e4m3fn": DType("float", 8, 4),
-    "float8_e5m2": DType("float", 8, 3),
-    "float8_e4m3fnuz": DType("float", 8, 4),
-    "float8_e5m2fnuz": DType("float", 8, 3),
-    "float8_e8m0fnu": DType("float", 8, 1),
-    "bfloat16": DType("float", 16, 8),
-    "float16": DType("float", 16, 11),
-    "float32": DType("float", 32, 24),
-    "float64": DType("float", 64, 53),
-    "complex64": DType("complex", 64, 24),
-    "complex128": DType("complex", 128, 53),
+    "float8_e4m3fn": DType("float", 8, 4, -9, 10, rounds_as_numpy=False),
+    "float8_e5m2": DType("float", 8, 3, -16, 12, rounds_as_numpy=False),
+    "float8_e4m3fnuz": DType("float", 8, 4, -10, 11, rounds_as_numpy=False),
+    "float8_e5m2fnuz": DType("float", 8, 3, -17, 13, rounds_as_numpy=False),
+    "float8_e8m0fnu": DType("float", 8, 1, -127, 14, rounds_as_numpy=False, is_signed=False),
+    "bfloat16": DType("float", 16, 8, -133, 4),
+    "float16": DType("float", 16, 11, -24),
+    "float32": DType("float", 32, 24, -149),
+    "float64": DType("float", 64, 53, -1074),
+    "complex64": DType("complex", 64, 24, -149),
+    "complex128": DType("complex", 128, 53, -1074),
 }
 
 UNNAMED = ("default", "nearest")
@@ -47,10 +66,10 @@ UNNAMED = ("default", "nearest")
 
 _NUMERIC = {
     **DTYPES,
-    "longdouble": DType("float", 128, 113),
-    "clongdouble": DType("complex", 256, 113),
-    "complex32": DType("complex", 32, 11),
-    "bcomplex32": DType("complex", 32, 8),
+    "longdouble": DType("float", 128, 113, -16494),
+    "clongdouble": DType("complex", 256, 113, -16494),
+    "complex32": DType("complex", 32, 11, -24),
+    "bcomplex32": DType("complex", 32, 8, -133),
 }
 """All numeric dtypes: the canonical ones, and those of few libraries, which have no canonical name.
 
@@ -109,7 +128,7 @@ def exact_integers(name: str) -> tuple[int, int]:
     meaning = DTYPES[name]
     if meaning.kind == "bool":
         return 0, 1
-    if name == "float8_e8m0fnu":  # it has neither a zero nor a sign
+    if not meaning.is_signed:
         return 1, 2
     if meaning.kind == "int":
         return -(1 << meaning.bits - 1), (1 << meaning.bits - 1) - 1
@@ -128,7 +147,7 @@ def holds_every(narrow: str, wide: str) -> bool:
     """Return True if every value of one dtype is a value of the other; False for a library's own dtype."""
     if narrow == wide:
         return True
-    if wide not in DTYPES or wide == "float8_e8m0fnu":  # it has no zero
+    if wide not in DTYPES or not DTYPES[wide].is_signed:
         return False
     given, other = _look_up(narrow), DTYPES[wide]
     if "bool" in (given.kind, other.kind):
@@ -137,8 +156,7 @@ def holds_every(narrow: str, wide: str) -> bool:
         return holds_integers(wide, *exact_integers(narrow))
     if (given.kind, other.kind) == ("float", "complex"):
         return 2 * given.bits <= other.bits
-    reaches = (narrow, wide) != ("float8_e8m0fnu", "float16")
-    return given.kind == other.kind and given.bits < other.bits and reaches
+    return given.kind == other.kind and given.bits < other.bits and given.least >= other.least
 
 
 def no_wider(name: str, default: str) -> str:

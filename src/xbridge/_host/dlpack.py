@@ -26,14 +26,7 @@ _KINDS = {CUDA: "cuda", ROCM: "rocm", CUDA_MANAGED: "cuda"}
 READ_ONLY, IS_COPIED = 1, 2
 _MOST_AXES = 64
 _NAMES = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
-_EXTENDED = {
-    (4, 16): "bfloat16",
-    (10, 8): "float8_e4m3fn",
-    (11, 8): "float8_e4m3fnuz",
-    (12, 8): "float8_e5m2",
-    (13, 8): "float8_e5m2fnuz",
-    (14, 8): "float8_e8m0fnu",
-}
+_EXTENDED = {(it.dlpack_code, it.bits): name for name, it in DTYPES.items() if it.is_extended}
 
 
 class NotOnHostError(DeviceError):

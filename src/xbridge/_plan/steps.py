@@ -351,7 +351,7 @@ def _add_sizes(plan: Plan) -> Iterator[Step]:
 
 def nbytes_of(shape: tuple[int, ...], dtype: str) -> int | None:
     """Return the bytes of a dense array; None for a library's own dtype or an unknown shape."""
-    return _size(shape, DTYPES[dtype].bits) if dtype in DTYPES else None
+    return _size(shape, DTYPES[dtype].itemsize) if dtype in DTYPES else None
 
 
 def is_known(shape: tuple[int, ...]) -> bool:
@@ -379,8 +379,8 @@ def _format_bytes(number: int | None) -> str:
     return "? bytes" if number is None else f"{number:,} bytes"
 
 
-def _size(shape: tuple[int, ...], bits: int) -> int | None:
-    return prod(shape) * bits // 8 if is_known(shape) else None
+def _size(shape: tuple[int, ...], itemsize: int) -> int | None:
+    return prod(shape) * itemsize if is_known(shape) else None
 
 
 def in_words(source: Backend, info: ArrayInfo, target: Backend) -> str:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from xbridge._core.dtypes import category, exact_integers
+from xbridge._core.dtypes import DTYPES, category, exact_integers
 from xbridge._core.protocol import HostArray
 
 Cast: TypeAlias = tuple[HostArray, HostArray]
@@ -72,7 +72,7 @@ def _cast_real(values: HostArray, dtype: np.dtype[Any], *, rounds: bool) -> Cast
         cast = values.astype(dtype)  # one step, which rounds once
     else:
         single = wide if wide.dtype == np.float32 else _round_to_odd(wide)
-        cast = (_to_power_of_two(single) if dtype.name == "float8_e8m0fnu" else single).astype(dtype)
+        cast = (single if DTYPES[dtype.name].is_signed else _to_power_of_two(single)).astype(dtype)
     return cast, kept | (np.isfinite(wide) & np.isfinite(cast))
 
 

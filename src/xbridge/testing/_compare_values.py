@@ -28,10 +28,11 @@ _TOLERANCES = {
     "bfloat16": (1.6e-2, 1e-5),
     "complex128": (1e-7, 1e-7),
     "complex64": (1.3e-6, 1e-5),
-    "float8_e4m3fn": (2.0**-3, 2.0**-9),
-    "float8_e4m3fnuz": (2.0**-3, 2.0**-10),
-    "float8_e5m2": (2.0**-2, 2.0**-16),
-    "float8_e5m2fnuz": (2.0**-2, 2.0**-17),
+    **{
+        name: (2.0 ** (1 - it.digits), 2.0**it.least)
+        for name, it in DTYPES.items()
+        if it.kind == "float" and it.bits <= 8 and it.is_signed
+    },
 }
 """The relative and absolute tolerance of each dtype: those of `torch.testing`; for float8, one step."""
 

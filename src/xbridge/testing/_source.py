@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES
 from xbridge._host.memory import native_dtype
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
@@ -148,7 +149,7 @@ class Recipe(NamedTuple):
     def imports(self) -> list[str]:
         """Return the import statements that the expression needs."""
         more = ["import dask.array as da"] if self.backend == "dask" else []
-        if self.values.dtype.kind == "V" or self.values.dtype.name.startswith(("bfloat", "float8")):
+        if (facts := DTYPES.get(self.values.dtype.name)) and facts.is_extended:
             more.append("import ml_dtypes")
         return [_IMPORTS[self.backend][1], *more]
 

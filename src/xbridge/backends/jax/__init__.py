@@ -59,7 +59,7 @@ _Tracer = jax.core.Tracer
 _DELETED = Unsupported(
     UnsupportedArrayError, "its memory was deleted or donated", "a copy made before that, with x.copy()"
 )
-_SINGLES = ("bfloat16", "complex64", *(word for word in _NATIVE if word.startswith("float8")))
+_SINGLES = ("complex64", *(word for word in _NATIVE if DTYPES[word].is_extended))
 _VIEW_FLAGS = (0x103, 0x101)
 """NumPy's `flags.num` for a read-only view in C order of memory that NumPy does not own.
 

@@ -80,7 +80,7 @@ _NAME_BY_TORCH = {dtype: word for word, dtype in _TORCH_BY_NAME.items()}
 _BIT_DTYPES = {
     dtype: {1: torch.uint8, 2: torch.uint16}[dtype.itemsize]
     for word, dtype in _TORCH_BY_NAME.items()
-    if word.startswith(("bfloat", "float8"))
+    if DTYPES[word].is_extended
 }
 _SHARED_DTYPES = frozenset(
     native_dtype(word) for word, dtype in _TORCH_BY_NAME.items() if dtype not in _BIT_DTYPES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from xbridge._core.devices import Device
-from xbridge._core.dtypes import category, holds_integers
+from xbridge._core.dtypes import DTYPES, category, holds_integers
 
 _SIGN = -(1 << 63)
 
@@ -32,6 +32,7 @@ def cast_matches_numpy(dtype: str, other: str, device: Device, /) -> bool:
     differ, and float64 to float16 rounds twice. MPS is untested with large integers and subnormal numbers.
     """
     kinds = category(dtype), category(other)
-    rounds_otherwise = "float8" in dtype + other or (dtype, other) == ("float64", "float16")
+    rounds_as_numpy = DTYPES[dtype].rounds_as_numpy and DTYPES[other].rounds_as_numpy
+    rounds_otherwise = not rounds_as_numpy or (dtype, other) == ("float64", "float16")
     cuts = kinds in (("float", "int"), ("complex", "float"), ("complex", "int"))
     return not (cuts or rounds_otherwise or device.kind == "mps")

@@ -64,8 +64,8 @@ in-place change of one of them would count as a change of all.
 
 DTYPE_OF = {
     native_dtype(word): getattr(torch, word)
-    for word in DTYPES
-    if hasattr(torch, word) and not word.startswith(("bfloat", "float8"))
+    for word, facts in DTYPES.items()
+    if hasattr(torch, word) and not facts.is_extended
 }
 """Torch's dtypes for NumPy's own dtypes."""
 NUMPY_OF = {there: here for here, there in DTYPE_OF.items()}

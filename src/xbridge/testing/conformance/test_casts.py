@@ -88,7 +88,8 @@ def _fits(n: complex, dtype: str) -> bool:
 
 def _rounds_twice(dtype: str, other: str) -> bool:
     """Return True if libraries cast in two steps, or differ in their rounding."""
-    return "float8" in dtype + other or (DTYPES[dtype].bits > 32 and DTYPES[other].bits < 32)
+    one, two = DTYPES[dtype], DTYPES[other]
+    return not (one.rounds_as_numpy and two.rounds_as_numpy) or (one.bits > 32 and two.bits < 32)
 
 
 def casts(backend: str) -> Iterator[tuple[str, str, HostArray, HostArray]]:
@@ -96,7 +97,7 @@ def casts(backend: str) -> Iterator[tuple[str, str, HostArray, HostArray]]:
     for dtype in swept_dtypes(backend):
         for other in swept_dtypes(backend):
             drops = category(dtype) == "complex" and category(other) not in ("complex", "bool")
-            if not drops and not ("float8" in dtype and "float8" in other):
+            if not drops and (DTYPES[dtype].rounds_as_numpy or DTYPES[other].rounds_as_numpy):
                 yield dtype, other, *representable(dtype, other)
 
 
@@ -197,8 +198,9 @@ def narrowings(backend: str) -> Iterator[tuple[str, str]]:
     """Yield each dtype with each narrower dtype of its kind."""
     for dtype in swept_dtypes(backend):
         for other in common_dtypes(backend):
-            alike = DTYPES[dtype].kind == DTYPES[other].kind and "float8" not in dtype + other
-            if alike and DTYPES[other].bits < DTYPES[dtype].bits:
+            wide, narrow = DTYPES[dtype], DTYPES[other]
+            alike = wide.kind == narrow.kind and wide.rounds_as_numpy and narrow.rounds_as_numpy
+            if alike and narrow.bits < wide.bits:
                 yield dtype, other
 
 

@@ -237,7 +237,7 @@ def _small() -> dict[str, Callable[[], HostArray]]:
     import ml_dtypes  # noqa: PLC0415 -- only where it is installed
 
     words = ("int4", "uint2", "float8_e3m4", "float6_e2m3fn", "float4_e2m1fn")
-    kinds = [getattr(ml_dtypes, word) for word in words if hasattr(ml_dtypes, word)]
+    kinds = [getattr(ml_dtypes, word) for word in words if hasattr(ml_dtypes, word) and word not in DTYPES]
     return {kind.__name__: partial(np.zeros, 2, kind) for kind in kinds}
 
 

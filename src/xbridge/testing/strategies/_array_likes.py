@@ -10,7 +10,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import UNNAMED
+from xbridge._core.dtypes import DTYPES, UNNAMED
 from xbridge._registry.registry import get, is_available, known_backends
 from xbridge.errors import OptionError
 from xbridge.testing.samples.lookup import samples_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Backends: TypeAlias = st.SearchStrategy[str] | str | None
 
-_COMMON = tuple(name for name in ORDER if not name.startswith(("bfloat", "float8")))
+_COMMON = tuple(name for name in ORDER if not DTYPES[name].is_extended)
 """The dtypes that every exchange protocol has."""
 
 _PYTHONS = ("int64", "float64", "complex128", "bool")
