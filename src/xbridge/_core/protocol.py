@@ -492,27 +492,12 @@ class Backend(Protocol):
         """
 
     @property
-    def plan_kind(self) -> Callable[[Array], object] | None:
-        """`plan_kind(x)`: all facts about an array on which plans within the library depend, without `grad`.
+    def plan_key(self) -> Callable[..., object] | None:
+        """`plan_key(x, graph=False)`: one hashable object of all facts about an array that plans depend on.
 
-        That is its dtype and how it is stored. The result is hashable, and None for an array that is not in
-        host memory, or that may be refused.
-        """
-
-    @property
-    def plan_graph(self) -> Callable[[Array], tuple[bool, ...] | None] | None:
-        """`plan_graph(x)`: the other facts, on which plans with `grad` or `requires_grad` depend.
-
-        That is whether `x` requires grad, whether it is a leaf, and whether a graph is recorded now, in this
-        order, and whatever else decides whether a graph can begin. It is None if a plan may depend on more.
-        """
-
-    @property
-    def plan_pending(self) -> Callable[[Array], object] | None:
-        """`plan_pending(x)`: all facts on which plans between libraries depend while an operation is pending.
-
-        That is its dtype and whether it requires grad. The result is hashable. It is None if a plan
-        may depend on anything else, if nothing is pending, or if `x` is not an ordinary array in host memory.
+        These are its dtype and how it is stored, and with `graph` also what autograd does with it. The core
+        repeats a plan within the library, or of an array with a pending operation, for each array with an
+        equal key. None means that the array is planned, such as one on a device.
         """
 
     @property

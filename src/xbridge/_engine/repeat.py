@@ -172,15 +172,12 @@ class _Repetition(NamedTuple):
 
 def _find_within(backend: Backend, x: Array, plan: Plan) -> _Repetition | None:
     """Return how to repeat a plan within one library; None if its backend does not name the array's kind."""
-    own, graph, options = backend.plan_kind, backend.plan_graph, plan.conversion.options
-    look: Look | None = own
+    options, plan_key = plan.conversion.options, backend.plan_key
+    look: Look | None = plan_key
     if backend.name == HOST:
         look = _dtype_of if options.ignore_layout() else _flags_and_dtype_of
-    elif backend.autograd and (options.grad or options.requires_grad or plan.checks):
-        # `plan_graph` also says None inside a transform, whose arrays have no values that a check could read.
-        if own is None or graph is None or own(x) is None or graph(x) is None:
-            return None
-        look = lambda x: (own(x), graph(x))  # noqa: E731 -- no kind has None in it, so that is not found
+    elif plan_key and (options.grad or options.requires_grad):
+        look = partial(plan_key, graph=True)
     kind = look(x) if look else None
     if look is None or kind is None:
         return None
@@ -196,9 +193,12 @@ def _find_within(backend: Backend, x: Array, plan: Plan) -> _Repetition | None:
 def _find_between(x: Array, plan: Plan) -> _Repetition | None:
     """Return how the kind of an array gets to another library; None if the way depends on more."""
     source, target, options = plan.conversion.source, plan.conversion.target, plan.conversion.options
-    pending, host = source.plan_pending, source.fast_to_numpy(x)
+    if source.autograd and (options.grad == "keep" or options.requires_grad):
+        return None  # a plan refuses an array with a graph, which its view does not show
+    pending = source.plan_key and partial(source.plan_key, graph=True)
+    host = source.fast_to_numpy(x)
     look, then = source.fast_to_numpy, _ON_ANY_VIEW.get(options._replace(device=None, grad=None))
-    if options.grad == "keep" or (then is not unchanged and target.name != HOST):
+    if then is not unchanged and target.name != HOST:
         then = None
     if then not in (None, unchanged) and source.fast_copy_to_numpy:
         look, then = source.fast_copy_to_numpy, unchanged
@@ -223,22 +223,30 @@ def _find_between(x: Array, plan: Plan) -> _Repetition | None:
         kind, convert = (_flags_and_dtype_of(host),), _compile_view(host, plan)
         if source.name == HOST:  # its arrays are their own views
             choose = partial(_dispatch_on_kind, _flags_and_dtype_of)
-    if source.autograd and (options.grad == "keep" or options.requires_grad):
-        if source.plan_graph is None:
-            return None
-        choose = partial(_decline_graphs, source.plan_graph, choose)
     return convert and _Repetition(convert, kind, choose)
 
 
 def _compile_pending(plan: Plan) -> Convert | None:
-    """Compile a plan for arrays on which an operation is pending; return None if the target declines them.
+    """Compile a plan for arrays on which an operation is pending; return None if it cannot be repeated.
 
     Such a plan applies to any strides, because the pending operation makes new memory.
     """
-    at = [step.op for step in plan.steps].index("to_numpy") + 1
+    ops, source = [step.op for step in plan.steps], plan.conversion.source
+    if "materialize" not in ops:
+        return None
+    at = ops.index("to_numpy") + 1
     own = [_decline_on_error(_bind(getattr(step.module, step.op), step.args)) for step in plan.steps[:at]]
+    own[ops.index("materialize")] = _decline_on_error(partial(_materialize_pending, source))
     then = _compile_on_host(plan.steps[at:], plan.conversion.target, native_dtype(plan.conversion.info.dtype))
     return None if then is None else _chain([*own, *then])
+
+
+def _materialize_pending(backend: Backend, x: Array) -> Array | None:
+    """Apply the operation that is pending on an array; decline one that has none, or that a plan refuses."""
+    if backend.unsupported(x, leaving=True):
+        return None
+    y = backend.materialize(x)
+    return None if y is x else y
 
 
 def _compile_view(host: HostArray, plan: Plan) -> Convert | None:
@@ -327,36 +335,27 @@ def _dispatch_on_view(
     return compose(look, then or _dispatch_on_kind(_flags_and_dtype_of, kinds, state), others)
 
 
-def _decline_graphs(
-    graph: Callable[[Array], Any], choose: Callable[..., Convert], kinds: Kinds, state: State | None
-) -> Convert:
-    """Return the function that `choose` makes, which now declines arrays with a graph.
-
-    Only a plan may refuse those. The view of an array does not tell them from others: it is read-only for an
-    array with a graph, but also for other reasons.
-    """
-
-    def without_graph(x: Array) -> Array | None:
-        facts = graph(x)
-        return None if facts is None or facts[0] else x
-
-    return compose(without_graph, choose(kinds, state))
-
-
 def _dispatch_on_kind(
     look: Look, kinds: Kinds, state: State | None, failures: tuple[type[Exception], ...] = (XBridgeError,)
 ) -> Convert:
     """Return the function that finds the conversion by the kind that `look` names, and by any state."""
     find = kinds.get
 
-    def convert(x: Array) -> Array | None:
-        known = find((look(x), state()) if state else look(x))
+    def convert_by_key(x: Array) -> Array | None:
+        known = find(look(x))
         try:
             return None if known is None else known(x)
         except failures:  # a value would be lost, or the memory was freed: the plan fails too, and says why
             return None
 
-    return convert
+    def convert_by_key_and_state(x: Array) -> Array | None:
+        known = find((look(x), state()))  # type: ignore[misc] # it is not None here
+        try:
+            return None if known is None else known(x)
+        except failures:
+            return None
+
+    return convert_by_key_and_state if state else convert_by_key
 
 
 # -- composition of functions ------------------------------------------------------------------------

@@ -349,7 +349,7 @@ def plan_state() -> object:
     return _is_x64_enabled()
 
 
-def plan_kind(x: Array, /) -> object:
+def plan_key(x: Array, /, *, graph: bool = False) -> object:
     return None if x.is_deleted() else (x.dtype, x.sharding)
 
 

@@ -12,7 +12,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
-from torch._C import _functorch
 from torch._C._dynamo import eval_frame as _eval_frame
 from torch.autograd import forward_ad
 from torch.fx import Proxy
@@ -434,6 +433,7 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
     except TypeError:  # NumPy has no such dtype (bfloat16), or the tensor is on another device
         return _bits_to_numpy(x)
     except (RuntimeError, ValueError):  # sparse, quantized, conjugate, or wrapped by a transform
+        _prechecks = _PRECHECKS
         return None
 
 
@@ -491,33 +491,15 @@ def plan_state() -> object:
     return _default_dtype()  # the usual state is no tuple, which takes time to make and to hash
 
 
-def plan_kind(x: torch.Tensor, /) -> object:
-    return x.dtype if x.is_cpu and not _is_traced() else None  # each step takes tensors of any layout
-
-
-def plan_graph(x: torch.Tensor, /) -> tuple[bool, ...] | None:
-    if _is_traced() or forward_ad._current_level >= 0 or _functorch.is_functorch_wrapped_tensor(x):
+def plan_key(x: torch.Tensor, /, *, graph: bool = False) -> object:
+    if not x.is_cpu or _is_traced():
         return None
-    return x.requires_grad, x.is_leaf, torch.is_grad_enabled(), x.is_inference()
-
-
-def plan_pending(x: torch.Tensor, /) -> object:
-    global _prechecks  # noqa: PLW0603 -- as in `fast_to_numpy`
-    if _is_traced() or _python_dispatch._is_in_torch_dispatch_mode:
+    if not graph:
+        return x.dtype
+    # A transform, or forward-mode differentiation, may hide that it follows the tensor.
+    if forward_ad._current_level >= 0 or _is_wrapped(x):
         return None
-    conj, neg = x.is_conj(), x.is_neg()
-    if not (conj or neg):
-        return None
-    try:
-        # A second conjugation or negation cancels the pending one, so `raw` is the memory as it is.
-        raw = x.data.conj() if conj else x.data
-        raw = torch._neg_view(raw) if neg else raw
-    except RuntimeError:
-        return None
-    if fast_to_numpy(raw) is None:  # a fault of the memory: the plan explains it
-        return None
-    _prechecks = _PRECHECKS
-    return x.dtype, x.requires_grad
+    return x.dtype, x.requires_grad, x.is_leaf, torch.is_grad_enabled()
 
 
 def is_tracing() -> bool:
