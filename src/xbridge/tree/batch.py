@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.literals import NUMBERS
 from xbridge._host.advice import hint_for_object
 from xbridge._host.importers import is_exporter
-from xbridge.errors import UnsupportedArrayError, XBridgeError, type_of
+from xbridge.errors import Chained, UnsupportedArrayError, XBridgeError, type_of
 from xbridge.tree.flatten import TreeSpec
 from xbridge.tree.leaf import PLAIN_TYPES, StructuralArray, is_converted, is_plain, is_text
 
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
-
     from xbridge._core.protocol import Array, ArrayFn
     from xbridge.tree.flatten import Leaf, LeafFn, Tree
 
@@ -93,11 +90,18 @@ class TreeArrays:
 
     def each(self, fn: LeafFn, xs: list[Leaf]) -> list[Any]:
         """Call a function with each leaf. An error names the path to the leaf at which it was raised."""
-        done = []
-        with _PathInErrors(self._spec) as path:
-            for x in xs:
-                path.leaf = x
-                done.append(fn(x))
+        done: list[Any] = []
+
+        def note(error: Exception) -> Exception:
+            error.add_note(f"at {self._spec.name_of(xs[len(done)])}")
+            return error
+
+        try:
+            with Chained(note):
+                for x in xs:
+                    done.append(fn(x))  # noqa: PERF401 -- an error is about the next one
+        except XBridgeError as error:
+            raise error.at(self._spec.name_of(xs[len(done)])) from error
         return done
 
     def _convert_arrays(self, convert: ArrayFn, xs: list[Array]) -> list[Array]:
@@ -118,28 +122,6 @@ class TreeArrays:
             return done
         made = iter(fn(chosen))
         return [next(made) if type(x) in kinds else y for x, y in zip(leaves, done, strict=True)]
-
-
-class _PathInErrors:
-    """A context that adds the path of a leaf to an error: to the message of our own, else as a note."""
-
-    leaf: Leaf = None
-
-    def __init__(self, spec: TreeSpec) -> None:
-        self._spec = spec
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            return
-        name = self._spec.name_of(self.leaf)
-        if isinstance(error, XBridgeError):
-            raise error.at(name) from error
-        error.add_note(f"at {name}")
 
 
 def _convert_distinct(fn: ArrayFn, xs: list[Array]) -> list[Array]:
