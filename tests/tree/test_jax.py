@@ -58,34 +58,6 @@ def test_tree_to_numpy__partial_of_jax_is_a_container() -> None:
     assert type(made.args[0]) is np.ndarray
 
 
-class Model:
-    """What JAX is told of, and of the names of its parts."""
-
-    def __init__(self, a: Any, b: Any) -> None:
-        self.a = a
-        self.b = b
-
-
-class Nameless(Model):
-    """The same, without names."""
-
-
-def test_tree_to_backend__error_names_the_path_as_it_is_registered_with_jax() -> None:
-    """An error names the path as it is registered with JAX."""
-    key = jax.tree_util.GetAttrKey
-    jax.tree_util.register_pytree_with_keys(
-        Model, lambda x: (((key("a"), x.a), (key("b"), x.b)), None), lambda _, parts: Model(*parts)
-    )
-    jax.tree_util.register_pytree_node(
-        Nameless, lambda x: ((x.a, x.b), None), lambda _, parts: Nameless(*parts)
-    )
-    bad = np.array([None])
-    with pytest.raises(xbridge.DTypeError, match=r"^at tree\['m'\]\.b: "):
-        tree.to_backend({"m": Model(None, bad)}, "jax")
-    with pytest.raises(xbridge.DTypeError, match=r"^at tree\['m'\]\[<flat index 1>\]: "):
-        tree.to_backend({"m": Nameless(None, bad)}, "jax")
-
-
 def test_tree_to_backend__packed_sequence_says_that_its_lengths_need_int64() -> None:
     """A packed sequence says that its lengths need int64."""
     torch = pytest.importorskip("torch")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from inside import direct
 from toylib import Toy, make_backend
 
 import xbridge
@@ -95,55 +94,6 @@ def test_transfer__batch_that_fails_is_not_tried_again(
         convert(batch)
     assert seen == [0, 1, 2]
     assert isinstance(told.value.__cause__, RuntimeError)
-
-
-def torchs() -> list[Any]:
-    import torch
-
-    leaf = torch.ones(2, requires_grad=True)
-    return [torch.ones(2), leaf, 2 * leaf, torch.nn.Parameter(torch.ones(2)), torch.ones(2, 3).T]
-
-
-def numpys() -> list[Any]:
-    locked = np.ones(2)
-    locked.flags.writeable = False
-    return [
-        np.ones(2),
-        locked,
-        np.arange(4.0)[::-1],
-        np.arange(3, dtype=">f4"),
-        np.float32(1),
-        np.ones((2, 3)).T,
-    ]
-
-
-@pytest.mark.parametrize("make", [numpys, torchs])
-@pytest.mark.parametrize(
-    "convert",
-    [
-        lambda xs: tree.to_backend(xs, "torch", device="cpu"),
-        lambda xs: tree.align(xs, backend="torch")[0],
-        lambda xs: tree.align([xs[0]], xs)[1],
-    ],
-    ids=["device", "backend", "first"],
-)
-def test_tree_align__where_all_is_there_already_nothing_else_happens(
-    make: Callable[[], Any], convert: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where everything is there already, nothing else happens."""
-    pytest.importorskip("torch")
-    xs = make()
-
-    def outcome() -> list[Any]:
-        return [
-            (type(y), y is x, xbridge.dtype_of(y), xbridge.device_of(y), xbridge.shares_memory(x, y))
-            for x, y in zip(xs, convert(xs), strict=True)
-        ]
-
-    at_once = outcome()
-    for name in list(direct):
-        monkeypatch.setitem(direct, name, {})
-    assert outcome() == at_once
 
 
 @dataclass

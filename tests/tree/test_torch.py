@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +20,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
-from torch.utils import _pytree
 from trees import form, leaves, trees
 
 from xbridge import tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 A = np.arange(6.0)
 READONLY = np.arange(3.0)
@@ -79,14 +75,6 @@ def test_tree_to_backend__there_and_back_gives_the_same_values_in_the_same_form(
             assert x is y is z
 
 
-def test_tree_to_backend__views_that_share_memory_share_it_still() -> None:
-    """Views that share memory share it still."""
-    base = np.arange(6.0)
-    made = tree.to_backend({"whole": base, "part": [base[2:4]]}, "torch")
-    made["part"][0][0] = 70
-    assert made["whole"][2] == base[2] == 70
-
-
 def test_tree_to_backend__tensors_go_to_torch_as_they_are() -> None:
     """Tensors go to torch as they are."""
     w = torch.ones(2, requires_grad=True)
@@ -137,38 +125,6 @@ def test_tree_to_backend__what_is_taken_at_once_and_alone_is_the_same_and_a_poli
     tree.to_backend(many, "numpy")
     tree.to_numpy([torch.ones(2) for _ in many])
     assert taken == [20, 20]
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"copy": True}, {"dtype": "float32"}, {"device": "cpu"}, {"scalars": True}], ids=str
-)
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"x": A, "y": A[1:]},
-        (A, READONLY, torch.ones(2)),
-        [A, A],
-        [A[::-1], np.array(["text"])],
-        {"x": A, "loss": 0.5},
-        {},
-    ],
-    ids=["dict", "tuple", "twice", "text", "number", "empty"],
-)
-def test_tree_to_backend__few_arrays_with_and_without_a_plan(given: Any, options: Any) -> None:
-    """A few arrays are converted alike with and without a plan."""
-    for _ in range(3):  # the first call is planned, and later ones are learned
-        made = tree.to_backend(given, "torch", **options)
-    with xbridge.policy(copies="allow"):
-        planned = tree.to_backend(given, "torch", **options)
-    assert form(made) == form(planned)
-    for x, y, z in zip(leaves(given), leaves(made), leaves(planned), strict=True):
-        assert type(y) is type(z)
-        assert (y is x) == (z is x)
-        if isinstance(y, torch.Tensor):
-            assert y.dtype == z.dtype
-            assert y.tolist() == z.tolist()
-            assert np.shares_memory(y.numpy(), x) == np.shares_memory(z.numpy(), x)
-    assert len(set(map(id, leaves(made)))) == len(set(map(id, leaves(planned))))
 
 
 def test_tree_to_backend__wrong_option_is_refused_though_an_equal_one_was_learned() -> None:
@@ -230,70 +186,6 @@ def test_tree_to_numpy__error_names_the_part_of_a_packed_sequence() -> None:
         tree.to_numpy([bad])
 
 
-class Told:
-    """What torch is told of."""
-
-    def __init__(self, array: object, name: str) -> None:
-        self.array = array
-        self.name = name
-
-
-class Point(tuple[Any, ...]):
-    """A tuple that torch is told of."""
-
-    __slots__ = ()
-
-
-@pytest.fixture
-def told() -> Iterator[Any]:
-    """Tells torch of a class, until the test ends."""
-    classes = []
-
-    def tell(cls: type, flatten: Any, unflatten: Any, **named: Any) -> None:
-        classes.append(cls)
-        name = f"xbridge.{cls.__name__}"
-        _pytree.register_pytree_node(cls, flatten, unflatten, serialized_type_name=name, **named)
-
-    yield tell
-    for cls in classes:
-        _pytree.SUPPORTED_NODES.pop(cls)
-
-
-def test_tree_to_backend__class_is_flattened_as_it_is_registered_with_torch(told: Any) -> None:
-    """A class is flattened as it is registered with torch."""
-    assert isinstance(tree.to_backend([Told(A, "n")], "torch")[0].array, np.ndarray)
-    told(Told, lambda x: ([x.array], x.name), lambda parts, name: Told(next(iter(parts)), name))
-    made = tree.to_backend({"x": Told([A], "n")}, "torch")["x"]
-    assert (type(made), made.name) == (Told, "n")
-    assert isinstance(made.array[0], torch.Tensor)
-    told(Point, lambda x: (list(x), len(x)), lambda parts, n: Point([*parts, n]))
-    assert tree.to_backend(Point([A]), "torch")[1] == 1
-
-
-def test_tree_to_backend__error_names_the_path_as_it_is_registered_with_torch(told: Any) -> None:
-    """An error names the path as it is registered with torch."""
-
-    class Named(Point):
-        pass
-
-    class Nameless(Point):
-        pass
-
-    bad = [np.array([None])]
-    told(Nameless, lambda x: (list(x), None), lambda parts, _: Nameless(parts))
-    with pytest.raises(xbridge.DTypeError, match=r"^at tree\['t'\]\[<flat index 1>\]\[0\]: "):
-        tree.to_backend({"t": Nameless(["n", bad])}, "torch")
-    keys = [_pytree.GetAttrKey("name"), _pytree.GetAttrKey("array")]
-    told(
-        Named,
-        lambda x: (list(x), None),
-        lambda parts, _: Named(parts),
-        flatten_with_keys_fn=lambda x: (list(zip(keys, x, strict=True)), None),
-    )
-    with pytest.raises(xbridge.DTypeError, match=r"^at tree\['t'\]\.array\[0\]: "):
-        tree.to_backend({"t": Named(["n", bad])}, "torch")
-
-
 def test_tree_to_numpy__what_torch_returns_is_a_container() -> None:
     """What torch returns is a container."""
     given = torch.ones(2, 3).max(0)
@@ -319,16 +211,3 @@ def test_tree_to_backend__size_and_a_module_are_leaves() -> None:
     given = [torch.Size([1, 2]), torch.nn.Linear(1, 1), Model(A)]
     made = tree.to_backend([A, given], "torch", scalars=True)[1]
     assert all(x is y for x, y in zip(made, given, strict=True))
-
-
-def test_tree_align__all_trees_are_brought_to_one_library() -> None:
-    """All trees are brought to one library."""
-
-    class TreeArrays(NamedTuple):
-        x: Any
-        n: int
-
-    first, second = tree.align(TreeArrays(torch.ones(2), 3), {"y": [A, 2.5]})
-    assert type(first) is TreeArrays
-    assert isinstance(second["y"][0], torch.Tensor)
-    assert second["y"][1] == 2.5

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import OrderedDict, deque
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from fresh import run
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import planned_arrays
@@ -21,12 +19,12 @@ import xbridge
 
 pytest.importorskip("attrs")
 
-from trees import PAIRS, Defined, Frozen, Names, Open, Pair, Sample, form, leaves, trees
+from trees import PAIRS, Defined, Frozen, Names, Pair, Sample, form, leaves, trees
 
 from xbridge import tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -53,35 +51,6 @@ ROWS: dict[str, Callable[[Callable[[int], Any]], Any]] = {
 @pytest.fixture(autouse=True)
 def toys(own_registry: None) -> None:
     xbridge.register_backend("toylib", make_backend())
-
-
-class Registered:
-    """What optree is told of."""
-
-    def __init__(self, array: object, name: str) -> None:
-        self.array = array
-        self.name = name
-
-
-@pytest.fixture
-def told() -> Iterator[Any]:
-    """Tells optree of a class, until the test ends or it is told anew."""
-    optree = pytest.importorskip("optree")
-    globally = vars(optree.registry)["__GLOBAL_NAMESPACE"]
-
-    def forget() -> None:
-        if optree.register_pytree_node.get(Registered):
-            optree.unregister_pytree_node(Registered, namespace=globally)
-
-    def tell(flatten: Any, unflatten: Any, **entry: Any) -> None:
-        forget()
-        register: Any = optree.register_pytree_node
-        if "path_entry_type" in entry:
-            entry["path_entry_type"] = getattr(optree, entry["path_entry_type"])
-        register(Registered, flatten, unflatten, namespace=globally, **entry)
-
-    yield tell
-    forget()
 
 
 @pytest.mark.parametrize("make", PAIRS.values(), ids=PAIRS)
@@ -359,13 +328,6 @@ def test_tree_to_backend__error_names_the_way_to_the_leaf_and_keeps_its_class(gi
     assert not isinstance(caught.value.__cause__, xbridge.XBridgeError)  # the same message twice
 
 
-def test_tree_map__what_a_function_raises_passes_with_a_note() -> None:
-    """What a function raises passes with a note."""
-    with pytest.raises(ZeroDivisionError) as caught:
-        tree.map(lambda x: 1 // 0, {"x": [1, A]})
-    assert caught.value.__notes__ == ["at tree['x'][1]"]
-
-
 def test_tree_map__leaf_is_named_by_the_place_that_it_had_when_the_call_began() -> None:
     """A leaf is named by the place that it had when the call began."""
     given: dict[str, Any] = {}
@@ -405,22 +367,6 @@ def test_tree_to_numpy__tree_deeper_than_the_stack_is_refused() -> None:
         tree.to_numpy([deep, deep])
 
 
-def test_tree_to_numpy__container_that_flattens_or_builds_without_end_is_refused(told: Any) -> None:
-    """A container that flattens or builds without end is refused."""
-
-    def forever(*args: Any) -> Any:
-        return forever(*args)
-
-    for flatten, unflatten in [
-        (lambda _: ([Registered(A, "n")], None), forever),
-        (lambda x: ([x.array], None), forever),
-        (forever, forever),
-    ]:
-        told(flatten, unflatten)
-        with pytest.raises(xbridge.OptionError, match="too deep"):
-            tree.to_numpy([Registered(A, "n")])
-
-
 def test_tree_to_backend__source_is_as_it_was() -> None:
     """The source is as it was."""
     given = {"x": [A, Sample(A, 1)], "y": Names(a=A)}
@@ -429,135 +375,6 @@ def test_tree_to_backend__source_is_as_it_was() -> None:
     with pytest.raises(xbridge.DTypeError):
         tree.to_backend([given, BAD], "toylib")
     assert (form(given), [id(x) for x in leaves(given)]) == before
-
-
-def test_tree_to_backend__no_code_of_a_dataclass_runs_again() -> None:
-    """No code of a dataclass runs again."""
-    made = tree.to_backend(Sample(A, A), "toylib")
-    assert made.made == 1
-    assert isinstance(made.y, Toy)
-
-
-def test_tree_to_backend__field_that_was_never_set_is_not_set() -> None:
-    """A field that was never set is not set."""
-    assert not hasattr(tree.to_backend(Open(A, 1), "toylib"), "later")
-
-
-def test_tree_to_backend__what_was_computed_of_the_old_fields_is_computed_again() -> None:
-    """What was computed of the old fields is computed again."""
-
-    @dataclass
-    class Cached:
-        x: Any
-
-        @cached_property
-        def kind(self) -> type:
-            return type(self.x)
-
-    given = Cached(A)
-    given.note = "kept"  # type: ignore[attr-defined]
-    assert given.kind is np.ndarray
-    made = tree.to_backend(given, "toylib")
-    assert made.kind is Toy
-    assert made.note == "kept"
-    assert given.kind is np.ndarray
-
-
-def test_tree_to_backend__attributes_of_a_dict_stay() -> None:
-    """Attributes of a dict stay."""
-    given = OrderedDict(b=A, a=A[:1])
-    given._metadata = {"version": 1}  # type: ignore[attr-defined]
-    made = tree.to_backend(given, "toylib")
-    assert type(made) is OrderedDict
-    assert list(made) == ["b", "a"]
-    assert vars(made)["_metadata"] == {"version": 1}
-
-
-def test_tree_to_backend__class_is_flattened_as_it_is_registered_with_optree(told: Any) -> None:
-    """A class is flattened as it is registered with optree."""
-    told(lambda x: ((x.array,), x.name), lambda name, parts: Registered(next(iter(parts)), name))
-    made = tree.to_backend({"x": Registered([A], "n")}, "toylib")["x"]
-    assert (type(made), made.name) == (Registered, "n")
-    assert isinstance(made.array[0], Toy)
-
-
-@pytest.mark.parametrize(
-    ("names", "entry", "way"),
-    [
-        ((), {}, r"tree\[0\]\[<flat index 1>\]\['x'\]"),
-        ((None,), {"path_entry_type": "SequenceEntry"}, r"tree\[0\]\[1\]\['x'\]"),
-        ((["n", "y"],), {"path_entry_type": "GetAttrEntry"}, r"tree\[0\]\.y\['x'\]"),
-        ((["n"],), {"path_entry_type": "GetAttrEntry"}, r"tree\[0\]\[<flat index 1>\]\['x'\]"),
-        ((3,), {}, r"tree\[0\]\[<flat index 1>\]\['x'\]"),
-    ],
-)
-def test_tree_to_backend__error_names_the_path_that_the_flattened_class_gave(
-    told: Any, names: Any, entry: Any, way: str
-) -> None:
-    """An error names the path that the flattened class gave."""
-    told(lambda x: ([x.name, {"x": x.array.copy()}], None, *names), lambda _, parts: parts, **entry)
-    with pytest.raises(xbridge.DTypeError, match=f"^at {way}: "):
-        tree.to_backend([Registered(BAD, "n")], "toylib")
-
-
-def test_tree_to_backend__object_of_an_unregistered_class_is_a_leaf() -> None:
-    """An object of an unregistered class is a leaf."""
-    x = Registered(A, "n")
-    assert tree.to_backend([x], "toylib")[0] is x
-
-
-def take(x: Registered) -> Any:
-    return [x.array], None
-
-
-def fail(*_: object) -> Any:
-    raise KeyError("no")
-
-
-def refuse(*_: object) -> Any:
-    raise xbridge.OptionError("never")
-
-
-@pytest.mark.parametrize(("flatten", "unflatten", "asked"), [(fail, fail, "flatten"), (take, fail, "build")])
-def test_tree_to_numpy__what_the_code_of_a_container_raises_is_chained(
-    told: Any, flatten: Any, unflatten: Any, asked: str
-) -> None:
-    """What the code of a container raises is chained."""
-    told(flatten, unflatten)
-    message = rf"cannot {asked} a Registered: its class failed with KeyError"
-    with pytest.raises(xbridge.UnsupportedArrayError, match=message) as caught:
-        tree.to_numpy([Registered(A, "n")])
-    assert isinstance(caught.value.__cause__, KeyError)
-
-
-@pytest.mark.parametrize("flatten", [take, refuse])
-def test_tree_to_numpy__error_of_ours_inside_a_container_is_not_wrapped(told: Any, flatten: Any) -> None:
-    """An error of ours inside a container is not wrapped."""
-    told(flatten, refuse)
-    with pytest.raises(xbridge.OptionError, match=r"^never$"):
-        tree.to_numpy([Registered(A, "n")])
-
-
-class TheirError(Exception):
-    """No error that Python knows."""
-
-
-@pytest.mark.parametrize("error", [TheirError("no"), StopIteration("no"), ValueError("no")], ids=repr)
-def test_tree_to_numpy__whatever_a_class_raises_is_chained(told: Any, error: Exception) -> None:
-    """Whatever a class raises is chained."""
-
-    def fail(*_: object) -> Any:
-        raise error
-
-    way_out = r"{} a Registered: its class failed with .*no.*; try its parts one by one"
-    told(lambda x: ((x.array,), None), fail)
-    with pytest.raises(xbridge.UnsupportedArrayError, match=way_out.format("build")) as caught:
-        tree.to_numpy(Registered(A, "n"))
-    assert caught.value.__cause__ is error
-    told(fail, fail)
-    with pytest.raises(xbridge.UnsupportedArrayError, match=way_out.format("flatten")) as caught:
-        tree.to_numpy(Registered(A, "n"))
-    assert caught.value.__cause__ is error
 
 
 def test_tree_align__align_follows_the_first_array_of_the_first_tree_that_has_one() -> None:
@@ -574,23 +391,6 @@ def test_tree_align__align_follows_the_first_array_of_the_first_tree_that_has_on
     assert tree.align([3]) == ([3],)
     with pytest.raises(xbridge.DTypeError, match=r"^at tree\[1\]\[0\]: "):
         tree.align([x], [BAD])
-
-
-def test_tree__trees_need_no_optree_and_do_not_import_it() -> None:
-    """Trees need no optree and do not import it."""
-    code = """
-    import sys
-    import numpy as np, xbridge
-    made = xbridge.tree.to_numpy([np.ones(1), {"x": np.ones(1)}])
-    print(made, [name for name in sys.modules if name.partition(".")[0] == "optree"])
-    """
-    assert run(code) == (0, ["[array([1.]), {'x': array([1.])}] []"])
-
-
-def test_tree__there_is_nothing_else_to_find_late() -> None:
-    """No other name of the module is found late."""
-    with pytest.raises(AttributeError, match="has no attribute 'trees'"):
-        xbridge.trees  # type: ignore[attr-defined] # noqa: B018 -- it raises
 
 
 def test_tree_to_numpy__every_array_of_a_tree_can_be_writable_at_the_cost_of_the_read_only_ones() -> None:
