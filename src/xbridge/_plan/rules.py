@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from xbridge import _host
 from xbridge._core.devices import CPU, GPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, keeps_complex, nearest, no_wider
+from xbridge._core.guards import Guard, MemoryFacts, guards
 from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported, c_strides
 from xbridge._plan.casts import (
     axis_order,
@@ -42,9 +43,9 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
     changes = order_cast_and_move(conversion, backend, changes)
     detached = options.grad == "detach" and info.requires_grad
     if not changes:
-        if detached and not backend.readonly:
-            why = reason("requires_grad", f"it requires grad, and {_has_no_readonly(backend)}")
-            changes = [Step(backend, "copy", copy_reason=why)]
+        guard = guards(MemoryFacts(requires_grad=detached))
+        if guard and not backend.readonly:
+            changes = [Step(backend, "copy", copy_reason=_guard_reason(guard, backend))]
         elif options.copy:
             changes = [Step(backend, "copy", copy_reason=ASKED)]
         elif options.writable and not backend.memory_layout(x).writable:
@@ -257,12 +258,12 @@ def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: b
     why = why or (ASKED if conversion.options.copy else None)
     if why:
         return [Step(_host, "copy", axis_order(target), why)]
-    return [_READONLY] if _is_guarded(info, layout) else []
+    return [_READONLY] if _find_guard(info, layout) else []
 
 
-def _is_guarded(info: ArrayInfo, layout: MemoryLayout) -> bool:
-    """Return True if writes through a new array over the memory could do harm, so it must be read-only."""
-    return info.requires_grad or not layout.writable or layout.may_overlap_itself()
+def _find_guard(info: ArrayInfo, layout: MemoryLayout) -> Guard | None:
+    """Return why the memory of an array is shared read-only; None if it is not."""
+    return guards(MemoryFacts(layout.writable, layout.may_overlap_itself(), info.requires_grad))
 
 
 def _reasons_not_to_share(conversion: Conversion, layout: MemoryLayout) -> Iterator[CopyReason]:
@@ -283,22 +284,18 @@ def _reasons_not_to_share(conversion: Conversion, layout: MemoryLayout) -> Itera
             yield reason("strides", f"{target.name} does not support its strides")
     if conversion.options.unsafe:
         return
-    if not target.readonly:
-        if not layout.writable:
-            yield reason("read_only", f"its memory is read-only, and {_has_no_readonly(target)}")
-        if layout.may_overlap_itself():
-            shared = "its elements may share memory with each other"
-            yield reason("overlap", f"{shared}, and {_has_no_readonly(target)}")
-        if info.requires_grad:
-            yield reason("requires_grad", f"it requires grad, and {_has_no_readonly(target)}")
-    elif conversion.options.writable and _is_guarded(info, layout):
+    guard, options = _find_guard(info, layout), conversion.options
+    if guard and not target.readonly:
+        yield _guard_reason(guard, target)
+    elif guard and options.writable:
         yield ASKED_WRITABLE
-    elif conversion.options.compiled and (conversion.options.writable is False or _is_guarded(info, layout)):
+    elif options.compiled and target.readonly and (guard or options.writable is False):
         yield reason("compiled", "a compiler would make its read-only array writable")
 
 
-def _has_no_readonly(backend: Backend) -> str:
-    return f"{backend.name} has no read-only arrays"
+def _guard_reason(guard: Guard, backend: Backend) -> CopyReason:
+    """Return the reason to copy guarded memory for a library that would let it be written."""
+    return reason(guard.kind, f"{guard.message}, and {backend.name} has no read-only arrays")
 
 
 def _make_plan(conversion: Conversion, steps: list[Step]) -> Plan:

@@ -21,6 +21,7 @@ from xbridge import _host
 from xbridge._core import tracing
 from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
+from xbridge._core.guards import MemoryFacts, guards
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
 from xbridge._host import staging
 from xbridge._host.device_exporter import OnDeviceExporter
@@ -100,6 +101,8 @@ tensors of one kind in a row, so after one failure the next 500 tensors are chec
 """
 _prechecks = 0
 """How many of these checks are left. Threads may lose a count to each other: only speed depends on it."""
+_TRACKED_IS_WRITABLE = guards(MemoryFacts(requires_grad=True)) is None
+_OVERLAPPING_IS_WRITABLE = guards(MemoryFacts(overlaps=True)) is None
 # NumPy's `flags.num` has all flags of an array as bits of one integer: 0x1 C order, 0x2 Fortran order, 0x4
 # NumPy owns the memory, 0x100 aligned, 0x400 writable. A view of a dense tensor has one of these six values:
 # aligned, dense in one order or both, writable or not, and not the owner. To look for the integer in a set
@@ -412,10 +415,9 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
             if _compiler():
                 return None
             # `Tensor.numpy` refuses a tensor that requires grad. `x.data` shares its memory without the
-            # graph, and is faster than `x.detach()`. A write through NumPy would silently change what the
-            # graph has saved for the backward pass, so the view is read-only.
+            # graph, and is faster than `x.detach()`.
             host = x.data.numpy()
-            host.setflags(False)  # type: ignore[call-arg] # noqa: FBT003 -- faster than by keyword
+            host.setflags(_TRACKED_IS_WRITABLE)  # type: ignore[call-arg] # faster than by keyword
         else:
             host = x.numpy()
         if host.flags.num not in _DENSE:
@@ -550,13 +552,13 @@ def _has_accepted_strides(host: HostArray) -> bool:
 
 
 def _check_strided(x: torch.Tensor, host: HostArray) -> HostArray | None:
-    """Return a view that is not dense, read-only if elements share memory; None if it leaves the storage."""
+    """Return a view that is not dense, guarded if elements share memory; None if it leaves the storage."""
     if not is_inside(x, host):
         return None
     if overlaps(host):
         if _compiler():
             return None
-        host.setflags(write=False)
+        host.setflags(write=_OVERLAPPING_IS_WRITABLE)
     return host
 
 
@@ -578,7 +580,7 @@ def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
         if host is None:
             return None
         if tracked:
-            host.setflags(write=False)
+            host.setflags(write=_TRACKED_IS_WRITABLE)
         if dtype not in _ML_DTYPE_BY_TORCH:
             _ML_DTYPE_BY_TORCH[dtype] = native_dtype(_NAME_BY_TORCH[dtype])
         return host.view(_ML_DTYPE_BY_TORCH[dtype])
