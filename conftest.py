@@ -78,6 +78,12 @@ collect_ignore = WITHOUT_EXAMPLES + [path for library in missing for path in NEE
 if "torch" in missing:
     collect_ignore += WITH_TORCH
 
+STATE = pytest.StashKey[dict[str, object]]()
+"""The state of the process before a test."""
+
+CURRENT = "PYTEST_CURRENT_TEST"
+"""The environment variable that pytest changes in each phase of a test."""
+
 FOUR_DTYPES = "bfloat16,bool,complex64,int64"
 """A dtype of each kind, and of those that NumPy has through ml_dtypes."""
 
@@ -118,6 +124,47 @@ def pytest_runtest_call() -> Generator[None, None, None]:
     if tracer and not sys.gettrace():
         sys.settrace(tracer)
         pytest.fail("the test has ended the tracing of its thread")
+
+
+def process_state() -> dict[str, object]:
+    """Return what tests share in their process, and have to leave as they found it.
+
+    None stands for a library that is not imported. Filters of warnings and new environment variables are not
+    among it, because libraries add some when they are imported.
+    """
+    torch, registry = sys.modules.get("torch"), sys.modules.get("xbridge._registry.registry")
+    return {
+        **{f"the environment variable {name}": text for name, text in os.environ.items() if name != CURRENT},
+        "the profile of Hypothesis": settings.get_current_profile_name(),
+        "the default dtype of torch": torch.get_default_dtype() if torch else None,
+        "the modes of torch": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) if torch else None,
+        "the registered backends": registry.known_backends() if registry else None,
+    }
+
+
+@pytest.fixture(autouse=True)
+def _registered_by_example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the backends that the example of a docstring registers."""
+    registry = sys.modules.get("xbridge._registry.registry")
+    if registry and isinstance(request.node, pytest.DoctestItem):
+        monkeypatch.setattr(registry, "_entries", vars(registry)["_entries"])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Note the state of the process before a test."""
+    item.stash[STATE] = process_state()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """Fail a test that leaves something behind in the process, which would change the tests after it."""
+    yield
+    before, after = item.stash[STATE], process_state()
+    changed = [what for what, known in before.items() if known is not None and after.get(what) != known]
+    if changed:
+        pytest.fail(f"the test has changed {' and '.join(changed)}")
 
 
 def pytest_collection_finish() -> None:

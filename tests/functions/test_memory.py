@@ -91,6 +91,7 @@ def overwritten(a: Any) -> Any:
     return a
 
 
+@pytest.mark.usefixtures("own_registry")
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside an array of NumPy"])
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("library", ["numpy", "torch", "array_api_strict", "toylib"])

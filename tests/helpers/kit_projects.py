@@ -10,12 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import pytest
+from hypothesis import settings
 
 import xbridge
 from xbridge.testing import _parametrize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 pytest_plugins = ["pytester"]
 
@@ -69,7 +70,8 @@ def _imported() -> None:
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, loading: Loading, _imported: None, own_registry: None) -> Run:
+def run(pytester: pytest.Pytester, loading: Loading, _imported: None, own_registry: None) -> Iterator[Run]:
+    profile = settings.get_current_profile_name()  # the tests of a project may load another
     xbridge.register_backend("numpy_readonly", "xbridge.testing._numpy_readonly", roots=("xbridge",))
     pytester.makeconftest(TOYS)
 
@@ -77,7 +79,8 @@ def run(pytester: pytest.Pytester, loading: Loading, _imported: None, own_regist
         pytester.makepyfile(test_it=test)
         return pytester.runpytest(*loading, *WITHOUT, "-rsx", "-o", "xbridge_fixtures=true", *options)
 
-    return run
+    yield run
+    settings.load_profile(profile)
 
 
 @pytest.fixture

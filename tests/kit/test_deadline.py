@@ -24,12 +24,11 @@ pytest_plugins = ["kit_projects"]
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Hypothesis' own profile, and a clock by which every example takes a second or more."""
-    before, seconds = settings(), count()
+    before, seconds = settings.get_current_profile_name(), count()
     settings.load_profile("default")
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(seconds)))
     yield
-    settings.register_profile("before", before)
-    settings.load_profile("before")
+    settings.load_profile(before)
 
 
 def example() -> Callable[[], None]:
