@@ -37,7 +37,7 @@ MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=targ
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage test-freethreaded hunt fuzz mutation lint format bench docs site serve site-check find-bugs dist sbom install-wheel test-wheel test-applications release-check clean
+.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage test-freethreaded hunt fuzz mutation lint format bench docs site serve site-check dist sbom install-wheel test-wheel test-applications release-check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -149,10 +149,6 @@ serve: site ## Build the site, serve it on this machine and open it in a browser
 
 site-check: site ## Open every page of the site in Chromium; pictures go to build/site-pictures
 	$(VENV)/bin/python docs/site_check.py $(ARGS)
-
-find-bugs: $(VENV)/dev.stamp ## Check pinned modules of other libraries, and write docs/found-bugs.md
-	$(VENV)/bin/python $(PIP_INSTALL) -r requirements/find-bugs.txt
-	$(VENV)/bin/python docs/find_bugs.py $(ARGS)
 
 dist: $(DIST)/dist.stamp ## Build the sdist and the wheel from it, and review both and the workflows
 	@rm -rf dist

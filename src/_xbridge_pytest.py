@@ -165,14 +165,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     found = [value for report in failed for name, value in report.user_properties if name == _FINDING]
     target = config.getoption("xbridge_report")
     if found or target:
-        from xbridge.testing.check import findings, reports
+        from xbridge.testing import _findings
 
-        read = findings.read(found)
+        read = _findings.read(found)
         if target:
-            reports.write(read, str(target))
+            _findings.write(read, str(target))
         if read:
             terminalreporter.section("xbridge: findings")
-            terminalreporter.write_line(findings.as_text(read))
+            terminalreporter.write_line(_findings.as_text(read))
     if _RECORD in config.stash:
         terminalreporter.section("xbridge: conversions")
         terminalreporter.write_line(config.stash[_RECORD].summary())

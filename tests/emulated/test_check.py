@@ -1,15 +1,25 @@
-"""The search for faults uses the emulated accelerator as another device of torch."""
+"""`check` uses the emulated accelerator as another device of torch."""
 
 from __future__ import annotations
 
-from xbridge.testing.check import targets
-from xbridge.testing.check.search import check
+import json
+from typing import TYPE_CHECKING
+
+from xbridge.testing.check import worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
 
 
-def test_check__finds_a_missing_device() -> None:
-    """The search for faults finds a lost device, and says that its program needs an accelerator."""
-    (only,) = check(targets.find_targets("planted:missing_device"), ["torch"], {}, 60.0)
-    found = only.findings[0]
-    assert (found.backend, found.needed) == ("torch", ("another device",))
-    assert "device='cuda'" in found.program
-    assert found.program.splitlines()[-1] == "# not run here: it needs an accelerator"
+def test_worker__finds_a_missing_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forgotten device is found, and its program says that it needs an accelerator."""
+    monkeypatch.setattr(worker, "_limit_memory", lambda: None)
+    path = tmp_path / "results"
+    worker.main(str(path), "planted:missing_device", "0", "torch", "60")
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    found = next(line["finding"] for line in lines if "finding" in line)
+    assert (found["backend"], found["needed"]) == ("torch", ["another device"])
+    assert "device='cuda'" in found["program"]
+    assert found["program"].splitlines()[-1] == "# not run here: it needs an accelerator"

@@ -592,7 +592,7 @@ def test_plugin__summary_and_report_of_findings(run: Run, tmp_path: Any) -> None
         result = run(FAILING, f"--xbridge-report={place}")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         assert "try findings.md" in str(result.stderr)
-    assert empty.read_text(encoding="utf-8").startswith("| severity | function |")
+    assert empty.read_text(encoding="utf-8").startswith("| function | property |")
 
 
 def test_recipe__keeps_the_dtype_on_every_device() -> None:

@@ -171,8 +171,14 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
     hold(f, args, kwargs, promised)
 
 
-def hold(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], promised: Contract) -> None:
-    """Raise an AssertionError if a function breaks a contract."""
+def hold(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    promised: Contract,
+    is_over: Callable[[], bool] = bool,
+) -> bool:
+    """Raise an AssertionError if a function breaks a contract. Return False if the time was over before."""
     __tracebackhide__ = True
     check_promises(promised)
     given: list[Array] = []
@@ -181,20 +187,23 @@ def hold(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], p
         by=partial(_judge_result, promised=promised), state=state
     )
     if not promised.empty and any(one.values.size == 0 for one in call.recipes()):
-        return
+        return True
     try:
         first = outcome(partial(f, *args, **kwargs))
         if isinstance(first.error, promised.raises):
-            return
+            return True
         if found := _break(call, given, first, promised):
             raise MismatchError(call, found)
-        for trial in _trials(call, promised, state, settings):
+        for trial in _trials(call, promised, state, settings, is_over):
+            if is_over():
+                return False
             state.restore()
             if found := trial.judge():
                 raise MismatchError(trial, found)
     finally:
         state.restore()
         settings.restore()
+    return True
 
 
 def check_promises(promised: Contract) -> None:
@@ -212,11 +221,13 @@ def check_promises(promised: Contract) -> None:
             raise OptionError.build(action, reason, "raises=ValueError")
 
 
-def _trials(call: Call, promised: Contract, state: ReachableState, settings: Settings) -> Iterator[Call]:
+def _trials(
+    call: Call, promised: Contract, state: ReachableState, settings: Settings, is_over: Callable[[], bool]
+) -> Iterator[Call]:
     """Yield the additional calls that a contract requires, each with the function that judges it."""
     recipes, library = call.recipes(), call.promise.backend
     if promised.repeatable:
-        yield from repetitions(call, state, settings)
+        yield from _repetitions(call, state, settings)
     if promised.aliases is False:
         by = partial(_judge_result, promised=Contract(aliases=False, raises=Exception))
         yield from (one._replace(by=by) for one in _retyped(call))
@@ -224,7 +235,7 @@ def _trials(call: Call, promised: Contract, state: ReachableState, settings: Set
     if promised.reference is not None:
         yield call._replace(reference=promised.reference, options={"dtype": "any"}, by=None)
     if promised.ulp is not None and floating:
-        yield call.map(_narrow)._replace(by=partial(_judge_accuracy, ulp=promised.ulp))
+        yield call.map(narrow)._replace(by=partial(_judge_accuracy, ulp=promised.ulp))
     if promised.lazy and library in _derived.LAZY:
         yield _derived.as_lazy(call)
     is_smooth = floating and all(np.isfinite(values).all() for values in floating)
@@ -236,10 +247,10 @@ def _trials(call: Call, promised: Contract, state: ReachableState, settings: Set
     if promised.empty:
         yield from _emptied(call, promised)
     if promised.threads and promised.repeatable:
-        yield from races(call, state)
+        yield from _races(call, state, is_over)
 
 
-def repetitions(call: Call, state: ReachableState, settings: Settings) -> Iterator[Call]:
+def _repetitions(call: Call, state: ReachableState, settings: Settings) -> Iterator[Call]:
     """Yield the calls that find what a call leaves behind: settings, caches and buffers."""
     others, retyped = _others(call), _retyped(call)
     yield call._replace(by=partial(_judge_settings, settings=settings))
@@ -254,13 +265,7 @@ def repetitions(call: Call, state: ReachableState, settings: Settings) -> Iterat
         yield plain._replace(by=partial(_judge_overwritten, state=state))
 
 
-def roundings(call: Call) -> Iterator[Call]:
-    """Yield the call that finds results in float64 with the digits of a narrower dtype."""
-    if any(one.values.dtype == np.float64 for one in call.recipes()):
-        yield call._replace(by=_judge_rounding)
-
-
-def races(call: Call, state: ReachableState, is_over: Callable[[], bool] = bool) -> Iterator[Call]:
+def _races(call: Call, state: ReachableState, is_over: Callable[[], bool]) -> Iterator[Call]:
     """Yield the calls that find what a call in another thread changes, until the time is over."""
     alone = call._replace(options={"beside": "alone"})
     for other in () if state.is_empty else _others(call):
@@ -275,7 +280,7 @@ def _others(call: Call) -> list[Call]:
 
 def _retyped(call: Call) -> list[Call]:
     """Return the call with its numbers in narrower and wider dtypes."""
-    return [one for one in (call.map(_narrow), call.map(_widen_there)) if _dtypes(one) != _dtypes(call)]
+    return [one for one in (call.map(narrow), call.map(_widen_there)) if _dtypes(one) != _dtypes(call)]
 
 
 # -- the result --------------------------------------------------------------------------------------
@@ -376,7 +381,7 @@ def _break_aliases(call: Call, arrays: list[Array], x: Array, *, aliases: bool) 
 # -- precision ---------------------------------------------------------------------------------------
 
 
-def _narrow(one: Recipe) -> Recipe:
+def narrow(one: Recipe) -> Recipe:
     """Round an array to float32, or leave it in a dtype that is no wider."""
     dtype = _NARROW.get(one.values.dtype.name)
     with np.errstate(over="ignore"):
@@ -419,12 +424,6 @@ def _judge_accuracy(call: Call, run: Callable[[], Any], *, ulp: float) -> Differ
             is_long = b.values.size > MOST_LISTED
             return Difference("is inaccurate", "\n".join([text, *lines]), path, "" if is_long else check)
     return _find_rounding(call.map(_widen), wide, ulp)
-
-
-def _judge_rounding(call: Call, run: Callable[[], Any]) -> Difference | None:
-    """Find results in float64 that were rounded to a narrower dtype."""
-    usual = outcome(run)
-    return _find_rounding(call, usual, 1) if usual.error is None else None
 
 
 def _find_rounding(call: Call, usual: Outcome, ulp: float) -> Difference | None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from xbridge.errors import OptionError
 from xbridge.testing._call import Call, minimal
+from xbridge.testing._findings import Finding
 from xbridge.testing._outcome import MOST_LISTED
 from xbridge.testing._reproduction import reproduction
-from xbridge.testing.check.findings import Finding, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,8 @@ def diagnose(call: Call, difference: Difference) -> Finding:
     text = reproduction(simplest, found)
     if call.state is not None:
         call.state.restore()
-    return Finding(name_of(call.f), promise.backend, difference.kind, tuple(needed), found.message, text)
+    name = getattr(call.f, "__name__", type(call.f).__name__)
+    return Finding(name, promise.backend, difference.kind, tuple(needed), found.message, text)
 
 
 def _shortened(call: Call, kind: str) -> Call:

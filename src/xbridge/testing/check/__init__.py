@@ -1,1 +1,1 @@
-"""The search for failures of the functions of a module, which `xbridge-array check` runs."""
+"""`check`: find arguments for the functions of a module, and hold each function to the default contract."""
