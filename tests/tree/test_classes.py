@@ -251,7 +251,8 @@ def test_find_container__class_that_is_both_has_items_and_fields() -> None:
 
 def test_find_container__tuple_in_which_nothing_changed_is_the_one_that_it_was() -> None:
     """A tuple in which nothing changed is the one that it was."""
-    given = [platform.uname(), sys.version_info, os.stat_result(range(10)), Picture(1, "a")]
+    loud = tuple.__new__(Scaled, (1, "a"))
+    given = [platform.uname(), sys.version_info, os.stat_result(range(10)), loud]
     converted = tree.to_backend([A, given], "toylib")[1]
     assert all(x is y for x, y in zip(converted, given, strict=True))
 

@@ -196,7 +196,7 @@ class Plan:
     def source(self) -> ArrayEndpoint:
         """The array that is converted."""
         info, layout = self.conversion.info, self.layout
-        nbytes = layout and _size(info.shape, 8 * layout.itemsize)
+        nbytes = layout and _size(info.shape, layout.itemsize)
         writable = layout and layout.writable
         return ArrayEndpoint(self.conversion.source.name, *info[:3], nbytes, writable, info.requires_grad)
 
