@@ -1,4 +1,4 @@
-"""The primitive by which JAX calls functions of other libraries."""
+"""What JAX's primitives need of JAX: names that it does not document, and a rule for `jax.checkpoint`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-from xbridge.functions.jax import calls as _calls  # noqa: E402 -- only where the library is
+from xbridge.functions.jax import calls, private  # noqa: E402 -- only where the library is
+
+
+@pytest.mark.parametrize("name", private.__all__)
+def test_private__name_is_in_every_version(name: str) -> None:
+    """Each name of JAX that functions use is in this version."""
+    assert getattr(private, name) is not None
+    assert len(private.__all__) <= 10
 
 
 @pytest.mark.parametrize("unknown", [False, True])
 def test_keep_in_checkpoint__call_runs_once_on_the_side_that_knows_its_inputs(unknown: bool) -> None:
-    """JAX is told to keep all results of a call that runs now, or all of one that waits for an input."""
+    """A call of unknown inputs runs in the backward pass alone, and any other with the value."""
     eqn = SimpleNamespace(invars=["x"], outvars=["y"])
-    found = _calls._keep_in_checkpoint(None, [unknown], [False], eqn)
+    found = calls._keep_in_checkpoint(None, [unknown], [False], eqn)
     assert found == ((None, eqn, [True], [True], ["x"]) if unknown else (eqn, None, [False], [False], []))
-
-
-def test_linearizations__of_another_jax() -> None:
-    """Where JAX has other rules, a gradient runs the function again."""
-    assert _calls.linearizations(SimpleNamespace()) == ({}, None, False)
-    other = SimpleNamespace(
-        fallback_linearize_rule=lambda prim, nonzeros: None, primitive_linearizations={1: 2}
-    )
-    assert _calls.linearizations(other)[0] == {}

@@ -382,7 +382,9 @@ class TorchRule(TracedFunction):
     def _link_derived(self, made: DerivableFunction, seeds: int | None) -> TorchRule:
         """Give a derived function the records of this one, and the positions of versions among its inputs."""
         assert isinstance(made, TorchRule)  # noqa: S101 -- a type checker cannot know
-        made._purity, made._graphs = self._purity, self._graphs
+        made._purity = self._purity
+        if seeds is not None:  # the graph of a batch is another
+            made._graphs = self._graphs
         made._is_whole = False
         made._is_value = self._is_value and seeds is None
         made._depth = self._depth + (seeds is not None)
