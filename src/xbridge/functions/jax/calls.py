@@ -49,10 +49,12 @@ call_p, record_p = Primitive("xbridge_call"), Primitive("xbridge_record")
 tangent_p, no_value_p = Primitive("xbridge_tangent"), Primitive("xbridge_no_value")
 call_p.multiple_results = record_p.multiple_results = tangent_p.multiple_results = True
 
+_MARK = Spec((3,), "int32")
+
 
 def apply(rule: DerivableFunction, xs: Arrays) -> Arrays:
     """Run a rule within JAX's current transforms, and store the structure of the result in `latest.form`."""
-    return _bind_call(call_p, rule, xs)
+    return _bind_call(call_p, rule, xs)  # type: ignore[no-any-return] # arrays of JAX
 
 
 def _bind_call(primitive: Primitive, rule: DerivableFunction, xs: Arrays, **what: Any) -> Any:
@@ -225,7 +227,6 @@ record_p.def_abstract_eval(  # type: ignore[no-untyped-call]
 private.register_lowering(record_p, _lower_record)
 private.dce_rules[record_p] = _drop_unused_record
 
-_MARK = Spec((3,), "int32")
 _NO_VALUE = np.asarray((NO_VALUE, *NO_RECORD), "int32")
 no_value_p.def_impl(lambda: jnp.asarray(_NO_VALUE))  # type: ignore[no-untyped-call]
 no_value_p.def_abstract_eval(lambda: _result_avals([_MARK], [])[0])  # type: ignore[no-untyped-call]
