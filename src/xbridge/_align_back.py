@@ -6,7 +6,7 @@ array. Numbers, lists and the order of the other arrays have no influence.
 
 from __future__ import annotations
 
-from xbridge._core.entry_points import call_error, inner_entry_point
+from xbridge._core.entry_points import after_lookup, plan_call
 from xbridge._core.tracebacks import shorten
 from xbridge._core.tracing import none_in_traces
 from xbridge._engine import verbs
@@ -23,12 +23,36 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from xbridge._core.entry_points import surplus
     from xbridge._core.protocol import Array, Grad
     from xbridge._engine.source import Source
 
 
-@inner_entry_point
+def _look_up(
+    *xs: Any,
+    like: Any = None,
+    backend: Any = None,
+    device: Any = None,
+    dtype: Any = None,
+    copy: Any = None,
+    grad: Any = None,
+    **other: Any,
+) -> Any:
+    """Look up a call of `align_back`, or plan it."""
+    if not other:
+        types = (type(xs[0]), type(xs[1])) if len(xs) == 2 else tuple([type(x) for x in xs])  # as in `align`
+        key = ("align_back", backend, types, type(like), device, dtype, copy, grad)
+        result = lookup(key, copy)(xs, like)
+        if result is not None:
+            return result
+    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    try:
+        return plan_call(align_back, xs, (), other, like=like, backend=backend, **options)
+    except XBridgeError as error:
+        shorten(error)
+        raise
+
+
+@after_lookup(_look_up)
 def align_back(
     *xs: Array,
     like: Array | None = None,
@@ -68,29 +92,8 @@ def align_back(
     >>> restore(torch.add(a, b))
     array([2., 2.])
     """
-    if TYPE_CHECKING:
-        other = surplus()[1]
-    if other:
-        given = {"like": like, "backend": backend, "device": device, "dtype": dtype, "copy": copy}
-        raise call_error(align_back, xs, other, **given, grad=grad)
-    types = (type(xs[0]), type(xs[1])) if len(xs) == 2 else tuple([type(x) for x in xs])  # as in `align`
-    key = ("align_back", backend, types, type(like), device, dtype, copy, grad)
-    made: tuple[tuple[Array, ...], Restore] | None = lookup(key, copy)(xs, like)
-    if made is not None:
-        return made
-    choice = TargetChoice(backend, like)
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    try:
-        return _align_back(xs, choice, options, types)
-    except XBridgeError as error:
-        shorten(error)
-        raise
-
-
-def _align_back(
-    xs: tuple[Array, ...], choice: TargetChoice, options: CallOptions, types: tuple[type, ...]
-) -> tuple[tuple[Array, ...], Restore]:
-    """Align arrays, say where they were, and cache the call."""
+    choice, types = TargetChoice(backend, like), tuple([type(x) for x in xs])
     version, sources = cache_version(), [resolve_source(x) for x in xs]
     refuse_alignment(sources, "align_back")
     first = leading_index(sources)

@@ -6,10 +6,9 @@ engine plans the conversion, and the modules that it needs are imported. `xbridg
 the tables.
 """
 
-# The hot functions below repeat some lines, because a helper function would cost more than a table look-up:
+# The functions that look calls up repeat some lines, because a helper would cost more than a look-up:
 #
-# - `more` and `other` are surplus arguments, which `inner_entry_point` adds to the signature at run time. To
-#   check them here saves a wrapper around the function, and so the time of another call.
+# - `more` and `other` take surplus arguments. To check them here saves a wrapper, and so another call.
 # - Options are compared with `is None`, because `==` runs foreign code: NumPy's float64 dtype equals None.
 # - A cached function that declines returns None, so that a miss needs no exception.
 # - The key is a plain tuple, which equals the `CallKey` of the engine and is made faster.
@@ -18,7 +17,7 @@ the tables.
 
 from __future__ import annotations
 
-from xbridge._core.entry_points import MISSING, call_error, entry_point, inner_entry_point
+from xbridge._core.entry_points import MISSING, after_lookup, entry_point, plan_call
 from xbridge._core.tracebacks import shorten
 from xbridge._core.tracing import none_in_traces
 from xbridge._registry.call_cache import decline, direct, lookup, made
@@ -27,6 +26,7 @@ from xbridge.errors import FOREIGN_ERRORS, XBridgeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import torch
     from dask.array import Array as DaskArray
 
-    from xbridge._core.entry_points import surplus
     from xbridge._core.protocol import Array, Grad, HostArray
 
     class _Options(TypedDict, total=False):
@@ -54,6 +53,185 @@ _to_host = direct[HOST]
 _LISTED = frozenset((*range(13), 14, 15, 23))
 """NumPy's numbers of the dtypes whose values are numbers in Python: not of `longdouble`, nor of objects."""
 
+
+def _convert(
+    x: Any = MISSING,
+    /,
+    backend: Any = MISSING,
+    *more: Any,
+    device: Any = None,
+    dtype: Any = None,
+    copy: Any = None,
+    grad: Any = None,
+    **other: Any,
+) -> Any:
+    """Look up a call of `to_backend`, or plan it."""
+    if not (more or other):
+        if device is None and dtype is None and copy is None and grad is None:
+            # `type(x)` and not `isinstance`: a subclass may have another meaning, and is planned.
+            try:
+                convert = direct[backend][type(x)]
+            except FOREIGN_ERRORS:  # no entry, or a backend whose hash raises: a list, or a foreign object
+                convert = decline
+            y = convert(x)
+            if y is not None:
+                return y
+        y = lookup(("convert", backend, type(x), device, dtype, copy, grad), copy)(x)
+        if y is not None:
+            return y
+    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    try:
+        return plan_call(to_backend, (x, backend), more, other, **options)
+    except XBridgeError as error:
+        shorten(error)
+        raise
+
+
+def _convert_to(backend: str) -> Callable[..., Any]:
+    """Return the function that looks up a call of `to_torch` or its like, or plans it."""
+
+    def convert_to(
+        x: Any = MISSING,
+        /,
+        *more: Any,
+        device: Any = None,
+        dtype: Any = None,
+        copy: Any = None,
+        grad: Any = None,
+        **other: Any,
+    ) -> Any:
+        if not (more or other):
+            if device is None and dtype is None and copy is None and grad is None:
+                try:
+                    convert = direct[backend][type(x)]
+                except KeyError:
+                    convert = decline
+                y = convert(x)
+                if y is not None:
+                    return y
+            y = lookup(("convert", backend, type(x), device, dtype, copy, grad), copy)(x)
+            if y is not None:
+                return y
+        options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+        try:
+            return plan_call(convert_to, (x,), more, other, **options)
+        except XBridgeError as error:
+            shorten(error)
+            raise
+
+    return convert_to
+
+
+def _convert_to_host(
+    x: Any = MISSING,
+    /,
+    *more: Any,
+    dtype: Any = None,
+    copy: Any = None,
+    grad: Any = None,
+    writable: Any = None,
+    **other: Any,
+) -> Any:
+    """Look up a call of `to_numpy`, or plan it."""
+    if not (more or other):
+        if dtype is None and copy is None and grad is None and writable is None:
+            try:
+                convert = _to_host[type(x)]
+            except KeyError:
+                convert = decline
+            host = convert(x)
+            if host is not None:
+                return host
+        key: tuple[object, ...]
+        if writable is None:
+            key = ("convert", HOST, type(x), None, dtype, copy, grad)
+        else:
+            key = ("convert", HOST, type(x), None, dtype, copy, grad, None, writable)
+        host = lookup(key, copy, None, writable)(x)
+        if host is not None:
+            return host
+    options = {"dtype": dtype, "copy": copy, "grad": grad, "writable": writable}
+    try:
+        return plan_call(to_numpy, (x,), more, other, **options)
+    except XBridgeError as error:
+        shorten(error)
+        raise
+
+
+def _make_array(
+    obj: Any = MISSING,
+    /,
+    *more: Any,
+    like: Any = None,
+    backend: Any = None,
+    device: Any = None,
+    dtype: Any = None,
+    copy: Any = None,
+    grad: Any = None,
+    requires_grad: Any = None,
+    **other: Any,
+) -> Any:
+    """Look up a call of `asarray`, or plan it."""
+    if not (more or other):
+        key: tuple[object, ...]
+        if requires_grad is None:
+            if like is None and device is None and dtype is None and copy is None and grad is None:
+                try:
+                    convert = made[backend][type(obj)]
+                except FOREIGN_ERRORS:  # no entry, or a backend whose hash raises
+                    convert = decline
+                y = convert(obj)
+                if y is not None:
+                    return y
+            key = ("asarray", backend, type(obj), type(like), device, dtype, copy, grad)
+        else:
+            key = ("asarray", backend, type(obj), type(like), device, dtype, copy, grad, requires_grad)
+        repeat = lookup(key, copy, requires_grad)
+        y = repeat(obj) if like is None else repeat(obj, like)
+        if y is not None:
+            return y
+    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad, "requires_grad": requires_grad}
+    try:
+        return plan_call(asarray, (obj,), more, other, like=like, backend=backend, **options)
+    except XBridgeError as error:
+        shorten(error)
+        raise
+
+
+def _align(
+    *xs: Any,
+    like: Any = None,
+    backend: Any = None,
+    device: Any = None,
+    dtype: Any = None,
+    copy: Any = None,
+    grad: Any = None,
+    **other: Any,
+) -> Any:
+    """Look up a call of `align`, or plan it."""
+    if not other:
+        # Most calls have two arguments, whose types are read in a third of the time of a loop.
+        types = (type(xs[0]), type(xs[1])) if len(xs) == 2 else tuple([type(x) for x in xs])
+        key = ("align", backend, types, type(like), device, dtype, copy, grad)
+        ys = lookup(key, copy)(xs, like)
+        if ys is not None:
+            return ys
+    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    try:
+        return plan_call(align, xs, (), other, like=like, backend=backend, **options)
+    except XBridgeError as error:
+        shorten(error)
+        raise
+
+
+def _plan_conversion(x: Array, backend: str | ModuleType, **options: Any) -> Any:
+    """Convert an array by a plan, and cache the call if it can be repeated."""
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+    from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
+
+    return verbs.to_backend(x, backend, CallOptions(**options))
+
+
 # The overloads are for type checkers, which take Any for the arrays of a library that is not installed.
 
 
@@ -71,7 +249,7 @@ if TYPE_CHECKING:
     def to_backend(x: Array, /, backend: str | ModuleType, **options: Unpack[_Options]) -> Array: ...
 
 
-@inner_entry_point
+@after_lookup(_convert)
 def to_backend(
     x: Array,
     /,
@@ -143,36 +321,10 @@ def to_backend(
     >>> to_backend(a, "torch", dtype="float32", copy=True)
     tensor([7., 1., 2.])
     """
-    if TYPE_CHECKING:
-        more, other = surplus()
-    if not (more or other):
-        if device is None and dtype is None and copy is None and grad is None:
-            # `type(x)` and not `isinstance`: a subclass may have another meaning, and is planned.
-            try:
-                convert = direct[backend][type(x)]
-            except FOREIGN_ERRORS:  # no entry, or a backend whose hash raises: a list, or a foreign object
-                convert = decline
-            y = convert(x)
-            if y is not None:
-                return y
-        y = lookup(("convert", backend, type(x), device, dtype, copy, grad), copy)(x)
-        if y is not None:
-            return y
-    if more or other or x is MISSING or backend is MISSING:
-        raise call_error(
-            to_backend, (x, backend, *more), other, device=device, dtype=dtype, copy=copy, grad=grad
-        )
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-    from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- it imports NumPy
-
-    try:
-        return verbs.to_backend(x, backend, CallOptions(device=device, dtype=dtype, copy=copy, grad=grad))
-    except XBridgeError as error:
-        shorten(error)
-        raise
+    return _plan_conversion(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
 
 
-@inner_entry_point
+@after_lookup(_convert_to_host)
 def to_numpy(
     x: Array,
     /,
@@ -225,41 +377,11 @@ def to_numpy(
     >>> to_numpy(torch.ones(3), writable=False).flags.writeable  # no copy
     False
     """
-    if TYPE_CHECKING:
-        more, other = surplus()
-    if not (more or other):
-        host: HostArray | None
-        if dtype is None and copy is None and grad is None and writable is None:
-            try:
-                convert = _to_host[type(x)]
-            except KeyError:
-                convert = decline
-            host = convert(x)
-            if host is not None:
-                return host
-        key: tuple[object, ...]
-        if writable is None:
-            key = ("convert", HOST, type(x), None, dtype, copy, grad)
-        else:
-            key = ("convert", HOST, type(x), None, dtype, copy, grad, None, writable)
-        host = lookup(key, copy, None, writable)(x)
-        if host is not None:
-            return host
-    if more or other or x is MISSING:
-        raise call_error(to_numpy, (x, *more), other, dtype=dtype, copy=copy, grad=grad, writable=writable)
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-    from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
-
-    options = CallOptions(dtype=dtype, copy=copy, grad=grad, writable=writable)
-    try:
-        result: HostArray = verbs.to_backend(x, HOST, options)
-    except XBridgeError as error:
-        shorten(error)
-        raise
-    return result
+    host: HostArray = _plan_conversion(x, HOST, dtype=dtype, copy=copy, grad=grad, writable=writable)
+    return host
 
 
-@inner_entry_point
+@after_lookup(_convert_to("torch"))
 def to_torch(
     x: Array,
     /,
@@ -300,19 +422,11 @@ def to_torch(
     >>> to_torch(np.arange(3.0), dtype="float32")
     tensor([0., 1., 2.])
     """
-    if TYPE_CHECKING:
-        more, other = surplus()
-    if more or other or x is MISSING:
-        raise call_error(to_torch, (x, *more), other, device=device, dtype=dtype, copy=copy, grad=grad)
-    try:
-        tensor: torch.Tensor = to_backend(x, "torch", device=device, dtype=dtype, copy=copy, grad=grad)
-    except XBridgeError as error:
-        shorten(error)
-        raise
+    tensor: torch.Tensor = _plan_conversion(x, "torch", device=device, dtype=dtype, copy=copy, grad=grad)
     return tensor
 
 
-@inner_entry_point
+@after_lookup(_convert_to("jax"))
 def to_jax(
     x: Array,
     /,
@@ -353,19 +467,11 @@ def to_jax(
     >>> to_jax(np.arange(3.0), dtype="float32")
     Array([0., 1., 2.], dtype=float32)
     """
-    if TYPE_CHECKING:
-        more, other = surplus()
-    if more or other or x is MISSING:
-        raise call_error(to_jax, (x, *more), other, device=device, dtype=dtype, copy=copy, grad=grad)
-    try:
-        array: jax.Array = to_backend(x, "jax", device=device, dtype=dtype, copy=copy, grad=grad)
-    except XBridgeError as error:
-        shorten(error)
-        raise
+    array: jax.Array = _plan_conversion(x, "jax", device=device, dtype=dtype, copy=copy, grad=grad)
     return array
 
 
-@entry_point
+@after_lookup(_convert_to("cupy"))
 def to_cupy(
     x: Array,
     /,
@@ -392,10 +498,10 @@ def to_cupy(
     XBridgeError
         As for `to_backend`.
     """
-    return to_backend(x, "cupy", device=device, dtype=dtype, copy=copy, grad=grad)
+    return _plan_conversion(x, "cupy", device=device, dtype=dtype, copy=copy, grad=grad)
 
 
-@entry_point
+@after_lookup(_convert_to("dask"))
 def to_dask(
     x: Array,
     /,
@@ -428,8 +534,7 @@ def to_dask(
     >>> to_dask(np.arange(3.0)).sum().compute().item()
     3.0
     """
-    made: DaskArray = to_backend(x, "dask", device=device, dtype=dtype, copy=copy, grad=grad)
-    return made
+    return _plan_conversion(x, "dask", device=device, dtype=dtype, copy=copy, grad=grad)
 
 
 if TYPE_CHECKING:
@@ -457,7 +562,7 @@ if TYPE_CHECKING:
     ) -> Array: ...
 
 
-@inner_entry_point
+@after_lookup(_make_array)
 def asarray(
     obj: Array,
     /,
@@ -515,41 +620,14 @@ def asarray(
     tensor([[1., 2.],
             [3., 4.]], requires_grad=True)
     """
-    if TYPE_CHECKING:
-        more, other = surplus()
-    if not (more or other):
-        key: tuple[object, ...]
-        if requires_grad is None:
-            if like is None and device is None and dtype is None and copy is None and grad is None:
-                try:
-                    convert = made[backend][type(obj)]
-                except FOREIGN_ERRORS:  # no entry, or a backend whose hash raises
-                    convert = decline
-                y = convert(obj)
-                if y is not None:
-                    return y
-            key = ("asarray", backend, type(obj), type(like), device, dtype, copy, grad)
-        else:
-            key = ("asarray", backend, type(obj), type(like), device, dtype, copy, grad, requires_grad)
-        repeat = lookup(key, copy, requires_grad)
-        y = repeat(obj) if like is None else repeat(obj, like)
-        if y is not None:
-            return y
-    if more or other or obj is MISSING:
-        given = {"backend": backend, "device": device, "dtype": dtype, "copy": copy, "grad": grad}
-        raise call_error(asarray, (obj, *more), other, **given, requires_grad=requires_grad)
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad, requires_grad=requires_grad)
-    try:
-        return verbs.asarray(obj, like, backend, options)
-    except XBridgeError as error:
-        shorten(error)
-        raise
+    return verbs.asarray(obj, like, backend, options)
 
 
-@inner_entry_point
+@after_lookup(_align)
 def align(
     *xs: Array,
     like: Array | None = None,
@@ -594,28 +672,13 @@ def align(
     >>> a + b * c
     tensor([4., 7.], dtype=torch.float64)
     """
-    if TYPE_CHECKING:
-        other = surplus()[1]
-    if other:
-        given = {"like": like, "backend": backend, "device": device, "dtype": dtype, "copy": copy}
-        raise call_error(align, xs, other, **given, grad=grad)
-    # Most calls have two arguments, whose types are read in a third of the time of a loop.
-    types = (type(xs[0]), type(xs[1])) if len(xs) == 2 else tuple([type(x) for x in xs])
-    key = ("align", backend, types, type(like), device, dtype, copy, grad)
-    ys: tuple[Array, ...] | None = lookup(key, copy)(xs, like)
-    if ys is not None:
-        return ys
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
-    try:
-        return verbs.align(xs, like, backend, CallOptions(device=device, dtype=dtype, copy=copy, grad=grad))
-    except XBridgeError as error:
-        shorten(error)
-        raise
+    return verbs.align(xs, like, backend, CallOptions(device=device, dtype=dtype, copy=copy, grad=grad))
 
 
-@inner_entry_point
+@entry_point
 def to_list(x: Array, /) -> Any:
     """List the values of an array from any library, device or graph as Python numbers.
 
@@ -640,24 +703,14 @@ def to_list(x: Array, /) -> Any:
     >>> to_list(torch.ones(2, dtype=torch.bfloat16, requires_grad=True))
     [1.0, 1.0]
     """
-    if TYPE_CHECKING:
-        more, other = surplus()
-    if more or other or x is MISSING:
-        raise call_error(to_list, (x, *more), other)
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
     try:
         convert = _to_host[type(x)]
     except KeyError:
         convert = decline
     values = _list_values(convert(x))
-    if values is not None:
-        return values
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-
-    try:
-        return verbs.to_list(x)
-    except XBridgeError as error:
-        shorten(error)
-        raise
+    return verbs.to_list(x) if values is None else values
 
 
 @none_in_traces

@@ -1,11 +1,11 @@
 """Questions about arrays and conversions. None reads an element or converts an array."""
 
 # The questions about one array look up its type inline, because a call of a helper would take a third of
-# their time. `more` and `other` are surplus arguments, as in `xbridge._api`.
+# their time. For the same reason a mistaken call of them raises Python's own error.
 
 from __future__ import annotations
 
-from xbridge._core.entry_points import MISSING, call_error, entry_point, inner_entry_point
+from xbridge._core.entry_points import entry_point
 from xbridge._registry.registry import backend_for, by_type, get, is_number
 from xbridge.errors import OptionError, UnsupportedArrayError, shown, type_of
 
@@ -16,13 +16,11 @@ if TYPE_CHECKING:
     from typing import Any, overload
 
     from xbridge._core.devices import Device
-    from xbridge._core.entry_points import surplus
     from xbridge._core.protocol import Array, Backend, Grad
     from xbridge._plan.steps import Plan
     from xbridge.functions.explain import CallPlan
 
 
-@inner_entry_point
 def backend_of(x: Array, /) -> str:
     """Name the backend that owns an array.
 
@@ -47,17 +45,12 @@ def backend_of(x: Array, /) -> str:
     >>> backend_of(np.zeros(2))
     'numpy'
     """
-    if TYPE_CHECKING:
-        more, other = surplus()
-    if more or other:
-        raise call_error(backend_of, (x, *more), other)
     try:
         return by_type[type(x)].name
     except KeyError:
-        return _owner(x, backend_of).name
+        return _owner(x, "backend_of").name
 
 
-@inner_entry_point
 def device_of(x: Array, /) -> Device:
     """Return the device of an array.
 
@@ -82,18 +75,13 @@ def device_of(x: Array, /) -> Device:
     >>> device_of(np.zeros(2)) == "cpu"
     True
     """
-    if TYPE_CHECKING:
-        more, other = surplus()
-    if more or other:
-        raise call_error(device_of, (x, *more), other)
     try:
         backend = by_type[type(x)]
     except KeyError:
-        backend = _owner(x, device_of)
+        backend = _owner(x, "device_of")
     return backend.device_of(x)
 
 
-@inner_entry_point
 def native_device(x: Array, /) -> Any:
     """Return the device of an array as an object of its own library.
 
@@ -120,18 +108,13 @@ def native_device(x: Array, /) -> Any:
     >>> array_namespace(x).zeros(2, device=native_device(x))
     array([0., 0.])
     """
-    if TYPE_CHECKING:
-        more, other = surplus()
-    if more or other:
-        raise call_error(native_device, (x, *more), other)
     try:
         by_type[type(x)]
     except KeyError:
-        _owner(x, native_device)
+        _owner(x, "native_device")
     return getattr(x, "device", None)
 
 
-@inner_entry_point
 def dtype_of(x: Array, /) -> str:
     """Name the dtype of an array.
 
@@ -157,14 +140,10 @@ def dtype_of(x: Array, /) -> str:
     >>> dtype_of(np.zeros(2, ">f4"))
     'float32'
     """
-    if TYPE_CHECKING:
-        more, other = surplus()
-    if more or other:
-        raise call_error(dtype_of, (x, *more), other)
     try:
         backend = by_type[type(x)]
     except KeyError:
-        backend = _owner(x, dtype_of)
+        backend = _owner(x, "dtype_of")
     return backend.dtype_of(x)
 
 
@@ -338,7 +317,7 @@ def explain(
 
 def _plain_owner(x: Array) -> Backend:
     """Return the backend of an array that its library accepts as it is; raise for scalars and exporters."""
-    backend = _owner(x, array_namespace)
+    backend = _owner(x, "array_namespace")
     refused = backend.unsupported(x, leaving=False)
     if refused:
         action = f"find the namespace of {type_of(x)}"
@@ -346,13 +325,11 @@ def _plain_owner(x: Array) -> Backend:
     return backend
 
 
-def _owner(x: Array, asked: Callable[..., object]) -> Backend:
+def _owner(x: Array, asked: str) -> Backend:
     """Return the backend of an array; raise the error of the function that was asked if there is none."""
-    if x is MISSING:
-        raise call_error(asked, (), {}) from None
     backend = backend_for(type(x))
     if backend is None:
         from xbridge._engine.requests import ownerless_error  # noqa: PLC0415 -- only an error needs it
 
-        raise ownerless_error(x, asked.__name__) from None
+        raise ownerless_error(x, asked) from None
     return backend

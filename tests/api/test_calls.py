@@ -8,7 +8,6 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,14 +44,13 @@ def fn(x: Any, *others: Any, axis: int = 0) -> Any:
 NAMES |= {
     "fn": fn,
     "Path": Path,
-    "loader": SimpleNamespace(dataset=[A]),
     "restored": lambda *args, **options: xbridge.align_back(A)[1](A, *args, **options),
 }
 
 CALLS = {
     "to_backend(A, 'numpy', 'float32')": "to_backend(x, 'numpy', dtype='float32')",
     "to_backend(A, 'numpy', 'cpu', np.float32)": "to_backend(x, 'numpy', device='cpu', dtype='float32')",
-    "to_backend(A, 'numpy', like=Y)": "asarray(x, backend='numpy', like=y)",
+    "to_backend(A, 'numpy', like=Y)": "asarray(x, like=y)",
     "to_backend(A, like=Y)": "asarray(x, like=y)",
     "to_backend(A)": "to_backend(x, 'torch')",
     "to_backend(A, target='numpy')": "to_backend(x, 'torch')",
@@ -67,7 +65,7 @@ CALLS = {
     "to_numpy(A, object())": "to_numpy(x)",
     "to_numpy(A, force=True)": "to_numpy(x)",
     "to_numpy(A, order='F')": "to_numpy(x).copy(order='F')",
-    "to_numpy(A, order='K')": "to_numpy(x)",
+    "to_numpy(A, order='K')": "to_numpy(x).copy(order='K')",
     "to_numpy(A, device='cpu')": "to_numpy(x)",
     "to_numpy(A, backend='numpy')": "to_backend(x, 'numpy')",
     "to_numpy(a=A)": "to_numpy(x)",
@@ -96,50 +94,28 @@ CALLS = {
     "prefetch([A], 'numpy', 4)": "prefetch(x, 'numpy', depth=4)",
     "explain(A)": "explain(x, 'torch')",
     "aligned(fn, 'numpy')": "aligned(fn, backend='numpy')",
-    "aligned(fn, A)": "aligned(fn)(y)",
-    "aligned(A, Y)": "align(*xs)",
-    "aligned(backend='numpy', argnums=0)": "jax.grad(aligned(fn, backend='numpy'), argnums=0)",
+    "aligned(fn, A)": "aligned(fn, like=y)",
     "aligned(fn, backward=fn)": "aligned(fn, vjp=fn)",
     "aligned(fn, derivative=lambda g: g)": "aligned(fn, vjp=f)",
-    "aligned(fn, out_shape=(3,))": "aligned(fn, result=lambda *args: numpy.empty((3,)))",
-    "to_numpy(A, casting='safe', dtype=float)": "to_numpy(x, dtype=float)",
-    "to_numpy(A, axis=0)": "to_numpy(x)",
     "to_numpy(A, readonly=True)": "to_numpy(x, writable=False)",
     "to_numpy(A, cpu=True)": "to_numpy(x)",
     "to_numpy(A, detach=True)": "to_numpy(x, grad='detach')",
     "to_torch(A, readonly=True)": "to_numpy(x, writable=False)",
     "to_torch(A, no_grad=True)": "to_torch(x, grad='detach')",
-    "to_torch(A, stream=3)": "to_torch(x)",
     "to_torch(A, shape=(3, 1), copy=True)": "to_torch(x, copy=True).reshape((3, 1))",
     "to_torch(A, memory_format=3)": "to_torch(x).contiguous(memory_format=3)",
     "to_numpy(A, memory_format=3)": "to_numpy(x)",
     "to_jax(Y, sharding=None, dtype='float32')": "jax.device_put(to_jax(x, dtype='float32'), None)",
     "to_dask(A, chunks=2)": "to_dask(x).rechunk(2)",
     "to_dask(A, 2)": "to_dask(x).rechunk(2)",
-    "to_numpy(A, na_value=0)": "to_numpy(x)",
-    "to_numpy(np.ma.masked_array(A), fill_value=0.0)": "to_numpy(x.filled(0.0))",
-    "asarray(A, order='F')": "asarray(x, backend='numpy').copy(order='F')",
-    "asarray([A], axis=1)": "numpy.moveaxis(asarray(x, backend='numpy'), 0, 1)",
-    "asarray(A, ndmin=2, backend='numpy')": (
-        "asarray(numpy.array(asarray(x, backend='numpy'), ndmin=2), backend='numpy')"
-    ),
     "asarray(data=A)": "asarray(x)",
-    "prefetch([A], 'numpy', batch_size=2)": (
-        "prefetch(torch.utils.data.DataLoader(x, batch_size=2), 'numpy')"
-    ),
-    "prefetch(loader, 'numpy', shuffle=True)": (
-        "prefetch(torch.utils.data.DataLoader(x.dataset, shuffle=True), 'numpy')"
-    ),
     "prefetch([A], 'numpy', pin_memory=True)": "prefetch(x, 'numpy')",
-    "to_torch(A, num_workers=2)": "to_torch(x)",
     "to_torch(A, argnums=0)": "to_torch(x)",
     "to_list(A, requires_grad=True)": "to_list(x)",
     "transfer(A, 'torch', memory_format=3)": "transfer(x, 'torch')",
     "prefetch([A], 'numpy', shape=(3, 1))": "prefetch(x, 'numpy')",
     "tree.to_torch([A], memory_format=3)": "xbridge.tree.to_torch(x)",
-    "tree.map(fn, [A], axis=0)": "xbridge.tree.map(lambda leaf: fn(leaf, axis=0), x)",
     "tree.map(fn, [A], is_leaf=None)": "xbridge.tree.map(fn, x)",
-    "tree.map(fn, [A], [A])": "[fn(one, other) for one, other in zip(x, y)]",
     "policy(device='raise')": "policy(transfers='raise')",
     "policy(dtype='warn')": "policy(casts='warn')",
     "tree.to_numpy([A], 'float32')": "xbridge.tree.to_numpy(x, dtype='float32')",
@@ -152,15 +128,6 @@ CALLS = {
     "record(3)": "record()",
     "record(True)": "record(foreign=True)",
     "align(A, Y, target='numpy')": "align(*xs, backend='numpy')",
-    "backend_of(A, Y)": "backend_of(x)",
-    "backend_of()": "backend_of(x)",
-    "backend_of(array=A)": "backend_of(x)",
-    "device_of(A, 'cuda')": "device_of(x)",
-    "device_of()": "device_of(x)",
-    "dtype_of(A, dtype='float32')": "dtype_of(x)",
-    "dtype_of()": "dtype_of(x)",
-    "native_device(A, A)": "native_device(x)",
-    "native_device()": "native_device(x)",
     "is_available()": "is_available('torch')",
     "is_available('numpy', 'jax')": "is_available('numpy')",
     "is_available(backend='numpy')": "is_available('numpy')",
@@ -188,12 +155,6 @@ def test_callerror__hint_runs(hint: str) -> None:
             names[library] = pytest.importorskip(library)
     if "tree" in hint or "prefetch" in hint:
         names["x"] = [A]
-    if "dataset" in hint:
-        names["x"] = SimpleNamespace(dataset=[A])
-    if "filled" in hint:
-        names["x"] = np.ma.masked_array(A)
-    if "moveaxis" in hint:
-        names["x"] = [[A]]
     if "vjp=f)" in hint:
         names["f"] = fn
     if "memory_format" in hint:

@@ -508,9 +508,11 @@ def test_to_torch__has_the_options_of_to_backend(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["torch", "jax"])
 def test_to_torch__forwards_every_option(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`to_torch` and `to_jax` pass all options on to `to_backend`."""
+    """`to_torch` and `to_jax` pass all options on to the plan."""
     seen: list[object] = []
-    monkeypatch.setattr("xbridge._api.to_backend", lambda *args, **options: seen.extend([args, options]))
+    monkeypatch.setattr(
+        "xbridge._api._plan_conversion", lambda *args, **options: seen.extend([args, options])
+    )
     options = {"device": "cpu", "dtype": "float32", "copy": True, "grad": "detach"}
     getattr(xbridge, f"to_{name}")(2.0, **options)
     assert seen == [(2.0, name), options]

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.mistakes import option_of, text_of
+from xbridge._core.wording import option_of, text_of
 from xbridge._engine.source import resolve_source
 from xbridge._host.advice import hint_for_object, literal_error
 from xbridge._host.sequences import is_literal

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from xbridge._core.devices import Device, device_named
 from xbridge._core.dtypes import DTYPES, UNNAMED, is_numeric, of_python
-from xbridge._core.mistakes import option_of, text_of
 from xbridge._core.protocol import Backend
 from xbridge._core.tracing import constant_in_traces, traced_as
+from xbridge._core.wording import option_of, text_of
 from xbridge._host.memory import dtype_of_code
 from xbridge._plan.steps import Options
 from xbridge._registry.call_cache import CallKey, decline, lookup, lookup_direct, try_in_order

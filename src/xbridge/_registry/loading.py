@@ -182,7 +182,7 @@ def unknown_backend_error(name: object, names: tuple[str, ...]) -> UnknownBacken
     """Return the error for an unknown name. Its hint is a similar name, or the first part of a dotted one."""
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
-    from xbridge._core.mistakes import option_of, text_of  # noqa: PLC0415 -- as above
+    from xbridge._core.wording import option_of, text_of  # noqa: PLC0415 -- as above
 
     known = f"the known names are {', '.join(names)}"
     word = option_of(name, ["device", "dtype"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from xbridge._core.entry_points import MISSING, call_error, entry_point, inner_entry_point
+from xbridge._core.entry_points import MISSING, after_lookup, entry_point, plan_call
 from xbridge._core.literals import NUMBERS
 from xbridge._core.tracebacks import shorten
 from xbridge._engine import verbs
@@ -25,12 +25,98 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._core.entry_points import surplus
     from xbridge._core.protocol import Array, Backend, Grad
     from xbridge.tree.flatten import Tree
 
 
-@inner_entry_point
+def _convert(
+    tree: Any = MISSING,
+    /,
+    backend: Any = MISSING,
+    *more: Any,
+    device: Any = None,
+    dtype: Any = None,
+    copy: Any = None,
+    grad: Any = None,
+    scalars: Any = False,
+    exporters: Any = False,
+    **other: Any,
+) -> Any:
+    """Look up a call of `to_backend`, or plan it."""
+    if not (more or other):
+        kinds = NUMBERS if scalars else ()
+        result = lookup(("tree", backend, kinds, device, dtype, copy, grad), copy)(tree)
+        if result is not None:
+            return result
+    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    flags = {"scalars": scalars, "exporters": exporters}
+    try:
+        return plan_call(to_backend, (tree, backend), more, other, **options, **flags)
+    except XBridgeError as error:
+        shorten(error)
+        raise
+
+
+def _convert_to(backend: str) -> Callable[..., Any]:
+    """Return the function that looks up a call of `to_torch` or its like, or plans it."""
+
+    def convert_to(
+        tree: Any = MISSING,
+        /,
+        *more: Any,
+        device: Any = None,
+        dtype: Any = None,
+        copy: Any = None,
+        grad: Any = None,
+        scalars: Any = False,
+        exporters: Any = False,
+        **other: Any,
+    ) -> Any:
+        if not (more or other):
+            kinds = NUMBERS if scalars else ()
+            result = lookup(("tree", backend, kinds, device, dtype, copy, grad), copy)(tree)
+            if result is not None:
+                return result
+        options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+        flags = {"scalars": scalars, "exporters": exporters}
+        try:
+            return plan_call(convert_to, (tree,), more, other, **options, **flags)
+        except XBridgeError as error:
+            shorten(error)
+            raise
+
+    return convert_to
+
+
+def _convert_to_host(
+    tree: Any = MISSING,
+    /,
+    *more: Any,
+    dtype: Any = None,
+    copy: Any = None,
+    grad: Any = None,
+    writable: Any = None,
+    scalars: Any = False,
+    exporters: Any = False,
+    **other: Any,
+) -> Any:
+    """Look up a call of `to_numpy`, or plan it."""
+    if not (more or other):
+        kinds = NUMBERS if scalars else ()
+        key = ("tree", HOST, kinds, None, dtype, copy, grad)
+        result = lookup(key if writable is None else (*key, None, writable), copy, None, writable)(tree)
+        if result is not None:
+            return result
+    options = {"dtype": dtype, "copy": copy, "grad": grad, "writable": writable}
+    flags = {"scalars": scalars, "exporters": exporters}
+    try:
+        return plan_call(to_numpy, (tree,), more, other, **options, **flags)
+    except XBridgeError as error:
+        shorten(error)
+        raise
+
+
+@after_lookup(_convert)
 def to_backend(
     tree: Tree,
     /,
@@ -85,24 +171,11 @@ def to_backend(
     {'image': tensor([[0., 0., 0.],
             [0., 0., 0.]]), 'label': (tensor([1, 1]), ['cat', 'dog'])}
     """
-    if TYPE_CHECKING:
-        more, other = surplus()
-    if not (more or other):
-        kinds = NUMBERS if scalars else ()
-        made = lookup(("tree", backend, kinds, device, dtype, copy, grad), copy)(tree)
-        if made is not None:
-            return made
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    try:
-        return _convert_call(
-            to_backend, (tree, backend), more, other, backend, options, scalars=scalars, exporters=exporters
-        )
-    except XBridgeError as error:
-        shorten(error)
-        raise
+    return _convert_tree(tree, backend, options, scalars=scalars, exporters=exporters)
 
 
-@inner_entry_point
+@after_lookup(_convert_to_host)
 def to_numpy(
     tree: Tree,
     /,
@@ -139,25 +212,11 @@ def to_numpy(
     >>> to_numpy({"loss": torch.tensor(0.5), "step": 3})
     {'loss': array(0.5, dtype=float32), 'step': 3}
     """
-    if TYPE_CHECKING:
-        more, other = surplus()
-    if not (more or other):
-        kinds = NUMBERS if scalars else ()
-        key = ("tree", HOST, kinds, None, dtype, copy, grad)
-        made = lookup(key if writable is None else (*key, None, writable), copy, None, writable)(tree)
-        if made is not None:
-            return made
     options = CallOptions(dtype=dtype, copy=copy, grad=grad, writable=writable)
-    try:
-        return _convert_call(
-            to_numpy, (tree,), more, other, HOST, options, scalars=scalars, exporters=exporters
-        )
-    except XBridgeError as error:
-        shorten(error)
-        raise
+    return _convert_tree(tree, HOST, options, scalars=scalars, exporters=exporters)
 
 
-@inner_entry_point
+@after_lookup(_convert_to("torch"))
 def to_torch(
     tree: Tree,
     /,
@@ -192,24 +251,11 @@ def to_torch(
     >>> to_torch({"x": np.ones(2), "name": "a"})
     {'x': tensor([1., 1.], dtype=torch.float64), 'name': 'a'}
     """
-    if TYPE_CHECKING:
-        more, other = surplus()
-    if not (more or other):  # as in `to_backend`, without another call
-        kinds = NUMBERS if scalars else ()
-        made = lookup(("tree", "torch", kinds, device, dtype, copy, grad), copy)(tree)
-        if made is not None:
-            return made
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    try:
-        return _convert_call(
-            to_torch, (tree,), more, other, "torch", options, scalars=scalars, exporters=exporters
-        )
-    except XBridgeError as error:
-        shorten(error)
-        raise
+    return _convert_tree(tree, "torch", options, scalars=scalars, exporters=exporters)
 
 
-@inner_entry_point
+@after_lookup(_convert_to("jax"))
 def to_jax(
     tree: Tree,
     /,
@@ -244,24 +290,11 @@ def to_jax(
     >>> to_jax([np.ones(2, "float32"), "a"])
     [Array([1., 1.], dtype=float32), 'a']
     """
-    if TYPE_CHECKING:
-        more, other = surplus()
-    if not (more or other):  # as in `to_backend`, without another call
-        kinds = NUMBERS if scalars else ()
-        made = lookup(("tree", "jax", kinds, device, dtype, copy, grad), copy)(tree)
-        if made is not None:
-            return made
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    try:
-        return _convert_call(
-            to_jax, (tree,), more, other, "jax", options, scalars=scalars, exporters=exporters
-        )
-    except XBridgeError as error:
-        shorten(error)
-        raise
+    return _convert_tree(tree, "jax", options, scalars=scalars, exporters=exporters)
 
 
-@entry_point
+@after_lookup(_convert_to("cupy"))
 def to_cupy(
     tree: Tree,
     /,
@@ -290,19 +323,11 @@ def to_cupy(
     XBridgeError
         As for `xbridge.tree.to_backend`.
     """
-    return to_backend(
-        tree,
-        "cupy",
-        device=device,
-        dtype=dtype,
-        copy=copy,
-        grad=grad,
-        scalars=scalars,
-        exporters=exporters,
-    )
+    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
+    return _convert_tree(tree, "cupy", options, scalars=scalars, exporters=exporters)
 
 
-@entry_point
+@after_lookup(_convert_to("dask"))
 def to_dask(
     tree: Tree,
     /,
@@ -337,16 +362,8 @@ def to_dask(
     >>> to_dask([np.ones(2), "a"])[0].sum().compute().item()
     2.0
     """
-    return to_backend(
-        tree,
-        "dask",
-        device=device,
-        dtype=dtype,
-        copy=copy,
-        grad=grad,
-        scalars=scalars,
-        exporters=exporters,
-    )
+    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
+    return _convert_tree(tree, "dask", options, scalars=scalars, exporters=exporters)
 
 
 @entry_point
@@ -442,25 +459,10 @@ def map(  # noqa: A001 -- other libraries have this name too
     return batch.map(partial(batch.each, fn), fn if scalars else None, fixtures=False)
 
 
-def _convert_call(
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    more: tuple[object, ...],
-    other: dict[str, object],
-    name: str | ModuleType,
-    options: CallOptions,
-    *,
-    scalars: bool,
-    exporters: bool,
+def _convert_tree(
+    tree: Tree, name: str | ModuleType, options: CallOptions, *, scalars: bool, exporters: bool
 ) -> Tree:
-    """Convert the tree of a call of `fn`, and cache the call for small trees; raise if `fn` does not take it.
-
-    `args` are the positional arguments, `more` and `other` those that `fn` does not have.
-    """
-    tree = args[0]
-    if more or other or tree is MISSING or name is MISSING:
-        flags = {"scalars": scalars or None, "exporters": exporters or None}
-        raise call_error(fn, (*args, *more), other, **options._asdict(), **flags)
+    """Convert a tree, and cache the call for small trees."""
     refuse_order(tree, name, "tree.to_backend")
     batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
