@@ -17,7 +17,7 @@ the tables.
 
 from __future__ import annotations
 
-from xbridge._core.entry_points import MISSING, after_lookup, entry_point, plan_call
+from xbridge._core.entry_points import MISSING, after_lookup, entry_point, marked, plan_call
 from xbridge._core.tracebacks import shorten
 from xbridge._core.tracing import none_in_traces
 from xbridge._registry.call_cache import decline, direct, lookup, made
@@ -678,7 +678,7 @@ def align(
     return verbs.align(xs, like, backend, CallOptions(device=device, dtype=dtype, copy=copy, grad=grad))
 
 
-@entry_point
+@marked
 def to_list(x: Array, /) -> Any:
     """List the values of an array from any library, device or graph as Python numbers.
 
@@ -703,14 +703,20 @@ def to_list(x: Array, /) -> Any:
     >>> to_list(torch.ones(2, dtype=torch.bfloat16, requires_grad=True))
     [1.0, 1.0]
     """
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-
     try:
         convert = _to_host[type(x)]
     except KeyError:
         convert = decline
     values = _list_values(convert(x))
-    return verbs.to_list(x) if values is None else values
+    if values is not None:
+        return values
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    try:
+        return verbs.to_list(x)
+    except XBridgeError as error:
+        shorten(error)
+        raise
 
 
 @none_in_traces

@@ -37,11 +37,11 @@ _ELSEWHERE: dict[str, tuple[str, ...]] = {
     "device": ("NumPy's arrays are in host memory", "{call}"),
     "writable": ("only NumPy has read-only arrays", "to_numpy(x, writable={value})"),
     "force": ("every conversion detaches and moves as far as it must", "{call}"),
-    "order": (_ORDER, "{call}.copy(order={value})", "'numpy'"),
-    "memory_format": (_ORDER, "{call}.contiguous(memory_format={value})", "'torch'"),
+    "order": (_ORDER, "{call}.copy(order={value})", "numpy"),
+    "memory_format": (_ORDER, "{call}.contiguous(memory_format={value})", "torch"),
     "shape": ("a conversion keeps the shape", "{call}.reshape({value})"),
-    "chunks": ("a conversion does not choose the chunks", "{call}.rechunk({value})", "'dask'"),
-    "sharding": ("JAX shards the array that it has", "jax.device_put({call}, {value})", "'jax'"),
+    "chunks": ("a conversion does not choose the chunks", "{call}.rechunk({value})", "dask"),
+    "sharding": ("JAX shards the array that it has", "jax.device_put({call}, {value})", "jax"),
     "pin_memory": (_BESIDE, "transfer(x, {target}{options})"),
     "non_blocking": (_BESIDE, "transfer(x, {target}{options})"),
 }
@@ -153,7 +153,7 @@ def _explain_keyword(call: _Call, word: str, value: object) -> CallError:
 def _explain_elsewhere(call: _Call, action: str, word: str, value: object) -> CallError:
     """Return the error for an option of other libraries' conversions."""
     reason, hint, *targets = _ELSEWHERE[word]
-    if call.target not in (targets or [call.target]):
+    if targets and call.target.strip("'") not in targets:
         hint = "{call}"
     options = call.written().removeprefix(f"{call.name}({', '.join(call.start)}").removesuffix(")")
     written = {"call": call.written(), "target": call.target, "options": options, "value": text_of(value)}
