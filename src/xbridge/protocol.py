@@ -12,7 +12,18 @@ from xbridge._core.protocol import (
     Gap,
     HostArray,
     MemoryLayout,
+    Transfers,
     Unsupported,
 )
 
-__all__ = ["Array", "ArrayInfo", "Backend", "Exporter", "Gap", "HostArray", "MemoryLayout", "Unsupported"]
+__all__ = [
+    "Array",
+    "ArrayInfo",
+    "Backend",
+    "Exporter",
+    "Gap",
+    "HostArray",
+    "MemoryLayout",
+    "Transfers",
+    "Unsupported",
+]

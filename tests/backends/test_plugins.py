@@ -158,7 +158,8 @@ def test_plugins__entry_point_to_nothing_is_contained(install: Callable[..., Non
     [
         ("to_numpy=None", "has no to_numpy; try writing name, array_types, to_numpy, from_numpy in it"),
         ("layout=3, copy=3", "says copy = 3, which is not a function; try def copy, or another name"),
-        ("threaded=3", "says threaded = 3, which is not a function; try def threaded, or another name"),
+        ("watch=3", "says watch = 3, which is not a function; try def watch, or another name"),
+        ("transfers=3", "says transfers = 3, which is not a Transfers; try transfers = Transfers(...)"),
         (
             "fast_types=[list]",
             "says fast_types = [<class 'list'>], which is not a tuple; try fast_types = tuple(...)",

@@ -331,8 +331,8 @@ def test_lock__child_does_not_wait_for_a_transfer_of_its_parent() -> None:
 
 
 @needs_fork
-def test_lock__child_has_buffers_of_its_own_for_what_it_moves() -> None:
-    """A child has buffers of its own for what it moves."""
+def test_lock__child_moves_arrays_as_its_parent_does() -> None:
+    """A child has threads and buffers of its own for what it moves."""
     registration = pytest.importorskip("torch.utils.backend_registration")
     if not hasattr(registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("this torch has no backends in Python, which the emulated accelerator is")
@@ -342,17 +342,16 @@ def test_lock__child_has_buffers_of_its_own_for_what_it_moves() -> None:
     os.environ["XBRIDGE_PINNED_MIB"] = "1"
     import numpy as np, torch, xbridge
     from xbridge import tree
-    from xbridge.backends.torch import _pinned
+    from xbridge.backends.torch._transfer import pinned
+    pinned.LEAST = 1 << 20
     from xbridge.testing import emulated
     emulated.install()
     torch.set_num_threads(1)
-    given = [np.full(4, float(i)) for i in range(3)]
+    given = [np.full(4, float(i)) for i in range(3)] + [np.arange(2.0**18)]
     def move():
         moved = tree.to_backend(given, "torch", device="emu")
         return [xbridge.to_list(x) for x in moved] == [a.tolist() for a in given]
     assert move()
-    (buffers,) = _pinned._buffers_by_device.values()
-    lent = [buffers.lend() for _ in range(buffers.sizes.buffers)]  # as threads have them that are moving
     child = os.fork()
     if child == 0:
         signal.alarm(60)

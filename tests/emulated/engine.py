@@ -5,48 +5,38 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from inside import get_backend
-
-from xbridge.backends.torch import _packs, _pinned, _threads, _transfer
+from xbridge.backends.torch import _transfer
+from xbridge.backends.torch._transfer import large, packs, pinned, streams
 
 if TYPE_CHECKING:
     import pytest
-    import torch
 
-    from xbridge import Device
 
 CHUNK = 64
-SIZES = _pinned.Sizes(chunk=CHUNK, buffers=2, least=1, fused=1, timed=False)
+SIZES = pinned.Sizes(chunk=CHUNK, buffers=2, least=1)
 
 
 def use_small_buffers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Use buffers of a few bytes until the test ends, and return the module that moves large arrays."""
+    """Use buffers of a few bytes until the test ends, and return the module that moves arrays."""
     use_sizes(monkeypatch, SIZES)
-    monkeypatch.setattr(_threads, "_worker_streams", {})
+    monkeypatch.setattr(streams, "_worker_streams", {})
     return _transfer
 
 
-def use_sizes(monkeypatch: pytest.MonkeyPatch, sizes: _pinned.Sizes) -> None:
-    """Use buffers of these sizes until the test ends, and none that were made before."""
-    monkeypatch.setattr(_pinned, "_sizes", sizes)
-    monkeypatch.setattr(_pinned, "_buffers_by_device", {})
-    monkeypatch.setattr(_transfer, "_crews", {})
+def use_sizes(monkeypatch: pytest.MonkeyPatch, sizes: pinned.Sizes) -> None:
+    """Use buffers of these sizes until the test ends, and threads that were not started before."""
+    monkeypatch.setattr(pinned, "_sizes", sizes)
+    large._threads.cache_clear()
 
 
 def watch_packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many arrays cross together from now on, pack by pack."""
-    packs: list[int] = []
-    to_device_many, put = get_backend("torch").to_device_many, _packs._put_in_order
-    assert to_device_many is not None
+    seen: list[int] = []
+    put = packs._in_order
 
-    def counting(xs: list[torch.Tensor], device: Device) -> list[torch.Tensor]:
-        packs.append(len(xs))
-        return to_device_many(xs, device)
+    def counting(made: list[Any], batch: Any, parts: list[Any], arrays: Any) -> list[Any]:
+        seen.append(sum(len(part.chosen) for part in parts))
+        return put(made, batch, parts, arrays)
 
-    def counting_packs(made: list[Any], batch: Any, parts: list[Any], arrays: Any) -> None:
-        packs.append(sum(len(part.chosen) for part in parts))
-        put(made, batch, parts, arrays)
-
-    monkeypatch.setattr(get_backend("torch"), "to_device_many", counting)
-    monkeypatch.setattr(_packs, "_put_in_order", counting_packs)
-    return packs
+    monkeypatch.setattr(packs, "_in_order", counting)
+    return seen

@@ -5,21 +5,18 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from queue import Empty, SimpleQueue
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-from emulated.engine import CHUNK, use_small_buffers
+from emulated.engine import use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
 from inside import get_backend
 
 import xbridge
-from xbridge.backends.torch import _pinned, _staging, _threads, _transfer
+from xbridge.backends.torch import _transfer
+from xbridge.backends.torch._transfer import large, packs, streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,11 +139,10 @@ class Foreign:
 def test_ends__names_each_library_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries that share a device are each asked for their own stream on it."""
     asked, backend = [], get_backend("torch")
-    threaded = backend.threaded
+    threaded = backend.transfers.threaded
 
     def watched(fn: Callable[..., list[object]], place: xbridge.Device) -> Callable[..., list[object]]:
         asked.append(place)
-        assert threaded is not None
         return threaded(fn, place)
 
     class Theirs:
@@ -155,7 +151,7 @@ def test_ends__names_each_library_on_a_device(monkeypatch: pytest.MonkeyPatch) -
         host_only = False
         device_of = staticmethod(lambda x: backend.device_of(x.values))
 
-    monkeypatch.setattr(backend, "threaded", watched)
+    monkeypatch.setattr(backend.transfers, "threaded", watched)
     monkeypatch.setattr(
         "xbridge._transfer.threads.backend_for", lambda cls: Theirs if cls is Foreign else None
     )
@@ -226,7 +222,7 @@ def test_prefetch__refuses_the_next_batch_during_graph_capture(monkeypatch: pyte
 @pytest.mark.parametrize("kind", ["cpu", "meta", "mps", "xpu", KIND])
 def test_streams_of__asks_only_devices_with_streams(kind: str) -> None:
     """Only a kind of device that has streams is asked for them."""
-    api = _threads.streams_of(torch.device(kind))
+    api = streams.streams_of(torch.device(kind))
 
     assert hasattr(api, "Stream") is (api is not None)
     assert api is None or kind not in ("cpu", "meta")
@@ -238,35 +234,14 @@ def test_to_backend__uses_no_pinned_buffer_during_graph_capture(
 ) -> None:
     """While a graph is captured, arrays are moved without pinned buffers."""
     captured(monkeypatch)
-    monkeypatch.setattr(_pinned.PinnedBuffers, "lend", None)
-    monkeypatch.setattr(_pinned.PinnedBuffers, "lend_at_once", None)
+    for module in (large, packs):
+        monkeypatch.setattr(module, "pin_buffer", None)
 
     for options in ({}, {"dtype": "float32"}, {"copy": True}):
         assert xbridge.to_backend(np.ones(100), "torch", device=KIND, **options).sum().item() == 100
     batch = xbridge.tree.to_backend([np.ones(2)] * 3 + [np.ones(3)] * 20, "torch", device=KIND)
     assert sum(x.sum() for x in xbridge.tree.to_numpy(batch)) == 66
-    assert len(engine.to_device_many([torch.ones(2)] * 3, xbridge.Device(DEVICE))) == 3
-
-
-def test_pinned_buffers__concurrent_first_uses_make_one_set(
-    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two threads that transfer for the first time make one set of buffers."""
-    made = []
-    both = threading.Barrier(2, timeout=0.2)
-    real = _pinned.PinnedBuffers
-
-    def slow(*args: Any) -> _pinned.PinnedBuffers:
-        made.append(args)
-        with suppress(threading.BrokenBarrierError):
-            both.wait()  # for the other one, that is not to come
-        return real(*args)
-
-    monkeypatch.setattr(_pinned, "PinnedBuffers", slow)
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda i: xbridge.to_backend(np.ones(100), "torch", device=KIND), range(2)))
-
-    assert len(made) == 1
+    assert len(engine.transfers.to_device_many([torch.ones(2)] * 3, xbridge.Device(DEVICE))) == 3
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -276,14 +251,14 @@ def test_prefetch__batches_on_the_device_are_bounded(depth: int, monkeypatch: py
         pytest.skip("a computation that goes on until it may end is the pretend one's")
     begun: list[int] = []
     used: list[int] = []
-    move, enough = _transfer.to_device_many, threading.Semaphore(0)
+    move, enough = _transfer.transfers.to_device_many, threading.Semaphore(0)
 
     def watched(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor]:
         begun.append(len(used))
         enough.release()
         return move(xs, device)
 
-    monkeypatch.setattr(get_backend("torch"), "to_device_many", watched)
+    monkeypatch.setattr(get_backend("torch").transfers, "to_device_many", watched)
     stream = api.Stream()
     with api.stream(stream):
         batches = (torch.full((4,), float(i)) for i in range(12))
@@ -315,121 +290,3 @@ def test_prefetch__last_reference_to_a_batch_is_dropped_by_the_program() -> None
     loop.close()
     gc.collect()
     assert dropped == [threading.get_ident()] * 7
-
-
-def test_crew__helper_without_a_buffer_leaves_the_pieces_to_the_caller() -> None:
-    """A thread that finds every buffer lent takes no piece, and reports that it is done."""
-    pieces, ended = iter([None]), SimpleQueue[None]()
-    reports: list[BaseException | None] = []
-    crew = _staging.Crew(cast("Any", SimpleNamespace(lend_at_once=lambda: None)))
-    crew._help(cast("Any", pytest.fail), cast("Any", pieces), reports, ended)
-    assert ended.get_nowait() is reports.pop() is None
-    assert [*pieces] == [None]
-
-
-def test_crew__moves_one_array_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a large array moves, another thread cannot begin with the next one."""
-    crew, _ = _transfer.crew_for(torch.device(DEVICE))
-    copy, begun = _staging.plain_copy, []
-
-    with ThreadPoolExecutor(1) as pool:
-
-        def watched(goal: np.ndarray, host: np.ndarray) -> None:
-            begun.append(pool.submit(crew._turn.acquire, blocking=False).result(PATIENCE))
-            copy(goal, host)
-
-        monkeypatch.setattr(_staging, "plain_copy", watched)
-        assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
-    assert set(begun) == {False}
-
-
-def test_crew__thread_that_is_about_to_end_does_a_new_job() -> None:
-    """A job that comes between the end of a thread's patience and the end of the thread is done."""
-    done: list[str] = []
-
-    class Jobs:
-        """A queue with a job that comes when the thread has just waited in vain."""
-
-        left: ClassVar = [None, lambda: done.append("job"), None]
-
-        def get(self, timeout: float) -> Any:
-            job = self.left.pop(0)
-            if job is None:
-                raise Empty
-            return job
-
-        def empty(self) -> bool:
-            return not self.left
-
-    crew = _staging.Crew(cast("Any", None))
-    crew._jobs = cast("Any", Jobs())
-    crew._serve()
-    assert done == ["job"]
-
-
-@pytest.mark.parametrize("at", ["the wait", "its beginning"])
-def test_crew__interrupt_waits_for_the_other_threads(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C is raised only when no thread copies any more: memory in use must not become free."""
-    helping, waiting = threading.Event(), threading.Event()
-    main, copy = threading.get_ident(), _staging.plain_copy
-    interrupted: list[bool] = []
-    done: list[int] = []
-
-    class Interrupted(SimpleQueue[Any]):
-        """A queue in which the main thread is interrupted once."""
-
-        def get(self, *args: Any, **options: Any) -> Any:
-            if threading.get_ident() == main:
-                interrupt_once()
-                waiting.set()
-            return super().get(*args, **options)
-
-    def interrupt_once() -> None:
-        if not interrupted:
-            interrupted.append(True)
-            raise KeyboardInterrupt
-
-    def exhaust(pieces: Any, room: int) -> None:
-        for _ in pieces:
-            pass
-        interrupt_once()
-
-    def slow(goal: np.ndarray, host: np.ndarray) -> None:
-        if threading.get_ident() == main:
-            assert helping.wait(PATIENCE)
-        else:
-            helping.set()
-            assert waiting.wait(PATIENCE)
-            done.append(threading.get_ident())
-        copy(goal, host)
-
-    if at == "its beginning":
-        monkeypatch.setattr(_staging, "deque", exhaust)
-    monkeypatch.setattr(_staging, "SimpleQueue", Interrupted)
-    monkeypatch.setattr(_staging, "plain_copy", slow)
-    with pytest.raises(KeyboardInterrupt):
-        xbridge.to_backend(np.arange(100), "torch", device=KIND)
-    assert done
-    ((crew, _),) = _transfer._crews.values()
-    assert None not in [crew.buffers.lend_at_once() for _ in range(2)]
-
-
-def test_pinned_buffer__interrupt_waits_for_all_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A buffer has no copy under way when the wait for it is interrupted."""
-    loan = _pinned.buffers_of(torch.device(DEVICE)).lend()
-    pinned = loan.pinned
-    there = torch.zeros(CHUNK, dtype=torch.uint8, device=KIND)
-    api.synchronize()
-    with api.stream(pinned.stream):
-        pinned.buffer[:4].copy_(there[:4], non_blocking=True)
-    _pinned.queue_copy(pinned.buffer[4:], there[4:], pinned, api.current_stream())
-    wait = api.Stream.synchronize
-
-    def interrupted(stream: Any) -> None:
-        wait(stream)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(api.Stream, "synchronize", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        pinned.wait()
-    assert pinned.host.tolist() == [0] * CHUNK

@@ -64,7 +64,7 @@ def test_record__does_not_split_packs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_policy__forbidden_transfer_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a policy forbids transfers, nothing is sent, in this thread or another."""
     sent: list[object] = []
-    monkeypatch.setattr(get_backend("torch"), "to_device_many", lambda *args: sent.append(args))
+    monkeypatch.setattr(get_backend("torch").transfers, "to_device_many", lambda *args: sent.append(args))
     monkeypatch.setattr(get_backend("torch"), "to_device", lambda *args: sent.append(args))
 
     with policy(transfers="raise"):

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 from emulated.engine import SIZES, use_sizes, use_small_buffers, watch_packs
-from emulated.there import DEVICE, KIND, PACES, RUSHED, api, paced
+from emulated.there import DEVICE, KIND, PACES, api, paced
 from inside import get_backend
 
 import xbridge
 import xbridge.tree
-from xbridge._transfer import buffers as buffers_of_all
 from xbridge._transfer import queued
-from xbridge.backends.torch import _packs, _pinned, _transfer
+from xbridge.backends.torch._transfer import packs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +30,7 @@ PATIENCE = 30.0
 def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three buffers, in each of which there is room for a few arrays."""
     use_small_buffers(monkeypatch)
-    use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=3, least=1 << 20, fused=1 << 20))
+    use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=3, least=1 << 20))
 
 
 @pytest.fixture
@@ -113,7 +108,7 @@ def test_transfer__continues_after_a_timeout(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_transfer__handles_hold_a_limited_number_of_buffers() -> None:
-    """Further transfers use threads, and a deleted handle returns its buffer."""
+    """Further transfers use threads, and a deleted handle makes room for another."""
     handles = [xbridge.transfer(tensors(), "numpy") for _ in range(4)]
     queued_first = [isinstance(handle._future, queued.Queued) for handle in handles]
     assert queued_first == [True, True, False, False]
@@ -123,17 +118,6 @@ def test_transfer__handles_hold_a_limited_number_of_buffers() -> None:
     assert all(isinstance(handle._future, queued.Queued) for handle in again)
     assert all(equal(handle.result(), arrays()) for handle in again)
     assert equal(xbridge.tree.to_numpy(tensors()), arrays())
-
-
-@pytest.mark.parametrize("buffers", [1, 2])
-def test_transfer__one_buffer_is_left_for_calls_that_wait(
-    buffers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Handles with pending results leave a buffer for calls that wait."""
-    use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=buffers, least=1 << 20))
-    kept = [xbridge.transfer(tensors(), "numpy") for _ in range(3)]
-    assert equal(xbridge.tree.to_numpy(tensors()), arrays())
-    assert all(equal(handle.result(), arrays()) for handle in kept)
 
 
 FEW: dict[str, Callable[[], list[np.ndarray]]] = {
@@ -153,21 +137,9 @@ def test_transfer__other_batches_use_a_thread(make: Callable[[], list[np.ndarray
 
 def test_transfer__large_batch_is_packed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call returns soon, and a thread packs what takes time."""
-    monkeypatch.setattr(_packs, "INLINE_NBYTES", 100)
+    monkeypatch.setattr(packs, "INLINE_NBYTES", 100)
     handle = xbridge.transfer(arrays(), "torch", device=KIND)
     assert not isinstance(handle._future, queued.Queued)
-    assert equal(handle.result(), arrays())
-
-
-@pytest.mark.parametrize("word", ["wait", "result"])
-def test_transfer__converts_again_if_the_device_fails(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the device fails while a pack is pending, its arrays are converted without it."""
-
-    def fail(*_: object) -> None:
-        raise RuntimeError
-
-    handle = xbridge.transfer(tensors(), "numpy")
-    monkeypatch.setattr(_packs.Pending, word, fail)
     assert equal(handle.result(), arrays())
 
 
@@ -187,25 +159,19 @@ def test_transfer__child_process_cannot_wait_for_a_handle(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("many", [arrays, tensors])
-def test_batch__failing_device_returns_all_buffers(
+def test_batch__failing_device_leaves_all_to_plans(
     many: Callable[[int], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the device fails while two packs are on their way, both buffers can be lent again."""
-    backend, given = get_backend("torch"), many(20)
-    assert backend.send_many
-    assert backend.fetch_many
+    """If the device fails while two packs are on their way, no array of them is returned."""
+    moves, given = get_backend("torch").transfers, many(20)
 
     def fail(*_: object) -> None:
         raise RuntimeError
 
     with monkeypatch.context() as patch:
         patch.setattr(api.Event, "synchronize", fail)
-        made = (
-            backend.send_many(given, xbridge.Device(DEVICE)) if many is arrays else backend.fetch_many(given)
-        )
+        made = moves.send_many(given, xbridge.Device(DEVICE)) if many is arrays else moves.fetch_many(given)
     assert made == [None] * 20
-    buffers = _pinned.buffers_of(PLACE)
-    assert None not in [buffers.lend_at_once() for _ in range(3)]
 
 
 @pytest.mark.parametrize("last", [256, 257])
@@ -215,17 +181,6 @@ def test_batch__pack_ends_with_its_buffer(last: int, monkeypatch: pytest.MonkeyP
     given = [np.arange(n, dtype=np.uint8) for n in (700, last)]
     assert equal(xbridge.tree.to_backend(given, "torch", device=KIND), given)
     assert seen == ([2] if last == 256 else [1, 1])
-
-
-def test_transfer__handle_gives_its_buffer_back_once() -> None:
-    """A handle that has returned its result has no buffer left to give back when it is deleted."""
-    buffers = _pinned.buffers_of(PLACE)
-    for _ in range(2):
-        assert equal(xbridge.transfer(tensors(), "numpy").result(), arrays())
-    gc.collect()
-    lent = [buffers.lend_at_once() for _ in range(4)]
-    assert lent[3] is None
-    assert len({id(pinned) for pinned in lent}) == 4
 
 
 @pytest.mark.parametrize("many", [arrays, tensors])
@@ -242,48 +197,6 @@ def test_transfer__handle_with_a_result_keeps_no_source(many: Callable[[], list[
     assert handle.result() is made
 
 
-@pytest.mark.parametrize("many", [arrays, tensors])
-def test_transfer__interrupted_result_is_returned_again(
-    many: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If Ctrl-C comes when the buffer was given back, a second `result` does not read that again."""
-    given = many()
-    handle = (
-        xbridge.transfer(given, "torch", device=KIND) if many is arrays else xbridge.transfer(given, "numpy")
-    )
-    end = _pinned.Loan.end
-
-    def interrupted(*args: Any, **options: Any) -> None:
-        end(*args, **options)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_pinned.Loan, "end", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            handle.result()
-    xbridge.tree.to_backend([a + 50 for a in arrays()], "torch", device=KIND)  # through the same buffer
-    assert equal(handle.result(), arrays())
-
-
-def test_lend_at_once__failed_handle_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handle that gets no buffer, or no memory on the device, leaves its place to the next one."""
-    buffers = _pinned.buffers_of(PLACE)
-    lent = [buffers.lend() for _ in range(3)]
-    assert [buffers.lend_at_once(to_handle=True) for _ in range(3)] == [None] * 3
-    for loan in lent:
-        loan.end()
-
-    def fail(*_: object) -> None:
-        raise RuntimeError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_packs, "_queue_send", fail)
-        begun = [_packs.begin_send(arrays(), xbridge.Device(DEVICE)) for _ in range(3)]
-    assert begun == [None] * 3
-    again = [buffers.lend_at_once(to_handle=to_handle) for to_handle in (True, True, True, False)]
-    assert [loan is None for loan in again] == [False, False, True, False]
-
-
 @pytest.mark.parametrize("pinning", [True, False])
 def test_batch__falls_back_without_memory_for_a_pack(pinning: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """If memory for a pack is lacking, arrays are moved one by one."""
@@ -298,7 +211,7 @@ def test_batch__falls_back_without_memory_for_a_pack(pinning: bool, monkeypatch:
     def one_by_one(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor]:
         return [x.to(torch.device(device)) for x in xs]
 
-    monkeypatch.setattr(get_backend("torch"), "to_device_many", one_by_one)
+    monkeypatch.setattr(get_backend("torch").transfers, "to_device_many", one_by_one)
     monkeypatch.setattr(torch, "empty", failing)
     assert equal(xbridge.tree.to_backend(given, "torch", device=KIND), given)
     assert equal(xbridge.tree.to_numpy(there), given)
@@ -325,104 +238,9 @@ def test_batch__can_be_packed_by_several_threads() -> None:
     assert not wrong
 
 
-def test_release_buffers__frees_unused_buffers() -> None:
-    """Unused buffers are freed, and memory is pinned again when it is needed."""
-    xbridge.release_buffers()  # there are none
-    assert equal(xbridge.tree.to_numpy(tensors()), arrays())
-    buffers = _pinned.buffers_of(PLACE)
-    lent, spare = buffers.lend(), buffers.lend()
-    xbridge.transfer(tensors(), "numpy")  # nobody waits for its copy
-    memory = [weakref.ref(slot.pinned.buffer) for slot in buffers._slots if slot.pinned]
-    spare.end()
-    del spare
-    xbridge.release_buffers()
-    assert [buffer() for buffer in memory if buffer() is not lent.pinned.buffer] == [None, None]
-    lent.end()
-    assert equal(xbridge.tree.to_numpy(tensors()), arrays())
-
-
-def test_release_buffers__returns_memory_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's own cache of pinned memory is emptied when the buffers are gone."""
-    assert equal(xbridge.tree.to_numpy(tensors()), arrays())
-    (kept,) = [weakref.ref(slot.pinned.buffer) for slot in _pinned.buffers_of(PLACE)._slots if slot.pinned]
-    seen: list[object] = []
-    monkeypatch.setattr(torch._C, "_host_emptyCache", lambda: seen.append(kept()), raising=False)
-    xbridge.release_buffers()
-    assert seen == [None]
-
-
-def test_release_buffers__frees_the_rest_if_a_device_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the device that failed. Its other buffers and those of other backends are free then."""
-
-    def fail(event: object) -> None:
-        raise RuntimeError("an illegal address\nand its trace")
-
-    freed: list[int] = []
-    registry = vars(buffers_of_all)["registry"]
-    known = [partial(freed.append, 1), *registry.release_functions, partial(freed.append, 2)]
-    monkeypatch.setattr(registry, "release_functions", dict.fromkeys(known))
-    assert equal(xbridge.tree.to_numpy(tensors()), arrays())
-    buffers = _pinned.buffers_of(PLACE)
-    lent = [buffers.lend() for _ in range(3)]
-    for loan in lent:
-        loan.end(passed=loan is lent[0])
-    with monkeypatch.context() as patch:
-        patch.setattr(api.Event, "synchronize", fail)
-        with pytest.raises(xbridge.DeviceError) as failure:
-            xbridge.release_buffers()
-    assert str(failure.value) == (
-        f"cannot free all buffers of {DEVICE}: the device failed with RuntimeError: an illegal address; "
-        "try a new process"
-    )
-    assert freed == [2, 1]
-    assert [slot.pinned for slot in buffers._slots] == [None] * 3
-    xbridge.release_buffers()
-    assert None not in [buffers.lend_at_once() for _ in range(3)]
-
-
-INTERRUPTED: dict[str, tuple[int, Callable[[], object]]] = {
-    "a batch": (1 << 20, lambda: xbridge.tree.to_numpy(tensors())),
-    "tensors": (1 << 20, lambda: xbridge.tree.to_backend(tensors(), "torch", device="cpu")),
-    "a handle": (1 << 20, lambda: xbridge.transfer(tensors(), "numpy")),
-    "a large array": (1, lambda: xbridge.to_numpy(tensors()[0])),
-}
-
-
-@pytest.mark.parametrize("pace", RUSHED.values(), ids=RUSHED)
-@pytest.mark.parametrize(("least", "call"), INTERRUPTED.values(), ids=INTERRUPTED)
-def test_queue_copy__interrupt_leaves_no_buffer_in_use(
-    least: int, call: Callable[[], object], pace: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A buffer into which a copy is under way when Ctrl-C comes is not filled again before that is done."""
-    use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=3, least=least, fused=1 << 20))
-    copy, queue, given = torch.Tensor.copy_, _pinned.queue_copy, [a + 7 for a in arrays()]
-
-    def interrupted(goal: torch.Tensor, *args: Any, **options: Any) -> None:
-        copy(goal, *args, **options)
-        if options.get("non_blocking"):
-            raise KeyboardInterrupt
-
-    def queue_late(*args: Any) -> None:
-        api.synchronize()  # the device may do its work now
-        queue(*args)
-
-    with paced(pace):
-        with monkeypatch.context() as patch:
-            patch.setattr(torch.Tensor, "copy_", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                call()
-        monkeypatch.setattr(_packs, "queue_copy", queue_late)
-        if least > 1:  # the next user has the same buffer
-            there = xbridge.tree.to_backend(given, "torch", device=KIND)
-        else:
-            there = [xbridge.to_backend(a, "torch", device=KIND) for a in given]
-        assert equal(there, given)
-
-
 def test_queue_mark__waits_for_queued_work() -> None:
     """The mark of a device waits for its queue; that of the host has nothing to wait for."""
-    mark = get_backend("torch").queue_mark
-    assert mark is not None
+    mark = get_backend("torch").transfers.queue_mark
     x = torch.ones(3, device=KIND) + 1
     asked = api.current_stream().record_event()
     mark(xbridge.Device(DEVICE))()
@@ -441,36 +259,11 @@ def test_send_many__declines_inference_mode() -> None:
 
 def test_fetch_many__declines_host_tensors() -> None:
     """Tensors of the host are not packed, alone or next to other arrays."""
-    fetch = get_backend("torch").fetch_many
-    assert fetch is not None
-    assert fetch([torch.ones(2), torch.ones(3)]) is None
+    assert get_backend("torch").transfers.fetch_many([torch.ones(2), torch.ones(3)]) is None
     given = [*arrays(20), *(torch.ones(2) for _ in range(3))]
     assert equal(xbridge.tree.to_numpy(given), [*arrays(20), *[np.ones(2)] * 3])
     mixed = xbridge.tree.to_numpy([*arrays(20), *tensors(2)])
     assert equal(mixed, [*arrays(20), *arrays(2)])
-
-
-def test_batch__of_unusual_arrays_is_planned() -> None:
-    """A batch without an ordinary array is converted without a pack."""
-    odd = [np.arange(6.0)[::2] + 0j for _ in range(20)]
-    odd = [np.repeat(a, 2)[::2] for a in odd]
-    assert equal(xbridge.tree.to_backend(odd, "torch", device=KIND), odd)
-
-
-def test_batch__packs_unsigned_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unsigned integers, for which a device may lack operators, are packed like any other dtype."""
-    given = [np.arange(5).astype(word) for word in ("uint16", "uint32", "uint64") for _ in range(2)]
-    there, cat = xbridge.tree.to_backend(given, "torch", device=KIND), torch.cat
-
-    def lacking(xs: list[torch.Tensor], **options: Any) -> torch.Tensor:
-        if xs[0].dtype in {x.dtype for x in there}:
-            raise NotImplementedError
-        return cat(xs, **options)
-
-    monkeypatch.setattr(torch, "cat", lacking)
-    seen = watch_packs(monkeypatch)
-    assert equal(xbridge.tree.to_numpy(there), given)
-    assert seen == [4, 2]
 
 
 def test_batch__packs_arrays_at_any_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -503,69 +296,6 @@ def test_batch__arrays_of_a_pack_are_tracked_one_by_one() -> None:
             xbridge.tree.to_numpy([x, changed, w], grad="keep")
 
 
-def test_ordinary_tensors__of_another_device_are_declined() -> None:
-    """A pack has the tensors of one device, and is sent to the device that was asked for."""
-    other = torch.device(KIND, 77)
-    assert not _packs._ordinary_tensors(tensors(), other).at
-    assert _pinned.buffers_of(other) is not _pinned.buffers_of(PLACE)
-    assert _transfer.crew_for(other)[0].buffers is _pinned.buffers_of(other)
-    if KIND == "emu":  # which raises an error only when memory is allocated
-        assert _packs.send_many(arrays(), xbridge.Device(str(other))) == [None] * 3
-        assert _packs.begin_send(arrays(), xbridge.Device(str(other))) is None
-        with pytest.raises(RuntimeError, match="there is no"):
-            _transfer.to_device_many([torch.ones(2), torch.zeros(2)], xbridge.Device(str(other)))
-
-
-@pytest.mark.parametrize("explicit", [True, False])
-def test_lend__waits_until_a_loan_ends(explicit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that waits for a buffer gets it when a loan ends or is deleted, and not some time later."""
-    monkeypatch.setattr(_pinned, "LONGEST_WAIT", 1000.0)
-    buffers, waiting = _pinned.buffers_of(PLACE), threading.Event()
-    loans = [buffers.lend() for _ in range(3)]
-
-    class Watched(SimpleQueue[Any]):
-        def get(self, *args: Any, **options: Any) -> Any:
-            waiting.set()
-            return super().get(*args, **options)
-
-    ended, loan = Watched(), loans.pop()
-    monkeypatch.setattr(buffers, "_ended", ended)
-    loan._slot.holder = weakref.ref(cast("Any", loan._held), ended.put)  # which tells the new queue
-    pinned = loan.pinned
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(buffers.lend)
-        assert waiting.wait(PATIENCE)
-        assert not future.done()
-        if explicit:
-            loan.end(passed=True)
-        del loan
-        assert future.result(PATIENCE).pinned is pinned
-
-
-def test_lend__waits_anew_so_that_ctrl_c_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wait is cut into short ones, between which Python looks for a signal that it has missed."""
-    buffers = _pinned.buffers_of(PLACE)
-    loans = [buffers.lend() for _ in range(3)]
-    waits: list[float] = []
-
-    class Passing:
-        def get(self, timeout: float) -> Any:
-            waits.append(timeout)
-            if len(waits) == 3:
-                loans.pop()
-            raise Empty
-
-        def get_nowait(self) -> Any:
-            raise Empty
-
-        def put(self, ended: object) -> None:
-            """Nobody is told."""
-
-    monkeypatch.setattr(buffers, "_ended", Passing())
-    assert buffers.lend().pinned.host.nbytes == 1024
-    assert waits == [_pinned.LONGEST_WAIT] * 3
-
-
 SHAPES: dict[str, list[tuple[int, ...]]] = {
     "without gaps": [(32,)] * 3,
     "rows without gaps": [(4, 8)] * 3,
@@ -590,12 +320,6 @@ def test_batch__is_one_pack_whatever_the_shapes(
     assert equal(back, given)
     assert seen == [len(shapes)] * 2
     assert len({id(b.base) for b in back}) == 1
-
-
-def test_gap_filler__is_made_for_each_device() -> None:
-    """What fills the gaps of a pack is on the device of the pack."""
-    places = [torch.device(word) for word in ("cpu", "meta", DEVICE)]
-    assert [_packs._gap_filler(torch.uint8, 3, place).device for place in places] == places
 
 
 def test_batch__host_and_missing_devices_have_no_packs() -> None:

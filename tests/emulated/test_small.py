@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from emulated.engine import SIZES, use_sizes
 from emulated.there import DEVICE, KIND, PACES, api, paced
-from inside import cached, get_backend, planned_arrays
+from inside import cached, planned_arrays
 from torch_modes import Passes
 
 import xbridge
-from xbridge.backends.torch import _pinned, _small
+from xbridge.backends.torch import _transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,13 +110,13 @@ def test_fast_from_device__unusual_tensor_is_planned(
 def test_fast_from_device__declines_tensors_beyond_their_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing outside of a storage is read, and no error leaves the function."""
     moved = torch.ones(5, device=KIND)
-    assert _small.fast_from_device(moved) is not None
-    assert _small.fast_from_device(torch.ones(5)) is None
+    assert _transfer.transfers.fast_from_device(moved) is not None
+    assert _transfer.transfers.fast_from_device(torch.ones(5)) is None
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "untyped_storage", lambda x: b"few bytes")
-        assert _small.fast_from_device(moved) is None
+        assert _transfer.transfers.fast_from_device(moved) is None
         patch.setattr(torch.Tensor, "untyped_storage", lambda x: None)
-        assert _small.fast_from_device(moved) is None
+        assert _transfer.transfers.fast_from_device(moved) is None
 
 
 def test_repeated_move__is_planned_under_a_mode(planned: list[Any]) -> None:
@@ -162,16 +163,14 @@ def test_repeated_move__shares_memory_does_not_move() -> None:
 @pytest.mark.parametrize("device", ["cpu", "meta", "gpu", "nowhere", 3.5, "cuda:x"])
 def test_fast_to_device__declines_other_devices(device: object) -> None:
     """A device that is not torch's own name of an accelerator is left to a plan."""
-    assert get_backend("torch").fast_to_device is not None
-    assert _small.fast_to_device(device) is None
+    assert _transfer.transfers.fast_to_device(device) is None
 
 
 def test_repeated_move__large_array_is_not_planned(
     planned: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Large arrays use buffers, or torch's own move if that is faster, without a new plan."""
-    monkeypatch.setattr(_pinned, "LEAST", 64)
-    monkeypatch.setattr(_pinned, "_sizes", None)
+    """Large arrays move through buffers without a new plan."""
+    use_sizes(monkeypatch, SIZES)
     for n in range(4):
         a = np.arange(100.0) + n
         for device in (KIND, DEVICE):

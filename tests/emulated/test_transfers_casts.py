@@ -23,7 +23,8 @@ from torch_modes import Passes
 
 import xbridge
 from xbridge.backends import torch as backend
-from xbridge.backends.torch import _pinned, _staging, cast_matches_numpy
+from xbridge.backends.torch import cast_matches_numpy
+from xbridge.backends.torch._transfer import large, pinned
 from xbridge.testing.conformance.test_casts import same_values
 from xbridge.testing.strategies import host_arrays
 
@@ -347,10 +348,10 @@ def test_explain__casts_on_the_way_from_the_staged_size(
     setting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An array is cast on its way exactly if it is large enough for the buffers."""
-    monkeypatch.setenv(_pinned.SETTING, str(setting))
-    monkeypatch.setattr(_pinned, "FUSED", 4096)
+    monkeypatch.setenv(pinned.SETTING, str(setting))
+    monkeypatch.setattr(pinned, "LEAST", 4096)
     use_small_buffers(monkeypatch)
-    use_sizes(monkeypatch, _pinned._read_setting())
+    use_sizes(monkeypatch, pinned._read_setting())
     numbers = np.arange(1024.0)[::-1]
 
     for array, through in ((numbers, setting > 0), (numbers[1:], False)):
@@ -376,7 +377,7 @@ def test_explain__casts_first_under_a_mode() -> None:
 @all_large
 def test_to_backend__failure_during_the_cast_is_an_xbridge_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure while a large array is cast raises `DeviceError` with the step."""
-    monkeypatch.setattr(_staging, "fill", lambda *_: 1 / 0)
+    monkeypatch.setattr(large, "fill", lambda *_: 1 / 0)
 
     failed = f"stream_to_device {DEVICE} float32 failed with ZeroDivisionError"
     with pytest.raises(xbridge.DeviceError, match=failed):
@@ -390,7 +391,7 @@ def test_policy__does_not_depend_on_the_size(
 ) -> None:
     """A policy forbids the same calls for small arrays and large ones."""
     use_small_buffers(monkeypatch)
-    use_sizes(monkeypatch, SIZES._replace(least=1 << 10, fused=1 << 10))
+    use_sizes(monkeypatch, SIZES._replace(least=1 << 10))
     foreign = np.arange(size + 0.0).astype(">f8")
     word = "casts" if options == {"dtype": "float32"} else "copies"
 

@@ -12,7 +12,7 @@ from toylib import CHIP, Placed, make_placed_backend
 import xbridge
 from xbridge import tree
 from xbridge._engine import batch
-from xbridge.protocol import Unsupported
+from xbridge.protocol import Transfers, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,16 +49,22 @@ def moves(own_registry: None) -> Moves:
         seen.alone.append(x.data.nbytes)
         return Placed(x.data.copy(), device)
 
-    def to_device_many(xs: list[Placed], device: Device) -> list[Placed]:
-        if any(-13 in x.data for x in xs):
-            raise RuntimeError("one of them is unlucky")
-        seen.together.append(len(xs))
-        return [Placed(x.data.copy(), device) for x in xs]
+    class Together(Transfers):
+        """Transfers of toys."""
 
-    def stream_to_device(a: HostArray, device: Device, dtype: str | None = None) -> Placed:
-        made = Placed(np.array(a, dtype or a.dtype.newbyteorder("=")), device)
-        seen.streamed.append((made.data.nbytes, device, dtype))
-        return made
+        def to_device_many(self, xs: list[Placed], device: Device, /) -> list[Placed]:
+            if any(-13 in x.data for x in xs):
+                raise RuntimeError("one of them is unlucky")
+            seen.together.append(len(xs))
+            return [Placed(x.data.copy(), device) for x in xs]
+
+        def streams_to_device(self, nbytes: int, device: Device, /) -> bool:
+            return nbytes >= LARGE and device == CHIP
+
+        def stream_to_device(self, host: HostArray, device: Device, dtype: str | None = None, /) -> Placed:
+            made = Placed(np.array(host, dtype or host.dtype.newbyteorder("=")), device)
+            seen.streamed.append((made.data.nbytes, device, dtype))
+            return made
 
     def fast_from_numpy(a: HostArray) -> Placed | None:
         return Placed(a.copy()) if a.flags.c_contiguous and a.dtype.isnative else None
@@ -68,9 +74,7 @@ def moves(own_registry: None) -> Moves:
         fast_from_numpy=fast_from_numpy,
         host_casts=frozenset({("int32", "int16"), ("int32", "int64")}),
         to_device=to_device,
-        to_device_many=to_device_many,
-        streams_to_device=lambda nbytes, device: nbytes >= LARGE and device == CHIP,
-        stream_to_device=stream_to_device,
+        transfers=Together(),
     )
     xbridge.register_backend("toylib", module)
     return seen
@@ -134,7 +138,7 @@ def test_to_device_many__falls_back_to_single_moves(moves: Moves, monkeypatch: p
     def fails(xs: list[Placed], device: Device) -> list[Placed]:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(get_backend("toylib"), "to_device_many", fails)
+    monkeypatch.setattr(get_backend("toylib").transfers, "to_device_many", fails)
     assert there([np.ones(2), np.zeros(3)]) == [[1, 1], [0, 0, 0]]
     assert moves == Moves([16, 24], [], [])
 

@@ -48,7 +48,6 @@ class Library:
     """Why it cannot read its arrays."""
 
     unreadable: Callable[[MemoryLayout], Unsupported | None] | None = field(init=False, default=None)
-    streams_to_device: Callable[[int, Device], bool] | None = field(init=False, default=None)
     not_sharing: Callable[[], str] | None = None
     is_leaf: Callable[[MemoryLayout], bool] | None = None
 
@@ -60,8 +59,14 @@ class Library:
         self.in_parts = self.joins or None
         if self.lost:
             self.unreadable = lambda _: Unsupported(DTypeError, self.lost, "another array")
-        if self.streams_from is not None:
-            self.streams_to_device = lambda nbytes, _: nbytes >= (self.streams_from or 0)
+
+    @property
+    def transfers(self) -> Library:
+        """Return the facts, which tell what is moved piece by piece."""
+        return self
+
+    def streams_to_device(self, nbytes: int, device: Device) -> bool:
+        return self.streams_from is not None and nbytes >= self.streams_from
 
     def memory_layout(self, x: MemoryLayout) -> MemoryLayout:
         """Return the argument: an array is known by its memory alone."""

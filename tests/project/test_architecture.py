@@ -311,7 +311,7 @@ TESTED = {
     "files": "files __main__ backends.jax._devices _host.memory",
     "contract": "",
     "core": "_core",
-    "emulated": "backends.torch _transfer _host.staging",
+    "emulated": "backends.torch _transfer",
     "engine": "_engine _plan _host _registry.call_cache",
     "functions": "functions",
     "host": "_host",

@@ -9,9 +9,11 @@ other name, so the core, which works with the completed backend, never finds one
   converted.
 - *Steps* are the parts of a plan. Each does one thing or raises.
 - *Optional functions* have no default: the core works without them. In a completed backend they are None.
+- *`transfers`* is one object with all that serves moves and threads. Its class has a default for each method.
 - `gaps` lists the features that the library lacks. Flags such as `readonly` are derived from it.
 """
 
+# ruff: noqa: ARG002 -- defaults of `Transfers` document their parameters, and ignore them
 # pyright: reportReturnType=false
 # The methods of a protocol consist of their docstrings.
 
@@ -57,10 +59,7 @@ class Exporter(Protocol):
 
 
 class Pending(Protocol):
-    """Arrays that are being moved asynchronously. If the object is deleted, the move finishes in any case.
-
-    If the device fails, the methods raise a RuntimeError, and the arrays are moved again without it.
-    """
+    """Arrays that are being moved asynchronously. If the object is deleted, the move finishes in any case."""
 
     def done(self) -> bool:
         """Return True if `result` would not wait."""
@@ -69,7 +68,101 @@ class Pending(Protocol):
         """Wait until the arrays have arrived, at most this long. Return True if they have."""
 
     def result(self) -> list[Array]:
-        """Wait for the arrays and return them. It may be called once."""
+        """Return the arrays, after `wait`."""
+
+
+class Transfers:
+    """How a library moves arrays between the host and its devices, beside `to_device`, and in other threads.
+
+    A backend has an instance of a subclass as `transfers`. The defaults here move nothing: what a function
+    declines is moved by a plan, with `to_device`.
+    """
+
+    has_packs: bool = False
+    """True if `send_many` and `fetch_many` move small arrays together."""
+
+    # -- one array that a plan would only move, without the plan -------------------------------------
+    def fast_to_device(self, device: object, /) -> Callable[[HostArray], Array | None] | None:
+        """Return a function that copies an ordinary host array to a device, and declines others by None.
+
+        The device is what the caller gives. Without an index it means the current one of each call. The
+        result is None for a device that only a plan can find.
+        """
+        return None
+
+    def fast_from_device(self, x: Array, /) -> HostArray | None:
+        """Return a new host array of an ordinary array on a device, or None to decline."""
+        return None
+
+    # -- many small arrays, in packs -----------------------------------------------------------------
+    def send_many(self, hosts: list[HostArray], device: Device, /) -> list[Array | None] | None:
+        """Return new arrays on a device for small ordinary host arrays, and None in place of each other one.
+
+        They are complete when the call returns, and may share new memory. After an error, those that are left
+        are None. The result is None if there is no such device or mode.
+        """
+        return None
+
+    def fetch_many(self, xs: list[Array], /) -> list[HostArray | None] | None:
+        """Return new host arrays for small ordinary arrays on one device, as `send_many` does.
+
+        No result is a view of an array on the host.
+        """
+        return None
+
+    def begin_send(self, hosts: list[HostArray], device: Device, /) -> Pending | None:
+        """Begin what `send_many` does, without a thread. The arrays are read before the call returns.
+
+        The result is None if one array is not ordinary, or if this is not certain.
+        """
+        return None
+
+    def begin_fetch(self, xs: list[Array], /) -> Pending | None:
+        """Begin what `fetch_many` does, without a thread, or return None as `begin_send`.
+
+        The arrays are read after the work that this thread has queued, and nothing later waits for the copy.
+        """
+        return None
+
+    def to_device_many(self, xs: list[Array], device: Device, /) -> list[Array] | None:
+        """Do `to_device` for many small arrays, which may share new memory; None to do it one by one."""
+        return None
+
+    # -- large arrays, piece by piece ----------------------------------------------------------------
+    def streams_to_device(self, nbytes: int, device: Device, /) -> bool:
+        """Return True if `stream_to_device` accepts an array of that size."""
+        return False
+
+    def stream_to_device(self, host: HostArray, device: Device, dtype: str | None = None, /) -> Array:
+        """Cast or copy on the host and move, piece by piece, so that the host never holds a whole copy.
+
+        The result has the axis order that NumPy would have given it.
+        """
+        raise NotImplementedError
+
+    def release_buffers(self) -> None:
+        """Free the host memory that is kept for transfers, except what is in use."""
+
+    # -- other threads -------------------------------------------------------------------------------
+    def threaded(self, fn: ArrayFn, device: Device, /) -> ArrayFn:
+        """Return `fn` for one call in another thread, on behalf of this thread.
+
+        The call runs in the modes of this thread, and its result is complete and usable by this thread. It
+        reads device memory after the work that this thread has queued so far, and does not wait for later
+        work. Calls nest.
+        """
+        return fn
+
+    def thread_context(self) -> Callable[[], object]:
+        """Return a function that gives another thread the modes, device and streams of this one.
+
+        They apply to the thread that calls it, until that thread ends.
+        """
+        return int
+
+    def queue_mark(self, device: Device, /) -> Callable[[], object]:
+        """Return a function that waits for the work that this thread has queued by then."""
+        return int
 
 
 class ArrayInfo(NamedTuple):
@@ -342,48 +435,6 @@ class Backend(Protocol):
     def to_device(self, x: Array, device: Device, /) -> Array:
         """Copy to new memory on another device, complete when the call returns."""
 
-    @property
-    def to_device_many(self) -> Callable[[list[Array], Device], list[Array]] | None:
-        """`to_device_many(xs, device)`: `to_device` for many small arrays, which may share new memory."""
-
-    @property
-    def send_many(self) -> Callable[[list[HostArray], Device], list[Array | None] | None] | None:
-        """`send_many(hosts, device)`: new arrays on a device for small ordinary host arrays, else None.
-
-        They are complete when the call returns, and may share new memory. After an error, those that are left
-        are None. The result is None if there is no such device or mode.
-        """
-
-    @property
-    def fetch_many(self) -> Callable[[list[Array]], list[HostArray | None] | None] | None:
-        """`fetch_many(xs)`: new host arrays for small ordinary arrays on one device, else None.
-
-        As for `send_many`. No result is a view of an array on the host.
-        """
-
-    @property
-    def begin_send(self) -> Callable[[list[HostArray], Device], Pending | None] | None:
-        """`begin_send(hosts, device)`: begin what `send_many` does, without a thread.
-
-        The result is None if one array is not ordinary, or if this is not certain. The arrays are read before
-        the call returns.
-        """
-
-    @property
-    def begin_fetch(self) -> Callable[[list[Array]], Pending | None] | None:
-        """`begin_fetch(xs)`: begin what `fetch_many` does, without a thread, or return None as `begin_send`.
-
-        The arrays are read after the work that this thread has queued, and nothing later waits for the copy.
-        """
-
-    @property
-    def queue_mark(self) -> Callable[[Device], Callable[[], object]] | None:
-        """`queue_mark(device)`: a function that waits for the work that this thread has queued by then."""
-
-    @property
-    def release_buffers(self) -> Callable[[], None] | None:
-        """`release_buffers()`: free the host memory that is kept for transfers, except what is in use."""
-
     def device_name(self, device: object, /) -> Device | None:
         """Name one of its device objects; None for anything else. Default: None."""
 
@@ -472,18 +523,6 @@ class Backend(Protocol):
         """
 
     @property
-    def fast_to_device(self) -> Callable[[object], Callable[[HostArray], Array | None] | None] | None:
-        """`fast_to_device(device)`: a function that copies an ordinary host array to a device, else None.
-
-        The device is what the caller gives. Without an index it means the current one of each call. The
-        result is None for a device that only a plan can find.
-        """
-
-    @property
-    def fast_from_device(self) -> Callable[[Array], HostArray | None] | None:
-        """`fast_from_device(x)`: a new host array of an ordinary array on a device, else None."""
-
-    @property
     def plan_state(self) -> Callable[[], object] | None:
         """`plan_state()`: what plans depend on besides the array and the options, such as a default dtype.
 
@@ -500,40 +539,16 @@ class Backend(Protocol):
         equal key. None means that the array is planned, such as one on a device.
         """
 
-    @property
-    def streams_to_device(self) -> Callable[[int, Device], bool] | None:
-        """`streams_to_device(nbytes, device)`: True if `stream_to_device` accepts an array of that size."""
-
-    @property
-    def stream_to_device(self) -> Callable[..., Array] | None:
-        """`stream_to_device(host, device, dtype)`: cast or copy on the host and move, piece by piece.
-
-        The host never holds a whole copy. The result has the axis order that NumPy would have given it. The
-        dtype is optional.
-        """
-
     # -- compilers and threads -----------------------------------------------------------------------
+    @property
+    def transfers(self) -> Transfers:
+        """Moves that are faster than `to_device`, and conversions in other threads; see `Transfers`."""
+
     def is_tracing(self) -> bool:
         """Return True if a compiler of the library traces the caller now. Default: False."""
 
     def untraced(self, fn: Callable[..., Array], /) -> Callable[..., Array]:
         """Return `fn`, made to run outside modes that would change its result. Default: `fn`."""
-
-    @property
-    def threaded(self) -> Callable[[ArrayFn, Device], ArrayFn] | None:
-        """`threaded(fn, device)`: `fn` for one call in another thread, on behalf of this thread.
-
-        The call runs in the modes of this thread, and its result is complete and usable by this thread. It
-        reads device memory after the work that this thread has queued so far, and does not wait for later
-        work. Calls nest.
-        """
-
-    @property
-    def thread_context(self) -> Callable[[], Callable[[], None]] | None:
-        """`thread_context()`: capture the modes, device and streams of this thread.
-
-        The returned function applies them to the thread that calls it, until that thread ends.
-        """
 
     @property
     def watch(self) -> Callable[[Notice], AbstractContextManager[object]] | None:
@@ -566,6 +581,7 @@ CONSTANTS: dict[str, type] = {
     "host_casts": frozenset,
     "fast_types": tuple,
     "fast_scalar_types": tuple,
+    "transfers": Transfers,
 }
 """Constants that a backend may write, and their types."""
 
@@ -595,18 +611,7 @@ REQUIRED_TOGETHER = (
     ("fast_copy_to_numpy", "fast_to_numpy"),
     ("fast_from_numpy_many", "fast_from_numpy"),
     ("fast_from_fresh", "fast_from_numpy", "plan_state"),
-    ("to_device_many", "to_device"),
-    ("fast_to_device", "to_device"),
-    ("fast_from_device", "to_device"),
-    ("send_many", "to_device"),
-    ("fetch_many", "to_device"),
-    ("begin_send", "send_many"),
-    ("begin_fetch", "fetch_many"),
-    ("queue_mark", "threaded"),
-    ("release_buffers", "to_device"),
     ("materialize_many", "materialize"),
     ("in_parts", "materialize"),
-    ("streams_to_device", "stream_to_device"),
-    ("stream_to_device", "streams_to_device"),
 )
 """Groups of names: a backend that writes the first one writes the others too."""

@@ -7,7 +7,7 @@ device or the computation of lazy arrays, wait until all arrays have come to the
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge._core.devices import CPU
 from xbridge._core.protocol import Array, Backend
@@ -28,12 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import ArrayInfo, Pending
+    from xbridge._core.protocol import Pending
     from xbridge._engine.repeat import Convert, Recorder
     from xbridge._engine.source import Source
     from xbridge._plan.steps import Op, Step
-
-R = TypeVar("R")
 
 SMALL_NBYTES = 1 << 18
 """The most bytes of an array that is moved with others. For larger ones the copy itself takes most time."""
@@ -67,7 +65,7 @@ class Packing(NamedTuple):
     """The type of array that can be packed. Others are planned."""
     move: Callable[[list[Array]], list[Array | None] | None]
     """Move the arrays; return None in place of each that has to be planned, or None if all have to be."""
-    begin: Callable[[list[Array]], Pending | None] | None
+    begin: Callable[[list[Array]], Pending | None]
     """Begin to move the arrays asynchronously; return None if one of them needs a plan or a thread."""
 
 
@@ -85,13 +83,13 @@ def find_packings(
     if target is host:
         sources = [(kind, backend_for(kind)) for kind in kinds] if device in (None, CPU) else []
         return [
-            Packing(kind, source.fetch_many, source.begin_fetch)
+            Packing(kind, source.transfers.fetch_many, source.transfers.begin_fetch)
             for kind, source in sources
-            if source and source.fetch_many and kind in source.fast_types
+            if source and source.transfers.has_packs and kind in source.fast_types
         ]
     (kind,) = host.array_types
-    send, begin = target.send_many, target.begin_send
-    if send is None or kind not in kinds or (device is None and "host" not in target.gaps):
+    own = target.transfers
+    if not own.has_packs or kind not in kinds or (device is None and "host" not in target.gaps):
         return []
     if place is None:
         place = destination(target, read_options((target,), options).device, CPU)
@@ -99,7 +97,7 @@ def find_packings(
             return []
     if place == CPU:
         return []
-    return [Packing(kind, partial(_with_device, send, place), begin and partial(_with_device, begin, place))]
+    return [Packing(kind, lambda xs: own.send_many(xs, place), lambda xs: own.begin_send(xs, place))]
 
 
 def move_in_packs(
@@ -120,10 +118,6 @@ def move_in_packs(
             for i, y in zip(at, moved, strict=True):
                 made[i] = y
     return made
-
-
-def _with_device(fn: Callable[[list[Array], Device], R], device: Device, xs: list[Array]) -> R:
-    return fn(xs, device)
 
 
 _JOINT_OPS: dict[Op, Op] = {"materialize": "materialize_many", "to_device": "to_device_many"}
@@ -228,8 +222,10 @@ def _reuse_plan(alike: Plan, source: Source) -> _Progress | None:
 
 def _is_streamed(conversion: Conversion) -> bool:
     """Return True if the target fuses a cast or copy on the host with the move of so large an array."""
-    streams, nbytes = conversion.target.streams_to_device, nbytes_of(conversion.info.shape, conversion.dtype)
-    return bool(streams and conversion.device != CPU and nbytes and streams(nbytes, conversion.device))
+    nbytes = nbytes_of(conversion.info.shape, conversion.dtype)
+    if not nbytes or conversion.device == CPU:
+        return False
+    return conversion.target.transfers.streams_to_device(nbytes, conversion.device)
 
 
 def _plan_and_start(
@@ -254,17 +250,11 @@ def _run_alone(x: Array, plan: Plan, done: int = 0) -> _Progress:
 
 
 def _is_joint(step: Step, plan: Plan) -> bool:
-    """Return True if the backend does the step for many arrays in one call, and they are not too large."""
+    """Return True if a backend may do the step for many arrays in one call: they are not too large."""
     if step.op == "materialize":
         return step.module.materialize_many is not None
-    if step.op == "to_device":
-        return step.module.to_device_many is not None and _is_small(plan.conversion.info)
-    return False
-
-
-def _is_small(info: ArrayInfo) -> bool:
-    nbytes = nbytes_of(info.shape, info.dtype)
-    return nbytes is not None and nbytes <= SMALL_NBYTES
+    nbytes = nbytes_of(plan.conversion.info.shape, plan.conversion.info.dtype)
+    return step.op == "to_device" and nbytes is not None and nbytes <= SMALL_NBYTES
 
 
 def _finish_together(started: Iterable[_Progress]) -> list[Array]:
@@ -297,10 +287,12 @@ def _finish_together(started: Iterable[_Progress]) -> list[Array]:
 
 def _run_jointly(step: Step, xs: list[Array], plans: list[Plan]) -> list[Array]:
     """Run one step for all arrays. If a move fails, move them one by one to find the index of the culprit."""
+    done: list[Array] | None = None
     try:
-        done: list[Array] = run_steps(xs, plans[0], (step._replace(op=_JOINT_OPS[step.op]),), plans)
+        done = run_steps(xs, plans[0], (step._replace(op=_JOINT_OPS[step.op]),), plans)
     except XBridgeError:
         if step.op != "to_device":
             raise
+    if done is None:
         done = list(index_errors(run_steps(x, plan, (step,)) for x, plan in zip(xs, plans, strict=True)))
     return done

@@ -31,9 +31,12 @@ from xbridge.errors import (
 
 T = TypeVar("T")
 
+_MOVES = ("to_device_many", "stream_to_device")
+"""Steps that are functions of `transfers`."""
+
 _FAILURES: dict[str, type[XBridgeError]] = {
     **dict.fromkeys(("astype", "check_cast"), DTypeError),
-    **dict.fromkeys(("to_device", "to_device_many", "stream_to_device"), DeviceError),
+    **dict.fromkeys(("to_device", *_MOVES), DeviceError),
     **dict.fromkeys(("to_dlpack", "from_dlpack"), DeviceError),
     **dict.fromkeys(("detach", "require_grad"), GradientError),
 }
@@ -130,7 +133,8 @@ def run_steps(x: Array, plan: Plan, steps: Sequence[Step] | None = None, each: S
     with Chained(lambda error: _step_error(step, plan, error)):  # the last step that began
         try:
             for step in steps:
-                x = getattr(step.module, step.op)(x, *step.args)
+                owner = step.module.transfers if step.op in _MOVES else step.module
+                x = getattr(owner, step.op)(x, *step.args)
             _wait_for_cast(plan, steps)
         except ValueLossError as error:
             conversion = (plan if error.index is None or not each else each[error.index]).conversion
@@ -153,8 +157,8 @@ def _wait_for_cast(plan: Plan, steps: Sequence[Step]) -> None:
     if start != CPU or goal == CPU or not steps or steps[-1].op == "to_device":
         return
     casts = any(step.op == "astype" and step.module is target for step in steps)
-    if casts and target.queue_mark and goal in target.devices():
-        target.queue_mark(goal)()
+    if casts and goal in target.devices():
+        target.transfers.queue_mark(goal)()
 
 
 def _step_error(step: Step, plan: Plan, error: Exception) -> XBridgeError:

@@ -142,10 +142,10 @@ def _find_mover(options: CallOptions, plan: Plan) -> _Repetition | None:
     if not options._replace(device=None).are_plain():
         return None
     if target.name == HOST and options.device is None and ops[:2] == ["to_device", "to_numpy"]:
-        move = source.fast_from_device
-    elif source.name == HOST and options.device is not None and target.fast_to_device:
+        move = source.transfers.fast_from_device
+    elif source.name == HOST and options.device is not None:
         moves = [op for op in ops if op != "copy"] == ["to_numpy", "from_numpy", "to_device"]
-        move = target.fast_to_device(options.device) if moves else None
+        move = target.transfers.fast_to_device(options.device) if moves else None
     return move and _Repetition(move)
 
 
@@ -548,6 +548,6 @@ def _leaf_converter(name: str, cls: type, options: CallOptions, *, scalars: bool
     if not are_arrays(cls) or str(options.device).partition(":")[0] not in ("None", CPU):
         return decline  # arrays are moved to a device together, by a plan for all of them
     source = backend_for(cls)
-    if name == HOST and options.are_plain() and source and source.fetch_many:
+    if name == HOST and options.are_plain() and source and source.transfers.has_packs:
         return lookup_direct(name, cls)  # arrays on a device are fetched together, so no single move here
     return options.find_converter(name, cls)

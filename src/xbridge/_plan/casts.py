@@ -56,8 +56,7 @@ def order_cast_and_move(
 
 def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
     """Fuse a cast or copy on the host with the move that follows, if the target streams such arrays."""
-    streams_to_device = conversion.target.streams_to_device
-    if streams_to_device is None or conversion.device == CPU:
+    if conversion.device == CPU:
         return steps
     at = [step.op for step in steps].index("from_numpy")
     change, move = steps[at - 1], steps[at + 1]
@@ -66,7 +65,7 @@ def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
     casts = change.op == "astype" and conversion.dtype != conversion.info.dtype
     dtypes = (conversion.dtype,) if casts else ()
     nbytes = nbytes_of(conversion.info.shape, *(dtypes or (conversion.info.dtype,)))
-    if not nbytes or not streams_to_device(nbytes, conversion.device):
+    if not nbytes or not conversion.target.transfers.streams_to_device(nbytes, conversion.device):
         return steps
     one, other = change.copy_reason, move.copy_reason
     assert one is not None  # noqa: S101 -- it is a copy

@@ -26,6 +26,7 @@ from xbridge._core.protocol import (
     Gap,
     HostArray,
     MemoryLayout,
+    Transfers,
     Unsupported,
 )
 from xbridge.backends import numpy
@@ -48,6 +49,7 @@ class Completed(ModuleType):
     scalar_types: tuple[type, ...] = ()
     fast_scalar_types: tuple[type, ...] = ()
     host_casts: frozenset[tuple[str, str]] = frozenset()
+    transfers: Transfers = Transfers()
 
     def __init__(self, module: Any, get: Callable[[str], object]) -> None:
         super().__init__(module.__name__, module.__doc__)

@@ -318,8 +318,7 @@ def _load(name: str) -> Backend:
                 setattr(_Loaded, name, backend)
                 _current.add(name)
                 _failed.discard(entry)
-                if backend.release_buffers is not None:
-                    release_functions[backend.release_buffers] = None
+                release_functions[backend.transfers.release_buffers] = None
                 call_cache.direct.setdefault(name, {})
         call_cache.invalidate(_cacheable_backends)
     found: Backend = getattr(_Loaded, name)

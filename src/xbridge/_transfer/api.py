@@ -357,7 +357,6 @@ def _prefetch_batches(
     convert_loaded = attribute_calls(by, _convert_loaded)
     queue: deque[Future[list[Any]]] = deque()
     workers: list[Worker] = []
-    mark = target.queue_mark if place != CPU else None
     is_finalizing = sys.is_finalizing  # a local name, which the interpreter does not clear
 
     def ask(wait: Callable[[], object] | None = None) -> None:
@@ -369,12 +368,13 @@ def _prefetch_batches(
             workers.append(start_worker("xbridge-convert", lambda: None))
         for _ in range(depth):
             ask()
-        wait = None
+        wait: Callable[[], object] | None = None
         while given := _take_first(queue, by, depth):
             ask(wait)
             yield given.pop()
             _refuse_in_forked_child(process, "convert batches ahead", "prefetch")
-            wait = mark and mark(place)  # by now the program has queued all its work with this batch
+            if place != CPU:
+                wait = target.transfers.queue_mark(place)  # the program has queued its work with this batch
     except GeneratorExit:  # first, because at the exit the names of this module may have been cleared
         raise
     except XBridgeError as error:

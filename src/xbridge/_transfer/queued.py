@@ -87,7 +87,7 @@ def begin_queued(
 ) -> Queued | None:
     """Begin the transfer of a batch of small arrays of one type; return None if a thread has to do it."""
     ways = find_packings(target, batch.kinds, options, place)
-    if len(ways) != 1 or batch.kinds != {ways[0].kind} or ways[0].begin is None:
+    if len(ways) != 1 or batch.kinds != {ways[0].kind}:
         return None
     arrays: list[Array] = []
 

@@ -1,7 +1,7 @@
 """Worker threads that convert with the streams, modes and devices of the thread that started them.
 
-Libraries keep these settings by thread. Each backend captures its own: with `threaded` for one conversion,
-and with `thread_context` for the life of a thread.
+Libraries keep these settings by thread. The `transfers` of each backend capture its own: with `threaded` for
+one conversion, and with `thread_context` for the life of a thread.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def participating_backends(arrays: list[object], target: Backend) -> Iterator[tu
 def in_thread(fn: ArrayFn, ends: Iterable[tuple[Backend, Device]]) -> ArrayFn:
     """Return `fn` for another thread, wrapped by each backend that takes part."""
     for backend, place in dict.fromkeys(ends):
-        fn = fn if backend.threaded is None else backend.threaded(fn, place)
+        fn = backend.transfers.threaded(fn, place)
     return fn
 
 
@@ -85,8 +85,7 @@ def capture_context() -> Callable[[], None]:
     """Return a function that gives another thread the context of this one, for all imported libraries."""
     imported = {name for name, entry in INDEX.items() if not sys.modules.keys().isdisjoint(entry.roots)}
     names = [name for name in known_backends() if name in imported or name in call_cache.direct]
-    contexts = (get(name).thread_context for name in names if is_available(name))
-    known = [capture() for capture in contexts if capture is not None]
+    known = [get(name).transfers.thread_context() for name in names if is_available(name)]
 
     def there() -> None:
         for take_over in known:

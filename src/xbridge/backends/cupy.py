@@ -28,10 +28,10 @@ from xbridge._core.protocol import (
     Gap,
     HostArray,
     MemoryLayout,
+    Transfers,
     Unsupported,
     is_aligned,
 )
-from xbridge._host import staging
 from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import NATIVE, finite_extremes, native_dtype
 from xbridge.errors import DeviceError, DTypeError, MissingLibraryError, UnsupportedArrayError, type_of
@@ -195,40 +195,6 @@ def to_device(x: Array, device: Device, /) -> Array:
     return _send(x.transpose(axes), device).transpose([axes.index(axis) for axis in range(x.ndim)])
 
 
-def send_many(hosts: list[HostArray], device: Device, /) -> list[Array | None]:
-    made: list[Array | None] = [None] * len(hosts)
-    ordinary = [i for i, host in enumerate(hosts) if _is_packable(host, host.dtype)]
-    with suppress(RuntimeError, MemoryError):  # without memory each array is moved alone
-        for pack in _make_packs(hosts, ordinary):
-            stops = list(accumulate(-(-hosts[i].nbytes // ALIGNMENT) * ALIGNMENT for i in pack))
-            block = np.empty(stops[-1], np.uint8)
-            places = [
-                slice(start, start + hosts[i].nbytes) for i, start in zip(pack, (0, *stops), strict=False)
-            ]
-            for i, place in zip(pack, places, strict=True):
-                block[place] = hosts[i].reshape(-1).view(np.uint8)
-            there = _send(block, device)
-            for i, place in zip(pack, places, strict=True):
-                made[i] = there[place].view(hosts[i].dtype).reshape(hosts[i].shape)
-    return made
-
-
-def fetch_many(xs: list[Array], /) -> list[HostArray | None]:
-    made: list[HostArray | None] = [None] * len(xs)
-    alike: dict[np.dtype[np.generic], list[int]] = {}
-    for i, x in enumerate(xs):
-        if x.device == xs[0].device and _is_packable(x, x.dtype):
-            alike.setdefault(x.dtype, []).append(i)
-    with suppress(RuntimeError, MemoryError), xs[0].device:
-        for chosen in alike.values():
-            for pack in _make_packs(xs, chosen):
-                block = cupy.concatenate([xs[i].ravel() for i in pack]).get()
-                stops = list(accumulate(xs[i].size for i in pack))
-                for i, stop in zip(pack, stops, strict=True):
-                    made[i] = block[stop - xs[i].size : stop].reshape(xs[i].shape)
-    return made
-
-
 def device_name(device: object, /) -> Device | None:
     return device_named(f"{_KIND}:{device.id}") if isinstance(device, cupy.cuda.Device) else None
 
@@ -250,40 +216,77 @@ def from_dlpack(shown: Exporter, /) -> Array:
     return cupy.from_dlpack(shown) if hasattr(shown, "__dlpack__") else cupy.asarray(shown)
 
 
-def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
-    # The call uses the stream of this thread, because CuPy frees memory on the stream that allocated it.
-    with cupy.cuda.Device(_DEVICES.get(device)) as current:
-        stream = cupy.cuda.get_current_stream()
+class _Transfers(Transfers):
+    has_packs = True
 
-    def in_thread(xs: list[object]) -> list[object]:
-        with cupy.cuda.Device(current.id), stream:
-            stream.synchronize()  # `fn` may use another stream
-            made = fn(xs)
-            stream.synchronize()
+    def send_many(self, hosts: list[HostArray], device: Device, /) -> list[Array | None]:
+        made: list[Array | None] = [None] * len(hosts)
+        ordinary = [i for i, host in enumerate(hosts) if _is_packable(host, host.dtype)]
+        with suppress(RuntimeError, MemoryError):  # without memory each array is moved alone
+            for pack in _make_packs(hosts, ordinary):
+                stops = list(accumulate(-(-hosts[i].nbytes // ALIGNMENT) * ALIGNMENT for i in pack))
+                block = np.empty(stops[-1], np.uint8)
+                places = [
+                    slice(start, start + hosts[i].nbytes) for i, start in zip(pack, (0, *stops), strict=False)
+                ]
+                for i, place in zip(pack, places, strict=True):
+                    block[place] = hosts[i].reshape(-1).view(np.uint8)
+                there = _send(block, device)
+                for i, place in zip(pack, places, strict=True):
+                    made[i] = there[place].view(hosts[i].dtype).reshape(hosts[i].shape)
         return made
 
-    return in_thread
+    def fetch_many(self, xs: list[Array], /) -> list[HostArray | None]:
+        made: list[HostArray | None] = [None] * len(xs)
+        alike: dict[np.dtype[np.generic], list[int]] = {}
+        for i, x in enumerate(xs):
+            if x.device == xs[0].device and _is_packable(x, x.dtype):
+                alike.setdefault(x.dtype, []).append(i)
+        with suppress(RuntimeError, MemoryError), xs[0].device:
+            for chosen in alike.values():
+                for pack in _make_packs(xs, chosen):
+                    block = cupy.concatenate([xs[i].ravel() for i in pack]).get()
+                    stops = list(accumulate(xs[i].size for i in pack))
+                    for i, stop in zip(pack, stops, strict=True):
+                        made[i] = block[stop - xs[i].size : stop].reshape(xs[i].shape)
+        return made
+
+    def threaded(self, fn: ArrayFn, device: Device, /) -> ArrayFn:
+        # The call uses the stream of this thread, because CuPy frees memory on the stream that allocated it.
+        with cupy.cuda.Device(_DEVICES.get(device)) as current:
+            stream = cupy.cuda.get_current_stream()
+
+        def in_thread(xs: list[object]) -> list[object]:
+            with cupy.cuda.Device(current.id), stream:
+                stream.synchronize()  # `fn` may use another stream
+                made = fn(xs)
+                stream.synchronize()
+            return made
+
+        return in_thread
+
+    def thread_context(self) -> Callable[[], object]:
+        device, stream = cupy.cuda.Device(), cupy.cuda.get_current_stream()
+
+        def apply() -> None:
+            device.use()
+            stream.use()
+
+        return apply
 
 
-def thread_context() -> Callable[[], None]:
-    device, stream = cupy.cuda.Device(), cupy.cuda.get_current_stream()
-
-    def apply() -> None:
-        device.use()
-        stream.use()
-
-    return apply
+transfers = _Transfers()
 
 
 def _send(x: Array, device: Device) -> Array:
     """Copy an array to another device in C order. On the host, the array is NumPy's."""
     if device == CPU:
         with x.device:
-            return _fetch(x, device_named(f"{_KIND}:{x.device.id}"))
+            return x.get()
     there = cupy.cuda.Device(_DEVICES[device])
     if isinstance(x, np.ndarray):
         with there:
-            return _upload(x, device)
+            return _upload(x)
     with x.device:
         dense = cupy.ascontiguousarray(x)
         cupy.cuda.get_current_stream().synchronize()
@@ -312,30 +315,10 @@ def _make_packs(xs: list[Array], chosen: list[int]) -> Iterator[list[int]]:
         yield pack
 
 
-def _fetch(x: Array, device: Device) -> HostArray:
-    """Copy an array of the current device to the host."""
-    plain: Callable[[], HostArray] = x.get
-    if staging.engine is None or x.nbytes < staging.LEAST or not x.flags.c_contiguous:
-        return plain()
-    cupy.cuda.get_current_stream().synchronize()  # then the memory can be read on any stream
-    return staging.engine.fetch("from CuPy", to_dlpack(x), device, x.dtype, plain)
-
-
-def _upload(host: HostArray, device: Device) -> Array:
+def _upload(host: HostArray) -> Array:
     """Copy an array of the host to the current device, in C order."""
-
-    def plain() -> Array:
-        # CuPy would pass a 0-d array as a number, which loses the sign of -0.0.
-        return cupy.asarray(host.reshape(host.shape or 1), order="C", blocking=True).reshape(host.shape)
-
-    def empty() -> tuple[Array, Exporter]:
-        made = cupy.empty(host.shape, host.dtype)
-        cupy.cuda.get_current_stream().synchronize()  # it may still use this memory, freed by someone else
-        return made, to_dlpack(made)
-
-    if staging.engine is None or host.nbytes < staging.LEAST:
-        return plain()
-    return staging.engine.send("to CuPy", host, device, empty, plain)
+    # CuPy would pass a 0-d array as a number, which loses the sign of -0.0.
+    return cupy.asarray(host.reshape(host.shape or 1), order="C", blocking=True).reshape(host.shape)
 
 
 def _name(dtype: np.dtype[np.generic]) -> str:

@@ -18,7 +18,6 @@ from inside import native_dtype
 
 import xbridge
 import xbridge.tree
-from xbridge._host import staging
 from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
@@ -128,61 +127,6 @@ def test_to_backend__transfer_is_complete_on_return(cupy: ModuleType) -> None:
     assert not np.shares_memory(x._memory, y._memory)
     late = cupy.asarray(np.arange(3.0))
     assert xbridge.to_numpy(late).tolist() == [0.0, 1.0, 2.0]
-
-
-class Buffers:
-    """The pinned buffers of another library, which reads and writes the memory on a stream of its own."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, str, int]] = []
-
-    def fetch(self, way: str, shown: Any, device: str, dtype: Any, plain: Any) -> Any:
-        assert not any(stream.work for stream in stub_cupy.state.streams)
-        taken = stub_cupy.from_dlpack(shown)._memory.copy()
-        assert taken.dtype == dtype
-        self.calls.append((way, device, taken.nbytes))
-        return taken
-
-    def send(self, way: str, host: Any, device: str, empty: Any, plain: Any) -> Any:
-        made, shown = empty()
-        assert not any(stream.work for stream in stub_cupy.state.streams)
-        stub_cupy.from_dlpack(shown)._memory[...] = host
-        self.calls.append((way, device, host.nbytes))
-        return made
-
-
-@pytest.fixture
-def buffers(monkeypatch: pytest.MonkeyPatch) -> Buffers:
-    """Buffers for arrays of 64 bytes and more."""
-    monkeypatch.setattr(staging, "LEAST", 64)
-    monkeypatch.setattr(staging, "engine", Buffers())
-    made: Buffers = staging.engine  # type: ignore[assignment] # it has just been set
-    return made
-
-
-def test_to_backend__large_array_uses_buffers_of_another_library(cupy: ModuleType, buffers: Buffers) -> None:
-    """From some size on, an array goes through another library's buffers after all work of its stream."""
-    a = np.arange(12.0).reshape(3, 4)
-    hosts = [a, a.T, a[:, ::-1], a.astype(np.float32)[:, :2]]
-    for device in ("cuda:0", "cuda:1"):
-        for host in hosts:
-            x = sent(host, device=device)
-            assert x.device.id == int(device[-1])
-            assert np.array_equal(xbridge.to_numpy(x), host)
-        both = [("to CuPy", device, 96), ("from CuPy", device, 96)]
-        assert buffers.calls == both * 3  # and none of the small array
-        del buffers.calls[:]
-    late = cupy.asarray(a)
-    assert np.array_equal(xbridge.to_numpy(late), a)
-    assert buffers.calls == [("from CuPy", "cuda:0", 96)]
-
-
-def test_to_numpy__array_that_is_not_dense_uses_no_buffers(cupy: ModuleType, buffers: Buffers) -> None:
-    """CuPy itself moves an array with gaps, which DLPack might not export."""
-    x = sent(np.arange(40.0))[::2]
-    del buffers.calls[:]
-    assert xbridge.to_numpy(x).tolist() == [*range(0, 40, 2)]
-    assert buffers.calls == []
 
 
 # -- many small arrays ---------------------------------------------------------------------------

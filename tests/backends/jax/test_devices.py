@@ -184,27 +184,27 @@ def test_to_backend__repeated_move_is_not_planned() -> None:
 def test_fast_from_device__is_a_new_writable_array(monkeypatch: pytest.MonkeyPatch) -> None:
     """It declines arrays of the host and deleted ones, and an error of JAX, for which a plan has a reason."""
     x, gone = jnp.arange(3), jnp.ones(3)
-    assert module.fast_from_device(x) is None
+    assert module.transfers.fast_from_device(x) is None
     monkeypatch.setattr(module, "_is_on_first_cpu", lambda _: False)
-    host = module.fast_from_device(x)
+    host = module.transfers.fast_from_device(x)
     assert host is not None
     assert host.flags.writeable
     np.testing.assert_array_equal(host, [0, 1, 2])
     gone.delete()
-    assert module.fast_from_device(gone) is None
+    assert module.transfers.fast_from_device(gone) is None
 
     def fail(*_: object) -> None:
         message = "out of memory"
         raise RuntimeError(message)
 
     monkeypatch.setattr(module, "to_device", fail)
-    assert module.fast_from_device(x) is None
+    assert module.transfers.fast_from_device(x) is None
 
 
 def test_fast_to_device__declines_what_a_plan_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """The array is new. Odd arrays, unknown devices and a JAX that refuses are left to a plan."""
     a = np.arange(3, dtype="f4")
-    there = module.fast_to_device(jax.devices("cpu")[0])
+    there = module.transfers.fast_to_device(jax.devices("cpu")[0])
     assert there
     x = there(a)
     a[:] = 5
@@ -212,8 +212,8 @@ def test_fast_to_device__declines_what_a_plan_decides(monkeypatch: pytest.Monkey
     assert there(a[::-1]) is None
     with jax.enable_x64(False):
         assert there(np.ones(2)) is None
-    assert module.fast_to_device(object()) is None
-    counted = module.fast_to_device("gpu:77")
+    assert module.transfers.fast_to_device(object()) is None
+    counted = module.transfers.fast_to_device("gpu:77")
     assert counted
     assert counted(a) is None
     monkeypatch.setattr(module, "_device_put", None)
@@ -235,7 +235,7 @@ def test_fast_to_device__sends_the_array_itself_to_an_accelerator(monkeypatch: p
     monkeypatch.setattr(module, "devices_by_name", lambda: {place: Accelerator()})
     monkeypatch.setattr(module, "_wrap_without_copy", wrap)
     a = np.arange(3, dtype="f4")
-    there = module.fast_to_device("cuda:0")
+    there = module.transfers.fast_to_device("cuda:0")
     assert there
     np.testing.assert_array_equal(np.asarray(there(a)), a)
     assert sent[0] is a
@@ -645,30 +645,3 @@ def test_to_numpy__refuses_an_array_spread_over_processes() -> None:
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(fresh.run, codes))
     assert [(status, lines[-1:]) for status, lines in results] == [(0, ["done"])] * 2
-
-
-def test_to_numpy__large_array_uses_buffers_of_another_library() -> None:
-    """A repeated call moves a large array by another library, once it is ready, unless JAX guards moves."""
-    run("""
-    from xbridge._host import staging
-    calls = []
-
-    class Buffers:
-        def fetch(self, way, shown, device, dtype, plain):
-            assert shown.is_ready()
-            calls.append((way, device, dtype, plain().tolist()))
-            return np.asarray(shown).copy()
-
-    staging.engine, staging.LEAST = Buffers(), 32
-    expected = ("from JAX", "cpu:1", np.dtype("f4"), a.tolist())
-    for start in range(4):
-        x = jax.device_put(a, devices[1])
-        assert xbridge.to_numpy(x).tolist() == a.tolist()
-        assert xbridge.to_numpy(x[:4]).tolist() == a[:4].tolist()
-    assert calls and all(call == expected for call in calls), calls
-    del calls[:]
-    with jax.transfer_guard_device_to_host("allow"):
-        assert xbridge.to_numpy(x).tolist() == a.tolist()
-    assert not calls
-    print("done")
-    """)

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from xbridge.backends.torch import _threads  # noqa: E402 -- where torch is installed
+from xbridge.backends.torch._transfer import streams  # noqa: E402 -- where torch is installed
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -32,9 +32,9 @@ class Devices:
 def test_thread_context__selects_the_device_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name without an index means the same device in the other thread."""
     api, place = Devices(), torch.device("cuda", 1)
-    monkeypatch.setattr(_threads, "streams_of", lambda _: api)
-    monkeypatch.setattr(_threads, "_current_streams", lambda: {place: api.default_stream(place)})
-    take_over = _threads.thread_context()
+    monkeypatch.setattr(streams, "streams_of", lambda _: api)
+    monkeypatch.setattr(streams, "_current_streams", lambda: {place: api.default_stream(place)})
+    take_over = streams.thread_context()
     api.set_device(0)  # as it is in a new thread
     take_over()
     assert api.current_device() == 1

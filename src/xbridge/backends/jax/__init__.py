@@ -24,15 +24,16 @@ from xbridge._core.devices import CPU, Device, device_named, is_of_kind
 from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype, is_inexact
 from xbridge._core.protocol import (
     Array,
+    ArrayFn,
     ArrayInfo,
     Exporter,
     Gap,
     HostArray,
     MemoryLayout,
+    Transfers,
     Unsupported,
     c_strides,
 )
-from xbridge._host import staging
 from xbridge._host.memory import ALIGNMENT, LARGE, finite_extremes
 from xbridge.backends.jax._devices import (
     device_of_sharding,
@@ -43,8 +44,7 @@ from xbridge.backends.jax._devices import (
     name_device,
 )
 from xbridge.backends.jax._dtypes import find_unsupported
-from xbridge.backends.jax._threads import thread_context as thread_context
-from xbridge.backends.jax._threads import threaded as threaded
+from xbridge.backends.jax._threads import capture_options, with_options
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
@@ -221,15 +221,8 @@ def devices() -> tuple[Device, ...]:
 
 
 def to_device(x: Array, device: Device, /) -> Array:
-    (moved,) = to_device_many([x], device)
+    (moved,) = _move(x, device=device)
     return moved
-
-
-def to_device_many(xs: list[Array], device: Device, /) -> list[Array]:
-    with _outside_traces(*xs) as traced:
-        place = host_device() if device == CPU else devices_by_name()[device]
-        moved: list[Array] = jax.device_put([_prepare_move(x) for x in xs], place, may_alias=False)
-        return moved if traced else [y.block_until_ready() for y in moved]
 
 
 def device_name(device: object, /) -> Device | None:
@@ -315,36 +308,6 @@ def fast_from_numpy(host: HostArray, /) -> Array | None:
     return None
 
 
-def fast_to_device(device: object, /) -> Callable[[HostArray], Array | None] | None:
-    asked = device_named(device) if isinstance(device, str) else device_name(device)
-    if asked is None:
-        return None
-
-    def there(host: HostArray) -> Array | None:
-        dtype = host.dtype
-        if not (host.flags.carray and (dtype in _X32_DTYPES or (dtype in _NAMES and _is_x64_enabled()))):
-            return None
-        try:
-            place = devices_by_name()[resolve_device(asked, CPU)]
-        except DeviceError:  # such as "gpu:1", which the plan counts
-            return None
-        # JAX would share the memory with another CPU device. Any other one has read it when it is done.
-        made = _wrap_without_copy(_host.copy(host, "C") if place.platform == "cpu" else host, place)
-        return None if made is None else made.block_until_ready()
-
-    return there
-
-
-def fast_from_device(x: Array, /) -> HostArray | None:
-    try:
-        place = x.sharding
-        if x.is_deleted() or x.dtype not in _NAMES or place.num_devices > 1 or not x.is_fully_addressable:
-            return None
-        return None if _is_on_first_cpu(place) else _fetch(x, device_of_sharding(place))
-    except RuntimeError:  # without memory, for example: the plan fails too, and says why
-        return None
-
-
 def plan_state() -> object:
     return _is_x64_enabled()
 
@@ -355,6 +318,48 @@ def plan_key(x: Array, /, *, graph: bool = False) -> object:
 
 def follows(x: Array, /) -> bool:
     return isinstance(x, _Tracer)
+
+
+class _Transfers(Transfers):
+    def fast_to_device(self, device: object, /) -> Callable[[HostArray], Array | None] | None:
+        asked = device_named(device) if isinstance(device, str) else device_name(device)
+        if asked is None:
+            return None
+
+        def there(host: HostArray) -> Array | None:
+            dtype = host.dtype
+            if not (host.flags.carray and (dtype in _X32_DTYPES or (dtype in _NAMES and _is_x64_enabled()))):
+                return None
+            try:
+                place = devices_by_name()[resolve_device(asked, CPU)]
+            except DeviceError:  # such as "gpu:1", which the plan counts
+                return None
+            # JAX would share the memory with another CPU device. Any other one has read it when it is done.
+            made = _wrap_without_copy(_host.copy(host, "C") if place.platform == "cpu" else host, place)
+            return None if made is None else made.block_until_ready()
+
+        return there
+
+    def fast_from_device(self, x: Array, /) -> HostArray | None:
+        try:
+            place = x.sharding
+            if x.is_deleted() or x.dtype not in _NAMES or place.num_devices > 1 or not x.is_fully_addressable:
+                return None
+            return None if _is_on_first_cpu(place) else _host.as_writable(np.asarray(to_device(x, CPU)))
+        except RuntimeError:  # without memory, for example: the plan fails too, and says why
+            return None
+
+    def to_device_many(self, xs: list[Array], device: Device, /) -> list[Array]:
+        return _move(*xs, device=device)
+
+    def threaded(self, fn: ArrayFn, device: Device, /) -> ArrayFn:  # noqa: ARG002 -- options are no device's
+        return with_options(fn)
+
+    def thread_context(self) -> Callable[[], object]:
+        return capture_options()
+
+
+transfers = _Transfers()
 
 
 def _is_x64_enabled() -> bool:
@@ -376,18 +381,12 @@ def _wrap_without_copy(host: HostArray, place: jax.Device | None = None) -> Arra
         return None
 
 
-def _fetch(x: Array, device: Device) -> HostArray:
-    """Copy an array of one device to new host memory."""
-
-    def plain() -> HostArray:
-        return _host.as_writable(np.asarray(to_device(x, CPU)))
-
-    # `jax.transfer_guard` is for JAX's own moves, so only they are made while it is set.
-    guarded = jax.config.jax_transfer_guard_device_to_host  # type: ignore[attr-defined] # as for x64
-    if staging.engine is None or x.nbytes < staging.LEAST or guarded or not is_c_order(x):
-        return plain()
-    ready = x.block_until_ready()  # then the memory can be read on any stream
-    return staging.engine.fetch("from JAX", to_dlpack(ready), device, x.dtype, plain)
+def _move(*xs: Array, device: Device) -> list[Array]:
+    """Copy arrays to new memory on a device, all in one call of JAX."""
+    with _outside_traces(*xs) as traced:
+        place = host_device() if device == CPU else devices_by_name()[device]
+        moved: list[Array] = jax.device_put([_prepare_move(x) for x in xs], place, may_alias=False)
+        return moved if traced else [y.block_until_ready() for y in moved]
 
 
 def _prepare_move(x: Array) -> Array:

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 
-from xbridge._core.devices import Device
 from xbridge._core.protocol import ArrayFn
 
 _OPTIONS = (
@@ -19,7 +18,7 @@ _OPTIONS = (
 """The options that change the results of a program or their device."""
 
 
-def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
+def with_options(fn: ArrayFn) -> ArrayFn:
     """Return `fn` for another thread, with the options of this thread. Its results are complete."""
     options = _options()
 
@@ -33,7 +32,7 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
     return in_thread
 
 
-def thread_context() -> Callable[[], None]:
+def capture_options() -> Callable[[], None]:
     """Return a function that gives another thread the options of this one."""
     options = _options()
 

@@ -23,29 +23,15 @@ from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._core.guards import MemoryFacts, guards
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
-from xbridge._host import staging
 from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import native_dtype
-from xbridge.backends.torch import _foreign
 from xbridge.backends.torch._casts import cast_matches_numpy as cast_matches_numpy
 from xbridge.backends.torch._casts import loses_values
 from xbridge.backends.torch._devices import accelerators, count_devices, make_current, name_device
 from xbridge.backends.torch._devices import from_dlpack as from_dlpack
-from xbridge.backends.torch._packs import begin_fetch as begin_fetch
-from xbridge.backends.torch._packs import begin_send as begin_send
-from xbridge.backends.torch._packs import fetch_many as fetch_many
-from xbridge.backends.torch._packs import send_many as send_many
-from xbridge.backends.torch._pinned import release_buffers as release_buffers
-from xbridge.backends.torch._small import DECLINED
-from xbridge.backends.torch._small import fast_from_device as fast_from_device
-from xbridge.backends.torch._small import fast_to_device as fast_to_device
-from xbridge.backends.torch._threads import queue_mark as queue_mark
-from xbridge.backends.torch._threads import thread_context as thread_context
-from xbridge.backends.torch._threads import threaded as threaded
-from xbridge.backends.torch._transfer import stream_to_device as stream_to_device
-from xbridge.backends.torch._transfer import streams_to_device as streams_to_device
+from xbridge.backends.torch._transfer import DECLINED
 from xbridge.backends.torch._transfer import to_device as to_device
-from xbridge.backends.torch._transfer import to_device_many as to_device_many
+from xbridge.backends.torch._transfer import transfers as transfers
 from xbridge.backends.torch._unsupported import (
     apply_pending,
     check_readable,
@@ -120,7 +106,6 @@ _is_recording = torch._C._is_tracing
 _is_inference_mode = torch.is_inference_mode_enabled
 _default_dtype = torch.get_default_dtype
 tracing.symbolic_numbers |= {torch.SymInt: "int", torch.SymFloat: "float"}
-staging.engine = _foreign
 _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
 """Return the callback of torch's compiler if it looks at the functions that run now, else None.
 

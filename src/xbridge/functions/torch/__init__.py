@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from xbridge.backends.torch import follows
-from xbridge.backends.torch._threads import autocast_dtypes
+from xbridge.backends.torch._modes import autocast_dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,7 @@ from torch.autograd.graph import _engine_run_backward as run_backward
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from xbridge._core.locks import lock
-from xbridge.backends.torch._threads import enter_autocast
+from xbridge.backends.torch._modes import enter_autocast
 from xbridge.errors import FOREIGN_ERRORS, GradientError, OptionError, XBridgeError
 from xbridge.functions.numpy import describe_declared
 from xbridge.functions.records import NO_VALUE, Records

@@ -3,9 +3,8 @@
 To start a copy takes as long as to copy a MiB. So small arrays are placed side by side, in a pinned buffer or
 in one tensor on the device, and the pack is copied as a whole.
 
-A loop of Python over the arrays would take longer than the copies. So everything that is done for each array
-is done by C code of NumPy or torch, called by `map`, `zip` and the like: the facts about all arrays are
-collected in lists, and decisions are made once for each distinct fact.
+A loop of Python over the arrays would take longer than the copies. So per-array work uses `map`, `zip` and
+the like over C functions of NumPy or torch; Python loops only over the distinct facts about arrays.
 
 The functions accept ordinary arrays, which can be copied as plain bytes. They return None in place of any
 other array, and of all that are left if there is no memory for a pack. Such arrays are moved by a plan.
@@ -17,11 +16,12 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate, chain, islice, repeat
 from operator import add, attrgetter, methodcaller
 from time import monotonic, sleep
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -30,17 +30,16 @@ from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import HostArray, c_strides
 from xbridge._host.memory import native_dtype
-from xbridge.backends.torch._bare import bare_keys, may_use_buffers
-from xbridge.backends.torch._pinned import (
+from xbridge.backends.torch._transfer.pinned import (
     ITEMS,
-    Loan,
-    PinnedBuffer,
-    PinnedBuffers,
-    buffers_of,
-    queue_copy,
+    bare_keys,
+    is_bare,
+    may_use_buffers,
+    pin_buffer,
     sizes,
 )
-from xbridge.backends.torch._threads import worker_stream
+from xbridge.backends.torch._transfer.streams import streams_of, worker_stream
+from xbridge.backends.torch._unsupported import storage_fault
 from xbridge.errors import DeviceError
 
 ALIGNMENT = 256
@@ -52,15 +51,11 @@ SMALL_NBYTES = 1 << 18
 INLINE_NBYTES = 1 << 20
 """The most bytes that `begin_send` packs in the calling thread. For less, to start a thread takes longer."""
 
+HANDLES = 2
+"""How many unfinished transfers may keep a buffer at a time. Others use a thread, which ends without it."""
+
 POLL_SECONDS = 5e-4
 """Seconds between two queries of an event. Torch has no wait for an event with a time limit."""
-
-VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
-"""The dispatch key that makes results of view operations views for autograd.
-
-Where it is excluded, the tensors that a pack is split into have version counters of their own. Otherwise an
-in-place change of one of them would count as a change of all.
-"""
 
 DTYPE_OF = {
     native_dtype(word): getattr(torch, word)
@@ -69,10 +64,6 @@ DTYPE_OF = {
 }
 """Torch's dtypes for NumPy's own dtypes."""
 NUMPY_OF = {there: here for here, there in DTYPE_OF.items()}
-_RARE_DTYPES = frozenset(
-    getattr(torch, word) for word in ("uint16", "uint32", "uint64") if hasattr(torch, word)
-)
-"""Dtypes for which a device may lack operators such as `cat`. They are packed as signed integers."""
 _C_ORDER = 0x1
 """The bit of NumPy's `flags.num` for C order, all that a copy needs."""
 
@@ -81,7 +72,9 @@ _storage, _offset = torch.Tensor.untyped_storage, torch.Tensor.storage_offset
 _facts_of_host = attrgetter("dtype", "flags.num", "nbytes", "shape")
 _facts_of_tensor = attrgetter("dtype", "device", "requires_grad", "nbytes", "shape")
 _flat = methodcaller("view", -1)
-_gaps: dict[tuple[object, int, torch.device | None], Any] = {}
+
+Copy: TypeAlias = "tuple[Any, Callable[[], Iterable[Any]]]"
+"""The event of a copy that was queued, and a function that returns the arrays of the pack after it."""
 
 
 class _Batch(NamedTuple):
@@ -93,6 +86,8 @@ class _Batch(NamedTuple):
     dtypes: Sequence[Any]
     nbytes: Sequence[int]
     shapes: Sequence[tuple[int, ...]]
+    place: torch.device | None
+    """The device of the arrays; None for the host."""
 
 
 class _Part(NamedTuple):
@@ -100,8 +95,7 @@ class _Part(NamedTuple):
 
     dtype: Any
     start: int
-    stop: int
-    """The range of their bytes in the pack."""
+    """Where their bytes begin in the pack."""
     chosen: list[int]
     """Their indices in the batch."""
     filled: list[Any]
@@ -112,96 +106,70 @@ class _Part(NamedTuple):
     """The shapes of the arrays."""
 
     @property
+    def stop(self) -> int:
+        """The end of their bytes in the pack."""
+        return self.start + sum(self.lengths) * int(self.dtype.itemsize)
+
+    @property
     def step(self) -> int:
         """The distance from an array to the next in `filled`: 2 if there are fillers, else 1."""
         return 2 if len(self.filled) > len(self.chosen) else 1
 
-    def is_alike(self) -> bool:
-        """Return True if all arrays have one shape."""
-        return len(set(self.shapes)) == 1
-
-    def pitch(self) -> int:
-        """Return the number of elements from the start of an array to the start of the next."""
-        return sum(self.lengths[: self.step])
+    def strides(self) -> tuple[int, ...] | None:
+        """Return the strides of all arrays as one, counted in elements; None if they differ in shape."""
+        if len(set(self.shapes)) > 1:
+            return None
+        return sum(self.lengths[: self.step]), *c_strides(self.shapes[0], 1)
 
 
-def send_many(hosts: list[HostArray], device: Device, /) -> list[torch.Tensor | None] | None:
-    """Copy ordinary host arrays to a device; complete on return. See `Backend.send_many`."""
+def send_many(hosts: list[HostArray], device: Device) -> list[torch.Tensor | None] | None:
+    """Copy ordinary host arrays to a device; complete on return. See `Transfers.send_many`."""
     place = torch.device(device)
     if not _can_send_to(place):
         return None
-    buffers, batch = buffers_of(place), _ordinary_hosts(hosts)
-    queue = partial(_queue_send, place, buffers.api.current_stream(place))
-    return _carry_packs(buffers, batch, len(hosts), None, queue)
+    return _carry_packs(_ordinary_hosts(hosts), len(hosts), partial(_queue_send, place))
 
 
-def fetch_many(xs: list[torch.Tensor], /) -> list[HostArray | None] | None:
-    """Copy ordinary tensors of one device to the host; complete on return. See `Backend.fetch_many`."""
+def fetch_many(xs: list[torch.Tensor]) -> list[HostArray | None] | None:
+    """Copy ordinary tensors of one device to the host; complete on return. See `Transfers.fetch_many`."""
     place = _packing_device(xs)
-    if not place:
+    if place is None:
         return None
-    buffers, batch = buffers_of(place), _ordinary_tensors(xs, place)
-    queue = partial(_queue_fetch, place, buffers.api.current_stream(place))
-    return _carry_packs(buffers, batch, len(xs), place, queue)
+    return _carry_packs(_ordinary_tensors(xs, place), len(xs), partial(_queue_fetch, place))
 
 
-def begin_send(hosts: list[HostArray], device: Device, /) -> Pending | None:
-    """Begin to copy a few ordinary host arrays to a device, without a thread. See `Backend.begin_send`.
-
-    The arrays are read before the call returns. The results are complete for any stream.
-    """
+def begin_send(hosts: list[HostArray], device: Device) -> Pending | None:
+    """Begin to copy a few ordinary host arrays to a device, without a thread. See `Transfers.begin_send`."""
     place = torch.device(device)
     if not _can_send_to(place) or sum(map(attrgetter("nbytes"), hosts)) > INLINE_NBYTES:
         return None
-    buffers, batch, side = buffers_of(place), _ordinary_hosts(hosts), worker_stream(place)
-    mine = buffers.api.current_stream(place)
-
-    def queue(parts: list[_Part], pinned: PinnedBuffer) -> Callable[[], Iterable[Any]]:
-        with buffers.api.stream(side):
-            land = _queue_send(place, side, parts, pinned)
-        made = list(land())
-        made[0].record_stream(mine)  # one memory for all
-        return lambda: made
-
-    return _begin_pack(buffers, batch, len(hosts), None, queue)
+    return _begin_pack(_ordinary_hosts(hosts), len(hosts), partial(_queue_send_aside, place))
 
 
-def begin_fetch(xs: list[torch.Tensor], /) -> Pending | None:
-    """Begin to copy a few ordinary tensors to the host, without a thread. See `Backend.begin_fetch`.
-
-    They are read after the work that the current stream has by now. That stream does not wait for the copy.
-    """
+def begin_fetch(xs: list[torch.Tensor]) -> Pending | None:
+    """Begin to copy a few ordinary tensors to the host, without a thread. See `Transfers.begin_fetch`."""
     place = _packing_device(xs)
-    if not place:
+    if place is None:
         return None
-    buffers = buffers_of(place)
-    asked = partial(_queue_fetch_aside, place, buffers)
-    return _begin_pack(buffers, _ordinary_tensors(xs, place), len(xs), place, asked)
+    return _begin_pack(_ordinary_tensors(xs, place), len(xs), partial(_queue_fetch, place, aside=True))
 
 
 class Pending:
-    """A pack that is being copied. It keeps its pinned buffer until the copy is done.
+    """A pack that is being copied. It keeps its pinned buffer until nothing refers to it."""
 
-    If it is deleted before, the next user of the buffer waits for the copy.
-    """
-
-    def __init__(self, loan: Loan, finish: Callable[[], list[Any]]) -> None:
-        self._loan: Loan | None = loan
-        self._finish = finish
-        self._made: list[Any] = []
+    def __init__(self, event: Any, finish: Callable[[], list[Any]]) -> None:
+        self._event, self._finish = event, finish
 
     def done(self) -> bool:
         """Return True if `result` would not wait."""
-        loan = self._loan
-        return loan is None or bool(loan.pinned.event.query())
+        return bool(self._event.query())
 
     def wait(self, seconds: float | None) -> bool:
         """Wait for the copy, at most this long. Return True if it is done."""
-        loan = self._loan
-        if loan is not None and seconds is None:
-            loan.pinned.event.synchronize()
+        if seconds is None:
+            self._event.synchronize()
             return True
-        end = monotonic() + (seconds or 0)
+        end = monotonic() + seconds
         while not self.done():
             if monotonic() >= end:
                 return False
@@ -209,80 +177,51 @@ class Pending:
         return True
 
     def result(self) -> list[Any]:
-        """Return the arrays, after `wait`. Two threads may not call it at a time."""
-        self._made = self._made or self._finish()  # once, even if Ctrl-C interrupts the rest
-        loan, self._loan = self._loan, None
-        if loan is not None:
-            loan.end(passed=True)
-        return self._made
+        """Return the arrays, after `wait`."""
+        return self._finish()
 
 
-def _begin_pack(
-    buffers: PinnedBuffers,
-    batch: _Batch,
-    n: int,
-    place: torch.device | None,
-    queue: Callable[[list[_Part], PinnedBuffer], Callable[[], Iterable[Any]]],
-) -> Pending | None:
+_handles: WeakSet[Pending] = WeakSet()
+
+
+def _begin_pack(batch: _Batch, n: int, queue: Callable[[list[_Part]], Copy]) -> Pending | None:
     """Queue the copy of one pack; return None if one pack does not have all `n` arrays of the call."""
-    packs = list(islice(_make_packs(batch, place), 2)) if len(batch.at) == n else []
-    if len(packs) != 1:
+    packs = list(islice(_make_packs(batch), 2)) if len(batch.at) == n else []
+    if len(packs) != 1 or len(_handles) >= HANDLES:
         return None
     with suppress(RuntimeError, DeviceError):  # without memory each array is moved alone
-        loan = buffers.lend_at_once(to_handle=True)
-        if loan is None:
-            return None
-        land = queue(packs[0], loan.pinned)
-
-        def finish() -> list[Any]:
-            made: list[Any] = [None] * n
-            _put_in_order(made, batch, packs[0], land())
-            return made
-
-        return Pending(loan, finish)
+        event, land = queue(packs[0])
+        pending = Pending(event, lambda: _in_order([None] * n, batch, packs[0], land()))
+        _handles.add(pending)
+        return pending
     return None
 
 
-def _carry_packs(
-    buffers: PinnedBuffers,
-    batch: _Batch,
-    n: int,
-    place: torch.device | None,
-    queue: Callable[[list[_Part], PinnedBuffer], Callable[[], Iterable[Any]]],
-) -> list[Any]:
+def _carry_packs(batch: _Batch, n: int, queue: Callable[[list[_Part]], Copy]) -> list[Any]:
     """Copy packs, and return the `n` arrays of the call in order. While one is copied, the next is packed."""
     made: list[Any] = [None] * n
-    waiting: deque[tuple[Loan, list[_Part], Callable[[], Iterable[Any]]]] = deque()
+    waiting: deque[tuple[list[_Part], Copy]] = deque()
 
     def land() -> None:
-        loan, parts, arrays = waiting[0]
-        loan.pinned.event.synchronize()  # its copy
-        _put_in_order(made, batch, parts, arrays())
-        waiting.popleft()
-        loan.end(passed=True)
+        parts, (event, arrays) = waiting.popleft()
+        event.synchronize()  # the copy
+        _in_order(made, batch, parts, arrays())
 
     with suppress(RuntimeError, DeviceError):  # without memory each array is moved alone
-        try:
-            for parts in _make_packs(batch, place):
-                loan = buffers.lend_at_once() if len(waiting) == 1 else None
-                if loan is None:
-                    if waiting:
-                        land()
-                    loan = buffers.lend()
-                waiting.append((loan, parts, tuple))
-                waiting[-1] = loan, parts, queue(parts, loan.pinned)
-            while waiting:
+        for parts in _make_packs(batch):
+            if len(waiting) == 2:
                 land()
-        finally:
-            for loan, _, _ in waiting:
-                loan.end()
+            waiting.append((parts, queue(parts)))
+        while waiting:
+            land()
     return made
 
 
-def _put_in_order(made: list[Any], batch: _Batch, parts: list[_Part], arrays: Iterable[Any]) -> None:
+def _in_order(made: list[Any], batch: _Batch, parts: list[_Part], arrays: Iterable[Any]) -> list[Any]:
     """Put the arrays of a pack into the list of results, in the order of the call."""
     for i, array in zip(chain.from_iterable([part.chosen for part in parts]), arrays, strict=True):
         made[batch.at[i]] = array
+    return made
 
 
 # -- the choice of ordinary arrays -----------------------------------------------------------------
@@ -297,12 +236,12 @@ def _ordinary_hosts(hosts: list[HostArray]) -> _Batch:
     }
     at = [i for i, fact in enumerate(facts) if fact in known]
     dtypes, _, nbytes, shapes = zip(*[facts[i] for i in at], strict=True) if at else ((),) * 4
-    return _Batch([hosts[i] for i in at], at, dtypes, nbytes, shapes)
+    return _Batch([hosts[i] for i in at], at, dtypes, nbytes, shapes, None)
 
 
 def _ordinary_tensors(xs: list[torch.Tensor], place: torch.device) -> _Batch:
     """Choose small plain tensors of a device in C order that are inside of their storage."""
-    # `_keys` gives the dispatch keys of a tensor, which show if anything but its bytes matters (`_bare.py`).
+    # `_keys` gives the dispatch keys of a tensor, which show if anything but its bytes matters (`pinned.py`).
     # The other facts are checked once for each distinct combination. Torch does not check that the storage is
     # large enough, which it may not be after `resize_`, so each tensor is compared with it.
     bare, limit = bare_keys(place.type), min(SMALL_NBYTES, sizes().chunk)
@@ -323,7 +262,7 @@ def _ordinary_tensors(xs: list[torch.Tensor], place: torch.device) -> _Batch:
     ]
     chosen = [i for i, fits in enumerate(fit) if fits]
     dtypes, _, _, nbytes, shapes = zip(*[facts[i] for i in chosen], strict=True) if chosen else ((),) * 5
-    return _Batch([some[i] for i in chosen], [at[i] for i in chosen], dtypes, nbytes, shapes)
+    return _Batch([some[i] for i in chosen], [at[i] for i in chosen], dtypes, nbytes, shapes, place)
 
 
 def _can_send_to(place: torch.device) -> bool:
@@ -344,8 +283,8 @@ def _packing_device(xs: list[torch.Tensor]) -> torch.device | None:
 # -- the layout of a pack --------------------------------------------------------------------------
 
 
-def _make_packs(batch: _Batch, place: torch.device | None) -> Iterator[list[_Part]]:
-    """Yield packs that fit into one buffer. `place` is the device of the arrays; None for the host."""
+def _make_packs(batch: _Batch) -> Iterator[list[_Part]]:
+    """Yield packs that fit into one buffer."""
     limit = sizes().chunk
     pack: list[_Part] = []
     used = 0
@@ -358,7 +297,7 @@ def _make_packs(batch: _Batch, place: torch.device | None) -> Iterator[list[_Par
         while done < len(chosen):
             end = bisect_right(stops, limit - used + starts[done])
             if end > done:
-                pack.append(_make_part(batch, dtype, used, chosen[done:end], place))
+                pack.append(_make_part(batch, dtype, used, chosen[done:end]))
                 used, done = used + starts[end] - starts[done], end
             else:
                 yield pack
@@ -367,80 +306,88 @@ def _make_packs(batch: _Batch, place: torch.device | None) -> Iterator[list[_Par
         yield pack
 
 
-def _make_part(batch: _Batch, dtype: Any, start: int, chosen: list[int], place: torch.device | None) -> _Part:
+def _make_part(batch: _Batch, dtype: Any, start: int, chosen: list[int]) -> _Part:
     """Describe the arrays of one dtype in a pack, with fillers between them for alignment."""
     itemsize = dtype.itemsize
     filled, shapes = [batch.arrays[i] for i in chosen], [batch.shapes[i] for i in chosen]
     lengths = [batch.nbytes[i] // itemsize for i in chosen]
     gaps = [-n % (ALIGNMENT // itemsize) for n in lengths[:-1]]
     if any(gaps):
-        fill = {n: _gap_filler(dtype, n, place) for n in set(gaps)}
-        last, more = filled[-1], lengths[-1]
-        filled = [y for x, gap in zip(filled, gaps, strict=False) for y in (x, fill[gap])]
-        lengths = [n for length, gap in zip(lengths, gaps, strict=False) for n in (length, gap)]
-        filled.append(last)
-        lengths.append(more)
-    return _Part(dtype, start, start + sum(lengths) * itemsize, chosen, filled, lengths, shapes)
+        fill = {n: _gap_filler(dtype, n, batch.place) for n in set(gaps)}
+        fillers = [fill[gap] for gap in gaps]
+        filled = [*chain.from_iterable(zip(filled, fillers, strict=False)), filled[-1]]
+        lengths = [*chain.from_iterable(zip(lengths, gaps, strict=False)), lengths[-1]]
+    return _Part(dtype, start, chosen, filled, lengths, shapes)
 
 
+@cache
 def _gap_filler(dtype: Any, n: int, place: torch.device | None) -> Any:
     """Return an array of `n` elements to fill a gap. Nobody reads it, so it is made once and used again."""
-    key = dtype, n, place
-    if key not in _gaps:
-        _gaps[key] = np.zeros(n, dtype) if place is None else torch.empty(n, dtype=dtype, device=place)
-    return _gaps[key]
+    return np.zeros(n, dtype) if place is None else torch.empty(n, dtype=dtype, device=place)
 
 
 # -- from the host to a device ---------------------------------------------------------------------
 
 
-def _queue_send(
-    place: torch.device, stream: Any, parts: list[_Part], pinned: PinnedBuffer
-) -> Callable[[], Iterator[torch.Tensor]]:
+def _queue_send(place: torch.device, parts: list[_Part]) -> Copy:
     """Pack host arrays into a pinned buffer, and queue the copy of the pack on the current stream."""
     stop = parts[-1].stop
+    buffer = pin_buffer()[:stop]
+    host = buffer.numpy()
     for part in parts:
-        goal = pinned.host[part.start : part.stop].view(part.dtype)
-        np.concatenate(part.filled, axis=None, out=goal)
+        np.concatenate(part.filled, axis=None, out=host[part.start : part.stop].view(part.dtype))
     there = torch.empty(stop, dtype=torch.uint8, device=place)
-    queue_copy(there, pinned.buffer[:stop], pinned, stream)
-    return lambda: chain.from_iterable([_split_tensor(there, part) for part in parts])
+    there.copy_(buffer, non_blocking=True)
+    event = streams_of(place).current_stream(place).record_event()
+    return event, lambda: chain.from_iterable([_split_tensor(there, part) for part in parts])
+
+
+def _queue_send_aside(place: torch.device, parts: list[_Part]) -> Copy:
+    """Queue the copy of a pack on the stream of worker threads, so that it does not wait for this one's."""
+    api = streams_of(place)
+    with api.stream(worker_stream(place)):
+        event, land = _queue_send(place, parts)
+    made = list(land())
+    made[0].record_stream(api.current_stream(place))  # one memory for all
+    return event, lambda: made
 
 
 def _split_tensor(there: torch.Tensor, part: _Part) -> Sequence[torch.Tensor]:
     """Return the arrays of a part of a pack, as views of the tensor that was moved."""
-    with torch._C._ExcludeDispatchKeyGuard(VIEWS):
+    with _own_versions():
         typed = there[part.start : part.stop].view(DTYPE_OF[part.dtype])
-        if part.is_alike():
-            shape = part.shapes[0]
-            strides = (part.pitch(), *c_strides(shape, 1))
-            return typed.as_strided((len(part.chosen), *shape), strides).unbind()
+        strides = part.strides()
+        if strides:
+            return typed.as_strided((len(part.chosen), *part.shapes[0]), strides).unbind()
         rows = typed.split_with_sizes(part.lengths)[:: part.step]
         return list(map(torch.Tensor.view, rows, part.shapes))
+
+
+def _own_versions() -> Any:
+    """Return a context in which the results of view operations are no views for autograd.
+
+    They have version counters of their own. Otherwise an in-place change of one tensor of a pack would count
+    as a change of all.
+    """
+    key = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+    return torch._C._ExcludeDispatchKeyGuard(key)
 
 
 # -- from a device to the host ---------------------------------------------------------------------
 
 
-def _queue_fetch(
-    place: torch.device, stream: Any, parts: list[_Part], pinned: PinnedBuffer
-) -> Callable[[], Iterator[HostArray]]:
-    """Queue the copy of a pack on the current stream, into a buffer of the host."""
-    there = _gather(parts, place)
-    queue_copy(pinned.buffer[: len(there)], there, pinned, stream)
-    return partial(_unpack_on_host, parts, pinned)
-
-
-def _queue_fetch_aside(
-    place: torch.device, buffers: PinnedBuffers, parts: list[_Part], pinned: PinnedBuffer
-) -> Callable[[], Iterator[HostArray]]:
-    """Gather a pack on the current stream, and queue its copy on another one."""
-    there = _gather(parts, place)
-    pinned.stream.wait_event(buffers.api.current_stream(place).record_event())
-    with buffers.api.stream(pinned.stream):
-        queue_copy(pinned.buffer[: len(there)], there, pinned, pinned.stream)
-    there.record_stream(pinned.stream)
-    return partial(_unpack_on_host, parts, pinned)
+def _queue_fetch(place: torch.device, parts: list[_Part], *, aside: bool = False) -> Copy:
+    """Gather a pack on the current stream, and queue its copy into a buffer, on another stream if asked."""
+    api = streams_of(place)
+    there, buffer = _gather(parts, place), pin_buffer()
+    gathered = stream = api.current_stream(place)
+    if aside:
+        stream = api.Stream(place)
+        stream.wait_stream(gathered)
+        there.record_stream(stream)
+    with api.stream(stream):
+        buffer[: len(there)].copy_(there, non_blocking=True)
+    return stream.record_event(), partial(_unpack_on_host, parts, buffer)
 
 
 @torch.inference_mode()  # a view takes a tenth less time
@@ -448,32 +395,47 @@ def _gather(parts: list[_Part], place: torch.device) -> torch.Tensor:
     """Copy the tensors of a pack side by side into one tensor, on the current stream."""
     there = torch.empty(parts[-1].stop, dtype=torch.uint8, device=place)
     for part in parts:
-        xs, dtype, shape = part.filled, part.dtype, part.shapes[0]
+        xs, shape = part.filled, part.shapes[0]
         rows: tuple[int, ...] = (-1,)
-        if part.is_alike() and part.step == 1 and shape:
+        if part.step == 1 and shape and part.strides():
             rows = (-1, *shape[1:])
         elif set(map(len, part.shapes)) != {1}:
             xs[:: part.step] = map(_flat, xs[:: part.step])
-        if dtype in _RARE_DTYPES:
-            dtype = ITEMS[dtype]
-            xs = list(map(methodcaller("view", dtype), xs))
-        torch.cat(xs, out=there[part.start : part.stop].view(dtype).view(rows))
+        torch.cat(xs, out=there[part.start : part.stop].view(part.dtype).view(rows))
     return there
 
 
-def _unpack_on_host(parts: list[_Part], pinned: PinnedBuffer) -> Iterator[HostArray]:
+def _unpack_on_host(parts: list[_Part], buffer: torch.Tensor) -> Iterator[HostArray]:
     """Copy a pack that has arrived in a buffer to new memory, and return the arrays over it."""
-    block = pinned.host[: parts[-1].stop].copy()
+    block = buffer.numpy()[: parts[-1].stop].copy()
     return chain.from_iterable([_split_block(block, part) for part in parts])
 
 
 def _split_block(block: HostArray, part: _Part) -> Iterable[HostArray]:
     """Return the host arrays over the memory of their pack."""
-    dtype, shape, n = NUMPY_OF[part.dtype], part.shapes[0], len(part.chosen)
-    if part.is_alike() and shape:
-        pitch = part.pitch() * dtype.itemsize
-        strides = pitch, *c_strides(shape, dtype.itemsize)
-        return np.ndarray((n, *shape), dtype, block, part.start, strides)
+    dtype, shape, size = NUMPY_OF[part.dtype], part.shapes[0], part.dtype.itemsize
+    strides = part.strides()
+    if strides and shape:
+        return np.ndarray((len(part.chosen), *shape), dtype, block, part.start, [n * size for n in strides])
     lengths = accumulate(part.lengths[:-1], initial=0)
-    starts = [part.start + start * dtype.itemsize for start in islice(lengths, 0, None, part.step)]
+    starts = [part.start + start * size for start in islice(lengths, 0, None, part.step)]
     return map(np.ndarray, part.shapes, repeat(dtype), repeat(block), starts)
+
+
+# -- tensors of the host and of a device -------------------------------------------------------------
+
+
+def to_device_many(xs: list[torch.Tensor], device: Device) -> list[torch.Tensor | None] | None:
+    """Move plain tensors in packs, as integers of their size, which NumPy has; None in place of any other."""
+    back = device.kind == "cpu"
+    at = [i for i, x in enumerate(xs) if x.is_cpu is not back and is_bare(x) and not storage_fault(x)]
+    if not at or not (_packing_device(xs) if back else _can_send_to(torch.device(device))):
+        return None
+    raw = [xs[i].view(ITEMS[xs[i].dtype]) for i in at]
+    moved = fetch_many(raw) if back else send_many([x.numpy() for x in raw], device)
+    made: list[torch.Tensor | None] = [None] * len(xs)
+    with _own_versions():
+        for i, y in zip(at, moved or (), strict=False):
+            if y is not None:
+                made[i] = (torch.from_numpy(y) if back else y).view(xs[i].dtype)
+    return made

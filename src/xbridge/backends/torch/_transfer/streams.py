@@ -1,4 +1,4 @@
-"""Capture torch's modes, devices and streams of a thread, so that another thread can convert on its behalf.
+"""Streams of a device, and the modes and streams of a thread on behalf of which another one converts.
 
 All worker threads share one stream for each device, so that torch's allocator reuses memory of that stream.
 The wait for the caller's stream happens in the worker thread and not on the workers' stream. So a conversion
@@ -8,8 +8,8 @@ does not wait for the computation of the arrays of an earlier conversion.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch
 from xbridge._core.devices import Device
 from xbridge._core.protocol import ArrayFn
 from xbridge.backends.torch._devices import accelerators
+from xbridge.backends.torch._modes import autocast_dtypes
 from xbridge.errors import DeviceError
 
 _worker_streams: dict[torch.device, Any] = {}
@@ -25,7 +26,26 @@ _thread_state = threading.local()
 """Holds the inference mode of a worker thread, which ends when the object of the mode is deleted."""
 
 
-def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
+def streams_of(place: torch.device) -> Any:
+    """Return the module of torch for a kind of device with streams; None for other kinds."""
+    api = None if place.type == "cpu" else getattr(torch, place.type, None)
+    return api if hasattr(api, "Stream") else None
+
+
+def is_captured(api: Any) -> bool:
+    """Return True if a CUDA graph is being captured: work is recorded, to run later."""
+    captured: bool = getattr(api, "is_current_stream_capturing", bool)()
+    return captured
+
+
+def worker_stream(place: torch.device) -> Any:
+    """Return the stream on which worker threads convert to and from a device; made once."""
+    if place not in _worker_streams:
+        _worker_streams.setdefault(place, getattr(torch, place.type).Stream(place))
+    return _worker_streams[place]
+
+
+def threaded(fn: ArrayFn, device: Device) -> ArrayFn:
     """Return `fn` for another thread. It runs after the work that this thread has queued, and is complete."""
     place, recording, mine = torch.device(device), torch.is_grad_enabled(), _current_streams()
     api, side, asked = _streams_for_threads(place), None, None
@@ -53,31 +73,11 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
     return in_thread
 
 
-def queue_mark(device: Device, /) -> Callable[[], object]:
+def queue_mark(device: Device) -> Callable[[], object]:
     """Return a function that waits for the work that this thread has queued on a device so far."""
     place = torch.device(device)
     api = _streams_for_threads(place)
     return int if api is None else api.current_stream(place).record_event().synchronize
-
-
-def _streams_for_threads(place: torch.device) -> Any:
-    """Return `streams_of` a device; raise in a state of this thread in which no other one can take part."""
-    api, reason = streams_of(place), ""
-    if api is not None and is_captured(api):
-        reason = "a graph is being captured, and follows this one alone"
-    elif torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
-        reason = "FakeTensorMode is on in this one alone"
-    if reason:
-        action = f"convert arrays to or from {place} in another thread"
-        raise DeviceError.build(action, reason, "xbridge.tree.to_backend")
-    return api
-
-
-def worker_stream(place: torch.device) -> Any:
-    """Return the stream on which worker threads convert to and from a device; made once."""
-    if place not in _worker_streams:
-        _worker_streams.setdefault(place, getattr(torch, place.type).Stream(place))
-    return _worker_streams[place]
 
 
 def thread_context() -> Callable[[], None]:
@@ -107,37 +107,17 @@ def thread_context() -> Callable[[], None]:
     return apply
 
 
-def autocast_dtypes() -> dict[str, torch.dtype]:
-    """Return the dtype of autocast for each kind of device where it is on."""
-    kinds = [kind for kind in ("cpu", *accelerators()) if torch.amp.is_autocast_available(kind)]
-    return {kind: torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)}
-
-
-@contextmanager
-def enter_autocast(dtypes: dict[str, torch.dtype]) -> Iterator[None]:
-    """Turn autocast on for these kinds of devices, and off for all others.
-
-    It casts weights anew, because the cache of the thread may have, or get, casts that belong to a transform
-    or have no values.
-    """
-    with ExitStack() as stack:
-        for kind in {*autocast_dtypes(), *dtypes}:
-            stack.enter_context(
-                torch.autocast(kind, dtypes.get(kind), enabled=kind in dtypes, cache_enabled=False)
-            )
-        yield
-
-
-def streams_of(place: torch.device) -> Any:
-    """Return the module of torch for a kind of device with streams; None for other kinds."""
-    api = None if place.type == "cpu" else getattr(torch, place.type, None)
-    return api if hasattr(api, "Stream") else None
-
-
-def is_captured(api: Any) -> bool:
-    """Return True if a CUDA graph is being captured: work is recorded, to run later."""
-    captured: bool = getattr(api, "is_current_stream_capturing", bool)()
-    return captured
+def _streams_for_threads(place: torch.device) -> Any:
+    """Return `streams_of` a device; raise in a state of this thread in which no other one can take part."""
+    api, reason = streams_of(place), ""
+    if api is not None and is_captured(api):
+        reason = "a graph is being captured, and follows this one alone"
+    elif torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+        reason = "FakeTensorMode is on in this one alone"
+    if reason:
+        action = f"convert arrays to or from {place} in another thread"
+        raise DeviceError.build(action, reason, "xbridge.tree.to_backend")
+    return api
 
 
 def _current_streams() -> dict[torch.device, Any]:
