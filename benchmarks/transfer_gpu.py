@@ -24,7 +24,8 @@ from harness import interleave
 
 import xbridge
 import xbridge.tree
-from xbridge.backends.torch import _pinned, _transfer
+from xbridge.backends.torch import _transfer
+from xbridge.backends.torch._transfer import large, pinned
 
 
 class RecordRow(NamedTuple):
@@ -53,9 +54,9 @@ def main() -> None:
     kind = "emu" if asked.trial else "cuda"
     size = 1 << 20 if asked.trial else 1 << 30
     if asked.trial:
-        use(_pinned.Sizes(1 << 16, 2, 1 << 18, 1 << 18))
+        use(pinned.Sizes(1 << 16, 2, 1 << 18))
     machine = "the emulated accelerator" if asked.trial else torch.cuda.get_device_name()
-    print(f"{machine}, torch {torch.__version__}, {torch.get_num_threads()} threads, {_pinned.sizes()}\n")
+    print(f"{machine}, torch {torch.__version__}, {torch.get_num_threads()} threads, {pinned.sizes()}\n")
     with tempfile.TemporaryDirectory() as folder:
         names = arrays(kind, size, Path(folder))
         for rows, nbytes in ((BULK, size), (TREE, 1000 * 8192), (ONE, 8192)):
@@ -230,17 +231,13 @@ THERE, BACK = f"x = xbridge.to_backend(a, 'torch', device=kind){SYNC}", "x = xbr
 
 
 def thresholds(names: dict[str, Any], sizes: list[int]) -> None:
-    """Measure from which size on threads pay, for `LEAST`; and what is chosen by time."""
-    table(
-        [
-            "one array",
-            *(f"{way}, {how}" for way in ("there", "back") for how in ("buffers", "plain", "chosen")),
-        ]
-    )
+    """Measure from which size on threads pay, for `LEAST`."""
+    table(["one array", *(f"{way}, {how}" for way in ("there", "back") for how in ("buffers", "plain"))])
     for size in sizes:
         part = names | {"a": names["a"][: size // 8], "t": names["t"][: size // 8]}
-        ways: list[dict[str, Any]] = [{"least": 1, "timed": False}, {"least": sys.maxsize}, {"least": 1}]
-        takes = [timed(statement, part, **way) for statement in (THERE, BACK) for way in ways]
+        takes = [
+            timed(statement, part, least=least) for statement in (THERE, BACK) for least in (1, sys.maxsize)
+        ]
         table([f"{size >> 10} KiB", *takes], head=False)
     print()
 
@@ -250,7 +247,7 @@ def together(names: dict[str, Any], sizes: list[int]) -> None:
     table(["16 arrays", "there, in one piece", "each alone", "back, in one piece", "each alone"])
     for size in sizes:
         xs = [torch.ones(size // 4) for _ in range(16)]
-        part = names | {"move_all": _transfer.to_device_many, "move": _transfer.to_device}
+        part = names | {"move_all": _transfer.transfers.to_device_many, "move": _transfer.to_device}
         takes = []
         for given, place in ((xs, names["kind"] + ":0"), ([x.to(names["kind"]) for x in xs], "cpu")):
             part |= {"xs": given, "goal": xbridge.Device(place)}
@@ -260,16 +257,15 @@ def together(names: dict[str, Any], sizes: list[int]) -> None:
     print()
 
 
-def use(sizes: _pinned.Sizes) -> None:
+def use(sizes: pinned.Sizes) -> None:
     """Use buffers of these sizes from now on."""
-    vars(_pinned)["_sizes"] = sizes
-    _pinned._buffers_by_device.clear()  # noqa: SLF001 -- other buffers
-    _transfer._crews.clear()  # noqa: SLF001 -- and threads
+    vars(pinned)["_sizes"] = sizes
+    large._threads.cache_clear()  # noqa: SLF001 -- as many threads as buffers
 
 
 def timed(statement: str, names: dict[str, Any], **sizes: Any) -> str:
     """Return the time of a statement, with some of the sizes changed."""
-    real = _pinned.sizes()
+    real = pinned.sizes()
     use(real._replace(**sizes))
     seconds = median(interleave([statement], names, rounds=7, block=0.01)[statement])
     use(real)
@@ -286,11 +282,11 @@ def sweep(names: dict[str, Any], size: int) -> None:
         table([f"{chosen.chunk >> 20} MiB", str(chosen.buffers), *rates], head=False)
 
 
-def shapes() -> Iterator[_pinned.Sizes]:
+def shapes() -> Iterator[pinned.Sizes]:
     """Yield the sizes that are tried."""
     for buffers in (2, 4, 8, 12, 16):
         for chunk in (1 << 21, 1 << 22, 1 << 23, 1 << 24, 1 << 25):
-            yield _pinned.Sizes(chunk, buffers, _pinned.LEAST, _pinned.FUSED, timed=False)
+            yield pinned.Sizes(chunk, buffers, pinned.LEAST)
 
 
 def table(cells: list[str], *, head: bool = True) -> None:

@@ -10,14 +10,14 @@ from xbridge._registry import registry
 def release_buffers() -> None:
     """Free the pinned host memory that xbridge keeps for later transfers.
 
-    Buffers in use stay: those of calls in other threads, and those of transfers whose result was not taken
-    yet. For the buffer of a transfer that was deleted, the call waits until its copy is done. The next
+    It is kept by the library that moves the arrays, whose other unused pinned memory is freed too. Buffers in
+    use stay: those of calls in other threads, and those of transfers whose result was not taken yet. The next
     transfer pins new buffers. Libraries that were not used yet are not imported.
 
     Raises
     ------
     DeviceError
-        A device failed. All other buffers are freed.
+        A device failed.
 
     See Also
     --------
