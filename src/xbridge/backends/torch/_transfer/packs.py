@@ -432,7 +432,7 @@ def to_device_many(xs: list[torch.Tensor], device: Device) -> list[torch.Tensor 
     if not at or not (_packing_device(xs) if back else _can_send_to(torch.device(device))):
         return None
     raw = [xs[i].view(ITEMS[xs[i].dtype]) for i in at]
-    moved = fetch_many(raw) if back else send_many([x.numpy() for x in raw], device)
+    moved: list[Any] | None = fetch_many(raw) if back else send_many([x.numpy() for x in raw], device)
     made: list[torch.Tensor | None] = [None] * len(xs)
     with _own_versions():
         for i, y in zip(at, moved or (), strict=False):
