@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import tracemalloc
 import weakref
@@ -422,6 +423,7 @@ def test_staging__begins_no_piece_after_an_error(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(xbridge.DeviceError):
             xbridge.to_backend(source, "torch", device=KIND)
     assert copied.count("xbridge-copy") == 1
+    large._threads(os.getpid()).submit(int).result()  # the only thread has left its last task
     kept = weakref.ref(source)
     del source
     gc.collect()
