@@ -213,32 +213,6 @@ def test_tree_to_numpy__tree_that_is_neither_a_container_nor_an_array_is_refused
     assert tree.align(A, root)[1] is root
 
 
-@pytest.mark.parametrize(
-    ("root", "hint"),
-    [
-        (
-            type("Model", (), {"state_dict": None})(),
-            "xbridge.tree.to_backend(x.state_dict(), 'numpy')",
-        ),
-        (
-            {1.5},
-            (
-                "asarray(list(x), backend='numpy') if it holds numbers,"
-                " or xbridge.tree.to_backend(list(x), 'numpy') for the arrays in it"
-            ),
-        ),
-        (3, "[x], or xbridge.asarray(x)"),
-        (array("d"), "exporters=True, or xbridge.to_backend(x, backend)"),
-    ],
-    ids=["a module", "a set", "a number", "an exporter"],
-)
-def test_tree_to_numpy__hint_for_a_root_that_is_refused_fits_its_class(root: object, hint: str) -> None:
-    """The hint for a root that is refused fits its class."""
-    with pytest.raises(xbridge.UnsupportedArrayError) as caught:
-        tree.to_numpy(root)
-    assert caught.value.hint == hint
-
-
 class SimpleExporter:
     def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
         return np.array([1.0, 2.0])
