@@ -1,6 +1,6 @@
 """`python -m xbridge`: the command line."""
 
-from _xbridge_script import script
+from xbridge.files import script
 
 if __name__ == "__main__":
     script()

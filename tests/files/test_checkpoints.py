@@ -110,7 +110,6 @@ def test_convert__dict_of_a_checkpoint_is_taken_by_its_keys(
             "--at modle",
             "its keys are 'model', 'optimizer', 'epoch', 'note', 'best' and 1 more; try --at model",
         ),
-        ("--at optimizer.state", "; try --at optimizer --at state\n"),
         ("--at model --at layer.wieght", "'layer.weight', 'layer.bias'; try --at model --at layer.weight\n"),
         ("--at epoch", "'epoch' is int 3; try saving a tensor, or a dict of tensors"),
         ("--at model --at layer.bias --at x", "c.pt['model']['layer.bias']: it is a Tensor; try a shorter"),
@@ -304,3 +303,48 @@ def test_show__part_of_a_flat_file_is_an_array(tmp_path: Path, capsys: pytest.Ca
         + ": only .pt files have dicts in dicts; try --array w\n"
     )
     shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz", "--flatten", "--skip-other", "--untie")
+
+
+def test_convert__parts_of_one_memory_that_do_not_overlap_are_arrays_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Parts of one memory that do not overlap are arrays of their own."""
+    whole, turns = torch.arange(6.0), torch.arange(6.0)
+    parts = {"a": whole[:3], "b": whole[3:], "even": turns[::2], "odd": turns[1::2], "none": whole[:0]}
+    saved(tmp_path / "a.pt", {**parts, "none too": whole[:0]})
+    shell(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npz", "--relayout")
+    expected = {"a": [0, 1, 2], "b": [3, 4, 5], "even": [0, 2, 4], "odd": [1, 3, 5], "none": []}
+    assert found(tmp_path / "b.npz") == {**expected, "none too": []}
+
+
+def test_convert__tensor_alone_has_no_name_and_may_be_in_any_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tensor alone has no name and may be in any order."""
+    tensor = torch.arange(120.0).reshape(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    path = saved(tmp_path / "a.pt", tensor.requires_grad_())
+    turned = saved(tmp_path / "t.pt", torch.arange(6.0).reshape(2, 3).T)
+    shell(capsys, "convert", path, tmp_path / "b.pt")
+    loaded = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert (loaded.stride(), loaded.tolist()) == (tensor.stride(), tensor.tolist())
+    said = refused(capsys, "convert", path, tmp_path / "b.npy")
+    assert "the array has its axes in another order than C; try --relayout" in said
+    shell(capsys, "convert", path, tmp_path / "b.npy", "--relayout")
+    np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), tensor.detach().numpy())
+    shell(capsys, "convert", path, tmp_path / "half.pt", "--cast", "float32=float16")
+    assert torch.load(tmp_path / "half.pt", weights_only=True).tolist() == tensor.tolist()
+    shell(capsys, "convert", turned, tmp_path / "t.npy")
+    columns = np.load(tmp_path / "t.npy")
+    assert (columns.tolist(), columns.flags.f_contiguous) == ([[0, 3], [1, 4], [2, 5]], True)
+
+
+def test_convert__misaligned_values_become_tensors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Values that torch cannot map where they are in a file are copied."""
+    header = b'{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}}'
+    content = len(header).to_bytes(8, "little") + header + np.arange(3, dtype="f4").tobytes()
+    assert (len(header) + 8) % 4 != 0
+    (tmp_path / "a.safetensors").write_bytes(content)
+    shell(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.pt")
+    assert torch.load(tmp_path / "b.pt", weights_only=True)["a"].tolist() == A.tolist()

@@ -151,13 +151,9 @@ def test_convert__nan_stays_a_nan_in_a_cast(tmp_path: Path, capsys: pytest.Captu
     ("cast", "near"),
     [
         ("float32", "bfloat16=float32"),
-        ("=", "bfloat16=float32"),
-        ("half", "float32=float16"),
         ("=float32", "bfloat16=float32"),
-        ("float32=half", "float32=float16"),
-        ("fp32=bf16", "float32=bfloat16"),
-        ("f64=c64", "float64=complex64"),
-        ("flaot32=i8", "float32=int8"),
+        ("float32=f16", "float32=float16"),
+        ("flaot32=float64", "float32=float64"),
     ],
 )
 def test_convert__cast_is_two_dtypes(
@@ -166,9 +162,68 @@ def test_convert__cast_is_two_dtypes(
     """A cast is two dtypes."""
     np.save(tmp_path / "a.npy", np.ones(2))
     said = refused(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", cast)
-    reason = "the dtypes are bool, " if "=" in cast.strip("=") else "a cast names two dtypes; "
-    assert f"cannot cast {cast!r}: {reason}" in said
+    assert f"cannot cast {cast!r}: the dtypes are bool, " in said
     assert said.endswith(f"; try --cast {near}\n")
+
+
+@pytest.mark.parametrize(
+    ("values", "cast", "rounds_to"),
+    [
+        (np.array([0.1, np.nan, -0.0, np.inf]), "float64=float32", [np.float32(0.1), np.nan, -0.0, np.inf]),
+        (np.array([0.5, 1.5, 2.5, -0.4]), "float64=int8", [0, 2, 2, 0]),
+        (np.array([0.5, 1.5], "f2"), "float16=uint8", [0, 2]),
+        (np.array([2**53 + 1]), "int64=float64", [2**53]),
+        (np.array([0.1 + np.nan * 1j]), "complex128=complex64", [np.complex64(0.1 + np.nan * 1j)]),
+        (np.array([0.1 + 0.2j]), "complex128=complex64", [np.complex64(0.1 + 0.2j)]),
+        (np.array([True, False]), "bool=float16", [1, 0]),
+        (np.array([3]), "int64=int8", [3]),
+    ],
+)
+def test_convert__cast_rounds_if_that_is_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], values: HostArray, cast: str, rounds_to: list[float]
+) -> None:
+    """A cast rounds if that is allowed."""
+    np.save(tmp_path / "a.npy", values)
+    shell(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", cast, "--round")
+    found = np.load(tmp_path / "b.npy")
+    assert str(found.dtype) == cast.partition("=")[2]
+    assert str(found.tolist()) == str(np.array(rounds_to, found.dtype).tolist())
+
+
+@pytest.mark.parametrize(
+    ("values", "cast", "lost"),
+    [
+        (np.array([1e300]), "float64=float32", "the value 1e+300 would become inf"),
+        (np.array([128.0]), "float64=int8", "the value 128.0 would become "),
+        (np.array([127.5]), "float64=int8", "the value 127.5 would become "),
+        (np.array([-0.6]), "float64=uint8", "the value -0.6 would become "),
+        (np.array([np.nan]), "float64=int64", "the value nan would become "),
+        (np.array([300]), "int64=uint8", "the value 300 would become 44"),
+        (np.array([2.0]), "float64=bool", "the value 2.0 would become True"),
+        (np.array([1e5]), "float64=float16", "the value 100000.0 would become inf"),
+    ],
+)
+def test_convert__value_that_a_dtype_has_no_neighbour_for_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], values: HostArray, cast: str, lost: str
+) -> None:
+    """A value that a dtype has no neighbour for is refused."""
+    np.save(tmp_path / "a.npy", values)
+    said = refused(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", cast, "--round")
+    assert lost in said
+    assert said.endswith("; try a dtype that has all of its values\n")
+    assert listing(tmp_path) == {"a.npy"}
+
+
+def test_convert__rounding_is_named_where_it_helps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rounding is named where it helps."""
+    np.save(tmp_path / "a.npy", np.array([0.1, 1e300]))
+    words = ("convert", tmp_path / "a.npy", tmp_path / "b.npy")
+    assert refused(capsys, *words, "--cast", "float64=float32").endswith(", or --round\n")
+    assert refused(capsys, *words, "--cast", "float64=float16", "--round").endswith("all of its values\n")
+    said = refused(capsys, *words, "--round")
+    assert "cannot round: there is no --cast; try --cast float64=float32 --round" in said
 
 
 def test_convert__refuses_two_casts_of_one_dtype(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,10 +284,14 @@ def test_convert__what_npy_can_spell_goes_between_npy_and_npz_as_it_is(
 def test_convert__safetensors_refuses_a_dtype_that_it_has_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str
 ) -> None:
-    """safetensors refuses a dtype that it lacks."""
+    """safetensors and torch refuse a dtype that they lack."""
     np.savez(tmp_path / "a.npz", x=np.zeros(2, dtype), y=np.ones(2))
     said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "a.safetensors")
     assert f"'x' is {np.dtype(dtype)}, and the format has no such dtype; try a .npz file" in said
+    if dtype != "complex128":
+        pytest.importorskip("torch")
+        said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "a.pt")
+        assert f"'x' is {np.dtype(dtype)}, and torch has no such dtype; try a .npz file" in said
 
 
 def test_convert__array_without_a_name_gets_numpys_and_loses_it_again(
@@ -344,29 +403,6 @@ def test_convert__name_under_which_numpy_would_give_another_array_is_refused(
     }
 
 
-def test_convert__file_in_which_numpy_confuses_two_names_is_read_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A file in which NumPy confuses two names is read as it is."""
-    np.savez(tmp_path / "a.npz", **{"a": np.array([1]), "a.npy": np.array([2])})  # type: ignore[arg-type] # any name
-    shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.safetensors")
-    assert {name: x.tolist() for name, x in read(tmp_path / "b.safetensors").items()} == {
-        "a": [1],
-        "a.npy": [2],
-    }
-    refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz")
-
-
-def test_convert__name_that_is_lost_is_refused_before_anything_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A name that is lost is refused before anything is written."""
-    torch = pytest.importorskip("torch")
-    torch.save({"a\0b": torch.ones(2)}, tmp_path / "a.pt")
-    said = refused(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npz")
-    assert "for the name 'a\\x00b' its own library gives nothing" in said
-
-
 def test_convert__every_array_of_a_safetensors_file_is_aligned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -407,21 +443,6 @@ def test_convert__records_whose_names_no_header_can_spell_are_refused(
         np.save(tmp_path / "a.npy", np.zeros(2, [("\u6587", "i4")]))
     said = refused(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npz")
     assert "its header has the unknown version (3, 0); try numpy.load" in said
-
-
-def test_convert__record_too_long_for_a_header_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A record too long for a header is refused."""
-
-    def no_header(file: object, header: object) -> None:
-        raise ValueError("header does not fit inside 65535 bytes")
-
-    np.save(tmp_path / "a.npy", np.zeros(2))
-    monkeypatch.setattr(np.lib.format, "write_array_header_1_0", no_header)
-    said = refused(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npy")
-    assert "cannot describe the array: header does not fit inside 65535 bytes" in said
-    assert listing(tmp_path) == {"a.npy"}
 
 
 def test_convert__prints_the_arrays_that_it_has_written(
@@ -473,30 +494,6 @@ def test_convert__compression_of_each_array_is_kept(
     assert found == {"b": kinds, "c": {"a": zipfile.ZIP_DEFLATED}, "e": dict.fromkeys("abc", 0)}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("show", "x.h5"), "cannot read x.h5: HDF5 files are out of scope; try a file in one "),
-        (("convert", "a.npy", "x.h5"), "its name ends in '.h5', and HDF5 files are out of scope; try a "),
-        (("convert", "-", "x.npy"), "cannot read -: a pipe cannot be read several times; try the "),
-        (("show", "-"), "cannot read -: a pipe cannot be read several times"),
-        (("convert", "a.npy", "-"), "cannot find the format of -: a pipe is not written, because the new "),
-    ],
-)
-def test_convert__files_that_are_out_of_scope_are_named(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
-    said: str,
-) -> None:
-    """Files that are out of scope are named."""
-    monkeypatch.chdir(tmp_path)
-    np.save("a.npy", np.ones(2))
-    Path("x.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
-    assert said in refused(capsys, *words)
-
-
 def odd_arrays(path: Path) -> None:
     """An archive in which one array cannot be read, and one only NumPy can hold."""
     arrays = {"a": np.ones(2), "odd": np.array([None]), "day": np.zeros(2, "M8[D]"), "b": np.zeros(1)}
@@ -525,8 +522,6 @@ def test_show__lists_an_array_of_objects_with_the_reason(
         "b      float64  (1,)   8 B",
         "1 array, 8 B",
     ]
-    said = refused(capsys, "show", tmp_path / "a.npz", "--array", "odd")
-    assert "cannot find the array 'odd': the file has 'a', 'day', 'b'; try --array " in said
 
 
 def test_convert__skips_arrays_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -555,16 +550,3 @@ def test_convert__skips_values_and_ties_of_a_checkpoint(
     assert "'lr' is float 0.1, not a tensor" in refused(capsys, *words)
     shell(capsys, *words, "--skip", "lr")
     assert list(read(tmp_path / "b.npz")) == ["a"]
-
-
-def test_show__suggests_a_key_that_can_be_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A number beside the arrays cannot be taken, whatever its name."""
-    torch = pytest.importorskip("torch")
-    torch.save({"models": 3, "weights": {"a": torch.ones(2)}}, tmp_path / "a.pt")
-    said = refused(capsys, "show", tmp_path / "a.pt", "--at", "model")
-    assert said.endswith("its keys are 'models', 'weights'; try --at weights\n")
-    torch.save({"models": 3}, tmp_path / "a.pt")
-    assert refused(capsys, "show", tmp_path / "a.pt", "--at", "model").endswith("; try no --at\n")
-    np.savez(tmp_path / "a.npz", b=np.ones(2))
-    for key, hint in (("b", "--array b"), ("c", "no --at")):
-        assert refused(capsys, "show", tmp_path / "a.npz", "--at", key).endswith(f"; try {hint}\n")

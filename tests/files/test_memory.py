@@ -78,15 +78,49 @@ def test_convert__torch_reads_and_writes_maps_of_files_and_loads_none(big: Path)
     pytest.importorskip("torch")
     # Pages of a file are the system's to keep or to drop, so memory of the process's own is what counts.
     watched = """
-    from xbridge.files.formats import sink
-    peak, write = [0], sink.Sink.write
+    import torch
+    from xbridge.files.formats import stored
+    peak, save, blocks = [0], torch.save, stored.InMemory.blocks
     def watch(*arguments):
         peak[0] = max(peak[0], status("RssAnon"))
-        return write(*arguments)
-    sink.Sink.write = watch
+    def watched_save(*arguments):
+        save(*arguments)
+        watch()
+    def watched_blocks(array):
+        for block in blocks(array):
+            watch()
+            yield block
+    torch.save, stored.InMemory.blocks = watched_save, watched_blocks
     """
     small, npy, there, back = (str(big / name) for name in ("small.npy", "big.npy", "there.pt", "back.npy"))
     setting = f"{watched}\n    convert({small!r}, {small + '.pt'!r}); before = status('RssAnon')"
     calls = f"convert({npy!r}, {there!r}); convert({there!r}, {back!r}); after = peak[0]"
     assert growth(setting, calls) < BOUND
     assert (big / "back.npy").read_bytes() == (big / "big.npy").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["a.npz", "a.safetensors"])
+def test_convert__opens_few_files_for_many_arrays(tmp_path: Path, source: str) -> None:
+    """The arrays of a file are mapped together, and so are those that are unpacked or laid out anew."""
+    pytest.importorskip("torch")
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    arrays = {f"x{i}": np.full((1 + i % 3, 2), i) for i in range(200)}
+    if source == "a.npz":
+        np.savez(tmp_path / source, **{name: np.asfortranarray(x) for name, x in arrays.items()})  # type: ignore[arg-type] # any name
+    else:
+        save_file(arrays, tmp_path / source)
+    code = f"""
+        import resource
+        import numpy, torch  # they open files of their own
+        from xbridge.files import main
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        words = [{str(tmp_path / source)!r}, {str(tmp_path / "a.pt")!r}, "--relayout"]
+        assert main(["convert", *words]) == 0
+        assert main(["explain", words[0], "--to", "torch"]) == 0
+        found = torch.load(words[1])
+        print(*(int(x[0, 0]) for x in found.values()))
+    """
+    status, lines = run(code)
+    assert status == 0, lines
+    assert sorted(map(int, lines[-1].split())) == list(range(200))

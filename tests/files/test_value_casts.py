@@ -123,11 +123,8 @@ def nearest(x: Number, dtype: str) -> Number | None:
             return {"fnuz": Fraction(0), "e8m0": None}.get(layout.special, x)
         return x
     if layout.special == "e8m0":
-        if x <= 0:
-            return None
-        low = Fraction(2) ** exponent_of(x)
-        rounded = low * 2 if x >= low * 3 / 2 else low  # IEEE 754, 4.3.1: neither is even, so the greater one
-        return rounded if Fraction(1, 2**127) <= rounded <= 2**127 else None
+        is_power = x > 0 and x == Fraction(2) ** exponent_of(x)
+        return x if is_power and Fraction(1, 2**127) <= x <= 2**127 else None
     if x == 0:
         return x
     last = Fraction(2) ** (max(exponent_of(abs(x)), 1 - layout.bias) - layout.mantissa)

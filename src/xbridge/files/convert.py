@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from difflib import get_close_matches
-from functools import partial
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from xbridge._core.dtypes import DTYPES
-from xbridge._core.text import printable
 from xbridge.errors import Chained
-from xbridge.files.errors import RefusedError, check_source
+from xbridge.extend import DTYPES, printable
+from xbridge.files.errors import RefusedError, check_source, unreadable_error
 from xbridge.files.formats import (
     ALL,
-    FORMATS,
     SUFFIXES,
     Content,
     Format,
     Reading,
-    add_at,
+    add_reading,
     format_of,
     read_file,
 )
-from xbridge.files.formats.sources import Sources
+from xbridge.files.formats.shards import format_index, index_name, name_shards, read_size, split
 from xbridge.files.output import print_arrays, progress
+from xbridge.files.write import replace_files, resolve
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Mapping, Sequence
 
-    from xbridge.files.formats.sink import Sink
+    from xbridge.files.fit import Allowed
     from xbridge.files.formats.stored import Stored
 
 HELP = "convert an array file to another format"
@@ -46,12 +42,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument("source", type=Path, metavar="SRC", help="the file to read")
     parser.add_argument("target", type=Path, metavar="DST", help="the file to write")
-    parser.add_argument(
-        "--from-format", choices=FORMATS, help="read SRC in this format, whatever its name ends in"
-    )
+    add_reading(parser, "SRC")
     parser.add_argument("--force", action="store_true", help="replace DST if it exists")
     parser.add_argument("--array", metavar="NAME", help="convert only this array; .npy drops its name")
-    add_at(parser)
     words = "take the arrays of all nested dicts and lists of a .pt file, named by their keys joined by dots"
     parser.add_argument("--flatten", action="store_true", help=words)
     words = "leave out, and list, numbers, strings and other values that are not arrays"
@@ -68,7 +61,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--relayout", action="store_true", help=words)
     words = "write several .safetensors files of at most this size, such as 5GB, and their index"
     parser.add_argument("--shard", metavar="SIZE", help=words)
-    words = "read a .pt file that torch wrote without checksums"
+    words = "do not compare the checksums of a .pt file, such as one that was written without them"
     parser.add_argument("--no-checksum", action="store_true", help=words)
     parser.add_argument("--drop-metadata", action="store_true", help="drop the text of a .safetensors file")
     parser.add_argument("--quiet", action="store_true", help="print only errors")
@@ -88,140 +81,98 @@ def run(asked: Namespace) -> int:
 
 def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
     """Write the file. Return its content, and the name of the index if there is one."""
-    from xbridge.files.atomic_write import find_obsolete_file, new_file, replace_files, resolve  # noqa: PLC0415 -- `--help` does not need it
-    from xbridge.files.compatibility import Allowed, fit_content  # noqa: PLC0415 -- `--help` does not need it
-    from xbridge.files.formats.shards import format_index, index_name, read_size  # noqa: PLC0415 -- `--help` does not need it
-    from xbridge.files.formats.sink import Sink  # noqa: PLC0415 -- NumPy, which `--help` does not need
+    from xbridge.files.fit import fit_content  # noqa: PLC0415 -- `--help` does not need it
 
-    source: Path = asked.source
-    check_source(source)
-    writer = format_of(asked.target)
-    target = resolve(asked.target, source, force=asked.force)
-    allowed = Allowed(
-        asked.array,
-        casts(asked.cast),
-        asked.round,
-        relayout=asked.relayout,
-        drop_metadata=asked.drop_metadata,
-    )
-    if asked.round and not asked.cast:
-        raise RefusedError.build("round", "there is no --cast", "--cast float64=float32 --round")
-    most = None if asked.shard is None else read_size(asked.shard)
-    has_index = asked.target.suffix.lower() == ".safetensors"  # the suffix of a link counts, not of its file
-    if most and not has_index:
-        reason, hint = "only .safetensors files have an index of shards", f"{asked.target.stem}.safetensors"
-        raise RefusedError.build(f"write shards of {asked.target}", reason, hint)
+    check_source(asked.source)
+    writer, allowed, most = format_of(asked.target), _read_options(asked), _read_shard_size(asked)
+    target = resolve(asked.target, [asked.source], force=asked.force)
     how = Reading(not asked.no_checksum, asked.at, asked.flatten, asked.skip_other, asked.untie, asked.skip)
     if asked.array is not None:
         how = ALL._replace(checksums=how.checksums, at=how.at, skip=how.skip)
+    before = {asked.source: _identify(asked.source)}
+    read = read_file(asked.source, asked.from_format, how)
+    before |= {shard: _identify(shard) for shard in read.files}
+    resolve(asked.target, [*before], force=asked.force)
+    content = fit_content(read, writer, allowed, target)
+    files = _place_arrays(content, asked.target, most)
+    real = [resolve(file, [*before], force=asked.force) for file in files]
+    several = len(files) > 1
+    # A single file beside the index of an old one would look like two models of one name.
+    other = asked.target if several else index_name(asked.target)
+    obsolete = other if SUFFIXES[asked.target.suffix.lower()] == "safetensors" and other.exists() else None
+    if obsolete and any(map(obsolete.samefile, before)):
+        obsolete = None
+    if obsolete and not asked.force:
+        reason = f"{obsolete} exists, and would be another model of the same name"
+        raise RefusedError.build(f"write {asked.target}", reason, "--force to remove it")
+    total = sum(x.nbytes for x in content.arrays)
+    with replace_files(real, obsolete, force=asked.force) as parts:
+        with progress(asked.source.name, total, parts):
+            for part, arrays in zip(parts, files.values(), strict=True):
+                if arrays is None:
+                    part.write_bytes(format_index(files))
+                else:
+                    _write(part, writer, content._replace(arrays=arrays), target)
+        for path, facts in before.items():
+            if not path.exists() or _identify(path) != facts:
+                raise unreadable_error(path, "it was replaced or written while it was read", "again")
+    return content, {"index": str([*files][-1])} if several else {}
 
-    with Sources() as opened:
-        read = read_file(source, asked.from_format, how, opened)
-        sources = (source, *read.files)
-        resolve(asked.target, *sources, force=asked.force)
-        content = fit_content(read, writer, allowed, target)
-        _try_names(writer, content, target)
-        files = _place_arrays(content, asked.target, target, most)
-        several = len(files) > 1
-        real = [resolve(file, *sources, force=asked.force) for file in files] if several else [target]
-        bar = progress(source.name, sum(x.nbytes for x in content.arrays))
-        # A single file beside the index of an old one would look like two models of one name.
-        other = asked.target if several else index_name(asked.target)
-        gone = find_obsolete_file(other, asked.target, *sources, force=asked.force) if has_index else []
-        with replace_files(*real, gone=gone, force=asked.force) as parts, bar as advance:
-            for part, file, arrays in zip(parts, real, files.values(), strict=True):
-                with new_file(part, file) as new:
-                    if arrays is None:
-                        new.write(format_index(files))
-                        continue
-                    shard = content._replace(arrays=arrays)
-                    with Sink(new, advance) as sink, Chained(partial(_stopped_error, asked.target)):
-                        writer.write(sink, shard, target.parent)
-                    new.flush()
-                    _read_back(part, writer, shard, target)
-            opened.compare()
-    left_out = () if asked.array is not None else read.others
-    return content._replace(others=left_out), {"index": str([*files][-1])} if several else {}
+
+def _read_options(asked: Namespace) -> Allowed:
+    """Return the changes that the options allow."""
+    from xbridge.files.fit import Allowed  # noqa: PLC0415 -- `--help` does not need it
+
+    if asked.round and not asked.cast:
+        raise RefusedError.build("round", "there is no --cast", "--cast float64=float32 --round")
+    casts: dict[str, str] = {}
+    for one in asked.cast:
+        before, _, after = one.partition("=")
+        for word in (before, after):
+            if word not in DTYPES:
+                near = get_close_matches(word, DTYPES, 1, 0)[0]
+                hint = f"--cast {one.replace(word, near)}" if word else "--cast bfloat16=float32"
+                raise RefusedError.build(f"cast {one!r}", f"the dtypes are {', '.join(DTYPES)}", hint)
+        if casts.setdefault(before, after) != after:
+            reason = f"another --cast makes {before} {casts[before]}"
+            raise RefusedError.build(f"cast {one!r}", reason, f"--cast {one} alone")
+    return Allowed(asked.array, casts, asked.round, asked.relayout, asked.drop_metadata)
 
 
-def _place_arrays(
-    content: Content, name: Path, target: Path, most: int | None
-) -> Mapping[Path, Sequence[Stored] | None]:
+def _read_shard_size(asked: Namespace) -> int | None:
+    """Return the size of a shard; None for a single file."""
+    if asked.shard is None:
+        return None
+    if asked.target.suffix.lower() != ".safetensors":  # the suffix of a link counts, not of its file
+        reason, hint = "only .safetensors files have an index of shards", f"{asked.target.stem}.safetensors"
+        raise RefusedError.build(f"write shards of {asked.target}", reason, hint)
+    return read_size(asked.shard)
+
+
+def _place_arrays(content: Content, target: Path, most: int | None) -> Mapping[Path, Sequence[Stored] | None]:
     """Return the arrays of each file to write; None for an index, which is the last of several."""
-    from xbridge.files.formats.shards import name_shards, split  # noqa: PLC0415 -- it imports NumPy
-
     shards = list(split(content.arrays, most)) if most else [content.arrays]
     if len(shards) == 1:
         return {target: content.arrays}
-    return dict(zip(name_shards(name, len(shards)), [*shards, None], strict=True))
+    return dict(zip(name_shards(target, len(shards)), [*shards, None], strict=True))
 
 
-def casts(asked: Sequence[str]) -> dict[str, str]:
-    """Return the casts that `FROM=TO` arguments name."""
-    found: dict[str, str] = {}
-    for one in asked:
-        before, _, after = one.partition("=")
-        if before not in DTYPES or after not in DTYPES:
-            words = [_nearest_dtype(word) for word in (before, after) if word]
-            reason = f"the dtypes are {', '.join(DTYPES)}"
-            if len(words) < 2:
-                reason = "a cast names two dtypes"
-                words = ["bfloat16", "float32"] if words in ([], ["float32"]) else ["float32", *words]
-            raise RefusedError.build(f"cast {one!r}", reason, f"--cast {'='.join(words)}")
-        if found.setdefault(before, after) != after:
-            reason = f"another --cast makes {before} {found[before]}"
-            raise RefusedError.build(f"cast {one!r}", reason, f"--cast {one} alone")
-    return found
+def _identify(path: Path) -> tuple[int, ...]:
+    """Return facts about a file, one of which changes if it is written or replaced."""
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
-def _nearest_dtype(word: str) -> str:
-    """Return the dtype that a word such as `fp32` means, or the most similar one."""
-    short = re.fullmatch("(bf|fp?|i|u|c)([0-9]+)", word)
-    full = _FULL[short[1]] + short[2] if short else word
-    return get_close_matches(_FULL.get(full, full), DTYPES, 1, 0)[0]
+def _write(part: Path, writer: Format, content: Content, target: Path) -> None:
+    """Write a file, and check that the format's own library finds all arrays in it."""
 
+    def fail(reason: object) -> RefusedError:
+        return RefusedError.build(f"write {target}", str(reason), "another format, or other names")
 
-_FULL = {"bf": "bfloat", "f": "float", "fp": "float", "i": "int", "u": "uint", "c": "complex"} | {
-    "half": "float16",
-    "double": "float64",
-}
-
-
-def _try_names(writer: Format, content: Content, target: Path) -> None:
-    """Write a small file with these names to memory; raise if the format's own library reads other names."""
-    from xbridge.files.formats.stored import number_arrays  # noqa: PLC0415 -- NumPy, which `--help` does not need
-
-    if not writer.names or [x.name for x in content.arrays] == [None]:
-        return
-    names = [str(x.name) for x in content.arrays]
-    file = BytesIO()
-    with Chained(partial(_lost_error, target)):
-        writer.write(cast("Sink", file), Content(number_arrays(names), content.metadata), target.parent)
-        found = writer.numbers(file.getvalue())
-        for number, name in enumerate(names):
-            given = int(found[name]) if name in found else None
-            if given != number:
-                other = "nothing" if given is None else f"the array {names[given]!r}"
-                raise _lost_error(target, f"for the name {name!r} its own library gives {other}")
-
-
-def _read_back(part: Path, writer: Format, content: Content, target: Path) -> None:
-    """Check that the format's own library finds all arrays in the file that was written."""
-    with Chained(partial(_lost_error, target)):
+    with Chained(lambda error: error if isinstance(error, OSError) else fail(error)):
+        writer.write(part, content)
+    with Chained(lambda error: fail(f"the new file cannot be read back: {error}")):
         found = set(writer.reread(part))
     for x in content.arrays:
         if (x.name if writer.names else None, x.dtype, x.shape) not in found:
-            raise _lost_error(target, f"the file does not give {x.label} back")
-
-
-def _stopped_error(target: Path, error: Exception) -> Exception:
-    """Return the error of a failed write, which says what is on the disk now."""
-    return error if isinstance(error, OSError) else _unwritable_error(target, error)
-
-
-def _lost_error(target: Path, reason: object) -> RefusedError:
-    return _unwritable_error(target, f"the new file cannot be read back: {reason}")
-
-
-def _unwritable_error(target: Path, reason: object) -> RefusedError:
-    return RefusedError.build(f"write {target}", str(reason), "another format, or other names")
+            raise fail(f"the new file cannot be read back: it does not give {x.label} back")

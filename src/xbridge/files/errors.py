@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from errno import ELOOP, ENOENT, ENOTDIR
 from pathlib import Path
 
-from xbridge._core.text import printable
 from xbridge.errors import Chained, XBridgeError
+from xbridge.extend import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Self
-
-_LONGEST = 600
-"""The most characters of a part of a message, so that a message fits on a screen."""
 
 
 class RefusedError(XBridgeError):
@@ -27,7 +23,7 @@ class RefusedError(XBridgeError):
     @classmethod
     def build(cls, action: str, reason: str, hint: str) -> Self:
         """Make an error with a message of the common form. Long parts, such as a damaged name, are cut."""
-        return super().build(*map(shorten, (action, reason, hint)))
+        return super().build(*(shorten(part, 600) for part in (action, reason, hint)))
 
 
 class UnsupportedError(RefusedError):
@@ -37,12 +33,9 @@ class UnsupportedError(RefusedError):
 
 
 def unreadable_error(path: Path, reason: object, hint: str = "another copy of the file") -> RefusedError:
-    """Return the error for a file that cannot be read, with the first sentence of a library's message.
-
-    What follows is for programmers, such as the address of a node in a header that NumPy could not read.
-    """
+    """Return the error for a file that cannot be read, with the first sentence of a library's message."""
     words = repr(reason) if isinstance(reason, KeyError) else str(reason)  # `str` of it is the key alone
-    sentence = re.split(r"\n|\. |: (?:<ast\.|[A-Z]\w+\()", words, maxsplit=1)[0] or type(reason).__name__
+    sentence = re.split(r"\n|\. ", words, maxsplit=1)[0] or type(reason).__name__
     return RefusedError.build(f"read {path}", sentence, hint)
 
 
@@ -51,33 +44,14 @@ def chain_read_errors(path: Path, member: str = "") -> Chained:
     return Chained(lambda error: unreadable_error(path, f"{member!r}: {error}" if member else error))
 
 
-def check_name(path: Path) -> None:
-    """Raise if the system cannot tell whether a file of this name exists; Python 3.14 would answer no."""
-    try:
-        path.stat()
-    except ValueError:  # a null character
-        return
-    except OSError as error:
-        if error.errno not in (ENOENT, ENOTDIR, ELOOP):
-            raise
-
-
 def check_source(path: Path) -> None:
     """Raise if a path is not a file that can be read several times from its start."""
-    reason, hint = "", "the name of an array file"
+    hint = "the name of an array file"
     with Chained(lambda error: unreadable_error(path, getattr(error, "strerror", "") or error, hint)):
-        check_name(path)
-        if not path.exists():
-            reason = "it is a link to a missing file" if path.is_symlink() else "it does not exist"
-            reason = "a pipe cannot be read several times" if str(path) == "-" else reason
-        elif not path.is_file():
-            reason = "it is a directory" if path.is_dir() else "it is not a regular file"
-        elif not path.stat().st_size:
-            reason = "it is empty"
-        else:
-            path.open("rb").close()
-    if reason:
-        raise unreadable_error(path, reason, hint)
+        if not path.is_file():
+            reason = "it is not a regular file" if path.exists() else "it does not exist"
+            raise unreadable_error(path, reason, hint)
+        path.open("rb").close()
 
 
 def format_list(names: Iterable[str]) -> str:
@@ -87,7 +61,7 @@ def format_list(names: Iterable[str]) -> str:
     return f"{shown} and {len(every) - 5} more" if len(every) > 5 else shown or "no arrays"
 
 
-def shorten(text: str, most: int = _LONGEST) -> str:
+def shorten(text: str, most: int) -> str:
     """Cut the middle out of a long text."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 4 :]}"
 

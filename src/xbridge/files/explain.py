@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from xbridge._core.text import printable
-from xbridge.files.errors import chain_read_errors, check_source
-from xbridge.files.formats import ALL, add_file, name_of_array, read_file, suggest_array
-from xbridge.files.formats.sources import Sources
+from xbridge.extend import printable
+from xbridge.files.errors import chain_read_errors
+from xbridge.files.formats import add_file, read_all
 from xbridge.files.output import print_json
 
 if TYPE_CHECKING:
-    from xbridge.files.formats import Refused
+    from collections.abc import Sequence
+
     from xbridge.files.formats.stored import Stored
+    from xbridge.protocol import Array
 
 HELP = "show how the arrays of a file would be converted to a library"
 DESCRIPTION = """\
@@ -36,26 +38,36 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(asked: Namespace) -> int:
     """Print a plan for each array. The exit status is 1 if a conversion would be refused."""
-    from xbridge._inspect import explain  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge import explain  # noqa: PLC0415 -- `--help` does not need it
 
-    check_source(asked.file)
+    content = read_all(asked)
+    if asked.array is not None:
+        content = content.pick(asked.array)
+    loaded: list[tuple[str | None, Array]] = [(x.name, x.array) for x in content.refused]
+    with chain_read_errors(asked.file):  # a header may describe impossible arrays
+        arrays = [*zip((x.name for x in content.arrays), _load(content.arrays), strict=True), *loaded]
+    options = {"device": asked.device, "dtype": asked.dtype, "grad": asked.grad}
     copy = _COPY.get(asked.copy)
-    with Sources() as sources:
-        how = ALL._replace(checksums=False, at=asked.at)
-        content = read_file(asked.file, asked.from_format, how, sources)
-        arrays: list[Stored | Refused] = [*content.arrays, *content.refused]
-        wanted = [x for x in arrays if asked.array in (None, name_of_array(x))]
-        with chain_read_errors(asked.file):  # a header may describe impossible arrays
-            likes = [(x.name, x.like()) for x in wanted]
-        plans = [
-            (name, explain(x, asked.to, device=asked.device, dtype=asked.dtype, copy=copy, grad=asked.grad))
-            for name, x in likes
-        ]
-    if not plans and asked.array is not None:
-        raise suggest_array("--array", asked.array, list(map(name_of_array, arrays)))
+    plans = [(name, explain(x, asked.to, copy=copy, **options)) for name, x in arrays]
     if asked.json:
         print_json([{"name": name, **plan.to_dict()} for name, plan in plans])
     else:
         shown = (str(plan) if name is None else f"{printable(name)}\n{plan}" for name, plan in plans)
         print("\n\n".join(shown))
     return int(any(plan.error for _, plan in plans))
+
+
+def _load(arrays: Sequence[Stored]) -> list[Array]:
+    """Return arrays like those of a file, whose values are not defined.
+
+    They share the memory of a sparse file: the system could refuse to allocate as much as the largest needs.
+    """
+    import numpy as np  # noqa: PLC0415 -- `--help` does not need it
+
+    from xbridge.files.formats.stored import InMemory  # noqa: PLC0415 -- as above
+
+    most = max((x.nbytes for x in arrays), default=0)
+    with tempfile.TemporaryFile() as file:
+        file.truncate(most + 1)  # an empty file cannot be mapped
+        memory = np.memmap(file, np.uint8, "r+").view(np.ndarray)
+    return [x.loaded if isinstance(x, InMemory) else x.view(memory[: x.nbytes]) for x in arrays]

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from importlib.metadata import distributions
 from typing import Any
 
-from xbridge._core.devices import CPU, Device
-from xbridge._core.text import format_bytes
-from xbridge._registry.registry import get, known_backends
-from xbridge.backends import INDEX
+from xbridge import Device, asarray, device_of, known_backends, native_device
 from xbridge.errors import UnknownBackendError, XBridgeError
+from xbridge.extend import format_bytes, get_backend
 from xbridge.files.errors import one_line
 from xbridge.files.output import print_json, print_table
 
@@ -50,20 +48,19 @@ def run(asked: Namespace) -> int:
 def _describe_backend(name: str) -> dict[str, object]:
     """Return the facts about one backend."""
     try:
-        backend = get(name)
+        backend = get_backend(name)
     except UnknownBackendError:
         raise
     except XBridgeError as error:
         why, hint = one_line(error.reason), one_line(error.hint)
         return {"name": name, "available": False, "why": why, "try": hint}
-    root = INDEX[name].roots[0] if name in INDEX else name
     switches, memory = _PROBES.get(name, (dict, lambda _: None))
     return {
         "name": name,
         "available": True,
-        "version": getattr(sys.modules.get(root), "__version__", ""),
+        "version": getattr(sys.modules.get(name), "__version__", ""),
         "devices": [
-            {"name": device, "bytes": _host_memory() if device == CPU else memory(device)}
+            {"name": device, "bytes": _host_memory() if device == "cpu" else memory(device)}
             for device in backend.devices()
         ],
         "switches": switches(),
@@ -110,15 +107,13 @@ def _torch_memory(device: Device) -> int | None:
 def _jax_switches() -> dict[str, object]:
     import jax  # noqa: PLC0415 -- only where it is installed
 
-    from xbridge.backends.jax._devices import find_default_device  # noqa: PLC0415 -- only where it is installed
-
-    return {"x64": jax.dtypes.canonicalize_dtype("int64") == "int64", "default device": find_default_device()}
+    x64 = jax.dtypes.canonicalize_dtype("int64") == "int64"
+    return {"x64": x64, "default device": device_of(jax.numpy.empty(0))}
 
 
 def _jax_memory(device: Device) -> int | None:
-    from xbridge.backends.jax._devices import devices_by_name  # noqa: PLC0415 -- only where it is installed
-
-    return (devices_by_name()[device].memory_stats() or {}).get("bytes_limit")
+    found = native_device(asarray(0, backend="jax", device=device))
+    return (found.memory_stats() or {}).get("bytes_limit")
 
 
 _PROBES: dict[str, tuple[Callable[[], dict[str, object]], Callable[[Device], int | None]]] = {

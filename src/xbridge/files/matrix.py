@@ -6,11 +6,9 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
-from xbridge._api import to_backend
-from xbridge._core.dtypes import DTYPES
-from xbridge._inspect import shares_memory
-from xbridge._registry.registry import get, is_available, known_backends
+from xbridge import is_available, known_backends, shares_memory, to_backend
 from xbridge.errors import XBridgeError
+from xbridge.extend import DTYPES, get_backend
 from xbridge.files.errors import RefusedError, one_line
 from xbridge.files.output import print_json, print_table
 
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator
 
-    from xbridge._core.protocol import Array
+    from xbridge.protocol import Array
 
 HELP = "measure which dtypes, layouts and pairs of libraries convert"
 DESCRIPTION = """\
@@ -46,8 +44,8 @@ def run(asked: Namespace) -> int:
     """Make the arrays, and convert each of them to each backend."""
     here = asked.to or [name for name in known_backends() if is_available(name)]
     pairs = asked.table == "pairs"
-    made = _rows(asked.table, here, asked.source if pairs else get(asked.source).name)
-    targets = [get(name).name for name in here if pairs or name != asked.source]
+    made = _rows(asked.table, here, asked.source if pairs else get_backend(asked.source).name)
+    targets = [get_backend(name).name for name in here if pairs or name != asked.source]
     if not targets:
         reason, hint = f"{asked.source} is the only backend that is installed", "xbridge-array info"
         raise RefusedError.build(f"measure {asked.table}", reason, f"{hint}, which shows what to install")
@@ -75,14 +73,14 @@ def _convert_one(make: Callable[[], Array], target: str) -> dict[str, str]:
         return {"memory": "itself"}
     if not shares_memory(x, y):
         return {"memory": "copied"}
-    return {"memory": "shared" if get(target).memory_layout(y).writable else "shared, read-only"}
+    return {"memory": "shared" if get_backend(target).memory_layout(y).writable else "shared, read-only"}
 
 
 def _rows(table: str, here: list[str], source: str) -> Iterator[tuple[str, Callable[[], Array]]]:
     """Yield the name of each row, and a function that makes its array."""
     import numpy as np  # noqa: PLC0415 -- `--help` does not need it
 
-    from xbridge._host.memory import native_dtype  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge.extend import native_dtype  # noqa: PLC0415 -- as above
 
     def zeros(name: str, dtype: str) -> Array:
         return to_backend(np.zeros((4, 6), native_dtype(dtype)), name)

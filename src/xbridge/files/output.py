@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xbridge._core import text
-from xbridge._core.text import printable
+from xbridge.extend import format_bytes, printable, table
 from xbridge.files.errors import shorten
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from xbridge.files.formats import Content
 
 BIG = 64 << 20
@@ -31,12 +33,12 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         from rich.console import Console  # noqa: PLC0415 -- an extra
         from rich.table import Table  # noqa: PLC0415 -- an extra, only for a table
 
-        table = Table(*head)
+        drawn = Table(*head)
         for row in rows:
-            table.add_row(*row)
-        Console(markup=False, emoji=False).print(table)
+            drawn.add_row(*row)
+        Console(markup=False, emoji=False).print(drawn)
         return
-    print(*text.table([head, *rows]), sep="\n")
+    print(*table([head, *rows]), sep="\n")
 
 
 def print_arrays(content: Content, about: Mapping[str, str], *, as_json: bool, quiet: bool = False) -> None:
@@ -50,16 +52,14 @@ def print_arrays(content: Content, about: Mapping[str, str], *, as_json: bool, q
         print_json({**about, "arrays": entries, "others": left_out})
         return
     if not quiet:
-        rows = [
-            [_cell(x.name or ""), str(x.dtype), str(x.shape), text.format_bytes(x.nbytes)] for x in arrays
-        ]
+        rows = [[_cell(x.name or ""), str(x.dtype), str(x.shape), format_bytes(x.nbytes)] for x in arrays]
         print_table(["array", "dtype", "shape", "size"], rows)
         if others:
             print()
             print_table(["not an array", "value"], [[_cell(name), _cell(value)] for name, value in others])
             print()
     words = "1 array" if len(arrays) == 1 else f"{len(arrays)} arrays"
-    print(f"{words}, {text.format_bytes(sum(x.nbytes for x in arrays))}")
+    print(f"{words}, {format_bytes(sum(x.nbytes for x in arrays))}")
 
 
 def _cell(name: str) -> str:
@@ -68,16 +68,24 @@ def _cell(name: str) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], object]]:
-    """Return a context whose function adds bytes to a progress bar. Small conversions have no bar."""
+def progress(what: str, total: int, files: Sequence[Path]) -> Iterator[None]:
+    """Show a bar while files are written, by their sizes. Small conversions have no bar."""
     if total < BIG or not sys.stderr.isatty() or not find_spec("rich"):
-        yield lambda _: None
+        yield
         return
     from rich.console import Console  # noqa: PLC0415 -- an extra
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
 
+    class Bar(Progress):
+        """A bar that looks at the files whenever it is drawn."""
+
+        def get_renderables(self) -> Iterable[RenderableType]:
+            for task in self.task_ids:
+                self.update(task, completed=sum(file.stat().st_size for file in files))
+            return super().get_renderables()
+
     name = TextColumn("{task.description}", markup=False)
     columns = (name, BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True, emoji=False), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda count: bar.advance(task, count)
+    with Bar(*columns, console=Console(stderr=True, emoji=False), transient=True) as bar:
+        bar.add_task(what, total=total)
+        yield

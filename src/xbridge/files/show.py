@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from xbridge.files.errors import check_source
-from xbridge.files.formats import ALL, add_file, name_of_array, read_file, suggest_array
-from xbridge.files.formats.sources import Sources
+from xbridge.files.formats import add_file, read_all
 from xbridge.files.output import print_arrays
 
 HELP = "list the arrays of a file"
@@ -24,14 +22,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(asked: Namespace) -> int:
     """Print a line for each array."""
-    check_source(asked.file)
-    with Sources() as sources:
-        how = ALL._replace(checksums=False, at=asked.at)
-        content = read_file(asked.file, asked.from_format, how, sources)
-        if asked.array is not None:
-            arrays = [x for x in content.arrays if name_of_array(x) == asked.array]
-            if not arrays:
-                raise suggest_array("--array", asked.array, [name_of_array(x) for x in content.arrays])
-            content = content._replace(arrays=arrays, others=())
-        print_arrays(content, {"source": str(asked.file)}, as_json=asked.json, quiet=asked.quiet)
+    content = read_all(asked)
+    if asked.array is not None:
+        content = content.pick(asked.array)
+    print_arrays(content, {"source": str(asked.file)}, as_json=asked.json, quiet=asked.quiet)
     return 0

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES, category, exact_integers
-from xbridge._core.protocol import HostArray
+from xbridge.extend import DTYPES
+from xbridge.protocol import HostArray
 
 Cast: TypeAlias = tuple[HostArray, HostArray]
 """The values in the new dtype, and a mask of those that are right."""
@@ -46,8 +46,8 @@ def _cast_values(values: HostArray, dtype: np.dtype[Any], *, rounds: bool) -> Ca
 
 
 def _cast_real(values: HostArray, dtype: np.dtype[Any], *, rounds: bool) -> Cast:
-    is_float = category(dtype.name) == "float"
-    if category(values.dtype.name) == "float":
+    is_float = DTYPES[dtype.name].kind == "float"
+    if DTYPES[values.dtype.name].kind == "float":
         wide = values.astype(np.float32 if values.itemsize <= 4 else np.float64)
         if not is_float:
             return _to_integers(np.rint(wide) + 0.0 if rounds else wide, dtype)
@@ -55,30 +55,33 @@ def _cast_real(values: HostArray, dtype: np.dtype[Any], *, rounds: bool) -> Cast
     else:
         whole = values.astype(np.uint8) if values.dtype.kind == "b" else values
         if not is_float:
-            low, high = exact_integers(dtype.name)
+            low, high = _range_of(dtype)
             return whole.astype(dtype), (whole >= low) & (whole <= high)
         wide = whole.astype(np.float64)
         back, is_held = _to_integers(wide, whole.dtype)
         is_held &= back == whole
         cast, kept = _to_floats(wide, dtype)
         kept &= is_held
-        if (
-            not is_held.all()
-        ):  # of more than 53 digits, the last become one that is odd, as in `_round_to_odd`
+        if not is_held.all():
+            # Of more than 53 digits, the last become one that is odd, as in `_round_to_odd`.
             wide = np.where(is_held, wide, ((whole >> 11 | 1) << 11).astype(np.float64))
-    if not rounds:
+    if not rounds or not DTYPES[dtype.name].is_signed:  # of powers of two, none is even
         return cast, kept
     if dtype.itemsize >= 4:
         cast = values.astype(dtype)  # one step, which rounds once
     else:
-        single = wide if wide.dtype == np.float32 else _round_to_odd(wide)
-        cast = (single if DTYPES[dtype.name].is_signed else _to_power_of_two(single)).astype(dtype)
+        cast = (wide if wide.dtype == np.float32 else _round_to_odd(wide)).astype(dtype)
     return cast, kept | (np.isfinite(wide) & np.isfinite(cast))
+
+
+def _range_of(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the least and the greatest value of an integer dtype, or of bool."""
+    return (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
 
 
 def _to_integers(wide: HostArray, dtype: np.dtype[Any]) -> Cast:
     """Cast float32 or float64 to integers or bools."""
-    low, high = exact_integers(dtype.name)
+    low, high = _range_of(dtype)
     cast = wide.astype(dtype)
     is_inside = (wide >= float(low)) & (wide < float(high + 1))  # each is zero or a power of two
     return cast, is_inside & _same_bits(cast.astype(wide.dtype), wide)
@@ -100,17 +103,6 @@ def _round_to_odd(values: HostArray) -> HostArray:
     towards = np.where(np.abs(single) > np.abs(values), np.nextafter(single, np.float32(0)), single)
     bits = towards.view(np.uint32)
     return np.where(single == values, bits, bits | 1).view(np.float32)
-
-
-def _to_power_of_two(single: HostArray) -> HostArray:
-    """Round float32 to powers of two. Where float8_e8m0fnu has no near one, such as at zero, return NaN.
-
-    Neither of two powers is even. So a number halfway between them becomes the greater, as IEEE 754 says.
-    ml_dtypes does so too, but not below 2**-126.
-    """
-    fraction, exponent = np.frexp(single)
-    power = np.ldexp(np.float32(1), exponent - (fraction < 0.75))
-    return np.where(np.isfinite(single) & (power >= 2.0**-127) & (single > 0), power, np.float32(np.nan))
 
 
 def _same_bits(a: HostArray, b: HostArray) -> HostArray:

@@ -15,65 +15,48 @@ import zipfile
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 
 from xbridge.errors import FOREIGN_ERRORS, MissingLibraryError
-from xbridge.files.errors import RefusedError, chain_read_errors, format_list, shorten, unreadable_error
+from xbridge.files.errors import (
+    RefusedError,
+    chain_read_errors,
+    check_source,
+    format_list,
+    shorten,
+    unreadable_error,
+)
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
+    from argparse import ArgumentParser, Namespace
     from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
 
-    from xbridge._core.protocol import Array
-    from xbridge.files.formats.sink import Sink
-    from xbridge.files.formats.sources import Sources
     from xbridge.files.formats.stored import ArrayInfo, Stored
+    from xbridge.protocol import Array
 
-SUFFIXES = {
-    ".npy": ("xbridge.files.formats.npy", "pip install numpy"),
-    ".npz": ("xbridge.files.formats.npz", "pip install numpy"),
-    ".safetensors": ("xbridge.files.formats.safetensors", "pip install 'xbridge-array[cli]'"),
-    ".pt": ("xbridge.files.formats.pt", "pip install 'xbridge-array[torch]'"),
-    ".pth": ("xbridge.files.formats.pt", "pip install 'xbridge-array[torch]'"),
+SUFFIXES = {".npy": "npy", ".npz": "npz", ".safetensors": "safetensors", ".pt": "pt", ".pth": "pt"}
+"""The suffix of a name, and the format, which is a module of this package."""
+
+FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
+"""The names of the formats."""
+
+_INSTALL = {
+    "safetensors": "pip install 'xbridge-array[cli]'",
+    "pt": "pip install 'xbridge-array[torch]'",
 }
-"""The suffix of a name, the module of the format, and the command that installs its library."""
+"""The commands that install the libraries of the formats."""
 
 UNNAMED = "arr_0"
 """NumPy's name for an array without a name."""
-
-
-FORMATS = ("npy", "npz", "safetensors", "pt")
-"""The names of the formats."""
-
-
-OUT_OF_SCOPE = {
-    ".arrow": "Arrow",
-    ".csv": "text",
-    ".feather": "Arrow",
-    ".gguf": "GGUF",
-    ".h5": "HDF5",
-    ".hdf5": "HDF5",
-    ".keras": "Keras",
-    ".mat": "MATLAB",
-    ".msgpack": "MessagePack",
-    ".nc": "NetCDF",
-    ".onnx": "ONNX",
-    ".parquet": "Parquet",
-    ".pickle": "pickle",
-    ".pkl": "pickle",
-    ".txt": "text",
-    ".zarr": "Zarr",
-}
-"""Formats that are neither read nor written, by the suffix of their names."""
 
 
 class Reading(NamedTuple):
     """The parts of a file that are read, and the defects that are accepted."""
 
     checksums: bool = True
-    """True to refuse a file that lacks the checksums which its format provides."""
+    """True to compare the checksums of a file that is loaded as a whole."""
     at: Sequence[str] = ()
     """The keys of the part to read, one for each level of containers."""
     flatten: bool = False
@@ -87,7 +70,7 @@ class Reading(NamedTuple):
 
 
 ALL = Reading(flatten=True, skip_other=True, untie=True)
-"""The widest reading, which accepts every defect, to list names or to pick one array."""
+"""The widest reading, to list names or to pick one array."""
 
 
 class Refused(NamedTuple):
@@ -96,10 +79,6 @@ class Refused(NamedTuple):
     name: str | None
     array: Array
     error: RefusedError
-
-    def like(self) -> Array:
-        """Return the array of the library that loaded it."""
-        return self.array
 
 
 class Content(NamedTuple):
@@ -111,10 +90,38 @@ class Content(NamedTuple):
     others: Sequence[tuple[str, str]] = ()
     """The names and descriptions of values that are not arrays, and of the refused ones."""
     refused: Sequence[Refused] = ()
-    compression: Mapping[str | None, int] = {}
+    compression: Mapping[str, int] = {}
     """The compression of the arrays of an archive, by name, as `zipfile` numbers it."""
     files: Sequence[Path] = ()
     """The files that hold the values, if they are not in the file itself."""
+
+    def pick(self, name: str) -> Self:
+        """Return the arrays of one name, and no other values."""
+        found = [x for x in self.arrays if name_of_array(x) == name]
+        refused = [x for x in self.refused if name_of_array(x) == name]
+        if not found and not refused:
+            raise self._unknown_name("--array", name)
+        return self._replace(arrays=found, refused=refused, others=())
+
+    def skip(self, names: Sequence[str]) -> Self:
+        """Leave out the arrays and other values of some names."""
+        for name in names:
+            if name not in (*self._names(), *dict(self.others)):
+                raise self._unknown_name("--skip", name)
+        return self._replace(
+            arrays=[x for x in self.arrays if name_of_array(x) not in names],
+            others=[(name, value) for name, value in self.others if name not in names],
+            refused=[x for x in self.refused if name_of_array(x) not in names],
+        )
+
+    def _names(self) -> list[str]:
+        return [*map(name_of_array, self.arrays), *map(name_of_array, self.refused)]
+
+    def _unknown_name(self, option: str, name: str) -> RefusedError:
+        names = self._names()
+        near = get_close_matches(name, names, 1, 0)
+        hint = f"{option} {shlex.quote(near[0])}" if near else "another file"
+        return RefusedError.build(f"find the array {name!r}", f"the file has {format_list(names)}", hint)
 
 
 class Format(Protocol):
@@ -136,17 +143,14 @@ class Format(Protocol):
     def lacks(self, dtype: np.dtype[Any], /) -> str:
         """Return why the format cannot hold a dtype; empty if it can."""
 
-    def read(self, path: Path, sources: Sources, how: Reading, /) -> Content:
-        """Open a file as long as the sources."""
+    def read(self, path: Path, how: Reading, /) -> Content:
+        """Open a file."""
 
-    def write(self, file: Sink, content: Content, scratch: Path, /) -> None:
-        """Write a file. Memory is mapped from unnamed files in the folder `scratch`."""
+    def write(self, path: Path, content: Content, /) -> None:
+        """Write a file. Temporary files may be made in its folder."""
 
     def reread(self, path: Path, /) -> Iterator[ArrayInfo]:
         """Yield the arrays that the format's own library finds in a file that was written."""
-
-    def numbers(self, content: bytes, /) -> Mapping[str, Any]:
-        """Return the arrays by name, as the format's own library reads a small file that has names."""
 
 
 def format_of(path: Path) -> Format:
@@ -154,33 +158,23 @@ def format_of(path: Path) -> Format:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         reason = f"its name ends in {suffix!r}" if suffix else "its name has no suffix"
-        near = get_close_matches(suffix, SUFFIXES, 1, 0.75)
-        hint = f"{path.with_suffix(near[0])}" if near else f"a name that ends in {', '.join(SUFFIXES)}"
-        if str(path) == "-":
-            reason = "a pipe is not written, because the new file is read back"
-        elif suffix in OUT_OF_SCOPE:
-            reason = f"{reason}, and {OUT_OF_SCOPE[suffix]} files are out of scope"
-        elif path.name.endswith(".safetensors.index.json"):
-            reason, hint = "an index is written with its shards", f"{path.name[:-11]} --shard 5GB"
+        hint = f"a name that ends in {', '.join(SUFFIXES)}"
         raise RefusedError.build(f"find the format of {path}", reason, hint)
-    return _module(suffix, path)
+    return _load_format(SUFFIXES[suffix], path)
 
 
-def format_in(path: Path, asked: str | None) -> Format:
+def _format_in(path: Path, asked: str | None) -> Format:
     """Return the format that was asked for, else that of the content. The name of a file must agree."""
-    suffix, found = path.suffix.lower(), _recognize(path) if asked is None else f".{asked}"
-    if found is None and suffix not in SUFFIXES:
-        what = OUT_OF_SCOPE.get(suffix)
-        reason = (
-            f"{what} files are out of scope" if what else "it does not begin like a file of a known format"
-        )
-        raise unreadable_error(path, reason, f"a file in one of the formats {', '.join(FORMATS)}")
-    if found is None:
-        return format_of(path)
-    if asked is None and suffix in SUFFIXES and SUFFIXES[suffix] != SUFFIXES[found]:
-        reason = f"its name ends in {suffix}, and its content is that of a {found} file"
-        raise unreadable_error(path, reason, f"--from-format {found[1:]}")
-    return _module(found, path)
+    suffix = path.suffix.lower()
+    by_name, found = SUFFIXES.get(suffix), _recognize(path) if asked is None else asked
+    if asked is None and found and by_name and found != by_name:
+        reason = f"its name ends in {suffix}, and its content is that of a .{found} file"
+        raise unreadable_error(path, reason, f"--from-format {found}")
+    name = found or by_name
+    if name is None:
+        hint = f"a file in one of the formats {', '.join(FORMATS)}"
+        raise unreadable_error(path, "it does not begin like a file of a known format", hint)
+    return _load_format(name, path)
 
 
 def name_of_array(x: Stored | Refused) -> str:
@@ -188,55 +182,38 @@ def name_of_array(x: Stored | Refused) -> str:
     return UNNAMED if x.name is None else x.name
 
 
-def suggest_array(option: str, name: str, names: Sequence[str]) -> RefusedError:
-    """Return the error for a name that no array has."""
-    near = get_close_matches(name, names, 1, 0)
-    hint = f"{option} {shlex.quote(near[0])}" if near else "another file"
-    return RefusedError.build(f"find the array {name!r}", f"the file has {format_list(names)}", hint)
-
-
-def _drop_names(content: Content, skipped: Sequence[str]) -> Content:
-    """Leave out the arrays and other values of some names."""
-    arrays = [x for x in content.arrays if name_of_array(x) not in skipped]
-    others = [(name, value) for name, value in content.others if name not in skipped]
-    every: list[Stored | Refused] = [*content.arrays, *content.refused]
-    names = [name_of_array(x) for x in every]
-    for name in skipped:
-        if name not in (*names, *(other for other, _ in content.others)):
-            raise suggest_array("--skip", name, names)
-    refused = [x for x in content.refused if name_of_array(x) not in skipped]
-    return content._replace(arrays=arrays, others=others, refused=refused)
-
-
 def add_file(parser: ArgumentParser, verb: str) -> None:
     """Add the arguments for a file of which all arrays or one are read."""
     parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
-    words = "read FILE in this format, whatever its name ends in"
-    parser.add_argument("--from-format", choices=FORMATS, help=words)
+    add_reading(parser, "FILE")
     parser.add_argument("--array", metavar="NAME", help=f"{verb} only this array")
-    add_at(parser)
 
 
-def add_at(parser: ArgumentParser) -> None:
-    """Add the argument that picks a part of a file."""
+def add_reading(parser: ArgumentParser, file: str) -> None:
+    """Add the arguments that say how a file is read."""
+    words = f"read {file} in this format, whatever its name ends in"
+    parser.add_argument("--from-format", choices=FORMATS, help=words)
     words = "take only the dict or tensor with this key of a .pt file; repeat it for a key in that dict"
     parser.add_argument("--at", action="append", default=[], metavar="KEY", help=words)
 
 
-def read_file(path: Path, asked: str | None, how: Reading, sources: Sources) -> Content:
-    """Open a file as long as the sources, in the format that was asked for, else that of its content."""
-    form = format_in(path, asked)
+def read_all(asked: Namespace) -> Content:
+    """Open a file to list or to explain its arrays."""
+    check_source(asked.file)
+    return read_file(asked.file, asked.from_format, ALL._replace(checksums=False, at=asked.at))
+
+
+def read_file(path: Path, asked: str | None, how: Reading) -> Content:
+    """Open a file, in the format that was asked for, else that of its content."""
+    form = _format_in(path, asked)
     if how.at and not form.nested:
-        names = [x.name for x in form.read(path, sources, ALL).arrays]
-        hint = f"--array {shlex.quote(how.at[0])}" if how.at[0] in names else "no --at"
-        reason = "only .pt files have dicts in dicts"
+        reason, hint = "only .pt files have dicts in dicts", f"--array {shlex.quote(how.at[0])}"
         raise RefusedError.build(f"find {how.at[0]!r} in {path}", reason, hint)
-    sources.watch(path)
-    return _drop_names(form.read(path, sources, how), how.skip)
+    return form.read(path, how).skip(how.skip)
 
 
 def _recognize(path: Path) -> str | None:
-    """Return the suffix of the format that the first bytes of a file belong to; None if there is none."""
+    """Return the format that the first bytes of a file belong to; None if there is none."""
     with path.open("rb") as file:
         first = file.read(9)
     if first.startswith((b"PK\3\4", b"PK\5\6")):
@@ -245,12 +222,12 @@ def _recognize(path: Path) -> str | None:
                 names = archive.namelist()
         except RefusedError:
             return None  # it is damaged, and the format of its name says how
-        return ".pt" if any(name.endswith("/data.pkl") for name in names) else ".npz"
+        return "pt" if any(name.endswith("/data.pkl") for name in names) else "npz"
     if first.startswith(b"\x93NUMPY"):
-        return ".npy"
+        return "npy"
     if first.startswith(b"\x80\x02\x8a\nl\xfc\x9cF"):  # the magic number of torch before 1.6, as a pickle
-        return ".pt"
-    return ".safetensors" if first[8:] == b"{" or is_json(first) else None
+        return "pt"
+    return "safetensors" if first[8:] == b"{" or is_json(first) else None
 
 
 def is_json(first: bytes) -> bool:
@@ -258,15 +235,14 @@ def is_json(first: bytes) -> bool:
     return first.lstrip()[:1] == b"{" and b"\0" not in first
 
 
-def _module(suffix: str, path: Path) -> Format:
-    module, install = SUFFIXES[suffix]
+def _load_format(name: str, path: Path) -> Format:
+    install = _INSTALL.get(name, "pip install numpy")
     try:
-        return cast("Format", import_module(module))
+        return cast("Format", import_module(f"xbridge.files.formats.{name}"))
     except ModuleNotFoundError as error:
         reason = f"{error.name} is not installed"
         raise MissingLibraryError.build(f"read or write {path}", reason, install) from error
-    except (SystemExit, *FOREIGN_ERRORS) as error:
-        words = repr(error) if isinstance(error, SystemExit) else str(error)
-        reason = f"its library cannot be imported: {shorten(words)}"
+    except FOREIGN_ERRORS as error:
+        reason = f"its library cannot be imported: {shorten(str(error), 600)}"
         hint = f"{install}, with --force-reinstall"
         raise MissingLibraryError.build(f"read or write {path}", reason, hint) from error

@@ -11,12 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from reprlib import Repr
-from typing import TypeAlias
 
 from xbridge.errors import type_of
 from xbridge.files.errors import RefusedError, format_list, unreadable_error
-
-Keys: TypeAlias = "tuple[str | int, ...]"
 
 _DEEPEST = 100
 _MOST = 1 << 20
@@ -29,7 +26,7 @@ _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 def pick(content: object, keys: Sequence[str], path: Path) -> object:
     """Return the part of the content that keys lead to, one key for each level."""
     for number, key in enumerate(keys):
-        inside = [(str(name), value) for name, value in _children(content) or () if type(name) in (str, int)]
+        inside = [(str(name), value) for name, value in _children(content) if type(name) in (str, int)]
         found = [value for name, value in inside if name == key]
         if len(found) == 1:
             content = found[0]
@@ -40,9 +37,7 @@ def pick(content: object, keys: Sequence[str], path: Path) -> object:
         if found:
             raise RefusedError.build(action, "it is both a string and a number there", "strings as keys")
         names = [name for name, _ in inside]
-        first, *rest = key.split(".")
-        takes = [name for name, value in inside if not is_empty(value) and type(value) not in _SIMPLE]
-        near = [first, *rest] if first in names and rest else get_close_matches(key, takes, 1, 0)
+        near = get_close_matches(key, [name for name, value in inside if type(value) not in _SIMPLE], 1, 0)
         hint = _at_options((*keys[:number], *near)) or "no --at"
         raise RefusedError.build(action, f"its keys are {format_list(names)}", hint)
     return content
@@ -56,7 +51,7 @@ def flatten_content(
     With `flatten`, the values of containers inside are included, under their keys joined by dots. Without it,
     such a container raises. An empty container is a value.
     """
-    waiting: list[tuple[Keys, object]] = [((), content)]
+    waiting: list[tuple[tuple[str | int, ...], object]] = [((), content)]
     count = 0
     while waiting:
         keys, value = waiting.pop()
@@ -68,7 +63,7 @@ def flatten_content(
             reason = f"{keys[0]!r} is of type {type(value).__name__}, which is not a tensor"
             hint = f"{_at_options((*at, str(keys[0])))}, or --flatten, which takes the tensors of all levels"
             raise unreadable_error(path, reason, hint)
-        named = [((*keys, _check_key(key, path, flatten=flatten)), child) for key, child in children or ()]
+        named = [((*keys, _check_key(key, path, flatten=flatten)), child) for key, child in children]
         count += len(named)
         if count > _MOST or len(keys) > _DEEPEST:
             reason = f"it has more than {_MOST} values, or values more than {_DEEPEST} levels deep"
@@ -81,9 +76,12 @@ def is_container(value: object) -> bool:
     return isinstance(value, dict | list | tuple)
 
 
-def is_empty(value: object) -> bool:
-    """Return True for an empty container. Other values, such as tensors, may have no truth value."""
-    return is_container(value) and not value
+def describe(value: object) -> str:
+    """Describe a value that is not an array."""
+    kind = type(value).__name__
+    if type(value) in _SIMPLE:
+        return "None" if value is None else f"{kind} {_SHORT.repr(value)}"
+    return f"an empty {kind}" if is_container(value) and not value else type_of(value)
 
 
 def _check_key(key: object, path: Path, *, flatten: bool) -> str | int:
@@ -95,19 +93,11 @@ def _check_key(key: object, path: Path, *, flatten: bool) -> str | int:
     raise unreadable_error(path, f"the name {key!r} is not a string", hint)
 
 
-def _children(value: object) -> list[tuple[object, object]] | None:
-    """Return the keys and values of a container; None for another value."""
+def _children(value: object) -> list[tuple[object, object]]:
+    """Return the keys and values of a container; none for another value."""
     if isinstance(value, dict):
         return list(value.items())
-    return list(enumerate(value)) if isinstance(value, list | tuple) else None
-
-
-def describe(value: object) -> str:
-    """Describe a value that is not an array."""
-    kind = type(value).__name__
-    if type(value) in _SIMPLE:
-        return "None" if value is None else f"{kind} {_SHORT.repr(value)}"
-    return f"an empty {kind}" if is_empty(value) else type_of(value)
+    return list(enumerate(value)) if isinstance(value, list | tuple) else []
 
 
 def _at_options(keys: Iterable[str]) -> str:

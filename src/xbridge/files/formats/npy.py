@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache, partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from xbridge.errors import Chained
 from xbridge.files.errors import RefusedError, UnsupportedError, chain_read_errors, unreadable_error
 from xbridge.files.formats import Content, Reading
-from xbridge.files.formats.sink import Sink
-from xbridge.files.formats.sources import Sources
-from xbridge.files.formats.stored import ArrayInfo, InFile, MappedFile, Stored
+from xbridge.files.formats.stored import ArrayInfo, InFile, Stored, map_file
 
 Header: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...], str]"
 """The dtype, the shape and the order, `C` or `F`."""
@@ -41,10 +40,10 @@ def lacks(dtype: np.dtype[Any]) -> str:
     return "NumPy has no such dtype of its own" if dtype.isbuiltin == 2 else ""
 
 
-def read(path: Path, sources: Sources, how: Reading) -> Content:
+def read(path: Path, how: Reading) -> Content:
     with path.open("rb") as file:
         header = read_header(file, path)
-        stored = InFile(None, *header, MappedFile(path), file.tell())
+        stored = InFile(None, *header, path, file.tell(), cache(partial(map_file, path)))
         found = file.seek(0, 2) - stored.offset
     if found < stored.nbytes:
         raise unreadable_error(path, f"it has only {found} of the {stored.nbytes} bytes of its values")
@@ -54,8 +53,9 @@ def read(path: Path, sources: Sources, how: Reading) -> Content:
     return Content([stored])
 
 
-def write(file: Sink, content: Content, scratch: Path) -> None:
-    write_array(file, content.arrays[0])
+def write(path: Path, content: Content) -> None:
+    with path.open("wb") as file:
+        write_array(file, content.arrays[0])
 
 
 def reread(path: Path) -> Iterator[ArrayInfo]:
@@ -63,7 +63,7 @@ def reread(path: Path) -> Iterator[ArrayInfo]:
     yield None, array.dtype, array.shape
 
 
-def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
+def read_header(file: Any, path: Path, member: str = "") -> Header:
     """Read the header of a file or of a member of an archive."""
     inside = f"{member!r}: " if member else ""
     with chain_read_errors(path, member):
@@ -94,5 +94,4 @@ def write_array(file: Any, stored: Stored) -> None:
     header = {"descr": described, "fortran_order": stored.order == "F", "shape": stored.shape}
     with Chained(lambda error: RefusedError.build(f"describe {stored.label}", str(error), "shorter names")):
         np.lib.format.write_array_header_1_0(file, header)
-    for block in stored.blocks():
-        file.write(block)
+    file.writelines(stored.blocks())

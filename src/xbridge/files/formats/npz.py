@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from io import BytesIO
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 
 from xbridge.files.errors import UnsupportedError, chain_read_errors, unreadable_error
 from xbridge.files.formats import Content, Reading, Refused, npy
 from xbridge.files.formats.archive import open_archive
-from xbridge.files.formats.sink import Sink
-from xbridge.files.formats.sources import Sources
 from xbridge.files.formats.stored import ArrayInfo, InArchive
 
 names = True
@@ -31,46 +27,30 @@ lacks = npy.lacks
 _SUFFIX = ".npy"
 
 
-def read(path: Path, sources: Sources, how: Reading) -> Content:
-    archive = sources.enter_context(open_archive(path))
-    for name in archive.namelist():
-        if not name.endswith(_SUFFIX):
-            raise unreadable_error(
-                path, f"its member {name!r} is not an array", "an archive of .npy files alone"
-            )
+def read(path: Path, how: Reading) -> Content:
+    archive = open_archive(path)
     arrays, refused = [], []
     for member in archive.namelist():
-        name = member.removesuffix(_SUFFIX)
+        if not member.endswith(_SUFFIX):
+            raise unreadable_error(
+                path, f"its member {member!r} is not an array", "an archive of .npy files alone"
+            )
+        name, opened = member.removesuffix(_SUFFIX), partial(_unpack, archive, path, member)
         try:
-            arrays.append(_member_name(archive, path, member))
+            with opened() as (_, header):
+                arrays.append(InArchive(name, *header, path, opened))
         except UnsupportedError as error:
             refused.append(Refused(name, np.broadcast_to(np.empty((), object), error.shape), error))
     others = [(str(x.name), x.error.reason.partition(": ")[2]) for x in refused]
-    kinds: dict[str | None, int] = {
-        info.filename.removesuffix(_SUFFIX): info.compress_type for info in archive.infolist()
-    }
+    kinds = {info.filename.removesuffix(_SUFFIX): info.compress_type for info in archive.infolist()}
     return Content(arrays, others=others, refused=refused, compression=kinds)
 
 
-class _NewArchive(zipfile.ZipFile):
-    """An archive that is abandoned if its block raises, because the partial file is removed then.
-
-    A close would raise another error while a member is open, which a Ctrl-C can leave so.
-    """
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self.fp = None
-        self.close()
-
-
-def write(file: Sink, content: Content, scratch: Path) -> None:
-    with _NewArchive(cast("BinaryIO", file), "w") as archive:
+def write(path: Path, content: Content) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
         for stored in content.arrays:
             info = zipfile.ZipInfo(f"{stored.name}{_SUFFIX}")
-            info.compress_type = content.compression.get(stored.name, zipfile.ZIP_STORED)
+            info.compress_type = content.compression.get(str(stored.name), zipfile.ZIP_STORED)
             with archive.open(info, "w", force_zip64=True) as member:
                 npy.write_array(member, stored)
 
@@ -78,21 +58,13 @@ def write(file: Sink, content: Content, scratch: Path) -> None:
 def reread(path: Path) -> Iterator[ArrayInfo]:
     with np.load(path) as arrays:
         for name in arrays.files:
+            other = name.removesuffix(_SUFFIX)
+            if other != name and name in arrays.zip.namelist():
+                raise ValueError(f"for the name {name!r} its own library gives the array {other!r}")
             # `arrays[name]` would read the values.
             with arrays.zip.open(f"{name}{_SUFFIX}") as member:
                 dtype, shape, _ = npy.read_header(member, path, name)
             yield name, dtype, shape
-
-
-def numbers(content: bytes) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = np.load(BytesIO(content))
-    return found
-
-
-def _member_name(archive: zipfile.ZipFile, path: Path, name: str) -> InArchive:
-    opened = partial(_unpack, archive, path, name)
-    with opened() as (_, header):
-        return InArchive(name.removesuffix(_SUFFIX), *header, path, opened)
 
 
 @contextmanager

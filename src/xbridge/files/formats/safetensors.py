@@ -12,20 +12,18 @@ import json
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import safe_open
-from safetensors.numpy import load
 
-from xbridge._host.memory import native_dtype
+from xbridge.extend import native_dtype
 from xbridge.files.errors import chain_read_errors, unreadable_error
 from xbridge.files.formats import Content, Reading, is_json
 from xbridge.files.formats.shards import read_index
-from xbridge.files.formats.sink import Sink
-from xbridge.files.formats.sources import Sources
-from xbridge.files.formats.stored import ArrayInfo, InFile, MappedFile, name_of
+from xbridge.files.formats.stored import ArrayInfo, InFile, map_file, name_of
 
 names = True
 unnamed = False
@@ -65,17 +63,10 @@ def lacks(dtype: np.dtype[Any]) -> str:
     return "" if name_of(dtype) in _CODES else "the format has no such dtype"
 
 
-def read(path: Path, sources: Sources, how: Reading) -> Content:
+def read(path: Path, how: Reading) -> Content:
     with path.open("rb") as file:
         first = file.read(9)
-    if not is_json(first):
-        return _read(path)
-
-    def read_shard(shard: Path) -> Content:
-        sources.watch(shard)
-        return _read(shard)
-
-    return read_index(path, read_shard, _refuse_repeated_names)
+    return read_index(path, _read, _refuse_repeated_names) if is_json(first) else _read(path)
 
 
 def _read(path: Path) -> Content:
@@ -86,11 +77,18 @@ def _read(path: Path) -> Content:
         # Of two equal names, the library silently keeps the last.
         header = json.loads(file.read(size), object_pairs_hook=_refuse_repeated_names)
     text = header.pop(_METADATA, None) or {}
-    mapped = MappedFile(path)
-    return Content([_entry(mapped, name, info, 8 + size) for name, info in header.items()], text)
+    memory = cache(partial(map_file, path))
+    arrays = []
+    for name, info in header.items():
+        if info["dtype"] not in _DTYPES:
+            reason = f"the dtype {info['dtype']} of {name!r} is unknown"
+            raise unreadable_error(path, reason, "safetensors itself")
+        offset = 8 + size + info["data_offsets"][0]
+        arrays.append(InFile(name, _dtype(info["dtype"]), tuple(info["shape"]), "C", path, offset, memory))
+    return Content(arrays, text)
 
 
-def write(file: Sink, content: Content, scratch: Path) -> None:
+def write(path: Path, content: Content) -> None:
     header: dict[str, Any] = {_METADATA: dict(content.metadata)} if content.metadata else {}
     arrays = sorted(content.arrays, key=lambda stored: (-stored.dtype.itemsize, str(stored.name)))
     end = 0
@@ -100,10 +98,10 @@ def write(file: Sink, content: Content, scratch: Path) -> None:
         header[str(stored.name)] = {"dtype": code, "shape": stored.shape, "data_offsets": offsets}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    file.write(struct.pack("<Q", len(text)) + text)
-    for stored in arrays:
-        for block in stored.blocks():
-            file.write(block)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for stored in arrays:
+            file.writelines(stored.blocks())
 
 
 def reread(path: Path) -> Iterator[ArrayInfo]:
@@ -111,10 +109,6 @@ def reread(path: Path) -> Iterator[ArrayInfo]:
         for name in file.keys():  # noqa: SIM118 -- it is not a mapping
             found = file.get_slice(name)
             yield name, _dtype(found.get_dtype()), tuple(found.get_shape())
-
-
-def numbers(content: bytes) -> dict[str, Any]:
-    return load(content)
 
 
 def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -128,12 +122,3 @@ def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _dtype(code: str) -> np.dtype[Any]:
     return native_dtype(_DTYPES[code]).newbyteorder("<")
-
-
-def _entry(file: MappedFile, name: str, info: dict[str, Any], start: int) -> InFile:
-    if info["dtype"] not in _DTYPES:
-        raise unreadable_error(
-            file.path, f"the dtype {info['dtype']} of {name!r} is unknown", "safetensors itself"
-        )
-    offset = start + info["data_offsets"][0]
-    return InFile(name, _dtype(info["dtype"]), tuple(info["shape"]), "C", file, offset)

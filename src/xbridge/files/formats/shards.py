@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xbridge.files.errors import RefusedError, chain_read_errors, unreadable_error
 from xbridge.files.formats import Content
-from xbridge.files.formats.stored import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from xbridge.files.formats.stored import Stored
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _LONGEST = 64 << 20
@@ -24,36 +27,30 @@ def read_index(path: Path, read: Callable[[Path], Content], pairs: Callable[[Any
         raise unreadable_error(path, f"it is text of more than {_LONGEST} bytes, which is not an index")
     with chain_read_errors(path):
         index = json.loads(path.read_bytes(), object_pairs_hook=pairs)
-    files = index.get("weight_map")
-    if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
-        raise unreadable_error(
-            path, "it is JSON, and not an index of shards", "the index that names the shards"
-        )
-    text = index.get("metadata") or {}
-    if not isinstance(text, dict):
-        raise unreadable_error(path, "its metadata is not an object")
+    files, text = index.get("weight_map"), index.get("metadata") or {}
+    is_index = isinstance(files, dict) and all(isinstance(file, str) for file in files.values())
+    if not is_index or not isinstance(text, dict):
+        reason = "it is JSON, and not an index of shards"
+        raise unreadable_error(path, reason, "the index that names the shards")
     texts: dict[str, str] = {
         key: value if isinstance(value, str) else json.dumps(value)
         for key, value in text.items()
         if key not in _TOTALS
     }
-    arrays: dict[str | None, Stored] = {}
+    arrays: dict[tuple[str, str], Stored] = {}
     shards = [_shard(path, file) for file in dict.fromkeys(files.values())]
     for shard in shards:
         content = read(shard)
         for key, value in content.metadata.items():
             if texts.setdefault(key, value) != value:
                 raise unreadable_error(path, f"its shards differ in the metadata {key!r}", "each shard alone")
-        for x in content.arrays:
-            if files.get(str(x.name)) != shard.name:
-                reason = f"its shard {shard.name} has the array {x.label}, and its index does not"
-                raise unreadable_error(path, reason, "the index and the shards of one model")
-            arrays[x.name] = x
-    for name, file in files.items():
-        if name not in arrays:
-            reason = f"its shard {file} lacks the array {name!r}"
-            raise unreadable_error(path, reason, "the index and the shards of one model")
-    return Content([arrays[name] for name in files], texts, files=shards)
+        arrays |= {(str(x.name), shard.name): x for x in content.arrays}
+    for name, file in sorted(arrays.keys() ^ files.items()):
+        reason = f"its shard {file} lacks the array {name!r}"
+        if (name, file) in arrays:
+            reason = f"its shard {file} has the array {name!r}, and its index does not"
+        raise unreadable_error(path, reason, "the index and the shards of one model")
+    return Content([arrays[pair] for pair in files.items()], texts, files=shards)
 
 
 def _shard(path: Path, name: str) -> Path:
@@ -65,9 +62,8 @@ def _shard(path: Path, name: str) -> Path:
     with chain_read_errors(path):  # the name may be too long for the system
         there = shard.is_file()
     if not there:
-        raise unreadable_error(
-            path, f"its shard {name} does not exist", "all shards, in the folder of the index"
-        )
+        hint = "all shards, in the folder of the index"
+        raise unreadable_error(path, f"its shard {name} does not exist", hint)
     return shard
 
 

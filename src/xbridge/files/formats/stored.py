@@ -1,7 +1,7 @@
 """Arrays in a file, with dtype, shape and order, whose values are read in blocks of bounded size.
 
 Readers return such arrays, and writers accept them. Blocks are enough for every format but torch's, whose
-writer needs memory. For it, `map_values` returns a map of the file, or of an unnamed file with the blocks.
+writer needs memory. For it, `map_values` returns maps of the file, or of a temporary file with the blocks.
 """
 
 from __future__ import annotations
@@ -9,22 +9,18 @@ from __future__ import annotations
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self, TypeAlias
+from typing import Any, BinaryIO, Literal, TypeAlias
 
 import numpy as np
 
-from xbridge._core.protocol import Array, HostArray
-from xbridge._host import as_writable
-from xbridge._host.memory import ALIGNMENT
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
+from xbridge import dtype_of
 from xbridge.files.errors import RefusedError, chain_read_errors, unreadable_error
 from xbridge.files.value_casts import cast_exactly, cast_to_nearest
+from xbridge.protocol import Array, HostArray
 
 Block: TypeAlias = bytes | memoryview
 DType: TypeAlias = np.dtype[Any]
@@ -33,6 +29,8 @@ ArrayInfo: TypeAlias = tuple[str | None, DType, tuple[int, ...]]
 
 BLOCK = 1 << 22
 """The bytes of a block, which bound the memory that is used: a cast needs about three blocks."""
+
+_ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -66,76 +64,41 @@ class Stored(ABC):
     def blocks(self) -> Iterator[Block]:
         """Yield the bytes from first to last, in blocks of whole elements."""
 
-    def like(self) -> Array:
-        """Return an array of the same dtype, shape and order, whose values are not defined."""
-        return np.empty(self.shape, self.dtype, "F" if self.order == "F" else "C")
+    def map(self) -> HostArray | None:
+        """Return the values without reading them; None if they are not in a file or in memory as such."""
+        return None
 
-    def map_values(self, scratch: Scratch) -> HostArray:
-        """Return the values as a map of a file, which is read on access and must not be written."""
-        return self._view_values(scratch.store(self.nbytes, self.blocks()))
-
-    def _view_values(self, raw: HostArray) -> HostArray:
-        """Return the values in a map of their bytes."""
+    def view(self, raw: HostArray) -> HostArray:
+        """Return an array of this dtype, shape and order over its bytes."""
         order: Literal["C", "F"] = "F" if self.order == "F" else "C"
-        if not self.nbytes:
+        if not self.nbytes:  # whose bytes would be at the address of another array's
             return np.empty(self.shape, self.dtype, order)
-        # A writable map of a file larger than memory would be refused, even a private one.
-        return as_writable(raw).view(self.dtype).reshape(self.shape, order=order)
+        return raw.view(self.dtype).reshape(self.shape, order=order)
 
 
-class MappedFile:
-    """A file that is mapped once, if at all: each map holds a file open, and a system limits those."""
+def map_values(arrays: Sequence[Stored], folder: Path) -> list[HostArray]:
+    """Return the values of arrays as memory. What cannot be mapped is written to a temporary file first.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @cached_property
-    def memory(self) -> HostArray:
-        """The bytes of the file."""
-        return _map_file(self.path)
-
-
-class Scratch:
-    """Temporary files without names, for values that a writer needs as memory. Many arrays share a file.
-
-    Each file has room for twice as much as the one before, so there are few. Room that is not used takes no
-    place on a disk.
+    That file has no name. It is one for all arrays, because a system limits the files that a process opens.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files = ExitStack()
-        self._file: BinaryIO
-        self._memory: HostArray = np.empty(0, np.uint8)
-        self._end = 0
-
-    def __enter__(self) -> Self:
-        """Enter the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the files. Maps of them stay."""
-        self._files.close()
-
-    def store(self, nbytes: int, blocks: Iterator[Block]) -> HostArray:
-        """Write values, and return a map of them."""
-        if not nbytes:
-            return self._memory[:0]
-        start = -(-self._end // ALIGNMENT) * ALIGNMENT
-        if start + nbytes > self._memory.size:
-            room = max(nbytes, 2 * self._memory.size)
-            file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 -- the stack closes it
-            self._file = self._files.enter_context(file)
-            self._file.truncate(room)
-            self._memory, start = _map_file(self._file), 0
-        self._file.seek(start)
-        self._file.writelines(blocks)
-        self._file.flush()
-        self._end = start + nbytes
-        return self._memory[start : self._end]
+    starts: dict[int, int] = {}
+    maps = [x.map() for x in arrays]
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for number, x in enumerate(arrays):
+            if maps[number] is None:
+                starts[number] = file.tell()
+                file.writelines(x.blocks())
+                file.write(bytes(-file.tell() % _ALIGNMENT))
+        file.write(b"\0")  # an empty file cannot be mapped
+        file.flush()
+        memory = map_file(file)
+    for number, start in starts.items():
+        x = arrays[number]
+        maps[number] = x.view(memory[start : start + x.nbytes])
+    return [found for found in maps if found is not None]
 
 
-def _map_file(file: Path | BinaryIO) -> HostArray:
+def map_file(file: Path | BinaryIO) -> HostArray:
     """Map a file read-only."""
     raw: HostArray = np.memmap(file, np.uint8, "r").view(np.ndarray)
     return raw
@@ -145,25 +108,20 @@ def _map_file(file: Path | BinaryIO) -> HostArray:
 class InFile(Stored):
     """An array at an offset in a file."""
 
-    file: MappedFile
+    path: Path
     offset: int
+    memory: Callable[[], HostArray]
+    """Return the bytes of the file, by one map for all of its arrays."""
 
     def blocks(self) -> Iterator[Block]:
         """Yield the bytes from the file."""
-        with chain_read_errors(self.file.path), self.file.path.open("rb") as file:
+        with chain_read_errors(self.path), self.path.open("rb") as file:
             file.seek(self.offset)
-            yield from read_blocks(file, self, self.file.path)
+            yield from read_blocks(file, self, self.path)
 
-    def map_values(self, scratch: Scratch) -> HostArray:  # noqa: ARG002 -- it is in a file already
-        """Return the values from a map of the file, without the scratch file."""
-        return self.like()
-
-    def like(self) -> HostArray:
-        """Return the values from a map of the file, without the scratch file."""
-        end = self.offset + self.nbytes
-        return self._view_values(
-            self.file.memory[self.offset : end] if self.nbytes else np.empty(0, np.uint8)
-        )
+    def map(self) -> HostArray:
+        """Return the values in the map of the file."""
+        return self.view(self.memory()[self.offset : self.offset + self.nbytes])
 
 
 @dataclass(frozen=True)
@@ -187,12 +145,8 @@ class InMemory(Stored):
     """An array in memory, which may be mapped."""
 
     array: HostArray
-    loaded: Array = None
+    loaded: Array
     """The array of the library that loaded it."""
-
-    def like(self) -> Array:
-        """Return the array of the library that loaded it."""
-        return self.loaded
 
     def blocks(self) -> Iterator[Block]:
         """Yield the bytes, without a copy if they are contiguous."""
@@ -203,8 +157,8 @@ class InMemory(Stored):
         for start in range(0, items.size, count):
             yield np.ascontiguousarray(line[start : start + count]).view(np.uint8).data
 
-    def map_values(self, scratch: Scratch) -> HostArray:  # noqa: ARG002 -- it is in memory already
-        """Return the memory itself."""
+    def map(self) -> HostArray:
+        """Return the array itself."""
         return self.array
 
 
@@ -213,15 +167,14 @@ class Relaid(Stored):
     """An array with the same values in C order and this machine's byte order."""
 
     source: Stored
-    scratch: Path
+    folder: Path
+    """Where a temporary file may be made."""
 
     def blocks(self) -> Iterator[Block]:
         """Yield the bytes in the new order, gathered from a map."""
-        with Scratch(self.scratch) as scratch:
-            array = self.source.map_values(scratch)
-        for block in InMemory(self.name, array.dtype, self.shape, "C", array).blocks():
-            values = np.frombuffer(block, array.dtype).astype(self.dtype, copy=False)
-            yield values.view(np.uint8).data
+        (array,) = map_values([self.source], self.folder)
+        for block in InMemory(self.name, array.dtype, self.shape, "C", array, array).blocks():
+            yield np.frombuffer(block, array.dtype).astype(self.dtype, copy=False).view(np.uint8).data
 
 
 @dataclass(frozen=True)
@@ -248,12 +201,6 @@ class Cast(Stored):
             yield cast.view(np.uint8).data
 
 
-def number_arrays(names: Sequence[str]) -> list[Stored]:
-    """Return an array for each name, with its number as its value."""
-    dtype = np.dtype(np.int64)
-    return [InMemory(name, dtype, (), "C", np.array(i, dtype)) for i, name in enumerate(names)]
-
-
 def read_blocks(file: BinaryIO, stored: Stored, path: Path) -> Iterator[bytes]:
     """Yield the values that begin at the position of the file."""
     left = stored.nbytes
@@ -266,5 +213,5 @@ def read_blocks(file: BinaryIO, stored: Stored, path: Path) -> Iterator[bytes]:
 
 
 def name_of(dtype: DType) -> str:
-    """Return the canonical name of a dtype in either byte order; empty if there is none."""
-    return get(HOST).dtype_name(dtype.newbyteorder("=")) or ""
+    """Return the name of a dtype in either byte order."""
+    return dtype_of(np.empty(0, dtype.newbyteorder("=")))

@@ -13,10 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from xbridge._core.dtypes import DTYPES, category
-from xbridge._host.memory import native_dtype
+from xbridge.extend import DTYPES, native_dtype
 from xbridge.files.errors import RefusedError, format_list
-from xbridge.files.formats import UNNAMED, Content, Format, name_of_array, suggest_array
+from xbridge.files.formats import UNNAMED, Content, Format, name_of_array
 from xbridge.files.formats.stored import Cast, Relaid, Stored, name_of
 
 
@@ -34,45 +33,37 @@ class Allowed(NamedTuple):
 
 def fit_content(content: Content, to: Format, allowed: Allowed, target: Path) -> Content:
     """Return the content in the form that the target's format holds; raise if it cannot hold it."""
+    if allowed.array is not None:
+        content = content.pick(allowed.array)
     for refused in content.refused:
-        if allowed.array in (None, name_of_array(refused)):
-            error = refused.error
-            hint = f"{error.hint}, or --skip {shlex.quote(name_of_array(refused))}"
-            raise type(error).build(error.action, error.reason, hint if allowed.array is None else error.hint)
+        error = refused.error
+        hint = f"{error.hint}, or --skip {shlex.quote(name_of_array(refused))}"
+        raise type(error).build(error.action, error.reason, error.hint if allowed.array is not None else hint)
     text = {} if allowed.drop_metadata else content.metadata
     if text and not to.metadata and set(text) != {"format"}:
-        raise _write_error(
-            target, f"its format cannot hold the metadata {format_list(text)}", "--drop-metadata"
-        )
-    chosen = _choose_arrays(content, to, allowed, target)
-    dtypes = list(dict.fromkeys(name_of(x.dtype) or str(x.dtype) for x in chosen))
+        reason = f"its format cannot hold the metadata {format_list(text)}"
+        raise _write_error(target, reason, "--drop-metadata")
+    _check_names(content, to, allowed, target)
+    dtypes = list(dict.fromkeys(name_of(x.dtype) for x in content.arrays))
     for name in allowed.casts.keys() - dtypes:
         reason = f"no array has that dtype, only {', '.join(dtypes) or 'none'}"
         raise RefusedError.build(f"cast {name}", reason, "a dtype that an array has, or no --cast")
-    named = [replace(x, name=UNNAMED) if x.name is None and not to.unnamed else x for x in chosen]
+    named = [replace(x, name=UNNAMED) if x.name is None and not to.unnamed else x for x in content.arrays]
     fit = [_relay(_cast(x, allowed), to, allowed, target) for x in named]
-    return Content(fit, text if to.metadata else {}, compression=content.compression)
+    return Content(fit, text if to.metadata else {}, content.others, compression=content.compression)
 
 
-def _choose_arrays(content: Content, to: Format, allowed: Allowed, target: Path) -> list[Stored]:
-    """Return the arrays to write: only one if the format has no names."""
-    arrays = list(content.arrays)
-    names = [name_of_array(x) for x in arrays]
-    if allowed.array is not None:
-        arrays = [x for x in arrays if name_of_array(x) == allowed.array]
-        if not arrays:
-            raise suggest_array("--array", allowed.array, names)
-    for name, times in Counter(map(name_of_array, arrays)).items():
+def _check_names(content: Content, to: Format, allowed: Allowed, target: Path) -> None:
+    """Raise if arrays have the same name, or would lose a name that the caller did not pick."""
+    names = [name_of_array(x) for x in content.arrays]
+    for name, times in Counter(names).items():
         if times > 1:
             reason = f"two arrays have the name {name!r}, which is their keys joined by dots"
             raise _write_error(target, reason, "--at KEY, which takes some of the arrays")
-    if allowed.array is not None:
-        return arrays
-    if not to.names and names != [UNNAMED]:
+    if allowed.array is None and not to.names and names != [UNNAMED]:
         one = names[0] if names else "NAME"
         reason = f"it holds one array without a name, and there are {format_list(names)}"
         raise _write_error(target, reason, f"--array {shlex.quote(one)}, or a suffix with names")
-    return arrays
 
 
 def _cast(x: Stored, allowed: Allowed) -> Stored:
@@ -81,7 +72,7 @@ def _cast(x: Stored, allowed: Allowed) -> Stored:
     to = allowed.casts.get(name)
     if to is None:
         return x
-    if category(name) == "complex" and category(to) != "complex":
+    if DTYPES[name].kind == "complex" and DTYPES[to].kind != "complex":
         raise RefusedError.build(f"cast {x.label}", f"{to} has no imaginary part", "a complex dtype")
     return Cast(x.name, native_dtype(to), x.shape, x.order or "C", x, allowed.rounds)
 

@@ -1,0 +1,88 @@
+"""Atomic writes: new files are written beside their targets, synced to disk, and then renamed.
+
+The system renames a file in one step, and until then the target is unchanged. A run that fails removes its
+new files. One that is killed leaves them, as hidden `.xbridge-*.part`, and never a part of a target.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from xbridge.errors import Chained
+from xbridge.files.errors import RefusedError
+
+
+def resolve(target: Path, sources: Sequence[Path], *, force: bool) -> Path:
+    """Return the file to write, with links followed; raise if it is one of the sources or not writable."""
+    reason, hint = "", "another name"
+    with Chained(lambda error: _write_error(target, getattr(error, "strerror", "") or str(error), hint)):
+        real = target.resolve()
+        if not real.parent.is_dir():
+            reason, hint = f"there is no directory {target.parent}", f"mkdir -p {target.parent}"
+        elif real.is_dir():
+            reason, hint = "it is a directory", f"{target / sources[0].name} with the suffix of the format"
+        elif real.exists() and not real.is_file():
+            reason = "it is not a regular file"
+        elif real.exists() and (same := [one for one in sources if real.samefile(one)]):
+            reason = f"it is the same file as {same[0]}"
+        elif real.exists() and not force:
+            reason, hint = "it exists", "--force to replace it"
+    if reason:
+        raise _write_error(target, reason, hint)
+    return real
+
+
+@contextmanager
+def replace_files(
+    targets: Sequence[Path], obsolete: Path | None = None, *, force: bool
+) -> Iterator[list[Path]]:
+    """Yield a new file for each target. If the block does not raise, they are renamed, in their order.
+
+    The last of several is an index of the others. An old one is removed first, so that no index names files
+    of two models. A file that they make `obsolete` is removed at the end.
+    """
+    parts = [target.with_name(f".xbridge-{secrets.token_hex(4)}.part") for target in targets]
+    shown = targets[-1]
+    state = f"{shown} is as it was" if shown.exists() else "nothing was left behind"
+    try:
+        for part, target in zip(parts, targets, strict=True):
+            mode = 0o600 if target.exists() else 0o666  # the old target may be private
+            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        yield parts
+        for part, target in zip(parts, targets, strict=True):
+            _finish(part, target)
+        for target in targets:
+            if target.exists() and not force:
+                raise _write_error(target, "another program has written it meanwhile", "--force")
+        if len(targets) > 1:
+            shown.unlink(missing_ok=True)
+        for part, target in zip(parts, targets, strict=True):
+            part.replace(target)
+        if obsolete is not None:
+            obsolete.unlink(missing_ok=True)
+    except OSError as error:
+        hint = "another folder, or a disk with space for it"
+        raise _write_error(shown, f"{error.strerror or error}, and {state}", hint) from error
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)
+
+
+def _finish(part: Path, target: Path) -> None:
+    """Sync a new file to disk, and give it the mode and owner of an old target."""
+    with part.open("r+b") as file:
+        os.fsync(file.fileno())
+    if target.exists():
+        stat = target.stat()
+        with suppress(PermissionError, AttributeError):  # some users may not, and some systems cannot
+            os.chown(part, stat.st_uid, stat.st_gid)
+        shutil.copymode(target, part)
+
+
+def _write_error(target: Path, reason: str, hint: str) -> RefusedError:
+    return RefusedError.build(f"write {target}", reason, hint)
