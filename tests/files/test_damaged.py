@@ -52,7 +52,7 @@ def good(path: Path) -> Path:
     if path.suffix == ".npy":
         np.save(path, arrays["w"])
     elif path.suffix == ".npz":
-        (np.savez_compressed if "packed" in path.name else np.savez)(path, **arrays)  # type: ignore[operator] # two of a kind
+        (np.savez_compressed if "packed" in path.name else np.savez)(path, **arrays)  # type: ignore[arg-type] # any name
     elif path.suffix == ".safetensors":
         save_safetensors(arrays, path)
     else:

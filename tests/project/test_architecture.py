@@ -61,9 +61,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "__init__": "functions _align_back _transfer _api _inspect _observe tree _plan _registry _core "
         "errors _deprecation",
     },
-    {
-        "files": "testing _api _inspect _registry backends _host _core errors",
-    },
+    {"files": "__init__ testing extend protocol errors"},
 )
 """What each package may import from at run time, by floor, the lowest first."""
 
@@ -168,10 +166,7 @@ NAMED: dict[str, set[str]] = {
     "functions/libraries.py": {"dask", "jax", "numpy", "torch"},  # finds their modules here
     "_host": {"numpy", "ml_dtypes"},
     "_host/exporters": {*exporters.INDEX},  # one adapter for each
-    "files/formats": {"numpy", "torch"},  # the readers and writers of their files
-    "files/info.py": {"jax", "torch"},  # asks them for their accelerators
-    "files/matrix.py": {"numpy"},
-    "files/value_casts.py": {"numpy"},
+    "files": {"jax", "numpy", "torch"},  # reads and writes their files, asks for their accelerators
     "_registry/defaults.py": {"numpy"},  # the backend that does what another one leaves out
     "_registry/loading.py": {"cupy", "dask", "jax", "numpy"},  # what `np` and `jnp` stand for
     "tree/verbs.py": {"cupy", "dask", "jax", "torch"},  # as `_api.py`
@@ -294,11 +289,10 @@ def test_backends__index_matches_modules() -> None:
     assert len(BACKENDS) == len(INDEX)
 
 
-CORE_BUT_COMMANDS = [path for path in CORE if floors.package_of(MODULES[path]) != "files"]
-CORE_BUT_COMMANDS.remove(ROOT / "_registry" / "defaults.py")  # which asks NumPy's backend
+CORE_BUT_DEFAULTS = [path for path in CORE if short(path) != "_registry/defaults.py"]  # asks NumPy's backend
 
 
-@pytest.mark.parametrize("path", CORE_BUT_COMMANDS, ids=short)
+@pytest.mark.parametrize("path", CORE_BUT_DEFAULTS, ids=short)
 def test_registry__is_the_only_importer_of_backends(path: Path) -> None:
     """Backends are loaded by name and only through the registry."""
     others = {other.removeprefix("xbridge.backends.") for other in floors.imports()[MODULES[path]]}
@@ -308,7 +302,7 @@ def test_registry__is_the_only_importer_of_backends(path: Path) -> None:
 TESTED = {
     "api": "_api _inspect _align_back _deprecation",
     "backends": "backends _registry _core.protocol _host",
-    "files": "files __main__ backends.jax._devices _host.memory",
+    "files": "files __main__ _host.memory",
     "contract": "",
     "core": "_core",
     "emulated": "backends.torch _transfer",

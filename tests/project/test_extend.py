@@ -10,7 +10,7 @@ import pytest
 
 from xbridge import extend
 
-GUESTS: tuple[str, ...] = ()
+GUESTS = ("files",)
 """The packages behind the wall."""
 
 DOORS = {"xbridge", "xbridge.errors", "xbridge.extend", "xbridge.protocol"}
