@@ -65,15 +65,19 @@ def imports(*, types: bool = False) -> dict[str, set[str]]:
     }
 
 
+_SAMPLES = "xbridge.testing.samples."
+
+
 def references() -> dict[str, set[str]]:
     """Return the modules that each module imports or names in a string, by which it could import them.
 
-    A package may name its own modules, and the name of the top is only a word.
+    A package may name its own modules, and the name of the top is only a word. So is that of the samples of a
+    backend, which the test kit imports.
     """
     found = {}
     for module, path in FILES.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        named = imported(tree, by_name=True) - {"xbridge"}
+        named = {one for one in imported(tree, by_name=True) if not one.startswith(_SAMPLES)} - {"xbridge"}
         inside = set() if module == "xbridge" else {one for one in named if one.startswith(f"{module}.")}
         found[module] = (named - inside - {module}) | imports()[module]
     return found

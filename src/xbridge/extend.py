@@ -8,10 +8,13 @@ from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from xbridge._core.dtypes import DTYPES
+    from xbridge._core.devices import CPU
+    from xbridge._core.dtypes import DTYPES, category, is_inexact
     from xbridge._core.text import format_bytes, printable, table
     from xbridge._host.memory import native_dtype
+    from xbridge._registry.registry import backend_for
     from xbridge._registry.registry import get as get_backend
+    from xbridge.backends import HOST
 else:
 
     def __getattr__(name: str) -> object:
@@ -24,12 +27,29 @@ else:
         return found
 
 
-__all__ = ["DTYPES", "format_bytes", "get_backend", "native_dtype", "printable", "table"]
+__all__ = [
+    "CPU",
+    "DTYPES",
+    "HOST",
+    "backend_for",
+    "category",
+    "format_bytes",
+    "get_backend",
+    "is_inexact",
+    "native_dtype",
+    "printable",
+    "table",
+]
 
 _LATE = {
+    "CPU": ("xbridge._core.devices", "CPU"),
     "DTYPES": ("xbridge._core.dtypes", "DTYPES"),
+    "HOST": ("xbridge.backends", "HOST"),
+    "backend_for": ("xbridge._registry.registry", "backend_for"),
+    "category": ("xbridge._core.dtypes", "category"),
     "format_bytes": ("xbridge._core.text", "format_bytes"),
     "get_backend": ("xbridge._registry.registry", "get"),
+    "is_inexact": ("xbridge._core.dtypes", "is_inexact"),
     "native_dtype": ("xbridge._host.memory", "native_dtype"),
     "printable": ("xbridge._core.text", "printable"),
     "table": ("xbridge._core.text", "table"),

@@ -43,7 +43,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"_host": "_core errors", "protocol": "_core"},
     {"backends": "_host _core errors"},
     {"_pyinstaller": "backends _host", "_registry": "backends _host _core errors"},
-    {"_plan": "_registry backends _host _core errors", "extend": "_registry _host _core"},
+    {"_plan": "_registry backends _host _core errors", "extend": "_registry backends _host _core"},
     {"_engine": "_plan _registry backends _host _core errors"},
     {
         "_api": "_engine _plan _registry backends _core errors",
@@ -57,10 +57,10 @@ FLOORS: tuple[dict[str, str], ...] = (
         "_transfer": "_observe tree _engine _plan _registry backends _core errors _deprecation",
     },
     {
-        "testing": "functions _api _inspect _engine _plan _registry backends _host _core errors",
         "__init__": "functions _align_back _transfer _api _inspect _observe tree _plan _registry _core "
         "errors _deprecation",
     },
+    {"testing": "__init__ functions _engine extend protocol _plan _registry backends _host _core errors"},
     {"files": "__init__ testing extend protocol errors"},
 )
 """What each package may import from at run time, by floor, the lowest first."""

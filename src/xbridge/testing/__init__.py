@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from xbridge._registry.registry import register_backend
+from xbridge import register_backend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from xbridge.testing._diff import resolve
 from xbridge.testing._raw_memory import in_place
 
 if TYPE_CHECKING:
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge.protocol import Array, HostArray
     from xbridge.testing._raw_memory import Bytes
 
 WORK = 10_000

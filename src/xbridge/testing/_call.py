@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import category, is_inexact
-from xbridge._registry.registry import backend_for, get
-from xbridge.backends import HOST
 from xbridge.errors import XBridgeError
+from xbridge.extend import CPU, HOST, backend_for, category, get_backend, is_inexact
 from xbridge.testing._compare_values import same_numbers
 from xbridge.testing._diff import resolve
 from xbridge.testing._outcome import MOST_LISTED, Difference, Promise, compare, outcome
@@ -26,7 +23,7 @@ from xbridge.testing.samples.lookup import samples_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge.protocol import Array, HostArray
     from xbridge.testing._outcome import Outcome
     from xbridge.testing._reachable import ReachableState
 
@@ -91,7 +88,7 @@ class Call(NamedTuple):
         used = [one for one in self.recipes() if one.backend != HOST] or self.recipes()
         backend = used[0].backend if used else HOST
         device = used[0].device if used else CPU
-        home = get(backend).devices()[0]
+        home = get_backend(backend).devices()[0]
         inputs = dict.fromkeys(
             one.values.dtype.name for one in self.recipes() if is_inexact(one.values.dtype.name)
         )
@@ -240,7 +237,7 @@ def removals(call: Call) -> Iterator[Removal]:
 
 
 def _has(recipe: Recipe, dtype: str) -> bool:
-    return get(recipe.backend).unsupported_dtype(dtype, recipe.device) is None
+    return get_backend(recipe.backend).unsupported_dtype(dtype, recipe.device) is None
 
 
 def _without(recipe: Recipe, *, name: str) -> Recipe:

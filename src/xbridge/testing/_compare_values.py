@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES
 from xbridge.errors import OptionError
+from xbridge.extend import DTYPES
 
 if TYPE_CHECKING:
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
 
 Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 

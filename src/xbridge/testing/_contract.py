@@ -14,11 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, category, is_inexact
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
 from xbridge.errors import OptionError, XBridgeError
+from xbridge.extend import CPU, DTYPES, HOST, category, get_backend, is_inexact
 from xbridge.testing import _derived
 from xbridge.testing._addresses import overlap
 from xbridge.testing._call import Call, describe, program
@@ -34,7 +31,7 @@ from xbridge.testing._without import excluded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge.protocol import Array, Backend, HostArray
     from xbridge.testing._call import Program
     from xbridge.testing._interleavings import Switch
     from xbridge.testing._outcome import Outcome
@@ -258,7 +255,7 @@ def _repetitions(call: Call, state: ReachableState, settings: Settings) -> Itera
     for one, other in pairs:
         by = partial(_judge_repeated, other=other, state=state)
         yield one._replace(by=by, options={"beside": "in a first call"})
-    if not get(call.promise.backend).assumes_immutable:
+    if not get_backend(call.promise.backend).assumes_immutable:
         plain, other = (one.map(lambda x: x._replace(properties=())) for one in others[:2])
         plain = plain._replace(options={"beside": "in a first call"})
         yield plain._replace(by=partial(_judge_written, other=other, state=state))
@@ -332,7 +329,7 @@ def _break_flags(call: Call, arrays: list[Array]) -> Difference | None:
     """Find a flag of an argument that its recipe does not have."""
     made = program(call)
     for one, x, name in zip(call.recipes(), arrays, made.arrays, strict=True):
-        now = recipe_of(x, get(one.backend)).properties
+        now = recipe_of(x, get_backend(one.backend)).properties
         for flag in {*now}.intersection(_FLAGS).difference(one.properties):
             said = f"array {name} became {flag}"
             lines = (f"{made.call}  # {said}", _FLAGS[flag].format(name))
@@ -395,7 +392,7 @@ def _widen(one: Recipe) -> Recipe:
         return one
     dtype = "complex128" if category(name) == "complex" else "float64"
     wide = one._replace(values=one.values.astype(dtype), properties=())
-    has = get(one.backend).unsupported_dtype(dtype, one.device) is None
+    has = get_backend(one.backend).unsupported_dtype(dtype, one.device) is None
     return wide if has else wide._replace(backend=HOST, device=CPU)
 
 

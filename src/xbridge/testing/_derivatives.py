@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from xbridge._api import to_backend, to_numpy
-from xbridge._core.dtypes import is_inexact
-from xbridge._registry.registry import backend_for, is_available
+from xbridge import is_available, to_backend, to_numpy
 from xbridge.errors import GradientError, OptionError
+from xbridge.extend import backend_for, is_inexact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
 
     Flat = Callable[..., list[Any]]
     """A function of arrays that returns a list of arrays."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xbridge._registry.registry import get
 from xbridge.errors import GradientError, OptionError
+from xbridge.extend import get_backend
 from xbridge.testing._call import Call
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._outcome import Difference, first_line, outcome, parts
@@ -21,7 +21,7 @@ from xbridge.testing.samples.lookup import samples_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge.protocol import Array, HostArray
 
 _CUT = "cuts the graph"
 _COMPUTES = "computes a lazy array"
@@ -228,7 +228,7 @@ def _compare_gradients(call: Call, _run: Callable[[], Any], *, rtol: float | Non
 
 
 def _is_floating(part: Any, call: Call) -> bool:
-    backend = get(call.promise.backend)
+    backend = get_backend(call.promise.backend)
     return isinstance(part, backend.array_types) and backend.array_info(part).dtype.startswith(
         ("float", "bfloat")
     )

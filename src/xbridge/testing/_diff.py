@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
-from xbridge._registry.registry import backend_for, get
-from xbridge.backends import HOST
+from xbridge._core.dtypes import hint_for_missing_dtype
 from xbridge.errors import DTypeError, UnsupportedArrayError, type_of, with_article
+from xbridge.extend import DTYPES, HOST, backend_for, get_backend
 from xbridge.testing._compare_values import same_bits, same_numbers, words
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge import Device
+    from xbridge.protocol import Array, Backend, HostArray
     from xbridge.testing._compare_values import Bools
 
 _SHOWN = 5
@@ -64,7 +63,7 @@ def resolve(x: Array, asked: str) -> tuple[Backend, Array]:
             "xbridge.asarray(x, like=y) with the array that it belongs to",
         )
     if isinstance(x, backend.scalar_types):
-        backend, x = get(HOST), np.asarray(x)
+        backend, x = get_backend(HOST), np.asarray(x)
     dtype, refused = backend.array_info(x).dtype, backend.unsupported(x, leaving=True)
     asked = f"{asked} {with_article(backend.name)} {dtype} array"
     if refused:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xbridge._core.text import table
+from xbridge.extend import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

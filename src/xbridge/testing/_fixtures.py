@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from xbridge._core.devices import Device
+from xbridge import Device
 from xbridge.testing import _parametrize
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from xbridge._core.protocol import FEATURES
 from xbridge.errors import XBridgeError
 
 if TYPE_CHECKING:
-    from xbridge._core.protocol import Gap
+    from xbridge.protocol import Gap
 
 MARK = "xbridge_promise"
 """The name of the mark, to be registered by the plugin."""

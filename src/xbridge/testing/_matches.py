@@ -18,7 +18,7 @@ from xbridge.testing._reproduction import reproduction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import Array
+    from xbridge.protocol import Array
     from xbridge.testing._outcome import Difference
     from xbridge.testing._source import Recipe
 

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
-from xbridge._core.protocol import Unsupported
+from xbridge._core.dtypes import hint_for_missing_dtype
 from xbridge.backends import numpy as host
 from xbridge.errors import DTypeError
+from xbridge.extend import DTYPES
+from xbridge.protocol import Unsupported
 from xbridge.testing import _readonly
 from xbridge.testing._readonly import ReadOnlyArray
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import HostArray
+    from xbridge import Device
+    from xbridge.protocol import HostArray
 
 name = "numpy_readonly"
 array_types: tuple[type, ...] = (ReadOnlyArray,)

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES, category, is_inexact, nearest
-from xbridge._core.text import printable
-from xbridge._registry.registry import backend_for, get
-from xbridge.backends import HOST
+from xbridge._core.dtypes import nearest
 from xbridge.errors import XBridgeError, type_of
+from xbridge.extend import DTYPES, HOST, backend_for, category, get_backend, is_inexact, printable
 from xbridge.testing._compare_values import Tolerance
 from xbridge.testing._diff import differences, look_in, resolve
 from xbridge.testing._source import literal, read_expression
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from xbridge._core.devices import Device
+    from xbridge import Device
     from xbridge.testing._diff import Look
 
 _CRASHES = (AttributeError, NameError, AssertionError, RecursionError)
@@ -312,7 +310,7 @@ def _rtol(promise: Promise, *dtypes: str) -> float | None:
 
 def _nearest_dtype(dtype: str, promise: Promise) -> str:
     """Return a dtype of NumPy's, or the nearest one that the library has: int32 in JAX without 64 bits."""
-    backend = get(promise.backend)
+    backend = get_backend(promise.backend)
     return nearest(dtype, lambda word: backend.unsupported_dtype(word, promise.device) is None)
 
 
@@ -326,7 +324,9 @@ def _look(x: Any) -> Look | None:
     """Read an array or a number; None for any other object. A lazy array is computed."""
     try:
         backend, x = (
-            (get(HOST), np.asarray(x)) if isinstance(x, int | float | complex) else resolve(x, "compare")
+            (get_backend(HOST), np.asarray(x))
+            if isinstance(x, int | float | complex)
+            else resolve(x, "compare")
         )
     except XBridgeError:
         return None

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from _pytest.scope import Scope
 
-from xbridge._api import asarray
-from xbridge._core.devices import Device
-from xbridge._core.dtypes import DTYPES
+from xbridge import Device, asarray, is_available, known_backends
 from xbridge._core.protocol import FEATURES
 from xbridge._registry.loading import unknown_backend_error
-from xbridge._registry.registry import entries_for, get, is_available, known_backends
+from xbridge._registry.registry import entries_for
 from xbridge.errors import DeviceError, OptionError, XBridgeError
+from xbridge.extend import DTYPES, get_backend
 from xbridge.testing import _without
 from xbridge.testing._gaps import MARK, expected_failure
 from xbridge.testing.samples.lookup import samples_of
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from _pytest.mark import ParameterSet
 
-    from xbridge._core.protocol import Backend
+    from xbridge.protocol import Backend
 
 _ALL = "all"
 """The word for every backend and device that is present."""
@@ -130,7 +129,7 @@ def place(word: str) -> BackendDevice:
     BackendDevice(id='numpy', backend='numpy', device='cpu')
     """
     name, colon, kind = word.partition(":")
-    module = get(name)
+    module = get_backend(name)
     here = module.devices()
     if not colon:
         return BackendDevice(word, name, (*here[1:], here[0])[0])
@@ -167,7 +166,7 @@ def params(function: pytest.Item) -> list[ParameterSet]:
         if all(rule.includes(here) for rule in rules):
             lacks = [reason for rule in rules for need in rule.needs if (reason := _lack(here, need))]
             marks = [pytest.mark.skip(reason=reason) for reason in lacks]
-            gaps = get(here.backend).gaps
+            gaps = get_backend(here.backend).gaps
             marks += [expected_failure(gaps[promise]) for promise in promises if promise in gaps]
             found.append(pytest.param(here, id=here.id, marks=marks))
     if not found:
@@ -228,7 +227,7 @@ def namespace(backend: str) -> ModuleType:
     >>> namespace("numpy").__name__
     'array_api_compat.numpy'
     """
-    module = get(backend)
+    module = get_backend(backend)
     if "namespace" in module.gaps:
         pytest.skip(f"{backend} has no namespace: {module.gaps['namespace']}")
     return module.namespace(asarray(0.0, backend=backend))
@@ -236,7 +235,7 @@ def namespace(backend: str) -> ModuleType:
 
 def header(config: pytest.Config) -> str:
     """Return a line with the backends of the run, their versions and devices; for `all`, missing ones too."""
-    modules = [get(name) for name in dict.fromkeys(here.backend for here in places(config))]
+    modules = [get_backend(name) for name in dict.fromkeys(here.backend for here in places(config))]
     shown = [
         f"{' '.join((module.name, *_version(module)))} ({', '.join(module.devices())})" for module in modules
     ]
@@ -269,7 +268,7 @@ def _install_emulated(word: str) -> None:
     name, _, device = word.partition(":")
     path = _EMULATED.get(f"{name}:{device.partition(':')[0]}")
     if path:
-        get(name)  # raises if the library is missing
+        get_backend(name)  # raises if the library is missing
         import_module(path).install()
 
 
@@ -278,7 +277,7 @@ def _places(word: str) -> Iterator[BackendDevice]:
         yield place(word)
         return
     for name in filter(is_available, known_backends()):
-        kinds = dict.fromkeys(device.kind for device in get(name).devices())
+        kinds = dict.fromkeys(device.kind for device in get_backend(name).devices())
         yield from map(place, [name] if len(kinds) == 1 else [f"{name}:{kind}" for kind in kinds])
 
 
@@ -327,7 +326,7 @@ def _check(word: str) -> None:
     if name not in known_backends():
         raise unknown_backend_error(name, known_backends())
     if colon and Device(device).kind not in _KINDS and is_available(name):
-        kinds = dict.fromkeys((*(here.kind for here in get(name).devices()), *_KINDS))
+        kinds = dict.fromkeys((*(here.kind for here in get_backend(name).devices()), *_KINDS))
         if Device(device).kind not in kinds:
             raise DeviceError.build(
                 f"read the mark xbridge with {word!r}",
@@ -338,7 +337,7 @@ def _check(word: str) -> None:
 
 def _lack(here: BackendDevice, need: str) -> str:
     """Return why a test that needs a feature cannot run; "" if it can."""
-    module = get(here.backend)
+    module = get_backend(here.backend)
     gap = module.gaps.get(_NEEDS[need])
     reason = "" if gap is None else str(gap)
     if not reason and need in DTYPES and (unsupported := module.unsupported_dtype(need, here.device)):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
-    from xbridge._core.protocol import MemoryLayout
+    from xbridge.protocol import MemoryLayout
 
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 

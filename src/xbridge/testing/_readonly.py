@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Self
 
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
 
 _SPECIAL = ("__getitem__",)
 """Special methods that return arrays; operators are ufuncs."""

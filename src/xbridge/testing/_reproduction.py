@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from xbridge._core.protocol import Array
+    from xbridge.protocol import Array
     from xbridge.testing._call import Call, Program
     from xbridge.testing._outcome import Difference
     from xbridge.testing._source import Recipe

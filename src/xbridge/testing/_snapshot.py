@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from xbridge._core.protocol import Array, Backend
+    from xbridge.protocol import Array, Backend
     from xbridge.testing._diff import Look
 
 

@@ -14,18 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES
-from xbridge._host.memory import native_dtype
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
+from xbridge.extend import CPU, DTYPES, HOST, get_backend, native_dtype
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge import Device
+    from xbridge.protocol import Array, Backend, HostArray
 
 READONLY = "numpy_readonly"
 
@@ -156,14 +152,14 @@ class Recipe(NamedTuple):
     def make(self) -> Array:
         """Make the array, by the expression."""
         if self.backend not in _IMPORTS:
-            backend = get(self.backend)
+            backend = get_backend(self.backend)
             host = backend.from_numpy(self.values.copy())
             return host if self.device == CPU else backend.to_device(host, self.device)
         names: dict[str, Any] = {}
         for line in self.imports():
             exec(line, names)  # noqa: S102 -- our own source
         made = eval(self.expression(), names)  # noqa: S307 -- our own source
-        return get(READONLY).from_numpy(made) if self.backend == READONLY else made
+        return get_backend(READONLY).from_numpy(made) if self.backend == READONLY else made
 
     def with_values(self, values: HostArray) -> Recipe:
         """Return the recipe of other values, with those properties that they can have."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xbridge._api import to_backend
-from xbridge._registry.registry import get
+from xbridge import to_backend
+from xbridge.extend import get_backend
 from xbridge.testing._addresses import overlap, places
 from xbridge.testing._compare_values import Tolerance, same_bits, same_numbers
 from xbridge.testing._diff import differences, fail_if, look
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any
 
-    from xbridge._core.protocol import Array, Grad
+    from xbridge._core.protocol import Grad
+    from xbridge.protocol import Array
     from xbridge.testing._diff import Look
 
 
@@ -277,7 +278,7 @@ def assert_roundtrip(
     >>> assert_roundtrip(np.arange(6.0).reshape(2, 3).T, "torch")
     """
     __tracebackhide__ = True
-    before, target = look(x), get(backend)
+    before, target = look(x), get_backend(backend)
     stays = ["device"] if device is None and not target.host_only else []
     there = to_backend(x, backend, device=device, copy=copy, grad=grad)
     _hold(there, before._replace(backend=target.name), stays, f"on the way to {target.name}")

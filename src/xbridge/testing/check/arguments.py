@@ -20,7 +20,7 @@ from xbridge.testing._outcome import outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments, with arrays of NumPy."""

@@ -92,11 +92,12 @@ def run(asked: Namespace) -> int:
 
 def _backends(words: str | None) -> list[str]:
     """Return the backends that words name; by default those that are installed and can write."""
-    from xbridge._registry.registry import get, is_available, known_backends  # noqa: PLC0415 -- as above
+    from xbridge import is_available, known_backends  # noqa: PLC0415 -- as above
+    from xbridge.extend import get_backend  # noqa: PLC0415 -- as above
     from xbridge.testing._source import READONLY  # noqa: PLC0415 -- as above
 
     if words:
-        return [get(word.strip()).name for word in words.split(",")]
+        return [get_backend(word.strip()).name for word in words.split(",")]
     return [name for name in known_backends() if name != READONLY and is_available(name)]
 
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from xbridge._core.devices import CPU
-from xbridge._registry.registry import backend_for, entries_for, get, is_available, known_backends
-from xbridge.backends import HOST
+from xbridge import is_available, known_backends
+from xbridge._registry.registry import entries_for
+from xbridge.extend import CPU, HOST, backend_for, get_backend
 from xbridge.testing._addresses import overlap
 from xbridge.testing._call import Call, program
 from xbridge.testing._contract import Contract, hold, narrow
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from io import TextIOWrapper
     from types import ModuleType
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array
+    from xbridge import Device
+    from xbridge.protocol import Array
     from xbridge.testing._outcome import Outcome
     from xbridge.testing._source import Recipe
 
@@ -105,11 +105,11 @@ def _limit_memory() -> None:
 
 def _devices(name: str) -> list[Device]:
     """Return the default device of a library and another one, if there is one: for torch, an emulated one."""
-    if name == "torch" and len(get(name).devices()) == 1 and has_emulated():
+    if name == "torch" and len(get_backend(name).devices()) == 1 and has_emulated():
         from xbridge.testing import emulated  # noqa: PLC0415 -- it imports torch
 
         emulated.install()
-    return [*get(name).devices()[:2]]
+    return [*get_backend(name).devices()[:2]]
 
 
 def has_emulated() -> bool:
@@ -236,13 +236,13 @@ class _Check:
 
 def _has_ufuncs(library: str) -> bool:
     """Return True if a library has arrays for ufuncs of NumPy, which convert those of others to NumPy's."""
-    return all(hasattr(each, "__array_ufunc__") for each in get(library).array_types)
+    return all(hasattr(each, "__array_ufunc__") for each in get_backend(library).array_types)
 
 
 def _at(one: Recipe, *, library: str, device: Device) -> Recipe:
     """Return an array of a library on a device, in a narrower dtype if it does not have the given one."""
     name = one.values.dtype.name
-    lacks = get(library).unsupported_dtype(name, device) is not None
+    lacks = get_backend(library).unsupported_dtype(name, device) is not None
     values = one.values.astype(_NARROWER.get(name, name)) if lacks else one.values
     return one._replace(backend=library, values=values, device=device)
 
@@ -251,7 +251,7 @@ def _refusal(made: Outcome, library: str) -> str:
     """Return why a call does not count as one that works; "" if it does."""
     if made.error is not None:
         return f"it raises {type(made.error).__name__}"
-    types = get(library).array_types + ((int, float, complex, np.generic) if library == HOST else ())
+    types = get_backend(library).array_types + ((int, float, complex, np.generic) if library == HOST else ())
     is_any = any(isinstance(part, types) for _, part in parts(made.result))
     return "" if is_any else "its result has none of its arrays"
 
@@ -275,10 +275,10 @@ def _trials(call: Call, others: Sequence[Device], *, is_first: bool, has_host: b
     dtypes = {one.values.dtype.name for one in call.recipes()}
     if (
         dtypes & _NARROWER.keys()
-        and {get(library).array_info(x).dtype for x in _arrays(call.run())} == dtypes
+        and {get_backend(library).array_info(x).dtype for x in _arrays(call.run())} == dtypes
     ):
         yield Trial("dtype", narrowed, _PLAIN._replace(dtype="kept"))
-    if not get(library).assumes_immutable:
+    if not get_backend(library).assumes_immutable:
         variants = [one for one in (call, call.map(_centre), narrowed) if one.run().error is None]
         sharing = [one for one in variants if _shares_memory(one)]
         if sharing and len(sharing) < len(variants):

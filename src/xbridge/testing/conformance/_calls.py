@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xbridge._api import to_backend
-from xbridge._core.devices import CPU
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
+from xbridge import to_backend
+from xbridge.extend import CPU, HOST, get_backend
 from xbridge.functions.libraries import functions_of
 from xbridge.functions.rules import UserDerivative, latest
 from xbridge.functions.treedef import ARRAY, unflatten
@@ -16,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any, Self
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array
+    from xbridge import Device
     from xbridge.functions.rules import DerivableFunction, Run
     from xbridge.functions.signature import Signature
     from xbridge.functions.treedef import TreeDef
+    from xbridge.protocol import Array
 
 
 class PlainCall:
@@ -39,7 +37,7 @@ class PlainCall:
         self.declared: TreeDef = ARRAY
         self.form: TreeDef = ("tuple", ("tuple", ARRAY), ("dict", (), ()))
         self.numbers: tuple[Any, ...] = ()
-        modes = functions_of(get(library)).modes
+        modes = functions_of(get_backend(library)).modes
         self.modes = None if modes is None else modes()
         self.vjp, self.jvp = vjp and UserDerivative(vjp), jvp and UserDerivative(jvp)
         self.signature = signature
@@ -48,7 +46,7 @@ class PlainCall:
 
     def rule(self) -> DerivableFunction:
         """Return the rule of the backend."""
-        make = functions_of(get(self.library)).rule
+        make = functions_of(get_backend(self.library)).rule
         assert make is not None
         return make(self)
 

@@ -16,11 +16,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, is_inexact
-from xbridge._host.memory import native_dtype
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
+from xbridge.extend import CPU, DTYPES, HOST, get_backend, is_inexact, native_dtype
 from xbridge.testing.samples.lookup import make_on, samples_of
 from xbridge.testing.samples.model import Sample
 from xbridge.testing.strategies._arrays import samples
@@ -30,8 +26,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self, TypeAlias, TypeVar
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge import Device
+    from xbridge.protocol import Array, HostArray
 
     Shape: TypeAlias = tuple[int, ...]
     Example = TypeVar("Example")
@@ -53,7 +49,7 @@ DTYPES_SETTING = "XBRIDGE_TEST_DTYPES"
 
 def common_dtypes(backend: str) -> tuple[str, ...]:
     """Return the canonical dtypes that both the library and the host have."""
-    modules = get(backend), get(HOST)
+    modules = get_backend(backend), get_backend(HOST)
     return tuple(
         word for word in DTYPES if not any(module.unsupported_dtype(word, CPU) for module in modules)
     )
@@ -99,7 +95,7 @@ def make_sample(name: str, layout: str, values: HostArray, device: Device = CPU)
     case = cases[layout]
     values = case.fold(values) if case.fold else values
     writable = case.writable if case.is_on(device) else any(other.writable for other in cases.values())
-    return Sample(make_on(get(name), case, values, device), values, layout, case.tracked, writable)
+    return Sample(make_on(get_backend(name), case, values, device), values, layout, case.tracked, writable)
 
 
 def variants(name: str, layout: str, values: HostArray, device: Device = CPU) -> Iterator[Sample]:
@@ -144,7 +140,7 @@ def sweep_devices(name: str) -> Iterator[Sample]:
 
     No sample was read or waited for before.
     """
-    module = get(name)
+    module = get_backend(name)
     for device in module.devices():
         away = device != module.devices()[0]
         here = [dtype for dtype in DTYPE_OF_EACH_KIND if away and not module.unsupported_dtype(dtype, device)]

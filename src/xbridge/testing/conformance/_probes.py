@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge._core.protocol import MemoryLayout
-from xbridge._registry.registry import count_observers, get
+from xbridge._registry.registry import count_observers
 from xbridge.errors import XBridgeError
+from xbridge.extend import get_backend
+from xbridge.protocol import MemoryLayout
 from xbridge.testing._raw_memory import in_place
 from xbridge.testing.samples.lookup import samples_of
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge import Device
+    from xbridge.protocol import Array, Backend, HostArray
 
 
 @contextmanager
@@ -52,7 +53,7 @@ def memory_of(backend: str, x: Array) -> MemoryLayout:
     if isinstance(x, np.ndarray):
         address = int(x.__array_interface__["data"][0])
         return MemoryLayout(address, x.shape, x.strides, x.itemsize, x.flags.writeable)
-    return get(backend).memory_layout(x)
+    return get_backend(backend).memory_layout(x)
 
 
 def always_copies(module: Backend) -> bool:
@@ -62,14 +63,14 @@ def always_copies(module: Backend) -> bool:
 
 def host_memory_of(backend: str, x: Array) -> MemoryLayout:
     """Return the memory layout of an array on the host. Skip if the library has no host memory."""
-    if "host" in get(backend).gaps and not isinstance(x, np.ndarray):
-        pytest.skip(f"the memory of {backend} cannot be read: {get(backend).gaps['host']}")
+    if "host" in get_backend(backend).gaps and not isinstance(x, np.ndarray):
+        pytest.skip(f"the memory of {backend} cannot be read: {get_backend(backend).gaps['host']}")
     return memory_of(backend, x)
 
 
 def default_device(backend: str) -> Device:
     """Return the default device of the library: the host, if the library has it."""
-    return get(backend).devices()[0]
+    return get_backend(backend).devices()[0]
 
 
 def is_aligned(layout: MemoryLayout, alignment: int) -> bool:

@@ -7,14 +7,10 @@ from warnings import catch_warnings
 
 import numpy as np
 
-from xbridge._api import asarray, to_backend
-from xbridge._core.devices import CPU, Device
-from xbridge._core.dtypes import DTYPES, category, is_inexact
-from xbridge._core.protocol import ArrayInfo, MemoryLayout, Unsupported
-from xbridge._host.memory import native_dtype
-from xbridge._inspect import device_of, dtype_of
-from xbridge._registry.registry import get
+from xbridge import Device, asarray, device_of, dtype_of, to_backend
 from xbridge.errors import DTypeError, XBridgeError
+from xbridge.extend import CPU, DTYPES, category, get_backend, is_inexact, native_dtype
+from xbridge.protocol import ArrayInfo, MemoryLayout, Unsupported
 from xbridge.testing._raw_memory import in_place
 from xbridge.testing.conformance._cases import common_dtypes, edge_values, for_own_arrays, plain_array
 from xbridge.testing.conformance._probes import (
@@ -27,7 +23,7 @@ from xbridge.testing.conformance._probes import (
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
     from xbridge.testing.samples.model import Sample
 
 NUMPY_DTYPES = (
@@ -43,7 +39,7 @@ OTHER_OBJECTS = (None, 3, "float32", "cpu", object(), object, int, (), Device("c
 
 @for_own_arrays
 def test_array_info_matches_the_array(backend: str, sample: Sample) -> None:
-    info = get(backend).array_info(sample.array)
+    info = get_backend(backend).array_info(sample.array)
     assert type(info) is ArrayInfo
     assert info.dtype == sample.values.dtype.name
     assert info.shape == sample.values.shape
@@ -58,7 +54,7 @@ def test_array_info_matches_the_array(backend: str, sample: Sample) -> None:
 
 @for_own_arrays
 def test_memory_layout_points_at_the_bytes(backend: str, sample: Sample) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     info, layout = module.array_info(sample.array), module.memory_layout(sample.array)
     assert type(layout) is MemoryLayout
     assert (layout.shape, layout.itemsize) == (sample.values.shape, sample.values.itemsize)
@@ -89,13 +85,13 @@ def _values_in(layout: MemoryLayout, dtype: str, *, native: bool) -> HostArray:
 
 @for_own_arrays
 def test_memory_layout_reports_alignment(backend: str, sample: Sample) -> None:
-    layout = get(backend).memory_layout(sample.array)
+    layout = get_backend(backend).memory_layout(sample.array)
     assert layout.aligned is is_aligned(layout, sample.values.dtype.alignment) or not sample.values.size
 
 
 @for_own_arrays
 def test_memory_layout_reports_read_only_arrays(backend: str, sample: Sample) -> None:
-    module, layout = get(backend), get(backend).memory_layout(sample.array)
+    module, layout = get_backend(backend), get_backend(backend).memory_layout(sample.array)
     assert type(layout.writable) is bool
     if not module.readonly:
         assert layout.writable, "the library has no read-only arrays"
@@ -106,12 +102,12 @@ def test_memory_layout_reports_read_only_arrays(backend: str, sample: Sample) ->
 
 @for_own_arrays
 def test_ordinary_arrays_are_supported(backend: str, sample: Sample) -> None:
-    assert get(backend).unsupported(sample.array, leaving=True) is None
-    assert get(backend).unsupported(sample.array, leaving=False) is None
+    assert get_backend(backend).unsupported(sample.array, leaving=True) is None
+    assert get_backend(backend).unsupported(sample.array, leaving=False) is None
 
 
 def test_unsupported_arrays_have_array_info_and_a_reason(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for what, make in samples_of(backend).refused.items():
         x = make()
         info = module.array_info(x)
@@ -132,7 +128,7 @@ def test_unsupported_arrays_have_array_info_and_a_reason(backend: str) -> None:
 
 
 def test_dtype_name_reads_dtypes_of_the_library(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for word in common_dtypes(backend):
         x = plain_array(backend, edge_values(word, (2,)))
         if hasattr(x, "dtype"):
@@ -142,14 +138,14 @@ def test_dtype_name_reads_dtypes_of_the_library(backend: str) -> None:
 
 
 def test_dtype_name_reads_dtypes_of_numpy_or_returns_none(backend: str) -> None:
-    names = [get(backend).dtype_name(thing) for thing in NUMPY_DTYPES]
+    names = [get_backend(backend).dtype_name(thing) for thing in NUMPY_DTYPES]
     assert {type(name) for name in names} <= {str, type(None)}
     assert set(names[:2]) <= {"float32", None}
     assert "float32" not in names[3:]
 
 
 def test_unsupported_dtype_gives_a_reason_and_a_hint(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     assert common_dtypes(backend), "the library and the host have no dtype in common"
     for word in (*DTYPES, "longdouble", "no such dtype"):
         lacks = module.unsupported_dtype(word, CPU)
@@ -162,7 +158,7 @@ def test_unsupported_dtype_gives_a_reason_and_a_hint(backend: str) -> None:
 
 
 def test_the_library_cannot_make_its_unsupported_dtypes(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     if "namespace" in module.gaps:
         return
     xp = module.namespace(plain_array(backend, edge_values("bool", (2,))))
@@ -174,7 +170,7 @@ def test_the_library_cannot_make_its_unsupported_dtypes(backend: str) -> None:
 
 
 def test_default_dtypes_are_supported_and_of_their_category(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     numbers = {"bool": True, "int": 1, "float": 0.5, "complex": 0.5j}
     for kind in dict.fromkeys(map(category, common_dtypes(backend))):
         for device in module.devices():

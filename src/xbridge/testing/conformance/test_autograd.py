@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge._api import asarray, to_backend, to_numpy
-from xbridge._core.dtypes import is_inexact
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
+from xbridge import asarray, to_backend, to_numpy
 from xbridge.errors import CopyError, GradientError
+from xbridge.extend import HOST, get_backend, is_inexact
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
@@ -30,7 +28,7 @@ from xbridge.testing.samples.lookup import samples_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._core.protocol import Array
+    from xbridge.protocol import Array
     from xbridge.testing.samples.model import Sample
 
 
@@ -45,7 +43,9 @@ def _arrays_on_all_devices(backend: str, dtypes: tuple[str, ...]) -> Iterator[Sa
 def gradient_reaches(backend: str, result: Array, source: Array) -> bool:
     """Return True if a gradient of the result reaches the source, or the samples cannot find out."""
     reaches = getattr(samples_of(backend), "reaches", lambda *_: True)
-    return get(backend).array_info(result).requires_grad and (result is source or reaches(result, source))
+    return get_backend(backend).array_info(result).requires_grad and (
+        result is source or reaches(result, source)
+    )
 
 
 # -- within the library --------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def gradient_reaches(backend: str, result: Array, source: Array) -> bool:
 
 @promise("autograd")
 def test_gradients_flow_through_every_step_within_the_library(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     assert module.is_grad_enabled(), "gradients are not recorded"
     assert list(_arrays_with_grad(backend)), "no sample requires grad"
     for sample in _arrays_with_grad(backend):
@@ -79,7 +79,7 @@ def test_gradients_flow_through_every_step_within_the_library(backend: str) -> N
 
 @promise("autograd")
 def test_requires_grad_makes_a_new_leaf_over_the_memory(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     trackable = {layout for layout, case in samples_of(backend).cases.items() if case.require_grad}
     assert trackable, "no sample can require grad"
     for sample in _arrays_on_all_devices(backend, tuple(filter(is_inexact, swept_dtypes(backend)))):
@@ -120,7 +120,7 @@ def test_requires_grad_makes_a_leaf_of_a_host_array(backend: str) -> None:
     for dtype in filter(is_inexact, swept_dtypes(backend)):
         host = edge_values(dtype, FULL_SHAPE)
         leaf = asarray(host, backend=backend, requires_grad=True)
-        assert get(backend).array_info(leaf).requires_grad
+        assert get_backend(backend).array_info(leaf).requires_grad
         assert same_bits(read(backend, leaf), host)
 
 
@@ -132,7 +132,7 @@ def test_a_new_leaf_over_a_graph_requires_grad_detach(backend: str) -> None:
         refused = error_of(asarray, x, requires_grad=True)
         assert isinstance(refused, GradientError) or asarray(x, requires_grad=True) is x
         leaf = asarray(x, requires_grad=True, grad="detach")
-        assert get(backend).array_info(leaf).requires_grad
+        assert get_backend(backend).array_info(leaf).requires_grad
         assert not has_graph(backend, leaf, x)
 
 
@@ -153,7 +153,7 @@ def test_grad_keep_raises_if_the_graph_would_end(backend: str, sample: Sample) -
 
 @for_all_arrays
 def test_grad_detach_ends_the_graph_and_keeps_its_source(backend: str, sample: Sample) -> None:
-    module, x = get(backend), sample.array
+    module, x = get_backend(backend), sample.array
     results = [to_backend(x, backend, grad="detach"), to_backend(x, backend, grad="detach", copy=True)]
     for result in results:
         assert not module.array_info(result).requires_grad
@@ -171,7 +171,7 @@ def test_grad_detach_ends_the_graph_and_keeps_its_source(backend: str, sample: S
 
 @for_all_arrays
 def test_detach_returns_the_same_memory_without_a_graph(backend: str, sample: Sample) -> None:
-    module, x = get(backend), sample.array
+    module, x = get_backend(backend), sample.array
     bare = module.detach(x)
     assert module.array_info(bare) == module.array_info(x)._replace(requires_grad=False)
     assert module.array_info(x).requires_grad is sample.tracked
@@ -189,12 +189,12 @@ def test_detach_returns_the_same_memory_without_a_graph(backend: str, sample: Sa
 def test_an_array_from_the_host_does_not_require_grad(backend: str, sample: Sample) -> None:
     for options in ({}, {"copy": True}, {"grad": "keep"}, {"grad": "detach"}):
         x = to_backend(sample.array, backend, **options)
-        assert get(backend).array_info(x).requires_grad is False
+        assert get_backend(backend).array_info(x).requires_grad is False
         assert same_bits(read(backend, x), sample.values)
 
 
 def test_requires_grad_raises_if_gradients_are_unsupported(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     whole = np.arange(3, dtype="int32" if "int32" in common_dtypes(backend) else common_dtypes(backend)[0])
     with pytest.raises(GradientError, match="try "):
         asarray(whole, backend=backend, requires_grad=True)

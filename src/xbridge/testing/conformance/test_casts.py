@@ -11,14 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge._api import to_backend, to_numpy
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every, is_inexact, no_wider
-from xbridge._host.memory import native_dtype
-from xbridge._inspect import dtype_of
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
+from xbridge import dtype_of, to_backend, to_numpy
+from xbridge._core.dtypes import exact_integers, holds_every, no_wider
 from xbridge.errors import CopyError, DTypeError, ValueLossError
+from xbridge.extend import CPU, DTYPES, HOST, category, get_backend, is_inexact, native_dtype
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
     common_dtypes,
@@ -35,8 +31,8 @@ from xbridge.testing.samples.lookup import samples_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import HostArray
+    from xbridge import Device
+    from xbridge.protocol import HostArray
     from xbridge.testing.samples.model import Sample
 
 _WHOLE_NUMBERS = (*range(-5, 6), 100, -100, 127, 255)
@@ -118,7 +114,7 @@ def same_values(found: HostArray, values: HostArray) -> bool:
 def test_a_cast_within_the_library_rounds_like_numpy(backend: str) -> None:
     for dtype, other, values, there in casts(backend):
         x = plain_array(backend, values)
-        for cast in (to_backend(x, backend, dtype=other), get(backend).astype(x, other)):
+        for cast in (to_backend(x, backend, dtype=other), get_backend(backend).astype(x, other)):
             assert dtype_of(cast) == other
             assert same_values(read(backend, cast), there), f"{dtype} to {other}"
         assert same_bits(read(backend, x), values), "the source was changed"
@@ -158,7 +154,7 @@ def test_a_cast_to_its_own_dtype_changes_nothing(backend: str, sample: Sample) -
 
 
 def test_declared_host_casts_match_numpy_bit_for_bit(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for device in module.devices():
         for dtype, other in _host_casts(backend, device):
             with np.errstate(all="ignore"):
@@ -175,7 +171,7 @@ def test_declared_host_casts_match_numpy_bit_for_bit(backend: str) -> None:
 
 def _host_casts(backend: str, device: Device) -> Iterator[tuple[str, str]]:
     """Yield the casts on a device that the backend declares to match NumPy."""
-    module = get(backend)
+    module = get_backend(backend)
     for dtype, other in permutations(swept_dtypes(backend), 2):
         own = not module.host_only and module.cast_matches_numpy(dtype, other, device)
         said = own or (dtype, other) in module.host_casts
@@ -230,7 +226,7 @@ def _after_zeros(number: complex) -> list[complex]:
 
 def _one_of_each_kind(backend: str, device: Device) -> Iterator[tuple[str, str]]:
     """Yield one narrowing that can lose a value for each kind of dtype on the device."""
-    module, found = get(backend), {}
+    module, found = get_backend(backend), {}
     for dtype, other in narrowings(backend):
         there = not (module.unsupported_dtype(dtype, device) or module.unsupported_dtype(other, device))
         if there and _exact_and_lossy(dtype, other)[1]:
@@ -247,7 +243,7 @@ def _in_every_layout(backend: str, device: Device, *several: HostArray) -> Itera
 
 
 def test_check_cast_raises_if_a_value_would_be_lost(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for dtype, other in narrowings(backend):
         kind = native_dtype(dtype)
         kept, lost = _exact_and_lossy(dtype, other)
@@ -262,7 +258,7 @@ def test_check_cast_raises_if_a_value_would_be_lost(backend: str) -> None:
 
 
 def test_check_cast_detects_loss_in_every_layout_and_on_every_device(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for device in module.devices():
         for dtype, other in _one_of_each_kind(backend, device):
             whole = np.zeros(FULL_SHAPE, native_dtype(dtype))
@@ -275,7 +271,7 @@ def test_check_cast_detects_loss_in_every_layout_and_on_every_device(backend: st
 
 
 def test_dtype_default_narrows_without_loss(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for dtype in common_dtypes(backend):
         narrow = no_wider(dtype, module.default_dtype(category(dtype), CPU))
         values = np.array([0, 1, 100]).astype(native_dtype(dtype))
@@ -291,7 +287,7 @@ def test_dtype_default_narrows_without_loss(backend: str) -> None:
 
 
 def test_dtype_nearest_keeps_supported_dtypes_and_the_kind_of_others(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for device in module.devices():
         there = [word for word in DTYPES if module.unsupported_dtype(word, device) is None]
         for dtype in swept_dtypes(HOST):
@@ -327,7 +323,7 @@ def test_a_cast_of_an_empty_array_makes_new_memory(backend: str) -> None:
 
 @for_own_arrays
 def test_a_cast_makes_new_memory(backend: str, sample: Sample) -> None:
-    module, word = get(backend), sample.values.dtype.name
+    module, word = get_backend(backend), sample.values.dtype.name
     wider = {"float32": "float64", "complex64": "complex128", "int32": "int64"}.get(word)
     if wider in common_dtypes(backend):
         for x in (module.astype(sample.array, wider), to_backend(sample.array, backend, dtype=wider)):

@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge._api import align, asarray, to_backend, to_numpy
-from xbridge._core.devices import CPU, Device
-from xbridge._host.memory import native_dtype
-from xbridge._inspect import device_of
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
+from xbridge import Device, align, asarray, device_of, to_backend, to_numpy
 from xbridge.errors import CopyError, DeviceError
+from xbridge.extend import CPU, HOST, get_backend, native_dtype
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
@@ -30,7 +26,7 @@ from xbridge.testing.samples.lookup import samples_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge.protocol import Array, HostArray
     from xbridge.testing.samples.model import Sample
 
 
@@ -45,23 +41,25 @@ CASTS: dict[str, tuple[str, ...]] = {
 
 def other_devices(backend: str) -> tuple[Device, ...]:
     """Return the devices other than the default one."""
-    return get(backend).devices()[1:]
+    return get_backend(backend).devices()[1:]
 
 
 def accelerators(backend: str) -> list[Device]:
     """Return the devices that are not CPUs; a library may have several CPUs."""
-    return [device for device in get(backend).devices() if device.kind != CPU]
+    return [device for device in get_backend(backend).devices() if device.kind != CPU]
 
 
 def resolved_kind(backend: str, device: Device) -> Device:
     """Return the device that a kind resolves to near a device: one of that name, else this one."""
     kind = Device(device.kind)
-    return kind if kind in get(backend).devices() else device
+    return kind if kind in get_backend(backend).devices() else device
 
 
 def dtypes_on(backend: str, device: Device) -> list[str]:
     """Return the dtypes that the library has on the device."""
-    return [word for word in swept_dtypes(backend) if not get(backend).unsupported_dtype(word, device)]
+    return [
+        word for word in swept_dtypes(backend) if not get_backend(backend).unsupported_dtype(word, device)
+    ]
 
 
 def _moved_arrays(backend: str) -> Iterator[tuple[Array, Array, HostArray, Device]]:
@@ -78,7 +76,7 @@ def _moved_arrays(backend: str) -> Iterator[tuple[Array, Array, HostArray, Devic
 
 
 def test_every_device_resolves_to_itself(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     devices = module.devices()
     assert type(devices) is tuple
     assert {type(device) for device in devices} == {Device}
@@ -95,11 +93,11 @@ def test_every_device_resolves_to_itself(backend: str) -> None:
 
 @promise("host")
 def test_the_host_is_a_device(backend: str) -> None:
-    assert CPU in get(backend).devices()
+    assert CPU in get_backend(backend).devices()
 
 
 def test_device_name_reads_devices_of_the_library(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for device in module.devices():
         x = to_backend(plain_array(backend, edge_values("float32", (2,))), backend, device=device)
         native = getattr(x, "device", None)
@@ -132,7 +130,7 @@ def test_gpu_resolves_to_an_accelerator_or_raises(backend: str) -> None:
 
 @promise("devices")
 def test_arrays_move_to_other_devices(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     if not other_devices(backend):
         pytest.skip(f"{backend} supports other devices, but none is present")
     for x, moved, values, device in _moved_arrays(backend):
@@ -147,7 +145,7 @@ def test_every_layout_moves_to_other_devices(backend: str) -> None:
         for sample in sweep(backend, tuple(dtypes_on(backend, device))):
             for moved in (
                 to_backend(sample.array, backend, device=device),
-                get(backend).to_device(sample.array, device),
+                get_backend(backend).to_device(sample.array, device),
             ):
                 assert device_of(moved) == device
                 assert same_bits(read(backend, moved), sample.values), sample.layout
@@ -196,7 +194,7 @@ def test_copy_false_between_devices_raises(backend: str) -> None:
 
 
 def test_an_array_stays_on_its_device(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for _, moved, values, device in _moved_arrays(backend):
         assert to_backend(moved, backend) is moved
         near = to_backend(moved, backend, device=device.kind)
@@ -233,7 +231,7 @@ def test_lists_become_arrays_on_other_devices(backend: str) -> None:
 
 @for_device_arrays
 def test_a_move_waits_for_pending_work(backend: str, sample: Sample) -> None:
-    module, x = get(backend), sample.array
+    module, x = get_backend(backend), sample.array
     on_host = module.to_device(x, CPU)
     assert same_bits(read(backend, on_host), sample.values), "the array was read before the move was complete"
     for device in module.devices():
@@ -253,7 +251,7 @@ def test_every_layout_moves_to_the_host(backend: str, sample: Sample) -> None:
 
 @for_device_arrays
 def test_every_layout_is_copied_on_its_device(backend: str, sample: Sample) -> None:
-    module, x = get(backend), sample.array
+    module, x = get_backend(backend), sample.array
     for copied in (module.copy(x), to_backend(x, backend, copy=True)):
         assert device_of(copied) == device_of(x)
         assert same_bits(read(backend, copied), sample.values)
@@ -265,7 +263,7 @@ def test_every_layout_is_copied_on_its_device(backend: str, sample: Sample) -> N
 
 @for_device_arrays
 def test_every_layout_materializes_on_its_device(backend: str, sample: Sample) -> None:
-    module, x = get(backend), sample.array
+    module, x = get_backend(backend), sample.array
     if not module.memory_layout(x).materialized:
         materialized = module.materialize(x)
         assert module.memory_layout(materialized).materialized
@@ -277,7 +275,7 @@ def test_every_layout_materializes_on_its_device(backend: str, sample: Sample) -
 
 @for_device_arrays
 def test_every_layout_is_cast_on_its_device(backend: str, sample: Sample) -> None:
-    module, x, values = get(backend), sample.array, sample.values
+    module, x, values = get_backend(backend), sample.array, sample.values
     for target in CASTS[values.dtype.name]:
         if not module.unsupported_dtype(target, device_of(x)):
             with np.errstate(all="ignore"):

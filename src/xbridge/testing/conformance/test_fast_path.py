@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge._api import asarray, to_backend, to_numpy
-from xbridge._host.memory import copy, native_dtype
+from xbridge import asarray, to_backend, to_numpy
+from xbridge._host.memory import copy
 from xbridge._registry.call_cache import direct
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
+from xbridge.extend import HOST, get_backend, native_dtype
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
     common_dtypes,
@@ -34,13 +33,13 @@ from xbridge.testing.samples.lookup import samples_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import Array
+    from xbridge.protocol import Array
     from xbridge.testing.samples.model import Sample
 
 
 def assert_same_result(target: str, direct: Array, expected: Array, source: tuple[str, Array]) -> None:
     """Assert that a direct and a planned result have the same type, values, memory and flags."""
-    module, (name, x) = get(target), source
+    module, (name, x) = get_backend(target), source
     assert type(direct) is type(expected)
     assert module.array_info(direct) == module.array_info(expected)
     assert same_bits(read(target, direct), read(target, expected))
@@ -54,7 +53,7 @@ def assert_same_result(target: str, direct: Array, expected: Array, source: tupl
 
 @for_own_arrays
 def test_the_fast_path_to_numpy_agrees_with_the_plan(backend: str, sample: Sample) -> None:
-    module, x = get(backend), sample.array
+    module, x = get_backend(backend), sample.array
     with planned():
         expected = to_backend(x, HOST)
     assert_same_result(HOST, to_numpy(x), expected, (backend, x))
@@ -68,7 +67,7 @@ def test_the_fast_path_to_numpy_agrees_with_the_plan(backend: str, sample: Sampl
 
 @for_own_arrays
 def test_a_fast_copy_is_that_of_the_plan(backend: str, sample: Sample) -> None:
-    module, x = get(backend), sample.array
+    module, x = get_backend(backend), sample.array
     made = (
         module.fast_copy_to_numpy(x) if module.fast_copy_to_numpy and type(x) in module.fast_types else None
     )
@@ -82,11 +81,11 @@ def test_a_fast_copy_is_that_of_the_plan(backend: str, sample: Sample) -> None:
 
 @for_host_arrays
 def test_the_fast_path_from_numpy_agrees_with_the_plan(backend: str, sample: Sample) -> None:
-    module, host = get(backend), sample.array
+    module, host = get_backend(backend), sample.array
     with planned():
         expected = to_backend(host, backend, device=default_device(backend))
     assert_same_result(backend, to_backend(host, backend), expected, (HOST, host))
-    if type(host) in get(HOST).fast_types:
+    if type(host) in get_backend(HOST).fast_types:
         direct = module.fast_from_numpy(host)
         if direct is not None:
             assert_same_result(backend, direct, expected, (HOST, host))
@@ -94,7 +93,7 @@ def test_the_fast_path_from_numpy_agrees_with_the_plan(backend: str, sample: Sam
 
 @for_host_arrays
 def test_fresh_host_memory_is_shared(backend: str, sample: Sample) -> None:
-    module, fresh = get(backend), copy(sample.array)
+    module, fresh = get_backend(backend), copy(sample.array)
     made = module.fast_from_fresh and module.fast_from_fresh(fresh)
     if made is not None:
         assert_same_result(backend, made, module.from_numpy(fresh), (HOST, fresh))
@@ -102,12 +101,12 @@ def test_fresh_host_memory_is_shared(backend: str, sample: Sample) -> None:
 
 
 def test_the_fast_path_declines_unsupported_arrays(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for what, make in samples_of(backend).refused.items():
         if backend != HOST and type(make()) in module.fast_types:
             assert module.fast_to_numpy(make()) is None, what
     for what, make in samples_of(HOST).refused.items():
-        if backend != HOST and type(make()) in get(HOST).fast_types:
+        if backend != HOST and type(make()) in get_backend(HOST).fast_types:
             assert module.fast_from_numpy(make()) is None, what
 
 
@@ -115,15 +114,15 @@ def test_every_fast_type_takes_the_fast_path(backend: str) -> None:
     to_numpy(
         make_sample(backend, next(iter(samples_of(backend).cases)), edge_values("float32", FULL_SHAPE)).array
     )
-    assert set(get(backend).fast_types) <= set(direct[HOST])
-    assert set(get(HOST).fast_types) <= set(direct[backend])
+    assert set(get_backend(backend).fast_types) <= set(direct[HOST])
+    assert set(get_backend(HOST).fast_types) <= set(direct[backend])
 
 
 # -- no array is cached --------------------------------------------------------------------------
 
 
 def _conversions(backend: str) -> list[tuple[str, Callable[[Array], Array]]]:
-    module = get(backend)
+    module = get_backend(backend)
     return [
         (HOST, to_numpy),
         (HOST, lambda x: to_numpy(x, copy=True)),
@@ -177,7 +176,7 @@ def test_written_host_memory_is_converted_again(backend: str, sample: Sample) ->
 
 @for_own_arrays
 def test_repeated_queries_give_the_same_answers(backend: str, sample: Sample) -> None:
-    module, x = get(backend), sample.array
+    module, x = get_backend(backend), sample.array
     for ask in (
         module.array_info,
         module.memory_layout,

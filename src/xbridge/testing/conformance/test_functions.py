@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge._api import to_backend, to_numpy
-from xbridge._inspect import backend_of
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
+from xbridge import backend_of, to_backend, to_numpy
 from xbridge.errors import GradientError, OptionError
+from xbridge.extend import HOST, get_backend
 from xbridge.functions.libraries import functions_of
 from xbridge.functions.rules import DerivableFunction, Spec, latest
 from xbridge.functions.signature import parse_signature
@@ -23,8 +21,8 @@ from xbridge.testing.conformance._probes import disjoint, memory_of
 if TYPE_CHECKING:
     from typing import Any
 
-    from xbridge._core.protocol import Array
     from xbridge.functions.libraries import LibraryFunctions
+    from xbridge.protocol import Array
     from xbridge.testing.samples.model import Sample
 
 VALUES = np.array([1.0, 2.0, 3.0], "f4")
@@ -61,7 +59,7 @@ def _rule(backend: str) -> DerivableFunction:
 
 
 def _offered(backend: str) -> LibraryFunctions:
-    return functions_of(get(backend))
+    return functions_of(get_backend(backend))
 
 
 def _own(backend: str, values: Any) -> Array:
@@ -133,7 +131,7 @@ def test_modes_are_compared(backend: str) -> None:
 
 @for_own_arrays
 def test_only_what_a_graph_holds_is_followed(backend: str, sample: Sample) -> None:
-    follows = get(backend).follows
+    follows = get_backend(backend).follows
     if follows is not None:
         assert follows(sample.array) is sample.tracked
 
@@ -155,7 +153,7 @@ def test_a_caller_runs_a_rule_of_another_library(backend: str, name: str) -> Non
 
 def test_the_result_of_a_run_has_memory_of_its_own(backend: str) -> None:
     run = _offered(backend).run
-    if run is None or get(backend).follows is None:
+    if run is None or get_backend(backend).follows is None:
         pytest.skip("it does not run functions now")
     x = _own(backend, VALUES)
     (y,) = run(PlainCall(HOST, lambda x: x, signature=parse_signature("()->()")).rule(), [x])

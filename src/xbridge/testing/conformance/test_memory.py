@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge import _host
-from xbridge._api import to_backend, to_numpy
-from xbridge._core.devices import CPU
-from xbridge._core.protocol import ArrayInfo
-from xbridge._inspect import shares_memory
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
+from xbridge import _host, shares_memory, to_backend, to_numpy
 from xbridge.errors import CopyError
+from xbridge.extend import CPU, HOST, get_backend
+from xbridge.protocol import ArrayInfo
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
@@ -48,7 +44,7 @@ from xbridge.testing.conformance._probes import (
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge.protocol import Array, HostArray
     from xbridge.testing.samples.model import Sample
 
 
@@ -58,7 +54,7 @@ def _host_info(host: HostArray) -> ArrayInfo:
 
 def _is_shared(backend: str, host: HostArray) -> bool:
     """Return True if the library must share this host memory."""
-    module, layout = get(backend), get(HOST).memory_layout(host)
+    module, layout = get_backend(backend), get_backend(HOST).memory_layout(host)
     if backend == HOST or always_copies(module):
         return backend == HOST
     guarded = not host.flags.writeable or layout.may_overlap_itself()
@@ -77,14 +73,14 @@ def test_an_array_that_already_fits_is_returned_itself(backend: str, sample: Sam
     x = sample.array
     assert to_backend(x, backend) is x
     assert to_backend(x, backend, device=default_device(backend), copy=False) is x
-    if get(backend).array_info(x).native_byteorder:
+    if get_backend(backend).array_info(x).native_byteorder:
         assert to_backend(x, backend, dtype=sample.values.dtype.name) is x
 
 
 @promise("host")
 @for_own_arrays
 def test_to_numpy_shares_materialized_memory(backend: str, sample: Sample) -> None:
-    materialized = get(backend).memory_layout(sample.array).materialized
+    materialized = get_backend(backend).memory_layout(sample.array).materialized
     host = to_numpy(sample.array)
     if materialized:
         assert same_memory(memory_of(HOST, host), memory_of(backend, sample.array))
@@ -116,7 +112,7 @@ def test_from_numpy_shares_memory_if_that_is_safe(backend: str, sample: Sample) 
 @for_own_arrays
 def test_a_write_to_shared_memory_shows_on_the_other_side(backend: str, sample: Sample) -> None:
     host = to_numpy(sample.array)
-    if get(backend).memory_layout(sample.array).materialized:
+    if get_backend(backend).memory_layout(sample.array).materialized:
         flip_bits(host_memory_of(backend, sample.array), sample.values.dtype.name)
         assert same_bits(read(HOST, host), read(backend, sample.array))
         assert same_bits(read(HOST, host), sample.values) == (sample.values.size == 0)
@@ -124,20 +120,20 @@ def test_a_write_to_shared_memory_shows_on_the_other_side(backend: str, sample: 
 
 @promise("sharing")
 def test_dense_host_memory_is_shared(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for dtype in swept_dtypes(backend):
         for shape in (FULL_SHAPE, (), (5,)):
             host = edge_values(dtype, shape)
-            assert module.accepts_layout(_host_info(host), get(HOST).memory_layout(host))
+            assert module.accepts_layout(_host_info(host), get_backend(HOST).memory_layout(host))
             assert same_memory(memory_of(backend, module.from_numpy(host)), memory_of(HOST, host))
 
 
 @promise("host")
 @for_host_arrays
 def test_accepted_layouts_keep_every_bit(backend: str, sample: Sample) -> None:
-    module, host = get(backend), sample.array
+    module, host = get_backend(backend), sample.array
     assert "host" not in module.gaps, "its arrays are never in host memory"
-    if module.accepts_layout(_host_info(host), get(HOST).memory_layout(host)):
+    if module.accepts_layout(_host_info(host), get_backend(HOST).memory_layout(host)):
         x = module.from_numpy(host.view(np.ndarray))
         assert same_bits(read(backend, x), sample.values)
         layout = module.memory_layout(x)
@@ -149,7 +145,7 @@ def test_accepted_layouts_keep_every_bit(backend: str, sample: Sample) -> None:
 @promise("host")
 @for_own_arrays
 def test_to_numpy_of_the_backend_returns_a_view(backend: str, sample: Sample) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     x = module.detach(sample.array) if sample.tracked else sample.array
     if module.memory_layout(x).materialized:
         host = module.to_numpy(x)
@@ -163,7 +159,7 @@ def test_to_numpy_of_the_backend_returns_a_view(backend: str, sample: Sample) ->
 
 def _copies(backend: str, x: Array) -> list[tuple[str, Array]]:
     """Return every result that must be new memory."""
-    module, name = get(backend), get(backend).array_info(x).dtype
+    module, name = get_backend(backend), get_backend(backend).array_info(x).dtype
     made = [(backend, to_backend(x, backend, copy=True)), (HOST, to_numpy(x, copy=True))]
     made += [(backend, module.copy(x)), (HOST, to_numpy(x, copy=True, dtype=name))]
     wider = "complex128" if name.startswith("complex") else "float64"
@@ -180,7 +176,7 @@ def test_a_copy_shares_no_memory(backend: str, sample: Sample) -> None:
         flip_bits(host_memory_of(backend, sample.array), sample.values.dtype.name)
         assert same_bits(read(name, copied), before)
         flip_bits(host_memory_of(backend, sample.array), sample.values.dtype.name)
-        flip_bits(host_memory_of(name, copied), get(name).array_info(copied).dtype)
+        flip_bits(host_memory_of(name, copied), get_backend(name).array_info(copied).dtype)
         assert same_bits(read(backend, sample.array), sample.values)
 
 
@@ -213,11 +209,11 @@ def _order(strides: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
 def test_a_copy_is_dense_and_keeps_the_order_of_the_axes(backend: str) -> None:
     for name in dict.fromkeys((backend, HOST)):
         for sample in sweep(name, swept_dtypes(backend)):
-            source = get(name).memory_layout(sample.array)
+            source = get_backend(name).memory_layout(sample.array)
             if source.may_overlap_itself() or not sample.values.size:
                 continue
             copies = [(target, to_backend(sample.array, target, copy=True)) for target in (backend, HOST)]
-            for target, copied in [*copies, (name, get(name).copy(sample.array))]:
+            for target, copied in [*copies, (name, get_backend(name).copy(sample.array))]:
                 layout = memory_of(target, copied)
                 if layout.is_unallocated():
                     continue
@@ -235,7 +231,7 @@ def test_a_copy_is_dense_and_keeps_the_order_of_the_axes(backend: str) -> None:
 def test_a_shared_host_array_is_writable_only_if_its_source_is(backend: str, sample: Sample) -> None:
     if backend == HOST:
         return
-    module, host = get(backend), to_numpy(sample.array)
+    module, host = get_backend(backend), to_numpy(sample.array)
     layout = module.memory_layout(sample.array)
     shut = sample.tracked or layout.may_overlap_itself() or not layout.writable
     if layout.materialized:
@@ -252,7 +248,7 @@ def test_a_shared_host_array_is_writable_only_if_its_source_is(backend: str, sam
 def test_read_only_memory_is_never_written_through_the_library(backend: str, sample: Sample) -> None:
     if backend == HOST:
         return
-    x, layout = to_backend(sample.array, backend), get(HOST).memory_layout(sample.array)
+    x, layout = to_backend(sample.array, backend), get_backend(HOST).memory_layout(sample.array)
     if layout.may_overlap_itself() or not layout.writable:
         assert (
             disjoint(memory_of(backend, x), memory_of(HOST, sample.array))
@@ -266,7 +262,7 @@ def test_read_only_memory_is_never_written_through_the_library(backend: str, sam
 def test_read_only_host_memory_gives_a_read_only_array(backend: str) -> None:
     dtype = "float32" if "float32" in common_dtypes(backend) else common_dtypes(backend)[0]
     module, host = (
-        get(backend),
+        get_backend(backend),
         _host.copy(edge_values(dtype, (1 << 16,)), "C"),
     )  # dense and aligned, so that every library shares it
     values = host.copy()
@@ -304,7 +300,10 @@ def test_an_array_keeps_shared_host_memory_alive(backend: str) -> None:
 def test_a_host_array_keeps_shared_memory_alive(backend: str) -> None:
     dtype = "float32" if "float32" in common_dtypes(backend) else common_dtypes(backend)[0]
     values = edge_values(dtype, (1 << 14,))
-    views = [to_numpy(plain_array(backend, values)), get(backend).to_numpy(plain_array(backend, values))]
+    views = [
+        to_numpy(plain_array(backend, values)),
+        get_backend(backend).to_numpy(plain_array(backend, values)),
+    ]
     gc.collect()
     others = [np.full_like(values, 1) for _ in range(8)]
     assert all(same_bits(view, values) for view in views)
@@ -315,7 +314,7 @@ def test_a_host_array_keeps_shared_memory_alive(backend: str) -> None:
 @for_own_arrays
 def test_shares_memory_is_true_for_views_and_false_for_copies(backend: str, sample: Sample) -> None:
     if sample.values.size:
-        layout = get(backend).memory_layout(sample.array)
+        layout = get_backend(backend).memory_layout(sample.array)
         assert shares_memory(sample.array, sample.array) is not layout.is_unallocated()
         assert shares_memory(sample.array, to_numpy(sample.array)) is layout.materialized
         assert not shares_memory(to_backend(sample.array, backend, copy=True), sample.array)

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge._api import to_numpy
-from xbridge._core.devices import CPU, Device
-from xbridge._core.dtypes import DTYPES
-from xbridge._core.protocol import VERBS, Backend
-from xbridge._inspect import array_namespace, backend_of, dtype_of
-from xbridge._registry.registry import backend_for, get, known_backends
-from xbridge.backends import HOST
+from xbridge import Device, array_namespace, backend_of, dtype_of, known_backends, to_numpy
+from xbridge._core.protocol import VERBS
+from xbridge.extend import CPU, DTYPES, HOST, backend_for, get_backend
+from xbridge.protocol import Backend
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
@@ -38,7 +35,7 @@ class UnknownType:
 
 
 def test_the_backend_is_registered_by_its_name(backend: str) -> None:
-    assert get(backend).name == backend
+    assert get_backend(backend).name == backend
     assert backend in known_backends()
 
 
@@ -47,7 +44,7 @@ def test_a_verb_accepts_the_arguments_of_the_protocol(backend: str, verb: str) -
     asked = list(inspect.signature(getattr(Backend, verb)).parameters.values())[1:]
     args = [None for each in asked if each.kind is each.POSITIONAL_ONLY]
     options = {each.name: None for each in asked if each.kind is each.KEYWORD_ONLY}
-    found = inspect.signature(getattr(get(backend), verb))
+    found = inspect.signature(getattr(get_backend(backend), verb))
     try:
         found.bind(*args, **options)
     except TypeError as error:
@@ -57,7 +54,7 @@ def test_a_verb_accepts_the_arguments_of_the_protocol(backend: str, verb: str) -
 
 
 def test_array_types_and_host_casts_are_declared(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     assert module.array_types, "no type of array is named"
     assert module.fast_types, "no exact type is named for the fast path"
     assert all(wide in DTYPES and narrow in DTYPES for wide, narrow in module.host_casts)
@@ -80,7 +77,7 @@ def test_the_samples_cover_a_common_dtype(backend: str) -> None:
 
 
 def test_the_declared_types_are_owned(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for cls in (*module.array_types, *module.fast_types, *module.scalar_types):
         assert module.owns(cls) is True
         assert backend_for(cls) is module
@@ -88,7 +85,7 @@ def test_the_declared_types_are_owned(backend: str) -> None:
 
 
 def test_other_types_are_not_owned(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     others = {
         UnknownType,
         Device,
@@ -101,7 +98,7 @@ def test_other_types_are_not_owned(backend: str) -> None:
         type(None),
     }
     others |= {int, bool, float, complex, str, bytes, list, tuple, dict}
-    others |= set() if backend == HOST else set(get(HOST).fast_types)
+    others |= set() if backend == HOST else set(get_backend(HOST).fast_types)
     x = plain_array(backend, edge_values("float32", (2,)))
     others |= {type(getattr(x, word, None)) for word in ("dtype", "device", "shape", "strides", "flags")}
     assert [cls for cls in others if module.owns(cls) is not False] == []
@@ -109,13 +106,13 @@ def test_other_types_are_not_owned(backend: str) -> None:
 
 def test_unsupported_arrays_are_owned(backend: str) -> None:
     for what, make in samples_of(backend).refused.items():
-        assert get(backend).owns(type(make())) is True, what
+        assert get_backend(backend).owns(type(make())) is True, what
         assert backend_of(make()) == backend, what
 
 
 @for_own_arrays
 def test_an_array_is_owned_and_is_not_a_scalar(backend: str, sample: Sample) -> None:
-    module, cls = get(backend), type(sample.array)
+    module, cls = get_backend(backend), type(sample.array)
     assert module.owns(cls) is True
     assert backend_for(cls) is module
     assert not issubclass(cls, module.scalar_types)
@@ -123,7 +120,7 @@ def test_an_array_is_owned_and_is_not_a_scalar(backend: str, sample: Sample) -> 
 
 @for_own_arrays
 def test_an_owned_element_converts_as_an_array_without_axes(backend: str, sample: Sample) -> None:
-    x, module = sample.array, get(backend)
+    x, module = sample.array, get_backend(backend)
     if sample.values.shape == ():
         element = x[()] if hasattr(type(x), "__getitem__") else x
         host = to_numpy(element if module.owns(type(element)) else x)
@@ -138,7 +135,7 @@ def test_an_owned_element_converts_as_an_array_without_axes(backend: str, sample
 
 
 def test_without_a_compiler_nothing_is_traced(backend: str) -> None:
-    module, x, seen = get(backend), object(), []
+    module, x, seen = get_backend(backend), object(), []
 
     def called(*args: object) -> object:
         seen.append(args)
@@ -152,7 +149,7 @@ def test_without_a_compiler_nothing_is_traced(backend: str) -> None:
 
 @promise("namespace")
 def test_the_namespace_makes_arrays_of_the_library(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     xp = array_namespace(plain_array(backend, edge_values("float32", (2,))))
     words = ("asarray", "ones", "zeros", "reshape", "sum", "astype", "permute_dims", "bool", "float32")
     assert [word for word in words if not hasattr(xp, word)] == [], "it is not an array API namespace"

@@ -6,13 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from xbridge._api import asarray, to_backend
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, UNNAMED
+from xbridge import asarray, backend_of, dtype_of, to_backend
+from xbridge._core.dtypes import UNNAMED
 from xbridge._engine.verbs import to_list
-from xbridge._inspect import backend_of, dtype_of
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
 from xbridge.errors import (
     CopyError,
     DTypeError,
@@ -21,6 +17,7 @@ from xbridge.errors import (
     ValueLossError,
     XBridgeError,
 )
+from xbridge.extend import CPU, DTYPES, HOST, get_backend
 from xbridge.testing.conformance._cases import common_dtypes, for_own_arrays, run_examples
 from xbridge.testing.conformance._probes import (
     default_device,
@@ -37,7 +34,7 @@ from xbridge.testing.strategies._arrays import samples
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import Array
+    from xbridge.protocol import Array
     from xbridge.testing.samples.model import Sample
 
 OPTIONS: list[dict[str, Any]] = [
@@ -58,7 +55,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @for_own_arrays
 def test_a_conversion_does_not_change_its_source(backend: str, sample: Sample) -> None:
-    module, x = get(backend), sample.array
+    module, x = get_backend(backend), sample.array
     before = module.array_info(x), module.memory_layout(x), type(x)
     calls: list[Callable[[], object]] = [
         lambda: to_list(x),
@@ -81,7 +78,7 @@ def test_a_conversion_does_not_change_its_source(backend: str, sample: Sample) -
 
 
 def test_unsupported_arrays_raise_with_a_hint(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for what, make in samples_of(backend).refused.items():
         refused = module.unsupported(make(), leaving=True)
         errors = [error_of(to_list, make())]
@@ -96,7 +93,7 @@ def test_unsupported_arrays_raise_with_a_hint(backend: str) -> None:
 
 
 def test_unsupported_arrays_stay_unchanged_within_the_library(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for what, make in samples_of(backend).refused.items():
         x = make()
         if module.unsupported(x, leaving=False) is None:
@@ -136,7 +133,7 @@ def conversions(draw: st.DrawFn, backend: str) -> Conversion:
     """Draw conversions within the library, into it and out of it, with any options together."""
     source, target = draw(st.sampled_from([(backend, backend), (backend, HOST), (HOST, backend)]))
     options = {
-        "device": st.sampled_from([None, *get(target).devices()]),
+        "device": st.sampled_from([None, *get_backend(target).devices()]),
         "dtype": st.sampled_from([None, *UNNAMED, *DTYPES]),
         "copy": st.sampled_from([None, True, False]),
         "grad": st.sampled_from([None, "keep", "detach"]),
@@ -152,7 +149,7 @@ def test_any_options_are_followed_or_raise(backend: str) -> None:
 
 def _check_options(conversion: Conversion) -> None:
     source, target, sample, options = conversion
-    x, before = sample.array, get(source).array_info(sample.array)
+    x, before = sample.array, get_backend(source).array_info(sample.array)
     try:
         result = to_backend(x, target, **options)
     except XBridgeError as error:
@@ -160,14 +157,16 @@ def _check_options(conversion: Conversion) -> None:
     else:
         _check_result(conversion, result)
     assert same_bits(read(source, x), sample.values), "the source was changed"
-    assert get(source).array_info(x) == before
+    assert get_backend(source).array_info(x) == before
 
 
 def _check_result(conversion: Conversion, result: Array) -> None:
     source, target, (x, values, *_), options = conversion
-    info, given = get(target).array_info(result), get(source).array_info(x)
-    near = default_device(target) if "host" in get(target).gaps and given.device == CPU else given.device
-    near = CPU if get(target).host_only else near
+    info, given = get_backend(target).array_info(result), get_backend(source).array_info(x)
+    near = (
+        default_device(target) if "host" in get_backend(target).gaps and given.device == CPU else given.device
+    )
+    near = CPU if get_backend(target).host_only else near
     assert info.shape == values.shape
     assert info.device == (options.get("device") or near)
     if options.get("dtype") in (None, values.dtype.name):

@@ -14,10 +14,9 @@ from weakref import ref
 import numpy as np
 import pytest
 
-from xbridge._api import asarray, to_backend, to_numpy
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
+from xbridge import asarray, to_backend, to_numpy
 from xbridge.errors import type_of
+from xbridge.extend import HOST, get_backend
 from xbridge.testing.conformance._cases import (
     common_dtypes,
     edge_values,
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeAlias
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge import Device
+    from xbridge.protocol import Array, HostArray
     from xbridge.testing.samples.model import Sample
 
     Step: TypeAlias = Callable[[Array], Array]
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 def _steps(backend: str, dtype: str) -> Iterator[tuple[str, str, Step]]:
     """Yield each step that makes new memory of a host array: the backend of the result, a label, the step."""
-    module = get(backend)
+    module = get_backend(backend)
     yield backend, "copy", module.copy
     yield backend, "copy=True", lambda x: to_backend(x, backend, copy=True)
     yield backend, "stack", lambda x: module.stack([x], (1,))
@@ -60,7 +59,7 @@ def _steps(backend: str, dtype: str) -> Iterator[tuple[str, str, Step]]:
 
 def _steps_on(backend: str, device: Device) -> Iterator[tuple[str, str, Step]]:
     """Yield the same for another device: to it, within it, and back."""
-    module = get(backend)
+    module = get_backend(backend)
     yield backend, f"move to {device}", lambda x: module.to_device(x, device)
     yield backend, f"device={device}", lambda x: to_backend(x, backend, device=device)
     yield backend, f"copy on {device}", lambda x: module.copy(module.to_device(x, device))
@@ -82,13 +81,13 @@ def _can_write(name: str) -> bool:
 
 @for_own_arrays
 def test_new_memory_is_writable(backend: str, sample: Sample) -> None:
-    x, module = sample.array, get(backend)
+    x, module = sample.array, get_backend(backend)
     steps = [*_steps(backend, sample.values.dtype.name)]
     if not module.memory_layout(x).materialized:
         steps += [(backend, "materialize", module.materialize), (HOST, "to_numpy", to_numpy)]
     for name, step, make in steps:
         made = make(x)
-        if _can_write(name) and not get(name).array_info(made).requires_grad:
+        if _can_write(name) and not get_backend(name).array_info(made).requires_grad:
             assert not refused_write(name, made), f"{step}: new memory is writable"
     assert same_bits(read(backend, x), sample.values), "the source follows a write to the result"
 
@@ -127,7 +126,7 @@ def test_new_memory_does_not_keep_its_source_alive(backend: str) -> None:
 
 
 def test_a_deleted_view_releases_its_source(backend: str) -> None:
-    module, values = get(backend), edge_values(_dtype(backend), (64,))
+    module, values = get_backend(backend), edge_values(_dtype(backend), (64,))
     views: list[tuple[str, str, Step]] = [
         (backend, "to_numpy", module.to_numpy),
         (backend, "to_numpy", to_numpy),
@@ -154,7 +153,7 @@ def test_a_deleted_view_releases_its_source(backend: str) -> None:
 
 
 def test_two_threads_do_not_mix_their_arrays(backend: str) -> None:
-    module, dtype = get(backend), _dtype(backend)
+    module, dtype = get_backend(backend), _dtype(backend)
     both: list[HostArray] = [edge_values(dtype, (1 << 10,), turn) for turn in range(2)]
     steps = [*_steps(backend, dtype), (HOST, "to_numpy", to_numpy)]
     steps += [] if "host" in module.gaps else [(HOST, "to_numpy", module.to_numpy)]

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge._api import to_backend, to_numpy
-from xbridge._core.devices import CPU
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
+from xbridge import to_backend, to_numpy
+from xbridge.extend import CPU, HOST, get_backend
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import common_dtypes, edge_values, make_sample, plain_array
 from xbridge.testing.conformance._probes import (
@@ -31,7 +29,7 @@ from xbridge.testing.samples.lookup import samples_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._core.protocol import Array, MemoryLayout
+    from xbridge.protocol import Array, MemoryLayout
     from xbridge.testing.samples.model import Sample
 
 SHAPES = (((1 << 17) + 3,), (2, 1, 3, 2, 2))
@@ -57,7 +55,7 @@ def _disjoint_spans(a: MemoryLayout, b: MemoryLayout) -> bool:
 
 def _copies(backend: str, x: Array) -> list[tuple[str, Array]]:
     """Return every result that must be new memory on the host."""
-    module = get(backend)
+    module = get_backend(backend)
     made = [(backend, module.copy(x)), (backend, to_backend(x, backend, copy=True))]
     made += [(HOST, to_numpy(x, copy=True))]
     word = module.array_info(x).dtype
@@ -78,7 +76,7 @@ def test_a_copy_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) ->
 
 @_each_shape
 def test_a_move_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for device in module.devices():
         for sample in _samples(backend, shape):
             if device != default_device(backend) and not module.unsupported_dtype(
@@ -96,7 +94,7 @@ def test_a_cast_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) ->
         values = edge_values(dtype, shape)
         with np.errstate(invalid="ignore"):  # some machines warn of a signalling NaN
             there, x = values.astype(other), plain_array(backend, values)
-        assert same_values(read(backend, get(backend).astype(x, other)), there)
+        assert same_values(read(backend, get_backend(backend).astype(x, other)), there)
         assert same_values(read(backend, to_backend(values, backend, dtype=other)), there)
         assert same_values(to_numpy(x, dtype=other), there)
 
@@ -104,7 +102,7 @@ def test_a_cast_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) ->
 @promise("host")
 @_each_shape
 def test_to_numpy_shares_memory_of_any_size(backend: str, shape: tuple[int, ...]) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for sample in _samples(backend, shape):
         x = sample.array
         assert same_bits(read(HOST, to_numpy(x)), sample.values), sample.layout
@@ -117,7 +115,7 @@ def test_to_numpy_shares_memory_of_any_size(backend: str, shape: tuple[int, ...]
 
 @_each_shape
 def test_from_numpy_converts_memory_of_any_size(backend: str, shape: tuple[int, ...]) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for sample in _samples(HOST, shape):
         host = sample.array
         if not module.unsupported_dtype(sample.values.dtype.name, CPU):
@@ -125,7 +123,7 @@ def test_from_numpy_converts_memory_of_any_size(backend: str, shape: tuple[int, 
                 expected = to_backend(host, backend, device=default_device(backend))
             for x in (expected, to_backend(host, backend)):
                 assert same_bits(read(backend, x), sample.values), sample.layout
-            direct = module.fast_from_numpy(host) if type(host) in get(HOST).fast_types else None
+            direct = module.fast_from_numpy(host) if type(host) in get_backend(HOST).fast_types else None
             if direct is not None:
                 assert same_bits(read(backend, direct), sample.values), sample.layout
                 here, there, plan = (

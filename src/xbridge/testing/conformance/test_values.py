@@ -6,16 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge._api import asarray, to_backend, to_numpy
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, category, is_inexact
-from xbridge._core.protocol import ArrayInfo
+from xbridge import asarray, backend_of, dtype_of, to_backend, to_numpy
 from xbridge._engine.verbs import to_list
-from xbridge._host.memory import native_dtype
-from xbridge._inspect import backend_of, dtype_of
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
 from xbridge.errors import DTypeError
+from xbridge.extend import CPU, DTYPES, HOST, category, get_backend, is_inexact, native_dtype
+from xbridge.protocol import ArrayInfo
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
@@ -32,7 +27,7 @@ from xbridge.testing.conformance.test_autograd import gradient_reaches
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
     from xbridge.testing.samples.model import Sample
 
 
@@ -54,7 +49,7 @@ def test_from_numpy_keeps_every_bit(backend: str, sample: Sample) -> None:
     x = to_backend(sample.array, backend)
     assert backend_of(x) == backend
     assert same_bits(read(backend, x), sample.values)
-    info = get(backend).array_info(x)
+    info = get_backend(backend).array_info(x)
     assert info[:4] == ArrayInfo(sample.values.dtype.name, default_device(backend), sample.values.shape)[:4]
 
 
@@ -70,7 +65,7 @@ def test_a_round_trip_through_the_host_keeps_every_bit(backend: str, sample: Sam
 
 @for_own_arrays
 def test_a_copy_keeps_every_bit(backend: str, sample: Sample) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for copied in (to_backend(sample.array, backend, copy=True), module.copy(sample.array)):
         assert module.array_info(copied)[:3] == module.array_info(sample.array)[:3]
         assert same_bits(read(backend, copied), sample.values)
@@ -79,7 +74,7 @@ def test_a_copy_keeps_every_bit(backend: str, sample: Sample) -> None:
 
 @for_own_arrays
 def test_materialize_keeps_every_bit(backend: str, sample: Sample) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     done = module.materialize(sample.array)
     assert module.memory_layout(done).materialized
     assert same_bits(read(backend, done), sample.values)
@@ -103,7 +98,7 @@ def test_every_bit_pattern_of_a_small_dtype_converts_both_ways(backend: str) -> 
 
 
 def test_an_unsupported_dtype_raises(backend: str) -> None:
-    module, host = get(backend), get(HOST)
+    module, host = get_backend(backend), get_backend(HOST)
     lacked = [word for word in DTYPES if module.unsupported_dtype(word, CPU)]
     for word in [word for word in lacked if not host.unsupported_dtype(word, CPU)]:
         values = np.zeros(3, native_dtype(word))
@@ -126,7 +121,7 @@ def _three_arrays(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[list[o
 
 
 def test_arrays_are_stacked_in_order(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     for dtype in swept_dtypes(backend):
         for shape in (FULL_SHAPE, (), (2, 0)):
             arrays, values = _three_arrays(backend, dtype, shape)
@@ -158,7 +153,7 @@ def test_any_number_of_arrays_is_stacked(backend: str) -> None:
             arrays, values = _numbered_arrays(backend, dtype, count)
             for order in (slice(None), slice(None, None, -1)):
                 tall = np.stack(values[order])
-                for stacked in (asarray(arrays[order]), get(backend).stack(arrays[order], (count,))):
+                for stacked in (asarray(arrays[order]), get_backend(backend).stack(arrays[order], (count,))):
                     assert same_bits(read(backend, stacked), tall), (dtype, count)
                     assert disjoint(memory_of(backend, stacked), memory_of(backend, arrays[order][0])), (
                         dtype,
@@ -168,7 +163,7 @@ def test_any_number_of_arrays_is_stacked(backend: str) -> None:
 
 @promise("autograd")
 def test_gradients_flow_from_a_stack_to_each_of_its_arrays(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     dtype = next(
         word
         for word in ("float32", *filter(is_inexact, common_dtypes(backend)))
@@ -196,7 +191,7 @@ def test_host_arrays_are_stacked_in_order(backend: str) -> None:
 
 
 def test_numbers_become_arrays_of_the_default_dtypes(backend: str) -> None:
-    module = get(backend)
+    module = get_backend(backend)
     numbers: dict[str, list[complex]] = {
         "bool": [True, False],
         "int": [1, -2, 100],

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import array_api_strict
 import numpy as np
 
-from xbridge._core.devices import CPU
+from xbridge.extend import CPU
 from xbridge.testing.samples import numpy as host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge import Device
+    from xbridge.protocol import Array, HostArray
     from xbridge.testing.samples.model import LayoutCase
 
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import cupy
 import numpy as np
 
-from xbridge._core.devices import CPU
+from xbridge.extend import CPU
 from xbridge.testing.samples import numpy as host
 from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge import Device
+    from xbridge.protocol import Array, HostArray
 
     Shape: TypeAlias = tuple[int, ...]
 

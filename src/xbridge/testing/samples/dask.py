@@ -19,7 +19,7 @@ from xbridge.testing.samples.model import LayoutCase
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge.protocol import Array, HostArray
 
     Shape: TypeAlias = tuple[int, ...]
     Make: TypeAlias = Callable[[HostArray], Array]

@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xbridge import _host
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES
-from xbridge._core.protocol import ArrayInfo
-from xbridge._host.memory import layout_of, native_dtype
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
+from xbridge._host.memory import layout_of
 from xbridge.errors import type_of
+from xbridge.extend import CPU, DTYPES, HOST, get_backend, native_dtype
+from xbridge.protocol import ArrayInfo
 from xbridge.testing import _raw_memory
 from xbridge.testing.samples import numpy as host
 from xbridge.testing.samples.model import LayoutCase
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
-    from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge.protocol import Array, Backend, HostArray
 
     Shape: TypeAlias = tuple[int, ...]
 
@@ -67,7 +64,7 @@ class DerivedSamples:
 
         @cache
         def takes(dtype: str, shape: Shape) -> bool:
-            libraries = (backend, get(HOST))  # values of the dtype are made in host memory first
+            libraries = (backend, get_backend(HOST))  # values of the dtype are made in host memory first
             if any(each.unsupported_dtype(dtype, CPU) for each in libraries) or not case.takes(dtype, shape):
                 return False
             memory = case.make(np.zeros(shape, native_dtype(dtype)))

@@ -13,16 +13,14 @@ import numpy as np
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES
-from xbridge._registry.registry import get
+from xbridge.extend import CPU, DTYPES, get_backend
 from xbridge.testing.samples import numpy as host
 from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
 
     Shape: TypeAlias = tuple[int, ...]
     Make: TypeAlias = Callable[[HostArray], jax.Array]
@@ -80,7 +78,7 @@ def _computed(values: HostArray) -> jax.Array:
 
 
 def _has(dtype: str) -> bool:
-    return get("jax").unsupported_dtype(dtype, CPU) is None
+    return get_backend("jax").unsupported_dtype(dtype, CPU) is None
 
 
 def _case(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:

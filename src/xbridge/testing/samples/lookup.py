@@ -6,18 +6,17 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from xbridge._core.devices import CPU
-from xbridge._registry.registry import get
+from xbridge.extend import CPU, get_backend
 
 if TYPE_CHECKING:
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge import Device
+    from xbridge.protocol import Array, Backend, HostArray
     from xbridge.testing.samples.model import LayoutCase, Samples
 
 
 def samples_of(name: str) -> Samples:
     """Return the samples of a backend."""
-    return _samples_of(get(name))  # type: ignore[arg-type] # a module is hashable
+    return _samples_of(get_backend(name))  # type: ignore[arg-type] # a module is hashable
 
 
 def make_on(backend: Backend, case: LayoutCase, values: HostArray, device: Device) -> Array:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from xbridge._core.devices import CPU
+from xbridge.extend import CPU
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge import Device
+    from xbridge.protocol import Array, HostArray
 
 
 class LayoutCase(NamedTuple):

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from xbridge._core.dtypes import DTYPES
+from xbridge.extend import DTYPES
 from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
 
     DType: TypeAlias = np.dtype[Any]
     Shape: TypeAlias = tuple[int, ...]

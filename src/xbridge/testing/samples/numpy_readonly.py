@@ -10,7 +10,7 @@ from xbridge.testing.samples import numpy as host
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
     from xbridge.testing.samples.model import LayoutCase
 
 

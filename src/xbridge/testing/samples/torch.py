@@ -14,9 +14,7 @@ import numpy as np
 import torch
 from torch.autograd.graph import get_gradient_edge
 
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import category, is_inexact
-from xbridge._host.memory import native_dtype
+from xbridge.extend import CPU, category, is_inexact, native_dtype
 from xbridge.testing.samples import numpy as host
 from xbridge.testing.samples._torch_refused import refused
 from xbridge.testing.samples.model import LayoutCase
@@ -26,8 +24,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import HostArray
+    from xbridge import Device
+    from xbridge.protocol import HostArray
 
     Shape: TypeAlias = tuple[int, ...]
 

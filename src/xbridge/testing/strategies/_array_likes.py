@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from hypothesis import note
 from hypothesis import strategies as st
 
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, UNNAMED
-from xbridge._registry.registry import get, is_available, known_backends
+from xbridge import is_available, known_backends
+from xbridge._core.dtypes import UNNAMED
 from xbridge.errors import OptionError
+from xbridge.extend import CPU, DTYPES, get_backend
 from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies._arrays import arrays, host_arrays
 from xbridge.testing.strategies._names import ORDER, dtypes_of
 
 if TYPE_CHECKING:
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge.protocol import Array, HostArray
     from xbridge.testing.strategies._spec import Shapes
 
     Backends: TypeAlias = st.SearchStrategy[str] | str | None
@@ -207,7 +207,11 @@ def _backends(asked: Backends) -> st.SearchStrategy[str]:
     """Return a strategy of the given names, or of all backends that are installed."""
     if isinstance(asked, st.SearchStrategy):
         return asked
-    names = [name for name in known_backends() if is_available(name)] if asked is None else [get(asked).name]
+    names = (
+        [name for name in known_backends() if is_available(name)]
+        if asked is None
+        else [get_backend(asked).name]
+    )
     return st.sampled_from(names)
 
 
@@ -224,7 +228,7 @@ def _arrays_of(backends: Backends, shapes: Shapes) -> st.SearchStrategy[Array]:
 
 @cache
 def _options(target: str) -> st.SearchStrategy[dict[str, Any]]:
-    backend = get(target)
+    backend = get_backend(target)
     return st.fixed_dictionaries(
         {},
         optional={

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hypothesis import note, reject
 from hypothesis import strategies as st
 
-from xbridge._core.dtypes import DTYPES, is_inexact
-from xbridge.backends import HOST
+from xbridge.extend import DTYPES, HOST, is_inexact
 from xbridge.testing.samples.lookup import make_on
 from xbridge.testing.samples.model import Sample
 from xbridge.testing.strategies._bounds import draw_elements
@@ -22,7 +21,7 @@ from xbridge.testing.strategies._values import arrange, draw_contents, numbers, 
 if TYPE_CHECKING:
     from typing import Literal, Unpack
 
-    from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge.protocol import Array, Backend, HostArray
     from xbridge.testing.strategies._bounds import Elements
     from xbridge.testing.strategies._spec import Asked, Contents, Devices, Dtypes, Layouts, Shapes
 

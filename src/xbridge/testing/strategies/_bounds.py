@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from hypothesis import strategies as st
 
-from xbridge._core.dtypes import category
-from xbridge._host.memory import native_dtype
 from xbridge.errors import DTypeError, OptionError
+from xbridge.extend import category, native_dtype
 
 if TYPE_CHECKING:
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
 
     Shape: TypeAlias = tuple[int, ...]
     Bounds: TypeAlias = tuple[float, float]

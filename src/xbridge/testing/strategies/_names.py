@@ -12,20 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, category
 from xbridge._plan.options import CallOptions, read_options
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
 from xbridge.errors import DeviceError, DTypeError, OptionError, XBridgeError
+from xbridge.extend import CPU, DTYPES, HOST, category, get_backend
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Backend
+    from xbridge import Device
     from xbridge._plan.steps import Options
+    from xbridge.protocol import Backend
 
 _KINDS = ("bool", "int", "float", "complex")
 _FAMILIAR = ("float64", "float32", "int64", "int32", "bool", "complex128", "uint8", "bfloat16")
@@ -71,7 +68,7 @@ def dtypes(backend: str, *, kinds: Iterable[str] | None = None) -> st.SearchStra
             raise OptionError.build(
                 f"draw dtypes of kind {kind!r}", f"the kinds are {', '.join(_KINDS)}", f"kinds={_KINDS[2]!r}"
             )
-    names = [name for name in dtypes_of(get(backend), CPU) if category(name) in chosen]
+    names = [name for name in dtypes_of(get_backend(backend), CPU) if category(name) in chosen]
     if not names:
         raise OptionError.build(
             f"draw dtypes of {backend} with kinds={kinds!r}", "it has none of them", "kinds=None"
@@ -103,7 +100,7 @@ def devices(backend: str) -> st.SearchStrategy[Device]:
     >>> find(devices("numpy"), lambda device: True)
     'cpu'
     """
-    return st.sampled_from(get(backend).devices())
+    return st.sampled_from(get_backend(backend).devices())
 
 
 def layouts(backend: str) -> st.SearchStrategy[str]:
@@ -135,7 +132,7 @@ def layouts(backend: str) -> st.SearchStrategy[str]:
 
 def dtypes_of(backend: Backend, device: Device) -> list[str]:
     """List the dtypes that both the backend has on a device and NumPy has, the most readable first."""
-    host = get(HOST)
+    host = get_backend(HOST)
     return [
         name
         for name in ORDER

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hypothesis import strategies as st
 
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import is_inexact
-from xbridge._registry.registry import get
 from xbridge.errors import DTypeError, GradientError, OptionError
+from xbridge.extend import CPU, get_backend, is_inexact
 from xbridge.testing._without import REQUIRES_GRAD, excluded
 from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies._bounds import has_bounds, read_elements
@@ -25,8 +23,8 @@ if TYPE_CHECKING:
 
     Contents: TypeAlias = Literal["constant", "distinct", "sorted", "nondegenerate"]
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend
+    from xbridge import Device
+    from xbridge.protocol import Array, Backend
     from xbridge.testing.strategies._bounds import Elements
 
     Shape: TypeAlias = tuple[int, ...]
@@ -78,7 +76,7 @@ class ArraySpec:
 
     def __init__(self, backend: str, *, everything: bool = False, **asked: Unpack[Asked]) -> None:
         self._everything = everything
-        self.backend: Backend = get(backend)
+        self.backend: Backend = get_backend(backend)
         self.cases = samples_of(backend).cases
         self._asked = {
             word: value

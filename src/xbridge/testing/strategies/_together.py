@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hypothesis import strategies as st
 
-from xbridge._api import asarray
-from xbridge._core.dtypes import category
-from xbridge._registry.registry import backend_for, get
+from xbridge import asarray
 from xbridge.errors import OptionError
+from xbridge.extend import backend_for, category, get_backend
 from xbridge.testing.strategies._arrays import arrays
 from xbridge.testing.strategies._names import dtypes, read_device
 from xbridge.testing.strategies._spec import SHAPES
@@ -21,7 +20,7 @@ from xbridge.testing.strategies._spec import SHAPES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from xbridge._core.protocol import Array
+    from xbridge.protocol import Array
 
     Shape = tuple[int, ...]
 
@@ -135,7 +134,7 @@ def arrays_together(
         )
     if count < 1:
         raise OptionError.build(f"draw {count} arrays", "a call has at least one", "n=2")
-    module, known = get(backend), xp_dtypes(backend, kinds)
+    module, known = get_backend(backend), xp_dtypes(backend, kinds)
     named = isinstance(dtypes, str) and dtypes not in ("same", "promotable")
     everywhere = module.devices()
     fit = [one for one in everywhere if named and module.unsupported_dtype(str(dtypes), one) is None]

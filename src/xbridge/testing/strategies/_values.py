@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import numpy as np
 from hypothesis import strategies as st
 
-from xbridge._core.dtypes import DTYPES, exact_integers
-from xbridge._host.memory import native_dtype
+from xbridge._core.dtypes import exact_integers
+from xbridge.extend import DTYPES, native_dtype
 
 if TYPE_CHECKING:
-    from xbridge._core.protocol import HostArray
+    from xbridge.protocol import HostArray
 
     Shape: TypeAlias = tuple[int, ...]
     Bounds: TypeAlias = tuple[float, float]
