@@ -118,7 +118,8 @@ class _Unregistered:
     def __init__(self, cls: type, base: Any, fields: Collection[str]) -> None:
         self._cls, self._base, self._fields = cls, base, fields
         self._is_dict = issubclass(base, dict)
-        inside = [(of, name, it) for of in reversed(cls.__mro__) for name, it in vars(of).items()]
+        bases = cls.__mro__[-2::-1]  # without `object`, which stores nothing
+        inside = [(of, name, it) for of in bases for name, it in vars(of).items()]
         self._in_force = {name: it for _, name, it in inside}
         self._slots = {  # slots of an attrs class that are not fields hold computed values
             name: it
