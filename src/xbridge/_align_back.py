@@ -13,7 +13,7 @@ from xbridge._engine import verbs
 from xbridge._engine.requests import refuse_alignment
 from xbridge._engine.source import TargetChoice, leading_index, resolve_source
 from xbridge._plan.options import CallOptions
-from xbridge._registry.call_cache import CallKey, cache_version, decline, lookup, record
+from xbridge._registry.call_cache import CallKey, cache_version, decline, lookup, store
 from xbridge.errors import OptionError, XBridgeError
 from xbridge.tree.restore import Restore
 
@@ -144,4 +144,4 @@ def _record(key: CallKey, version: int, sources: list[Source], align: Callable[.
         ]
         return aligned, Restore(tuple(places), first)
 
-    record(key, version, align_and_locate)
+    store(key, version, align_and_locate)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from xbridge._core.entry_points import MISSING, after_lookup, entry_point, marked, plan_call
 from xbridge._core.tracebacks import shorten
 from xbridge._core.tracing import none_in_traces
-from xbridge._registry.call_cache import decline, direct, lookup, made
+from xbridge._registry.call_cache import decline, direct, direct_asarray, lookup
 from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS, XBridgeError
 
@@ -177,7 +177,7 @@ def _make_array(
         if requires_grad is None:
             if like is None and device is None and dtype is None and copy is None and grad is None:
                 try:
-                    convert = made[backend][type(obj)]
+                    convert = direct_asarray[backend][type(obj)]
                 except FOREIGN_ERRORS:  # no entry, or a backend whose hash raises
                     convert = decline
                 y = convert(obj)

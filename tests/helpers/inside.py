@@ -14,7 +14,7 @@ from xbridge._core.protocol import FEATURES
 from xbridge._engine import batch, convert
 from xbridge._host.memory import native_dtype
 from xbridge._registry import registry
-from xbridge._registry.call_cache import cached, direct, made
+from xbridge._registry.call_cache import cached, direct, direct_asarray
 from xbridge._registry.registry import get as get_backend
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ __all__ = [
     "category",
     "count_lookups",
     "direct",
+    "direct_asarray",
     "exact_integers",
     "forget_calls",
     "get_backend",
     "is_inexact",
     "is_observed",
-    "made",
     "native_dtype",
     "planned_arrays",
 ]

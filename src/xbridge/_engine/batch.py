@@ -13,9 +13,9 @@ from xbridge._core.devices import CPU
 from xbridge._core.protocol import Array, Backend
 from xbridge._engine.convert import plan
 from xbridge._engine.execute import is_observed, run_observed, run_steps
-from xbridge._engine.repeat import record_plan, record_scalar, state_reader
+from xbridge._engine.repeat import cache_plan, cache_scalar, state_reader
 from xbridge._engine.source import import_for
-from xbridge._plan.options import PLAIN, CallOptions, read_options
+from xbridge._plan.options import find_converter
 from xbridge._plan.reuse import suit_any_layout
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Conversion, Options, Plan, nbytes_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Pending
-    from xbridge._engine.repeat import Convert, Recorder
+    from xbridge._engine.repeat import Convert
     from xbridge._engine.source import Source
     from xbridge._plan.steps import Op, Step
 
@@ -70,14 +70,14 @@ class Packing(NamedTuple):
 
 
 def find_packings(
-    target: Backend, kinds: Collection[type], options: CallOptions, place: Device | None = None
+    target: Backend, kinds: Collection[type], options: Options, place: Device | None = None
 ) -> list[Packing]:
     """Return how arrays of these types move in packs, if their plans would consist of the move alone.
 
     `place` is the target's device, if the caller has resolved it already.
     """
     host, device = get(HOST), options.device
-    plain = options._replace(device=None, copy=None).are_plain() and options.copy is not False
+    plain = options._replace(device=None, copy=None) == Options() and options.copy is not False
     if registry.observers or not plain or target.is_tracing():
         return []
     if target is host:
@@ -92,7 +92,7 @@ def find_packings(
     if not own.has_packs or kind not in kinds or (device is None and "host" not in target.gaps):
         return []
     if place is None:
-        place = destination(target, read_options((target,), options).device, CPU)
+        place = destination(target, device, CPU)
         if place not in target.devices():
             return []
     if place == CPU:
@@ -101,7 +101,7 @@ def find_packings(
 
 
 def move_in_packs(
-    target: Backend, xs: list[Array], kinds: Collection[type], options: CallOptions
+    target: Backend, xs: list[Array], kinds: Collection[type], options: Options
 ) -> list[Array | None] | None:
     """Move arrays of a batch in packs; return None in place of each array that has to be planned.
 
@@ -125,11 +125,11 @@ _JOINT_OPS: dict[Op, Op] = {"materialize": "materialize_many", "to_device": "to_
 
 
 def convert_all(
-    sources: Iterable[Source], target: Backend, options: Options, *, recorder: Recorder | None = None
+    sources: Iterable[Source], target: Backend, options: Options, *, version: int | None = None
 ) -> list[Array]:
     """Convert each input as `convert` would, but run the joint steps for many arrays at once."""
     if not is_observed(target):
-        return _finish_together(index_errors(_start_each(sources, target, options, recorder)))
+        return _finish_together(index_errors(_start_each(sources, target, options, version)))
     planned = list(index_errors(_plan_each(sources, target, options)))
     arrays, plans = [x for x, _ in planned], [found for _, found in planned]
     return run_observed(arrays, plans, lambda: _finish_together(index_errors(map(_run_alone, arrays, plans))))
@@ -143,22 +143,23 @@ def _plan_each(sources: Iterable[Source], target: Backend, options: Options) -> 
 
 
 def _start_each(
-    sources: Iterable[Source], target: Backend, options: Options, recorder: Recorder | None
+    sources: Iterable[Source], target: Backend, options: Options, version: int | None
 ) -> Iterator[_Progress]:
     """Yield each array after the steps of its plan that come before a joint one.
 
-    Only one array of each kind is planned. With a `recorder`, its conversion is cached and then repeated for
-    the others. (The caller has tried the calls that were cached before.) Otherwise the others reuse its plan.
+    Only one array of each kind is planned. With a `version` of the cache, its conversion is cached and then
+    repeated for the others. (The caller has tried the calls that were cached before.) Otherwise the others
+    reuse its plan.
     """
     reusing: dict[object, Callable[[Source], _Progress | None]] = {}
     shared = not (options.requires_grad or options.compiled or target.is_tracing())
     shared = shared and options.ignore_layout()
-    recorded = False
+    is_cached = False
     for given in sources:
         source = import_for(given, target, options)
         x, y = source.array, None
-        if recorder and recorded:
-            y = recorder.options.find_converter(target.name, type(x))(x)
+        if is_cached:
+            y = find_converter(options, target.name, type(x))(x)
         progress = None if y is None else _Progress(y)
         if progress is None:
             info = source.info()
@@ -167,13 +168,13 @@ def _start_each(
             reuse = reusing.get(kind) if shared else None
             progress = reuse(source) if reuse else None
             if progress is None:
-                progress = _plan_and_start(source, target, options, recorder)
-                recorded = recorded or progress.is_done()
+                progress = _plan_and_start(source, target, options, version)
+                is_cached = version is not None and (is_cached or progress.is_done())
                 reuse = _reuse_for_kind(progress.plan, type(x)) if progress.plan else None
                 if reuse:
                     reusing.setdefault(kind, reuse)
-        if recorder and given.is_scalar():
-            record_scalar(recorder, target.name, type(given.array))
+        if version is not None and given.is_scalar():
+            cache_scalar(version, options, target.name, type(given.array))
         yield progress
 
 
@@ -185,7 +186,7 @@ def _reuse_for_kind(plan: Plan, kind: type) -> Callable[[Source], _Progress | No
     if ops[: len(_SHARING_OPS)] == _SHARING_OPS and any(
         step.copy_reason for step in plan.steps[len(_SHARING_OPS) :]
     ):
-        return partial(_reuse_share, plan, PLAIN.find_converter(plan.conversion.target.name, kind))
+        return partial(_reuse_share, plan, find_converter(Options(), plan.conversion.target.name, kind))
     return None
 
 
@@ -228,16 +229,14 @@ def _is_streamed(conversion: Conversion) -> bool:
     return conversion.target.transfers.streams_to_device(nbytes, conversion.device)
 
 
-def _plan_and_start(
-    source: Source, target: Backend, options: Options, recorder: Recorder | None
-) -> _Progress:
+def _plan_and_start(source: Source, target: Backend, options: Options, version: int | None) -> _Progress:
     """Plan a conversion and run its steps up to the first joint one. A plan without joint steps is cached."""
-    state = state_reader(source.backend, target, options)
-    before = state() if state else None
+    read_state = state_reader(source.backend, target, options)
+    state = read_state() if read_state else None
     found = plan(source, target, options)
     progress = _run_alone(source.array, found)
-    if recorder and state and progress.is_done():
-        record_plan(recorder, source.array, found, state, before)
+    if version is not None and read_state and progress.is_done():
+        cache_plan(version, source.array, found, read_state, state)
     return progress
 
 

@@ -9,7 +9,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, is_numeric
 from xbridge._core.protocol import Array, Backend
 from xbridge._engine.execute import observers, run
-from xbridge._engine.repeat import Recorder, record_plan, record_scalar, state_reader
+from xbridge._engine.repeat import cache_plan, cache_scalar, state_reader
 from xbridge._engine.source import Source, import_for, import_source
 from xbridge._host.advice import aim
 from xbridge._host.memory import overlap
@@ -24,22 +24,22 @@ def convert(
     options: Options,
     *,
     leaving: bool = False,
-    recorder: Recorder | None = None,
+    version: int | None = None,
 ) -> Array:
     """Convert an input by a plan.
 
-    With `leaving`, the input is checked as if it left its library, even if it does not. With `recorder`, the
-    conversion is cached for inputs of the same kind.
+    With `leaving`, the input is checked as if it left its library, even if it does not. With the version of
+    the cache before the call, the conversion is cached for inputs with the same key.
     """
     given, source = source, import_for(source, target, options)
-    state = state_reader(source.backend, target, options) if recorder else None
-    before = state() if state else None
+    read_state = None if version is None else state_reader(source.backend, target, options)
+    state = read_state() if read_state else None
     found = plan(source, target, options, leaving=leaving)
     result = run(source.array, found)
-    if recorder and state:
-        record_plan(recorder, source.array, found, state, before)
+    if version is not None and read_state:
+        cache_plan(version, source.array, found, read_state, state)
         if given.is_scalar():
-            record_scalar(recorder, target.name, type(given.array))
+            cache_scalar(version, options, target.name, type(given.array))
     return result
 
 

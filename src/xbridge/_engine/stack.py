@@ -7,6 +7,7 @@ of one dtype and shape are stacked without a plan for each.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import compress
 from operator import not_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -26,16 +27,17 @@ from xbridge._core.protocol import ArrayInfo
 from xbridge._core.tracing import none_in_traces
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
+from xbridge._engine.each import by_type
 from xbridge._engine.execute import is_observed, run
-from xbridge._engine.repeat import Recorder, compose
+from xbridge._engine.repeat import compose
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
 from xbridge._host.advice import aim
-from xbridge._plan.options import PLAIN, CallOptions
+from xbridge._plan.options import find_converter
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
-from xbridge._registry.call_cache import as_found, cached, decline, direct, lookup_direct, unchanged
+from xbridge._registry.call_cache import decline, direct, lookup_direct, resolve_on_call, unchanged
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import (
@@ -123,9 +125,7 @@ def choose_converter(source: Source) -> tuple[Callable[..., Array], Any, list[Ba
     return from_arrays, nest, [*proper, *backends.values()]
 
 
-def from_numbers(
-    obj: object, target: Backend, options: Options, *, recorder: Recorder | None = None
-) -> Array:
+def from_numbers(obj: object, target: Backend, options: Options, *, version: int | None = None) -> Array:
     """Convert numbers, to the target's default dtypes unless the caller named one."""
     named = _explicit_dtype(options)
     device = destination(target, options.device, CPU)
@@ -137,8 +137,12 @@ def from_numbers(
     _refuse_sharing(options, host.shape)
     if host.dtype.kind in "iu":
         _refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
-    options = options._replace(dtype=named or "default", copy=None)
-    return convert(Source(host, get(HOST)), target, options, recorder=recorder)
+    return convert(Source(host, get(HOST)), target, _options_of_numbers(options), version=version)
+
+
+def _options_of_numbers(options: Options) -> Options:
+    """Return the options with which the host array of a list of numbers is converted."""
+    return options._replace(dtype=_explicit_dtype(options) or "default", copy=None)
 
 
 def _read_numbers(obj: object, floating: str | None, target: Backend, options: Options) -> HostArray:
@@ -153,18 +157,18 @@ def _read_numbers(obj: object, floating: str | None, target: Backend, options: O
     )
 
 
-def from_arrays(nest: Nest, target: Backend, options: Options, *, recorder: Recorder | None = None) -> Array:
+def from_arrays(nest: Nest, target: Backend, options: Options, *, version: int | None = None) -> Array:
     """Stack the arrays of a list in one array.
 
     With `copy=False` the stack is empty, or an error was raised. A cast of an empty stack is an error too.
     """
     kinds = frozenset(map(type, nest.leaves))
     whole = _stack_at_once(nest.leaves, kinds, nest.shape, target, options)
-    whole = whole or _stack_described(nest, target, options, recorder)
-    return convert(whole, target, options._replace(copy=options.copy and None), recorder=recorder)
+    whole = whole or _stack_described(nest, target, options, version)
+    return convert(whole, target, options._replace(copy=options.copy and None), version=version)
 
 
-def literal_converter(cls: type, target: Backend | None, options: Options, given: CallOptions) -> Convert:
+def literal_converter(cls: type, target: Backend | None, options: Options) -> Convert:
     """Return the function that converts numbers, or lists, of a type as similar ones were, or returns None.
 
     Without a target, the first array decides, and numbers become NumPy's. What is done with a list depends on
@@ -173,11 +177,11 @@ def literal_converter(cls: type, target: Backend | None, options: Options, given
     if options.copy is False or cls not in LITERALS:  # only nothing can be shared; a class may hide its items
         return decline
     if cls in NUMBERS:
-        one, fit = _number_converter(frozenset((cls,)), target, options, given)
+        one, fit = _number_converter(frozenset((cls,)), target, options)
         make = compose(*one)
         return make if fit is None else lambda n: make(n) if fit((n,)) else None
     if cls is range:
-        steps, test = _number_converter(frozenset((int,)), target, options, given)
+        steps, test = _number_converter(frozenset((int,)), target, options)
         whole = compose(*steps)
         return lambda x: whole(x) if x and not x[_LONG:] and (test is None or test((x[0], x[-1]))) else None
     fillers: dict[sequences.Kind, _Filler] = {}
@@ -185,12 +189,12 @@ def literal_converter(cls: type, target: Backend | None, options: Options, given
     def choose(kind: sequences.Kind, leaves: Sequence[Any]) -> _Filler:
         kinds = kind if isinstance(kind, frozenset) else frozenset(() if kind is None else (kind,))
         if kinds <= _NUMBER_TYPES:
-            filler = _number_filler(*_number_converter(kinds, target, options, given))
+            filler = _number_filler(*_number_converter(kinds, target, options))
         elif kinds <= sequences.ROWS:
             filler = fill_from_rows
         else:
             chosen = target or _find_leading_backend(leaves, kinds)
-            found = _stacker_filler(kinds, chosen, options, given) if chosen else None
+            found = _stacker_filler(kinds, chosen, options) if chosen else None
             if found is None:
                 return decline
             if len(kinds) > 1:  # the first item may be of another type next time
@@ -215,7 +219,7 @@ def literal_converter(cls: type, target: Backend | None, options: Options, given
 
 
 def _number_converter(
-    kinds: frozenset[type], target: Backend | None, options: Options, given: CallOptions
+    kinds: frozenset[type], target: Backend | None, options: Options
 ) -> tuple[tuple[Convert, Convert], Callable[[Sequence[Any]], bool] | None]:
     """Return how to convert Python numbers of these types, and a test for them or None.
 
@@ -223,13 +227,12 @@ def _number_converter(
     rounded, or wrapped, without an error.
     """
     host, named = get(HOST), _explicit_dtype(options)
-    own = target or host
-    key = options_of_stack(from_numbers, options, given).key("convert", own.name, host.array_types[0])
+    own, host_options = target or host, _options_of_numbers(options)
     finish: Convert = unchanged
     # NumPy's dtypes of Python numbers are its default dtypes. If the first array decides, the options were
     # checked for the library of another list.
     if own is not host or named or options.requires_grad or options.device not in (None, CPU):
-        finish = as_found(lambda _: cached.get(key, decline))
+        finish = resolve_on_call(partial(find_converter, host_options, own.name))
     steps = sequences.array_of(kinds), finish
     limits: tuple[int, int] | None = None
     if int not in kinds:
@@ -269,21 +272,20 @@ def _exact_within(dtype: str) -> tuple[int, int]:
     return -most, most
 
 
-def _stacker_filler(
-    kinds: frozenset[type], target: Backend, options: Options, given: CallOptions
-) -> _Filler | None:
+def _stacker_filler(kinds: frozenset[type], target: Backend, options: Options) -> _Filler | None:
     """Return the function that stacks the arrays of a list of these types; None if they are planned."""
     found = None if options.grad == "keep" else _find_stack(kinds, target, options)
     if found is None:
         return None
     stack, owner = found
-    asked = options_of_stack(from_arrays, options, given)
-    asked = PLAIN if asked.are_plain() else asked
-    is_done = asked is PLAIN and owner is target
-    finish = unchanged if is_done else as_found(lambda cls: asked.find_converter(target.name, cls))
+    rest = options._replace(copy=None)
+    is_plain = rest == Options()
+    finish: Convert = unchanged
+    if not (is_plain and owner is target):
+        finish = resolve_on_call(partial(find_converter, rest, target.name))
     if owner.autograd and owner is not target:  # new memory needs no protection
         finish = compose(owner.detach, finish)
-    is_direct = asked is PLAIN and owner.name == HOST  # then it is known which function to try first
+    is_direct = is_plain and owner.name == HOST  # then it is known which function to try first
     first = lookup_direct(target.name, owner.array_types[0]) if is_direct else finish
 
     def fill(leaves: list[Any], shape: tuple[int, ...] | None) -> Array | None:
@@ -310,19 +312,10 @@ def _is_scalar(kind: type) -> bool:
     return kind in NUMBERS or issubclass(kind, get(HOST).scalar_types)
 
 
-def options_of_stack(fn: Callable[..., Array], options: Options, given: CallOptions) -> CallOptions:
-    """Return the options with which a function of `choose_converter` converts the array that it has made."""
-    if fn is convert:
-        return given
-    return given._replace(
-        dtype=given.dtype if fn is from_arrays else _explicit_dtype(options) or "default", copy=None
-    )
-
-
-def _stack_described(nest: Nest, target: Backend, options: Options, recorder: Recorder | None) -> Source:
+def _stack_described(nest: Nest, target: Backend, options: Options, version: int | None) -> Source:
     """Stack arrays one by one: describe all, choose dtype, device and stacker, convert each for the stacker.
 
-    With a recorder, the conversions are cached.
+    With the version of the cache before the call, the conversions are cached.
     """
     elements = _describe_elements(nest, target, options)
     _refuse_ragged(elements)
@@ -362,7 +355,7 @@ def _stack_described(nest: Nest, target: Backend, options: Options, recorder: Re
             None
             if i in lazy
             else _convert_element(
-                element, stacker, checked if narrow or element.needs_care(dtype, stacker) else part, recorder
+                element, stacker, checked if narrow or element.needs_care(dtype, stacker) else part, version
             )
             for i, element in enumerate(elements)
         ]
@@ -476,20 +469,15 @@ def _choose_stacker(elements: list[_Element], target: Backend, options: Options)
     return _find_lazy_backend([element.source for element in elements]) or host
 
 
-def _convert_element(
-    element: _Element, stacker: Backend, options: Options, recorder: Recorder | None
-) -> Array:
+def _convert_element(element: _Element, stacker: Backend, options: Options, version: int | None) -> Array:
     """Convert an element for the stacker."""
-    source = element.source
-    recorder = None if options.check_loss or source.foreign else recorder
-    if recorder:
-        asked = CallOptions(options.device, options.dtype, grad=options.grad)
-        recorder = recorder._replace(options=asked)
-        array = asked.find_converter(stacker.name, type(source.array))(source.array)
-        if array is not None:
-            return array
-    leaving = stacker.host_only and type(source.array) not in stacker.fast_types  # its class may be lost
-    return convert(source, stacker, options, leaving=leaving, recorder=recorder)
+    source, cls = element.source, type(element.source.array)
+    version = None if source.foreign else version
+    array = None if version is None else find_converter(options, stacker.name, cls)(source.array)
+    if array is not None:
+        return array
+    leaving = stacker.host_only and cls not in stacker.fast_types  # its class may be lost
+    return convert(source, stacker, options, leaving=leaving, version=version)
 
 
 @none_in_traces
@@ -535,7 +523,7 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
         return None
     rules = target if backends == {target} else host
     several = numbers or len(kinds) > 1
-    convert = _one_after_the_other(converters) if several or backend is not stacker else None
+    convert = by_type(converters) if several or backend is not stacker else None
     if not (numbers or convert or backend is target):  # there is nothing to do before or after
         return many, stacker
 
@@ -562,21 +550,6 @@ def _reshape(row: Array | None, shape: tuple[int, ...]) -> Array | None:
         return row.reshape((*shape, *row.shape[1:]))
     except ValueError:  # NumPy has 64 axes at most
         return None
-
-
-def _one_after_the_other(converters: dict[type, Convert]) -> Callable[[list[Array]], list[Array] | None]:
-    """Return the function that converts arrays, each by the converter of its type; None if one declines."""
-
-    def convert(xs: list[Array]) -> list[Array] | None:
-        made = []
-        for x in xs:
-            y = converters[type(x)](x)
-            if y is None:
-                return None
-            made.append(y)
-        return made
-
-    return convert
 
 
 def _convert_numbers(
@@ -616,10 +589,8 @@ def _promote_at_once(
     last = chosen(options.dtype, dtype, target, CPU) if options.dtype in UNNAMED else dtype
     if not (named or all(holds_every(name, last if category(name) == "int" else dtype) for name in kinds)):
         return None  # an integer may be rounded
-    asked = CallOptions(CPU, dtype, grad=options.grad)
-    casts = {kind: asked.find_converter(target.name, kind) for kind in set(map(type, leaves))}
-    alike = [casts[type(x)](x) for x in leaves]
-    return None if any(x is None for x in alike) else alike
+    cast = Options(CPU, dtype, grad=options.grad)
+    return by_type({kind: find_converter(cast, target.name, kind) for kind in set(map(type, leaves))})(leaves)
 
 
 def _find_lazy_backend(sources: list[Source]) -> Backend | None:

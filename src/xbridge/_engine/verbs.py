@@ -8,16 +8,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from xbridge._core.devices import SHARDED, Device
+from xbridge._core.devices import SHARDED
 from xbridge._core.tracing import none_in_traces
-from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, list_values, plan_for_explain, share
+from xbridge._engine.each import aligned_by_type, each, unless_followed, with_like
 from xbridge._engine.execute import call_untraced
-from xbridge._engine.repeat import (
-    Recorder,
-    record_align,
-    with_like,
-)
 from xbridge._engine.requests import refuse_alignment, resolve_request
 from xbridge._engine.source import (
     TargetChoice,
@@ -27,13 +22,13 @@ from xbridge._engine.source import (
     resolve_like,
     resolve_source,
 )
-from xbridge._engine.stack import choose_converter, literal_converter, options_of_stack
+from xbridge._engine.stack import choose_converter, literal_converter
 from xbridge._host.advice import aim
 from xbridge._host.memory import overlap, overlap_of_views
-from xbridge._plan.options import CallOptions, read_options
+from xbridge._plan.options import CallOptions, find_converter, read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
-from xbridge._registry.call_cache import cache_version, decline, lookup_direct, record
+from xbridge._registry.call_cache import cache_version, decline, lookup_direct, store, unchanged
 from xbridge._registry.registry import by_type, get
 from xbridge.backends import HOST
 from xbridge.errors import CopyError, OptionError, UnsupportedArrayError, XBridgeError
@@ -42,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
+    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
     from xbridge._engine.source import Source
     from xbridge._plan.steps import Plan
@@ -52,16 +48,17 @@ def to_backend(x: object, name: str | ModuleType, options: CallOptions) -> Array
     version = cache_version()
     source, target = resolve_request(x, name), get(name)
     checked = read_options((target, source.backend), options)
-    asked = _normalize_device(options)
-    if name != target.name or version != cache_version():  # a module, or this call has loaded a backend
-        known = asked.find_converter(target.name, type(x))
-        if known is not decline and asked.are_constant():
-            record(asked.key("convert", name, type(x)), version, known)
-        result = known(x)
-        if result is not None:
-            return result
-    fn = partial(convert, recorder=Recorder(asked, version))
-    return call_untraced(fn, source, [source.backend], target, checked)
+    is_canonical = name == target.name and options.are_canonical(checked)
+    y = None
+    if not is_canonical or version != cache_version():  # or this call has loaded a backend
+        y = find_converter(checked, target.name, type(x))(x)
+    if y is None:
+        y = call_untraced(partial(convert, version=version), source, [source.backend], target, checked)
+    if not is_canonical and options.are_constant(name):
+        known = find_converter(checked, target.name, type(x))
+        if known is not decline:
+            store(options.key("convert", name, type(x)), version, known)
+    return y
 
 
 def to_isolated(x: object, name: str | ModuleType, options: CallOptions) -> Array:
@@ -72,69 +69,41 @@ def to_isolated(x: object, name: str | ModuleType, options: CallOptions) -> Arra
     return call_untraced(convert, source, [source.backend], target, checked)
 
 
-def _normalize_device(options: CallOptions) -> CallOptions:
-    """Return the options for the key of a cached call: with a string as device, which hashes faster."""
-    device = options.device
-    return options._replace(device=str(device)) if type(device) is Device else options
-
-
-def to_backend_all(xs: list[object], name: str | ModuleType, options: CallOptions) -> list[Array]:
-    """Convert each of many inputs as `to_backend` would. Small inputs are converted together."""
-    version = cache_version()
-    target, sources = get(name), [resolve_source(x) for x in xs]
-    backends = [source.backend for source in sources]
-    checked = read_options((target, *dict.fromkeys(backends)), options)
-    fn = partial(convert_all, recorder=Recorder(_normalize_device(options), version))
-    made: dict[int, Array] = {}
-    for own in (True, False):
-        chosen = [i for i, backend in enumerate(backends) if (backend is target) is own]
-        owners = list(dict.fromkeys(backends[i] for i in chosen))
-        try:
-            ys = call_untraced(fn, [sources[i] for i in chosen], owners, target, checked)
-        except XBridgeError as error:
-            error.remap_index(chosen)
-            raise
-        made.update(zip(chosen, ys, strict=True))
-    return [made[i] for i in range(len(xs))]
-
-
 def make_array(x: object, name: str | None, options: CallOptions) -> Array:
     """Make an array without `like`, by a cached call if there is one. See `xbridge.asarray`."""
-    made = options.lookup("asarray", name, type(x), type(None))(x)
-    return asarray(x, None, name, options) if made is None else made
+    y = options.lookup("asarray", name, type(x), type(None))(x)
+    return asarray(x, None, name, options) if y is None else y
 
 
 def asarray(obj: object, like: object, name: str | ModuleType | None, options: CallOptions) -> Array:
     """See `xbridge.asarray`."""
     version, given = cache_version(), options
     target = None if name is None else get(name)
-    near: Source | None = None
+    device_source: Source | None = None
     if like is not None:
         model = resolve_like(like)
         target = target or model.backend
         if options.device is None and target is model.backend:
-            near, options = model, options._replace(device=model.info().device)
+            device_source, options = model, options._replace(device=model.info().device)
     try:
         fn, content, backends = choose_converter(resolve_source(obj))
     except (OptionError, UnsupportedArrayError) as error:
         raise error if target is None else aim(error, target.name) from error.__cause__
+    target_is_inferred = target is None
     target = target or backends[0]
     checked = read_options((target, backends[0]), options)
-    asked = _normalize_device(options)
-    result = asked.find_converter(target.name, type(obj))(obj) if fn is convert else None
-    if result is None:
-        recorder = Recorder(options_of_stack(fn, checked, asked), version)
-        result = call_untraced(partial(fn, recorder=recorder), content, backends, target, checked)
-    if _may_record(like, [target, *backends]) and given.are_constant(name):
+    y = find_converter(checked, target.name, type(obj))(obj) if fn is convert else None
+    if y is None:
+        y = call_untraced(partial(fn, version=version), content, backends, target, checked)
+    if _is_cacheable(like, [target, *backends]) and given.are_constant(name):
         if fn is convert:
-            known = asked.find_converter(target.name, type(obj))
+            known = find_converter(checked, target.name, type(obj))
         else:
-            free = name is None and like is None
-            known = literal_converter(type(obj), None if free else target, checked, asked)
+            known = literal_converter(type(obj), None if target_is_inferred else target, checked)
         if known is not decline:
             key = given.key("asarray", name, type(obj), type(like))
-            record(key, version, known if like is None else with_like(known, near))
-    return result
+            store(key, version, known if like is None else with_like(known, device_source))
+    return y
 
 
 def align(
@@ -149,7 +118,7 @@ def align(
 
 def align_sources(
     sources: list[Source],
-    place: Callable[[int], str],
+    name_of: Callable[[int], str],
     choice: TargetChoice,
     options: CallOptions,
     *,
@@ -162,7 +131,7 @@ def align_sources(
     ----------
     sources : list of Source
         The inputs.
-    place : callable
+    name_of : callable
         Takes the index of an input and returns its name, for errors.
     choice, options
         The arguments of the call.
@@ -172,62 +141,76 @@ def align_sources(
         True if no write to a result may reach an input. Nothing is cached then.
     """
     try:
-        target, checked, near = choose_target(sources, choice, options)
+        target, checked, device_source = choose_target(sources, choice, options)
+        checked = checked._replace(isolated=isolated)
+        ys = [source.array for source in sources]  # a number adapts to any array
+        arrays = [i for i, source in enumerate(sources) if not source.is_literal()]
+        for i, source in enumerate(sources):
+            if source.is_literal() and not source.is_number():
+                ys[i] = _align_list(source, target, checked, i)
+        try:
+            done = each([ys[i] for i in arrays], target, checked, None if isolated else version)
+        except XBridgeError as error:
+            error.remap_index(arrays)
+            raise
     except XBridgeError as error:
         if error.index is None:
             raise
-        raise error.at(place(error.index)) from error
-    checked = checked._replace(isolated=isolated)
-    asked = _normalize_device(options._replace(device=checked.device))
-    recorder = None if isolated else Recorder(asked, version)
-    made: list[Array] = []
-    late: list[int] = []
+        raise error.at(name_of(error.index)) from error
+    for i, y in zip(arrays, done, strict=True):
+        ys[i] = y
+    if not isolated:
+        _cache_align(version, target, sources, choice, options, checked, device_source)
+    return tuple(ys)
+
+
+def _align_list(source: Source, target: Backend, options: Options, index: int) -> Array:
+    """Convert a list of numbers or arrays; an error has the index of the input."""
     try:
-        for source in sources:
-            if source.is_number():  # a number adapts to any array
-                made.append(source.array)
-                continue
-            x = source.array
-            result = asked.find_converter(target.name, type(x))(x) if recorder else None
-            if result is None and source.backend.materialize_many and source.backend is not target:
-                late.append(len(made))
-            elif result is None:
-                fn, given, backends = choose_converter(source)
-                if fn is convert:
-                    fn = partial(fn, recorder=recorder)
-                result = call_untraced(fn, given, backends, target, checked)
-            made.append(result)
+        fn, content, backends = choose_converter(source)
+        return call_untraced(fn, content, backends, target, options)
     except XBridgeError as error:
-        raise error.at(place(len(made))) from error
-    for i, result in zip(late, _convert_jointly(sources, late, place, target, checked), strict=True):
-        made[i] = result
-    arrays = [source for source in sources if not (source.is_literal() or source.is_scalar())]
-    # Without a name or `like`, an array behind the first may have decided because it is followed by autograd.
-    # Other arrays of the same types may not be, so such a call is not cached.
+        error.index = index
+        raise
+
+
+def _cache_align(
+    version: int,
+    target: Backend,
+    sources: list[Source],
+    choice: TargetChoice,
+    given: CallOptions,
+    options: Options,
+    device_source: Source | None,
+) -> None:
+    """Cache a call of `align` for arguments of these types, if there is a converter for each.
+
+    Without a name or `like`, an array behind the first may decide because autograd or a transform follows it.
+    So the cached call declines such an array, and a call in which one has decided is not cached.
+    """
     name, like = choice
-    free = name is None and like is None
-    always = not (free and arrays) or arrays[0].backend is target
-    backends = [target, *(source.backend for source in sources)]
-    if recorder and always and _may_record(like, backends) and options.are_constant(name):
-        key = options.key("align", name, tuple([type(source.array) for source in sources]), type(like))
-        record_align(key, recorder, target.name, sources, near, free=free)
-    return tuple(made)
+    arrays = [source for source in sources if not (source.is_literal() or source.is_scalar())]
+    target_is_inferred = name is None and like is None
+    if target_is_inferred and arrays and arrays[0].backend is not target:
+        return
+    if not given.are_constant(name) or not _is_cacheable(like, [target, *(x.backend for x in sources)]):
+        return
+    converters: dict[type, Callable[[Any], Any]] = {}
+    for source in sources:
+        cls, follows = type(source.array), source.backend.follows
+        converter = unchanged if source.is_number() else find_converter(options, target.name, cls)
+        if converter is decline:
+            return
+        if target_is_inferred and source.backend is not target and follows:
+            converter = unless_followed(follows, converter)
+        converters[cls] = converter
+    # Converters of `options` decline an array on another device, so only that of `like` is read.
+    model = device_source if like is not None and device_source not in sources else None
+    key = given.key("align", name, tuple([type(source.array) for source in sources]), type(like))
+    store(key, version, with_like(aligned_by_type(converters), model))
 
 
-def _convert_jointly(
-    sources: list[Source], chosen: list[int], place: Callable[[int], str], target: Backend, options: Options
-) -> list[Array]:
-    """Convert the chosen inputs together, so that lazy ones are computed at once."""
-    some = [sources[i] for i in chosen]
-    try:
-        return call_untraced(convert_all, some, [source.backend for source in some], target, options)
-    except XBridgeError as error:
-        if error.index is None:  # a task failed, and its library does not say for which array
-            raise
-        raise error.at(place(chosen[error.index])) from error
-
-
-def _may_record(like: object, backends: list[Backend]) -> bool:
+def _is_cacheable(like: object, backends: list[Backend]) -> bool:
     """Return True if a call may be cached: no compiler traces it, and the type of `like` has a backend."""
     traced = any(backend.is_tracing() for backend in backends)
     return not traced and (like is None or type(like) in by_type)

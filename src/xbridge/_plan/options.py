@@ -102,6 +102,11 @@ class CallOptions(NamedTuple):
             return plain
         return known if plain is decline else try_in_order(plain, known)
 
+    def are_canonical(self, options: Options) -> bool:
+        """Return True if conversions with these options, once checked, are cached by the options as given."""
+        checked = canonical(options) or PLAIN
+        return all(a is b or (type(a) is str and a == b) for a, b in zip(self, checked, strict=True))
+
     def are_constant(self, target: object = None) -> bool:
         """Return True if the options and the target mean the same in each call, so the call may be cached."""
         for option in (target, *self):
@@ -114,6 +119,28 @@ class CallOptions(NamedTuple):
 
 PLAIN = CallOptions()
 """The options if none was given."""
+
+
+def canonical(options: Options) -> CallOptions | None:
+    """Return checked options as a call gives them, by which conversions are cached; None if they are not."""
+    device, requires_grad = options.device and str(options.device), options.requires_grad or None
+    given = CallOptions(device, options.dtype, options.copy, options.grad, requires_grad, options.writable)
+    known = Options(options.device, *options[1:4], options.requires_grad, writable=options.writable)
+    return given if options == known else None
+
+
+def cache_key(options: Options, name: str, cls: type) -> CallKey | None:
+    """Return the key of a conversion to a backend; None if no conversion with these options is cached."""
+    given = canonical(options)
+    return given and given.key("convert", name, cls)
+
+
+@traced_as(lambda *_: decline)
+def find_converter(options: Options, name: str, cls: type) -> Callable[[Any], Any]:
+    """Return a function that converts arrays of a type without a plan, or returns None to decline."""
+    given = canonical(options)
+    return decline if given is None else given.find_converter(name, cls)
+
 
 _COMMON = CallOptions._fields.index("requires_grad")
 """The number of options that most functions have."""

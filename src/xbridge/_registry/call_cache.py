@@ -65,23 +65,14 @@ direct: dict[Any, dict[type, Convert]] = {HOST: {}}
 The table has two levels because making and hashing a tuple as key takes 110 ns more than a second lookup.
 """
 
-made: dict[Any, dict[type, Convert]] = {None: {}, HOST: {}}
+direct_asarray: dict[Any, dict[type, Convert]] = {None: {}, HOST: {}}
 """Calls of `asarray` without options, as in `direct`. Without a target, an array is returned as it is."""
 
 cached: dict[tuple[object, ...], Callable[..., Any]] = {}
 """All other calls. The oldest makes room for a new one."""
 
-LENGTH = 64
-"""The length of the tables of `direct` and `made`, up to which they are filled with types of no object.
-
-A compiler compiles a program again as soon as the length of a table that the program reads has changed, or
-the place of a type in it. So the types of another backend replace fillers, and move no other type.
-"""
-
-_fillers: list[type] = []
-
 MOST = 512
-"""The most calls that are cached, and the most kinds of arrays for each."""
+"""The most calls that are cached, and the most keys of arrays for each."""
 
 _version = 0
 _is_open = False
@@ -125,32 +116,36 @@ def cache_version() -> int:
     return _version
 
 
-def record(
-    key: CallKey,
-    version: int,
-    run: Callable[..., Any],
-    kind: object = None,
-    choose: Callable[[dict[object, Convert]], Convert] | None = None,
-) -> None:
-    """Cache a call, unless calls were invalidated since `version` was read, or are observed.
+def store(key: CallKey, version: int, run: Callable[..., Any]) -> None:
+    """Cache a call, unless calls were invalidated since `version` was read, or are observed."""
+    with _lock:
+        if version == _version and _is_open:
+            _put(cached, key, run)
 
-    With `choose`, `run` is for arrays of the given kind alone. It goes to a table of the kinds for this call,
-    and `choose` turns that table into the function that looks up the kind of an array and converts it. The
-    function has the table as an attribute, so that both are forgotten together.
+
+def store_by_key(
+    call: CallKey,
+    version: int,
+    run: Convert,
+    key: object,
+    dispatch: Callable[[dict[object, Convert]], Convert],
+) -> None:
+    """Cache a call for arrays with a key alone, as `store` does.
+
+    `dispatch` turns the table of all keys for this call into the function that finds the key of an array and
+    converts it. The function has the table as an attribute, so that both are forgotten together.
     """
     with _lock:
         if version != _version or not _is_open:
             return
-        if choose is not None:
-            kinds: dict[object, Convert] | None = getattr(cached.get(key), "kinds", None)
-            if kinds is not None:
-                _put(kinds, kind, run)
-            if key in cached:
-                return
-            kinds = {kind: run}
-            run = choose(kinds)
-            vars(run)["kinds"] = kinds
-        _put(cached, key, run)
+        table: dict[object, Convert] | None = getattr(cached.get(call), "table", None)
+        if table is not None:
+            _put(table, key, run)
+        elif call not in cached:
+            table = {key: run}
+            convert = dispatch(table)
+            vars(convert)["table"] = table
+            _put(cached, call, convert)
 
 
 def _put(table: dict[Any, Any], key: object, value: object) -> None:
@@ -171,7 +166,7 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
         _version = version = _version + 1
         _is_open = False
         cached.clear()
-        for known in (*made.values(), *direct.values()):
+        for known in (*direct_asarray.values(), *direct.values()):
             known.clear()
     # The backends are asked after the version has changed. If they change again meanwhile, that makes a newer
     # version, and its call of this function fills the tables.
@@ -194,12 +189,9 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
     with _lock:
         if version == _version:
             _is_open = bool(backends)
-            if _is_open and not _fillers:  # not when the package is imported, which takes no time for it
-                _fillers.extend([type("Filler", (), {}) for _ in range(LENGTH)])
-            for tables, new in ((direct, filled), (made, to_make)):
+            for tables, new in ((direct, filled), (direct_asarray, to_make)):
                 for name, known in new.items():
-                    fillers = dict.fromkeys(_fillers[len(known) :], decline)
-                    tables.setdefault(name, {}).update(known | fillers)
+                    tables.setdefault(name, {}).update(known)
 
 
 def try_in_order(first: Convert, other: Convert) -> Convert:
@@ -212,7 +204,7 @@ def try_in_order(first: Convert, other: Convert) -> Convert:
     return convert
 
 
-def as_found(find: Callable[[type], Convert]) -> Convert:
+def resolve_on_call(find: Callable[[type], Convert]) -> Convert:
     """Return a function that converts as the one that is found for the type of an array.
 
     That is looked up again if it declines: what it can convert may have become known elsewhere. All arrays
@@ -242,7 +234,7 @@ def _of_literals(name: str | None) -> dict[type, Convert]:
         key = "asarray", name, cls, type(None), None, None, None, None  # as `asarray` writes it
         return cached.get(key, decline)
 
-    return {cls: none_in_traces(as_found(find)) for cls in LITERALS}
+    return {cls: none_in_traces(resolve_on_call(find)) for cls in LITERALS}
 
 
 def _from_scalar(convert: Convert) -> Convert:

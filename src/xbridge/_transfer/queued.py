@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.locks import lock
 from xbridge._engine.batch import find_packings
+from xbridge._plan.options import read_options
 from xbridge.errors import XBridgeError
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def begin_queued(
     batch: TreeArrays, target: Backend, place: Device, options: CallOptions, convert: ArrayFn
 ) -> Queued | None:
     """Begin the transfer of a batch of small arrays of one type; return None if a thread has to do it."""
-    ways = find_packings(target, batch.kinds, options, place)
+    ways = find_packings(target, batch.kinds, read_options((target,), options), place)
     if len(ways) != 1 or batch.kinds != {ways[0].kind}:
         return None
     arrays: list[Array] = []

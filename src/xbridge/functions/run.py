@@ -20,11 +20,11 @@ from xbridge._core.entry_points import marked
 from xbridge._core.tracebacks import shorten
 from xbridge._core.tracing import none_in_traces, traced_as
 from xbridge._engine import verbs
-from xbridge._engine.repeat import convert_each
+from xbridge._engine.each import by_type
 from xbridge._engine.source import Source, TargetChoice, leading_index, resolve_like, resolve_source
-from xbridge._plan.options import CallOptions, read_options
+from xbridge._plan.options import CallOptions, find_converter, read_options
 from xbridge._plan.rules import chosen
-from xbridge._registry.call_cache import CallKey, cache_version, cached, decline, direct, record
+from xbridge._registry.call_cache import CallKey, cache_version, cached, decline, direct, store, unchanged
 from xbridge._registry.registry import are_arrays, backend_for, get, known_backends
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, OptionError, XBridgeError, with_article
@@ -466,10 +466,10 @@ class _CachedCall:
         self._devices = [(i, library.device_of) for i, owner in arrays if owner is library]
         if library.host_only:
             self._devices = []
-        converters = [_argument_converter(function, library, cls, owners.get(cls)) for cls in types]
-        self.is_complete = decline not in converters
+        converters = {cls: _argument_converter(function, library, cls, owners.get(cls)) for cls in types}
+        self.is_complete = decline not in converters.values()
         """True if there is a converter for every argument."""
-        self._convert = convert_each(converters)
+        self._convert = by_type(converters)
 
     def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """Return the result in a tuple, or None to decline. It declines before the function runs."""
@@ -525,15 +525,15 @@ class _CachedCall:
 
 def _argument_converter(
     function: Function, library: Backend, cls: type, owner: Backend | None
-) -> Callable[[Any], Any] | None:
+) -> Callable[[Any], Any]:
     """Return the function that converts arguments of a type to arrays through which the sources are safe."""
     if owner is None:
-        return None
+        return unchanged
     options = function.options
     if not function.is_plain:
         place = None if library.host_only and options.device is None else "cpu"
         options = options._replace(device=place)
-    convert = options.find_converter(library.name, cls)
+    convert = find_converter(read_options((library,), options), library.name, cls)
     if convert is decline:
         return decline
     if owner.name == HOST and options.copy is None and _copies_readonly(library):
@@ -573,7 +573,7 @@ def _cache_call(function: Function, read: CallInputs) -> None:
         call = _CachedCall(function, read, types, owners)
         if call.is_complete:
             key = CallKey("aligned", function.key, _types_of(read.args, read.kwargs))
-            record(key, read.version, call.run)
+            store(key, read.version, call.run)
 
 
 def _library_in(fn: object) -> str:

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
-from xbridge._engine.batch import move_in_packs
+from xbridge._engine.each import each
 from xbridge._engine.source import resolve_source
-from xbridge._plan.options import CallOptions
+from xbridge._plan.options import CallOptions, read_options
+from xbridge._registry.call_cache import cache_version
 from xbridge._registry.registry import are_arrays, backend_for
 from xbridge.errors import Chained, DTypeError, XBridgeError, index_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from xbridge._core.protocol import Array, ArrayFn, Backend
 
 PLAIN_TYPES = (str, bytes, *NUMBERS, type(None))
@@ -68,51 +67,29 @@ def _dtype_kind(x: Any) -> Any:
     return getattr(getattr(x, "dtype", None), "kind", "")
 
 
-def leaf_converter(target: Backend, options: CallOptions, kinds: Collection[type] | None = None) -> ArrayFn:
-    """Return a function that converts arrays of the given types, or of any types.
+def leaf_converter(target: Backend, options: CallOptions) -> ArrayFn:
+    """Return a function that converts arrays of any types.
 
     A structural array keeps its dtype, and an array of text is returned as it is. The options must have been
     checked.
     """
-    return partial(_convert, target, options, kinds)
+    return partial(_convert, target, options)
 
 
-def _convert(
-    target: Backend, options: CallOptions, kinds: Collection[type] | None, xs: list[Any]
-) -> list[Array]:
-    # The fastest way that suits comes first: one call of C code for all arrays, packs for those that change
-    # their device, a cached call for each, and a plan for the rest.
-    direct = {kind: options.find_converter(target.name, kind) for kind in kinds or set(map(type, xs))}
-    many = target.fast_from_numpy_many
-    done = many(xs) if many and set(direct.values()) == {target.fast_from_numpy} else None
-    if done is not None:
+def _convert(target: Backend, options: CallOptions, xs: list[Any]) -> list[Array]:
+    done = each(xs, target, read_options((target,), options), cache_version(), stays=_stays)
+    if StructuralArray not in set(map(type, xs)):
         return done
-    moved = move_in_packs(target, xs, direct, options)
-    made: list[Any] = moved or [direct[type(x)](x) for x in xs]
-    if moved is not None:
-        made = [direct[type(x)](x) if y is None else y for x, y in zip(xs, moved, strict=True)]
-    planned = []
-    for i, x in enumerate(xs):
-        if made[i] is None and is_text(x):
-            made[i] = x
-        elif made[i] is None and type(x) is not StructuralArray:
-            planned.append(i)
-    try:
-        left = [xs[i] for i in planned]
-        found = verbs.to_backend_all(left, target.name, options) if left else []
-    except XBridgeError as error:
-        error.remap_index(planned)
-        raise
-    for i, y in zip(planned, found, strict=True):
-        made[i] = y
-    if StructuralArray not in direct:
-        return made
     return list(
         index_errors(
-            _convert_structural(x, target.name, options) if y is None else y
-            for x, y in zip(xs, made, strict=True)
+            _convert_structural(y, target.name, options) if type(y) is StructuralArray else y for y in done
         )
     )
+
+
+def _stays(x: Any) -> bool:
+    """Return True for leaves that are no arrays to convert: text, and structural arrays, which come later."""
+    return type(x) is StructuralArray or is_text(x)
 
 
 def _convert_structural(structural: StructuralArray, name: str, options: CallOptions) -> Array:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import SHARDED
 from xbridge._core.entry_points import entry_point
-from xbridge._engine.repeat import record_tree
 from xbridge._plan.options import NO_OTHERS, CallOptions
 from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import are_arrays, get, known_backends
 from xbridge.errors import DeviceError, OptionError, shown
 from xbridge.tree.batch import TreeArrays
 from xbridge.tree.leaf import leaf_converter
+from xbridge.tree.small import cache_small_tree
 
 if TYPE_CHECKING:
     from xbridge._core.devices import Device
@@ -74,7 +74,7 @@ class Restore:
             return result
         made = batch.map(leaf_converter(get(name), options))
         if not batch.alone:
-            record_tree(name, options, scalars=False)
+            cache_small_tree(name, options, scalars=False)
         return made
 
     def array_location(self, to: int | None = None) -> tuple[str, Device, str]:

@@ -9,7 +9,7 @@ from xbridge._core.entry_points import MISSING, after_lookup, entry_point, plan_
 from xbridge._core.literals import NUMBERS
 from xbridge._core.tracebacks import shorten
 from xbridge._engine import verbs
-from xbridge._engine.repeat import compose, record_tree
+from xbridge._engine.repeat import compose
 from xbridge._engine.requests import refuse_options, refuse_order
 from xbridge._engine.source import TargetChoice, resolve_source
 from xbridge._host import as_readonly
@@ -20,6 +20,7 @@ from xbridge.backends import HOST
 from xbridge.errors import OptionError, XBridgeError, type_of
 from xbridge.tree.batch import TreeArrays
 from xbridge.tree.leaf import leaf_converter
+from xbridge.tree.small import cache_small_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -467,7 +468,7 @@ def _convert_tree(
     batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
     made = _convert_leaves(batch, get(name), options, scalars=scalars)
-    record_tree(name, options, scalars=scalars)
+    cache_small_tree(name, options, scalars=scalars)
     return made
 
 
@@ -481,4 +482,4 @@ def _convert_leaves(
         number = partial(verbs.make_array, name=target.name, options=options._replace(writable=None))
         if options.writable is False:
             number = compose(number, as_readonly)
-    return batch.map(leaf_converter(target, options, batch.kinds), number)
+    return batch.map(leaf_converter(target, options), number)

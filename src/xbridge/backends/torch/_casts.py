@@ -32,7 +32,7 @@ def cast_matches_numpy(dtype: str, other: str, device: Device, /) -> bool:
     differ, and float64 to float16 rounds twice. MPS is untested with large integers and subnormal numbers.
     """
     kinds = category(dtype), category(other)
-    rounds_as_numpy = DTYPES[dtype].rounds_as_numpy and DTYPES[other].rounds_as_numpy
+    rounds_as_numpy = all(DTYPES[word].rounds_as_numpy for word in (dtype, other) if word in DTYPES)
     rounds_otherwise = not rounds_as_numpy or (dtype, other) == ("float64", "float16")
     cuts = kinds in (("float", "int"), ("complex", "float"), ("complex", "int"))
     return not (cuts or rounds_otherwise or device.kind == "mps")
