@@ -532,7 +532,7 @@ class Backend(Protocol):
 
     @property
     def plan_key(self) -> Callable[..., object] | None:
-        """`plan_key(x, graph=False)`: one hashable object of all facts about an array that plans depend on.
+        """`plan_key(x, graph)`: one hashable object of all facts about an array that plans depend on.
 
         These are its dtype and how it is stored, and with `graph` also what autograd does with it. The core
         repeats a plan within the library, or of an array with a pending operation, for each array with an
