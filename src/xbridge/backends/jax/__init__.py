@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src.lib import xla_client  # type: ignore[attr-defined] # the stubs lack it
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from xbridge import _host
@@ -35,6 +34,7 @@ from xbridge._core.protocol import (
     c_strides,
 )
 from xbridge._host.memory import ALIGNMENT, LARGE, finite_extremes
+from xbridge.backends.jax import _private
 from xbridge.backends.jax._devices import (
     device_of_sharding,
     devices_by_name,
@@ -54,7 +54,7 @@ _WIDEST = {"longdouble": "float64", "clongdouble": "complex128"}
 _SMALL = [dtype for dtype in _NAMES if dtype.itemsize < 4 and dtype.kind not in "biu"]
 _BITS = {dtype: np.dtype(f"uint{8 * dtype.itemsize}") for dtype in _SMALL}
 _X32_DTYPES = frozenset(dtype for dtype, word in _NAMES.items() if word not in _WITHOUT_X64)
-_Array = xla_client.ArrayImpl
+_Array = _private.Array
 _Tracer = jax.core.Tracer
 _DELETED = Unsupported(
     UnsupportedArrayError, "its memory was deleted or donated", "a copy made before that, with x.copy()"
@@ -72,8 +72,7 @@ _is_alone = False
 
 JAX finds its devices when it needs the first, and keeps them.
 """
-_device_put = getattr(xla_client, "batched_device_put", None)
-"""The internal function that every conversion from host memory ends in. It shares memory that is aligned."""
+_device_put = _private.device_put
 # What it takes, kept because JAX makes each anew in a third of the time of a conversion.
 _make_aval, _make_sharding = lru_cache(256)(jax.core.ShapedArray), lru_cache(64)(SingleDeviceSharding)
 

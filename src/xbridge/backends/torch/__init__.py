@@ -6,16 +6,12 @@ Some tensors look ordinary and are not values in memory: they are fake, freed, t
 
 from __future__ import annotations
 
-from ctypes import PYFUNCTYPE, py_object, pythonapi
 from functools import reduce, wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
-from torch._C._dynamo import eval_frame as _eval_frame
-from torch.autograd import forward_ad
 from torch.fx import Proxy
-from torch.utils import _python_dispatch
 
 from xbridge import _host
 from xbridge._core import tracing
@@ -25,10 +21,12 @@ from xbridge._core.guards import MemoryFacts, guards
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
 from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import native_dtype
+from xbridge.backends.torch import _private
 from xbridge.backends.torch._casts import cast_matches_numpy as cast_matches_numpy
 from xbridge.backends.torch._casts import loses_values
 from xbridge.backends.torch._devices import accelerators, count_devices, make_current, name_device
 from xbridge.backends.torch._devices import from_dlpack as from_dlpack
+from xbridge.backends.torch._private import dispatch_modes, dual_levels
 from xbridge.backends.torch._transfer import DECLINED
 from xbridge.backends.torch._transfer import to_device as to_device
 from xbridge.backends.torch._transfer import transfers as transfers
@@ -99,25 +97,15 @@ _is_dense = attrgetter("flags.carray")
 
 _from_numpy = torch.from_numpy
 _is_contiguous = torch.Tensor.is_contiguous
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_is_wrapped = _private.is_wrapped
 _is_traced = torch.compiler.is_dynamo_compiling
-_is_recording = torch._C._is_tracing
+_is_recording = _private.is_recording
 """Return True while `torch.jit.trace` records the program that runs now."""
 _is_inference_mode = torch.is_inference_mode_enabled
 _default_dtype = torch.get_default_dtype
 tracing.symbolic_numbers |= {torch.SymInt: "int", torch.SymFloat: "float"}
-_compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
-"""Return the callback of torch's compiler if it looks at the functions that run now, else None.
-
-Compiled code ignores that a NumPy array is read-only, so such an array must not be made for it.
-"""
-if torch.__version__.startswith("2.7."):  # which counts no reference for the caller, who drops one
-    _find_compiler, _keep = _compiler, PYFUNCTYPE(None, py_object)(("Py_IncRef", pythonapi))
-
-    def _compiler() -> object:
-        found = _find_compiler()
-        _keep(found)
-        return found
+_compiler = _private.find_compiler
+"""Compiled code ignores that a NumPy array is read-only, so such an array must not be made for it."""
 
 
 name = "torch"
@@ -150,7 +138,7 @@ def _bypass_subclass(
                 "it has no dtype and no device while the program is traced",
                 "x.to(dtype) in that program, or torch.export",
             )
-        with torch._C.DisableTorchFunctionSubclass():
+        with _private.without_subclass():
             return fn(x, *args, **options)
 
     return plain
@@ -218,7 +206,7 @@ def memory_layout(x: torch.Tensor, /) -> MemoryLayout:
         tuple(x.shape),
         tuple(stride * size for stride in x.stride()),
         size,
-        materialized=not (x.is_conj() or x.is_neg() or x._is_zerotensor()),
+        materialized=not (x.is_conj() or x.is_neg() or _private.is_zerotensor(x)),
     )
 
 
@@ -228,7 +216,7 @@ def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
 
 
 def not_sharing() -> str | None:
-    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    mode = _private.get_dispatch_mode(_private.FAKE)
     return None if mode is None else "a fake mode is running, and the result has no values"
 
 
@@ -376,7 +364,7 @@ def is_grad_enabled() -> bool:
 
 
 def materialize(x: torch.Tensor, /) -> torch.Tensor:
-    if x._is_zerotensor():
+    if _private.is_zerotensor(x):
         return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
     return apply_pending(x)
 
@@ -386,7 +374,7 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
     # The rest of this function relies on `x` being exactly a `Tensor` or `Parameter`: `fast_types` says so.
     # A compiler, forward-mode differentiation or a dispatch mode may still give the tensor another meaning
     # than its memory has. These are global states, which are cheap to read.
-    if _is_traced() or forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
+    if _is_traced() or dual_levels._current_level >= 0 or dispatch_modes._is_in_torch_dispatch_mode:
         return None
     try:
         left = _prechecks
@@ -427,7 +415,7 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
 def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
     # Autograd refuses a tensor that was made in inference mode, so a plan leaves that mode first. In a
     # dispatch mode or a traced program, the result would not be an ordinary tensor.
-    if _is_traced() or _is_inference_mode() or _python_dispatch._is_in_torch_dispatch_mode:
+    if _is_traced() or _is_inference_mode() or dispatch_modes._is_in_torch_dispatch_mode:
         return None
     try:
         # NumPy's flag `behaved` means aligned and writable. Torch has no read-only tensors, so other arrays
@@ -446,7 +434,7 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
 
 
 def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
-    if _is_inference_mode() or _python_dispatch._is_in_torch_dispatch_mode:
+    if _is_inference_mode() or dispatch_modes._is_in_torch_dispatch_mode:
         return None
     # `all`, `map` and `list` run in C, so the cost for each array is little more than that of `from_numpy`.
     # One array that is not ordinary declines all of them, because to sort them out would need a loop of
@@ -473,8 +461,8 @@ def plan_state() -> object:
         return None
     if _is_recording():  # it compares the lines of two runs, so no call is repeated in other lines
         return object()
-    if _is_inference_mode() or _python_dispatch._is_in_torch_dispatch_mode:
-        return _default_dtype(), _is_inference_mode(), _python_dispatch._is_in_torch_dispatch_mode
+    if _is_inference_mode() or dispatch_modes._is_in_torch_dispatch_mode:
+        return _default_dtype(), _is_inference_mode(), dispatch_modes._is_in_torch_dispatch_mode
     return _default_dtype()  # the usual state is no tuple, which takes time to make and to hash
 
 
@@ -484,7 +472,7 @@ def plan_key(x: torch.Tensor, /, *, graph: bool = False) -> object:
     if not graph:
         return x.dtype
     # A transform, or forward-mode differentiation, may hide that it follows the tensor.
-    if forward_ad._current_level >= 0 or _is_wrapped(x):
+    if dual_levels._current_level >= 0 or _is_wrapped(x):
         return None
     return x.dtype, x.requires_grad, x.is_leaf, torch.is_grad_enabled()
 
@@ -495,7 +483,7 @@ def is_tracing() -> bool:
 
 def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     def plain(*args: object) -> Array:
-        with torch._C.DisableTorchFunctionSubclass():
+        with _private.without_subclass():
             return fn(*args)
 
     if is_tracing():
@@ -515,8 +503,8 @@ def _is_followed(x: torch.Tensor) -> bool:
         _is_traced()
         or (x.requires_grad and torch.is_grad_enabled())
         or _is_wrapped(x)
-        or forward_ad._current_level >= 0
-        or _python_dispatch._is_in_torch_dispatch_mode
+        or dual_levels._current_level >= 0
+        or dispatch_modes._is_in_torch_dispatch_mode
         or x.is_meta
     )
 

@@ -9,6 +9,7 @@ import torch
 
 from xbridge._core.devices import CPU, CUDA, CUDA_MANAGED, ROCM, Device, device_named
 from xbridge._core.protocol import Exporter
+from xbridge.backends.torch import _private
 from xbridge.errors import DeviceError
 
 
@@ -19,7 +20,7 @@ def name_device(device: torch.device) -> Device:
 
 def accelerators() -> tuple[str, ...]:
     """Return the kinds of devices that torch may have. The last is that of an extension (PrivateUse1)."""
-    return ("cuda", "xpu", "mps", torch._C._get_privateuse1_backend_name())
+    return ("cuda", "xpu", "mps", _private.get_plugin_device())
 
 
 def count_devices(kind: str) -> int:

@@ -7,11 +7,12 @@ own conversions refuse some of these kinds and read garbage from the others.
 from __future__ import annotations
 
 import torch
-from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from xbridge._core.protocol import HostArray
+from xbridge.backends.torch import _private
+from xbridge.backends.torch._private import dual_levels
 from xbridge.errors import UnsupportedArrayError, type_of
 
 _ALIGNED = "a function with @xbridge.aligned"
@@ -40,7 +41,7 @@ def why_not_memory(x: torch.Tensor) -> tuple[str, str] | None:
             "a meta tensor holds no data",
             "loading the weights first: module.to_empty(device='cpu'), and load_state_dict",
         )
-    if _functorch.is_functorch_wrapped_tensor(x) or torch._is_functional_tensor(x):
+    if _private.is_wrapped(x) or _private.is_functional(x):
         return "a function transform is running over it", f"converting outside the transform, or {_ALIGNED}"
     return None
 
@@ -49,11 +50,10 @@ def why_not_values(x: torch.Tensor) -> tuple[str, str] | None:
     """Return a reason and a hint if the bytes of a tensor are not its values, else None."""
     if is_dual(x):
         return "its forward-mode tangent would be lost", "forward_ad.unpack_dual(x).primal"
-    modes = torch._C._TorchDispatchModeKey
-    if torch._C._get_dispatch_mode(modes.PROXY) is not None:
+    if _private.get_dispatch_mode(_private.PROXY) is not None:
         hint = f"converting outside the trace, or {_ALIGNED}"
         return "a tracer would bake its values into the program", hint
-    if torch._C._get_dispatch_mode(modes.FAKE) is not None:
+    if _private.get_dispatch_mode(_private.FAKE) is not None:
         return "a fake mode is running, which computes no values", "converting outside the mode"
     return storage_fault(x)
 
@@ -66,7 +66,8 @@ def storage_fault(x: torch.Tensor) -> tuple[str, str] | None:
     else:
         reach = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
     need = (x.storage_offset() + reach) * x.itemsize
-    if x.numel() and not x._is_zerotensor() and (not x.data_ptr() or x.untyped_storage().nbytes() < need):
+    has_memory = x.numel() and not _private.is_zerotensor(x)
+    if has_memory and (not x.data_ptr() or x.untyped_storage().nbytes() < need):
         return "its storage was freed or shrunk", "restoring the storage first"
     return None
 
@@ -76,8 +77,8 @@ def outside_storage(x: torch.Tensor) -> tuple[str, str] | None:
     if is_whole(x) or _is_traced():
         return None
     inside = x
-    while _functorch.is_functorch_wrapped_tensor(inside):
-        inside = _functorch.get_unwrapped(inside)
+    while _private.is_wrapped(inside):
+        inside = _private.get_unwrapped(inside)
     return storage_fault(inside) if why_not_memory(inside) is None else None
 
 
@@ -113,7 +114,7 @@ def apply_pending(x: torch.Tensor) -> torch.Tensor:
     conj, neg = x.is_conj(), x.is_neg()
     raw = x.detach()
     raw = raw.conj() if conj else raw
-    raw = torch._neg_view(raw) if neg else raw
+    raw = _private.neg_view(raw) if neg else raw
     result, raw = (_view_parts(y) for y in (done.data, raw))
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[raw.itemsize]
     result = result.view(bits).copy_(raw.view(bits))
@@ -142,18 +143,18 @@ def may_require_grad(x: torch.Tensor) -> bool:
     """Return True if autograd records a tensor, or may do so: a transform hides the tensor that it wraps."""
     if x.requires_grad or is_dual(x):
         return True
-    return not torch.compiler.is_dynamo_compiling() and _functorch.is_functorch_wrapped_tensor(x)
+    return not torch.compiler.is_dynamo_compiling() and _private.is_wrapped(x)
 
 
 def is_leaf(x: torch.Tensor, /) -> bool:
     """Return True if a tensor requires grad and its graph begins with it."""
-    with torch._C.DisableTorchFunctionSubclass():
+    with _private.without_subclass():
         return x.requires_grad and x.is_leaf
 
 
 def is_dual(x: torch.Tensor) -> bool:
     """Return True if a tensor has a tangent of forward-mode differentiation."""
-    if forward_ad._current_level < 0:
+    if dual_levels._current_level < 0:
         return False
     try:
         return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # torch leaves it untyped

@@ -10,8 +10,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C import _get_dispatch_mode, _get_tracing_state, _TorchDispatchModeKey
 from torch.overrides import TorchFunctionMode
+
+from xbridge.backends.torch import _private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,4 +61,4 @@ class _Watch(TorchFunctionMode):
 
 def _has_no_values() -> bool:
     """Return True in a fake mode and while a tracer runs, which would trace our questions about an array."""
-    return _get_tracing_state() is not None or _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None
+    return _private.get_tracing_state() is not None or _private.get_dispatch_mode(_private.FAKE) is not None

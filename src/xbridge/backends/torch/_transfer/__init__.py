@@ -10,18 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
-from torch.utils import _python_dispatch
 
 from xbridge._core.devices import CPU, Device
 from xbridge._core.protocol import HostArray, Transfers
+from xbridge.backends.torch import _private
+from xbridge.backends.torch._private import dispatch_modes, dual_levels
 from xbridge.backends.torch._transfer import large, packs, pinned, streams
 from xbridge.backends.torch._transfer.packs import DTYPE_OF, NUMPY_OF
 from xbridge.backends.torch._transfer.pinned import bare_keys, is_bare, may_use_buffers, sizes
 from xbridge.backends.torch._unsupported import apply_pending, check_readable
 
 _is_traced, _is_inference = torch.compiler.is_dynamo_compiling, torch.is_inference_mode_enabled
-_keys, _raw = torch._C._dispatch_keys, torch._C.DispatchKeySet.raw_repr
+_keys, _raw = _private.dispatch_keys, _private.raw_keys
 
 DECLINED = (AssertionError, RuntimeError, TypeError, ValueError)
 """What torch and its modes raise for a dtype, a device or a tensor that they refuse. Others are bugs."""
@@ -65,7 +65,7 @@ class _TorchTransfers(Transfers):
             # arrays, and refuses negative strides. `Tensor.to` without `non_blocking` waits for its copy.
             if not host.flags.carray or host.dtype not in DTYPE_OF:
                 return None
-            if _is_traced() or _is_inference() or _python_dispatch._is_in_torch_dispatch_mode:
+            if _is_traced() or _is_inference() or dispatch_modes._is_in_torch_dispatch_mode:
                 return None
             try:
                 x = from_numpy(host)
@@ -76,7 +76,7 @@ class _TorchTransfers(Transfers):
         return there
 
     def fast_from_device(self, x: torch.Tensor, /) -> HostArray | None:
-        if _is_traced() or forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
+        if _is_traced() or dual_levels._current_level >= 0 or dispatch_modes._is_in_torch_dispatch_mode:
             return None
         try:
             if x.is_cpu or x.requires_grad or x.dtype not in NUMPY_OF:

@@ -30,6 +30,7 @@ from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import HostArray, c_strides
 from xbridge._host.memory import native_dtype
+from xbridge.backends.torch import _private
 from xbridge.backends.torch._transfer.pinned import (
     ITEMS,
     bare_keys,
@@ -67,7 +68,7 @@ NUMPY_OF = {there: here for here, there in DTYPE_OF.items()}
 _C_ORDER = 0x1
 """The bit of NumPy's `flags.num` for C order, all that a copy needs."""
 
-_keys, _raw = torch._C._dispatch_keys, torch._C.DispatchKeySet.raw_repr
+_keys, _raw = _private.dispatch_keys, _private.raw_keys
 _storage, _offset = torch.Tensor.untyped_storage, torch.Tensor.storage_offset
 _facts_of_host = attrgetter("dtype", "flags.num", "nbytes", "shape")
 _facts_of_tensor = attrgetter("dtype", "device", "requires_grad", "nbytes", "shape")
@@ -369,8 +370,7 @@ def _own_versions() -> Any:
     They have version counters of their own. Otherwise an in-place change of one tensor of a pack would count
     as a change of all.
     """
-    key = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
-    return torch._C._ExcludeDispatchKeyGuard(key)
+    return _private.exclude_keys(_private.VIEWS)
 
 
 # -- from a device to the host ---------------------------------------------------------------------

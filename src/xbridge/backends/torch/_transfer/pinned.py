@@ -19,10 +19,10 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-from torch.autograd import forward_ad
-from torch.utils import _python_dispatch
 
 from xbridge._core.dtypes import DTYPES
+from xbridge.backends.torch import _private
+from xbridge.backends.torch._private import dispatch_modes, dual_levels
 from xbridge.backends.torch._transfer.streams import is_captured, streams_of
 from xbridge.errors import DeviceError, OptionError
 
@@ -93,7 +93,7 @@ def pin_buffer() -> torch.Tensor:
 def release_buffers() -> None:
     """Return the pinned memory that nobody uses to the system."""
     try:
-        getattr(torch._C, "_host_emptyCache", int)()
+        _private.empty_host_cache()
     except RuntimeError as error:
         reason = f"the device failed with {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise DeviceError.build("free all buffers", reason, "a new process") from error
@@ -101,11 +101,11 @@ def release_buffers() -> None:
 
 def may_use_buffers(place: torch.device) -> bool:
     """Return True if the device is one with pinned buffers, and no mode, transform or capture is active."""
-    if place.type not in ("cuda", torch._C._get_privateuse1_backend_name()):
+    if place.type not in ("cuda", _private.get_plugin_device()):
         return False
-    if forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
+    if dual_levels._current_level >= 0 or dispatch_modes._is_in_torch_dispatch_mode:
         return False
-    if torch._C._functorch.maybe_current_level() is not None or torch.compiler.is_dynamo_compiling():
+    if _private.current_transform() is not None or torch.compiler.is_dynamo_compiling():
         return False
     api = streams_of(place)
     return api is not None and not is_captured(api)
@@ -115,7 +115,7 @@ def is_bare(x: torch.Tensor) -> bool:
     """Return True if a tensor can be moved as plain bytes: nothing is pending on it and nothing tracks it."""
     if type(x) not in _PLAIN or x.dtype not in ITEMS or x.requires_grad or not x.numel():
         return False
-    return torch._C._dispatch_keys(x).raw_repr() in bare_keys(x.device.type)
+    return _private.raw_keys(_private.dispatch_keys(x)) in bare_keys(x.device.type)
 
 
 @cache
@@ -124,5 +124,5 @@ def bare_keys(kind: str) -> frozenset[int]:
     found = []
     for mode in (False, True):
         with torch.inference_mode(mode):
-            found.append(torch._C._dispatch_keys(torch.empty(0, device=kind)).raw_repr())
+            found.append(_private.raw_keys(_private.dispatch_keys(torch.empty(0, device=kind))))
     return frozenset(found)

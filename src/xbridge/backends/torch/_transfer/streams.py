@@ -16,6 +16,7 @@ import torch
 
 from xbridge._core.devices import Device
 from xbridge._core.protocol import ArrayFn
+from xbridge.backends.torch import _private
 from xbridge.backends.torch._devices import accelerators
 from xbridge.backends.torch._modes import autocast_dtypes
 from xbridge.errors import DeviceError
@@ -53,7 +54,7 @@ def threaded(fn: ArrayFn, device: Device) -> ArrayFn:
         side, asked = worker_stream(place), api.current_stream(place).record_event()
 
     def in_thread(xs: list[object]) -> list[object]:
-        with torch._C.DisableTorchFunctionSubclass():
+        with _private.without_subclass():
             there = place in [x.device for x in xs if isinstance(x, torch.Tensor)]
         if asked is not None and there:
             asked.synchronize()
@@ -61,7 +62,7 @@ def threaded(fn: ArrayFn, device: Device) -> ArrayFn:
             made = fn(xs)
             if side is not None:
                 side.synchronize()
-        with torch._C.DisableTorchFunctionSubclass():
+        with _private.without_subclass():
             for y in made:
                 if isinstance(y, torch.Tensor) and y.device in mine:
                     if y.is_conj() or y.is_neg():  # torch would resolve it, and record the new memory only
@@ -112,7 +113,7 @@ def _streams_for_threads(place: torch.device) -> Any:
     api, reason = streams_of(place), ""
     if api is not None and is_captured(api):
         reason = "a graph is being captured, and follows this one alone"
-    elif torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+    elif _private.get_dispatch_mode(_private.FAKE) is not None:
         reason = "FakeTensorMode is on in this one alone"
     if reason:
         action = f"convert arrays to or from {place} in another thread"
