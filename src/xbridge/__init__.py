@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from xbridge._plan.steps import Plan
     from xbridge._transfer.api import Transfer, prefetch, transfer
     from xbridge._transfer.buffers import release_buffers
-    from xbridge.functions.aligned import aligned
+    from xbridge.functions.wrapper import aligned
 else:
 
     def __getattr__(name: str) -> object:
@@ -67,7 +67,7 @@ _LATE = {
     "Plan": "xbridge._plan.steps",
     "Transfer": "xbridge._transfer.api",
     "align_back": "xbridge._align_back",
-    "aligned": "xbridge.functions.aligned",
+    "aligned": "xbridge.functions.wrapper",
     "policy": "xbridge._observe.policy",
     "prefetch": "xbridge._transfer.api",
     "record": "xbridge._observe.record",

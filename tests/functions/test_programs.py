@@ -14,7 +14,7 @@ from crossed import X, curve, in_library, same, slope, value, wide
 
 import xbridge
 from xbridge import GradientError, OptionError
-from xbridge.functions.programs import find_plan
+from xbridge.functions.programs import find_formula
 from xbridge.functions.rules import Spec
 from xbridge.functions.treedef import ARRAY, argument_paths
 
@@ -406,10 +406,10 @@ def test_export__keeps_numbers_symbols(strict: bool) -> None:
 def plan(describe: Any, *hints: int) -> Any:
     """The plan for sizes that are all symbols, and a function of one array of float64."""
     symbols = tuple(f"s{i}" for i in range(len(hints)))
-    return find_plan(symbols, list(hints), lambda n: ((Spec(tuple(describe(*n)), "float64"),), "*"))
+    return find_formula(symbols, list(hints), lambda n: ((Spec(tuple(describe(*n)), "float64"),), "*"))
 
 
-def test_find_plan__finds_products_and_sums_of_sizes() -> None:
+def test_find_formula__finds_products_and_sums_of_sizes() -> None:
     """A plan tells the shapes for sizes that it was not made from."""
     found = plan(lambda a, b, c: (a, a * b * c, a + 2 * b - 1, 7), 3, 4, 5)
     assert found.shapes([11, 13, 17]) == ((11, 11 * 13 * 17, 36, 7),)
@@ -417,7 +417,7 @@ def test_find_plan__finds_products_and_sums_of_sizes() -> None:
     assert plan(lambda a: (a // 4,), 6).shapes([22]) == ((5,),)
 
 
-def test_find_plan__has_none_for_other_shapes() -> None:
+def test_find_formula__has_none_for_other_shapes() -> None:
     """Shapes that are no polynomials, and ranks or dtypes that change with a size, have no plan."""
     assert plan(lambda a: (a * a,), 5) is None
     assert plan(lambda a: (min(a, 5),), 9) is None

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from xbridge.functions.signature import Signature
     from xbridge.functions.treedef import TreeDef
 
-_OWN = 2
+_BASELINE_REFCOUNT = 2
 """References to an item of a list, or to the base of an array, while they are counted."""
 
 functions: WeakValueDictionary[str, Function] = WeakValueDictionary()
@@ -252,7 +252,7 @@ class Call:
         made = []
         ys = rule(*given)
         if self.library == HOST and not get(target).assumes_immutable:
-            ys = _copy_held(ys)
+            ys = _copy_if_kept(ys)
         for y in ys:
             dtype = self._find_narrower_dtype(y) if narrows else None
             result = plain.get(type(y), decline)(y) if dtype is None else None
@@ -282,13 +282,14 @@ class Call:
         return convert_argument(x, self.library, self._options)
 
 
-def _copy_held(ys: Sequence[HostArray]) -> list[HostArray]:
+def _copy_if_kept(ys: Sequence[HostArray]) -> list[HostArray]:
     """Return arrays that nothing but this list refers to: a function may fill the same buffer in each call.
 
     A view refers to the array that owns its memory.
     """
     held = [
-        getrefcount(ys[i]) > _OWN or (isinstance(ys[i].base, type(ys[i])) and getrefcount(ys[i].base) > _OWN)
+        getrefcount(ys[i]) > _BASELINE_REFCOUNT
+        or (isinstance(ys[i].base, type(ys[i])) and getrefcount(ys[i].base) > _BASELINE_REFCOUNT)
         for i in range(len(ys))
     ]
     return [y.copy() if kept and y.flags.writeable else y for y, kept in zip(ys, held, strict=True)]

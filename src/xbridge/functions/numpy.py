@@ -16,19 +16,19 @@ import numpy as np
 
 from xbridge._host.memory import native_dtype
 from xbridge.errors import DTypeError, OptionError, type_of
+from xbridge.functions.differences import METHODS, Differences, refuse_complex_step
 from xbridge.functions.rules import (
     DerivableFunction,
     Spec,
     latest,
     no_derivative_error,
     refuse_user_derivative,
-    replace_chosen,
     select,
 )
 from xbridge.functions.treedef import ARRAY, leaves_like, mask_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from xbridge._core.protocol import Array, HostArray
     from xbridge.errors import GradientError
@@ -36,17 +36,13 @@ if TYPE_CHECKING:
     from xbridge.functions.signature import Signature
     from xbridge.functions.treedef import TreeDef
 
-NUMERIC = ("complex-step", "central")
-"""Names of derivatives that are computed from values of the function."""
-
-_STEP = 1e-30
 _SHAPES = "result=numpy.empty_like, or result=f, where f(*args) returns empty arrays like the result"
 _TIMES = ("", " twice", " three times")
 
 
 def rule(call: Call) -> DerivableFunction:
     """Make the rule of a function."""
-    numeric = next((given for given in (call.vjp, call.jvp) if given and given.fn in NUMERIC), None)
+    numeric = next((given for given in (call.vjp, call.jvp) if given and given.fn in METHODS), None)
     return NumpyRule(
         call, call.name, call.fn, call.form, call.vjp or numeric, call.jvp or numeric, call.signature
     )
@@ -96,7 +92,7 @@ def _describe_order(how: str, given: UserDerivative | None) -> str:
     """Return how often a derivative can be taken, in words."""
     if given is None:
         return f"no {how}"
-    if given.fn in NUMERIC:
+    if given.fn in METHODS:
         return f"{how} by {given.fn}, once"
     count = 0
     while given is not None:
@@ -243,17 +239,6 @@ class _Derivative(NumpyRule):
             _refuse_other_parameters(self, args, kwargs, error)
             raise
 
-    def refuse_complex_step(self, xs: Sequence[HostArray], ys: Sequence[HostArray]) -> None:
-        """Raise if a complex step is asked for where the imaginary part would not be the derivative alone."""
-        reason = ""
-        if any(x.dtype.kind == "c" for x in xs):
-            reason = "an argument is complex already"
-        elif any(y.dtype.kind == "c" for y in ys):
-            reason = "its result is complex already"
-        if reason and self.fn == "complex-step":
-            action = f"{self.base.name} by a complex step"
-            raise no_derivative_error(action, reason, f"{self.kind}='central'")
-
 
 class _Vjp(_Derivative):
     kind = "vjp"
@@ -267,10 +252,10 @@ class _Vjp(_Derivative):
 
     def __call__(self, *xs: HostArray) -> list[HostArray]:
         seeds, inputs = self.split(xs)
-        if self.fn in NUMERIC:
+        if self.fn in METHODS:
             latest.form = ("tuple", *[ARRAY] * sum(self.ins))
-            self.refuse_complex_step(select(self.ins, inputs), seeds)
-            return _difference_columns(self.base, self.fn, self.ins, self.outs, seeds, inputs)
+            refuse_complex_step(self.base.name, self.kind, self.fn, select(self.ins, inputs), seeds)
+            return Differences(self.base, self.fn, self.ins, self.outs, inputs).gradients(seeds)
         found = self.result(xs)
         count = len(self.arguments) - 1
         if count == 1:
@@ -364,9 +349,11 @@ class _Jvp(_Derivative):
         seeds, inputs = self.split(xs)
         ys = xs[len(seeds) : len(xs) - len(inputs)]
         latest.form = mask_leaves(self.y_form, iter(self.outs))
-        if self.fn in NUMERIC:
-            self.refuse_complex_step(select(self.ins, inputs), select(self.outs, ys))
-            return _STEPS[self.fn](self.base, self.ins, self.outs, seeds, inputs)
+        if self.fn in METHODS:
+            refuse_complex_step(
+                self.base.name, self.kind, self.fn, select(self.ins, inputs), select(self.outs, ys)
+            )
+            return Differences(self.base, self.fn, self.ins, self.outs, inputs).tangents(seeds)
         found = leaves_like(self.y_form, self.result(xs), self._wrong_result_error)
         tangents = select(self.outs, found)
         if any(tangent is None for tangent in tangents):
@@ -420,98 +407,3 @@ def _refuse_other_parameters(
 
 def _name_type(found: object) -> str:
     return f"{len(found)} gradients" if isinstance(found, (tuple, list)) else type_of(found)
-
-
-# -- derivatives from values, for functions whose user names one ---------------------------------------------
-
-
-def _run_at_step(
-    rule: NumpyRule,
-    ins: tuple[bool, ...],
-    outs: tuple[bool, ...],
-    step: Any,
-    ts: Sequence[HostArray],
-    xs: Sequence[HostArray],
-) -> list[HostArray]:
-    """Return the results at the inputs plus a step along the tangents."""
-    moved = [x + (step * t).astype(np.result_type(x, step)) for x, t in zip(select(ins, xs), ts, strict=True)]
-    return select(outs, rule(*replace_chosen(ins, moved, xs)))
-
-
-def _central_difference(
-    rule: NumpyRule,
-    ins: tuple[bool, ...],
-    outs: tuple[bool, ...],
-    ts: Sequence[HostArray],
-    xs: Sequence[HostArray],
-) -> list[HostArray]:
-    total: list[HostArray] = []
-    for step, some in _choose_steps(ts, select(ins, xs)):
-        above, below = (_run_at_step(rule, ins, outs, h, some, xs) for h in (step, -step))
-        parts = [(a - b) / (2 * step) for a, b in zip(above, below, strict=True)]
-        total = [a + b for a, b in zip(total, parts, strict=True)] if total else parts
-    return [np.asarray(t) for t in total]
-
-
-def _choose_steps(
-    ts: Sequence[HostArray], xs: Sequence[HostArray]
-) -> Iterator[tuple[float, list[HostArray]]]:
-    """Yield steps, each with the part of the tangents that it is for: that of numbers of about one size.
-
-    The step of a number is in proportion to it, or to 1 if it is smaller. A step that fits a large number
-    would pass over all that a function does near a small one.
-    """
-    lengths = [np.where(np.isfinite(x), np.abs(x), 1).astype("f8") for x in xs]
-    sizes = [np.floor(np.log10(np.maximum(length, 1))) for length in lengths]
-    found = {
-        (i, size)
-        for i, (t, each) in enumerate(zip(ts, sizes, strict=True))
-        for size in np.unique(each[t != 0]).tolist()
-    }
-    for i, size in sorted(found) or [(0, 0.0)]:
-        chosen = np.where(sizes[i] == size, ts[i], np.zeros_like(ts[i]))
-        length = float(np.abs(chosen).max(initial=0)) or 1.0
-        step = float(np.finfo(ts[i].dtype).eps) ** (1 / 3) * 10.0**size / length
-        yield step, [chosen if j == i else np.zeros_like(t) for j, t in enumerate(ts)]
-
-
-def _complex_step(
-    rule: NumpyRule,
-    ins: tuple[bool, ...],
-    outs: tuple[bool, ...],
-    ts: Sequence[HostArray],
-    xs: Sequence[HostArray],
-) -> list[HostArray]:
-    ys = _run_at_step(rule, ins, outs, _STEP * 1j, ts, xs)
-    if not all(y.dtype.kind == "c" for y in ys):
-        raise no_derivative_error(
-            f"{rule.name} by a complex step", "it returned real numbers for complex ones", "vjp='central'"
-        )
-    return [np.imag(y) / _STEP for y in ys]
-
-
-_STEPS: dict[Any, Callable[..., list[HostArray]]] = {
-    "central": _central_difference,
-    "complex-step": _complex_step,
-}
-
-
-def _difference_columns(
-    rule: NumpyRule,
-    how: Any,
-    ins: tuple[bool, ...],
-    outs: tuple[bool, ...],
-    seeds: Sequence[HostArray],
-    xs: Sequence[HostArray],
-) -> list[HostArray]:
-    """Return the gradients, one number after the other, from tangents along each axis."""
-    chosen = select(ins, xs)
-    gradients = [np.zeros_like(x) for x in chosen]
-    for i, gradient in enumerate(gradients):
-        for at in np.ndindex(gradient.shape):
-            for unit in (1, 1j) if gradient.dtype.kind == "c" else (1,):
-                ts = [np.zeros_like(x) for x in chosen]
-                ts[i][at] = unit
-                made = _STEPS[how](rule, ins, outs, ts, xs)
-                gradient[at] += unit * sum(np.vdot(g, t).real for g, t in zip(seeds, made, strict=True))
-    return gradients

@@ -7,7 +7,6 @@ what they predict with its result.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 _STAND_IN = 0.5
 """The value that is assumed for a float that the compiler does not tell. A run compares the shapes."""
 
-_SMALLEST = 2
-"""The least size that a symbol stands for: a compiler treats 0 and 1 as numbers."""
-
 _MAX_SYMBOLS = 5
 
 _STEPS = (1, 2, 4)
@@ -54,7 +50,7 @@ class Program:
         self.name, self._find, self.gradients = name, find, gradients
         self.key = f"{name}#{uuid4().hex}"
         self._derived: dict[Any, Program] = {}
-        self._plans: dict[Any, Plan | None] = {}
+        self._formulas: dict[Any, ShapeFormula | None] = {}
         self._numbers: list[float] = []
         rules[self.key] = self
 
@@ -82,28 +78,28 @@ class Program:
         self._numbers = [old if n is None else n for n, old in zip(floats, known, strict=True)]
         return self.rule(ints, self._numbers).shapes(specs), latest.form
 
-    def plan(
+    def formula(
         self, symbols: tuple[Any, ...], hints: list[int], describe: Callable[[list[int]], Described]
-    ) -> Plan | None:
-        """Return the plan of a call with symbols for some sizes; None stands for a size that is a number."""
+    ) -> ShapeFormula | None:
+        """Return the formula of a call with symbols for some sizes. A size that is a number has None."""
         key = tuple(zip(symbols, hints, strict=True))
-        if key not in self._plans:
-            self._plans[key] = find_plan(symbols, hints, describe)
-        return self._plans[key]
+        if key not in self._formulas:
+            self._formulas[key] = find_formula(symbols, hints, describe)
+        return self._formulas[key]
 
     def check(self, sizes: list[int], found: tuple[Spec, ...]) -> None:
         """Raise if a result has other shapes than those that its program was compiled for."""
         shapes = tuple([spec.shape for spec in found])
-        for plan in self._plans.values():
-            if plan is not None and plan.shapes(sizes) != shapes:
+        for formula in self._formulas.values():
+            if formula is not None and formula.shapes(sizes) != shapes:
                 raise OptionError.build(
                     f"use the result of {self.name}",
-                    f"its shapes are {shapes}, and the program was compiled for {plan.shapes(sizes)}",
+                    f"its shapes are {shapes}, and the program was compiled for {formula.shapes(sizes)}",
                     "torch.compile(f, dynamic=False)",
                 )
 
 
-class Plan(NamedTuple):
+class ShapeFormula(NamedTuple):
     """The shapes of the outputs as polynomials of the sizes, of the first degree in each symbol."""
 
     where: list[int]
@@ -128,10 +124,10 @@ def _evaluate_terms(terms: Terms, moves: Sequence[Any]) -> Any:
     )
 
 
-def find_plan(
+def find_formula(
     symbols: tuple[Any, ...], hints: list[int], describe: Callable[[list[int]], Described]
-) -> Plan | None:
-    """Return a plan that computes shapes from sizes, fitted at a few sizes; None if no polynomials fit."""
+) -> ShapeFormula | None:
+    """Return a formula that computes shapes from sizes, fitted at a few sizes; None if no polynomials fit."""
     names = [name for name in dict.fromkeys(symbols) if name is not None]
     if len(names) > _MAX_SYMBOLS:
         return None
@@ -152,44 +148,45 @@ def find_plan(
             others = [(sizes, describe(sizes)) for sizes in map(move, far)]
         except (XBridgeError, *FOREIGN_ERRORS):
             continue
-        with suppress(XBridgeError, *FOREIGN_ERRORS):  # not every function accepts the smallest sizes
-            least = move([(_SMALLEST - n) // step * step for n in base])
-            others.append((least, describe(least)))
-        plan = _fit_polynomials(where, base, step, corners)
-        if plan is not None and all(_predicts(plan, sizes, described) for sizes, described in others):
-            return plan
+        formula = _fit_polynomials(where, base, step, corners)
+        if formula is not None and all(_predicts(formula, sizes, described) for sizes, described in others):
+            return formula
     return None
 
 
 def _fit_polynomials(
     where: list[int], base: list[int], step: int, corners: dict[tuple[int, ...], Described]
-) -> Plan | None:
+) -> ShapeFormula | None:
     """Return the polynomials through the shapes at the corners of a cube."""
     specs, form = next(iter(corners.values()))
     dtypes = [spec.dtype for spec in specs]
-    plan = Plan(where, base, step, [], dtypes, form)
+    formula = ShapeFormula(where, base, step, [], dtypes, form)
     if not all(
-        _has_same_structure(plan, [len(spec.shape) for spec in specs], found) for found in corners.values()
+        _has_same_structure(formula, [len(spec.shape) for spec in specs], found) for found in corners.values()
     ):
         return None
     for i, spec in enumerate(specs):
-        plan.outputs.append([])
+        formula.outputs.append([])
         for axis in range(len(spec.shape)):
             terms = {corner: found[0][i].shape[axis] for corner, found in corners.items()}
             # The differences along each symbol are the coefficients.
             for k in range(len(where)):
                 terms = {c: n - (terms[(*c[:k], 0, *c[k + 1 :])] if c[k] else 0) for c, n in terms.items()}
-            plan.outputs[i].append({corner: n for corner, n in terms.items() if n})
-    return plan
+            formula.outputs[i].append({corner: n for corner, n in terms.items() if n})
+    return formula
 
 
-def _has_same_structure(plan: Plan, ranks: list[int], described: Described) -> bool:
+def _has_same_structure(formula: ShapeFormula, ranks: list[int], described: Described) -> bool:
     specs, form = described
-    return (plan.dtypes, plan.form, ranks) == ([s.dtype for s in specs], form, [len(s.shape) for s in specs])
+    return (formula.dtypes, formula.form, ranks) == (
+        [s.dtype for s in specs],
+        form,
+        [len(s.shape) for s in specs],
+    )
 
 
-def _predicts(plan: Plan, sizes: list[int], described: Described) -> bool:
-    ranks = [len(output) for output in plan.outputs]
-    return _has_same_structure(plan, ranks, described) and plan.shapes(sizes) == tuple(
+def _predicts(formula: ShapeFormula, sizes: list[int], described: Described) -> bool:
+    ranks = [len(output) for output in formula.outputs]
+    return _has_same_structure(formula, ranks, described) and formula.shapes(sizes) == tuple(
         [s.shape for s in described[0]]
     )

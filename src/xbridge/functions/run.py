@@ -8,7 +8,6 @@ it in its graphs and transforms.
 
 from __future__ import annotations
 
-import inspect
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
@@ -25,9 +24,9 @@ from xbridge._engine.source import Source, TargetChoice, leading_index, resolve_
 from xbridge._plan.options import CallOptions, find_converter, read_options
 from xbridge._plan.rules import chosen
 from xbridge._registry.call_cache import CallKey, cache_version, cached, decline, direct, store, unchanged
-from xbridge._registry.registry import are_arrays, backend_for, get, known_backends
+from xbridge._registry.registry import are_arrays, backend_for, get
 from xbridge.backends import HOST
-from xbridge.errors import DTypeError, OptionError, XBridgeError, with_article
+from xbridge.errors import DTypeError, OptionError, XBridgeError
 from xbridge.functions.explain import CallPlan
 from xbridge.functions.flatten import LEAVES, flatten, has_struct_sequences, without_objects
 from xbridge.functions.function import (
@@ -40,7 +39,7 @@ from xbridge.functions.function import (
 )
 from xbridge.functions.libraries import functions_of
 from xbridge.functions.named import import_exporter, make_array, protect_host
-from xbridge.functions.results import async_result_error, refuse_async_result
+from xbridge.functions.results import refuse_async_result
 from xbridge.functions.rules import latest, mask_inexact, sharded_call_error
 from xbridge.functions.treedef import ARRAY, argument_paths, argument_treedefs, has_arrays, unflatten
 from xbridge.tree.restore import Restore
@@ -131,7 +130,7 @@ class CallInputs(NamedTuple):
     arrays: list[Array]
     numbers: list[Any]
     sources: list[Source]
-    at: int
+    leading: int
     """The index of the array that decides."""
     caller: Backend
     """The backend of that array, to which results go."""
@@ -190,10 +189,10 @@ def _find_arrays(
             version, args, kwargs, form, [], numbers, [], 0, caller, _library_of(function, caller)
         )
     sources = [resolve_source(x) for x in arrays]
-    at = _leading_index(sources, news)
-    caller = sources[at].backend
+    leading = _leading_index(sources, news)
+    caller = sources[leading].backend
     return CallInputs(
-        version, args, kwargs, form, arrays, numbers, sources, at, caller, _library_of(function, caller)
+        version, args, kwargs, form, arrays, numbers, sources, leading, caller, _library_of(function, caller)
     )
 
 
@@ -232,7 +231,7 @@ def _run_embedded(function: Function, read: CallInputs) -> Any:
     functions = functions_of(caller)
     assert functions.run is not None  # noqa: S101 -- the caller checks it
     options = read_options((library,), function.options)
-    device = caller.array_info(arrays[read.at]).device
+    device = caller.array_info(arrays[read.leading]).device
     xs: list[Array] = []
     kept = "keep" if options.grad == "keep" else None
     for i, x in enumerate(arrays):
@@ -313,7 +312,7 @@ def _has_values(x: Array) -> bool:
 
 def _run_directly(function: Function, read: CallInputs) -> Any:
     """Convert the arguments, run the function, and convert the arrays of its result back."""
-    version, args, kwargs, form, arrays, numbers, sources, at, caller, library = read
+    version, args, kwargs, form, arrays, numbers, sources, leading, caller, library = read
     name = function.name
     if (check := functions_of(library).check_call) is not None:
         check(name)
@@ -323,10 +322,10 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
     types = tuple([type(x) for x in xs])
     isolated = _is_isolated(function, library, types)
     homes = tuple(map(verbs.array_location, sources))
-    home = homes[at]
+    home = homes[leading]
     if home and home[1] == SHARDED:  # before an array is copied in vain
         raise sharded_call_error(name, caller.name)
-    restore = Restore(homes, at)
+    restore = Restore(homes, leading)
     try:
         align = function.options.lookup("align", choice.name, types, type(choice.like))
         made = (None if isolated else align(xs, choice.like)) or verbs.align_sources(
@@ -565,7 +564,7 @@ def _cache_call(function: Function, read: CallInputs) -> None:
         and function.options.are_constant()
         and read_options((library,), function.options).device in (None, CPU)
         and not _is_embedded(function, caller, ())
-        and (read.at == 0 or arrays.issubset(caller.fast_types))
+        and (read.leading == 0 or arrays.issubset(caller.fast_types))
         and owners.keys() == arrays
         and not (library.is_tracing() or caller.is_tracing())
         and not _is_isolated(function, library, arrays)
@@ -574,27 +573,3 @@ def _cache_call(function: Function, read: CallInputs) -> None:
         if call.is_complete:
             key = CallKey("aligned", function.key, _types_of(read.args, read.kwargs))
             store(key, read.version, call.run)
-
-
-def _library_in(fn: object) -> str:
-    """Return the library that stands in the place of a function, as an argument; torch if there is none."""
-    word = fn if isinstance(fn, str) else str(getattr(fn, "__name__", "")).partition(".")[0]
-    return repr(word) if word in known_backends() else "'torch'"
-
-
-def name_of(fn: Callable[..., object]) -> str:
-    """Return the name of a function, or raise if it is not one that returns a result."""
-    if isinstance(fn, type):
-        raise OptionError.build(
-            f"align the class {fn.__name__}", "it is not a function", "@aligned above its methods"
-        )
-    if not callable(fn) or isinstance(fn, staticmethod):
-        kind = type(fn).__name__
-        wraps_one = isinstance(fn, (classmethod, staticmethod))
-        hint = f"@{kind} above @aligned" if wraps_one else f"@aligned(backend={_library_in(fn)})"
-        raise OptionError.build(f"align {with_article(kind)}", "it is not a function", hint)
-    own = (getattr(fn, word, None) for word in ("__qualname__", "__name__"))
-    name = next((str(word) for word in own if word), type(fn).__name__)
-    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise async_result_error(name)
-    return name

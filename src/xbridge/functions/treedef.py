@@ -100,27 +100,11 @@ def leaves_like(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> l
     ]
 
 
-def reorder_leaves(
-    form: TreeDef, given: TreeDef, xs: Iterator[Any], wrong: Callable[[], OptionError]
-) -> list[Any]:
-    """Return the arrays `xs` of a tree of the form `given` in the order of `form`: dict keys may differ."""
-    if form == given == ARRAY:
-        return [next(xs)]
-    start = FIRST_CHILD.get(form[0], 0)
-    if not start or not _has_same_children(form, given):
-        if form != given:
-            raise wrong()
-        return []
-    keys = list(zip(form[1], form[2], strict=True)) if form[0] == "dict" else []
-    parts = {}
-    for i, child in enumerate(children_of(given)):
-        at = keys.index((given[1][i], given[2][i])) if keys else i
-        parts[at] = reorder_leaves(form[start + at], child, xs, wrong)
-    return [x for at in sorted(parts) for x in parts[at]]
-
-
 def outline(form: TreeDef) -> TreeDef:
-    """Return what is the same in forms whose dicts have their keys in other orders."""
+    """Return what is the same in trees with other constants of the same types and other orders of keys.
+
+    A list, a tuple and a named tuple count as one kind.
+    """
     if isinstance(form, str):
         return form
     if form[0] == "=":
@@ -128,8 +112,34 @@ def outline(form: TreeDef) -> TreeDef:
     children = map(outline, children_of(form))
     if form[0] == "dict":
         return "dict", frozenset(zip(form[1], form[2], children, strict=True))
-    head = ("tuple",) if form[0] == "list" else form[: FIRST_CHILD[form[0]]]
-    return (*head, *children)
+    return (*_kind_of(form), *children)
+
+
+def _kind_of(form: TreeDef) -> tuple[Any, ...]:
+    """Return what precedes the children of a container, the same for a list, a tuple and a named tuple."""
+    head: tuple[Any, ...] = form[: FIRST_CHILD[form[0]]]
+    return ("tuple",) if head[0] in ("list", "named") else head
+
+
+def reorder_leaves(
+    form: TreeDef, given: TreeDef, xs: Iterator[Any], wrong: Callable[[], OptionError]
+) -> list[Any]:
+    """Return the arrays `xs` of the tree `given` in the order of `form`: the keys of dicts may differ."""
+    if outline(form) != outline(given):
+        raise wrong()
+    ordered, ys = order_like(form, given, xs)
+    if not _matches(form, ordered):
+        raise wrong()
+    return ys
+
+
+def _matches(form: TreeDef, other: TreeDef) -> bool:
+    """Return True for the same structure and constants, in trees of one outline and order."""
+    if form == other:
+        return True
+    children = children_of(form)
+    is_another_class = form[0] == other[0] == "named" and form[1] != other[1]
+    return bool(children) and not is_another_class and all(map(_matches, children, children_of(other)))
 
 
 def order_like(first: TreeDef, form: TreeDef, xs: Iterator[Any]) -> tuple[TreeDef, list[Any]]:
@@ -148,20 +158,6 @@ def order_like(first: TreeDef, form: TreeDef, xs: Iterator[Any]) -> tuple[TreeDe
     parts = {i: order_like(others[i], child, xs) for i, child in zip(at, children, strict=True)}
     made = [parts[i] for i in sorted(parts)]
     return (*head, *[child for child, _ in made]), [x for _, inside in made for x in inside]
-
-
-def _has_same_children(form: TreeDef, given: TreeDef) -> bool:
-    """Return True for containers of one kind with the same keys.
-
-    A list and a tuple count as one kind, and so does a named tuple beside one of them.
-    """
-    if len(children_of(form)) != len(children_of(given)):
-        return False
-    if form[0] == "dict" == given[0]:
-        return set(zip(form[1], form[2], strict=True)) == set(zip(given[1], given[2], strict=True))
-    if form[0] == given[0] and form[0] in ("named", "node"):
-        return bool(form[1] == given[1])
-    return {form[0], given[0]} <= {"tuple", "list", "named"}
 
 
 def _children_like(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:

@@ -263,13 +263,13 @@ def _describe_outputs(
     sizes: list[Any] = [*ints, *[n for t in ts for n in t.shape]]
     symbols = tuple([n.node.expr if _is_symbol(n) else None for n in sizes])
     if any(symbol is not None for symbol in symbols):
-        plan = found.plan(symbols, [_size_hint(n) for n in sizes], describe)
-        if plan is not None and all(
-            plan.step == 1 or (sizes[i] - n) % plan.step == 0
-            for i, n in zip(plan.where, plan.base, strict=True)
+        formula = found.formula(symbols, [_size_hint(n) for n in sizes], describe)
+        if formula is not None and all(
+            formula.step == 1 or (sizes[i] - n) % formula.step == 0
+            for i, n in zip(formula.where, formula.base, strict=True)
         ):
-            latest.form = plan.form
-            return list(map(Spec, plan.shapes(sizes), plan.dtypes))
+            latest.form = formula.form
+            return list(map(Spec, formula.shapes(sizes), formula.dtypes))
     specs, latest.form = describe(list(map(int, sizes)))
     return specs
 

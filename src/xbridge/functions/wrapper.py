@@ -1,7 +1,16 @@
-"""Decorate a function to take arrays of any libraries, and to keep their graphs."""
+"""Decorate a function to take arrays of any libraries, and to keep their graphs.
+
+Python pickles a function by its name. The name of a function that was wrapped without the decorator syntax,
+as in ``g = aligned(f)``, is that of `f`. So such a wrapper is an object, which pickles `f` and the options.
+"""
 
 from __future__ import annotations
 
+import inspect
+import sys
+from functools import partial, update_wrapper
+from operator import attrgetter
+from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import CPU
@@ -11,25 +20,23 @@ from xbridge._plan.rules import destination
 from xbridge._registry.loading import unknown_backend_error
 from xbridge._registry.registry import get, known_backends
 from xbridge.backends import HOST
-from xbridge.errors import OptionError, shown
+from xbridge.errors import OptionError, shown, with_article
+from xbridge.functions.differences import METHODS
 from xbridge.functions.function import Definition, Function
 from xbridge.functions.named import read_array_parameters
-from xbridge.functions.portable import Portable, is_portable
+from xbridge.functions.results import async_result_error
 from xbridge.functions.rules import UserDerivative
-from xbridge.functions.run import name_of, wrap_function
+from xbridge.functions.run import wrap_function
 from xbridge.functions.signature import parse_signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from types import ModuleType
     from typing import ParamSpec, TypeVar, overload
 
     from xbridge._core.protocol import Array, Grad
 
     P = ParamSpec("P")
     R = TypeVar("R")
-
-_NUMERIC = ("complex-step", "central")
 
 
 if TYPE_CHECKING:
@@ -177,11 +184,11 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     given = Definition(_derivative("vjp", vjp), _derivative("jvp", jvp), shape, result)
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
-        name = name_of(fn)
+        name = _name_of(fn)
         call = wrap_function(
             Function(fn, name, (backend, like), options, given, read_array_parameters(arrays, fn, name))
         )
-        return Portable(call).as_made_by(aligned, made_with) if is_portable(fn) else call
+        return Portable(call).as_made_by(aligned, made_with) if _is_portable(fn) else call
 
     return wrap if fn is None else wrap(fn)
 
@@ -190,7 +197,7 @@ def _derivative(how: str, given: Any) -> UserDerivative | None:
     """Return a derivative with its own derivatives, if it is an aligned function."""
     if given is None:
         return None
-    if isinstance(given, str) and given in _NUMERIC:
+    if isinstance(given, str) and given in METHODS:
         return UserDerivative(given)
     if not callable(given):
         raise OptionError.build(
@@ -200,3 +207,82 @@ def _derivative(how: str, given: Any) -> UserDerivative | None:
     if isinstance(own, Function) and getattr(given, "__wrapped__", None) is own.fn:
         return UserDerivative(own.fn, own.given.vjp, own.given.jvp)
     return UserDerivative(given)
+
+
+def _library_in(fn: object) -> str:
+    """Return the library that stands in the place of a function, as an argument; torch if there is none."""
+    word = fn if isinstance(fn, str) else str(getattr(fn, "__name__", "")).partition(".")[0]
+    return repr(word) if word in known_backends() else "'torch'"
+
+
+def _name_of(fn: Callable[..., object]) -> str:
+    """Return the name of a function, or raise if it is not one that returns a result."""
+    if isinstance(fn, type):
+        raise OptionError.build(
+            f"align the class {fn.__name__}", "it is not a function", "@aligned above its methods"
+        )
+    if not callable(fn) or isinstance(fn, staticmethod):
+        kind = type(fn).__name__
+        wraps_one = isinstance(fn, (classmethod, staticmethod))
+        hint = f"@{kind} above @aligned" if wraps_one else f"@aligned(backend={_library_in(fn)})"
+        raise OptionError.build(f"align {with_article(kind)}", "it is not a function", hint)
+    own = (getattr(fn, word, None) for word in ("__qualname__", "__name__"))
+    name = next((str(word) for word in own if word), type(fn).__name__)
+    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise async_result_error(name)
+    return name
+
+
+# -- pickles -------------------------------------------------------------------------------------------------
+class Portable(partial[Any]):
+    """An aligned function that is not the object of its name, and is pickled by the options of `aligned`.
+
+    It is a `functools.partial`, because that calls the function without a frame of its own.
+    """
+
+    __module__: str
+    __qualname__: str
+
+    def as_made_by(self, aligned: Callable[..., Any], options: dict[str, Any]) -> Portable:
+        """Store how to make this object again, for pickling, and return it."""
+        update_wrapper(self, self.func)
+        vars(self).update(__wrapped__=vars(self.func)["__wrapped__"], _made_by=(aligned, options))
+        return self
+
+    def __get__(self, instance: object, owner: object = None) -> object:
+        """Bind it to an object as a method, as a function would be."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        """Return the representation of the function."""
+        return repr(self.func)
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        """Pickle it by its name if a module has it under that name, else by the function and the options."""
+        if _find_by_name(self) is self:
+            return self.__qualname__
+        aligned, options = vars(self)["_made_by"]
+        library = options["backend"]
+        if isinstance(library, ModuleType):
+            options = {**options, "backend": get(library).name}
+        return _remake, (aligned, vars(self)["__wrapped__"], options)
+
+
+def _is_portable(fn: Callable[..., Any]) -> bool:
+    """Return True if a wrapper of the function needs `Portable`.
+
+    It does not while the function is being decorated: its name does not exist yet, and will be the wrapper's.
+    """
+    return not hasattr(fn, "__qualname__") or _find_by_name(fn) is getattr(fn, "__func__", fn)
+
+
+def _find_by_name(x: Any) -> object:
+    """Return the object that the module of a function has under its name; None if there is none."""
+    try:
+        return attrgetter(x.__qualname__)(sys.modules[x.__module__])
+    except (AttributeError, KeyError):
+        return None
+
+
+def _remake(aligned: Callable[..., Any], fn: Callable[..., Any], options: dict[str, Any]) -> Any:
+    return aligned(**options)(fn)
