@@ -441,6 +441,25 @@ def test_aligned__dtype_without_a_name_is_refused_when_it_is_traced(k: Callable[
             way(jax.numpy.ones(2), k())
 
 
+def test_aligned__labels_of_a_loss_name_the_default_dtype() -> None:
+    """A loss of JAX with int64 labels of torch names ``dtype='default'``, with which it works."""
+
+    def loss(logits: Any, labels: Any) -> Any:
+        chosen = jax.numpy.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1)
+        return -chosen.mean()
+
+    x, labels = torch.randn(4, 3, requires_grad=True), torch.tensor([0, 2, 1, 1])
+    with jax.enable_x64(False):
+        for logits in (x, x.detach()):
+            text = refused(DTypeError, lambda: aligned(backend="jax")(loss)(logits, labels))
+            assert "aligned(..., dtype='default')" in text
+        y = aligned(backend="jax", dtype="default")(loss)(x, labels)
+    expected = torch.nn.functional.cross_entropy(x, labels)
+    torch.testing.assert_close(y, expected)
+    slopes = [torch.autograd.grad(of, x)[0] for of in (y, expected)]
+    torch.testing.assert_close(*slopes)
+
+
 def test_aligned__missing_dtype_names_both_ways_out() -> None:
     """A missing dtype names both ways out."""
     with jax.enable_x64(False):

@@ -7,6 +7,7 @@ what they predict with its result.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 _STAND_IN = 0.5
 """The value that is assumed for a float that the compiler does not tell. A run compares the shapes."""
+
+_SMALLEST = 2
+"""The least size that a symbol stands for: a compiler treats 0 and 1 as numbers."""
 
 _MAX_SYMBOLS = 5
 
@@ -148,6 +152,9 @@ def find_formula(
             others = [(sizes, describe(sizes)) for sizes in map(move, far)]
         except (XBridgeError, *FOREIGN_ERRORS):
             continue
+        with suppress(XBridgeError, *FOREIGN_ERRORS):  # not every function accepts the smallest sizes
+            least = move([(_SMALLEST - n) // step * step for n in base])
+            others.append((least, describe(least)))
         formula = _fit_polynomials(where, base, step, corners)
         if formula is not None and all(_predicts(formula, sizes, described) for sizes, described in others):
             return formula
