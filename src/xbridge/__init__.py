@@ -27,7 +27,7 @@ from xbridge._api import (
 )
 from xbridge._core import __version__ as __version__
 from xbridge._core.devices import Device
-from xbridge._deprecation import find_renamed
+from xbridge._deprecation import missing_name
 from xbridge._inspect import (
     array_namespace,
     backend_of,
@@ -57,7 +57,7 @@ else:
         if name == "tree":  # a module, which the import system stores here itself
             return import_module("xbridge.tree")
         if name not in _LATE:
-            return find_renamed(globals(), name)
+            raise missing_name(globals(), name)
         found: object = getattr(import_module(_LATE[name]), name)
         globals()[name] = found
         return found

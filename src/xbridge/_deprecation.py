@@ -1,13 +1,6 @@
-"""Deprecated names, which work as before and warn at the line that uses them.
-
-The policy is in docs/deprecation.md.
-"""
+"""The errors for names that do not exist, with those that were meant, and the warning for deprecated ones."""
 
 from __future__ import annotations
-
-RENAMED = {"CrossingWarning": ("PolicyWarning", "0.3")}
-"""A former public name, the name to use, and the version that removes the former one."""
-
 
 _MEANT = {
     **dict.fromkeys(("to_tensor", "as_tensor", "tensor"), "to_torch"),
@@ -40,32 +33,17 @@ class XBridgeDeprecationWarning(DeprecationWarning):
     """A name or an option is deprecated. The message says what to use instead."""
 
 
-def find_renamed(namespace: dict[str, object], name: str) -> object:
-    """Return the object for a former name of a module, with a warning at the line that used it.
-
-    Raises
-    ------
-    AttributeError
-        The module never had that name.
-    """
+def missing_name(namespace: dict[str, object], name: str) -> AttributeError:
+    """Return the error for a name that a module does not have, with the one that was meant."""
     module = str(namespace["__name__"])
-    if name not in RENAMED:
-        public: list[str] = namespace.get("__all__", [])  # type: ignore[assignment] # it is a list of names
-        meant = "" if name.startswith("_") else _similar(public, name, _MEANT)
-        advice = f"; try {module}.{meant}" if meant else ""
-        if "map" in public and name in _OF_AN_ARRAY:  # it is that of trees
-            advice = f"; try {module}.map(xbridge.{name}, x)"
-        if (module, name) == ("xbridge", "testing"):  # whose import registers a backend
-            advice = f"; try import {module}.{name}"
-        raise AttributeError(f"module {module!r} has no attribute {name!r}{advice}", name=name)
-    from warnings import warn  # noqa: PLC0415 -- `import xbridge` does not need it
-
-    instead, removed_in = RENAMED[name]
-    message = (
-        f"{module}.{name} is deprecated and will be removed in xbridge {removed_in}; use {module}.{instead}"
-    )
-    warn(message, XBridgeDeprecationWarning, stacklevel=3)
-    return namespace[instead]
+    public: list[str] = namespace.get("__all__", [])  # type: ignore[assignment] # it is a list of names
+    meant = "" if name.startswith("_") else _similar(public, name, _MEANT)
+    advice = f"; try {module}.{meant}" if meant else ""
+    if "map" in public and name in _OF_AN_ARRAY:  # it is that of trees
+        advice = f"; try {module}.map(xbridge.{name}, x)"
+    if (module, name) == ("xbridge", "testing"):  # whose import registers a backend
+        advice = f"; try import {module}.{name}"
+    return AttributeError(f"module {module!r} has no attribute {name!r}{advice}", name=name)
 
 
 def missing_attribute(x: object, name: str) -> AttributeError:

@@ -7,7 +7,7 @@ with the next thing to type. Each class also inherits the built-in that a caller
 
 from __future__ import annotations
 
-from xbridge._deprecation import XBridgeDeprecationWarning, find_renamed
+from xbridge._deprecation import XBridgeDeprecationWarning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -201,11 +201,6 @@ class DetachWarning(PolicyWarning):
 
 class CastWarning(PolicyWarning):
     """A conversion changes a dtype, under `policy(casts="warn")`."""
-
-
-def __getattr__(name: str) -> object:
-    """Return a warning by a name that it had before."""
-    return find_renamed(globals(), name)
 
 
 class Chained:

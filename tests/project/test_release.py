@@ -1,4 +1,4 @@
-"""What a release says: its version, the names that it deprecates, the Pythons it ran on, and its links."""
+"""What a release says: its version, the Pythons it ran on, and its links."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from packaging.version import Version
 from release import disagreements, version_in
 
 from xbridge import __version__
-from xbridge._deprecation import RENAMED
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -50,11 +48,6 @@ def test_disagreements__names_each_that_differs(tag: str, changelog: str, named:
     found = disagreements(tag, "0.1.0", changelog)
     assert len(found) == len(named)
     assert all(text in line for text, line in zip(named, found, strict=True))
-
-
-def test_renamed__former_names_are_removed_in_time() -> None:
-    """No former name outlives the version that removes it."""
-    assert all(Version(removed_in) > Version(__version__) for _, removed_in in RENAMED.values())
 
 
 # -- the Pythons -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ results.
 {'x': np.float64(3.0), 'y': [np.float64(2.0)], 'name': 'digits'}
 """
 
-from xbridge._deprecation import find_renamed
+from xbridge._deprecation import missing_name
 from xbridge.tree.verbs import (
     align,
     map,  # noqa: A004 -- other libraries have this name too
@@ -26,4 +26,4 @@ __all__ = ["align", "map", "to_backend", "to_cupy", "to_dask", "to_jax", "to_num
 
 def __getattr__(name: str) -> object:
     """Raise an error with the name that was meant."""
-    return find_renamed(globals(), name)
+    raise missing_name(globals(), name)
