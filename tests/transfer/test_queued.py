@@ -1,4 +1,4 @@
-"""Transfers without a thread: which failures of the device are made good, and which errors are seen."""
+"""Transfers without a thread: an error of the device is seen, and the result is taken once."""
 
 from __future__ import annotations
 
@@ -32,20 +32,12 @@ class Failing:
 
 
 @pytest.mark.parametrize("at", ["wait", "result"])
-@pytest.mark.parametrize(
-    "error", [RuntimeError("launch failure"), xbridge.DeviceError.build("move", "no memory", "less")]
-)
-def test_queued__converts_again_if_the_device_fails(error: Exception, at: str) -> None:
-    """The arrays are converted by the calling thread, which also finds the reason of a second failure."""
-    assert Queued(Failing(error, at), list, lambda: "again").result() == "again"
-
-
-@pytest.mark.parametrize("at", ["wait", "result"])
-def test_queued__bug_of_a_backend_is_seen(at: str) -> None:
-    """A misspelt name in a backend reaches the caller, and no slower way hides it."""
-    queued = Queued(Failing(NameError("name 'evnet' is not defined"), at), list, lambda: "again")
-    with pytest.raises(NameError, match="evnet"):
-        queued.result()
+def test_queued__failure_of_the_device_is_an_xbridge_error(at: str) -> None:
+    """An error of the device names its cause, and is raised by each call."""
+    queued = Queued(Failing(RuntimeError("launch failure"), at), list)
+    for _ in range(2):
+        with pytest.raises(xbridge.DeviceError, match=r"cannot finish a transfer: .*launch failure"):
+            queued.result()
 
 
 def test_queued__two_threads_take_the_result_once() -> None:
@@ -62,7 +54,7 @@ def test_queued__two_threads_take_the_result_once() -> None:
             return [object()]
 
     taken: list[int] = []
-    queued = Queued(Arriving(ValueError(), "nothing"), list, list)
+    queued = Queued(Arriving(ValueError(), "nothing"), list)
     with ThreadPoolExecutor(2) as pool:
         one, other = pool.map(lambda _: queued.result(), range(2))
     assert one is other

@@ -198,7 +198,7 @@ def transfer(
     future: Future[Any] = Future()
     try:
         batch = TreeArrays(tree, alone=True)
-        queued = begin_queued(batch, target, place, options, convert)
+        queued = begin_queued(batch, target, place, options)
         if queued:
             return Transfer(queued)
         if all(map(can_leave, batch.arrays)):
@@ -365,7 +365,7 @@ def _prefetch_batches(
     try:
         workers.append(start_worker("xbridge-load", capture_context()))
         if options.copy is not True:
-            workers.append(start_worker("xbridge-convert", lambda: None))
+            workers.append(start_worker("xbridge-convert"))
         for _ in range(depth):
             ask()
         wait: Callable[[], object] | None = None

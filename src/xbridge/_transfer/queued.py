@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.locks import lock
 from xbridge._engine.batch import find_packings
 from xbridge._plan.options import read_options
-from xbridge.errors import XBridgeError
+from xbridge.errors import Chained, DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, ArrayFn, Backend, Pending
+    from xbridge._core.protocol import Array, Backend, Pending
     from xbridge._plan.options import CallOptions
     from xbridge.tree.batch import TreeArrays
-
-_FAILURES = (RuntimeError, XBridgeError)
-"""What `Pending` raises if the device fails, or has no memory left. Other errors are bugs of a backend."""
 
 
 class Queued:
@@ -31,16 +28,11 @@ class Queued:
         The arrays of the batch.
     restore : callable
         Returns the batch with other arrays.
-    again : callable
-        Converts the batch in the calling thread, if the device fails, so that the error names the array.
     """
 
-    def __init__(
-        self, pending: Pending, restore: Callable[[list[Array]], Any], again: Callable[[], Any]
-    ) -> None:
+    def __init__(self, pending: Pending, restore: Callable[[list[Array]], Any]) -> None:
         self._process, self._lock = getpid(), lock()
-        self._work: tuple[Pending, Callable[[list[Array]], Any], Callable[[], Any]] | None
-        self._work = pending, restore, again
+        self._work: tuple[Pending, Callable[[list[Array]], Any]] | None = pending, restore
         self._made: Any = None
 
     def done(self) -> bool:
@@ -55,49 +47,27 @@ class Queued:
         """Wait for the batch and return it, the same object in each call."""
         work = self._work
         if work:
-            pending, restore, again = work
-            arrived = _has_arrived(pending, timeout)
-            if arrived is False:
+            pending, restore = work
+            with Chained(_device_failure):
+                arrived = pending.wait(timeout)
+            if not arrived:
                 raise TimeoutError
-            with self._lock:
+            with self._lock, Chained(_device_failure):
                 if self._work:
-                    taken = _take_batch(pending, restore) if arrived else None
-                    self._made = again() if taken is None else taken[0]
+                    self._made = restore(pending.result())
                     self._work = None  # the handle does not keep the arrays that were given
         return self._made
 
 
-def _has_arrived(pending: Pending, timeout: float | None) -> bool | None:
-    """Wait. Return False if the time is over, and None if the device failed."""
-    try:
-        return pending.wait(timeout)
-    except _FAILURES:
-        return None
+def _device_failure(error: Exception) -> DeviceError:
+    reason = f"the device failed with {error!r}"
+    return DeviceError.build("finish a transfer", reason, "xbridge.tree.to_backend")
 
 
-def _take_batch(pending: Pending, restore: Callable[[list[Array]], Any]) -> list[Any] | None:
-    """Return the batch in a list, or None if the device failed."""
-    try:
-        return [restore(pending.result())]
-    except _FAILURES:
-        return None
-
-
-def begin_queued(
-    batch: TreeArrays, target: Backend, place: Device, options: CallOptions, convert: ArrayFn
-) -> Queued | None:
+def begin_queued(batch: TreeArrays, target: Backend, place: Device, options: CallOptions) -> Queued | None:
     """Begin the transfer of a batch of small arrays of one type; return None if a thread has to do it."""
     ways = find_packings(target, batch.kinds, read_options((target,), options), place)
     if len(ways) != 1 or batch.kinds != {ways[0].kind}:
         return None
-    arrays: list[Array] = []
-
-    def note(xs: list[Array]) -> list[Array]:
-        arrays.extend(xs)
-        return xs
-
-    batch.map(note)
-    pending = ways[0].begin(arrays)
-    if pending is None:
-        return None
-    return Queued(pending, lambda made: batch.map(lambda _: made), lambda: batch.map(convert))
+    pending = ways[0].begin(list({id(x): x for x in batch.leaves}.values()))  # each once, as in `map`
+    return pending and Queued(pending, lambda made: batch.map(lambda _: made))

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 from xbridge._core.devices import CPU, Device
+from xbridge._core.futures import settle
 from xbridge._core.protocol import ArrayFn, Backend
 from xbridge._engine import caller as _caller
 from xbridge._engine.caller import CallSite
@@ -97,7 +98,7 @@ def capture_context() -> Callable[[], None]:
 def start_thread(fn: Callable[[ArrayFn], Any], convert: ArrayFn) -> Future[Any] | None:
     """Run `fn` in a new thread. Return None if no thread can be started, as at the interpreter's exit."""
     try:
-        worker = Worker("xbridge-transfer", lambda: None)
+        worker = Worker("xbridge-transfer")
     except RuntimeError:
         return None
     begun = worker.submit(fn, convert)
@@ -128,11 +129,12 @@ class Worker:
     iterable may never yield another batch, so the exit waits for these threads only a short time.
     """
 
-    def __init__(self, name: str, begin: Callable[[], object]) -> None:
+    def __init__(self, name: str, begin: Callable[[], object] = int) -> None:
         if _is_exiting:
             raise RuntimeError("the interpreter is at its exit")
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._thread = Thread(target=self._run, args=(begin,), name=name, daemon=True)
+        self._begin: Callable[[], object] | None = begin
+        self._thread = Thread(target=self._run, name=name, daemon=True)
         _workers.add(self)
         try:
             self._thread.start()
@@ -141,7 +143,7 @@ class Worker:
             raise
 
     def submit(self, fn: Callable[P, T], *args: P.args, **keywords: P.kwargs) -> Future[T]:
-        """Call a function after those that were submitted before."""
+        """Call a function after those that were submitted before, and `begin` before the first one."""
         future = _Task[T]()
         self._tasks.put((future, partial(fn, *args, **keywords)))
         return future
@@ -162,35 +164,20 @@ class Worker:
         _workers.discard(self)
         self._thread.join(seconds)
 
-    def _run(self, begin: Callable[[], object]) -> None:
-        """Call the functions until there is None instead of a task, and `begin` before the first one."""
-        begun = False
+    def _run(self) -> None:
         while task := self._tasks.get():
-            future, fn = task
-            with _Failures(future):
-                begun = begun or begin() is None
-                future.set_result(fn())
-            del task, future, fn  # the next task may come late, and the result belongs to the caller
+            settle(task[0], partial(self._call, task[1]))
+            del task  # the next task may come late, and the result belongs to the caller
         _workers.discard(self)
 
-
-class _Failures:
-    """A context that puts the exception of its block into a future, whose `result` raises it."""
-
-    def __init__(self, future: Future[Any]) -> None:
-        self._future = future
-
-    def __enter__(self) -> None:
-        """Begin the block."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        """End the block."""
-        if error is not None:
-            self._future.set_exception(error)
-        return True
+    def _call(self, fn: Callable[[], T]) -> T:
+        if self._begin:
+            self._begin()
+            self._begin = None
+        return fn()
 
 
-def start_worker(name: str, begin: Callable[[], object]) -> Worker:
+def start_worker(name: str, begin: Callable[[], object] = int) -> Worker:
     """Start a worker, or raise an error if no thread can be started."""
     try:
         return Worker(name, begin)
