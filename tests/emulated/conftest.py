@@ -16,7 +16,6 @@ if find_spec("torch"):
         "test_hazards.py",
         "test_streams.py",
         "test_operators.py",
-        "test_mutants.py",
         "test_programs.py",
     ]
     collect_ignore = only_pretend if KIND == "cuda" else []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from emulated.engine import CHUNK, SIZES, use_sizes, use_small_buffers, watch_packs
+from emulated.engine import SIZES, use_sizes, use_small_buffers, watch_packs
 from emulated.there import DEVICE, KIND, PACES, api, paced
 from inside import get_backend
 from torch.autograd import forward_ad
@@ -234,14 +234,6 @@ def test_to_device__untransformed_tensor_in_a_transform(transform: Any) -> None:
 
 
 @pytest.mark.usefixtures("no_staging")
-def test_to_device_many__device_without_pinned_memory(engine: ModuleType) -> None:
-    """A device without pinned memory is left to torch."""
-    (there,) = engine.transfers.to_device_many([torch.ones(50)], xbridge.Device("meta"))
-
-    assert there.is_meta
-
-
-@pytest.mark.usefixtures("no_staging")
 def test_to_device__stages_nothing_on_one_side(engine: ModuleType) -> None:
     """A move within the host or within the device uses no buffer."""
     x = torch.ones(50)
@@ -251,25 +243,6 @@ def test_to_device__stages_nothing_on_one_side(engine: ModuleType) -> None:
 
 
 # -- the buffers -----------------------------------------------------------------------------------
-
-
-def test_staging__reads_a_memmap_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mapped file is read piece by piece, without a copy of the whole."""
-    np.arange(100.0).tofile(tmp_path / "numbers")
-    mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
-    seen = []
-    fill = large.plain_copy
-
-    def watched(goal: np.ndarray, host: np.ndarray) -> None:
-        seen.append((np.shares_memory(host, mapped), goal.nbytes))
-        fill(goal, host)
-
-    monkeypatch.setattr(large, "plain_copy", watched)
-    there = xbridge.to_backend(mapped, "torch", device=KIND)
-
-    assert there.tolist() == list(range(100))
-    assert sum(size for _, size in seen) == 800
-    assert all(shares and size <= CHUNK // 2 for shares, size in seen)
 
 
 PIECES = {
@@ -543,15 +516,6 @@ def test_to_device_many__host_results_have_their_own_storage(
         back[0].resize_(100)
 
 
-def test_to_device_many__moves_large_tensors_alone(engine: ModuleType) -> None:
-    """A tensor that is larger than a buffer is not packed."""
-    xs = [torch.arange(n) + n for n in (3, 100, 8, 9)]
-
-    there = engine.transfers.to_device_many(xs, xbridge.Device(DEVICE))
-
-    assert [x.tolist() for x in there] == [x.tolist() for x in xs]
-
-
 def test_transfer__packs_small_arrays_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small arrays of a batch are moved together and large ones alone, with a cast or without."""
     use_sizes(monkeypatch, SIZES._replace(chunk=1 << 16, buffers=2, least=1 << 18))
@@ -597,17 +561,6 @@ def test_transfer__packed_array_equals_a_single_one() -> None:
             alone.device,
         )
         assert bits(y) == bits(alone)
-
-
-def test_transfer__sources_may_be_written_afterwards() -> None:
-    """Once a pack has arrived, its sources may be written."""
-    batch = [np.full(5, i) for i in range(20)]
-
-    there = xbridge.transfer(batch, "torch", device=KIND).result()
-    for a in batch:
-        a[:] = -1
-
-    assert [x.tolist() for x in there] == [[i] * 5 for i in range(20)]
 
 
 def test_transfer__failed_pack_is_moved_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -745,16 +698,3 @@ def test_pinned_mib__refuses_what_is_not_a_number(said: str, setting: Callable[[
         f"cannot read XBRIDGE_PINNED_MIB={said!r}: it is a whole number of MiB for each device; "
         "try XBRIDGE_PINNED_MIB=64"
     )
-
-
-def test_to_backend__memory_belongs_to_the_current_stream() -> None:
-    """Memory that arrives on a side stream is reused on that stream without a hazard."""
-    side = api.Stream()
-    with api.stream(side):
-        there = xbridge.to_backend(np.ones(100), "torch", device=KIND)
-        later = there + 0
-        del there
-        other = xbridge.to_backend(np.zeros(100), "torch", device=KIND)
-
-        assert later.eq(1).all().item()
-        assert other.eq(0).all().item()

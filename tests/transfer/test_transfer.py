@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -11,7 +10,6 @@ import threading
 import traceback
 import weakref
 from array import array
-from collections import namedtuple
 from concurrent.futures import Future
 from contextvars import ContextVar
 from importlib.util import find_spec
@@ -27,8 +25,6 @@ from xbridge._transfer import threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-Point = namedtuple("Point", "x y")  # noqa: PYI024 -- as people write them
 
 
 def own_threads() -> list[threading.Thread]:
@@ -47,33 +43,6 @@ def no_thread_is_left() -> Iterator[None]:
 # -- transfer --------------------------------------------------------------------------------------
 
 
-TREES: dict[str, Any] = {
-    "an array": np.arange(3.0),
-    "a list": [np.arange(3.0), np.ones((2, 2))],
-    "a tuple": (np.arange(3.0),),
-    "a dict": {"x": np.arange(3.0), 3: np.ones(2)},
-    "a named tuple": Point(np.arange(3.0), [np.ones(1)]),
-    "nothing": [],
-    "one in the other": {"a": [np.arange(3.0), (np.ones(1), {})], "b": []},
-}
-
-
-def same(tree: Any, other: Any) -> bool:
-    """Whether two trees are of one form, and float32 stands in the second where floats stood."""
-    if isinstance(tree, np.ndarray):
-        return other.dtype == np.float32 and bool((tree == other).all())
-    assert type(tree) is type(other)
-    if isinstance(tree, dict):
-        return list(tree) == list(other) and all(same(tree[key], other[key]) for key in tree)
-    return len(tree) == len(other) and all(map(same, tree, other))
-
-
-@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
-def test_transfer__keeps_the_structure_of_a_tree(tree: Any) -> None:
-    """The result has the structure of the tree that was passed."""
-    assert same(tree, xbridge.transfer(tree, "numpy", dtype="float32").result())
-
-
 def test_transfer__converts_repeated_arrays_once() -> None:
     """An array that appears twice in a tree is converted once."""
     a, b = np.ones(3), np.ones(3)
@@ -82,12 +51,6 @@ def test_transfer__converts_repeated_arrays_once() -> None:
 
     assert first is third
     assert first is not second
-
-
-@pytest.mark.parametrize("leaf", ["text", b"bytes", None, 3, 2.5, np.str_("text"), object()])
-def test_transfer__keeps_other_leaves(leaf: object) -> None:
-    """Leaves that are not arrays are returned as the same objects."""
-    assert xbridge.transfer([leaf, np.ones(1)], "numpy").result()[0] is leaf
 
 
 def test_transfer__within_host_is_to_backend() -> None:
@@ -569,14 +532,6 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Iterator[np.ndarr
     go_on.set()
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Python's handler of Ctrl-C, which a process in the background does not start with."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 BLOCKED = """
 import os, signal, threading
 import numpy as np, xbridge
@@ -704,75 +659,6 @@ def test_prefetch__keeps_no_finished_threads() -> None:
     assert not threads._workers
 
 
-@pytest.mark.usefixtures("interruptible")
-def test_prefetch__ctrl_c_in_the_loop_body_does_not_wait(
-    blocked: tuple[Iterator[np.ndarray], threading.Event],
-) -> None:
-    """Ctrl-C in the body of a loop does not wait for the iterable."""
-    batches, asked = blocked
-
-    def use() -> None:
-        for _ in xbridge.prefetch(batches, "numpy"):
-            assert asked.wait(PATIENCE)
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        use()
-    assert own_threads()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_prefetch__ctrl_c_works_in_nested_loops(
-    blocked: tuple[Iterator[np.ndarray], threading.Event],
-) -> None:
-    """Ctrl-C still works after a loop inside the loop has finished."""
-    batches, asked = blocked
-
-    def use() -> None:
-        for _ in xbridge.prefetch(batches, "numpy"):
-            assert len(list(xbridge.prefetch([np.ones(1)], "numpy"))) == 1
-            assert asked.wait(PATIENCE)
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        use()
-    assert own_threads()
-
-
-def test_prefetch__keeps_a_custom_sigint_handler() -> None:
-    """A SIGINT handler set by the program stays installed and is called."""
-    seen: list[int] = []
-
-    def handle(number: int, _: object) -> None:
-        seen.append(number)
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        for _ in xbridge.prefetch([np.ones(1), np.ones(1)], "numpy"):
-            signal.raise_signal(signal.SIGINT)
-        assert signal.getsignal(signal.SIGINT) is handle
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert seen == [signal.SIGINT] * 2
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_prefetch__sigint_handler_unchanged_in_threads() -> None:
-    """A loop in another thread does not touch the SIGINT handler."""
-    seen = []
-
-    def use() -> None:
-        for _ in xbridge.prefetch([np.ones(1)] * 9, "numpy"):
-            seen.append(signal.getsignal(signal.SIGINT))
-            break
-
-    thread = threading.Thread(target=use)
-    thread.start()
-    thread.join(PATIENCE)
-    assert seen == [signal.default_int_handler]
-
-
 def test_prefetch__iterates_anew_each_time() -> None:
     """Each loop iterates over the iterable from the start."""
     batches = xbridge.prefetch([np.ones(1), np.ones(2), np.ones(3)], "numpy")
@@ -804,14 +690,6 @@ def test_prefetch__refuses_a_second_loop_over_an_iterator(kind: str) -> None:
     assert len(list(batches)) == 3
     with pytest.raises(xbridge.OptionError, match="used up"):
         list(batches)
-
-
-def test_prefetch__refuses_an_exhausted_generator() -> None:
-    """A generator that is already exhausted raises."""
-    used = counted(3, [])
-    assert len(list(used)) == 3
-    with pytest.raises(xbridge.OptionError, match="used up"):
-        list(xbridge.prefetch(used, "numpy"))
 
 
 class Resetting:
@@ -848,21 +726,6 @@ def test_prefetch__keeps_no_reference_to_batches() -> None:
 
     assert alive() is None
     ahead.close()
-
-
-class Late:
-    """An array of a library that gives up."""
-
-    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
-        raise TimeoutError("the store did not answer")
-
-
-def test_result__reports_a_library_timeout() -> None:
-    """A library that gives up raises an error and is not waited for again."""
-    under_way = xbridge.transfer(Late(), "numpy")
-
-    with pytest.raises((TimeoutError, xbridge.XBridgeError), match="did not answer"):
-        under_way.result()
 
 
 @pytest.mark.parametrize("loader", [3, None, object()])

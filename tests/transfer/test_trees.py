@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque, namedtuple
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from gate import PATIENCE, Gate
-from inside import forget_calls
 from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import tree
-from xbridge.tree import leaf
 from xbridge.tree.flatten import TreeSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 A, COMPLEX = np.arange(3.0), np.array([1j])
@@ -53,6 +51,9 @@ both = pytest.mark.parametrize("carried", [transferred, prefetched])
 @pytest.mark.parametrize(
     "make",
     [
+        lambda x: x,
+        lambda x: {"x": [x, "text"], 3: (x, None), "none": []},
+        lambda x: Point(x, 1),
         lambda x: Sample(x, "a"),
         lambda x: Mine(x=x),
         lambda x: deque([x, 3], maxlen=4),
@@ -67,7 +68,7 @@ def test_transfer__accepts_every_tree(make: Callable[[Any], Any], carried: Calla
     assert type(made) is type(make(A))
     found: list[Any] = []
     tree.map(found.append, made)
-    assert [(x.dtype, x.tolist()) for x in found] == [(np.float32, A.tolist())]
+    assert {(x.dtype, tuple(x)) for x in found} == {(np.dtype(np.float32), tuple(A))}
 
 
 @both
@@ -114,88 +115,6 @@ def test_treespec__ignores_later_changes(change: Callable[[Any], object]) -> Non
     spec = TreeSpec(batch)
     change(batch)
     assert spec.unflatten([10 * n for n in spec.leaves]) == [{"a": 10, "b": 20}, {"a": 30, "b": 40}]
-
-
-class Backwards(NamedTuple):
-    """A named tuple that shows its items from the end."""
-
-    x: Any
-    y: Any
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([tuple.__getitem__(self, 1), tuple.__getitem__(self, 0)])
-
-
-@both
-def test_transfer__rebuilds_namedtuples_by_field(carried: Callable[[Any], Any]) -> None:
-    """A namedtuple is read and rebuilt by its fields, even if it overrides `__iter__`."""
-    made = carried([Backwards(A, "a")])[0]
-    assert (made.x.dtype, made.x.tolist(), made.y) == (np.float32, A.tolist(), "a")
-
-
-class Marked(tuple[Any, ...]):  # noqa: SLOT001 -- as people write them
-    """What looks like a named tuple, and may have any attributes."""
-
-    _fields = ("x",)
-
-
-@both
-def test_transfer__keeps_attributes_of_tuples(carried: Callable[[Any], Any]) -> None:
-    """Attributes set on a tuple subclass are kept."""
-    given = Marked([A])
-    given.note = "kept"  # type: ignore[attr-defined]
-    assert carried([given])[0].note == "kept"
-
-
-class Silent:
-    """What cannot say what it holds."""
-
-    @property
-    def dtype(self) -> Any:
-        raise ZeroDivisionError
-
-    def __array__(self, dtype: object = None, copy: object = None) -> Any:
-        return A
-
-
-@both
-def test_transfer__chains_errors_of_the_dtype(carried: Callable[[Any], Any]) -> None:
-    """An array whose dtype raises is reported as unreadable."""
-    with pytest.raises(xbridge.UnsupportedArrayError, match="ZeroDivisionError"):
-        carried(Silent())
-
-
-def test_transfer__joint_error_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that only the joint conversion raises is passed on without a path."""
-    verbs = vars(leaf)["verbs"]
-    convert: Callable[..., list[object]] = verbs.to_backend_all
-
-    def failing(xs: list[object], *args: Any) -> list[object]:
-        if len(xs) > 1:
-            raise xbridge.DeviceError("no memory for both")
-        return convert(xs, *args)
-
-    monkeypatch.setattr(verbs, "to_backend_all", failing)
-    forget_calls()  # what was learned needs no plan
-    with pytest.raises(xbridge.DeviceError, match=r"^no memory for both$"):
-        transferred([A, A + 1])
-
-
-def test_treespec__refuses_recursive_batches() -> None:
-    """A batch that contains itself raises."""
-    endless: list[object] = [A]
-    endless.append(endless)
-    with pytest.raises(xbridge.OptionError, match="no end"):
-        transferred(endless)
-
-
-def test_transfer__keeps_plain_containers() -> None:
-    """Dicts, lists, tuples and namedtuples keep their types and order."""
-    made = transferred({"a": [A, "text"], 3: (A, None), "p": Point(A, 1), "none": []})
-    assert [type(part) for part in made.values()] == [list, tuple, Point, list]
-    assert (made["a"][1], made[3][1], made["p"].y) == ("text", None, 1)
-    assert made["a"][0] is made[3][0] is made["p"].x
-    assert made["a"][0].dtype == np.float32
 
 
 def test_transfer__batch_changed_meanwhile(own_registry: None) -> None:

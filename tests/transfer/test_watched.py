@@ -117,15 +117,6 @@ def test_policy__holds_after_its_block_was_left() -> None:
         under_way.result(PATIENCE)
 
 
-def test_policy__ignores_transfers_started_before() -> None:
-    """A policy entered after a transfer started does not apply to it."""
-    slow = Gate()
-    under_way = xbridge.transfer(slow, "numpy", dtype="float32")
-    with policy(casts="raise"):
-        slow.opened.set()
-        assert under_way.result(PATIENCE).dtype == "float32"
-
-
 def test_policy__applies_to_each_batch() -> None:
     """A policy applies to every batch of `prefetch`."""
     batches = iter([np.ones(2, "float32"), np.ones(2)])
@@ -183,13 +174,6 @@ def test_record__shows_the_queue_of_prefetch() -> None:
     assert queue.waited > 0
 
 
-def test_record__keeps_the_order_of_batches() -> None:
-    """The batches of a loop that is recorded come in the order of the iterable."""
-    with xbridge.record():
-        ahead = xbridge.prefetch([np.full(2, i) for i in range(5)], "numpy", depth=3)
-        assert [int(batch[0]) for batch in ahead] == [*range(5)]
-
-
 def test_record__counts_ready_batches() -> None:
     """`ready` counts the converted batches at the time one is requested."""
     loaded = threading.Event()
@@ -220,19 +204,3 @@ def test_summary__ends_with_the_queues() -> None:
     last = seen.summary().splitlines()[-1]
     assert f"tests/transfer/test_watched.py:{line_of(ahead)}  prefetch  2 batches" in last
     assert "of 2 ready  waited" in last
-
-
-def test_summary__shows_queues_without_arrays() -> None:
-    """A queue is listed even if its batches hold no arrays."""
-    with record() as seen:
-        list(xbridge.prefetch([{"i": 1}, {"i": 2}], "numpy"))
-    said, queue = seen.summary().splitlines()
-    assert said == "nothing was converted"
-    assert "2 batches" in queue
-
-
-def test_record__has_no_queue_without_prefetch() -> None:
-    """`queues` is empty if `prefetch` was not used."""
-    with record() as seen:
-        begin().result()
-    assert seen.queues == ()

@@ -314,7 +314,7 @@ class Prefetch:
     def __iter__(self) -> Generator[Any, None, None]:
         """Return an iterator over all batches, with threads of its own."""
         again, self._is_used = self._is_used, True
-        if isinstance(self._iterable, GeneratorType) and (again or self._iterable.gi_frame is None):
+        if again and isinstance(self._iterable, GeneratorType):
             raise _used_up_error(self._iterable)
         return self._batches() if again and isinstance(self._iterable, Iterator) else self._run()
 
