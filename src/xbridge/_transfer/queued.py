@@ -70,4 +70,4 @@ def begin_queued(batch: TreeArrays, target: Backend, place: Device, options: Cal
     if len(ways) != 1 or batch.kinds != {ways[0].kind}:
         return None
     pending = ways[0].begin(list({id(x): x for x in batch.leaves}.values()))  # each once, as in `map`
-    return pending and Queued(pending, lambda made: batch.map(lambda _: made))
+    return None if pending is None else Queued(pending, lambda made: batch.map(lambda _: made))
