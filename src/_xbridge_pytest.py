@@ -209,30 +209,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Repeat tests of `unittest` classes that use `backend`: pytest parametrizes functions alone."""
-    if found := [item for item in items if _is_unrepeated(item)]:
-        from xbridge.testing import _parametrize
-
-        for item in found:
-            _lift_deadline(getattr(item, "function", None))
-        items[:] = [
-            one for item in items for one in (_parametrize.repeat(item) if _is_unrepeated(item) else [item])
-        ]
-
-
 def _lift_deadline(function: Any) -> None:
     """Let the examples of a function take any time if it is a Hypothesis test."""
     if hasattr(function, "hypothesis"):
         from xbridge.testing._deadline import lift_deadline
 
         lift_deadline(function)
-
-
-def _is_unrepeated(item: pytest.Item) -> bool:
-    """Return True for a test with `backend` that has no parameters, such as a method of a `TestCase`."""
-    return "_xbridge_place" in getattr(item, "fixturenames", ()) and not hasattr(item, "callspec")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -213,40 +213,18 @@ def test_fixtures__only_if_the_project_asks(run: Run, pytester: pytest.Pytester,
 
 
 def test_fixtures__unittest_classes(run: Run) -> None:
-    """A method of a `TestCase` runs with every library too, and follows marks."""
+    """pytest does not parametrize a method of a `TestCase`: it fails, and says why."""
     test = """
         import unittest
         import pytest
 
-        SEEN = []
-
         @pytest.mark.usefixtures("backend")
         class TestOne(unittest.TestCase):
-            @pytest.fixture(autouse=True)
-            def use(self, backend, device, xp):
-                self.place = backend, str(device), xp
-
-            def setUp(self):
-                SEEN.append(self.place[:2])
-
-            def test_place(self):
-                assert self.place[:2] == SEEN[-1]
-
-            @pytest.mark.xbridge(only="numpy")
-            def test_one(self):
-                assert self.place[0] == "numpy"
-
-            @pytest.mark.xbridge(needs="complex64")
-            def test_lack(self):
-                assert self.place[0] == "numpy"
-
-        class TestPlain(unittest.TestCase):
-            def test_all(self):
-                assert sorted(SEEN) == 3 * [("numpy", "cpu")] + [("toylib", "chip:0")]
+            def test_place(self): pass
     """
-    result = run(test, "--xbridge=numpy,toylib", "-v")
-    result.assert_outcomes(passed=5, skipped=1)
-    result.stdout.fnmatch_lines(["*::TestOne::test_place[[]toylib] PASSED*"])
+    result = run(test, "--xbridge=numpy")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*try naming backend among the arguments of a test function*"])
 
 
 def test_makereport__exceptions_of_others(run: Run) -> None:

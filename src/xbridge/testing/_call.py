@@ -136,12 +136,9 @@ class Call(NamedTuple):
         if self.state is not None:
             self.state.restore()
 
-    def nudged(self, sign: int, *, keep_ties: bool = False) -> Call:
-        """Return the call with floating numbers that differ in their last bits, each in its own direction.
-
-        Equal ones may stay equal, because positions depend on that.
-        """
-        return self.map(lambda one: one._replace(values=_nudge(one.values, sign, keep_ties=keep_ties)))
+    def nudged(self, sign: int) -> Call:
+        """Return the call with floating numbers that differ in their last bits, each in its own direction."""
+        return self.map(lambda one: one._replace(values=_nudge(one.values, sign)))
 
     def changed(self, arrays: list[Array]) -> str:
         """Return a sentence if an array was changed by the call."""
@@ -152,15 +149,11 @@ class Call(NamedTuple):
         return ""
 
 
-def _nudge(values: HostArray, sign: int, *, keep_ties: bool) -> HostArray:
+def _nudge(values: HostArray, sign: int) -> HostArray:
     """Change floating numbers by a few of their last bits."""
     if values.dtype.kind != "f":
         return values
-    if keep_ties:
-        different, places = np.unique(values, return_inverse=True)
-        signs = np.resize((1, -1, -1, 1, 1), different.shape)[places].reshape(values.shape) * sign
-    else:
-        signs = np.resize((1, -1, -1, 1, 1), values.shape) * sign
+    signs = np.resize((1, -1, -1, 1, 1), values.shape) * sign
     moved: HostArray = (values * (1 + 4 * signs * np.finfo(values.dtype).eps)).astype(values.dtype)
     return moved
 
@@ -328,8 +321,6 @@ def program(call: Call, *, taken: int = 0) -> Program:
     words = {
         "f": name,
         "args": shown,
-        "wide": f"{name}({_arguments(call, [f'{each}.astype(np.int64)' for each in names])})",
-        "lower": f"{name}({_arguments(call, [f'{each} - 2**60' for each in names])})",
         "floating": ", ".join(floating),
         "leaves": "".join(f"{each}.clone().requires_grad_(), " for each in floating).rstrip(),
     }

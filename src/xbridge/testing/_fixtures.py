@@ -19,7 +19,7 @@ def _xbridge_place(request: pytest.FixtureRequest) -> BackendDevice:
     """Return one backend and device of the run."""
     if not hasattr(request, "param"):
         pytest.fail(
-            "cannot choose a backend: the test requests it while it runs; "
+            "cannot choose a backend: pytest parametrizes functions alone, by the names of their arguments; "
             "try naming backend among the arguments of a test function",
             pytrace=False,
         )

@@ -8,13 +8,10 @@ must fail.
 
 from __future__ import annotations
 
-from copy import copy
 from importlib import import_module
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from _pytest.scope import Scope
 
 from xbridge import Device, asarray, is_available, known_backends
 from xbridge._core.protocol import FEATURES
@@ -174,33 +171,6 @@ def params(function: pytest.Item) -> list[ParameterSet]:
         skipped = pytest.mark.skip(reason=f"its mark xbridge excludes all of {ids}")
         found = [pytest.param(None, id="none", marks=skipped)]
     return found
-
-
-def repeat(function: pytest.Item) -> list[pytest.Item]:
-    """Return a test of a `unittest` class once for each of its parameters.
-
-    pytest parametrizes functions alone. So each copy gets what a parametrized function has.
-    """
-    made: list[pytest.Item] = []
-    for param in params(function):
-        (place,) = param.values
-        test: Any = copy(function)
-        test._nodeid = f"{function.nodeid}[{param.id}]"  # noqa: SLF001 -- until pytest 9.1; from 9.2 on `_id`
-        test._id = getattr(type(getattr(function, "_id", "")), "parse", str)(test._nodeid)  # noqa: SLF001
-        test.location = (*function.location[:2], f"{function.location[2]}[{param.id}]")
-        test.own_markers = [*function.own_markers]
-        test.callspec = SimpleNamespace(
-            id=param.id,
-            params={"_xbridge_place": place},
-            indices={"_xbridge_place": len(made)},
-            marks=param.marks,
-            _arg2scope={"_xbridge_place": Scope.Session},
-        )
-        for mark in param.marks:
-            test.add_marker(mark)
-        test._initrequest()  # noqa: SLF001 -- the request belongs to the copy
-        made.append(test)
-    return made
 
 
 def left_out(function: pytest.Item) -> list[str]:
