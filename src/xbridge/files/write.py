@@ -21,7 +21,7 @@ def resolve(target: Path, sources: Sequence[Path], *, force: bool) -> Path:
     """Return the file to write, with links followed; raise if it is one of the sources or not writable."""
     reason, hint = "", "another name"
     with Chained(lambda error: _write_error(target, getattr(error, "strerror", "") or str(error), hint)):
-        real = target.resolve()
+        real = target.resolve() if target.is_symlink() else target
         if not real.parent.is_dir():
             reason, hint = f"there is no directory {target.parent}", f"mkdir -p {target.parent}"
         elif real.is_dir():
