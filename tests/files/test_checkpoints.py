@@ -150,20 +150,6 @@ def test_convert__all_arrays_are_taken_under_their_keys_and_what_is_left_out_is_
     assert [line.split(maxsplit=1) for line in said[1:]] == [[*pair] for pair in OTHERS.items()]
 
 
-def test_show__and_explain_see_all_of_a_checkpoint_or_a_part(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`show` and `explain` see all of a checkpoint or a part."""
-    shown = json.loads(shell(capsys, "show", checkpoint, "--json"))
-    names = ["model.layer.weight", "model.layer.bias", "optimizer.state.0.step"]
-    assert [x["name"] for x in shown["arrays"]] == names
-    assert [x["name"] for x in shown["others"]] == [*OTHERS]
-    shown = json.loads(shell(capsys, "show", checkpoint, "--json", "--at", "model"))
-    assert [x["name"] for x in shown["arrays"]] == ["layer.weight", "layer.bias"]
-    plans = shell(capsys, "explain", checkpoint, "--to", "numpy", "--at", "model")
-    assert [line for line in plans.splitlines() if line.startswith("layer")] == ["layer.weight", "layer.bias"]
-
-
 def test_convert__one_array_is_taken_by_its_whole_name(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,27 +160,6 @@ def test_convert__one_array_is_taken_by_its_whole_name(
     said = shell(capsys, "convert", checkpoint, there, "--array", "model.layer.weight")
     assert np.load(there).tolist() == A.tolist()
     assert "not an array" not in said
-
-
-def test_convert__values_beside_the_arrays_are_left_out_only_if_that_is_allowed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Values beside the arrays are left out only if that is allowed."""
-    path, there = saved(tmp_path / "a.pt", {"w": A, "epoch": 3}), tmp_path / "x.npz"
-    said = refused(capsys, "convert", path, there)
-    assert said.endswith("'epoch' is int 3, not a tensor; try --skip-other, which leaves it out\n")
-    shell(capsys, "convert", path, there, "--skip-other")
-    assert found(there) == {"w": A.tolist()}
-
-
-def test_convert__list_is_flattened_by_its_positions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A list is flattened by its positions."""
-    path, there = saved(tmp_path / "a.pt", [A, (B,)]), tmp_path / "x.npz"
-    assert "its content is a list; try --flatten" in refused(capsys, "convert", path, there)
-    shell(capsys, "convert", path, there, "--flatten")
-    assert found(there) == {"0": A.tolist(), "1.0": B.tolist()}
 
 
 def test_convert__names_that_clash_are_refused_and_shown(

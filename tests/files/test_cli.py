@@ -50,14 +50,6 @@ def test_main__help_names_every_command_and_loads_no_array_library() -> None:
     assert {"numpy", "torch", "rich", "safetensors"}.isdisjoint(lines[-1].split())
 
 
-def test_main__version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """The version is printed."""
-    with pytest.raises(SystemExit) as caught:
-        main(["--version"])
-    assert caught.value.code == 0
-    assert capsys.readouterr().out == f"xbridge-array {xbridge.__version__}\n"
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_main__every_command_has_a_page_of_help_and_speaks_json(
     capsys: pytest.CaptureFixture[str], name: str
@@ -89,14 +81,6 @@ def test_main__names_the_words_that_were_meant(
 ) -> None:
     """An invalid call is one line too."""
     assert refused(capsys, *words).endswith(f"; try {hint}\n")
-
-
-def test_convert__python_m_xbridge_is_the_command_line(tmp_path: Path) -> None:
-    """`python -m xbridge` is the command line."""
-    done = call("convert", str(tmp_path / "no.npy"), "b.npz")
-    assert (done.returncode, done.stdout) == (2, "")
-    reason = f"cannot read {tmp_path / 'no.npy'}: it does not exist"
-    assert done.stderr == f"xbridge-array: {reason}; try the name of an array file\n"
 
 
 @pytest.mark.parametrize(
@@ -179,14 +163,6 @@ def test_main__table_on_a_terminal_is_drawn_by_rich(monkeypatch: pytest.MonkeyPa
     assert "[bold]:star:" in drawn  # a name is no markup
 
 
-def test_main__without_rich_a_table_on_a_terminal_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without rich a table on a terminal is text."""
-    terminal = watched(monkeypatch)
-    monkeypatch.setattr(output, "find_spec", lambda _: None)
-    output.print_table(["name", "n"], ROWS)
-    assert terminal.getvalue() == "name          n\n[bold]:star:  1\nb             22\n"
-
-
 @pytest.mark.parametrize(("size", "shown"), [(output.BIG, True), (output.BIG - 1, False)])
 def test_progress__bar_moves_for_big_files_on_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, *, shown: bool
@@ -199,13 +175,6 @@ def test_progress__bar_moves_for_big_files_on_a_terminal(
         (tmp_path / "new").write_bytes(bytes(size // 2))
     assert ("a[b]" in terminal.getvalue()) == shown
     assert ("33.6/67.1 MB" in terminal.getvalue()) == shown
-
-
-def test_progress__no_bar_moves_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No bar moves in a pipe."""
-    with output.progress("a", 1 << 40, [tmp_path]):
-        pass
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -230,20 +199,6 @@ def test_convert__format_whose_library_is_missing_says_what_to_type(
     monkeypatch.delitem(sys.modules, f"xbridge.files.formats.{SUFFIXES[path.suffix]}", raising=False)
     said = refused(capsys, "convert", path, tmp_path / "b.npz")
     assert said == f"xbridge-array: cannot read or write {path}: {library} is not installed; try {install}\n"
-
-
-def test_show__says_that_a_library_cannot_be_imported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A broken library is no traceback."""
-    (tmp_path / "safetensors.py").write_text("raise OSError('libx.so: cannot open shared object file')")
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in [name for name in sys.modules if name.startswith("safetensors")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "xbridge.files.formats.safetensors", raising=False)
-    (tmp_path / "a.safetensors").write_text("something")
-    said = refused(capsys, "show", tmp_path / "a.safetensors", "--from-format", "safetensors")
-    assert "its library cannot be imported: libx.so: cannot open shared object file; try pip install" in said
 
 
 def test_script__is_what_the_module_and_the_distribution_run(

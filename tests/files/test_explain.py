@@ -74,36 +74,6 @@ def test_explain__refusal_is_a_plan_and_a_wrong_name_is_not(
     assert "it does not exist" in refused(capsys, "explain", tmp_path / "no.npz", "--to", "torch")
 
 
-@pytest.mark.parametrize("shape", [(1,) * 100, (0, 10**30), (0, 1 << 62, 1 << 62)])
-def test_explain__shape_that_no_array_can_have_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], shape: tuple[int, ...]
-) -> None:
-    """A shape that no array can have is refused."""
-    path = tmp_path / "x.npy"
-    with path.open("wb") as file:
-        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        file.write(bytes(0 not in shape))
-    assert f"cannot read {path}: " in refused(capsys, "explain", path, "--to", "torch")
-
-
-def test_explain__file_without_arrays_has_no_plans(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A file without arrays has no plans."""
-    np.savez(tmp_path / "x.npz")
-    assert json.loads(shell(capsys, "explain", tmp_path / "x.npz", "--to", "torch", "--json")) == []
-
-
-def test_explain__array_without_a_name_is_asked_for_as_convert_calls_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An array without a name is asked for as `convert` calls it."""
-    np.save(tmp_path / "x.npy", np.ones(3))
-    words = ("explain", tmp_path / "x.npy", "--to", "numpy")
-    assert shell(capsys, *words, "--array", "arr_0") == shell(capsys, *words)
-
-
 def test_explain__file_of_any_size_is_explained_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

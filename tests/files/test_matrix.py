@@ -36,18 +36,6 @@ def test_matrix__every_pair_of_backends_that_are_here_is_measured(capsys: pytest
     }
 
 
-def test_matrix__all_that_is_here_is_measured_if_nothing_is_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All backends are measured if none is named."""
-    monkeypatch.setattr(matrix, "is_available", lambda name: name in ("numpy", "torch"))
-    assert shell(capsys, "matrix").splitlines() == [
-        "from   to numpy  to torch",
-        "numpy  itself    shared",
-        "torch  shared    itself",
-    ]
-
-
 def test_matrix__row_for_each_dtype(capsys: pytest.CaptureFixture[str]) -> None:
     """There is a row for each dtype."""
     assert rows(capsys, "dtypes", "--to", "torch") == {name: {"torch": "shared"} for name in DTYPES}
@@ -97,9 +85,3 @@ def test_matrix__with_one_backend_there_is_nothing_to_measure(
     monkeypatch.setattr(matrix, "is_available", lambda name: name == "numpy")
     assert "numpy is the only backend that is installed; try " in refused(capsys, "matrix", "dtypes")
     assert shell(capsys, "matrix", "pairs").splitlines()[1] == "numpy  itself"
-
-
-def test_matrix__unknown_backend_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """An unknown backend is refused."""
-    assert "cannot find backend 'nobody'" in refused(capsys, "matrix", "dtypes", "--from", "nobody")
-    assert "cannot find backend 'nobody'" in refused(capsys, "matrix", "--to", "nobody")

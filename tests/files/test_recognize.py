@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,22 +71,6 @@ def test_format_of__file_that_no_format_begins_like_is_read_by_its_name(
         assert f"cannot read {tmp_path / name}" in refused(capsys, "show", tmp_path / name)
     (tmp_path / "x").write_bytes(content or b"1")
     assert "it does not begin like a file of a known format" in refused(capsys, "show", tmp_path / "x")
-
-
-def test_format_of__show_lists_the_arrays_of_a_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`show` lists the arrays of a file."""
-    np.savez(tmp_path / "x.npz", image=np.zeros((2, 3), "u1"), gain=np.float64(1.5))
-    lines = shell(capsys, "show", tmp_path / "x.npz").splitlines()
-    assert [line.split() for line in lines] == [
-        ["array", "dtype", "shape", "size"],
-        ["image", "uint8", "(2,", "3)", "6", "B"],
-        ["gain", "float64", "()", "8", "B"],
-        ["2", "arrays,", "14", "B"],
-    ]
-    shown = json.loads(shell(capsys, "show", tmp_path / "x.npz", "--json"))
-    assert shown["arrays"][0] == {"name": "image", "dtype": "uint8", "shape": [2, 3], "bytes": 6}
 
 
 def test_format_of__cast_of_a_dtype_that_no_array_has_is_refused(

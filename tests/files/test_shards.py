@@ -16,7 +16,6 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
 safetensors = pytest.importorskip("safetensors")
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
-from xbridge.files.formats import safetensors as own  # noqa: E402 -- once the library is there
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,18 +161,6 @@ def test_convert_shard__shards_have_at_most_the_size_and_an_index_as_other_tools
     assert again == values(ARRAYS)
 
 
-def test_convert_shard__arrays_that_fit_in_one_file_have_no_index(
-    whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Arrays that fit in one file have no index."""
-    shell(capsys, "convert", whole, whole.with_name("s.safetensors"), "--shard", "5GB")
-    assert listing(whole.parent) == {"w.safetensors", "s.safetensors"}
-    told = json.loads(
-        shell(capsys, "convert", whole, whole.with_name("t.safetensors"), "--shard=5", "--json")
-    )
-    assert told["index"] == str(whole.with_name("t.safetensors.index.json"))
-
-
 @pytest.mark.parametrize(
     ("target", "size", "said"),
     [
@@ -264,17 +251,6 @@ def test_convert_shard__run_that_fails_between_renames_leaves_no_index(
     assert there.read_bytes() == before[there.name]  # the single file, until all are there
 
 
-def test_convert_shard__shard_that_cannot_be_read_back_leaves_nothing(
-    whole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A shard that cannot be read back leaves nothing."""
-    reread = own.reread
-    monkeypatch.setattr(own, "reread", lambda path: [x for x in reread(path) if x[0] != "c"])
-    said = refused(capsys, "convert", whole, whole.with_name("s.safetensors"), "--shard", "20")
-    assert "the new file cannot be read back: it does not give 'c' back" in said
-    assert listing(whole.parent) == {whole.name}
-
-
 def test_convert__refuses_a_shard_that_is_replaced_while_it_is_read(
     whole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,15 +299,3 @@ def test_convert_shard__other_formats_have_no_index_that_would_be_removed(
     index.write_text("of another program")
     shell(capsys, "convert", whole, whole.with_name("s.npz"), "--drop-metadata", "--cast", "bfloat16=float32")
     assert index.read_text() == "of another program"
-
-
-def test_convert_shard__link_to_a_shard_stays_a_link(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A link to a shard stays a link."""
-    (whole.parent / "far").mkdir()
-    real, link = whole.parent / "far" / "real", whole.with_name("s-00001-of-00002.safetensors")
-    real.write_text("old")
-    link.symlink_to(real)
-    shell(capsys, "convert", whole, whole.with_name("s.safetensors"), "--shard", "20", "--force")
-    assert link.is_symlink()
-    assert values(safetensors_numpy.load_file(real)) == values({"a": ARRAYS["a"], "d": ARRAYS["d"]})
-    assert listing(real.parent) == {"real"}

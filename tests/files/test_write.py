@@ -268,31 +268,6 @@ def test_convert__name_that_is_not_a_file_is_refused(
     assert listing(source.parent) == before
 
 
-@posix
-@pytest.mark.parametrize("what", ["source", "target"])
-def test_convert__names_the_file_that_may_not_be_opened(
-    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    """The error names a source that may not be read, or a folder that may not be written."""
-    open_path, open_flags = Path.open, os.open
-
-    def forbidden(path: Any, *options: Any) -> Any:
-        if what == "source" and path == source:
-            raise PermissionError(13, "Permission denied", str(path))
-        return open_path(path, *options)
-
-    def forbidden_flags(path: Any, flags: int, *options: Any) -> Any:
-        if what == "target" and flags & os.O_EXCL:
-            raise PermissionError(13, "Permission denied", path)
-        return open_flags(path, flags, *options)
-
-    monkeypatch.setattr(Path, "open", forbidden)
-    monkeypatch.setattr(os, "open", forbidden_flags)
-    said = refused(capsys, "convert", source, source.with_name("new.npz"))
-    path = source if what == "source" else source.with_name("new.npz")
-    assert f"cannot {'read' if what == 'source' else 'write'} {path}: Permission denied" in said
-
-
 def test_convert__source_that_cannot_be_read_on_is_said_of_the_source(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
