@@ -57,14 +57,13 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def test_wheel__contains_what_a_user_needs() -> None:
-    """The wheel has the package, the plugin, the script, the marker of types and metadata, nothing else."""
+    """The wheel has the package, the plugin, the marker of types and metadata, nothing else."""
     listed = {Path(str(file)) for file in files("xbridge-array") or ()}
     kept = {path for path in listed if "__pycache__" not in path.parts and ".." not in path.parts}
     assert {path.parts[0].partition("-")[0] for path in kept} == {
         "xbridge",
         "xbridge_array",
         "_xbridge_pytest.py",
-        "_xbridge_script.py",
     }
     others = {str(path) for path in kept if path.parts[0] == "xbridge" and path.suffix != ".py"}
     assert others == {"xbridge/py.typed"}

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import floors
 import pytest
@@ -51,3 +55,20 @@ def test_guests__import_public_names_of_the_core(guest: str) -> None:
     guests = {f"xbridge.{one}" for one in ("files", "functions", "testing")}
     inside = {one for one in imported_by(guest) if ".".join(one.split(".")[:2]) not in guests}
     assert inside <= DOORS
+
+
+@pytest.mark.parametrize(
+    ("guest", "program"),
+    [
+        ("files", "import numpy, xbridge; xbridge.to_numpy(numpy.ones(2), dtype='float32')"),
+        ("testing", "from xbridge.files import main; main(['info', 'numpy'])"),
+    ],
+)
+def test_guests__are_not_needed_by_others(tmp_path: Path, guest: str, program: str) -> None:
+    """The core works in a checkout without a guest, and so do the other guests."""
+    shutil.copytree(floors.ROOT, tmp_path / "xbridge", ignore=shutil.ignore_patterns(guest, "__pycache__"))
+    check = f"import xbridge; assert xbridge.__path__[0].startswith({str(tmp_path)!r}); {program}"
+    done = subprocess.run(
+        [sys.executable, "-c", check], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -15,6 +15,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from io import TextIOWrapper
 from typing import NoReturn
 
@@ -24,7 +25,7 @@ from xbridge.files.errors import RefusedError, one_line
 
 COMMANDS = {
     **{name: f"xbridge.files.{name}" for name in ("info", "matrix", "show", "convert", "explain")},
-    "check": "xbridge.testing.check.command",
+    **({"check": "xbridge.testing.check.command"} if find_spec("xbridge.testing") else {}),
 }
 """The subcommands, and their modules."""
 
