@@ -166,7 +166,7 @@ class Worker:
 
     def _run(self) -> None:
         while task := self._tasks.get():
-            settle(task[0], partial(self._call, task[1]))
+            settle(task[0], partial(self._call, task[1]) if self._begin else task[1])
             del task  # the next task may come late, and the result belongs to the caller
         _workers.discard(self)
 
