@@ -1738,52 +1738,30 @@ def test_aligned__has_the_gradients_of_a_mesh() -> None:
 
 @needs_newer_jax
 @pytest.mark.slow
-def test_aligned__has_the_explicit_sharding_of_its_batches_and_arguments() -> None:
-    """On four devices with explicit sharding, batches and gradients have the sharding that JAX expects.
-
-    The mesh may be that of the context, or of the arguments only.
-    """
+def test_aligned__refuses_explicit_sharding_outside_of_auto_axes() -> None:
+    """On four devices, arrays of explicit sharding are an error that names the call that works."""
     program = """
         import os
-        from contextlib import nullcontext
 
         os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
-        import jax, numpy as np, torch
+        import jax, numpy as np, pytest, torch, xbridge
         from jax import numpy as jnp
         from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-        from xbridge import aligned
 
-        x = jnp.linspace(0.5, 2, 16).reshape(4, 4)
-        slope = lambda g, y, x: g * np.cos(x)
-        rules = {"vjp": slope, "jvp": lambda t, y, x: slope(t[0], y, x)}
-        functions = [
-            aligned(backend="torch")(torch.sin),
-            aligned(backend="numpy", result=lambda x: x, **rules)(np.sin),
-            aligned(backend="numpy", signature="()->()", **rules)(np.sin),
-        ]
-        ways = [
-            lambda f: lambda x: f(x) * x,
-            lambda f: jax.vmap(lambda x: f(x).sum() * x),
-            lambda f: jax.vmap(lambda x: f(x) * x, 1, 1),
-            lambda f: jax.vmap(jax.vmap(lambda x: f(x) * x)),
-            lambda f: jax.grad(lambda x: (f(x) * x).sum()),
-            lambda f: jax.vmap(jax.grad(lambda x: (f(x) * x).sum())),
-            lambda f: jax.grad(lambda x: jax.vmap(lambda x: f(x) * x)(x).sum()),
-            lambda f: lambda x: jax.jvp(jax.vmap(lambda x: f(x) * x), (x,), (x,))[1],
-        ]
         mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
-        expected = [way(jnp.sin)(x) for way in ways]
-        whole, rows = P("a", "b"), P(("a", "b"), None)
-        for spec, chosen, around in (
-            (whole, functions, jax.set_mesh),
-            (rows, functions[:1], jax.set_mesh),
-            (whole, functions[:1], nullcontext),
-        ):
-            y = jax.device_put(x, NamedSharding(mesh, spec))
-            with around(mesh):
-                assert jax.sharding.get_abstract_mesh().empty == (around is nullcontext)
-                for f in chosen:
-                    for way, pure in zip(ways, expected, strict=True):
-                        np.testing.assert_allclose(jax.jit(way(f))(y), pure, rtol=1e-5)
+        x = jnp.linspace(0.5, 2, 16).reshape(4, 4)
+        f = xbridge.aligned(backend="torch")(torch.sin)
+        ways = [
+            lambda f: f,
+            lambda f: jax.vmap(lambda x: f(x) * x),
+            lambda f: jax.grad(lambda x: (f(x) * x).sum()),
+        ]
+        with jax.set_mesh(mesh):
+            y = jax.device_put(x, NamedSharding(mesh, P("a", "b")))
+            for way in ways:
+                with pytest.raises(xbridge.DeviceError, match="auto_axes"):
+                    jax.jit(way(f))(y)
+                found = jax.jit(jax.sharding.auto_axes(way(f), out_sharding=P()))(y)
+                np.testing.assert_allclose(found, way(jnp.sin)(x), rtol=1e-5)
     """
     subprocess.run([sys.executable, "-W", "ignore", "-c", dedent(program)], check=True)

@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
-from jax.sharding import PartitionSpec, reshard
+from jax.sharding import AxisType, PartitionSpec
 
 from xbridge._core.devices import SHARDED
 from xbridge.backends.jax._devices import device_of_sharding
 from xbridge.backends.jax._dtypes import find_unsupported
+from xbridge.errors import DeviceError
 from xbridge.functions.jax import private
 from xbridge.functions.jax.callbacks import inside
 from xbridge.functions.jax.rules import conj
@@ -75,15 +76,18 @@ def _spec(aval: Any) -> Spec:
     if refused:
         action = f"convert a jax {aval.dtype} array of shape {aval.shape}"
         raise refused.error.build(action, refused.reason, refused.hint)
+    if AxisType.Explicit in aval.sharding.mesh.axis_types:
+        action, reason = f"call a function with {aval}", "a callback has no explicit sharding"
+        raise DeviceError.build(action, reason, "jax.sharding.auto_axes(f, out_sharding=P())(x)")
     return Spec(tuple(aval.shape), aval.dtype.name)
 
 
 def _result_avals(specs: Sequence[Spec], inputs: Sequence[Any]) -> list[Any]:
     """Return the abstract values of results, which vary over the axes of the inputs in `shard_map`."""
-    explicit = [x for x in inputs if not x.sharding.mesh.empty]
-    if not explicit and not any(map(private.varying_axes, inputs)):
+    on_mesh = [x for x in inputs if not x.sharding.mesh.empty]
+    if not on_mesh and not any(map(private.varying_axes, inputs)):
         return [jax.core.ShapedArray(spec.shape, jnp.dtype(spec.dtype)) for spec in specs]
-    like = (explicit or inputs)[0]
+    like = (on_mesh or inputs)[0]
     return [
         like.update(
             shape=spec.shape,
@@ -335,11 +339,7 @@ def _transpose(cotangents: Arrays, *a: Any, of: _Tangent) -> list[Any]:
 
 
 def _place_like(y: Any, x: Any) -> Any:
-    """Return a gradient on the devices of its argument, if it is computed now and for one example.
-
-    In compiled code, it gets the explicit sharding of the argument.
-    """
-    y = _shard(y, list(jax.typeof(x).sharding.spec))
+    """Return a gradient on the devices of its argument, if it is computed now and for one example."""
     if not (_is_known(y) and _is_known(x)) or jnp.shape(x) != jnp.shape(y):
         return y
     place = getattr(x, "sharding", None)
@@ -359,33 +359,15 @@ private.primitive_transposes[tangent_p] = _transpose
 
 # -- batches -------------------------------------------------------------------------------------------------
 def _move_batch_first(xs: Arrays, dims: Arrays, axes: Sequence[int | None]) -> tuple[list[Any], int]:
-    """Move the batch to the first axis; repeat the inputs without one, except where `axes` has None.
-
-    With explicit sharding, the examples are gathered on all devices.
-    """
+    """Move the batch to the first axis; repeat the inputs without one, except where `axes` has None."""
     size = next(x.shape[d] for x, d in zip(xs, dims, strict=True) if d is not None)
     moved = []
     for x, d, axis in zip(xs, dims, axes, strict=True):
-        x = _shard(x, [])  # noqa: PLW2901 -- the same array
         if d is not None:
             moved.append(jnp.moveaxis(x, d, 0))
         else:
             moved.append(x if axis is None else jnp.broadcast_to(x, (size, *jnp.shape(x))))
     return moved, size
-
-
-def _shard_batch(made: Sequence[Any], xs: Arrays, dims: Arrays) -> tuple[list[Any], list[int]]:
-    """Shard results over their first axis as the batch is, which JAX expects with explicit sharding."""
-    shardings = (jax.typeof(x).sharding.spec[d] for x, d in zip(xs, dims, strict=True) if d is not None)
-    axis = next(filter(None, shardings), None)
-    return [_shard(y, [axis]) for y in made], [0] * len(made)
-
-
-def _shard(x: Any, axes: list[Any]) -> Any:
-    """Shard an array over these axes of a mesh, if it has an explicit sharding."""
-    sharding = jax.typeof(x).sharding
-    spec = PartitionSpec(*axes, *[None] * (jnp.ndim(x) - len(axes)))  # type: ignore[no-untyped-call] # JAX leaves it untyped
-    return x if sharding.mesh.empty or sharding.spec == spec else reshard(x, sharding.update(spec=spec))  # type: ignore[no-untyped-call] # JAX leaves it untyped
 
 
 def _batch_axes(rule: DerivableFunction, ins: Mask, dims: Arrays) -> tuple[int | None, ...]:
@@ -405,16 +387,17 @@ def _batch_call(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
         batch = (
             _bind(call_p, *moved, rule=rule.derive("batched", axes)) if size else _empty(rule, moved, axes)
         )
-        return _shard_batch(batch, xs, dims)
+        return batch, [0] * len(batch)
     moved, size = _move_batch_first(xs, dims, (0,) * len(xs))
     if rule.cores is None:
-        return _shard_batch(_run_each(partial(_run_one_example, rule, []), moved, size), xs, dims)
+        batch = _run_each(partial(_run_one_example, rule, []), moved, size)
+        return batch, [0] * len(batch)
     ys = _bind(call_p, *_align_batch_axes(moved, size, rule.cores), rule=rule)
     form = latest.form
     one = tuple(spec._replace(shape=spec.shape[1:]) for spec in _specs(map(jax.typeof, moved)))
     shapes = rule.batch_shapes(size, one, [jnp.shape(y) for y in ys])
     latest.form = form
-    return _shard_batch(list(map(jnp.reshape, ys, shapes)), xs, dims)
+    return list(map(jnp.reshape, ys, shapes)), [0] * len(ys)
 
 
 def _batch_record(xs: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mask) -> Any:
@@ -424,8 +407,7 @@ def _batch_record(xs: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mas
         *ys, mark = _bind(record_p, *moved, rule=rule.derive("batched", axes), ins=ins)
     else:
         ys, mark = _empty(rule, moved, axes), jnp.asarray(_NO_VALUE)
-    ys, outs = _shard_batch(ys, xs, dims)
-    return [*ys, mark], [*outs, None]
+    return [*ys, mark], [*[0] * len(ys), None]
 
 
 def _batch_tangent(a: Arrays, dims: Arrays, *, of: _Tangent) -> Any:
@@ -437,16 +419,16 @@ def _batch_tangent(a: Arrays, dims: Arrays, *, of: _Tangent) -> Any:
         specs = tuple([spec._replace(shape=(size, *spec.shape)) for spec in of.specs])
         wide = of._replace(rule=rule.derive("batched", inner), specs=specs)
         batch = _bind(tangent_p, *moved, of=wide) if size else [jnp.zeros(*spec) for spec in specs]
-        return _shard_batch(batch, a, dims)
+        return batch, [0] * len(batch)
     moved, size = _move_batch_first(a, dims, (0,) * len(a))
     cores = rule.tangent_cores(of.ins)
     if cores is None:
-        return _shard_batch(_run_each(partial(_bind, tangent_p, of=of), moved, size), a, dims)
+        return _run_each(partial(_bind, tangent_p, of=of), moved, size), [0] * len(of.specs)
     axes = _align_batch_axes(moved, size, cores)
     like = _specs(map(jax.typeof, select(of.outs, axes[count : count + len(of.outs)])))
     ts = _bind(tangent_p, *axes, of=of._replace(specs=like))
     batch = [t.reshape(size, *spec.shape) for t, spec in zip(ts, of.specs, strict=True)]
-    return _shard_batch(batch, a, dims)
+    return batch, [0] * len(batch)
 
 
 def _empty(rule: DerivableFunction, xs: Arrays, axes: Sequence[int | None]) -> list[Any]:
