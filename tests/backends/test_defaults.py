@@ -142,7 +142,7 @@ def test_owns__includes_subclasses_and_scalars() -> None:
     """Subclasses and scalars of the listed types are owned, and only those types are fast."""
     backend = complete(scalar_types=(np.float32,))
     assert [backend.owns(cls) for cls in (Toy, Chip, np.float32, np.float64)] == [True, True, True, False]
-    assert backend.fast_types == (Toy,)
+    assert backend.fast.types == (Toy,)
 
 
 # -- gaps ----------------------------------------------------------------------------------------

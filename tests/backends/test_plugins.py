@@ -161,8 +161,8 @@ def test_plugins__entry_point_to_nothing_is_contained(install: Callable[..., Non
         ("watch=3", "says watch = 3, which is not a function; try def watch, or another name"),
         ("transfers=3", "says transfers = 3, which is not a Transfers; try transfers = Transfers(...)"),
         (
-            "fast_types=[list]",
-            "says fast_types = [<class 'list'>], which is not a tuple; try fast_types = tuple(...)",
+            "host_casts=[]",
+            "says host_casts = [], which is not a frozenset; try host_casts = frozenset(...)",
         ),
         ("gaps=3", "says gaps = 3, which is not a Mapping; try gaps = Mapping(...)"),
         (

@@ -547,13 +547,17 @@ def test_register_backend__while_another_decides() -> None:
     assert xbridge.dtype_of(Toy(np.ones(2))) == "second"
 
 
-class Slow(Completed):
-    """A backend one of whose facts takes a while to read."""
+class SlowFast:
+    """A fast path whose types take a while to read."""
 
-    reading, may_go_on = threading.Event(), threading.Event()
+    scalar_types = ()
+    to_numpy = from_numpy = staticmethod(lambda _: None)
+
+    def __init__(self) -> None:
+        self.reading, self.may_go_on = threading.Event(), threading.Event()
 
     @property
-    def fast_types(self) -> tuple[type, ...]:
+    def types(self) -> tuple[type, ...]:
         """The types of the tables, read when the test has had its turn."""
         self.reading.set()
         assert self.may_go_on.wait(PATIENCE)
@@ -565,9 +569,8 @@ def test_direct__is_dropped_if_an_observer_arrives(
     monkeypatch: pytest.MonkeyPatch, watch: Callable[[], AbstractContextManager[object]]
 ) -> None:
     """Tables that are being filled when an observer is added are left empty."""
-    monkeypatch.setattr(Slow, "reading", threading.Event())
-    monkeypatch.setattr(Slow, "may_go_on", threading.Event())
-    slow = Slow(make_backend(), registry.get)
+    slow: Any = Completed(make_backend(), registry.get)
+    fast = slow.fast = SlowFast()
     monkeypatch.setattr(
         "xbridge._registry.registry.complete",
         lambda module, *_: module if module is slow else Completed(module, registry.get),
@@ -575,10 +578,10 @@ def test_direct__is_dropped_if_an_observer_arrives(
     xbridge.register_backend("toylib", slow)
     loading = threading.Thread(target=xbridge.is_available, args=("toylib",))
     loading.start()
-    assert slow.reading.wait(PATIENCE)
+    assert fast.reading.wait(PATIENCE)
     with watch():
         assert loading.is_alive(), "who begins to watch has waited for a backend"
-        slow.may_go_on.set()
+        fast.may_go_on.set()
         loading.join()
         assert not any(direct.values())
     assert direct["toylib"].keys() >= {Toy}

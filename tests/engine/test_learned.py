@@ -1186,7 +1186,7 @@ def test_call_cache__refuses_values_equal_to_a_cached_flag(flag: Any) -> None:
 def test_plan_state__is_hashable_and_stable(name: str) -> None:
     """The state of a backend can be a dictionary key and is equal as long as nothing changes."""
     pytest.importorskip(name)
-    state = get_backend(name).plan_state
+    state = get_backend(name).fast.plan_state
     assert state is not None
     assert {state(): "found"}.get(state()) == "found"
 

@@ -16,7 +16,7 @@ from xbridge._host.memory import layout_of
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 from xbridge.functions.numpy import make_opaque_rule
 from xbridge.functions.rules import rules
-from xbridge.protocol import ArrayInfo, Unsupported
+from xbridge.protocol import ArrayInfo, Fast, Unsupported
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -189,3 +189,6 @@ def fast_from_numpy(host: HostArray, /) -> Tile | None:
     if not (flags.behaved and flags.forc and host.dtype.isnative) or host.dtype.name not in LIBRARY_DTYPES:
         return None
     return Tile(host)
+
+
+fast = Fast(to_numpy=fast_to_numpy, from_numpy=fast_from_numpy)

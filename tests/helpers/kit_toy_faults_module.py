@@ -30,7 +30,6 @@ FAULTS: Faults = {
     },
     "test_array_types_and_host_casts_are_declared": {
         "no type is named": {"array_types": ()},
-        "no type takes the fast path": {"fast_types": ()},
         "casts are named wrongly": {"host_casts": frozenset({("double", "float32")})},
     },
     "test_other_types_are_not_owned": {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import kit_toy_backend
 import pytest
+from fast_words import with_fast
 from hypothesis import Phase, settings
 
 import xbridge
@@ -97,5 +98,5 @@ def register(name: str, **changes: Any) -> None:
     module = ModuleType(name)
     own = {word: getattr(kit_toy_backend, word) for word in names_written(kit_toy_backend)}
     words = own | {"name": name} | changes
-    vars(module).update({word: thing for word, thing in words.items() if thing is not None})
+    vars(module).update(with_fast({word: thing for word, thing in words.items() if thing is not None}))
     xbridge.register_backend(name, module, roots=("kit_toy",))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fast_words import with_fast
 from inside import get_backend
 
 from xbridge import Device
@@ -71,7 +72,8 @@ def make_backend(name: str = "toylib", **changes: Any) -> ModuleType:
         "from_numpy": Toy,
         **({"to_device": lambda x, device: x} if "devices" in changes else {}),
     }
-    vars(module).update({word: value for word, value in {**own, **changes}.items() if value is not None})
+    words = {word: value for word, value in {**own, **changes}.items() if value is not None}
+    vars(module).update(with_fast(words))
     return module
 
 

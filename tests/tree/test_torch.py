@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,7 @@ def test_tree_to_numpy__tensor_that_requires_grad_leaves_as_a_read_only_view() -
 
 def test_tree_to_backend__plain_arrays_are_taken_all_at_once_and_others_one_by_one() -> None:
     """Plain arrays are taken all at once and others one by one."""
-    fast_from_numpy_many: Any = get_backend("torch").fast_from_numpy_many
+    fast_from_numpy_many: Any = get_backend("torch").fast.from_numpy_many
     assert fast_from_numpy_many([A, A[1:]])[1].data_ptr() == A[1:].ctypes.data
     assert fast_from_numpy_many([A, READONLY]) is None
     assert fast_from_numpy_many([A, np.array(["s"])]) is None
@@ -107,13 +107,14 @@ def test_tree_to_backend__what_is_taken_at_once_and_alone_is_the_same_and_a_poli
 ) -> None:
     """What is taken at once and alone is the same and a policy switches off both."""
     taken: list[int] = []
-    fast_from_numpy_many: Any = get_backend("torch").fast_from_numpy_many
+    fast_from_numpy_many: Any = get_backend("torch").fast.from_numpy_many
 
     def counted(hosts: list[Any]) -> Any:
         taken.append(len(hosts))
         return fast_from_numpy_many(hosts)
 
-    monkeypatch.setattr(get_backend("torch"), "fast_from_numpy_many", counted)
+    backend: Any = get_backend("torch")
+    monkeypatch.setattr(backend, "fast", replace(backend.fast, from_numpy_many=counted))
     assert xbridge.to_backend(A, "torch").tolist() == A.tolist()
     many = [A[:1] for _ in range(20)]
     for _ in range(2):

@@ -20,6 +20,7 @@ other name, so the core, which works with the completed backend, never finds one
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 from types import FunctionType, MappingProxyType, ModuleType
@@ -69,6 +70,54 @@ class Pending(Protocol):
 
     def result(self) -> list[Array]:
         """Return the arrays, after `wait`."""
+
+
+def _decline(_: Any, /) -> None:
+    """Return None, for an array that only a plan converts."""
+
+
+@dataclass(frozen=True)
+class Fast:
+    """What a library does with ordinary arrays in one step, without a plan.
+
+    A backend has an instance as `fast`. Its functions get arrays of the exact types alone, and return None
+    for an array that they do not convert, which is then planned. An exception is taken for a bug and reaches
+    the user. So a backend catches those by which its library refuses an array, and returns None.
+    """
+
+    types: tuple[type, ...] = ()
+    """Exact types that the fast path accepts. Default: `array_types`."""
+    scalar_types: tuple[type, ...] = ()
+    """Types of scalars that `numpy.asarray` converts to an array of a numeric dtype."""
+    to_numpy: Callable[[Array], HostArray | None] = _decline
+    """`to_numpy(x)`: NumPy's view of an array."""
+    copy_to_numpy: Callable[[Array], HostArray | None] | None = None
+    """`copy_to_numpy(x)`: a new copy of that view, for a library whose views are all read-only."""
+    from_numpy: Callable[[HostArray], Array | None] = _decline
+    """`from_numpy(host)`: an array over a host array."""
+    from_numpy_many: Callable[[list[HostArray]], list[Array] | None] | None = None
+    """`from_numpy_many(hosts)`: `from_numpy` for each, or None if one is not ordinary."""
+    from_fresh: Callable[[HostArray], Array | None] | None = None
+    """`from_fresh(host)`: `from_numpy` for a dense copy that a cached call has just made.
+
+    It shares that memory, or returns None for each array of its dtype. The core has called `plan_state`, so
+    nothing that plans depend on is checked again.
+    """
+    stack_many: Callable[[list[Array]], Array | None] | None = None
+    """`stack_many(xs)`: `stack` along one new axis; None if the arrays are not certain to be alike."""
+    plan_state: Callable[[], object] | None = None
+    """`plan_state()`: what plans depend on besides the array and the options, such as a default dtype.
+
+    The result is hashable. With this function, the core repeats the plans of calls with options. So
+    `from_numpy` copies only arrays whose dtype or flags show that they cannot be shared.
+    """
+    plan_key: Callable[..., object] | None = None
+    """`plan_key(x, graph=False)`: one hashable object of all facts about an array that plans depend on.
+
+    These are its dtype and how it is stored, and with `graph` also what autograd does with it. The core
+    repeats a plan within the library, or of an array with a pending operation, for each array with an equal
+    key. None means that the array is planned, such as one on a device.
+    """
 
 
 class Transfers:
@@ -329,10 +378,6 @@ class Backend(Protocol):
     def scalar_types(self) -> tuple[type, ...]:
         """Types of its scalars, each of which stands for a 0-d array on the host. Default: none."""
 
-    @property
-    def fast_scalar_types(self) -> tuple[type, ...]:
-        """Types of scalars that `numpy.asarray` converts to an array of a numeric dtype. Default: none."""
-
     def owns(self, cls: type, /) -> bool:
         """Return True if instances of the class are the library's arrays or scalars.
 
@@ -389,10 +434,6 @@ class Backend(Protocol):
 
         Default: the namespace's, else NumPy's.
         """
-
-    @property
-    def stack_many(self) -> Callable[[list[Array]], Array | None] | None:
-        """`stack_many(xs)`: `stack` along one new axis; None if the arrays are not certain to be alike."""
 
     # -- dtypes --------------------------------------------------------------------------------------
     def dtype_name(self, dtype: object, /) -> str | None:
@@ -487,57 +528,8 @@ class Backend(Protocol):
 
     # -- speed ---------------------------------------------------------------------------------------
     @property
-    def fast_types(self) -> tuple[type, ...]:
-        """Exact types that the fast path accepts. Default: `array_types`."""
-
-    def fast_to_numpy(self, x: Array, /) -> HostArray | None:
-        """Return NumPy's view of an ordinary array in one step, else None. Default: None.
-
-        An exception is taken for a bug and reaches the user. So a backend catches those by which its library
-        refuses an array, and returns None.
-        """
-
-    @property
-    def fast_copy_to_numpy(self) -> Callable[[Array], HostArray | None] | None:
-        """`fast_copy_to_numpy(x)`: a new copy of the view of `fast_to_numpy` in one step, else None.
-
-        A library has this function if all of its views are read-only.
-        """
-
-    def fast_from_numpy(self, host: HostArray, /) -> Array | None:
-        """Return an array over an ordinary host array in one step, else None. Default: None.
-
-        An exception reaches the user, as for `fast_to_numpy`.
-        """
-
-    @property
-    def fast_from_numpy_many(self) -> Callable[[list[HostArray]], list[Array] | None] | None:
-        """`fast_from_numpy_many(hosts)`: `fast_from_numpy` for each, or None if one is not ordinary."""
-
-    @property
-    def fast_from_fresh(self) -> Callable[[HostArray], Array | None] | None:
-        """`fast_from_fresh(host)`: `fast_from_numpy` for a dense copy that a cached call has just made.
-
-        It shares that memory, or returns None for each array of its dtype. The core has called
-        `plan_state`, so nothing that plans depend on is checked again.
-        """
-
-    @property
-    def plan_state(self) -> Callable[[], object] | None:
-        """`plan_state()`: what plans depend on besides the array and the options, such as a default dtype.
-
-        The result is hashable. With this function, the core repeats the plans of calls with options. So
-        `fast_from_numpy` copies only arrays whose dtype or flags show that they cannot be shared.
-        """
-
-    @property
-    def plan_key(self) -> Callable[..., object] | None:
-        """`plan_key(x, graph)`: one hashable object of all facts about an array that plans depend on.
-
-        These are its dtype and how it is stored, and with `graph` also what autograd does with it. The core
-        repeats a plan within the library, or of an array with a pending operation, for each array with an
-        equal key. None means that the array is planned, such as one on a device.
-        """
+    def fast(self) -> Fast:
+        """What the library does with ordinary arrays in one step; see `Fast`."""
 
     # -- compilers and threads -----------------------------------------------------------------------
     @property
@@ -579,8 +571,7 @@ CONSTANTS: dict[str, type] = {
     "samples": str,
     "scalar_types": tuple,
     "host_casts": frozenset,
-    "fast_types": tuple,
-    "fast_scalar_types": tuple,
+    "fast": Fast,
     "transfers": Transfers,
 }
 """Constants that a backend may write, and their types."""
@@ -608,9 +599,6 @@ REQUIRED_TOGETHER = (
     ("require_grad", "detach", "array_info"),
     ("to_dlpack", "devices"),
     ("from_dlpack", "devices"),
-    ("fast_copy_to_numpy", "fast_to_numpy"),
-    ("fast_from_numpy_many", "fast_from_numpy"),
-    ("fast_from_fresh", "fast_from_numpy", "plan_state"),
     ("materialize_many", "materialize"),
     ("in_parts", "materialize"),
 )

@@ -85,7 +85,7 @@ def find_packings(
         return [
             Packing(kind, source.transfers.fetch_many, source.transfers.begin_fetch)
             for kind, source in sources
-            if source and source.transfers.has_packs and kind in source.fast_types
+            if source and source.transfers.has_packs and kind in source.fast.types
         ]
     (kind,) = host.array_types
     own = target.transfers

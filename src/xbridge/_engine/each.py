@@ -58,8 +58,8 @@ def each(
     # The fastest way that suits comes first: one call of C code for all arrays, packs for those that change
     # their device, a cached call for each, and a plan for the rest.
     converters = {cls: find_converter(options, target.name, cls) for cls in set(map(type, xs))}
-    many = target.fast_from_numpy_many
-    if many and set(converters.values()) == {target.fast_from_numpy}:
+    many = target.fast.from_numpy_many
+    if many and set(converters.values()) == {target.fast.from_numpy}:
         ys = many(xs)
         if ys is not None:
             return ys

@@ -91,7 +91,7 @@ def state_reader(source: Backend, target: Backend, options: Options) -> ReadStat
     if options.compiled or target.is_tracing():
         return None
     backends = [backend for backend in (source, target) if backend.name != HOST] or [get(HOST)]
-    states = list(dict.fromkeys(backend.plan_state for backend in backends))
+    states = list(dict.fromkeys(backend.fast.plan_state for backend in backends))
     if None in states:
         return None
     if len(states) == 1:
@@ -107,7 +107,7 @@ def cache_plan(version: int, x: Array, plan: Plan, read_state: ReadState, state:
     """
     source, target, info, options, _, device = plan.conversion
     call = cache_key(options, target.name, type(x))
-    if call is None or type(x) not in source.fast_types or info.dtype not in DTYPES:
+    if call is None or type(x) not in source.fast.types or info.dtype not in DTYPES:
         return
     step: CachedStep | None = None
     if {info.device, device} != {CPU}:
@@ -155,7 +155,7 @@ def _find_mover(plan: Plan) -> CachedStep | None:
 
 def _find_within(backend: Backend, x: Array, plan: Plan) -> CachedStep | None:
     """Return how to repeat a plan within one library; None if its backend returns no key."""
-    options, plan_key = plan.conversion.options, backend.plan_key
+    options, plan_key = plan.conversion.options, backend.fast.plan_key
     key_of: KeyOf | None = plan_key
     if backend.name == HOST:
         key_of = _dtype_of if options.ignore_layout() else _flags_and_dtype_of
@@ -178,18 +178,18 @@ def _find_between(x: Array, plan: Plan) -> CachedStep | None:
     source, target, options = plan.conversion.source, plan.conversion.target, plan.conversion.options
     if source.autograd and (options.grad == "keep" or options.requires_grad):
         return None  # a plan refuses an array with a graph, which its view does not show
-    key_of_pending = source.plan_key and partial(source.plan_key, graph=True)
-    view_of, finish = source.fast_to_numpy, _ON_ANY_VIEW.get(options._replace(device=None, grad=None))
+    key_of_pending = source.fast.plan_key and partial(source.fast.plan_key, graph=True)
+    view_of, finish = source.fast.to_numpy, _ON_ANY_VIEW.get(options._replace(device=None, grad=None))
     if finish is not unchanged and target.name != HOST:
         finish = None
-    if finish not in (None, unchanged) and source.fast_copy_to_numpy:
-        view_of, finish = source.fast_copy_to_numpy, unchanged
+    if finish not in (None, unchanged) and source.fast.copy_to_numpy:
+        view_of, finish = source.fast.copy_to_numpy, unchanged
     elif finish:  # callers try the conversion without options first, if there really are none
         view_of = decline if options == Options() else lookup_direct(target.name, type(x))
     dispatch: Callable[..., Convert] = partial(_dispatch_on_view, view_of, finish, key_of_pending)
     key: tuple[object, ...] = ()
     convert: Convert | None
-    host = source.fast_to_numpy(x)
+    host = source.fast.to_numpy(x)
     if host is None:
         key = (key_of_pending(x) if key_of_pending else None,)
         convert = None if key == (None,) else _compile_pending(plan)
@@ -203,7 +203,7 @@ def _find_between(x: Array, plan: Plan) -> CachedStep | None:
         if options._replace(device=None) == Options(requires_grad=True):
             # `fast_from_numpy` takes any host array, and copies what cannot be shared.
             key_of = _dtype_of
-            convert = compose(target.fast_from_numpy, _decline_on_error(target.require_grad))
+            convert = compose(target.fast.from_numpy, _decline_on_error(target.require_grad))
         key, dispatch = (key_of(host),), partial(_dispatch_on_key, key_of)
     else:
         # A plan depends on no more of a view, because `suit_any_view` lets no other plan be cached.
@@ -266,7 +266,7 @@ def _compile_on_host(
             continue
         fn = _bind(getattr(step.module, step.op), step.args)
         if step.op == "from_numpy" and not target.assumes_immutable:
-            fn = target.fast_from_numpy
+            fn = target.fast.from_numpy
         elif step.module is target:
             fn = _decline_on_error(fn)
         elif _is_dense_copy(step) and last == Step(_host, "check_cast", step.args):
@@ -280,8 +280,8 @@ def _compile_on_host(
     if _chain(calls)(trial) is None:
         return None
     copied = any(map(_is_dense_copy, steps[-2:-1]))
-    if target.fast_from_fresh and copied and calls[-1] is target.fast_from_numpy:
-        shorter = [*calls[:-1], target.fast_from_fresh]
+    if target.fast.from_fresh and copied and calls[-1] is target.fast.from_numpy:
+        shorter = [*calls[:-1], target.fast.from_fresh]
         return calls if _chain(shorter)(trial) is None else shorter
     return calls
 

@@ -476,7 +476,7 @@ def _convert_element(element: _Element, stacker: Backend, options: Options, vers
     array = None if version is None else find_converter(options, stacker.name, cls)(source.array)
     if array is not None:
         return array
-    leaving = stacker.host_only and cls not in stacker.fast_types  # its class may be lost
+    leaving = stacker.host_only and cls not in stacker.fast.types  # its class may be lost
     return convert(source, stacker, options, leaving=leaving, version=version)
 
 
@@ -514,10 +514,10 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
         return None
     backends = {backend_for(kind) for kind in kinds}
     backend = next(iter(backends)) if len(kinds) == 1 else target if target in backends else host
-    if backend is None or (backend is target and not backend.stack_many):
+    if backend is None or (backend is target and not backend.fast.stack_many):
         return None
-    stacker = backend if backend.stack_many else host
-    many = stacker.stack_many
+    stacker = backend if backend.fast.stack_many else host
+    many = stacker.fast.stack_many
     converters = direct[stacker.name]
     if not many or not kinds <= converters.keys() or (numbers and options.dtype):
         return None

@@ -112,7 +112,7 @@ class CallOptions(NamedTuple):
         for option in (target, *self):
             if type(option) not in _CONSTANT:
                 backends = backends_for_object(option)
-                if not backends or None in [backend.plan_state for backend in backends]:
+                if not backends or None in [backend.fast.plan_state for backend in backends]:
                     return False
         return True
 

@@ -174,12 +174,12 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
     filled: dict[str, dict[type, Convert]] = {}
     stay: dict[type, Convert] = {}
     for target in backends:
-        stay.update(dict.fromkeys(target.fast_types, unchanged))
+        stay.update(dict.fromkeys(target.fast.types, unchanged))
         converters: dict[type, Convert] = dict.fromkeys(LITERALS, decline)  # a KeyError costs 250 ns
         for source in backends:
             convert = _between(source, target)
-            converters.update(dict.fromkeys(source.fast_types, convert))
-            converters.update(dict.fromkeys(source.fast_scalar_types, _from_scalar(convert)))
+            converters.update(dict.fromkeys(source.fast.types, convert))
+            converters.update(dict.fromkeys(source.fast.scalar_types, _from_scalar(convert)))
         filled[target.name] = converters
     to_make: dict[str | None, dict[type, Convert]] = {
         name: {**known, **_of_literals(name)} for name, known in filled.items()
@@ -263,14 +263,14 @@ def _between(source: Backend, target: Backend) -> Convert:
     if source is target:
         return unchanged
     if target.name == HOST:
-        return source.fast_to_numpy
+        return source.fast.to_numpy
     if source.name == HOST:
-        return target.fast_from_numpy
+        return target.fast.from_numpy
     if are_both_immutable(source, target):
         return decline
 
     def convert(x: Array) -> Array | None:
-        host = source.fast_to_numpy(x)
-        return None if host is None else target.fast_from_numpy(host)
+        host = source.fast.to_numpy(x)
+        return None if host is None else target.fast.from_numpy(host)
 
     return convert

@@ -10,6 +10,7 @@ another function of the protocol gets the module's own, if there is one. The mod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +24,7 @@ from xbridge._core.protocol import (
     VERBS,
     Array,
     ArrayInfo,
+    Fast,
     Gap,
     HostArray,
     MemoryLayout,
@@ -47,8 +49,8 @@ class Completed(ModuleType):
     imports_dlpack: bool = False
     samples: str = ""
     scalar_types: tuple[type, ...] = ()
-    fast_scalar_types: tuple[type, ...] = ()
     host_casts: frozenset[tuple[str, str]] = frozenset()
+    fast: Fast = Fast()
     transfers: Transfers = Transfers()
 
     def __init__(self, module: Any, get: Callable[[str], object]) -> None:
@@ -57,7 +59,8 @@ class Completed(ModuleType):
         own = vars(self)
         own.update(dict.fromkeys((*OPTIONAL, *OBJECTS)))
         own.update({word: getattr(module, word) for word in names_written(module)})
-        own.setdefault("fast_types", self.array_types)
+        if not self.fast.types:
+            self.fast = replace(self.fast, types=self.array_types)
         self.gaps = {**_implied_gaps(own), **own.get("gaps", {})}
         self.readonly = "readonly" not in self.gaps
         self.autograd = "autograd" not in self.gaps
@@ -165,13 +168,6 @@ class Completed(ModuleType):
     # -- lazy ----------------------------------------------------------------------------------------
     def materialize(self, x: Array, /) -> Array:
         return x
-
-    # -- speed ---------------------------------------------------------------------------------------
-    def fast_to_numpy(self, x: Array, /) -> HostArray | None:
-        return None
-
-    def fast_from_numpy(self, host: HostArray, /) -> Array | None:
-        return None
 
     # -- compilers and threads -----------------------------------------------------------------------
     def is_tracing(self) -> bool:

@@ -113,9 +113,7 @@ def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
             yield f"says {word} = {value!r}, which is not a function", f"def {word}, or another name"
         if kind is not None and not isinstance(value, kind):
             yield f"says {word} = {value!r}, which is not a {kind.__name__}", f"{word} = {kind.__name__}(...)"
-    for word in filter(
-        words.__contains__, ("array_types", "scalar_types", "fast_types", "fast_scalar_types")
-    ):
+    for word in filter(words.__contains__, ("array_types", "scalar_types")):
         strange = [cls for cls in getattr(module, word) if not isinstance(cls, type)]
         if strange:
             yield f"names {strange[0]!r} in {word}, which is not a type", f"types alone in {word}"
@@ -144,11 +142,11 @@ def _find_misspelt(module: ModuleType) -> Iterator[tuple[str, str]]:
     """Yield each public function of a module whose name is a misspelt name of the protocol, and that name."""
     from types import FunctionType  # noqa: PLC0415 -- read on a miss only
 
-    from xbridge._core.protocol import OPTIONAL, VERBS  # noqa: PLC0415 -- read on a miss only
+    from xbridge._core.protocol import OPTIONAL, VERBS, Fast  # noqa: PLC0415 -- read on a miss only
 
-    verbs = (*VERBS, *OPTIONAL)
+    verbs, fast = (*VERBS, *OPTIONAL), vars(getattr(module, "fast", Fast)).values()
     for word, value in vars(module).items():
-        if word[0] == "_" or word in verbs or not isinstance(value, FunctionType):
+        if word[0] == "_" or word in verbs or value in fast or not isinstance(value, FunctionType):
             continue
         if value.__module__ == module.__name__ or not value.__module__.startswith("xbridge."):
             from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only a stray function needs it

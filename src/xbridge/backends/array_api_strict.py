@@ -16,7 +16,7 @@ import numpy as np
 
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype
-from xbridge._core.protocol import Array, ArrayInfo, Gap, HostArray, MemoryLayout, Unsupported
+from xbridge._core.protocol import Array, ArrayInfo, Fast, Gap, HostArray, MemoryLayout, Unsupported
 from xbridge._host.memory import layout_of
 from xbridge.errors import DTypeError
 
@@ -107,3 +107,9 @@ def fast_to_numpy(x: Array, /) -> HostArray | None:
 def fast_from_numpy(host: HostArray, /) -> Array | None:
     flags = host.flags
     return from_numpy(host) if flags.behaved and flags.forc and host.dtype in _ON_HOST else None
+
+
+fast = Fast(
+    to_numpy=fast_to_numpy,
+    from_numpy=fast_from_numpy,
+)

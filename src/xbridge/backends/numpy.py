@@ -10,7 +10,7 @@ import numpy as np
 from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype
-from xbridge._core.protocol import ArrayInfo, Gap, Unsupported
+from xbridge._core.protocol import ArrayInfo, Fast, Gap, Unsupported
 from xbridge._host.advice import hint_for_items
 from xbridge._host.memory import NATIVE, cast_silently, check_castable, layout_of, native_dtype
 from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, type_of
@@ -26,7 +26,6 @@ _MOST_AXES = 64
 name = "numpy"
 array_types: tuple[type, ...] = (np.ndarray,)
 scalar_types: tuple[type, ...] = (np.generic,)
-fast_scalar_types: tuple[type, ...] = tuple(dtype.type for dtype in NATIVE)
 gaps: dict[str, Gap] = {
     "devices": Gap("never", "NumPy arrays are in host memory"),
     "autograd": Gap("never", "NumPy does not differentiate"),
@@ -197,6 +196,15 @@ def fast_from_numpy(host: HostArray, /) -> HostArray | None:
 
 def plan_state() -> object:
     return None
+
+
+fast = Fast(
+    scalar_types=tuple(dtype.type for dtype in NATIVE),
+    to_numpy=fast_to_numpy,
+    from_numpy=fast_from_numpy,
+    stack_many=stack_many,
+    plan_state=plan_state,
+)
 
 
 def _as_base_array(x: HostArray) -> HostArray:

@@ -148,7 +148,7 @@ class Call:
         """True if all arguments are arrays and positional."""
         self._rule: DerivableFunction | None = None
         self._device = device
-        self._host_types = get(HOST).fast_types
+        self._host_types = get(HOST).fast.types
         self._options = CallOptions(device=device, copy=function.options.copy)
         self._is_direct = self._options.are_plain()
         self._writes = self._options.copy is None and could_write(get(self.library))
@@ -217,7 +217,8 @@ class Call:
 
     def state(self) -> object:
         """Return the state on which the dtypes of results depend, such as JAX's x64 mode."""
-        return tuple([state() for name in (self.library, self.caller) if (state := get(name).plan_state)])
+        states = [get(name).fast.plan_state for name in (self.library, self.caller)]
+        return tuple([state() for state in states if state])
 
     def bind(self, xs: Sequence[Array]) -> tuple[Sequence[Array], dict[str, Any]]:
         """Return the arguments of the function, positional and by keyword, with these arrays."""

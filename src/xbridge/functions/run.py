@@ -450,10 +450,10 @@ class _CachedCall:
         self._rule: Callable[[], DerivableFunction | None] = lambda: None
         arrays = [(i, owners[cls]) for i, cls in enumerate(types) if cls in owners]
         home = self._home = arrays[0][0]
-        mixed = not set(types).issubset((*LEAVES, *caller.fast_types))  # arrays are of several libraries
+        mixed = not set(types).issubset((*LEAVES, *caller.fast.types))  # arrays are of several libraries
         self._only_host = mixed or not function.is_plain
         """True if arrays of the function's library must be in host memory."""
-        embeds = function.is_plain and set(types).issubset(caller.fast_types) and not read.kwargs
+        embeds = function.is_plain and set(types).issubset(caller.fast.types) and not read.kwargs
         self._form = read.form if embeds else None
         """The form of a call that can be embedded: all arguments are positional, and arrays of the caller."""
         self._follows = [
@@ -558,13 +558,13 @@ def _cache_call(function: Function, read: CallInputs) -> None:
     caller, library = read.caller, read.library
     types = [*map(type, (*read.args, *read.kwargs.values()))]
     arrays = set(types).difference(LEAVES)
-    owners = {cls: owner for cls in arrays if (owner := backend_for(cls)) and cls in owner.fast_types}
+    owners = {cls: owner for cls in arrays if (owner := backend_for(cls)) and cls in owner.fast.types}
     if (
         function.like is None
         and function.options.are_constant()
         and read_options((library,), function.options).device in (None, CPU)
         and not _is_embedded(function, caller, ())
-        and (read.leading == 0 or arrays.issubset(caller.fast_types))
+        and (read.leading == 0 or arrays.issubset(caller.fast.types))
         and owners.keys() == arrays
         and not (library.is_tracing() or caller.is_tracing())
         and not _is_isolated(function, library, arrays)

@@ -319,5 +319,5 @@ def _lack(here: BackendDevice, need: str) -> str:
 
 def _version(module: Backend) -> list[str]:
     """Return the version of the library, if it has one."""
-    roots = [import_module(cls.__module__.partition(".")[0]) for cls in module.fast_types[:1]]
+    roots = [import_module(cls.__module__.partition(".")[0]) for cls in module.fast.types[:1]]
     return [str(root.__version__) for root in roots if hasattr(root, "__version__")]

@@ -55,7 +55,7 @@ def is_text(x: Any) -> bool:
     backend = backend_for(type(x))
     if backend is not None and backend.is_text is not None:
         return backend.is_text(x)
-    if backend is not None and type(x) in backend.fast_types:
+    if backend is not None and type(x) in backend.fast.types:
         return _dtype_kind(x) in _TEXT
     with suppress(XBridgeError), Chained(lambda _: XBridgeError()):
         return _dtype_kind(x) in _TEXT

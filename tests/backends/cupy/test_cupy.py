@@ -424,7 +424,7 @@ def test_memory_layout__describes_any_array(cupy: ModuleType) -> None:
     assert backend.untraced(len) is len
     assert backend.device_name("cuda:0") is None
     assert backend.dtype_name(np.dtype("f8")) == "float64"
-    assert (backend.fast_to_numpy(x), backend.fast_from_numpy(np.ones(2))) == (None, None)
+    assert (backend.fast.to_numpy(x), backend.fast.from_numpy(np.ones(2))) == (None, None)
 
 
 def test_array_namespace__is_array_api_compat(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,7 +222,7 @@ def test_to_numpy__refuses_a_cast_that_numpy_lacks() -> None:
 
 def test_stack_many__needs_like_arrays() -> None:
     """Arrays of one shape and dtype are stacked in one call; others are declined."""
-    stack_many: Any = get("numpy").stack_many
+    stack_many: Any = get("numpy").fast.stack_many
     one, swapped = np.ones(2), np.ones(2, ">f8")
     assert stack_many([one, one[::-1]]).tolist() == [[1, 1], [1, 1]]
     assert stack_many([swapped]).dtype.isnative

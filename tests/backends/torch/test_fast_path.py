@@ -28,7 +28,7 @@ LAYOUTS = {
 
 def shorter(host: np.ndarray[Any, Any]) -> Any:
     """The tensor of an array, or None if it does not go the short way."""
-    return get("torch").fast_from_numpy(host)
+    return get("torch").fast.from_numpy(host)
 
 
 def places(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> list[int]:
@@ -45,7 +45,7 @@ def test_fast_to_numpy__overlapping_elements_are_read_only(
     """A result is read-only if two of its elements share memory or it requires grad."""
     taken = places(*layout)
     base = torch.arange(max(taken) + 1.0)
-    host = get("torch").fast_to_numpy(base.as_strided(*layout).requires_grad_(tracked))
+    host = get("torch").fast.to_numpy(base.as_strided(*layout).requires_grad_(tracked))
 
     assert host is not None
     assert np.shares_memory(host, base.numpy())
@@ -66,7 +66,7 @@ def test_fast_to_numpy__declines_tensors_beyond_their_storage(
     x = base.as_strided(*layout)
     base.untyped_storage().resize_((last + 1) * base.itemsize - 1)
 
-    assert get("torch").fast_to_numpy(x) is None
+    assert get("torch").fast.to_numpy(x) is None
 
 
 @pytest.mark.parametrize("tracked", [False, True])
@@ -74,7 +74,7 @@ def test_fast_to_numpy__shares_bfloat16(tracked: bool) -> None:
     """A dtype of ml_dtypes is shared, and writable unless the tensor requires grad."""
     pytest.importorskip("ml_dtypes")
     x = torch.arange(4.0).to(torch.bfloat16).requires_grad_(tracked)
-    host = get("torch").fast_to_numpy(x)
+    host = get("torch").fast.to_numpy(x)
 
     assert host is not None
     assert (host.dtype.name, host.tolist()) == ("bfloat16", [0.0, 1.0, 2.0, 3.0])
@@ -153,7 +153,7 @@ def test_fast_to_numpy__leaf_of_a_foreign_dtype_is_read_only(dtype: Any) -> None
     pytest.importorskip("ml_dtypes")
     x = torch.ones(4).to(dtype).requires_grad_()
     for _ in range(2):
-        host = get("torch").fast_to_numpy(x)
+        host = get("torch").fast.to_numpy(x)
         assert host is not None
         with pytest.raises(ValueError, match="WRITEABLE"):
             host.flags.writeable = True
@@ -186,7 +186,7 @@ def test_fast_to_numpy__declines_read_only_results_when_compiling(monkeypatch: p
 @pytest.mark.parametrize("dtype", [">U1", ">M8[s]", "S1", ">g"])
 def test_fast_from_numpy__declines_unsupported_dtypes(dtype: str) -> None:
     """A dtype that torch lacks is declined in either byte order."""
-    assert get("torch").fast_from_numpy(np.zeros(2, dtype)) is None
+    assert get("torch").fast.from_numpy(np.zeros(2, dtype)) is None
 
 
 def test_fast_to_numpy__declines_other_devices() -> None:
@@ -207,7 +207,7 @@ def test_fast_to_numpy__declines_views_beyond_a_shrunk_storage(start: int, left:
     """A view is declined if its storage ends before it."""
     x = torch.arange(3.0)[start:]
     x.untyped_storage().resize_(left)
-    assert get("torch").fast_to_numpy(x) is None
+    assert get("torch").fast.to_numpy(x) is None
 
 
 def test_stack_many__bug_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ TENSORS: dict[str, Callable[[], Tensor]] = {
 def test_fast_to_numpy__shares_memory(name: str) -> None:
     """Plain tensors are shared, and those that require grad are read-only."""
     x = TENSORS[name]()
-    host = get("torch").fast_to_numpy(x)
+    host = get("torch").fast.to_numpy(x)
     assert host is not None
     assert overlaps(host, x.detach())
     assert host.tolist() == x.tolist()
@@ -47,18 +47,18 @@ def test_fast_to_numpy__shares_memory(name: str) -> None:
 def test_fast_from_numpy__copies_read_only_arrays() -> None:
     """Writable arrays are shared and read-only ones are copied."""
     host = np.arange(3.0)
-    made: Any = get("torch").fast_from_numpy(host)
+    made: Any = get("torch").fast.from_numpy(host)
     host[0] = 7
     assert made.tolist() == [7, 1, 2]
     host.flags.writeable = False
-    copied: Any = get("torch").fast_from_numpy(host)
+    copied: Any = get("torch").fast.from_numpy(host)
     copied[0] = 0
     assert host.tolist() == [7, 1, 2]
 
 
 def test_stack_many__needs_like_tensors() -> None:
     """Tensors of one shape and dtype that are inside of their storage are stacked; others are declined."""
-    stack_many: Any = get("torch").stack_many
+    stack_many: Any = get("torch").fast.stack_many
     assert stack_many([torch.ones(2), torch.zeros(2)]).tolist() == [[1, 1], [0, 0]]
     assert stack_many([torch.ones(2), torch.zeros(3)[1:]]).tolist() == [[1, 1], [0, 0]]
     assert stack_many([torch.ones(2), torch.zeros(2).double()]) is None

@@ -18,7 +18,7 @@ from dask.array.core import normalize_chunks
 from dask.utils import parse_bytes
 
 from xbridge import _host
-from xbridge._core.protocol import Gap, MemoryLayout
+from xbridge._core.protocol import Fast, Gap, MemoryLayout
 from xbridge._host.memory import check_castable, layout_of, native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.backends.dask._chunks import (
@@ -142,3 +142,8 @@ def in_parts(x: Array, /) -> Array:
 def fast_from_numpy(host: HostArray, /) -> Array | None:
     # Any layout will do, because a host array is always copied: Dask reads it later.
     return None if _numpy.unsupported(host, leaving=True) else from_numpy(_host.copy(host))
+
+
+fast = Fast(
+    from_numpy=fast_from_numpy,
+)

@@ -26,6 +26,7 @@ from xbridge._core.protocol import (
     ArrayFn,
     ArrayInfo,
     Exporter,
+    Fast,
     Gap,
     HostArray,
     MemoryLayout,
@@ -78,7 +79,6 @@ _make_aval, _make_sharding = lru_cache(256)(jax.core.ShapedArray), lru_cache(64)
 
 name = "jax"
 array_types: tuple[type, ...] = (jax.Array, _Tracer)
-fast_types: tuple[type, ...] = (_Array,)
 gaps: dict[str, Gap] = {
     "autograd": Gap("never", "JAX differentiates functions, not arrays"),
     "sharing": Gap("never", "JAX reads memory later than the call, so what can change is copied"),
@@ -313,6 +313,16 @@ def plan_state() -> object:
 
 def plan_key(x: Array, /, *, graph: bool = False) -> object:
     return None if x.is_deleted() else (x.dtype, x.sharding)
+
+
+fast = Fast(
+    types=(_Array,),
+    to_numpy=fast_to_numpy,
+    copy_to_numpy=fast_copy_to_numpy,
+    from_numpy=fast_from_numpy,
+    plan_state=plan_state,
+    plan_key=plan_key,
+)
 
 
 def follows(x: Array, /) -> bool:

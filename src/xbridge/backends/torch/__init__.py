@@ -18,7 +18,7 @@ from xbridge._core import tracing
 from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._core.guards import MemoryFacts, guards
-from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
+from xbridge._core.protocol import ArrayInfo, Fast, Gap, MemoryLayout, Unsupported
 from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch import _private
@@ -110,7 +110,7 @@ _compiler = _private.find_compiler
 
 name = "torch"
 array_types: tuple[type, ...] = (torch.Tensor,)
-fast_types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
+_EXACT_TYPES: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
 gaps: dict[str, Gap] = {"readonly": Gap("never", "torch has no read-only tensors")}
 imports_dlpack = True
 samples = "xbridge.testing.samples.torch"
@@ -130,7 +130,7 @@ def _bypass_subclass(
 
     @wraps(fn)
     def plain(x: torch.Tensor, /, *args: P.args, **options: P.kwargs) -> R:
-        if type(x) in fast_types:
+        if type(x) in _EXACT_TYPES:
             return fn(x, *args, **options)
         if issubclass(type(x), Proxy):
             raise UnsupportedArrayError.build(
@@ -168,11 +168,11 @@ def array_info(x: torch.Tensor, /) -> ArrayInfo:
 
 
 def dtype_of(x: torch.Tensor, /) -> str:
-    return _name(x.dtype) if type(x) in fast_types else array_info(x).dtype
+    return _name(x.dtype) if type(x) in _EXACT_TYPES else array_info(x).dtype
 
 
 def device_of(x: torch.Tensor, /) -> Device:
-    if type(x) not in fast_types:
+    if type(x) not in _EXACT_TYPES:
         return array_info(x).device
     return CPU if x.is_cpu else name_device(x.device)
 
@@ -371,7 +371,7 @@ def materialize(x: torch.Tensor, /) -> torch.Tensor:
 
 def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
     global _prechecks  # noqa: PLW0603 -- only the speed depends on it
-    # The rest of this function relies on `x` being exactly a `Tensor` or `Parameter`: `fast_types` says so.
+    # The rest of this function relies on `x` being exactly a `Tensor` or `Parameter`: `_EXACT_TYPES` says so.
     # A compiler, forward-mode differentiation or a dispatch mode may still give the tensor another meaning
     # than its memory has. These are global states, which are cheap to read.
     if _is_traced() or dual_levels._current_level >= 0 or dispatch_modes._is_in_torch_dispatch_mode:
@@ -477,6 +477,18 @@ def plan_key(x: torch.Tensor, /, *, graph: bool = False) -> object:
     return x.dtype, x.requires_grad, x.is_leaf, torch.is_grad_enabled()
 
 
+fast = Fast(
+    types=_EXACT_TYPES,
+    to_numpy=fast_to_numpy,
+    from_numpy=fast_from_numpy,
+    from_numpy_many=fast_from_numpy_many,
+    from_fresh=fast_from_fresh,
+    stack_many=stack_many,
+    plan_state=plan_state,
+    plan_key=plan_key,
+)
+
+
 def is_tracing() -> bool:
     return _is_traced() or bool(_compiler()) or torch.compiler.is_exporting()
 
@@ -492,7 +504,7 @@ def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
 
 
 def follows(x: torch.Tensor, /) -> bool:
-    if type(x) in fast_types:
+    if type(x) in _EXACT_TYPES:
         return _is_followed(x)
     return _is_traced() or _is_subclass_followed(x)
 

@@ -57,8 +57,8 @@ def test_the_fast_path_to_numpy_agrees_with_the_plan(backend: str, sample: Sampl
     with planned():
         expected = to_backend(x, HOST)
     assert_same_result(HOST, to_numpy(x), expected, (backend, x))
-    if type(x) in module.fast_types:
-        direct = module.fast_to_numpy(x)
+    if type(x) in module.fast.types:
+        direct = module.fast.to_numpy(x)
         if direct is not None:
             assert type(direct) is np.ndarray or backend == HOST
             assert_same_result(HOST, direct, expected, (backend, x))
@@ -69,14 +69,14 @@ def test_the_fast_path_to_numpy_agrees_with_the_plan(backend: str, sample: Sampl
 def test_a_fast_copy_is_that_of_the_plan(backend: str, sample: Sample) -> None:
     module, x = get_backend(backend), sample.array
     made = (
-        module.fast_copy_to_numpy(x) if module.fast_copy_to_numpy and type(x) in module.fast_types else None
+        module.fast.copy_to_numpy(x) if module.fast.copy_to_numpy and type(x) in module.fast.types else None
     )
     if made is not None:
         with planned():
             expected = to_backend(x, HOST, copy=True)
         assert_same_result(HOST, made, expected, (backend, x))
         assert made.strides == expected.strides
-        assert not memory_of(HOST, module.fast_to_numpy(x)).writable
+        assert not memory_of(HOST, module.fast.to_numpy(x)).writable
 
 
 @for_host_arrays
@@ -85,8 +85,8 @@ def test_the_fast_path_from_numpy_agrees_with_the_plan(backend: str, sample: Sam
     with planned():
         expected = to_backend(host, backend, device=default_device(backend))
     assert_same_result(backend, to_backend(host, backend), expected, (HOST, host))
-    if type(host) in get_backend(HOST).fast_types:
-        direct = module.fast_from_numpy(host)
+    if type(host) in get_backend(HOST).fast.types:
+        direct = module.fast.from_numpy(host)
         if direct is not None:
             assert_same_result(backend, direct, expected, (HOST, host))
 
@@ -94,7 +94,7 @@ def test_the_fast_path_from_numpy_agrees_with_the_plan(backend: str, sample: Sam
 @for_host_arrays
 def test_fresh_host_memory_is_shared(backend: str, sample: Sample) -> None:
     module, fresh = get_backend(backend), copy(sample.array)
-    made = module.fast_from_fresh and module.fast_from_fresh(fresh)
+    made = module.fast.from_fresh and module.fast.from_fresh(fresh)
     if made is not None:
         assert_same_result(backend, made, module.from_numpy(fresh), (HOST, fresh))
         assert disjoint(memory_of(backend, made), memory_of(HOST, fresh)) is (fresh.size == 0)
@@ -103,19 +103,19 @@ def test_fresh_host_memory_is_shared(backend: str, sample: Sample) -> None:
 def test_the_fast_path_declines_unsupported_arrays(backend: str) -> None:
     module = get_backend(backend)
     for what, make in samples_of(backend).refused.items():
-        if backend != HOST and type(make()) in module.fast_types:
-            assert module.fast_to_numpy(make()) is None, what
+        if backend != HOST and type(make()) in module.fast.types:
+            assert module.fast.to_numpy(make()) is None, what
     for what, make in samples_of(HOST).refused.items():
-        if backend != HOST and type(make()) in get_backend(HOST).fast_types:
-            assert module.fast_from_numpy(make()) is None, what
+        if backend != HOST and type(make()) in get_backend(HOST).fast.types:
+            assert module.fast.from_numpy(make()) is None, what
 
 
 def test_every_fast_type_takes_the_fast_path(backend: str) -> None:
     to_numpy(
         make_sample(backend, next(iter(samples_of(backend).cases)), edge_values("float32", FULL_SHAPE)).array
     )
-    assert set(get_backend(backend).fast_types) <= set(direct[HOST])
-    assert set(get_backend(HOST).fast_types) <= set(direct[backend])
+    assert set(get_backend(backend).fast.types) <= set(direct[HOST])
+    assert set(get_backend(HOST).fast.types) <= set(direct[backend])
 
 
 # -- no array is cached --------------------------------------------------------------------------

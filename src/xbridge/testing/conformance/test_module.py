@@ -56,7 +56,6 @@ def test_a_verb_accepts_the_arguments_of_the_protocol(backend: str, verb: str) -
 def test_array_types_and_host_casts_are_declared(backend: str) -> None:
     module = get_backend(backend)
     assert module.array_types, "no type of array is named"
-    assert module.fast_types, "no exact type is named for the fast path"
     assert all(wide in DTYPES and narrow in DTYPES for wide, narrow in module.host_casts)
 
 
@@ -78,10 +77,10 @@ def test_the_samples_cover_a_common_dtype(backend: str) -> None:
 
 def test_the_declared_types_are_owned(backend: str) -> None:
     module = get_backend(backend)
-    for cls in (*module.array_types, *module.fast_types, *module.scalar_types):
+    for cls in (*module.array_types, *module.fast.types, *module.scalar_types):
         assert module.owns(cls) is True
         assert backend_for(cls) is module
-    assert not {*module.array_types, *module.fast_types} & set(module.scalar_types)
+    assert not {*module.array_types, *module.fast.types} & set(module.scalar_types)
 
 
 def test_other_types_are_not_owned(backend: str) -> None:
@@ -98,7 +97,7 @@ def test_other_types_are_not_owned(backend: str) -> None:
         type(None),
     }
     others |= {int, bool, float, complex, str, bytes, list, tuple, dict}
-    others |= set() if backend == HOST else set(get_backend(HOST).fast_types)
+    others |= set() if backend == HOST else set(get_backend(HOST).fast.types)
     x = plain_array(backend, edge_values("float32", (2,)))
     others |= {type(getattr(x, word, None)) for word in ("dtype", "device", "shape", "strides", "flags")}
     assert [cls for cls in others if module.owns(cls) is not False] == []

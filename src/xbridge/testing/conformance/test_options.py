@@ -68,7 +68,7 @@ def test_a_conversion_does_not_change_its_source(backend: str, sample: Sample) -
         lambda: module.detach(x),
         lambda: module.copy(x),
     ]
-    calls += [lambda: module.fast_to_numpy(x), lambda: module.to_numpy(module.detach(module.materialize(x)))]
+    calls += [lambda: module.fast.to_numpy(x), lambda: module.to_numpy(module.detach(module.materialize(x)))]
     for name in (backend, HOST):
         calls += [lambda name=name, options=options: to_backend(x, name, **options) for options in OPTIONS]  # type: ignore[misc] # their defaults
     for call in calls:

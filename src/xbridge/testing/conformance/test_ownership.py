@@ -136,8 +136,8 @@ def test_a_deleted_view_releases_its_source(backend: str) -> None:
     ]
     if backend != HOST:
         views += [
-            (backend, "fast_to_numpy", module.fast_to_numpy),
-            (HOST, "fast_from_numpy", module.fast_from_numpy),
+            (backend, "fast_to_numpy", module.fast.to_numpy),
+            (HOST, "fast_from_numpy", module.fast.from_numpy),
         ]
     sources = {}
     for name, step, look in views:

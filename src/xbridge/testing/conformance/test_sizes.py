@@ -106,7 +106,7 @@ def test_to_numpy_shares_memory_of_any_size(backend: str, shape: tuple[int, ...]
     for sample in _samples(backend, shape):
         x = sample.array
         assert same_bits(read(HOST, to_numpy(x)), sample.values), sample.layout
-        views = [module.fast_to_numpy(x)] if type(x) in module.fast_types else []
+        views = [module.fast.to_numpy(x)] if type(x) in module.fast.types else []
         views += [to_numpy(x)] if module.memory_layout(x).materialized else []
         for host in [view for view in views if view is not None]:
             assert same_bits(read(HOST, host), sample.values), sample.layout
@@ -123,7 +123,7 @@ def test_from_numpy_converts_memory_of_any_size(backend: str, shape: tuple[int, 
                 expected = to_backend(host, backend, device=default_device(backend))
             for x in (expected, to_backend(host, backend)):
                 assert same_bits(read(backend, x), sample.values), sample.layout
-            direct = module.fast_from_numpy(host) if type(host) in get_backend(HOST).fast_types else None
+            direct = module.fast.from_numpy(host) if type(host) in get_backend(HOST).fast.types else None
             if direct is not None:
                 assert same_bits(read(backend, direct), sample.values), sample.layout
                 here, there, plan = (
