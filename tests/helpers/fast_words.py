@@ -7,13 +7,8 @@ from typing import Any
 
 from xbridge.protocol import Fast
 
-WORDS = {
-    word: field.name
-    for field in fields(Fast)
-    for word in (
-        field.name if field.name in ("stack_many", "plan_state", "plan_key") else f"fast_{field.name}",
-    )
-}
+_PLAIN = ("stack_many", "plan_state", "plan_key")
+WORDS = {name if name in _PLAIN else f"fast_{name}": name for name in (field.name for field in fields(Fast))}
 
 
 def with_fast(words: dict[str, Any]) -> dict[str, Any]:

@@ -85,11 +85,11 @@ def _convert_planned(
     sources = {i: resolve_source(xs[i]) for i in chosen}
     fn = partial(convert_all, version=version)
     done: dict[int, Array] = {}
-    for own in (True, False):
+    for own in dict.fromkeys(source.backend is target for source in sources.values()):
         part = [i for i, source in sources.items() if (source.backend is target) is own]
         owners = list(dict.fromkeys(sources[i].backend for i in part))
         try:
-            ys = call_untraced(fn, [sources[i] for i in part], owners, target, options) if part else []
+            ys = call_untraced(fn, [sources[i] for i in part], owners, target, options)
         except XBridgeError as error:
             error.remap_index(part)
             raise

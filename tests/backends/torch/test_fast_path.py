@@ -143,7 +143,7 @@ def test_fast_from_numpy__copies_strides_that_torch_lacks() -> None:
 def test_stack_many__accepts_pending_conjugates() -> None:
     """Tensors with a pending conjugation are stacked in one call."""
     x = torch.tensor([1 + 2j])
-    stack: Any = get("torch").stack_many
+    stack: Any = get("torch").fast.stack_many
     assert stack([x.conj(), x]).tolist() == [[1 - 2j], [1 + 2j]]
 
 
@@ -175,12 +175,12 @@ def test_fast_to_numpy__declines_read_only_results_when_compiling(monkeypatch: p
     """Under a compiler, only a tensor whose result is writable takes the fast path."""
     repeated, brain = torch.ones(1).expand(3), torch.ones(3).bfloat16().requires_grad_()
     module = get("torch")
-    assert module.fast_to_numpy(repeated) is not None
-    assert module.fast_to_numpy(brain) is not None
+    assert module.fast.to_numpy(repeated) is not None
+    assert module.fast.to_numpy(brain) is not None
     monkeypatch.setattr("xbridge.backends.torch._compiler", lambda: print)
-    assert module.fast_to_numpy(repeated) is None
-    assert module.fast_to_numpy(brain) is None
-    assert module.fast_to_numpy(torch.ones(3)[::2]) is not None
+    assert module.fast.to_numpy(repeated) is None
+    assert module.fast.to_numpy(brain) is None
+    assert module.fast.to_numpy(torch.ones(3)[::2]) is not None
 
 
 @pytest.mark.parametrize("dtype", [">U1", ">M8[s]", "S1", ">g"])
@@ -193,10 +193,10 @@ def test_fast_to_numpy__declines_other_devices() -> None:
     """Tensors on other devices are declined each time, and the others keep the fast path."""
     module, there = get("torch"), torch.ones(3, device="meta")
     for _ in range(3):
-        assert module.fast_to_numpy(there) is None
-        assert module.fast_to_numpy(torch.ones(3, device="meta", dtype=torch.bfloat16)) is None
+        assert module.fast.to_numpy(there) is None
+        assert module.fast.to_numpy(torch.ones(3, device="meta", dtype=torch.bfloat16)) is None
         for x in (torch.ones(3), torch.ones(3).bfloat16(), torch.ones(3)[1:]):
-            host = module.fast_to_numpy(x)
+            host = module.fast.to_numpy(x)
             assert host is not None
             assert host.astype("f4").tolist() == x.tolist()
 
