@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crossed import same, wide
+from crossed import refused, same, wide
 
 import xbridge
 from xbridge import GradientError, OptionError
@@ -280,6 +280,7 @@ def test_aligned__batch_that_writes_is_not_run_twice() -> None:
     both = partial(jax.vmap(aligned(backend="torch")(late), (0, None)), xs, np.ones(1))
     same(both(), xs)
     grows[0] = True
+    refused(GradientError, lambda: jax.vmap(f)(xs), "the same call again")
     for again in (f, aligned(backend="torch")(fn)):
         same(jax.vmap(again)(xs), np.array([[-3.0], [15.0]]))
     same(both(), np.array([[-3.0], [15.0]]))

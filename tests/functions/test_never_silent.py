@@ -330,8 +330,15 @@ def test_aligned__control_flow_on_values_is_refused_in_words() -> None:
     f = aligned(backend="jax")(lambda x: x if x.sum() > 0 else -x)
     same(f(x.detach()), X)  # nothing is followed, so it runs as it is
     refused(OptionError, lambda: torch.zeros(f(x.detach().to("meta")).shape), "jax.lax.cond")
-    g = aligned(backend="torch")(lambda x: x if x.sum() > 0 else -x)
-    refused(OptionError, lambda: jax.jit(g)(jax.numpy.asarray(X)), "jax.lax.cond")
+
+
+def test_aligned__control_flow_of_torch_runs_on_zeros_for_its_shapes() -> None:
+    """A compiled call compares the shapes of its results with those of the run on zeros."""
+    x = jax.numpy.asarray(X)
+    same(jax.jit(aligned(backend="torch")(lambda x: x if x.sum() > 0 else -x))(x), X)
+    same(jax.jit(jax.grad(aligned(backend="torch")(lambda x: x[x > 1].square().sum())))(x), 2 * X * (X > 1))
+    chosen = jax.jit(aligned(backend="torch")(lambda x: x[x > 1]))
+    refused(OptionError, lambda: jax.block_until_ready(chosen(x)), "declared", "result=")
 
 
 def test_aligned__shapes_are_declared_for_compiled_code() -> None:

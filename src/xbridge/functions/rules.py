@@ -193,6 +193,10 @@ class DerivableFunction(ABC):
         """Return ``vjp(ins, outs, form)``, ``jvp(ins, outs, form)`` or ``batched(axes)``, from the cache."""
         return get_or_make(self._derived, (how, what), lambda: getattr(self, how)(*what))
 
+    def state(self) -> object:
+        """Return what the description of outputs depends on beside the inputs."""
+        return self.call.state()
+
     @property
     def reads(self) -> bool:
         """True if the function reads things that may change, so that its version matters."""
@@ -217,7 +221,7 @@ class DerivableFunction(ABC):
     def shapes(self, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
         """Describe the outputs, as the caller gets them, for inputs of these specs. Nothing is computed."""
         found, latest.form = get_or_make(
-            self._described, (specs, self.call.state()), lambda: self._describe_outputs(specs)
+            self._described, (specs, self.state()), lambda: self._describe_outputs(specs)
         )
         return found
 

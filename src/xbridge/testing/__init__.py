@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from xbridge.testing._contract_tests import contract
     from xbridge.testing._derived import assert_gradients, assert_lazy
     from xbridge.testing._matches import assert_matches_numpy
+    from xbridge.testing._pure import assert_pure
     from xbridge.testing.assertions import (
         assert_close,
         assert_derivative,
@@ -35,6 +36,7 @@ __all__ = [
     "assert_independent",
     "assert_lazy",
     "assert_matches_numpy",
+    "assert_pure",
     "assert_roundtrip",
     "assert_same",
     "assert_shares_memory",
@@ -49,6 +51,7 @@ _MODULES = {
     "assert_gradients": "_derived",
     "assert_lazy": "_derived",
     "assert_matches_numpy": "_matches",
+    "assert_pure": "_pure",
 }
 
 register_backend("numpy_readonly", "xbridge.testing._numpy_readonly", roots=("xbridge",))

@@ -20,7 +20,7 @@ from xbridge.backends.torch._devices import name_device
 from xbridge.errors import OptionError
 from xbridge.functions.programs import Program
 from xbridge.functions.rules import DerivableFunction, Spec, latest, replace_chosen, rules, select
-from xbridge.functions.torch.purity import OWN_MODES
+from xbridge.functions.torch.purity import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -82,9 +82,7 @@ def _is_dispatched() -> bool:
     """Return True if a dispatch mode other than our own sees operations, so that it must see an operator."""
     if not _python_dispatch._is_in_torch_dispatch_mode:
         return False
-    return any(
-        not isinstance(mode, OWN_MODES) for mode in _python_dispatch._get_current_dispatch_mode_stack()
-    )
+    return any(not isinstance(mode, Watch) for mode in _python_dispatch._get_current_dispatch_mode_stack())
 
 
 def _evaluate(rule: DerivableFunction, ts: Tensors) -> Tensors:

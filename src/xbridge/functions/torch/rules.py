@@ -1,121 +1,79 @@
-"""Make derivable functions of torch functions.
+"""Make derivable functions of torch functions, from reverse mode and `torch.func.vmap` alone.
 
-Torch itself differentiates and batches them, and a run on fake tensors tells the shapes of the results. The
-graph of a run is recorded where possible, so that a vjp needs no second run.
+A tangent is the gradient of a gradient, because torch's forward mode is wrong for a class of operators
+(pytorch#198017). A batch of a derivative is the derivative of a batch, so that torch never nests its
+transforms. The graph of a run is recorded where possible, so that a vjp needs no second run.
 """
 
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import _engine_run_backward as run_backward
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from xbridge._core.locks import lock
 from xbridge.backends.torch._modes import enter_autocast
 from xbridge.errors import FOREIGN_ERRORS, GradientError, OptionError, XBridgeError
 from xbridge.functions.numpy import describe_declared
 from xbridge.functions.records import NO_VALUE, Records
 from xbridge.functions.rules import (
+    DerivableFunction,
     Mark,
     NoRecordError,
     Recorded,
     Spec,
-    TracedFunction,
     get_or_make,
     latest,
     no_derivative_error,
     refuse_user_derivative,
-    restrict,
     select,
 )
-from xbridge.functions.torch.norms import ExactNorms
-from xbridge.functions.torch.purity import (
-    Calls,
-    Purity,
-    Watch,
-    changed_error,
-    inside,
-    random_error,
+from xbridge.functions.torch.detached import find_cut
+from xbridge.functions.torch.private import (
+    FakeTensorMode,
+    any_autocast_enabled,
+    run_backward,
     shared_flags,
-)
-from xbridge.functions.torch.refusals import (
-    NOTHING,
-    Departures,
-    NoTangents,
-    Origins,
-    has_tangent,
-    is_tracked,
     unwrap,
-    with_gradients,
 )
-from xbridge.functions.torch.tangents import Tangents
+from xbridge.functions.torch.purity import Purity, Watch, changed_error
 from xbridge.functions.treedef import ARRAY, order_like, outline, reorder_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
     from typing import TypeVar
 
-    from xbridge.functions.rules import Call, DerivableFunction
+    from xbridge.functions.rules import Call
     from xbridge.functions.treedef import TreeDef
 
     Tensors = Sequence[torch.Tensor]
+    Mask = tuple[bool, ...]
+    Axes = tuple[int | None, ...]
+    Described = tuple[tuple[Spec, ...], TreeDef]
     Y = TypeVar("Y")
 
-_functorch = torch._C._functorch
-_level = _functorch.maybe_current_level
 _WRITES = "used in an in-place operation"
 """What torch says, before a write, to one that would write to a leaf."""
 
 _LACKS_DERIVATIVE = re.compile("derivative for .* is not implemented")
 """What torch says where it has a first derivative, and no other."""
 
-_BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+_NOTHING = nullcontext()
 
 
 def rule_of(call: Call) -> DerivableFunction:
     """Make the derivable function for a call."""
     refuse_user_derivative(call)
-
-    autocast = dict(call.modes[1])
-
-    def flat(*xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        # Derivatives read their inputs again, and torch forbids to write to leaves and captured tensors.
-        # A watch sees what a first run writes to, unless it is a derivative.
-        purity = rule._purity
-        level, recording = _level() or 0, any(map(_requires_grad, xs))
-        writes = purity.overwrites or level > 0 or (recording and not purity.known)
-        own = tuple([x.clone() for x in xs]) if writes else xs
-        args, kwargs = call.bind(own)
-        casts = autocast or torch._C._is_any_autocast_enabled()
-        fn, inside.level = _with_exact_norms(call.fn) if purity.derives_norms else call.fn, level
-        try:
-            with enter_autocast(autocast) if casts else NOTHING, inside:
-                result = fn(*args, **kwargs)
-        finally:
-            if writes and any(map(_is_written, own)):
-                purity.overwrites = True
-        ys = rule.keep_order(call.read_result(result, xs))
-        # `as_tensor` moves a tensor to the default device, if one is set.
-        return tuple([y if isinstance(y, torch.Tensor) else torch.as_tensor(y) for y in ys])
-
-    rule = TorchRule(call, call.name, flat)
-    return rule
+    return _Value(call)
 
 
-_forward_mode = lock()
-"""Guards forward mode, because torch has one level of it for all threads."""
+def _with_gradients() -> AbstractContextManager[object]:
+    """Leave inference mode, and enable gradients, so that a function may differentiate inside of it."""
+    recording = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    return _NOTHING if recording else torch.inference_mode(mode=False)
 
 
 def _requires_grad(x: torch.Tensor) -> bool:
@@ -123,51 +81,33 @@ def _requires_grad(x: torch.Tensor) -> bool:
 
 
 def _specs(ys: Tensors) -> tuple[Spec, ...]:
-    # `_calls` has this too, but registers operators of torch when it is imported, which takes a second.
+    # `calls` has this too, but registers operators of torch when it is imported, which takes a second.
     return tuple([Spec(tuple(y.shape), str(y.dtype).removeprefix("torch.")) for y in ys])
 
 
-def _batch_size(axes: tuple[int | None, ...], xs: Sequence[Any]) -> int:
+def _versions(xs: Tensors) -> list[int]:
+    return [x._version for x in xs]
+
+
+def _batch_size(axes: Axes, xs: Sequence[Any]) -> int:
     return next(int(x.shape[0]) for x, axis in zip(xs, axes, strict=True) if axis is not None)
 
 
-def _is_written(x: torch.Tensor) -> bool:
-    """Return True if a new tensor has been written to."""
-    return unwrap(x)._version > 0
-
-
-def _versions(xs: Tensors) -> list[int]:
-    """Return numbers that change when tensors are written to."""
-    return [unwrap(x)._version for x in xs]
-
-
-def _has_values(x: torch.Tensor) -> bool:
-    """Return True if any number is not zero, in any example of a batch."""
-    x = unwrap(x)
-    return not isinstance(x, FakeTensor) and bool(x.any())
-
-
-def _is_cut(ys: Tensors, cotangents: Tensors) -> bool:
-    """Return True if a result has a cotangent other than zero, but no graph along which it could flow."""
-    return any(not y.requires_grad and _has_values(c) for y, c in zip(ys, cotangents, strict=True))
-
-
-def _pull_back(ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool) -> Tensors:
-    """Return the gradients of `xs` along the graph of `ys`; zeros where there is no graph."""
-    live = [(y, c) for y, c in zip(ys, cotangents, strict=True) if y.requires_grad]
-    if not live:
-        return [torch.zeros_like(x) for x in xs]
-    # `torch.autograd.grad` is a call of torch itself, within which our modes would see no other.
-    ends, seeds = tuple([y for y, _ in live]), tuple([c for _, c in live])
-    return _fill(xs, run_backward(ends, seeds, again, again, tuple(xs), True, accumulate_grad=False))  # noqa: FBT003 -- torch's order
-
-
-def _fill(xs: Tensors, made: Sequence[torch.Tensor | None]) -> Tensors:
+def _fill(xs: Tensors, made: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     """Return gradients of `xs`, with zeros for those that are missing. That of an embedding may be sparse."""
     return [
         torch.zeros_like(x) if g is None else g if g.layout is torch.strided else g.to_dense()
         for x, g in zip(xs, made, strict=True)
     ]
+
+
+def _differentiate(ys: Tensors, xs: Tensors, seeds: Tensors, *, again: bool) -> list[torch.Tensor]:
+    """Return the gradients of `xs` along the graph of `ys`, with a graph of their own if `again`."""
+    live = [y.requires_grad for y in ys]
+    if not any(live):
+        return list(map(torch.zeros_like, xs))
+    ends, starts = tuple(select(live, ys)), tuple(select(live, seeds))
+    return _fill(xs, run_backward(ends, starts, True, again, tuple(xs), True, accumulate_grad=False))  # noqa: FBT003 -- torch's order
 
 
 def _runs_python(ys: Tensors) -> bool:
@@ -183,51 +123,199 @@ def _runs_python(ys: Tensors) -> bool:
     return False
 
 
-def _with_exact_norms(fn: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with ExactNorms():
-            return fn(*args, **kwargs)
-
-    return run
-
-
 class _Graph(NamedTuple):
     """The graph of a recorded run: the mask of differentiated inputs, its leaves and its outputs."""
 
-    ins: tuple[bool, ...]
+    ins: Mask
     xs: Tensors
     ys: Tensors
 
 
-class TorchRule(TracedFunction):
-    """A derivable function of tensors, or a derivative of one."""
+class TorchRule(DerivableFunction):
+    """A derivable function of tensors.
+
+    Its derivatives share what is known of the function's purity, and the graphs of its recorded runs.
+    """
 
     keeps_version = True
+    seeds = 0
+    """The number of seeds of a derivative, which come before a mark and the inputs."""
 
-    def __init__(self, call: Call, name: str, fn: Callable[..., Any]) -> None:
-        super().__init__(call, name, fn)
-        self._purity = Purity(call.name)
-        self._versions: tuple[int, ...] = ()
-        """The positions of versions in the inputs."""
-        self._is_whole = True
-        """True if this is the function itself, and not a batch or a derivative of it."""
-        self._is_value = True
-        """True if the outputs are those of the function itself, or of a batch of calls."""
+    def __init__(self, call: Call, name: str, root: TorchRule | None = None) -> None:
+        super().__init__(call, name)
+        self.purity: Purity = root.purity if root else Purity(call.name, call.fn)
+        self.graphs: Records[_Graph] = root.graphs if root else Records()
+        self.marks: tuple[int, ...] = ()
+        """The positions of marks in the inputs."""
+        self.depth = 0
+        """The order of the derivative that this is."""
+        self._watched = set[object]()
+        """The signatures of the runs that were watched."""
+
+    def fn(self, *xs: torch.Tensor) -> Tensors:
+        """Run within the graph of the inputs."""
+        raise NotImplementedError
+
+    def rebatch(self, axes: Axes) -> tuple[TorchRule, Axes]:
+        """Return the rule for a batch, and the axes that it needs: some inputs have to be repeated."""
+        raise NotImplementedError
+
+    def __call__(self, *xs: torch.Tensor) -> list[torch.Tensor]:
+        with _with_gradients():
+            own = [x.clone() if x.is_inference() else x for x in xs]
+            return [y.detach() if y.requires_grad else y for y in self._run_checked(own)]
+
+    def _refuse_changed(self, xs: Tensors) -> None:
+        """Raise if what the function reads has changed since the values of the marks were computed."""
+        rows = [row for i in self.marks for row in xs[i].reshape(-1, len(Mark._fields)).tolist()]
+        versions = {version for version, _, _ in rows} - {NO_VALUE}
+        if versions and self.reads and versions != {self.version()}:
+            raise changed_error(self.call.name)
+
+    def _run_checked(self, xs: Tensors) -> Tensors:
+        if self.marks:
+            self._refuse_changed(xs)
+        return self._run(xs)
+
+    def _run(self, xs: Tensors) -> Tensors:
+        """Run, and raise if torch lacks the derivative, or if the function writes to what it reads again."""
+        purity, versions = self.purity, _versions(xs)
+        copies = purity.overwrites
+        try:
+            ys = purity.run(self.fn, xs, self._watched)
+        except RuntimeError as error:
+            if _WRITES in str(error) and not copies:
+                if _versions(xs) != versions:
+                    raise self._writes_error() from error
+                purity.overwrites = True
+                return self._run(xs)
+            if _LACKS_DERIVATIVE.search(str(error)):
+                raise no_derivative_error(
+                    self.call.name,
+                    f"torch has no such derivative: {error}",
+                    "operations of torch that have one, such as attention by SDPBackend.MATH",
+                ) from error
+            raise
+        if self.depth and not copies and _versions(xs) != versions:
+            raise self._writes_error()
+        if purity.has_norms and self.depth > 2:
+            # They are wrong in torch: pytorch#175754, pytorch#186256. pytorch#176234 is to mend them.
+            raise no_derivative_error(
+                self.call.name,
+                "torch's third derivatives of norms are wrong",
+                "means and products in place of the norm",
+            )
+        return ys
+
+    def _writes_error(self) -> XBridgeError:
+        """Return the error for a first write to what is read again, and have it copied from now on."""
+        self.purity.overwrites = True
+        return GradientError.build(
+            f"run {self.name}",
+            "it writes to its arguments, as it did not before, and would read them again",
+            "the same call again, which will copy them",
+        )
+
+    @property
+    def reads(self) -> bool:
+        return self.purity.reads
+
+    def version(self) -> int:
+        return self.purity.version()
+
+    def state(self) -> object:
+        return self.call.state(), self.purity.module_state()
+
+    def check(self, found: tuple[Spec, ...], declared: tuple[Spec, ...]) -> None:
+        """Raise if a result is not as declared, in other words if the default dtype has changed since."""
+        before, now = self.call.modes[0], torch.get_default_dtype()
+        if found != declared and before != now:
+            raise OptionError.build(
+                f"use the result of {self.name}",
+                f"it was compiled with the default dtype {before}, and {now} is the default now",
+                f"torch.set_default_dtype({before}), or jax.clear_caches()",
+            )
+        super().check(found, declared)
+
+    def derive(self, how: str, *what: Any) -> TorchRule:
+        return super().derive(how, *what)  # type: ignore[return-value] # of the same kind
+
+    def vjp(self, ins: Mask, outs: Mask, form: TreeDef) -> TorchRule:  # noqa: ARG002 -- no rule of torch asks
+        return _VjpOfJvp(self, ins, outs) if isinstance(self, _Jvp) else _Vjp(self, ins, outs)
+
+    def jvp(self, ins: Mask, outs: Mask, form: TreeDef) -> TorchRule:  # noqa: ARG002 -- as above
+        return _Jvp(self, ins, outs)
+
+    def batched(self, axes: Axes) -> TorchRule:
+        """Derive the rule for inputs with an additional first axis, except where `axes` has None."""
+        rule, needs = self.rebatch(axes)
+        if needs == axes:
+            return rule
+        places = [needed if axis is None else None for axis, needed in zip(axes, needs, strict=True)]
+        return _Repeat(self, axes, rule, tuple(places), (axes.index(0), 0))
+
+
+# -- the function itself, and batches of it ------------------------------------------------------------------
+
+
+class _Recordable(TorchRule):
+    """A rule whose runs can be recorded."""
+
+    @property
+    def records(self) -> bool:
+        return True
+
+    def record(self, ins: Mask, xs: Tensors) -> Recorded:
+        def fn(*given: torch.Tensor) -> Any:
+            try:
+                return self.fn(*given)
+            except (XBridgeError, *FOREIGN_ERRORS) as error:  # such as of `x.numpy()`, which leaves the graph
+                raise NoRecordError from error
+
+        with _with_gradients():
+            own = [x.clone() if x.is_inference() else x for x in xs]
+            leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(own, ins, strict=True)]
+            before = len(self._watched)
+            graph = _Graph(ins, leaves, self.purity.run(fn, leaves, self._watched))
+            if len(self._watched) > before:
+                self.purity.runs_python |= _runs_python(graph.ys)
+        return Recorded([y.detach() for y in graph.ys], partial(self._keep, graph, self.version()))
+
+    def _keep(self, graph: _Graph, version: int, once: bool) -> tuple[Mark, Callable[[], None]]:  # noqa: FBT001 -- a callback
+        number = self.graphs.keep(graph, once=once)
+        return Mark(version, *number), partial(self.graphs.drop, number)
+
+    def rebatch(self, axes: Axes) -> tuple[TorchRule, Axes]:
+        return _Batch(self, axes), axes
+
+
+class _Value(_Recordable):
+    """The function itself."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call, call.name)
+        self._autocast = dict(call.modes[1])
         self._orders: dict[TreeDef, TreeDef] = {}
         """The first form of each result, by its outline."""
-        self._gradients: tuple[bool, ...] | None = None
-        """The mask of the inputs that the outputs are gradients of."""
-        self._graphs = Records[_Graph]()
-        self._pulls: tuple[tuple[bool, ...], tuple[bool, ...], TorchRule] | None = None
-        """The masks of the inputs and the outputs of a function that may be recorded, if this is its vjp."""
-        self._depth = 0
-        """The order of the derivative that this is."""
-        self._tangents: Tangents | None = None
-        """The function of which this is the jvp."""
-        self._batched: tuple[TorchRule, tuple[int | None, ...]] | None = None
-        """The function of which this is a batch, and the axis of each input."""
 
-    def keep_order(self, ys: Sequence[Y]) -> Sequence[Y]:
+    def fn(self, *xs: torch.Tensor) -> Tensors:
+        # Derivatives read their inputs again, and torch forbids to write to leaves and captured tensors.
+        purity, call = self.purity, self.call
+        writes = purity.overwrites or not purity.known
+        own = tuple([x.clone() for x in xs]) if writes else xs
+        args, kwargs = call.bind(own)
+        casts = self._autocast or any_autocast_enabled()
+        try:
+            with enter_autocast(self._autocast) if casts else _NOTHING:
+                result = call.fn(*args, **kwargs)
+        finally:
+            if writes and any(unwrap(x)._version > 0 for x in own):
+                purity.overwrites = True
+        ys = self._keep_order(call.read_result(result, xs))
+        # `as_tensor` moves a tensor to the default device, if one is set.
+        return tuple([y if isinstance(y, torch.Tensor) else torch.as_tensor(y) for y in ys])
+
+    def _keep_order(self, ys: Sequence[Y]) -> Sequence[Y]:
         """Return the results of the last run in the order of the first, in which all derivatives are.
 
         A run may list the keys of a dict in another order than the one before, or than it is declared.
@@ -241,367 +329,299 @@ class TorchRule(TracedFunction):
         latest.form, ordered = order_like(first, form, iter(ys))
         return ordered
 
-    def __call__(self, *xs: torch.Tensor) -> list[torch.Tensor]:
-        with with_gradients():
-            own = [x.clone() if x.is_inference() else x for x in xs]
-            if self._versions:
-                made = self._run_marked(own)
-            else:
-                made = self._purity.run(self.fn, own, again=False, whole=self._is_whole)
-            return [y.detach() if y.requires_grad else y for y in made]
+    def describe(self, specs: tuple[Spec, ...]) -> Described:
+        if self.call.result is not None:
+            declared, latest.form = describe_declared(self.call, specs)
+            return tuple(self._keep_order(declared)), latest.form
+        with _with_gradients():
+            return _specs(self._describe_fake(specs) or self._describe_zeros(specs)), latest.form
 
-    def _run_marked(self, xs: Tensors) -> Tensors:
-        """Run on inputs with marks: along the graph of a recorded run, or if what was read is the same."""
-        marks = [xs[i] for i in self._versions]
-        rows = [row for mark in marks for row in mark.reshape(-1, len(Mark._fields)).tolist()]
-        graphs = [self._graphs.find((high, low)) for _, high, low in rows]
-        versions = {version for version, *_ in rows} - {NO_VALUE}
-        if self._pulls and marks[0].ndim == 1 and _level() is None:  # a batch of marks has many graphs
-            before = _versions(xs)
-            made = self._pull_back_recorded(graphs[0], xs, versions)
-            if made is not None:
-                return made
-            if before != _versions(xs):
-                raise self._writes_error()
-        self._refuse_changed(versions)
-        return self._run_derived(xs, again=bool(versions))
-
-    def _run_derived(self, xs: Tensors, *, again: bool) -> Tensors:
-        """Run a derivative, and raise if torch lacks it, or if it starts to write to what it reads again."""
-        purity, marks = self._purity, _versions(xs)
-        copies, error = purity.overwrites, None
+    def _describe_fake(self, specs: tuple[Spec, ...]) -> Tensors | None:
+        """Run on tensors without values; return None if the function needs values, or may draw."""
         try:
-            made = purity.run(self.fn, xs, again=again, whole=self._is_whole)
-        except RuntimeError as raised:
-            error = raised
-        if not copies and marks != _versions(xs):
-            raise self._writes_error() from error
-        if error is None:
-            if purity.hides_norms and self._depth > 2:
-                raise no_derivative_error(
-                    self.call.name,
-                    "torch's third derivatives of norms are wrong, and TorchScript hides the norms",
-                    "the same module without torch.jit",
-                )
-            return made
-        if _WRITES in str(error) and not copies:
-            purity.overwrites = True
-            return self._run_derived(xs, again=again)
-        if not _LACKS_DERIVATIVE.search(str(error)):
-            raise error
-        raise no_derivative_error(
-            self.call.name,
-            f"torch has no such derivative: {error}",
-            "operations of torch that have one, such as attention by SDPBackend.MATH",
-        ) from error
-
-    def _writes_error(self) -> XBridgeError:
-        """Return the error for a first write to what is read again, and have it copied from now on."""
-        self._purity.overwrites = True
-        return GradientError.build(
-            f"run {self.name}",
-            "it writes to its arguments, as it did not before, and would read them again",
-            "the same call again, which will copy them",
-        )
-
-    def _refuse_changed(self, versions: set[int]) -> None:
-        """Raise if what the function reads has changed since values of these versions were computed."""
-        if versions and self.reads and versions != {self.version()}:
-            raise changed_error(self.call.name)
-
-    @property
-    def records(self) -> bool:
-        return self._is_value
-
-    def record(self, ins: tuple[bool, ...], xs: Tensors) -> Recorded:
-        with with_gradients():
-            graph = self._run_recorded(ins, xs, again=False)
-        return Recorded([y.detach() for y in graph.ys], partial(self._keep, graph, self.version()))
-
-    def _run_recorded(self, ins: tuple[bool, ...], xs: Tensors, *, again: bool) -> _Graph:
-        def fn(*given: torch.Tensor) -> Any:
-            try:
-                return self.fn(*given)
-            except (XBridgeError, *FOREIGN_ERRORS) as error:  # such as of `x.numpy()`, which leaves the graph
-                raise NoRecordError from error
-
-        own = [x.clone() if x.is_inference() else x for x in xs]
-        leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(own, ins, strict=True)]
-        ys = self._purity.run(fn, leaves, again=again, whole=self._is_whole)
-        return _Graph(ins, leaves, ys)
-
-    def _keep(self, graph: _Graph, version: int, once: bool) -> tuple[Mark, Callable[[], None]]:  # noqa: FBT001 -- a callback
-        number = self._graphs.keep(graph, once=once)
-        return Mark(version, *number), partial(self._graphs.drop, number)
-
-    def _pull_back_recorded(self, graph: _Graph | None, a: Tensors, versions: set[int]) -> Tensors | None:
-        """Return gradients along the graph of a recorded run, or None if the function has to run again.
-
-        It has to if there is no gradient, to find the reason, and if the backward pass draws or writes.
-        Without a graph, a run is recorded now.
-        """
-        assert self._pulls is not None  # noqa: S101 -- a type checker cannot know
-        ins, outs, value = self._pulls
-        if graph is None:
-            self._refuse_changed(versions)
-            try:
-                graph = value._run_recorded(ins, a[sum(outs) + 1 :], again=bool(versions))
-            except NoRecordError:
-                return None
-        cotangents, ys = a[: sum(outs)], select(outs, graph.ys)
-        xs, live = tuple(select(ins, graph.xs)), [y.requires_grad for y in ys]
-        if ins != graph.ins or not any(live) or _is_cut(ys, cotangents):
+            with shared_flags, FakeTensorMode(allow_non_fake_inputs=True):
+                xs = self._make_inputs(torch.empty, specs)
+                with Watch(xs, self.name) as watch:
+                    ys = self.fn(*xs)
+        except GradientError:
+            raise
+        except (XBridgeError, *FOREIGN_ERRORS):
             return None
-        ends, seeds = tuple(select(live, ys)), tuple(select(live, cotangents))
+        if watch.may_draw:
+            return None
+        self.purity.learn(watch)
+        return ys
 
-        def run() -> Sequence[torch.Tensor | None]:
-            return run_backward(ends, seeds, True, False, xs, True, accumulate_grad=False)  # noqa: FBT003 -- torch's order
-
+    def _describe_zeros(self, specs: tuple[Spec, ...]) -> Tensors:
+        """Run on zeros. Each call compares the shapes of its results, which may depend on values."""
         try:
-            # The graph has the weights of the value. They may have changed, unless functions read them anew.
-            plain = self._purity.plain_backward and not _runs_python(ends)
-            made = Calls(a, {}).follow_backward(run) if plain else None
-            if made is None:
-                self._purity.plain_backward = False
-                self._refuse_changed(versions)
-                with shared_flags, Watch(self.call.name, a, real=True) as watch:
-                    made = run()
-                if watch.draws or watch.writes or not self._purity.knows(watch, *graph.xs, *graph.ys):
-                    return None
-        except RuntimeError:  # a tensor of the graph was written to, for example
-            return None
-        return _fill(xs, made)
+            return self.purity.watch(self.fn, self._make_inputs(torch.zeros, specs))
+        except XBridgeError:
+            raise
+        except FOREIGN_ERRORS as error:
+            error.add_note(f"{self.name} ran on zeros; result=f gives the shapes of its result instead.")
+            raise
 
-    @property
-    def reads(self) -> bool:
-        return self._purity.reads
+    def _make_inputs(self, make: Callable[..., torch.Tensor], specs: tuple[Spec, ...]) -> Tensors:
+        return [make(spec.shape, dtype=getattr(torch, spec.dtype), device=self.call.device) for spec in specs]
 
-    def version(self) -> int:
-        return self._purity.version()
 
-    def _link_derived(self, made: DerivableFunction, seeds: int | None) -> TorchRule:
-        """Give a derived function the records of this one, and the positions of versions among its inputs."""
-        assert isinstance(made, TorchRule)  # noqa: S101 -- a type checker cannot know
-        made._purity = self._purity
-        if seeds is not None:  # the graph of a batch is another
-            made._graphs = self._graphs
-        made._is_whole = False
-        made._is_value = self._is_value and seeds is None
-        made._depth = self._depth + (seeds is not None)
-        if made._depth == 3 > self._depth:
-            made.fn = _with_exact_norms(made.fn)
-        made._versions = (
-            self._versions if seeds is None else (seeds, *[seeds + 1 + i for i in self._versions])
-        )
-        return made
+class _BatchOf(TorchRule):
+    """A batch of a rule: inputs have an additional first axis, except where `axes` has None."""
 
-    def check(self, found: tuple[Spec, ...], declared: tuple[Spec, ...]) -> None:
-        """Raise if a result is not as declared, in other words if the default dtype has changed since."""
-        before, now = self.call.modes[0], torch.get_default_dtype()
-        if found != declared and before != now:
-            raise OptionError.build(
-                f"use the result of {self.name}",
-                f"it was compiled with the default dtype {before}, and {now} is the default now",
-                f"torch.set_default_dtype({before}), or jax.clear_caches()",
-            )
-        super().check(found, declared)
+    def __init__(self, of: TorchRule, axes: Axes) -> None:
+        super().__init__(of.call, f"a batch of {of.name}", of)
+        self.order, self.narrows = of.order + 1, of.narrows
+        self.of, self.axes, self.graphs = of, axes, Records()
+        self.marks, self.depth, self.seeds = of.marks, of.depth, of.seeds
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
-        made = self._link_derived(super().vjp(ins, outs, form), sum(outs))
-        made._gradients = (False,) * (sum(outs) + 1) + ins
-        made._pulls = (ins, outs, self) if self.records else None
-        return made
+    def describe(self, specs: tuple[Spec, ...]) -> Described:
+        one = [
+            spec if axis is None else spec._replace(shape=spec.shape[1:])
+            for spec, axis in zip(specs, self.axes, strict=True)
+        ]
+        found, form = self.of.describe(tuple(one))
+        size = _batch_size(self.axes, specs)
+        return tuple(spec._replace(shape=(size, *spec.shape)) for spec in found), form
 
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
-        made = self._link_derived(super().jvp(ins, outs, form), sum(ins))
-        made._tangents = Tangents(self, ins, outs)
-        return made
 
-    def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
-        if self._tangents and None not in axes:  # a batch of tangents is the tangents of a batch
-            rule, ins, outs = self._tangents
-            return rule.derive("batched", axes[-len(ins) :]).derive("jvp", ins, outs, ARRAY)
-        made = self._link_derived(super().batched(axes), None)
-        made._batched = self, axes
-        return made
+class _Batch(_BatchOf, _Recordable):
+    """A batch of the function itself."""
 
-    def vjp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
-        if self._tangents:
-            return self._tangents.vjp_of(ins, outs)
-        fn, count = self.fn, sum(outs)
+    def __init__(self, of: TorchRule, axes: Axes) -> None:
+        super().__init__(of, axes)
+        self._whole = torch.func.vmap(of.fn, in_dims=axes, randomness="same")
 
-        def pull(
-            cotangents: Tensors, xs: Tensors, *, again: bool, watch: AbstractContextManager[object]
-        ) -> Tensors:
-            if _level() is not None:
-                restriction = restrict(fn, ins, outs, xs)
-
-                def part(*chosen: torch.Tensor) -> Tensors:
-                    ys = restriction(*chosen)
-                    if _is_cut(ys, cotangents):
-                        level = _level() or 0  # a tensor of an outer level is a constant here
-                        error = self._find_cut(
-                            lambda: restriction(*chosen),
-                            select(ins, xs),
-                            lambda x: x.requires_grad and _functorch.maybe_get_level(x) >= level,
-                        )
-                        if error:
-                            raise error
-                    return ys
-
-                back = torch.func.vjp(part, *select(ins, xs))[1]
-                with watch:
-                    return back(tuple(cotangents))  # type: ignore[no-any-return]
-            # `torch.autograd.grad` also supports functions that differentiate inside of them, and autograd
-            # functions without `setup_context`, which `torch.func.vjp` refuses.
-            xs = tuple(
-                x if not chosen or (again and x.requires_grad) else x.detach().requires_grad_()
-                for x, chosen in zip(xs, ins, strict=True)
-            )
-            with torch.enable_grad():
-                ys = select(outs, fn(*xs))
-                if _is_cut(ys, cotangents):
-                    error = self._find_cut(lambda: select(outs, fn(*xs)), select(ins, xs), _requires_grad)
-                    if error:
-                        raise error
-                with watch:
-                    return _pull_back(ys, select(ins, xs), cotangents, again=again)
-
-        def vjp(*a: torch.Tensor) -> Tensors:
-            cotangents, xs = a[:count], a[count + 1 :]
-            if not any(map(is_tracked, a)):
-                return pull(cotangents, xs, again=False, watch=NOTHING)
-            with_graph = any(map(_requires_grad, a))
-            made = pull(
-                cotangents, xs, again=with_graph, watch=(departures := Departures(is_tracked, backward=True))
-            )
-            # If the backward pass, and not the function, has left torch, the gradients have no graph, or only
-            # that of the cotangents.
-            if departures.leave and not any(map(is_tracked, made)):
-                raise departures.error(self.call.name)
-            if departures.leave and any(map(is_tracked, cotangents)):
-                vjp(*[c.detach() for c in cotangents], *a[count:])
-            return made
-
-        return vjp
-
-    def jvp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
-        if self._tangents:
-            return self._tangents.jvp_of(ins, outs)
-        fn, count = self.fn, sum(ins)
-
-        def jvp(*a: torch.Tensor) -> Tensors:
-            tangents, xs = a[:count], a[count + 1 :]
-            restriction = restrict(fn, ins, outs, xs)
-
-            def part(*chosen: torch.Tensor) -> Tensors:
-                with NoTangents(self.call.name):
-                    ys = restriction(*chosen)
-                if not all(map(has_tangent, ys)) and self._find_cut(
-                    lambda: restriction(*chosen), select(ins, xs), has_tangent
-                ):
-                    raise NotImplementedError
-                return ys
-
-            try:
-                if not self._purity.hides:
-                    with _forward_mode:
-                        return torch.func.jvp(part, tuple(select(ins, xs)), tuple(tangents))[1]  # type: ignore[no-any-return]
-            except NotImplementedError:  # there is no forward mode for some operations
-                pass
-            return Tangents(self, ins, outs).by_gradients()(*a)  # type: ignore[no-any-return]
-
-        return jvp
-
-    def _find_cut(
-        self, run: Callable[[], Tensors], xs: Tensors, follows: Callable[[torch.Tensor], bool]
-    ) -> XBridgeError | None:
-        """Return an error if a result without a graph has left it in the function, and is no constant."""
-        if not self._is_value:
-            return None
-        with shared_flags, Origins(xs) as origins, Departures(follows) as departures:
-            ys = run()
-        cut = any(origins.reach(y) and not follows(y) for y in ys)
-        return departures.error(self.call.name) if cut or origins.leave or departures.leave else None
-
-    def batch_of(self, axes: tuple[int | None, ...]) -> Callable[..., Any]:
-        whole = torch.func.vmap(self.fn, in_dims=axes, randomness="same")
-
-        def batch(*xs: torch.Tensor) -> Tensors:
-            if self._purity.hides:  # nested transforms of torch cut the derivatives of TorchScript
-                return self._run_each(_batch_size(axes, xs), axes, xs)
-            try:
-                return whole(*xs)  # type: ignore[no-any-return] # tensors
-            except XBridgeError:
+    def fn(self, *xs: torch.Tensor) -> Tensors:
+        versions = _versions(xs)
+        try:
+            return self._whole(*xs)
+        except XBridgeError:
+            raise
+        except RuntimeError as error:  # of control flow on values, a write to a new tensor, an LSTM
+            size = _batch_size(self.axes, xs)
+            if not size:
                 raise
-            except RuntimeError:  # such as of control flow on values, a write to a new tensor, or an LSTM
-                size = _batch_size(axes, xs)
-                if not size:
-                    raise
-            return self._run_each(size, axes, xs)
+            if _versions(xs) != versions:
+                raise self._writes_error() from error
+        return self._run_each(size, xs)
 
-        return batch
-
-    def _run_each(self, size: int, axes: tuple[int | None, ...], xs: Tensors) -> Tensors:
+    def _run_each(self, size: int, xs: Tensors) -> Tensors:
         """Run the function on each example of a batch, because torch does not batch what it does.
 
         Each run gets copies, because the function may write to an argument that all examples share.
         """
 
         def run(i: int) -> Tensors:
-            own = [(x if axis is None else x[i]).clone() for x, axis in zip(xs, axes, strict=True)]
-            return self.fn(*own)  # type: ignore[no-any-return] # tensors
+            own = [(x if axis is None else x[i]).clone() for x, axis in zip(xs, self.axes, strict=True)]
+            return self.of.fn(*own)
 
         made = [run(0)]
         form = latest.form
         for i in range(1, size):
             ys = run(i)
-            if self._is_value and latest.form != form:
+            if latest.form != form:
                 ys = reorder_leaves(form, latest.form, iter(ys), self._other_tree_error)
                 latest.form = form
             self.check(_specs(ys), _specs(made[0]))
             made.append(ys)
         return [torch.stack(ys) for ys in zip(*made, strict=True)]
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
-        if self._gradients is not None:
-            return tuple(select(self._gradients, specs)), ARRAY
-        if self._tangents:
-            rule, ins, outs = self._tangents
-            found, form = rule.describe(specs[-len(ins) :])
-            return tuple(select(outs, found)), form
-        if self._batched:
-            rule, axes = self._batched
-            one = [
-                spec if axis is None else spec._replace(shape=spec.shape[1:])
-                for spec, axis in zip(specs, axes, strict=True)
-            ]
-            found, form = rule.describe(tuple(one))
-            size = _batch_size(axes, specs)
-            return tuple(spec._replace(shape=(size, *spec.shape)) for spec in found), form
-        if self.call.result is not None and not self.order:
-            declared, latest.form = describe_declared(self.call, specs)
-            return tuple(self.keep_order(declared)), latest.form
-        empty = partial(torch.empty, device=self.call.device)
+
+# -- derivatives, and batches of them ------------------------------------------------------------------------
+
+
+class _Derivative(TorchRule):
+    """A derivative of a rule: a function of seeds, a mark, and the inputs of the rule."""
+
+    def __init__(self, of: TorchRule, ins: Mask, outs: Mask, kind: str, seeds: int) -> None:
+        super().__init__(of.call, f"the {kind} of {of.name}", of)
+        self.order, self.depth = of.order + 1, of.depth + 1
+        self.of, self.ins, self.outs, self.kind, self.seeds = of, ins, outs, kind, seeds
+        self.marks = (seeds, *[seeds + 1 + i for i in of.marks])
+
+    def rebatch(self, axes: Axes) -> tuple[TorchRule, Axes]:
+        """Return the derivative of a batch in place of the batch of a derivative."""
+        n = self.seeds
+        needs = tuple([0 if moves else axis for moves, axis in zip(self.ins, axes[n + 1 :], strict=True)])
+        rule, needs = self.of.rebatch(needs)
+        made = rule.derive(self.kind, self.ins, self.outs, ARRAY)
+        return made, (0,) * n + axes[n : n + 1] + needs
+
+    def split(self, a: Tensors) -> tuple[Tensors, Tensors]:
+        """Return the seeds and the inputs."""
+        return a[: self.seeds], a[self.seeds + 1 :]
+
+    def follow(self, xs: Tensors, seeds: Tensors | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Run the rule with a graph; return the inputs in `ins` and the results in `outs`.
+
+        Raise if no result has a graph, unless all are constant, or all seeds are zero.
+        """
+        leaves = [
+            x if not moves or x.requires_grad else x.detach().requires_grad_()
+            for x, moves in zip(xs, self.ins, strict=True)
+        ]
+        ys = select(self.outs, self.of.fn(*leaves))
+        if not any(map(_requires_grad, ys)) and (seeds is None or any(map(_has_values, seeds))):
+            self._refuse_cut(leaves)
+        return select(self.ins, leaves), ys
+
+    def _refuse_cut(self, xs: Tensors) -> None:
+        error = find_cut(self.call.name, lambda: select(self.outs, self.of.fn(*xs)), select(self.ins, xs))
+        if error is not None:
+            raise error
+
+
+def _has_values(x: torch.Tensor) -> bool:
+    """Return True if any number is not zero."""
+    return bool(x.any())
+
+
+class _Vjp(_Derivative):
+    """The gradients of a rule."""
+
+    narrows = False
+
+    def __init__(self, of: TorchRule, ins: Mask, outs: Mask) -> None:
+        super().__init__(of, ins, outs, "vjp", sum(outs))
+
+    def fn(self, *a: torch.Tensor) -> Tensors:
+        cotangents, inputs = self.split(a)
+        xs, ys = self.follow(inputs, cotangents)
+        return _differentiate(ys, xs, cotangents, again=any(map(_requires_grad, a)))
+
+    def _run_checked(self, xs: Tensors) -> Tensors:
+        mark = xs[self.seeds]
+        graph = (
+            self.graphs.find(tuple(mark.tolist()[1:])) if mark.ndim == 1 and len(self.marks) == 1 else None
+        )
+        made = None if graph is None else self._pull_back_recorded(graph, xs)
+        return super()._run_checked(xs) if made is None else made
+
+    def _pull_back_recorded(self, graph: _Graph, a: Tensors) -> Tensors | None:
+        """Return gradients along the graph of a recorded run, or None if the function has to run again.
+
+        It has to if there is no gradient, to find the reason, and if the backward pass draws or writes. The
+        graph has the weights of the value, but code of the user in it may read others.
+        """
+        if self.purity.runs_python:
+            self._refuse_changed(a)
+        ys, xs = select(self.outs, graph.ys), select(graph.ins, graph.xs)
+        if self.ins != graph.ins or not any(map(_requires_grad, ys)):
+            return None
+        before = self.purity.counters()
         try:
-            with shared_flags, FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(mode=False):
-                xs = [empty(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
-                with Watch(self.call.name, xs, real=False) as watch:
-                    ys = self.fn(*xs)
-        except _BY_VALUE as error:
-            raise OptionError.build(
-                f"trace {self.name}",
-                "its control flow or the shape of its result depends on the values of its arrays",
-                "torch.where, jax.lax.cond outside of it, or result=f with the shapes of the result",
-            ) from error
+            made = _differentiate(ys, xs, a[: self.seeds], again=False)
+        except RuntimeError:
+            return None
+        return made if self.purity.counters() == before else None
+
+    def describe(self, specs: tuple[Spec, ...]) -> Described:
+        return tuple(select(self.ins, specs[self.seeds + 1 :])), ARRAY
+
+    def batched(self, axes: Axes) -> TorchRule:
+        made = super().batched(axes)
+        is_one_run = not any(axis is not None for axis in axes[self.seeds + 1 :]) and type(self) is _Vjp
+        return _VjpOfMany(self, axes, made) if is_one_run else made
+
+
+class _VjpOfMany(_BatchOf):
+    """The gradients of one run for a batch of cotangents, as for a Jacobian."""
+
+    def __init__(self, of: _Vjp, axes: Axes, whole: TorchRule) -> None:
+        super().__init__(of, axes)
+        self._vjp, self._whole = of, whole
+
+    def fn(self, *a: torch.Tensor) -> Tensors:
+        if any(map(_requires_grad, a)):
+            return self._whole.fn(*a)
+        cotangents, inputs = self._vjp.split(a)
+        xs, ys = self._vjp.follow(inputs, cotangents)
+        pull = partial(_differentiate, ys, xs, again=False)
+        try:
+            return torch.func.vmap(lambda *seeds: pull(seeds))(*cotangents)  # type: ignore[no-any-return] # tensors
         except XBridgeError:
             raise
-        except FOREIGN_ERRORS as error:
-            error.add_note(
-                f"{self.name} ran on tensors without values; result=f gives the shapes of its result instead."
-            )
-            raise
-        if watch.draws:
-            raise random_error(self.call.name)
-        self._purity.learn(watch)
-        return _specs(ys), latest.form
+        except RuntimeError:  # torch does not batch what the backward pass does
+            made = [pull([c[i] for c in cotangents]) for i in range(len(cotangents[0]))]
+            return [torch.stack(gradients) for gradients in zip(*made, strict=True)]
+
+    def rebatch(self, axes: Axes) -> tuple[TorchRule, Axes]:
+        return self._whole.rebatch(axes)
+
+
+class _Jvp(_Derivative):
+    """The tangents of a rule.
+
+    If ``G(c, x)`` is the gradient for the cotangent ``c``, and ``J(x) v`` the tangent, then
+    ``<c, J(x) v> == <G(c, x), v>`` for every ``c``. So the tangent is the gradient of the right side.
+    """
+
+    def __init__(self, of: TorchRule, ins: Mask, outs: Mask) -> None:
+        super().__init__(of, ins, outs, "jvp", sum(ins))
+        self.narrows = of.narrows
+
+    def fn(self, *a: torch.Tensor) -> Tensors:
+        tangents, inputs = self.split(a)
+        again = any(map(_requires_grad, a))
+        if isinstance(self.of, _Jvp):
+            ys = select(self.outs, self.of.fn(*inputs))
+            seeds = [torch.ones_like(y, requires_grad=True) for y in ys]
+            pull = self.of.derive("vjp", self.ins, self.outs, ARRAY)
+            gradients = pull.fn(*seeds, a[self.seeds], *inputs)
+        else:
+            xs, ys = self.follow(inputs, None)
+            seeds = [torch.ones_like(y, requires_grad=True) for y in ys]
+            gradients = _differentiate(ys, xs, seeds, again=True)
+        return _differentiate(gradients, seeds, tangents, again=again)
+
+    def describe(self, specs: tuple[Spec, ...]) -> Described:
+        found, form = self.of.describe(specs[self.seeds + 1 :])
+        return tuple(select(self.outs, found)), form
+
+
+class _VjpOfJvp(_Vjp):
+    """The gradients of tangents, from ``<G(c, x), v>`` and its gradient by `x`: of the second order only."""
+
+    of: _Jvp
+
+    def fn(self, *a: torch.Tensor) -> Tensors:
+        of, (cotangents, inputs) = self.of, self.split(a)
+        tangents, (mark, *xs) = inputs[: of.seeds], inputs[of.seeds :]
+        seeds = (*cotangents, mark, *xs)
+        chosen, moving = self.ins[: of.seeds], self.ins[of.seeds + 1 :]
+        of_outs = iter(self.outs)
+        pull = of.of.derive("vjp", of.ins, tuple([out and next(of_outs) for out in of.outs]), ARRAY)
+        made = select(chosen, pull.fn(*seeds)) if any(chosen) else []
+        if any(moving):
+            ins = (False,) * (len(cotangents) + 1) + moving
+            again = pull.derive("vjp", ins, (True,) * of.seeds, ARRAY)
+            made += again.fn(*tangents, mark, *seeds)
+        return made
+
+
+class _Repeat(_BatchOf):
+    """A batch of a derivative, whose rule needs some of its inputs repeated, along new axes in `places`."""
+
+    def __init__(
+        self, of: TorchRule, axes: Axes, rule: TorchRule, places: Axes, source: tuple[int, int]
+    ) -> None:
+        super().__init__(of, axes)
+        self._rule, self._places, self._source = rule, places, source
+
+    def fn(self, *xs: torch.Tensor) -> Tensors:
+        index, axis = self._source
+        size = xs[index].shape[axis]
+        return self._rule.fn(
+            *[
+                x if place is None else x.unsqueeze(place).expand(*x.shape[:place], size, *x.shape[place:])
+                for x, place in zip(xs, self._places, strict=True)
+            ]
+        )
+
+    def rebatch(self, axes: Axes) -> tuple[TorchRule, Axes]:
+        rule, needs = self._rule.rebatch(axes)
+        more = [axis is not None for axis in needs]
+        places = [None if at is None else at + new for at, new in zip(self._places, more, strict=True)]
+        index, axis = self._source
+        return _Repeat(self, needs, rule, tuple(places), (index, axis + more[index])), needs
