@@ -353,14 +353,21 @@ class _Value(_Recordable):
         return ys
 
     def _describe_zeros(self, specs: tuple[Spec, ...]) -> Tensors:
-        """Run on zeros. Each call compares the shapes of its results, which may depend on values."""
+        """Run on zeros. Each call compares its shapes, but JAX drops one whose results have no elements."""
         try:
-            return self.purity.watch(self.fn, self._make_inputs(torch.zeros, specs))
+            ys = self.purity.watch(self.fn, self._make_inputs(torch.zeros, specs))
         except XBridgeError:
             raise
         except FOREIGN_ERRORS as error:
             error.add_note(f"{self.name} ran on zeros; result=f gives the shapes of its result instead.")
             raise
+        if not all(map(torch.Tensor.numel, ys)):
+            raise OptionError.build(
+                f"trace {self.name}",
+                "its control flow or the shape of its result depends on the values of its arrays",
+                "torch.where, jax.lax.cond outside of it, or result=f with the shapes of the result",
+            )
+        return ys
 
     def _make_inputs(self, make: Callable[..., torch.Tensor], specs: tuple[Spec, ...]) -> Tensors:
         return [make(spec.shape, dtype=getattr(torch, spec.dtype), device=self.call.device) for spec in specs]
