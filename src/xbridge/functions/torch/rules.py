@@ -546,7 +546,7 @@ class _VjpOfMany(_BatchOf):
         xs, ys = self._vjp.follow(inputs, cotangents)
         pull = partial(_differentiate, ys, xs, again=False)
         try:
-            return torch.func.vmap(lambda *seeds: pull(seeds))(*cotangents)  # type: ignore[no-any-return] # tensors
+            return torch.func.vmap(lambda *seeds: pull(seeds))(*cotangents)
         except XBridgeError:
             raise
         except RuntimeError:  # torch does not batch what the backward pass does
