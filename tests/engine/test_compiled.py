@@ -105,7 +105,7 @@ def test_asarray__first_conversion_of_a_process_is_compiled() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_entry_points__compiled_program_is_not_compiled_again(call: Call, own_registry: None) -> None:
-    """First calls elsewhere and another backend leave a compiled program as it is, with the same results."""
+    """First calls elsewhere leave a compiled program as it is; with another backend, its results are the same."""
     x = torch.arange(3.0)
     expected = call(x)
     call_elsewhere()
@@ -115,9 +115,9 @@ def test_entry_points__compiled_program_is_not_compiled_again(call: Call, own_re
         assert torch.equal(compiled(x), expected)
         call_elsewhere()
         assert torch.equal(compiled(x), expected)
-        xbridge.register_backend("toylib", make_backend())
-        assert isinstance(xbridge.to_backend(np.ones(1), "toylib"), Toy)
-        assert torch.equal(compiled(x), expected)
+    xbridge.register_backend("toylib", make_backend())
+    assert isinstance(xbridge.to_backend(np.ones(1), "toylib"), Toy)
+    assert torch.equal(compiled(x), expected)
     with xbridge.record(), xbridge.policy(copies="warn"):
         assert torch.equal(compiled(x), expected)
 
