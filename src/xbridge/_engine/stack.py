@@ -168,7 +168,9 @@ def from_arrays(nest: Nest, target: Backend, options: Options, *, version: int |
     return convert(whole, target, options._replace(copy=options.copy and None), version=version)
 
 
-def literal_converter(cls: type, target: Backend | None, options: Options) -> Convert:
+def literal_converter(  # noqa: C901 -- its functions share a table, and a class would take longer per call
+    cls: type, target: Backend | None, options: Options
+) -> Convert:
     """Return the function that converts numbers, or lists, of a type as similar ones were, or returns None.
 
     Without a target, the first array decides, and numbers become NumPy's. What is done with a list depends on
@@ -510,16 +512,14 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
             return None
         return sequences.array_of_scalars(kinds), host
     numbers, kinds = kinds.intersection(NUMBERS), kinds.difference(NUMBERS)
-    if any(map(_is_scalar, kinds)):  # they have no shape, and arrays beside them seldom have none
-        return None
     backends = {backend_for(kind) for kind in kinds}
     backend = next(iter(backends)) if len(kinds) == 1 else target if target in backends else host
-    if backend is None or (backend is target and not backend.fast.stack_many):
+    if backend is None or any(map(_is_scalar, kinds)):  # arrays beside scalars seldom have no shape, as these
         return None
     stacker = backend if backend.fast.stack_many else host
-    many = stacker.fast.stack_many
-    converters = direct[stacker.name]
-    if not many or not kinds <= converters.keys() or (numbers and options.dtype):
+    many, converters = stacker.fast.stack_many, direct[stacker.name]
+    is_planned = (backend is target and stacker is not target) or (numbers and options.dtype)
+    if not many or is_planned or not kinds <= converters.keys():
         return None
     rules = target if backends == {target} else host
     several = numbers or len(kinds) > 1

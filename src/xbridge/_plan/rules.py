@@ -274,14 +274,7 @@ def _reasons_not_to_share(conversion: Conversion, layout: MemoryLayout) -> Itera
     if conversion.options.isolated:
         yield reason("mutable", f"a function of {target.name} could write to its memory")
     if not target.accepts_layout(info, layout):
-        if not info.native_byteorder:
-            yield reason("byte_order", "its bytes are in foreign order")
-        elif not layout.aligned:
-            yield reason("alignment", "its memory is not aligned")
-        elif layout.strides == c_strides(layout.shape, layout.itemsize):
-            yield reason("alignment", f"its memory is not aligned as {target.name} needs it")
-        else:
-            yield reason("strides", f"{target.name} does not support its strides")
+        yield _layout_reason(target, info, layout)
     if conversion.options.unsafe:
         return
     guard, options = _find_guard(info, layout), conversion.options
@@ -291,6 +284,17 @@ def _reasons_not_to_share(conversion: Conversion, layout: MemoryLayout) -> Itera
         yield ASKED_WRITABLE
     elif options.compiled and target.readonly and (guard or options.writable is False):
         yield reason("compiled", "a compiler would make its read-only array writable")
+
+
+def _layout_reason(target: Backend, info: ArrayInfo, layout: MemoryLayout) -> CopyReason:
+    """Return what the target does not accept of a layout."""
+    if not info.native_byteorder:
+        return reason("byte_order", "its bytes are in foreign order")
+    if not layout.aligned:
+        return reason("alignment", "its memory is not aligned")
+    if layout.strides == c_strides(layout.shape, layout.itemsize):
+        return reason("alignment", f"its memory is not aligned as {target.name} needs it")
+    return reason("strides", f"{target.name} does not support its strides")
 
 
 def _guard_reason(guard: Guard, backend: Backend) -> CopyReason:

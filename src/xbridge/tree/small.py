@@ -44,7 +44,9 @@ def cache_small_tree(name: str | ModuleType, options: CallOptions, *, scalars: b
         store(key, version, _small_tree_converter(get(name), options, scalars=scalars))
 
 
-def _small_tree_converter(target: Backend, options: CallOptions, *, scalars: bool) -> Convert:
+def _small_tree_converter(  # noqa: C901 -- one walk: a call for each leaf would take as long as its conversion
+    target: Backend, options: CallOptions, *, scalars: bool
+) -> Convert:
     """Return the function that converts small trees, or declines."""
     checked = read_options((target,), options)
 
@@ -56,7 +58,9 @@ def _small_tree_converter(target: Backend, options: CallOptions, *, scalars: boo
 
     converters = Converters(find)
 
-    def convert_small_tree(tree: Any, above: dict[int, tuple[Any, Any]] | None = None) -> Any:
+    def convert_small_tree(  # noqa: C901, PLR0912 -- as above
+        tree: Any, above: dict[int, tuple[Any, Any]] | None = None
+    ) -> Any:
         """Convert a tree. `above` has the containers and converted leaves before it, with their results."""
         cls = type(tree)
         built: Any
