@@ -123,10 +123,10 @@ PLAIN = CallOptions()
 
 def canonical(options: Options) -> CallOptions | None:
     """Return checked options as a call gives them, by which conversions are cached; None if they are not."""
+    if options.check_loss or options.compiled or options.unsafe or options.isolated:  # no call gives these
+        return None
     device, requires_grad = options.device and str(options.device), options.requires_grad or None
-    given = CallOptions(device, options.dtype, options.copy, options.grad, requires_grad, options.writable)
-    known = Options(options.device, *options[1:4], options.requires_grad, writable=options.writable)
-    return given if options == known else None
+    return CallOptions(device, options.dtype, options.copy, options.grad, requires_grad, options.writable)
 
 
 def cache_key(options: Options, name: str, cls: type) -> CallKey | None:
