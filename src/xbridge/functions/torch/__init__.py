@@ -8,6 +8,7 @@ import torch
 
 from xbridge.backends.torch import follows
 from xbridge.backends.torch._modes import autocast_dtypes
+from xbridge.functions.torch.private import any_autocast_enabled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,7 @@ def rule(call: Call) -> DerivableFunction:
 
 def modes() -> object:
     """Return the default dtype, and the dtypes of autocast if it is on."""
-    autocast = tuple(autocast_dtypes().items()) if torch._C._is_any_autocast_enabled() else ()
+    autocast = tuple(autocast_dtypes().items()) if any_autocast_enabled() else ()
     return torch.get_default_dtype(), autocast
 
 

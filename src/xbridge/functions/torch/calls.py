@@ -13,13 +13,20 @@ from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd import forward_ad
-from torch.utils import _python_dispatch
 
 from xbridge.backends.torch._devices import name_device
 from xbridge.errors import OptionError
 from xbridge.functions.programs import Program
 from xbridge.functions.rules import DerivableFunction, Spec, latest, replace_chosen, rules, select
+from xbridge.functions.torch.private import (
+    current_level,
+    dispatch_modes,
+    dual_levels,
+    get_dispatch_modes,
+    is_gradient_batch,
+    unwrap_if_dead,
+    without_dispatch_modes,
+)
 from xbridge.functions.torch.purity import Watch
 
 if TYPE_CHECKING:
@@ -29,9 +36,6 @@ if TYPE_CHECKING:
 
     Tensors = Sequence[torch.Tensor]
 
-_functorch = torch._C._functorch
-_level = _functorch.maybe_current_level
-_is_gradient_batch = _functorch.is_legacy_batchedtensor
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -45,26 +49,26 @@ def move_to_device_of(ts: Tensors, at: int) -> Tensors:
 
 def apply(rule: DerivableFunction, ts: Tensors) -> Tensors:
     """Run a derivable function on tensors of one device, within torch's current graph or transforms."""
-    if _level() is None and forward_ad._current_level < 0:
+    if current_level() is None and dual_levels._current_level < 0:
         if torch.is_grad_enabled() and any(t.requires_grad for t in ts):
-            if any(map(_is_gradient_batch, ts)):
+            if any(map(is_gradient_batch, ts)):
                 return _compute_slices(rule, ts)
             # A wrapped tensor may outlive its transform, as in the pullback of a vjp. It is unwrapped,
             # because it only seems to require grad.
-            living = map(_functorch.unwrap_if_dead, ts)
+            living = map(unwrap_if_dead, ts)
             return _apply_plain(rule, *living)  # type: ignore[no-any-return, no-untyped-call] # torch leaves it untyped
         return _compute(rule, ts)
     return _apply_transformed(rule, *ts)  # type: ignore[no-any-return]
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator] # the compiler would silently drop the jvp
+@torch.compiler.disable  # type: ignore[untyped-decorator] # it drops the jvp: pytorch#192985
 def _apply_transformed(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
     return _Transformed.apply(rule, *ts)  # type: ignore[no-untyped-call] # torch leaves it untyped
 
 
 def _compute(rule: DerivableFunction, ts: Tensors) -> Tensors:
     """Run a derivable function without a graph, once for each slice in a batch of gradients."""
-    return _compute_slices(rule, ts) if any(map(_is_gradient_batch, ts)) else _compute_whole(rule, ts)
+    return _compute_slices(rule, ts) if any(map(is_gradient_batch, ts)) else _compute_whole(rule, ts)
 
 
 def _compute_whole(rule: DerivableFunction, ts: Tensors) -> Tensors:
@@ -80,9 +84,9 @@ def _compute_slices(rule: DerivableFunction, ts: Tensors) -> Tensors:
 
 def _is_dispatched() -> bool:
     """Return True if a dispatch mode other than our own sees operations, so that it must see an operator."""
-    if not _python_dispatch._is_in_torch_dispatch_mode:
+    if not dispatch_modes._is_in_torch_dispatch_mode:
         return False
-    return any(not isinstance(mode, Watch) for mode in _python_dispatch._get_current_dispatch_mode_stack())
+    return any(not isinstance(mode, Watch) for mode in get_dispatch_modes())
 
 
 def _evaluate(rule: DerivableFunction, ts: Tensors) -> Tensors:
@@ -201,7 +205,7 @@ def call_by_key(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors
     """Add a call to the program that is traced. A compiler follows this function."""
     ints = [n for n in numbers if type(n) in (int, torch.SymInt)]
     floats = [n for n in numbers if type(n) in (float, torch.SymFloat)]
-    if _level() is not None:  # the compiler would silently drop the jvp and vjp, so it interrupts here
+    if current_level() is not None:  # the compiler would silently drop the jvp and vjp, so it interrupts here
         return _apply_key(key, ts, ints, floats)  # type: ignore[no-any-return]
     if any(t.device != ts[0].device for t in ts):
         tracked = [i for i, t in enumerate(ts) if t.requires_grad and torch.is_grad_enabled()]
@@ -286,7 +290,7 @@ def _size_hint(n: Any) -> int:
 def _known_value(t: torch.Tensor) -> float | None:
     """Return the number in a tensor; None if it is not known while a compiler traces."""
     known = t if type(t) is torch.Tensor else getattr(t, "constant", None)
-    with _python_dispatch._disable_current_modes():
+    with without_dispatch_modes():
         number = nan if known is None else float(known)
     return None if isnan(number) else number
 
@@ -298,15 +302,15 @@ def _without_forward_mode() -> Iterator[None]:
     The operator runs below autograd, where no tensor has a tangent, and where torch raises if it is asked for
     one. The level of forward mode is shared by all threads, so it is not touched if it is off.
     """
-    level = forward_ad._current_level
+    level = dual_levels._current_level
     if level < 0:
         yield
         return
-    forward_ad._current_level = -1
+    dual_levels._current_level = -1
     try:
         yield
     finally:
-        forward_ad._current_level = level
+        dual_levels._current_level = level
 
 
 def _compute_checked(

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from xbridge.functions.rules import no_derivative_error
-from xbridge.functions.torch.private import shared_flags, unwrap, without_function_modes
+from xbridge.functions.torch.private import TorchDispatchMode, shared_flags, unwrap, without_function_modes
+from xbridge.functions.torch.purity import leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,7 +72,7 @@ class DependencyTracker(TorchDispatchMode):  # type: ignore[no-untyped-call] # t
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with without_function_modes():
             made = func(*args, **(kwargs or {}))
-        if any(map(self.reach, _inexact_leaves((args, kwargs)))):
+        if any(map(self.reach, _inexact_leaves((args, kwargs or {})))):
             self.leave |= func is torch.ops.aten._local_scalar_dense.default
             if not _MAKES_ANOTHER.fullmatch(func.overloadpacket.__name__):
                 self._hold(_inexact_leaves(made))
@@ -94,18 +93,18 @@ class DetachDetector(TorchFunctionMode):
         made = func(*args, **(kwargs or {}))
         leaves = func in _LEAVING or not torch.is_grad_enabled()
         if leaves:
-            self.leave |= _is_any_tracked((args, kwargs))
+            self.leave |= _is_any_tracked((args, kwargs or {}))
         elif not _MAKES_ANOTHER.fullmatch(func.__name__):
             ys = _inexact_leaves(made)
-            if ys and not _is_any_tracked(ys) and _is_any_tracked((args, kwargs)):
+            if ys and not _is_any_tracked(ys) and _is_any_tracked((args, kwargs or {})):
                 self.lost = func.__name__
         return made
 
 
 def _is_any_tracked(tree: Any) -> bool:
-    return any(unwrap(x).requires_grad for x in tree_leaves(tree) if isinstance(x, torch.Tensor))
+    return any(unwrap(x).requires_grad for x in leaves((tree,)) if isinstance(x, torch.Tensor))
 
 
 def _inexact_leaves(tree: Any) -> list[torch.Tensor]:
-    tensors = [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
+    tensors = [x for x in leaves((tree,)) if isinstance(x, torch.Tensor)]
     return [x for x in tensors if x.dtype.is_floating_point or x.dtype.is_complex]

@@ -1,46 +1,56 @@
-"""What functions across libraries need of torch that torch keeps private, or does not document.
+"""The names of torch that are not public, and that functions need, each with its purpose.
 
-A test reads each of these names with the oldest and the newest version of torch.
+They are the same in the oldest and the newest version that are tested, 2.7 and 2.13, unless a comment says
+otherwise.
 """
 
 from __future__ import annotations
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd.graph import _engine_run_backward as run_backward
+from torch._subclasses import fake_tensor
+from torch.autograd import forward_ad, graph
 from torch.utils import _python_dispatch
 
 from xbridge._core.locks import lock
 
-__all__ = ["FakeTensorMode", "run_backward"]
+# -- transforms ----------------------------------------------------------------------------------------------
 
-_functorch = torch._C._functorch
+# A call within a transform becomes an autograd function for transforms, which takes four times as long.
+current_level = torch._C._functorch.maybe_current_level
+dual_levels = forward_ad
+"""Its `_current_level` is the level of forward mode, below 0 outside of it, and one for all threads."""
 
-current_level = _functorch.maybe_current_level
-"""Returns the number of transforms of `torch.func` around the code that runs; None if there is none."""
+# A tensor of a transform knows neither its version nor its graph: https://github.com/pytorch/functorch/issues/69
+is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+get_unwrapped = torch._C._functorch.get_unwrapped
+unwrap_if_dead = torch._C._functorch.unwrap_if_dead
 
+# The batch of `is_grads_batched` is none of `torch.func`, and an autograd function has no rule for it.
+is_gradient_batch = torch._C._functorch.is_legacy_batchedtensor
 
-any_autocast_enabled = torch._C._is_any_autocast_enabled
-"""Returns True if autocast is on for any kind of device."""
+# `torch.autograd.grad` is one call for a mode of `torch.overrides`, which then sees none within it.
+run_backward = graph._engine_run_backward
 
-count_dispatch_modes = torch._C._len_torch_dispatch_stack
-"""Returns the number of dispatch modes of this thread."""
+# -- modes ---------------------------------------------------------------------------------------------------
 
+# The base of modes that see each operation: torch describes it under "Extending PyTorch".
+TorchDispatchMode = _python_dispatch.TorchDispatchMode
+FakeTensorMode = fake_tensor.FakeTensorMode
+get_dispatch_modes = _python_dispatch._get_current_dispatch_mode_stack
 without_dispatch_modes = _python_dispatch._disable_current_modes
-"""A context without dispatch modes, such as one in which tensors have no values."""
-
 without_function_modes = torch._C.DisableTorchFunction
-"""A context without modes of `torch.overrides`, which also see what a dispatch mode calls."""
+any_autocast_enabled = torch._C._is_any_autocast_enabled
+
+# The flags `_is_in_...`, of the whole process. Torch 2.7 to 2.9 have fewer, and no function to note one.
+dispatch_modes = _python_dispatch
+note_flag = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", id)
 
 
 def unwrap(x: torch.Tensor) -> torch.Tensor:
     """Return the tensor that holds the numbers of one in transforms of `torch.func`."""
-    while _functorch.is_functorch_wrapped_tensor(x):
-        x = _functorch.get_unwrapped(x)
+    while is_wrapped(x):
+        x = get_unwrapped(x)
     return x
-
-
-_lock = lock()
 
 
 class _SharedFlags:
@@ -54,27 +64,24 @@ class _SharedFlags:
 
     def __init__(self) -> None:
         self._users = 0
+        self._lock = lock()
 
     def __enter__(self) -> None:
-        with _lock:
+        with self._lock:
             self._users += 1
             if self._users == 1:
-                _set_flags(on=True)
+                self._set(on=True)
 
     def __exit__(self, *_: object) -> None:
-        with _lock:
+        with self._lock:
             self._users -= 1
-            if self._users or not count_dispatch_modes():
-                _set_flags(on=self._users > 0)
+            if self._users or not get_dispatch_modes():
+                self._set(on=self._users > 0)
+
+    def _set(self, *, on: bool) -> None:
+        flags = vars(dispatch_modes)
+        flags.update(dict.fromkeys([name for name in flags if name.startswith("_is_in_")], on))
+        note_flag(on)
 
 
 shared_flags = _SharedFlags()
-
-_names = [name for name in vars(_python_dispatch) if name.startswith("_is_in_")]
-_flags = [dict.fromkeys(_names, on) for on in (False, True)]
-_note_flag = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", id)
-
-
-def _set_flags(*, on: bool) -> None:
-    vars(_python_dispatch).update(_flags[on])
-    _note_flag(on)

@@ -11,6 +11,7 @@ where a counter moved, to find out why.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cache, partial
 from inspect import unwrap
 from types import FunctionType, MethodType
@@ -19,12 +20,16 @@ from weakref import ref
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import TensorWeakRef
 
 from xbridge._core.locks import lock
 from xbridge.errors import GradientError
-from xbridge.functions.torch.private import count_dispatch_modes, shared_flags, without_dispatch_modes
+from xbridge.functions.torch.private import (
+    TorchDispatchMode,
+    dispatch_modes,
+    shared_flags,
+    without_dispatch_modes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -224,7 +229,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         self.has_norms |= func is _aten.native_layer_norm.default or trains
         if func is _aten.lift_fresh.default:  # of a tensor that was just made, such as from an array
             self._add_own(args)
-        for x in filter(self._is_foreign, _leaves((args, tuple(kwargs.values())))):
+        for x in filter(self._is_foreign, leaves((args, kwargs))):
             self._foreign.add(self._hold(x))
             self._read[id(x)] = TensorWeakRef(x)
         for x in filter(_has_memory, _targets(func, args, kwargs)):
@@ -234,9 +239,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
                     raise _write_error(self._refuses)
                 self._written.add(_storage_id(x))
         made = func(*args, **kwargs)
-        leaves = list(filter(_has_version, _leaves((made,))))
-        self._add_own(leaves)
-        self.made.update({id(x): TensorWeakRef(x) for x in leaves})
+        ys = list(filter(_has_version, leaves((made,))))
+        self._add_own(ys)
+        self.made.update({id(x): TensorWeakRef(x) for x in ys})
         return made
 
     def _is_foreign(self, x: object) -> bool:
@@ -270,7 +275,7 @@ def _targets(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
     if func in _BATCH_NORMS:
         yield from args[3:5] if args[5] else ()
     for i, name in _written_arguments(func):
-        yield from _leaves((args[i] if i < len(args) else kwargs.get(name),))
+        yield from leaves((args[i] if i < len(args) else kwargs.get(name),))
 
 
 @cache
@@ -283,9 +288,17 @@ def _written_arguments(func: Any) -> list[tuple[int, str]]:
     ]
 
 
-def _leaves(xs: Sequence[Any]) -> list[Any]:
-    """Return the leaves of arguments or results of an operation, which nest in lists and tuples only."""
-    return [leaf for x in xs for leaf in (_leaves(x) if isinstance(x, (list, tuple)) else (x,))]
+def leaves(xs: Sequence[Any]) -> list[Any]:
+    """Return the leaves of arguments or results of an operation, which nest in lists, tuples and dicts."""
+    found = []
+    for x in xs:
+        if isinstance(x, (list, tuple)):
+            found += leaves(x)
+        elif isinstance(x, dict):
+            found += leaves([*x.values()])
+        else:
+            found.append(x)
+    return found
 
 
 def _has_memory(x: object) -> TypeGuard[torch.Tensor]:
@@ -302,11 +315,10 @@ def _storage_id(x: torch.Tensor) -> int:
 
 def _generator_states(generator: torch.Generator | None = None) -> list[bytes]:
     """Return the state of a generator; without one, the states of torch's default generators."""
-    if count_dispatch_modes():
-        with without_dispatch_modes():
-            return _generator_states(generator)
     shared = (torch.default_generator, *torch.cuda.default_generators)
-    return [each.get_state().numpy().tobytes() for each in ((generator,) if generator else shared)]
+    # A mode, such as one of tensors without values, would see the operations that read a state.
+    with without_dispatch_modes() if dispatch_modes._is_in_torch_dispatch_mode else nullcontext():
+        return [each.get_state().numpy().tobytes() for each in ((generator,) if generator else shared)]
 
 
 def random_error(name: str) -> GradientError:
