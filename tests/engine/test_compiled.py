@@ -105,7 +105,7 @@ def test_asarray__first_conversion_of_a_process_is_compiled() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_entry_points__compiled_program_is_not_compiled_again(call: Call, own_registry: None) -> None:
-    """First calls elsewhere leave a compiled program as it is; with another backend, its results are the same."""
+    """First calls elsewhere leave a compiled program as it is; another backend leaves its results."""
     x = torch.arange(3.0)
     expected = call(x)
     call_elsewhere()
