@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from inside import direct, get_backend, is_observed, made
+from inside import direct, direct_asarray, get_backend, is_observed
 from toylib import Toy, make_backend
 
 import xbridge
@@ -383,7 +383,7 @@ def test_policy__line_is_warned_of_once_as_python_does() -> None:
 
 def tables() -> dict[str, dict[type, Any]]:
     """The hot tables, by the name of the target."""
-    return {**direct, **{f"made, {name}": table for name, table in made.items()}}
+    return {**direct, **{f"asarray, {name}": table for name, table in direct_asarray.items()}}
 
 
 def test_policy__hot_table_is_empty_while_a_policy_stands_and_full_again_after_the_last() -> None:
@@ -391,7 +391,7 @@ def test_policy__hot_table_is_empty_while_a_policy_stands_and_full_again_after_t
     xbridge.to_numpy(np.ones(2))
     full = {name: set(table) for name, table in tables().items()}
     assert full["numpy"]
-    assert full["made, None"]
+    assert full["asarray, None"]
     outer, inner = policy(copies="warn"), policy(casts="warn")
     with outer:
         with inner:
