@@ -20,6 +20,8 @@ TENSOR = "t = torch.linspace(0.5, 3, n, dtype=torch.float64)"
 FOLLOWED = f"{TENSOR}.requires_grad_()"
 SINGLE = "t = torch.linspace(0.5, 3, n).requires_grad_()"
 ARRAY = "x = jnp.linspace(0.5, 3, n)"
+BATCH = "x = jnp.linspace(0.5, 3, 4 * n).reshape(4, n)"
+EXAMPLES = "x = jnp.linspace(0.5, 3, 8 * n).reshape(2, 4, n)"
 READY = ".block_until_ready()"
 BACKWARD = "torch.autograd.grad({}(t).sum(), t)"
 
@@ -30,6 +32,12 @@ SMALL = (
     RecordRow(SINGLE, "jax_ours(t)", ("jax2torch(t)",), None, NONE),
     RecordRow(SINGLE, BACKWARD.format("jax_ours"), (BACKWARD.format("jax2torch"),), 0.4, NONE),
     RecordRow(ARRAY, f"torch_ours(x){READY}", (f"callback(x){READY}",), 1.2, NONE),
+    RecordRow(ARRAY, "ready(value_and_slope(x))", ("ready(value_and_slope_by_hand(x))",), 1.2, NONE),
+    RecordRow(BATCH, f"slopes(x){READY}", (f"slopes_by_torch(x){READY}",), None, NONE),
+    RecordRow(ARRAY, f"curvature(x){READY}", (f"curvature_by_torch(x){READY}",), None, NONE),
+    RecordRow(BATCH, f"network(x){READY}", (f"network_by_hand(x){READY}",), 1.5, NONE),
+    RecordRow(BATCH, f"network_curvature(x){READY}", (f"network_curvature_by_torch(x){READY}",), None, NONE),
+    RecordRow(EXAMPLES, f"encoder(x){READY}", (f"encoder_by_hand(x){READY}",), 1.5, NONE),
     RecordRow(ARRAY, f"numpy_in_jax(x){READY}", (f"numpy_callback(x){READY}",), 1.2, NONE),
 )
 PEER = (
@@ -97,6 +105,7 @@ def names() -> dict[str, Any]:
 
     found["callback"] = callback(torch_on_host)
     found["numpy_callback"] = callback(lambda x: by_numpy(np.asarray(x)))
+    found |= _networks(torch, jax, by_torch)
     if HAS_PEER:
         peer = import_module("wrap_torch2jax").torch2jax(
             by_torch, jax.ShapeDtypeStruct((8,), "float32"), depth=2
@@ -134,6 +143,63 @@ def _by_hand(np: Any, torch: Any, jax: Any) -> dict[str, Any]:
             return torch.from_dlpack(ctx.vjp(jax.dlpack.from_dlpack(g.contiguous()))[0])
 
     return {"numpy_by_hand": Numpy.apply, "jax2torch": Jax.apply}
+
+
+def _networks(torch: Any, jax: Any, by_torch: Any) -> dict[str, Any]:
+    """Return functions of torch in compiled JAX code, by `aligned` and by callbacks.
+
+    `curvature` is the product of the Hessian and the argument.
+    """
+    np, aligned = import_module("numpy"), import_module("xbridge").aligned
+    pairs = [(torch.nn.Linear(8, 8), torch.nn.Tanh()) for _ in range(10)]
+    network = torch.nn.Sequential(*[layer for pair in pairs for layer in pair]).requires_grad_(
+        requires_grad=False
+    )
+    encoder = (
+        torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        .requires_grad_(requires_grad=False)
+        .eval()
+    )
+
+    def on_host(fn: Any) -> Any:
+        like = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)  # noqa: E731 -- of the argument
+        run = lambda x: fn(torch.from_numpy(np.array(x))).numpy()  # noqa: E731 -- in the callback
+        return lambda x: jax.pure_callback(run, like(x), x)
+
+    def slope_of(fn: Any) -> Any:
+        return torch.func.grad(lambda x: fn(x).sum())
+
+    def curvature_of(fn: Any) -> Any:
+        return lambda x: torch.func.vjp(slope_of(fn), x)[1](x)[0]
+
+    def by_hand(fn: Any) -> Any:
+        """Return a function whose backward pass runs it again."""
+        call = jax.custom_vjp(on_host(fn))
+        back = on_host(slope_of(fn))
+        call.defvjp(lambda x: (call(x), x), lambda x, g: (g * back(x),))
+        return call
+
+    def slope(f: Any) -> Any:
+        return jax.grad(lambda x: f(x).sum())
+
+    def curvature(f: Any) -> Any:
+        return jax.jit(lambda x: jax.jvp(slope(f), (x,), (x,))[1])
+
+    ours, ours_of_network = aligned(backend="torch")(by_torch), aligned(backend="torch")(network)
+    return {
+        "value_and_slope": jax.jit(jax.value_and_grad(lambda x: ours(x).sum())),
+        "value_and_slope_by_hand": jax.jit(jax.value_and_grad(lambda x: by_hand(by_torch)(x).sum())),
+        "slopes": jax.jit(jax.vmap(slope(ours))),
+        "slopes_by_torch": jax.jit(on_host(torch.func.vmap(slope_of(by_torch)))),
+        "curvature": curvature(ours),
+        "curvature_by_torch": jax.jit(on_host(curvature_of(by_torch))),
+        "network": jax.jit(ours_of_network),
+        "network_by_hand": jax.jit(on_host(network)),
+        "network_curvature": curvature(ours_of_network),
+        "network_curvature_by_torch": jax.jit(on_host(curvature_of(network))),
+        "encoder": jax.jit(aligned(backend="torch")(encoder)),
+        "encoder_by_hand": jax.jit(on_host(encoder)),
+    }
 
 
 def sections(*, quick: bool) -> tuple[Section, ...]:
