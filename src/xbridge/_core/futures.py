@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -16,11 +16,10 @@ def settle(future: Future[T], fn: Callable[[], T]) -> None:
             future.set_result(fn())
 
 
-class _Failures:
+class _Failures(NamedTuple):
     """A context that puts the exception of its block into a future, whose `result` raises it."""
 
-    def __init__(self, future: Future[Any]) -> None:
-        self._future = future
+    future: Future[Any]
 
     def __enter__(self) -> None:
         """Begin the block."""
@@ -28,5 +27,5 @@ class _Failures:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         """End the block."""
         if error is not None:
-            self._future.set_exception(error)
+            self.future.set_exception(error)
         return True

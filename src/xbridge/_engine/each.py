@@ -63,18 +63,17 @@ def each(
         ys = many(xs)
         if ys is not None:
             return ys
-    moved = move_in_packs(target, xs, converters, options)
-    done: list[Any] = [converters[type(x)](x) for x in xs] if moved is None else moved
-    if moved is not None:
-        done = [converters[type(x)](x) if y is None else y for x, y in zip(xs, moved, strict=True)]
+    done: list[Any] = move_in_packs(target, xs, converters, options) or [None] * len(xs)
+    done = [converters[type(x)](x) if y is None else y for x, y in zip(xs, done, strict=True)]
     planned = []
     for i, x in enumerate(xs):
         if done[i] is None and stays and stays(x):
             done[i] = x
         elif done[i] is None:
             planned.append(i)
-    for i, y in zip(planned, _convert_planned(xs, planned, target, options, version), strict=True):
-        done[i] = y
+    if planned:
+        for i, y in zip(planned, _convert_planned(xs, planned, target, options, version), strict=True):
+            done[i] = y
     return done
 
 

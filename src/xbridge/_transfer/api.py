@@ -194,13 +194,13 @@ def transfer(
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     refuse_order(tree, backend, "transfer")
     target, place = resolve_destination(backend, options)
-    convert = leaf_converter(target, options)
     future: Future[Any] = Future()
     try:
         batch = TreeArrays(tree, alone=True)
         queued = begin_queued(batch, target, place, options)
         if queued:
             return Transfer(queued)
+        convert = leaf_converter(target, options)
         if all(map(can_leave, batch.arrays)):
             convert_there = in_thread(
                 convert, [(target, place), *participating_backends(batch.leaves, target)]

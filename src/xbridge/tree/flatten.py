@@ -62,7 +62,7 @@ class TreeSpec:
 
     def unflatten(self, leaves: list[Any]) -> Tree:
         """Return a tree of the same form with other leaves."""
-        if self.is_leaf:
+        if not self._opened:
             return leaves[0]
         try:
             return _build(self._containers, iter(self._opened), iter(leaves))
@@ -115,8 +115,10 @@ class TreeSpec:
         """Return the types of some objects, and look up the types that are new."""
         kinds = set(map(type, objects))
         # In two steps, because the compiler of torch 2.7 takes one argument.
-        for kind in (kinds - self.kinds).difference(self._containers):
-            container = find_container(next(x for x in objects if type(x) is kind))
+        news = (kinds - self.kinds).difference(self._containers)
+        examples = dict(zip(map(type, objects), objects, strict=True)) if news else {}
+        for kind in news:
+            container = find_container(examples[kind])
             if container is None:
                 self.kinds.add(kind)
             else:

@@ -17,6 +17,7 @@ from xbridge.errors import Chained, DTypeError, XBridgeError, index_errors
 
 if TYPE_CHECKING:
     from xbridge._core.protocol import Array, ArrayFn, Backend
+    from xbridge._plan.steps import Options
 
 PLAIN_TYPES = (str, bytes, *NUMBERS, type(None))
 """Leaves of these types are not arrays in any library."""
@@ -73,11 +74,11 @@ def leaf_converter(target: Backend, options: CallOptions) -> ArrayFn:
     A structural array keeps its dtype, and an array of text is returned as it is. The options must have been
     checked.
     """
-    return partial(_convert, target, options)
+    return partial(_convert, target, options, read_options((target,), options))
 
 
-def _convert(target: Backend, options: CallOptions, xs: list[Any]) -> list[Array]:
-    done = each(xs, target, read_options((target,), options), cache_version(), stays=_stays)
+def _convert(target: Backend, options: CallOptions, checked: Options, xs: list[Any]) -> list[Array]:
+    done = each(xs, target, checked, cache_version(), stays=_stays)
     if StructuralArray not in set(map(type, xs)):
         return done
     return list(
