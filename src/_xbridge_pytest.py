@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from xbridge import record
-    from xbridge._observe.policy import Rules
 
 _RECORD: pytest.StashKey[record] = pytest.StashKey()
-_RULES: pytest.StashKey[Rules] = pytest.StashKey()
+_RULES: pytest.StashKey[Any] = pytest.StashKey()
 """The rules before the run."""
 _WORKER = "xbridge_record"
 """The key under which a worker of pytest-xdist sends its record."""
@@ -101,14 +100,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         chosen = [place.id for place in _parametrize.places(config)]
         config.pluginmanager.register(_skipped.SkippedBackends(chosen))
     if config.getoption("xbridge_policy"):
-        from xbridge import OptionError
-        from xbridge._observe import policy as _policy
+        from xbridge import OptionError, extend
 
         try:
-            rules = _policy.rules_in(str(config.getoption("xbridge_policy")))
+            rules = extend.rules_in(str(config.getoption("xbridge_policy")))
         except OptionError as error:
             raise pytest.UsageError(f"--xbridge-policy: {error}") from error
-        config.stash[_RULES] = _policy.set_process_rules(rules)
+        config.stash[_RULES] = extend.set_process_rules(rules)
     if config.getoption("xbridge_record"):
         from xbridge import record
 
@@ -124,9 +122,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         if output is not None:  # this process is a worker of pytest-xdist
             output[_WORKER] = stash[_RECORD].to_json()
     if _RULES in stash:
-        from xbridge._observe import policy as _policy
+        from xbridge import extend
 
-        _policy.set_process_rules(stash[_RULES])
+        extend.set_process_rules(stash[_RULES])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -154,9 +152,9 @@ def pytest_testnodedown(node: Any) -> None:
     """Merge the record of a worker of pytest-xdist. A worker that was killed sends none."""
     sent = getattr(node, "workeroutput", {})
     if _WORKER in sent:
-        from xbridge._observe import record as _record
+        from xbridge import extend
 
-        _record.merge(node.config.stash[_RECORD], sent[_WORKER])
+        extend.merge_record(node.config.stash[_RECORD], sent[_WORKER])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -5,6 +5,7 @@ functions of NumPy's backend, `xbridge.backends.numpy`.
 """
 
 from xbridge._core.protocol import (
+    FEATURES,
     Array,
     ArrayInfo,
     Backend,
@@ -18,6 +19,7 @@ from xbridge._core.protocol import (
 )
 
 __all__ = [
+    "FEATURES",
     "Array",
     "ArrayInfo",
     "Backend",

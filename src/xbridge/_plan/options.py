@@ -166,7 +166,7 @@ def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
         grad = "detach"
     if writable is not None and writable is not True and writable is not False:
         raise _switch_error("writable", writable)
-    device, dtype = _read("device", given.device, backends), _read("dtype", given.dtype, backends)
+    device, dtype = read_device(given.device, backends), read_dtype(given.dtype, backends)
     return Options(device, dtype, copy, grad, requires_grad is True, writable=writable)
 
 
@@ -179,6 +179,18 @@ def _switch_meant_by(given: object) -> bool | None:
     """Return the switch that a value stands for in other calls; None if that is unknown."""
     word = shown(given, str).casefold()
     return True if word in _TRUE else False if word in _FALSE else None
+
+
+def read_device(given: object, backends: tuple[Backend, ...]) -> Device | None:
+    """Return the device that a user gave by name or as an object of a library; ask `backends` first."""
+    found: Device | None = _read("device", given, backends)
+    return found
+
+
+def read_dtype(given: object, backends: tuple[Backend, ...]) -> str | None:
+    """Return the name of the dtype that a user gave by name or as an object; ask `backends` first."""
+    found: str | None = _read("dtype", given, backends)
+    return found
 
 
 def _read(option: str, given: object, backends: tuple[Backend, ...]) -> Any:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from xbridge._core.dtypes import hint_for_missing_dtype
 from xbridge.errors import DTypeError, UnsupportedArrayError, type_of, with_article
 from xbridge.extend import DTYPES, HOST, backend_for, get_backend
 from xbridge.testing._compare_values import same_bits, same_numbers, words
@@ -70,7 +69,7 @@ def resolve(x: Array, asked: str) -> tuple[Backend, Array]:
         raise refused.error.build(asked, refused.reason, refused.hint)
     if dtype not in DTYPES:
         raise DTypeError.build(
-            asked, "not every library could have its values", hint_for_missing_dtype(dtype)
+            asked, "not every library could have its values", "casting it in its own library first"
         )
     return backend, x
 

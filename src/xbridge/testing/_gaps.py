@@ -1,6 +1,6 @@
 """The mark of the tests that hold a backend to a feature.
 
-A backend may declare a feature of `xbridge._core.protocol.FEATURES` as a gap. The tests of that feature must
+A backend may declare a feature of `xbridge.protocol.FEATURES` as a gap. The tests of that feature must
 fail then: they are strict expected failures. So a gap that closes is noticed, and so is one that never was. A
 test skips if it can see the feature neither kept nor broken, as with a library whose other devices are not in
 this machine.
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from xbridge._core.protocol import FEATURES
 from xbridge.errors import XBridgeError
+from xbridge.protocol import FEATURES
 
 if TYPE_CHECKING:
     from xbridge.protocol import Gap

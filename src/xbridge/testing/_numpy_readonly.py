@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge._core.dtypes import hint_for_missing_dtype
-from xbridge.backends import numpy as host
 from xbridge.errors import DTypeError
-from xbridge.extend import DTYPES
+from xbridge.extend import DTYPES, HOST, get_backend
 from xbridge.protocol import Unsupported
 from xbridge.testing import _readonly
 from xbridge.testing._readonly import ReadOnlyArray
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
 
     from xbridge import Device
     from xbridge.protocol import HostArray
+
+host = get_backend(HOST)
 
 name = "numpy_readonly"
 array_types: tuple[type, ...] = (ReadOnlyArray,)
@@ -50,7 +50,7 @@ def copy(x: ReadOnlyArray, /) -> ReadOnlyArray:
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in DTYPES:
-        return Unsupported(DTypeError, f"{name} has no {dtype}", hint_for_missing_dtype(dtype))
+        return Unsupported(DTypeError, f"{name} has no {dtype}", "casting it in NumPy first")
     return host.unsupported_dtype(dtype, device)
 
 

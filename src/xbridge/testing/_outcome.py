@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from xbridge._core.dtypes import nearest
 from xbridge.errors import XBridgeError, type_of
-from xbridge.extend import DTYPES, HOST, backend_for, category, get_backend, is_inexact, printable
+from xbridge.extend import (
+    DTYPES,
+    HOST,
+    backend_for,
+    category,
+    get_backend,
+    is_inexact,
+    nearest_dtype,
+    printable,
+)
 from xbridge.testing._compare_values import Tolerance
 from xbridge.testing._diff import differences, look_in, resolve
 from xbridge.testing._source import literal, read_expression
@@ -311,7 +319,7 @@ def _rtol(promise: Promise, *dtypes: str) -> float | None:
 def _nearest_dtype(dtype: str, promise: Promise) -> str:
     """Return a dtype of NumPy's, or the nearest one that the library has: int32 in JAX without 64 bits."""
     backend = get_backend(promise.backend)
-    return nearest(dtype, lambda word: backend.unsupported_dtype(word, promise.device) is None)
+    return nearest_dtype(dtype, lambda word: backend.unsupported_dtype(word, promise.device) is None)
 
 
 def _is_promised(actual: str, expected: str, asked: str) -> bool:

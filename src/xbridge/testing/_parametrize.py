@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from xbridge import Device, asarray, is_available, known_backends
-from xbridge._core.protocol import FEATURES
-from xbridge._registry.loading import unknown_backend_error
-from xbridge._registry.registry import entries_for
 from xbridge.errors import DeviceError, OptionError, XBridgeError
-from xbridge.extend import DTYPES, get_backend
+from xbridge.extend import DTYPES, entries_for, get_backend
+from xbridge.protocol import FEATURES
 from xbridge.testing import _without
 from xbridge.testing._gaps import MARK, expected_failure
 from xbridge.testing.samples.lookup import samples_of
@@ -294,7 +292,7 @@ def _check(word: str) -> None:
     """Raise if a word names an unknown backend or device; a missing library may have any device."""
     name, colon, device = word.partition(":")
     if name not in known_backends():
-        raise unknown_backend_error(name, known_backends())
+        get_backend(name)  # raises, with a similar name
     if colon and Device(device).kind not in _KINDS and is_available(name):
         kinds = dict.fromkeys((*(here.kind for here in get_backend(name).devices()), *_KINDS))
         if Device(device).kind not in kinds:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
-    from xbridge.protocol import MemoryLayout
+    from xbridge.protocol import HostArray, MemoryLayout
 
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
@@ -23,6 +23,26 @@ class _AddressRange:
             "shape": shape,
             "strides": strides,
         }
+
+
+class _ReadOnly:
+    """The memory of an array, which it keeps alive, without the right to write."""
+
+    def __init__(self, x: HostArray) -> None:
+        address, _ = x.__array_interface__["data"]
+        self._owner = x
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{x.itemsize}",
+            "data": (address, True),
+            "shape": x.shape,
+            "strides": x.strides,
+        }
+
+
+def read_only(x: HostArray) -> HostArray:
+    """Return a read-only view, which nobody can make writable again."""
+    return np.asarray(_ReadOnly(x)).view(x.dtype)
 
 
 def in_place(layout: MemoryLayout) -> Bytes:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xbridge.backends import INDEX
+from xbridge import known_backends
+from xbridge.extend import entries_for
 from xbridge.testing._outcome import catch
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _LIBRARIES = frozenset(
     {
         *("xbridge", "array_api_compat", "hypothesis", "pytest"),
         "_pytest",  # which each function with an `assert` uses, as pytest has rewritten it
-        *(root for entry in INDEX.values() for root in entry.roots),
+        *(root for name in known_backends() for entry in entries_for(name) for root in entry.roots),
     }
 )
 """Roots of packages whose state is not that of a function which uses them."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xbridge._host import as_readonly
+from xbridge.testing import _raw_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -61,7 +61,7 @@ class ReadOnlyArray(np.ndarray[Any, np.dtype[Any]]):
     def __new__(cls, values: object) -> Self:
         """Make a read-only view of an array, or of new memory."""
         host = np.asarray(values)
-        return (host if host.dtype.hasobject else as_readonly(host)).view(cls)
+        return (host if host.dtype.hasobject else _raw_memory.read_only(host)).view(cls)
 
     def __array_finalize__(self, source: object) -> None:
         """Make every view read-only; an array without a base is new memory that NumPy still fills."""

@@ -7,7 +7,7 @@ the differences and their positions, under ``python -O`` too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from xbridge import to_backend
 from xbridge.extend import get_backend
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any
 
-    from xbridge._core.protocol import Grad
     from xbridge.protocol import Array
     from xbridge.testing._diff import Look
 
@@ -248,7 +247,13 @@ def assert_derivative(f: Callable[..., Any], /, *args: Any, rtol: float | None =
 
 
 def assert_roundtrip(
-    x: Array, backend: str, /, *, device: object = None, copy: bool | None = None, grad: Grad = None
+    x: Array,
+    backend: str,
+    /,
+    *,
+    device: object = None,
+    copy: bool | None = None,
+    grad: Literal["keep", "detach"] | None = None,
 ) -> None:
     """Assert that an array is the same after a conversion to another library and back.
 

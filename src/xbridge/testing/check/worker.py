@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from xbridge import is_available, known_backends
-from xbridge._registry.registry import entries_for
-from xbridge.extend import CPU, HOST, backend_for, get_backend
+from xbridge.extend import CPU, HOST, backend_for, entries_for, get_backend
 from xbridge.testing._addresses import overlap
 from xbridge.testing._call import Call, program
 from xbridge.testing._contract import Contract, hold, narrow

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge._registry.registry import count_observers
+from xbridge import record
 from xbridge.errors import XBridgeError
 from xbridge.extend import get_backend
 from xbridge.protocol import MemoryLayout
@@ -29,12 +29,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def planned() -> Iterator[None]:
-    """Plan every conversion in the block, as for an observer. The tables of the fast path are empty."""
-    count_observers(1)
-    try:
+    """Plan every conversion in the block, as for a record. The tables of the fast path are empty."""
+    with record():
         yield
-    finally:
-        count_observers(-1)
 
 
 def read(backend: str, x: Array) -> HostArray:

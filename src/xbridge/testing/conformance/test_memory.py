@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge import _host, shares_memory, to_backend, to_numpy
+from xbridge import shares_memory, to_backend, to_numpy
 from xbridge.errors import CopyError
 from xbridge.extend import CPU, HOST, get_backend
 from xbridge.protocol import ArrayInfo
@@ -258,13 +258,22 @@ def test_read_only_memory_is_never_written_through_the_library(backend: str, sam
         assert same_bits(read(HOST, sample.array), sample.values)
 
 
+def _aligned(values: HostArray) -> HostArray:
+    """Copy values to an address at which every library shares them."""
+    raw = np.empty(values.nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    aligned: HostArray = raw[start : start + values.nbytes].view(values.dtype)
+    aligned[...] = values
+    return aligned
+
+
 @promise("readonly")
 def test_read_only_host_memory_gives_a_read_only_array(backend: str) -> None:
     dtype = "float32" if "float32" in common_dtypes(backend) else common_dtypes(backend)[0]
     module, host = (
         get_backend(backend),
-        _host.copy(edge_values(dtype, (1 << 16,)), "C"),
-    )  # dense and aligned, so that every library shares it
+        _aligned(edge_values(dtype, (1 << 16,))),
+    )
     values = host.copy()
     host.flags.writeable = False
     x = module.from_numpy(host)

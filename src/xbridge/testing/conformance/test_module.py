@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from xbridge import Device, array_namespace, backend_of, dtype_of, known_backends, to_numpy
-from xbridge._core.protocol import VERBS
 from xbridge.extend import CPU, DTYPES, HOST, backend_for, get_backend
 from xbridge.protocol import Backend
 from xbridge.testing._gaps import promise
@@ -28,6 +27,8 @@ from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from xbridge.testing.samples.model import Sample
+
+VERBS = [name for name, verb in vars(Backend).items() if inspect.isfunction(verb) and name[0] != "_"]
 
 
 class UnknownType:

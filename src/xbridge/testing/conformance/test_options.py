@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from xbridge import asarray, backend_of, dtype_of, to_backend
-from xbridge._core.dtypes import UNNAMED
-from xbridge._engine.verbs import to_list
+from xbridge import asarray, backend_of, dtype_of, to_backend, to_list
 from xbridge.errors import (
     CopyError,
     DTypeError,
@@ -36,6 +34,9 @@ if TYPE_CHECKING:
 
     from xbridge.protocol import Array
     from xbridge.testing.samples.model import Sample
+
+_UNNAMED = ("default", "nearest")
+"""Values of `dtype` for which the array and the target decide."""
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -134,7 +135,7 @@ def conversions(draw: st.DrawFn, backend: str) -> Conversion:
     source, target = draw(st.sampled_from([(backend, backend), (backend, HOST), (HOST, backend)]))
     options = {
         "device": st.sampled_from([None, *get_backend(target).devices()]),
-        "dtype": st.sampled_from([None, *UNNAMED, *DTYPES]),
+        "dtype": st.sampled_from([None, *_UNNAMED, *DTYPES]),
         "copy": st.sampled_from([None, True, False]),
         "grad": st.sampled_from([None, "keep", "detach"]),
     }
@@ -171,7 +172,7 @@ def _check_result(conversion: Conversion, result: Array) -> None:
     assert info.device == (options.get("device") or near)
     if options.get("dtype") in (None, values.dtype.name):
         assert same_bits(read(target, result), values)
-    elif options["dtype"] not in UNNAMED:
+    elif options["dtype"] not in _UNNAMED:
         assert info.dtype == dtype_of(result) == options["dtype"]
     if source != target or options.get("grad") == "detach":
         assert not info.requires_grad
@@ -188,7 +189,7 @@ def _check_refusal(error: XBridgeError, options: dict[str, Any], *, tracked: boo
     assert "; try " in str(error)
     assert not isinstance(error, CopyError) or options.get("copy") is False
     assert not isinstance(error, GradientError) or (tracked and options.get("grad") == "keep")
-    assert not isinstance(error, ValueLossError) or options.get("dtype") in UNNAMED
+    assert not isinstance(error, ValueLossError) or options.get("dtype") in _UNNAMED
 
 
 @for_own_arrays

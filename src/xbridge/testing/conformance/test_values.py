@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge import asarray, backend_of, dtype_of, to_backend, to_numpy
-from xbridge._engine.verbs import to_list
+from xbridge import asarray, backend_of, dtype_of, to_backend, to_list, to_numpy
 from xbridge.errors import DTypeError
 from xbridge.extend import CPU, DTYPES, HOST, category, get_backend, is_inexact, native_dtype
 from xbridge.protocol import ArrayInfo

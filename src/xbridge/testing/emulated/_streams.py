@@ -10,6 +10,7 @@ work. So threads that wait for streams that wait for each other do not deadlock.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -19,10 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from xbridge._core.locks import lock, reset_in_child
-
 if TYPE_CHECKING:
-    from _thread import RLock
     from collections.abc import Callable, Iterator
     from typing import Self, TypeAlias
 
@@ -98,13 +96,13 @@ class Stream(torch.Stream):
     """
 
     _queue: deque[_Work]
-    _turn: RLock
+    _turn: threading.RLock
     _asked: Event
 
     def __new__(cls, device: object = None, priority: int = 0) -> Self:
         place = {"stream_id": len(_streams), "device_index": 0, "device_type": _KIND}
         new = super().__new__(cls, **place)
-        new._queue, new._turn, new._asked = deque(), lock(), Event()
+        new._queue, new._turn, new._asked = deque(), threading.RLock(), Event()
         _streams.append(new)  # never removed: pending work must run without an owner
         return new
 
@@ -230,7 +228,7 @@ def delay(seconds: float) -> Iterator[None]:
     [1.0, 1.0, 1.0]
     """
     asked: Asked = SimpleQueue()
-    over = reset_in_child(threading.Event())
+    over = threading.Event()
     background = threading.Thread(target=_wait_for_each, args=(asked, over), daemon=True)
     background.start()
     _delays.append((seconds, asked))
@@ -258,6 +256,15 @@ def _entered() -> list[Stream]:
         _local.streams = []
     entered: list[Stream] = _local.streams
     return entered
+
+
+def _reset_locks() -> None:
+    """Release in the child of a fork what other threads of its parent held."""
+    for each in _streams:
+        each._turn = threading.RLock()
+
+
+getattr(os, "register_at_fork", dict)(after_in_child=_reset_locks)  # Windows has no `fork`
 
 
 def _nothing() -> None:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge import _host
-from xbridge._host.memory import layout_of
 from xbridge.errors import type_of
 from xbridge.extend import CPU, DTYPES, HOST, get_backend, native_dtype
 from xbridge.protocol import ArrayInfo
@@ -69,7 +67,7 @@ class DerivedSamples:
                 return False
             memory = case.make(np.zeros(shape, native_dtype(dtype)))
             info = ArrayInfo(dtype, CPU, shape, native_byteorder=memory.dtype.isnative)
-            return backend.accepts_layout(info, layout_of(memory))
+            return backend.accepts_layout(info, get_backend(HOST).memory_layout(memory))
 
         writable = not fixed and not backend.assumes_immutable
         return LayoutCase(
@@ -82,7 +80,7 @@ class DerivedSamples:
         )
 
     def _as_readonly(self, x: Array) -> Array:
-        return self._backend.from_numpy(_host.as_readonly(self._backend.to_numpy(x)))
+        return self._backend.from_numpy(_raw_memory.read_only(self._backend.to_numpy(x)))
 
     def read(self, x: Array, /) -> HostArray:
         """Materialize the array, and read the bytes at the address that the backend reports."""

@@ -10,7 +10,6 @@ from hypothesis import note
 from hypothesis import strategies as st
 
 from xbridge import is_available, known_backends
-from xbridge._core.dtypes import UNNAMED
 from xbridge.errors import OptionError
 from xbridge.extend import CPU, DTYPES, get_backend
 from xbridge.testing.samples.lookup import samples_of
@@ -233,7 +232,7 @@ def _options(target: str) -> st.SearchStrategy[dict[str, Any]]:
         {},
         optional={
             "device": st.sampled_from([None, *backend.devices()]),
-            "dtype": st.sampled_from([None, *UNNAMED, *dtypes_of(backend, CPU)]),
+            "dtype": st.sampled_from([None, "default", "nearest", *dtypes_of(backend, CPU)]),
             "copy": st.sampled_from([None, True, False]),
             "grad": st.sampled_from([None, "keep", "detach"]),
         },

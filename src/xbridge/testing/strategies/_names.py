@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from xbridge._plan.options import CallOptions, read_options
+from xbridge import extend
 from xbridge.errors import DeviceError, DTypeError, OptionError, XBridgeError
 from xbridge.extend import CPU, DTYPES, HOST, category, get_backend
 from xbridge.testing.samples.lookup import samples_of
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from xbridge import Device
-    from xbridge._plan.steps import Options
     from xbridge.protocol import Backend
 
 _KINDS = ("bool", "int", "float", "complex")
@@ -149,7 +148,7 @@ def read_dtypes(backend: Backend, asked: object) -> str | st.SearchStrategy[str]
             f"draw {backend.name} arrays", "dtypes= is an empty list", "dtypes=['float32', 'float64']"
         )
     here = dtypes_of(backend, CPU)
-    names = {_read(backend, dtype=one).dtype or read_dtype(backend, one): one for one in asked}
+    names = {_read_dtype(backend, one) or read_dtype(backend, one): one for one in asked}
     found = [name for name in names if name in here]
     if not found or names.keys() - DTYPES.keys():
         return read_dtype(backend, next(one for name, one in names.items() if name not in here))
@@ -158,7 +157,7 @@ def read_dtypes(backend: Backend, asked: object) -> str | st.SearchStrategy[str]
 
 def read_dtype(backend: Backend, dtype: object) -> str:
     """Return the canonical name of a dtype that a backend has."""
-    name = _read(backend, dtype=dtype).dtype
+    name = _read_dtype(backend, dtype)
     lack = backend.unsupported_dtype(name, CPU) if name in DTYPES else None
     if lack:
         with _Plural():
@@ -172,10 +171,10 @@ def read_dtype(backend: Backend, dtype: object) -> str:
     return name
 
 
-def _read(backend: Backend, *, device: object = None, dtype: object = None) -> Options:
-    """Read an option as a conversion does."""
+def _read_dtype(backend: Backend, dtype: object) -> str | None:
+    """Read the name of a dtype, as a conversion does."""
     with _Plural():
-        return read_options((backend,), CallOptions(device=device, dtype=dtype))
+        return extend.read_dtype(dtype, (backend,))
 
 
 class _Plural:
@@ -194,9 +193,9 @@ class _Plural:
 
 def read_device(backend: Backend, device: object) -> Device:
     """Return a present device of a backend."""
-    asked = _read(backend, device=device).device
     home = backend.devices()[0]
     with _Plural():
+        asked = extend.read_device(device, (backend,))
         found = backend.resolve_device(home if asked in (None, CPU) else asked, home)
     if found not in backend.devices():
         raise DeviceError.build(

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import numpy as np
 from hypothesis import strategies as st
 
-from xbridge._core.dtypes import exact_integers
 from xbridge.extend import DTYPES, native_dtype
 
 if TYPE_CHECKING:
@@ -89,16 +88,24 @@ def quieten(values: HostArray) -> None:
             part[np.isnan(part)] = np.nan
 
 
+def _most_exact(dtype: str) -> int:
+    """Return the number up to which every positive integer is a value of the dtype."""
+    meaning = DTYPES[dtype]
+    if meaning.kind in ("int", "uint"):
+        return int(np.iinfo(dtype).max)
+    return 1 << meaning.digits  # a bool has no digits
+
+
 def arrange(values: HostArray, dtype: str, contents: str, turn: int) -> HostArray:
     """Return values of the dtype that fulfil a condition, in one of several orders."""
     if contents == "constant":
         return np.full_like(values, values.reshape(-1)[0]) if values.size else values
     if contents == "sorted":
         return np.sort(values, axis=-1) if values.ndim else values
-    count = min(values.size, exact_integers(dtype)[1])
+    count = min(values.size, _most_exact(dtype))
     order = np.random.default_rng(turn).permutation(count) if turn else np.arange(count)
     numbers_here = order + 1 if contents == "distinct" else order * (order + 2) // 3 + 1
-    if numbers_here.max(initial=0) > exact_integers(dtype)[1]:
+    if numbers_here.max(initial=0) > _most_exact(dtype):
         numbers_here = order + 1
     return np.resize(numbers_here, values.size).astype(values.dtype).reshape(values.shape)
 
@@ -147,7 +154,7 @@ class Bits:
     def __init__(self, dtype: str) -> None:
         self._part = _part(native_dtype(dtype))
         self._code = f"u{self._part.itemsize}"
-        self._exact = min(exact_integers(dtype)[1], 1 << 31) if self._part.kind != "b" else 1
+        self._exact = min(_most_exact(dtype), 1 << 31) if self._part.kind != "b" else 1
         self.specials = tuple(islice(cycle(self._some(DTYPES[dtype].digits)), _SPECIALS))
         powers = np.array([0.0, *(sign * 2.0**n for n in range(-3, 13) for sign in (1, -1))])
         with np.errstate(all="ignore"):
