@@ -14,7 +14,7 @@ import pytest
 
 from xbridge import extend
 
-GUESTS = ("files",)
+GUESTS = ("files", "testing")
 """The packages behind the wall."""
 
 DOORS = {"xbridge", "xbridge.errors", "xbridge.extend", "xbridge.protocol"}

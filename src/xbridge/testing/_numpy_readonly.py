@@ -50,7 +50,7 @@ def copy(x: ReadOnlyArray, /) -> ReadOnlyArray:
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in DTYPES:
-        return Unsupported(DTypeError, f"{name} has no {dtype}", "casting it in NumPy first")
+        return Unsupported(DTypeError, f"{name} has no {dtype}", "casting it in its own library first")
     return host.unsupported_dtype(dtype, device)
 
 
