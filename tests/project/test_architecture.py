@@ -44,7 +44,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"_host": "_core errors", "protocol": "_core"},
     {"backends": "_host _core errors"},
     {"_pyinstaller": "backends _host", "_registry": "backends _host _core errors"},
-    {"_plan": "_registry backends _host _core errors", "extend": "_registry backends _host _core"},
+    {"_plan": "_registry backends _host _core errors"},
     {"_engine": "_plan _registry backends _host _core errors"},
     {
         "_api": "_engine _plan _registry backends _core errors",
@@ -54,6 +54,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     },
     {
         "_align_back": "tree _engine _plan _registry _core errors",
+        "extend": "_observe _plan _registry backends _host _core",
         "functions": "tree _engine _plan _registry backends _host _core errors",
         "_transfer": "_observe tree _engine _plan _registry backends _core errors _deprecation",
     },

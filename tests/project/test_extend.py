@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,11 @@ from xbridge import extend
 GUESTS = ("files", "testing")
 """The packages behind the wall."""
 
-DOORS = {"xbridge", "xbridge.errors", "xbridge.extend", "xbridge.protocol"}
+DOORS = {"xbridge", "xbridge.errors", "xbridge.extend", "xbridge.protocol", "xbridge.tree"}
+"""The public modules of the core."""
+
+PLUGIN = floors.ROOT.parent / "_xbridge_pytest.py"
+"""The part of the test kit that is outside the package."""
 
 
 def test_extend__is_small() -> None:
@@ -35,6 +40,13 @@ def test_extend__functions_are_documented_and_typed(name: str) -> None:
         assert "return" in inspect.get_annotations(found)
 
 
+def test_extend__names_are_described() -> None:
+    """The page on how xbridge works has a row for each name."""
+    page = (floors.ROOT.parents[1] / "docs/how-it-works.md").read_text(encoding="utf-8")
+    part = page.partition("## Packages beside the core")[2].partition("## ")[0]
+    assert re.findall(r"^\| `(\w+)", part, re.MULTILINE) == extend.__all__
+
+
 def test_extend__has_no_other_name() -> None:
     """A mistyped name is an AttributeError."""
     with pytest.raises(AttributeError, match="no attribute 'native'"):
@@ -45,6 +57,7 @@ def imported_by(guest: str) -> set[str]:
     """The modules outside of a guest that it imports, also in functions and for types."""
     own = f"xbridge.{guest}"
     paths = [path for module, path in floors.FILES.items() if f"{module}.".startswith(f"{own}.")]
+    paths += [PLUGIN] if guest == "testing" else []
     found = {one for path in paths for one in floors.imported(ast.parse(path.read_text("utf-8")), types=True)}
     return {one for one in found if not f"{one}.".startswith(f"{own}.")}
 
