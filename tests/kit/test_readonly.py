@@ -361,9 +361,7 @@ def test_to_backend__refuses_non_numeric_arrays() -> None:
         xbridge.to_backend(np.array(["a"]), NAME)
     with pytest.raises(xbridge.DTypeError, match=r"try numpy.unique\(x, return_inverse=True\)"):
         xbridge.to_numpy(ReadOnlyArray(["a"]))
-    with pytest.raises(
-        xbridge.DTypeError, match=r"has no longdouble; try dtype='nearest', or casting it in its own library first$"
-    ):
+    with pytest.raises(xbridge.DTypeError, match=r"has no longdouble; try dtype='nearest', or casting it"):
         xbridge.to_backend(np.ones(2, "longdouble"), NAME)
 
 

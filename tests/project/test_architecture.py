@@ -62,10 +62,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "__init__": "functions _align_back _transfer _api _inspect _observe tree _plan _registry _core "
         "errors _deprecation",
     },
-    {
-        "testing": "__init__ functions tree _engine extend protocol _plan _registry backends _host "
-        "_core errors",
-    },
+    {"testing": "__init__ extend functions tree protocol errors"},
     {"files": "__init__ testing extend protocol errors"},
 )
 """What each package may import from at run time, by floor, the lowest first."""
