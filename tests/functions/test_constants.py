@@ -51,6 +51,9 @@ def of_type(c: Any) -> float:
 
 
 CONSTANTS: dict[str, tuple[Any, tuple[Any, Any]]] = {
+    "numbers": (of_type, (1, 1.0)),
+    "booleans": (lambda c: 2.0 if c is True else 1.0, (1, True)),
+    "keys of numbers": (of_type, ({1: 0}, {1.0: 0})),
     "sets": (of_type, (frozenset({1}), frozenset({1.0}))),
     "sets of tuples": (of_type, (frozenset({(1, (2,))}), frozenset({(1, (2.0,))}))),
     "dataclasses": (of_config, (Config("a", 1.0), Config("a", 2.0))),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from dataclasses import make_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,22 +87,6 @@ def test_aligned__function_is_dropped_with_its_rules(name: str, caller: str, use
     assert gone() is None
 
 
-@pytest.mark.slow
-def test_aligned__what_jax_compiled_is_dropped_with_what_jax_holds() -> None:
-    """What JAX compiled is dropped with what JAX holds."""
-
-    def made() -> weakref.ref[Any]:
-        fn = MAKE["numpy"]()
-        f = aligned(backend="numpy", **GIVEN)(fn)
-        jax.jit(jax.grad(lambda x: f(x).sum()))(jax.numpy.asarray(X)).block_until_ready()
-        return weakref.ref(fn)
-
-    refs = [made() for _ in range(5)]
-    jax.clear_caches()
-    gc.collect()
-    assert [ref() for ref in refs] == [None] * 5
-
-
 def test_aligned__thousand_functions_leave_nothing_behind() -> None:
     """A thousand functions leave nothing behind."""
     x = torch.from_numpy(X.copy()).requires_grad_()
@@ -113,51 +96,6 @@ def test_aligned__thousand_functions_leave_nothing_behind() -> None:
         aligned(backend="numpy", vjp=lambda g, y, x: g)(lambda x: x)(x).sum().backward()
     gc.collect()
     assert (len(functions), len(xbridge.functions.rules.rules)) == before
-
-
-def test_aligned__rules_of_one_function_are_bounded() -> None:
-    """The rules of one function are bounded."""
-    f = aligned(backend="numpy", vjp=lambda g, y, x, k: (g * k, None))(lambda x, k: x * k)
-    function = vars(f)["__xbridge__"]
-    x = torch.from_numpy(X.copy()).requires_grad_()
-    y = f(x, 7)
-    for k in range(2 * xbridge.functions.rules.MAX_RULES):
-        f(x, k)
-    assert len(function.rules) == xbridge.functions.rules.MAX_RULES
-    same(
-        torch.autograd.grad(y.sum(), x)[0], 7 + 0 * X
-    )  # its rule was dropped from the table, and not from its graph
-
-
-REPLACED = """
-import torch, xbridge
-from types import ModuleType
-from xbridge.backends import torch as ours
-
-f, x = xbridge.aligned(backend="numpy")(lambda x: x + 1), torch.ones(2, requires_grad=True)
-f(x)
-other = ModuleType("other")
-vars(other).update({**vars(ours), "__name__": "other", "follows": lambda x: False})
-xbridge.register_backend("torch", other, roots=("torch",), replace=True)
-assert not f(x).requires_grad
-"""
-
-
-@pytest.mark.slow
-def test_aligned__call_of_a_backend_that_was_replaced_is_examined_again() -> None:
-    """A call of a backend that was replaced is examined again."""
-    assert run(REPLACED) == (0, [])
-
-
-def test_aligned__function_that_was_called_again_is_collected() -> None:
-    """What is kept of a call does not keep its function."""
-    fn = aligned(backend="jax")(lambda x: 2 * x)
-    kept = weakref.ref(vars(fn)["__xbridge__"])
-    for x in (torch.from_numpy(X), torch.from_numpy(X).requires_grad_()) * 2:
-        same(fn(x).detach(), 2 * X)
-    del fn, x
-    gc.collect()
-    assert kept() is None
 
 
 def test_aligned__threads_call_one_function_at_a_time_and_each_its_own_graph() -> None:
@@ -231,22 +169,3 @@ def test_aligned__torch_is_not_imported_for_jax_nor_jax_for_torch_nor_rules_for_
     print("jax" in sys.modules, "xbridge.functions.torch.calls" in sys.modules)
     """
     assert forked(code) == (0, ["False False"])
-
-
-def test_aligned__compiled_functions_of_one_name_in_two_processes_are_two_functions() -> None:
-    """Compiled functions of one name in two processes are two functions."""
-    keys = {vars(aligned(backend="numpy")(np.sin))["__xbridge__"].key for _ in range(2)}
-    assert len(keys) == 2
-
-
-def test_aligned__keeps_few_classes_of_containers_alive() -> None:
-    """What is known of a class is forgotten when many other classes have followed."""
-    f = aligned(backend="torch")(lambda tree: tree)
-    kept = []
-    for _ in range(300):
-        cls = make_dataclass("Pair", ["x"])
-        kept.append(weakref.ref(cls))
-        assert type(f(cls(X)).x) is np.ndarray
-    del cls
-    gc.collect()
-    assert sum(ref() is not None for ref in kept) < 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from crossed import X, by_hand, curve, in_library, same, slope, value, wide
 
 import xbridge
-from xbridge import OptionError
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -49,30 +47,6 @@ def test_aligned__function_calls_functions_of_other_libraries_three_deep() -> No
     same(jax.jit(jax.grad(lambda x: inner(x).sum()))(jnp.asarray(X)), 2 * slope(X))
 
 
-def test_aligned__jax_in_torch_in_jax_has_derivatives_and_is_refused_in_compiled_code() -> None:
-    """JAX in torch in JAX has derivatives and is refused in compiled code."""
-    f = aligned(backend="torch")(lambda x: OF_JAX(x) * 2)
-    same(jax.grad(lambda x: f(x).sum())(jnp.asarray(X)), 2 * slope(X))
-    same(jax.vmap(f)(jnp.stack([jnp.asarray(X)] * 2)), 2 * value(np.stack([X, X])))
-    with pytest.raises(Exception, match="jax_cpu_enable_async_dispatch"):  # as JAX wraps it
-        jax.block_until_ready(jax.jit(f)(jnp.asarray(X)))
-
-
-def test_aligned__function_of_torch_that_cannot_be_traced_has_a_gradient_outside_of_compiled_code() -> None:
-    """A function of torch that cannot be traced has a gradient outside of compiled code."""
-    with_numpy = aligned(backend="torch")(lambda x: {"y": x * 2, "n": x.detach().numpy() * 3})
-    by_value = aligned(backend="torch")(lambda x: {"y": x * 2 if x.sum() > 0 else -x})
-    x = jnp.asarray(X)
-    for f in (with_numpy, by_value):
-        same(jax.grad(lambda x: f(x)["y"].sum())(x), np.full(X.shape, 2.0))  # noqa: B023 -- called at once
-    same(jax.linearize(lambda x: by_value(x)["y"], x)[1](x), 2 * X)
-    with pytest.raises(RuntimeError) as caught:
-        jax.jit(with_numpy)(x)
-    assert any("result=f" in note for note in caught.value.__notes__)
-    with pytest.raises(OptionError, match="depends on the values"):
-        jax.jit(by_value)(x)
-
-
 @IN_TORCH
 def test_aligned__torch_keeps_what_a_call_needs_wherever_it_is_asked_to(f: Any, tmp_path: Any) -> None:
     """torch keeps what a call needs wherever it is asked to."""
@@ -102,43 +76,6 @@ def test_aligned__hooks_see_the_gradient_and_a_graph_is_used_twice(f: Any) -> No
     same(y.grad, np.full(X.shape, 4.0))
 
 
-@IN_TORCH
-def test_aligned__torch_differentiates_a_call_in_each_of_its_ways(f: Any) -> None:
-    """torch differentiates a call in each of its ways."""
-    x = torch.from_numpy(X)
-    right = np.diag(slope(X))
-    same(torch.autograd.functional.jacobian(f, x), right)
-    same(torch.autograd.functional.jacobian(f, x, vectorize=True), right)
-    eye = torch.eye(X.size, dtype=torch.float64)
-    x = leaf()
-    same(torch.autograd.grad(f(x), x, eye, is_grads_batched=True)[0], right)
-    wide = torch.stack([x.detach(), x.detach() + 1])
-    jvp = torch.vmap(torch.func.jvp, in_dims=(None, (0,), (0,)))(f, (wide,), (wide,))[1]
-    same(jvp, wide.numpy() * slope(wide.numpy()))
-
-
-def test_aligned__samples_of_a_module_have_gradients_of_their_own() -> None:
-    """Samples of a module have gradients of their own."""
-
-    class Scaled(torch.nn.Module):  # type: ignore[misc,name-defined] # torch is Any
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = torch.nn.Parameter(torch.from_numpy(X.copy()))
-
-        def forward(self, x: Any) -> Any:
-            return OF_JAX(self.w * x)
-
-    module = Scaled()
-    xs = torch.stack([torch.from_numpy(X), torch.from_numpy(X + 1)])
-
-    def loss(w: Any, x: Any) -> Any:
-        return torch.func.functional_call(module, w, (x,)).sum()
-
-    each = torch.vmap(torch.func.grad(loss), in_dims=(None, 0))({"w": module.w.detach()}, xs)["w"]
-    same(each, xs.numpy() * slope(X * xs.numpy()))
-    same(torch.export.export(module, (xs[0],)).module()(xs[1]), value(X * (X + 1)))
-
-
 @IN_JAX
 def test_aligned__call_is_part_of_rules_that_the_user_gives_to_jax(f: Any) -> None:
     """A call is part of rules that the user gives to JAX."""
@@ -161,39 +98,6 @@ def test_aligned__call_is_part_of_rules_that_the_user_gives_to_jax(f: Any) -> No
 
 
 @IN_JAX
-@pytest.mark.parametrize("policy", [None, "dots_saveable", "everything_saveable"])
-def test_aligned__checkpoint_of_jax_runs_a_call_again(f: Any, policy: str | None) -> None:
-    """A checkpoint of JAX runs a call again."""
-    chosen = None if policy is None else getattr(jax.checkpoint_policies, policy)
-    again = jax.grad(lambda x: jax.checkpoint(lambda v: f(v) * f(v), policy=chosen)(x).sum())
-    for run in (again, jax.jit(again)):
-        same(run(jnp.asarray(X)), 2 * value(X) * slope(X))
-
-
-@pytest.mark.slow
-@IN_JAX
-def test_aligned__call_is_part_of_the_control_flow_of_jax(f: Any) -> None:
-    """A call is part of the control flow of JAX."""
-    x = jnp.asarray(X)
-    right = value(value(X))
-
-    def scan(x: Any) -> Any:
-        return jax.lax.scan(lambda a, _: (f(a), None), x, None, length=2)[0]
-
-    def loop(x: Any) -> Any:
-        return jax.lax.fori_loop(0, 2, lambda _, a: f(a), x)
-
-    def choose(x: Any) -> Any:
-        return jax.lax.cond(x.sum() > 0, lambda a: f(f(a)), lambda a: a, x)
-
-    for run in (scan, loop, choose):
-        same(jax.jit(run)(x), right)
-        same(jax.jit(jax.grad(lambda x: run(x).sum()))(x), slope(value(X)) * slope(X))  # noqa: B023 -- at once
-        same(jax.vmap(run)(x[None]), right[None])
-    same(jax.lax.map(f, jnp.stack([x] * 4), batch_size=2), value(np.stack([X] * 4)))
-
-
-@IN_JAX
 def test_aligned__jax_transposes_and_compiles_a_call_ahead_of_time(f: Any) -> None:
     """JAX transposes and compiles a call ahead of time."""
     x = jnp.asarray(X)
@@ -204,26 +108,6 @@ def test_aligned__jax_transposes_and_compiles_a_call_ahead_of_time(f: Any) -> No
         same(jax.jit(jax.grad(lambda x: f(x).sum()))(x), slope(X))
     with jax.checking_leaks():
         same(jax.jit(jax.grad(lambda x: f(x).sum()))(x), slope(X))
-
-
-def test_aligned__threads_differentiate_calls_of_several_forms_at_once() -> None:
-    """Threads differentiate calls of several forms at once."""
-    double = aligned(backend="jax")(lambda tree: {key: 2 * x for key, x in tree.items()})
-
-    def work(i: int) -> bool:
-        with jax.enable_x64(True):  # of this thread
-            return differentiate(i)
-
-    def differentiate(i: int) -> bool:
-        tree = {f"k{j}": leaf(X + j) for j in range(i % 4 + 1)}
-        made = double(tree)
-        sum(y.sum() for y in made.values()).backward()
-        same(gradient(by_hand(), leaf(X + i)), slope(X + i))
-        same(jax.grad(lambda x: OF_TORCH(x).sum())(jnp.asarray(X + i)), slope(X + i))
-        return list(made) == list(tree) and all((x.grad == 2).all() for x in tree.values())
-
-    with ThreadPoolExecutor(4) as threads:
-        assert all(threads.map(work, range(24)))
 
 
 def test_aligned__derivatives_of_the_users_own_are_used() -> None:
@@ -269,3 +153,11 @@ def test_aligned__error_of_a_function_is_the_callers_and_the_next_call_works(fun
         run()
     fail.clear()
     same(run(), slope(X))
+
+
+def test_aligned__function_that_reads_values_is_described_by_a_run_on_zeros() -> None:
+    """A function of torch that calls NumPy has a gradient, and its values in compiled code."""
+    f = aligned(backend="torch")(lambda x: {"y": x * 2, "n": x.detach().numpy() * 3})
+    x = jnp.asarray(X)
+    same(jax.grad(lambda x: f(x)["y"].sum())(x), np.full(X.shape, 2.0))
+    same(jax.jit(f)(x)["n"], 3 * X)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import gc
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
 import pytest
-from crossed import X, curve, refused, same, slope, value, wide
+from crossed import X, refused, same, slope, value, wide
 from versions import needs_newer_jax
 
 import xbridge
-from xbridge import DTypeError, GradientError
+from xbridge import DTypeError
 from xbridge.functions import records
-from xbridge.functions.rules import DerivableFunction
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -126,13 +122,6 @@ def test_record__has_several_derivatives_of_one_value(
     assert fn.living == 0
 
 
-def test_record__has_a_second_derivative(counted: tuple[Counted, Any]) -> None:
-    _, f = counted
-    x = jnp.asarray(X)
-    for transform in (lambda f: f, jax.jit):
-        same(transform(jax.grad(lambda x: jax.grad(total(f))(x).sum()))(x), curve(X))
-
-
 @needs_newer_jax
 @pytest.mark.slow
 def test_record__keeps_nothing_for_a_derivative_that_no_one_asks_for(counted: tuple[Counted, Any]) -> None:
@@ -168,24 +157,6 @@ def test_record__of_a_value_that_cannot_be_given_back_is_not_kept(
     with jax.enable_x64(False):
         for _ in range(3):
             refused(DTypeError, lambda: jax.vjp(transform(f), jnp.ones(4)), "int64")
-    assert fn.living == 0
-
-
-def test_record__is_used_by_the_thread_that_asks(counted: tuple[Counted, Any]) -> None:
-    """Values in several threads keep their own graphs."""
-    fn, f = counted
-    run = jax.jit(jax.value_and_grad(total(f)))
-    start = threading.Barrier(3)
-
-    def work(k: float) -> Any:
-        start.wait()
-        with jax.enable_x64(True):
-            return [run(jnp.asarray(X * k))[1] for _ in range(5)]
-
-    with ThreadPoolExecutor(3) as pool:
-        for k, made in zip((1, 2, 3), pool.map(work, (1, 2, 3)), strict=True):
-            for y in made:
-                same(y, slope(X * k))
     assert fn.living == 0
 
 
@@ -226,23 +197,6 @@ def test_record__gives_way_to_a_run(transform: Callable[[Any], Any]) -> None:
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
-def test_record__of_a_function_that_writes_to_its_argument(transform: Callable[[Any], Any]) -> None:
-    """Torch follows a copy, in the first run and in later ones."""
-
-    def write(x: Any) -> Any:
-        return x.mul_(2) * x
-
-    f = aligned(backend="torch")(write)
-    run = transform(jax.value_and_grad(total(f)))
-    for _ in range(3):
-        x = jnp.asarray(X)
-        y, gradient = run(x)
-        same(y, np.asarray((4 * X**2).sum()))
-        same(gradient, 8 * X)
-        same(x, X)
-
-
-@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_record__of_a_run_that_wrote_before_it_failed(transform: Callable[[Any], Any]) -> None:
     """The run without a graph starts from the arguments as they were."""
 
@@ -253,38 +207,3 @@ def test_record__of_a_run_that_wrote_before_it_failed(transform: Callable[[Any],
     derive = transform(jax.grad(lambda x, k: f(x, k).sum()))
     same(derive(jnp.asarray(X[:2]), jnp.ones(2)), np.ones(2))
     same(jax.vjp(transform(lambda x: f(x, jnp.ones(4))), jnp.asarray(X))[0], 2 * X)
-
-
-def test_record__refuses_random_numbers_of_a_derivative() -> None:
-    """A derivative that draws runs the function again, which is refused as ever."""
-
-    class Noisy(torch.autograd.Function):  # type: ignore[misc, name-defined] # Any, where torch is missing
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:
-            return g * torch.rand_like(g)
-
-    f = aligned(backend="torch")(Noisy.apply)
-    refused(GradientError, lambda: jax.grad(total(f))(jnp.asarray(X)), "random")
-
-
-def test_records__numbers_of_nothing() -> None:
-    """A number of no record, or of one that is gone, finds nothing."""
-    kept: records.Records[str] = records.Records()
-    number = kept.keep("x", once=False)
-    assert [kept.find(number), kept.find(number), kept.find(records.NO_RECORD)] == ["x", "x", None]
-    kept.drop(number)
-    kept.drop(number)
-    assert kept.find(number) is None
-    once = kept.keep("y", once=True)
-    assert [kept.find(once), kept.find(once)] == ["y", None]
-
-
-def test_derivable_function__without_records() -> None:
-    """A rule does not record unless it says so."""
-    assert DerivableFunction.records.fget(SimpleNamespace()) is False  # type: ignore[attr-defined]
-    with pytest.raises(NotImplementedError):
-        DerivableFunction.record(SimpleNamespace(), (), ())  # type: ignore[arg-type]
