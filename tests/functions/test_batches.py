@@ -134,25 +134,6 @@ def test_signature__tangents_of_a_batch_in_one_call(compiled: bool) -> None:
     assert xbridge.explain(f, x).batch == "one call for all examples"
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
-def test_aligned__tangents_of_an_empty_batch(compiled: bool) -> None:
-    """A batch without examples has no tangents, but their shape and dtype."""
-    f = aligned(backend="torch")(lambda t: torch.stack([t.sin(), t]).float())
-    run = jax.vmap(lambda x: jax.jvp(f, (x,), (x,))[1])
-    made = (jax.jit(run) if compiled else run)(jnp.ones((0, 3)))
-    assert (made.shape, made.dtype) == ((0, 2, 3), "float32")
-
-
-def test_signature__batch_of_gradients_without_a_jvp() -> None:
-    """A batch of gradients needs no jvp, and a batch of tangents without one is an error."""
-    f = aligned(backend="numpy", signature="()->()", vjp=lambda g, y, x: g * np.cos(x))(np.sin)
-    x = jnp.linspace(0, 1, 5)
-    same(jax.vmap(jax.grad(f))(x), np.cos(x))
-    same(jax.vmap(jax.grad(lambda x: jax.vmap(f)(x).sum()))(x[None]), np.cos(x)[None])
-    with pytest.raises(GradientError, match="without a jvp"):
-        jax.vmap(lambda x: jax.jvp(f, (x,), (x,))[1])(x)
-
-
 def test_signature__keywords_in_another_order() -> None:
     """Arrays by name are in the order of the parameters, in which a signature describes them."""
     f = aligned(backend="numpy", signature="(),(n)->(n)")(lambda a, b: a[..., None] * b)
@@ -161,19 +142,6 @@ def test_signature__keywords_in_another_order() -> None:
     same(jax.vmap(lambda a, b: f(b=b, a=a))(jnp.asarray(A), jnp.asarray(B)), right)
     da = pytest.importorskip("dask.array")
     same(f(b=da.from_array(B, chunks=(2, 2)), a=da.from_array(A, chunks=2)).compute(), right)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
-def test_vjp__none_in_compiled_torch(compiler: str) -> None:
-    """None for an array whose gradient is not asked for is no error in compiled code, as elsewhere."""
-    f = aligned(backend="numpy", signature="(),()->()", vjp=lambda g, y, a, b: (g * b, None))(np.multiply)
-    run = torch.compile(f, fullgraph=True, backend=compiler)
-    x = torch.ones(2, dtype=torch.float64, requires_grad=True)
-    same(torch.autograd.grad(run(x, torch.from_numpy(A[:2])).sum(), x)[0], A[:2])
-    torch._dynamo.reset()
-    with pytest.raises(GradientError, match="returned None"):
-        torch.autograd.grad(run(x, x).sum(), x)
 
 
 class Sine(torch.autograd.Function):  # type: ignore[misc,name-defined] # the module is imported by its name
@@ -232,15 +200,6 @@ def test_aligned__examples_that_torch_does_not_batch(fn: Any, compiled: bool) ->
         same(jit(jax.hessian(total))(xs[0]), hessian)
 
 
-@pytest.mark.parametrize("fn", UNBATCHED)
-def test_aligned__batch_of_batches_that_torch_does_not_batch(fn: Any) -> None:
-    """Such examples may be batches themselves."""
-    f = aligned(backend="torch")(fn)
-    xs = np.random.default_rng(1).normal(size=(2, 2, 3))
-    rows = [torch.stack([fn(torch.tensor(x)) for x in row]) for row in xs]
-    same(jax.vmap(jax.vmap(f))(xs), torch.stack(rows))
-
-
 def test_aligned__examples_of_other_trees() -> None:
     """The examples of a batch may list keys in any order, and agree in all else; no number is cast."""
     xs = np.array([[1.0], [2.0]])
@@ -284,21 +243,3 @@ def test_aligned__batch_that_writes_is_not_run_twice() -> None:
     for again in (f, aligned(backend="torch")(fn)):
         same(jax.vmap(again)(xs), np.array([[-3.0], [15.0]]))
     same(both(), np.array([[-3.0], [15.0]]))
-
-
-def test_aligned__examples_that_write_to_a_shared_argument() -> None:
-    """What one example of a batch writes to an argument, the others do not see."""
-
-    def fn(x: Any, w: Any) -> Any:
-        return x * w.mul_(2) if x.sum() > 0 else x + w
-
-    xs, w = np.array([[-3.0, -4.0], [1.0, 2.0], [5.0, 6.0]]), np.array([1.0, 2.0])
-    wanted = np.stack([x * 2 * w if x.sum() > 0 else x + w for x in xs])
-    slopes = np.stack([2 * x if x.sum() > 0 else np.ones(2) for x in xs])
-    for first in (xs, -np.abs(xs)):
-        batched = partial(jax.vmap, in_axes=(0, None))
-        f = aligned(backend="torch")(fn)
-        same(batched(f)(first, w)[0], first[0] + w)
-        same(batched(f)(xs, w), wanted)
-        pull = lambda x, w, f=f: jax.vjp(partial(f, x), w)[1](jnp.ones(2))[0]  # noqa: E731 -- of a new function
-        same(batched(pull)(xs, w), slopes)

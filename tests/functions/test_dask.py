@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from inside import cached
 
 import xbridge
 from xbridge import OptionError
-from xbridge.functions.treedef import ARRAY
 
 aligned: Any = xbridge.aligned
 
@@ -77,26 +75,6 @@ def test_aligned__arguments_broadcast_and_trees_and_numbers_are_passed() -> None
     )
     made = f({"a": chunked(), "b": da.from_array(np.arange(6.0), chunks=6)}, 2)
     same(made["y"].compute(scheduler="sync"), A * np.arange(6.0) * 2)
-
-
-def test_aligned__tasks_cannot_write_to_chunks() -> None:
-    """Tasks cannot write to chunks."""
-    p = chunked().persist(scheduler="sync")
-    with pytest.raises(ValueError, match="read-only"):
-        aligned(backend="numpy", signature="()->()")(lambda x: np.multiply(x, 2, out=x))(p).compute()
-    torch = pytest.importorskip("torch")
-    w = aligned(backend="torch", signature="()->()")(lambda t: t.mul_(2))
-    same(w(p).compute(), 2 * A)
-    same(p.compute(), A)
-    assert torch.is_grad_enabled()
-
-
-def test_aligned__buffer_that_a_function_fills_again_is_copied() -> None:
-    """Each chunk has its own result, though the function returns the same array for all."""
-    buffer = np.empty((2, 3))
-    f = aligned(backend="numpy", signature="()->()")(lambda x: np.multiply(x, 2, out=buffer))
-    x = np.arange(12.0).reshape(4, 3)
-    same(f(da.from_array(x, chunks=(2, 3))).compute(), 2 * x)
 
 
 def test_aligned__what_is_declared_is_what_is_returned() -> None:
@@ -167,15 +145,3 @@ def test_aligned__function_is_one_node_of_the_graph() -> None:
     heavy = [key for key, task in graph.items() if len(cloudpickle.dumps(task)) > big.nbytes]
     assert len(heavy) <= 1
     same(y.compute(scheduler="sync"), 2 * np.ones(64))
-
-
-def test_aligned__call_is_sent_without_rules_and_derivatives() -> None:
-    """A call is sent without rules and derivatives."""
-    f = aligned(backend="numpy", signature="()->()", vjp=lambda g, y, x: g)(np.sin)
-    torch = pytest.importorskip("torch")
-    f(torch.ones(2, requires_grad=True))
-    (rule,) = vars(f)["__xbridge__"].rules.values()
-    sent = pickle.loads(pickle.dumps(rule.call.without_rules(ARRAY)))
-    assert (sent.vjp, sent.fn, sent.signature.text) == (None, np.sin, "()->()")
-    same(sent.evaluate(sent.rule(), [A], "numpy")[0], np.sin(A))
-    assert xbridge.backend_of(f(A)) == "numpy"

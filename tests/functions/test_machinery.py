@@ -63,19 +63,6 @@ def test_aligned__torch_keeps_what_a_call_needs_wherever_it_is_asked_to(f: Any, 
         same(gradient(f, leaf()), slope(X))
 
 
-@IN_TORCH
-def test_aligned__hooks_see_the_gradient_and_a_graph_is_used_twice(f: Any) -> None:
-    """Hooks see the gradient and a graph is used twice."""
-    x = leaf()
-    y = f(x)
-    y.retain_grad()
-    y.register_hook(lambda g: g * 2)
-    y.sum().backward(retain_graph=True)
-    y.sum().backward()
-    same(x.grad, 4 * slope(X))
-    same(y.grad, np.full(X.shape, 4.0))
-
-
 @IN_JAX
 def test_aligned__call_is_part_of_rules_that_the_user_gives_to_jax(f: Any) -> None:
     """A call is part of rules that the user gives to JAX."""

@@ -36,11 +36,6 @@ def test_aligned_arrays__lists_and_numbers_become_arrays_of_the_names_alone() ->
     assert f(y=X, x=range(3), names=[1]) == "Tensor torch.int64, list, Tensor torch.float64, int"
 
 
-def test_aligned_arrays__arrays_of_one_name_may_be_given_as_a_string() -> None:
-    """Arrays of one name may be given as a string."""
-    assert aligned(arrays="xs")(kinds)([1.0], 2, k=[2]) == "ndarray float64, ndarray int64, list"
-
-
 def test_aligned_arrays__each_kind_of_parameter_can_be_named() -> None:
     """Each kind of parameter can be named."""
 
@@ -51,16 +46,6 @@ def test_aligned_arrays__each_kind_of_parameter_can_be_named() -> None:
     for name, places in (("a", [0]), ("b", [1]), ("rest", [2, 3]), ("c", [4]), ("more", [5, 6])):
         found = aligned(arrays=name)(f)(*args, **kwargs).split(", ")
         assert [i for i, kind in enumerate(found) if kind == "ndarray int64"] == places
-
-
-def test_aligned_arrays__series_and_frames_become_arrays() -> None:
-    """Series and frames become arrays."""
-    pandas = pytest.importorskip("pandas")
-    f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: (x * y).sum())
-    series, frame = pandas.Series([1.0, 2.0]), pandas.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
-    same(f(series, frame), 1.0 + 2 * 3.0 + 2.0 + 2 * 4.0)
-    assert type(f(series, torch.ones(2))) is np.ndarray  # an array like any other, and the first
-    assert type(f(torch.ones(2), series)) is torch.Tensor
 
 
 def test_aligned_arrays__numbers_and_lists_do_not_decide_and_have_the_default_dtype_of_what_does() -> None:
@@ -87,17 +72,6 @@ def test_aligned_arrays__numbers_and_lists_do_not_decide_and_have_the_default_dt
     assert rounded(0.1, torch.zeros(())).dtype == torch.float32
 
 
-def test_aligned_arrays__list_is_an_array_in_calls_that_are_followed_too() -> None:
-    """A list is an array in calls that are followed too."""
-    f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: x * y)
-    w = torch.from_numpy(X.copy()).requires_grad_()
-    same(torch.autograd.grad(f(w, X.tolist()).sum(), w)[0], X)
-    same(torch.func.grad(lambda v: f(3, v).sum())(w.detach()), np.full(X.shape, 3.0))
-    q = jax.numpy.asarray(X)
-    g = aligned(backend="torch", arrays=("x", "y"))(lambda x, y: x * y)
-    same(jax.jit(jax.grad(lambda v: g(v, X.tolist()).sum()))(q), X)
-
-
 def test_aligned_arrays__list_of_followed_arrays_keeps_its_graph() -> None:
     """A list of followed arrays keeps its graph."""
     f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: x * y)
@@ -108,24 +82,6 @@ def test_aligned_arrays__list_of_followed_arrays_keeps_its_graph() -> None:
         jax.grad(lambda v: g([v[0], v[1] * v[1]]).sum())(jax.numpy.asarray(X)),
         [2, 4 * X[1], *[0] * (len(X) - 2)],
     )
-
-
-def test_aligned_arrays__numbers_fit_a_caller_with_narrow_dtypes() -> None:
-    """Numbers fit a caller with narrow dtypes."""
-    f = aligned(backend="torch", arrays=("x", "y"))(lambda x, y: x * y)
-    with jax.enable_x64(False):
-        q = jax.numpy.ones(2)
-        same(jax.grad(lambda v: f(v, [3, 4]).sum())(q), [3.0, 4.0])
-        assert f(q, 0.5).dtype == "float32"
-
-
-@pytest.mark.slow
-def test_aligned_arrays__compiled_program_with_a_list_is_right() -> None:
-    """A compiled program with a list is right."""
-    f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: x * y)
-    x = torch.from_numpy(X)
-    same(torch.compile(lambda v: f(v, v) + 1, fullgraph=True, backend="eager")(x), X * X + 1)
-    same(torch.compile(lambda v: f(v, 2.0) + 1, backend="eager")(x), X * 2 + 1)
 
 
 def test_aligned_arrays__arrays_made_of_lists_have_places_in_errors_and_in_plans() -> None:
@@ -228,21 +184,3 @@ def test_aligned_arrays__call_without_arrays_returns_numpys() -> None:
     flags = [1]
     assert aligned(backend="torch")(lambda flags: flags)(flags) is flags
     assert aligned(backend="torch")(lambda *, flags: flags)(flags=flags) is flags
-
-
-def test_aligned_arrays__call_without_arrays_stays_in_the_program_that_its_library_traces() -> None:
-    """A call without arrays stays in the program that its library traces."""
-    zeros = aligned(backend="jax")(jax.numpy.zeros)
-    same(jax.jit(lambda x: x + zeros(3))(jax.numpy.ones(3)), np.ones(3))
-
-
-def test_aligned_arrays__class_is_not_a_function() -> None:
-    """A class is not a function."""
-
-    class Layer:
-        pass
-
-    with pytest.raises(
-        OptionError, match=r"^cannot align the class Layer: .*; try @aligned above its methods$"
-    ):
-        aligned(Layer)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import CALLERS, FUNCTIONS, PAIRS, X, curve, in_library, same, slope, value, wide
+from crossed import FUNCTIONS, PAIRS, X, curve, in_library, same, slope, value, wide
 
 import xbridge
 
@@ -167,19 +167,6 @@ def test_aligned__torch_compiles_a_call_into_one_graph(function: str, mode: str)
         same(found, -np.sin(value(2 * a)) * slope(2 * a) * 2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("function", [function for function, caller in PAIRS if caller == "torch"])
-def test_aligned__transform_in_a_compiled_program_is_right(function: str) -> None:
-    """A transform in a compiled program is right."""
-    torch = pytest.importorskip("torch")
-    torch._dynamo.reset()
-    f, x = in_library(function), torch.from_numpy(X)
-    compiled = torch.compile(torch.func.grad(total(f)), backend="aot_eager")
-    same(compiled(x), slope(X))
-    compiled = torch.compile(lambda v: torch.func.jvp(f, (v,), (v,))[1], backend="aot_eager")
-    same(compiled(x), X * slope(X))
-
-
 @pytest.mark.parametrize("function", [function for function, caller in PAIRS if caller == "torch"])
 def test_aligned__torch_checks_the_gradients(function: str) -> None:
     """torch checks the gradients."""
@@ -199,8 +186,3 @@ def test_aligned__jax_checks_the_gradients(function: str) -> None:
     order = 2 if function == "numpy" else 3
     for f in (in_library(function), jax.jit(in_library(function))):
         util.check_grads(f, (jax.numpy.asarray(X),), order=order)
-
-
-def test_aligned__there_is_a_pair_for_every_caller() -> None:
-    """Every library that calls is tested with another one."""
-    assert {caller for _, caller in PAIRS} == set(CALLERS)

@@ -36,9 +36,6 @@ def gradient(g: Any, y: Any, x: Any) -> Any:
     return -g * np.sin(x)
 
 
-renamed: Any = aligned(backend="numpy")(gradient)
-
-
 class Holder(torch.nn.Module):  # type: ignore[misc, name-defined] # Any, where torch is missing
     """A module with an aligned function that has no name of its own, and one of another module."""
 
@@ -87,27 +84,6 @@ def test_pickle__function_that_has_another_name(copied: Callable[[Any], Any]) ->
     same(other.method(x.detach()), np.full(2, 2, "f4"))
 
 
-def test_pickle__function_that_took_a_name() -> None:
-    """A function that came to stand for its name is pickled by that."""
-    partly = aligned(backend="numpy")(cosine)
-    globals()["cosine"] = partly
-    try:
-        assert pickle.loads(pickle.dumps(partly)) is partly
-    finally:
-        globals()["cosine"] = partly.__wrapped__
-
-
-def test_aligned__function_with_another_name_is_like_one() -> None:
-    """It is explained, bound and shown as a function is."""
-    x = torch.ones(2)
-    assert xbridge.explain(renamed, x, x, x).function == "gradient"
-    assert repr(renamed).startswith("<function gradient at ")
-    bound: Any = type("Bound", (), {"double": aligned(backend="numpy")(Holder.doubled)})
-    assert bound.double is vars(bound)["double"]
-    same(bound().double(x), np.full(2, 2, "f4"))
-    assert hash(renamed)
-
-
 def test_pickle__function_that_was_called() -> None:
     """A decorated function of a module is pickled by its name, called or not."""
     sine(torch.ones(2, requires_grad=True))
@@ -128,22 +104,6 @@ def test_cloudpickle__function_that_was_called() -> None:
         same(sent(x.detach()), np.sin(np.ones(2, "f4")))
         same(torch.autograd.grad(sent(x).sum(), x)[0], np.cos(np.ones(2, "f4")))
     assert xbridge.explain(sent, x) == xbridge.explain(f, x)
-
-
-def test_cloudpickle__function_of_a_function() -> None:
-    """A decorated function that no module has is sent by value, with what it encloses and its derivative."""
-    cloudpickle = pytest.importorskip("cloudpickle")
-    factor = 3.0
-
-    @xbridge.aligned(backend="numpy", vjp=lambda g, y, x: factor * g)
-    def scaled(x: Any) -> Any:
-        return factor * x
-
-    sent = pickle.loads(cloudpickle.dumps(scaled))
-    assert sent is not scaled
-    x = torch.ones(2, requires_grad=True)
-    same(torch.autograd.grad(sent(x).sum(), x)[0], np.full(2, 3, "f4"))
-    assert xbridge.explain(sent, x) == xbridge.explain(scaled, x)
 
 
 def test_aligned__name_of_an_object() -> None:
@@ -168,15 +128,3 @@ def test_vjp__other_parameters(vjp: Any) -> None:
         f(x).sum().backward()
     with pytest.raises(OptionError, match=r"jvp=f, where f\(tangents, y, \*args\)"):
         torch.func.jvp(f, (x.detach(),), (x.detach(),))
-
-
-def test_vjp__type_error_of_its_own() -> None:
-    """An error of the derivative itself stays."""
-
-    def vjp(g: Any, y: Any, x: Any) -> Any:
-        raise TypeError("mine")
-
-    x = torch.ones(2, requires_grad=True)
-    for wrong in (vjp, dict):
-        with pytest.raises(TypeError, match="mine" if wrong is vjp else "dict"):
-            aligned(backend="numpy", vjp=wrong)(np.sin)(x).sum().backward()

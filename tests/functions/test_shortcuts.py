@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from inside import get_backend
-from toylib import make_backend
 
 import xbridge
 from xbridge import aligned
@@ -140,44 +138,6 @@ def test_aligned__repeated_call_does_what_the_first_one_does(
         outcome(f, [MAKERS[kind][i] for kind, i in zip(kinds, before, strict=True)], names)
     makers = [MAKERS[kind][i] for kind, i in zip(kinds, after, strict=True)]
     assert outcome(f, makers, names) == outcome(new, makers, names)
-
-
-def test_aligned__argument_that_is_an_array_by_name_is_one_in_each_call() -> None:
-    """An argument that is an array by name is one in each call."""
-    f = aligned(backend="torch", arrays=("x", "weight"))(lambda x, n, weight=None: (x, n, weight))
-    tensor = torch.ones(2)
-    for _ in range(3):
-        assert [type(y) for y in f(tensor, 3)] == [torch.Tensor, int, type(None)]
-        assert [type(y) for y in f(tensor, 3, weight=2.5)] == [torch.Tensor, int, torch.Tensor]
-        assert [type(y) for y in f([1, 2], 3, tensor)] == [torch.Tensor, int, torch.Tensor]
-        assert [type(y) for y in f(HOST, 3.5, 2)] == [np.ndarray, float, np.ndarray]
-
-
-def test_aligned__backend_may_be_registered_while_a_call_is_examined(
-    own_registry: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A backend may be registered while a call is examined."""
-
-    def register() -> bool:
-        xbridge.register_backend("toylib", make_backend(), replace=True)
-        return False
-
-    monkeypatch.setattr(get_backend("torch"), "is_tracing", register)
-    f = aligned(backend="numpy")(first)
-    for _ in range(2):
-        assert f(torch.ones(2)).tolist() == [1, 1]
-
-
-@pytest.mark.slow
-def test_aligned__record_sees_a_call_that_a_compiler_leaves() -> None:
-    """A record sees a call that a compiler leaves."""
-    f = aligned(backend="torch")(lambda x: x + 1)
-    compiled = torch.compile(lambda x: f(x), backend="eager")  # noqa: PLW0108 -- a function of its own
-    for _ in range(2):
-        compiled(HOST)
-    with xbridge.record() as seen:
-        assert compiled(HOST).tolist() == [1, 2, 3]
-    assert seen.rows
 
 
 def test_aligned__transform_follows_a_repeated_call() -> None:

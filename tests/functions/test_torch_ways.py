@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crossed import X, in_library, same, slope, wide
+from crossed import in_library, same, slope, wide
 
 import xbridge
-from xbridge import GradientError
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -78,20 +77,6 @@ def test_aligned__any_axes_are_a_batch_of_a_function_with_a_signature(
 
 
 @pytest.mark.parametrize("library", ["numpy", "jax"])
-def test_aligned__gradients_of_several_arguments_are_batched_at_once(library: str) -> None:
-    """Gradients of several arguments are batched at once."""
-    if library == "numpy":
-        f = aligned(backend="numpy", vjp=lambda g, y, a, b: (g * b, g * a))(lambda a, b: a * b)
-    else:
-        f = aligned(backend="jax")(lambda a, b: a * b)
-    a, b = rand(3), rand(3)
-    seeds = torch.eye(3, dtype=torch.float64)
-    found = torch.autograd.grad(f(a, b), (a, b), seeds, is_grads_batched=True)
-    for g, x in zip(found, (b, a), strict=True):
-        same(g, torch.diag(x))
-
-
-@pytest.mark.parametrize("library", ["numpy", "jax"])
 def test_jacobian__vectorized_keeps_graph_of_gradients(library: str) -> None:
     """A batch of gradients has the second and the third derivative, as gradients one by one have."""
     jacobian: Any = torch.autograd.functional.jacobian
@@ -109,64 +94,6 @@ def test_jacobian__vectorized_keeps_graph_of_gradients(library: str) -> None:
         made, right = order(f, x, vectorize=True), order(lambda x: x * x.sin(), x, vectorize=False)
         same(made, right)
         same(*(torch.autograd.grad((y * y).sum(), x)[0] for y in (made, right)))
-
-
-def test_grad__batched_refuses_a_derivative_that_is_not_given() -> None:
-    """A batch of gradients is no way around the error for a second derivative."""
-    f, x = in_library("numpy", vjp=lambda g, y, x: g * slope(x)), rand(3)
-    seeds = torch.eye(3, dtype=torch.float64)
-    (found,) = torch.autograd.grad(f(x), x, seeds, is_grads_batched=True, create_graph=True)
-    with pytest.raises(GradientError, match="twice"):
-        found.sum().backward()
-
-
-@pytest.mark.slow
-def test_aligned__compiled_program_has_integers_among_arrays_and_numbers_of_both_kinds() -> None:
-    """A compiled program has integers among arrays and numbers of both kinds."""
-    torch._dynamo.reset()
-
-    @aligned(backend="jax")  # type: ignore[untyped-decorator] # Any, as above
-    def f(x: Any, i: Any, n: int, k: float) -> Any:
-        return {"y": x[i] * n * k, "at": i + n, "z": x.sum()}
-
-    def right(x: Any, i: Any, n: int, k: float) -> Any:
-        return {"y": x[i] * n * k, "at": i + n, "z": x.sum()}
-
-    i = torch.tensor([2, 0])
-    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
-    for n, k in ((2, 0.5), (3, 0.5), (3, 1.5)):
-        x = torch.from_numpy(X.copy()).requires_grad_()
-        found, expected = compiled(x, i, n, k), right(x, i, n, k)
-        assert found["at"].tolist() == expected["at"].tolist()
-        assert not found["at"].requires_grad
-        for key in ("y", "z"):
-            same(found[key], expected[key])
-        (g,) = torch.autograd.grad(found["y"].sum() + found["z"], x)
-        same(g, torch.autograd.grad(expected["y"].sum() + expected["z"], x)[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("numbers", [(), (2,), (0.5,), (2, 0.5)], ids=str)
-def test_aligned__compiled_call_is_differentiated_with_any_numbers(numbers: tuple[float, ...]) -> None:
-    """A compiled call is differentiated with any numbers."""
-    torch._dynamo.reset()
-    f = aligned(backend="jax")(lambda x, *ks: x * x * sum(ks, 1))
-    x = torch.from_numpy(X.copy()).requires_grad_()
-    y = torch.compile(lambda x: f(x, *numbers), fullgraph=True, backend="aot_eager")(x)
-    same(torch.autograd.grad(y.sum(), x)[0], 2 * X * (1 + sum(numbers)))
-
-
-def test_aligned__tangent_moves_some_arguments_and_some_results() -> None:
-    """A tangent moves some arguments and some results."""
-    f = aligned(backend="jax")(lambda a, i, b: (a * b, i + 1, a.sum()))
-    a, b = torch.from_numpy(X), torch.from_numpy(X + 1)
-    i = torch.tensor([1])
-    (y, at, _), (dy, _, ds) = torch.func.jvp(lambda a: f(a, i, b), (a,), (b,))
-    same(y, X * (X + 1))
-    assert at.tolist() == [2]
-    same(dy, (X + 1) ** 2)
-    same(ds, (X + 1).sum())
-    same(torch.func.jvp(lambda b: f(a, i, b)[0], (b,), (a,))[1], X * X)
 
 
 def test_aligned__empty_batch_has_the_dtypes_and_the_shapes_of_the_results() -> None:

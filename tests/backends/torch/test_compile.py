@@ -211,3 +211,19 @@ def test_to_numpy__read_only_result_can_be_used_by_the_compiled_code_that_follow
         made[:] = 5
         assert x.tolist() == [1.0, 1.0, 1.0]
         assert xbridge.dtype_of(made) == options.get("dtype", "float32")
+
+
+def test_plan_state__is_unknown_while_a_compiler_traces() -> None:
+    """What a compiler traces is not learned, so there is no state to depend on, and no fast path."""
+    from xbridge.backends import torch as backend
+
+    def answers(x: Any) -> list[object]:
+        return [backend.plan_state(), backend.fast_to_numpy(x)]
+
+    def trace(x: Any) -> Any:
+        return x + 1 if answers(x) == [None] * 2 and backend.follows(x) else x
+
+    x = torch.zeros(1)
+    assert None not in answers(x)
+    assert trace(x) is x
+    assert torch.compile(trace, backend="eager", fullgraph=True)(x).item() == 1
