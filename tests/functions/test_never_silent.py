@@ -281,8 +281,11 @@ def test_aligned__control_flow_of_torch_runs_on_zeros_for_its_shapes() -> None:
     x = jax.numpy.asarray(X)
     same(jax.jit(aligned(backend="torch")(lambda x: x if x.sum() > 0 else -x))(x), X)
     same(jax.jit(jax.grad(aligned(backend="torch")(lambda x: x[x > 1].square().sum())))(x), 2 * X * (X > 1))
-    chosen: Callable[[Any], Any]
-    for chosen, reason in ((lambda x: x[x > 1], "depends on the values"), (lambda x: x[x >= 0], "declared")):
+    cases: list[tuple[Callable[[Any], Any], str]] = [
+        (lambda x: x[x > 1], "depends on the values"),
+        (lambda x: x[x >= 0], "declared"),
+    ]
+    for chosen, reason in cases:
         run = jax.jit(aligned(backend="torch")(chosen))
         refused(OptionError, lambda run=run: jax.block_until_ready(run(x - 1)), reason, "result=")
 
