@@ -8,10 +8,10 @@ import pytest
 from facts import HOST
 
 from xbridge._plan.steps import Op
-from xbridge.protocol import Backend
+from xbridge.protocol import Backend, Transfers
 
 
 @pytest.mark.parametrize("op", get_args(Op))
 def test_step__op_is_a_backend_or_host_function(op: str) -> None:
-    """Every operation a step can name exists in the backend protocol or in `_host`."""
-    assert op in vars(Backend) or callable(getattr(HOST, op))
+    """Every operation a step can name exists in the backend protocol, its transfers or `_host`."""
+    assert op in vars(Backend) | vars(Transfers) or callable(getattr(HOST, op))
