@@ -42,7 +42,7 @@ def in_child(hint: Callable[[], object]) -> None:
 class Nesting(_local):
     """Counts, for each thread, the blocks that it is in. As a generator, it would take five times as long."""
 
-    depth = 0
+    depth: int = 0
 
     def __enter__(self) -> None:
         self.depth += 1

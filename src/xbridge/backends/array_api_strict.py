@@ -109,7 +109,7 @@ def fast_from_numpy(host: HostArray, /) -> Array | None:
     return from_numpy(host) if flags.behaved and flags.forc and host.dtype in _ON_HOST else None
 
 
-fast = Fast(
+fast: Fast = Fast(
     to_numpy=fast_to_numpy,
     from_numpy=fast_from_numpy,
 )

@@ -275,7 +275,7 @@ class _Transfers(Transfers):
         return apply
 
 
-transfers = _Transfers()
+transfers: Transfers = _Transfers()
 
 
 def _send(x: Array, device: Device) -> Array:

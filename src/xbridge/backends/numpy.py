@@ -198,7 +198,7 @@ def plan_state() -> object:
     return None
 
 
-fast = Fast(
+fast: Fast = Fast(
     scalar_types=tuple(dtype.type for dtype in NATIVE),
     to_numpy=fast_to_numpy,
     from_numpy=fast_from_numpy,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from xbridge.extend import printable
 from xbridge.files.errors import chain_read_errors
@@ -14,6 +14,7 @@ from xbridge.files.output import print_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from xbridge import Plan
     from xbridge.files.formats.stored import Stored
     from xbridge.protocol import Array
 
@@ -48,7 +49,7 @@ def run(asked: Namespace) -> int:
         arrays = [*zip((x.name for x in content.arrays), _load(content.arrays), strict=True), *loaded]
     options = {"device": asked.device, "dtype": asked.dtype, "grad": asked.grad}
     copy = _COPY.get(asked.copy)
-    plans = [(name, explain(x, asked.to, copy=copy, **options)) for name, x in arrays]
+    plans = [(name, cast("Plan", explain(x, asked.to, copy=copy, **options))) for name, x in arrays]
     if asked.json:
         print_json([{"name": name, **plan.to_dict()} for name, plan in plans])
     else:

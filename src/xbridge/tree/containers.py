@@ -116,7 +116,8 @@ class _Unregistered:
     """The functions of a class that is not registered, with a builtin base and the names of its fields."""
 
     def __init__(self, cls: type, base: Any, fields: Collection[str]) -> None:
-        self._cls, self._base, self._fields = cls, base, fields
+        self._cls, self._fields = cls, fields
+        self._base: Any = base
         self._is_dict = issubclass(base, dict)
         bases = cls.__mro__[-2::-1]  # without `object`, which stores nothing
         inside = [(of, name, it) for of in bases for name, it in vars(of).items()]

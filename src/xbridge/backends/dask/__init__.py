@@ -144,6 +144,6 @@ def fast_from_numpy(host: HostArray, /) -> Array | None:
     return None if _numpy.unsupported(host, leaving=True) else from_numpy(_host.copy(host))
 
 
-fast = Fast(
+fast: Fast = Fast(
     from_numpy=fast_from_numpy,
 )

@@ -315,7 +315,7 @@ def plan_key(x: Array, /, *, graph: bool = False) -> object:
     return None if x.is_deleted() else (x.dtype, x.sharding)
 
 
-fast = Fast(
+fast: Fast = Fast(
     types=(_Array,),
     to_numpy=fast_to_numpy,
     copy_to_numpy=fast_copy_to_numpy,
@@ -368,7 +368,7 @@ class _Transfers(Transfers):
         return capture_options()
 
 
-transfers = _Transfers()
+transfers: Transfers = _Transfers()
 
 
 def _is_x64_enabled() -> bool:

@@ -477,7 +477,7 @@ def plan_key(x: torch.Tensor, /, *, graph: bool = False) -> object:
     return x.dtype, x.requires_grad, x.is_leaf, torch.is_grad_enabled()
 
 
-fast = Fast(
+fast: Fast = Fast(
     types=_EXACT_TYPES,
     to_numpy=fast_to_numpy,
     from_numpy=fast_from_numpy,

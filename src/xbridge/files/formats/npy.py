@@ -21,7 +21,7 @@ Header: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...], str]"
 names = False
 unnamed = True
 metadata = False
-orders = ("C", "F")
+orders: tuple[str, ...] = ("C", "F")
 swaps = True
 nested = False
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -19,10 +19,10 @@ from xbridge.files.formats.stored import ArrayInfo, InArchive
 names = True
 unnamed = False
 metadata = False
-orders = npy.orders
-swaps = npy.swaps
+orders: tuple[str, ...] = npy.orders
+swaps = True
 nested = False
-lacks = npy.lacks
+lacks: Callable[[np.dtype[Any]], str] = npy.lacks
 
 _SUFFIX = ".npy"
 

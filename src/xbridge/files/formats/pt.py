@@ -30,7 +30,7 @@ from xbridge.files.formats.stored import ArrayInfo, InMemory, map_values, name_o
 names = True
 unnamed = True
 metadata = False
-orders = ("C", "F", "")
+orders: tuple[str, ...] = ("C", "F", "")
 swaps = False
 nested = True
 

@@ -28,7 +28,7 @@ from xbridge.files.formats.stored import ArrayInfo, InFile, map_file, name_of
 names = True
 unnamed = False
 metadata = True
-orders = ("C",)
+orders: tuple[str, ...] = ("C",)
 swaps = False
 nested = False
 

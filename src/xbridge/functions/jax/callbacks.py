@@ -7,7 +7,7 @@ import jax
 from xbridge._core.locks import Nesting
 from xbridge.errors import OptionError
 
-inside = Nesting()
+inside: Nesting = Nesting()
 """The blocks in which compiled code is waiting for this thread."""
 
 

@@ -112,4 +112,4 @@ class _TorchTransfers(Transfers):
         return large.send(host, torch.device(device), dtype)
 
 
-transfers = _TorchTransfers()
+transfers: Transfers = _TorchTransfers()
