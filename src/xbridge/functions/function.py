@@ -27,14 +27,21 @@ from xbridge._registry.call_cache import decline, direct, lookup_direct
 from xbridge._registry.registry import are_arrays, backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, OptionError, XBridgeError
-from xbridge.functions.flatten import flatten, traceable, with_objects
 from xbridge.functions.libraries import functions_of
 from xbridge.functions.named import make_array, protect_host
 from xbridge.functions.numpy import make_opaque_rule
 from xbridge.functions.programs import Program
 from xbridge.functions.results import refuse_async_result, refuse_hidden_arrays
 from xbridge.functions.rules import get_or_make, latest
-from xbridge.functions.treedef import ARRAY, children_of, number_slots, unflatten
+from xbridge.functions.treedef import (
+    ARRAY,
+    children_of,
+    flatten,
+    number_slots,
+    traceable,
+    unflatten,
+    with_objects,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from xbridge._registry.registry import are_arrays, backend_for
 from xbridge.errors import OptionError, with_article
-from xbridge.functions.flatten import LEAVES, hidden_arrays_error
-from xbridge.functions.treedef import children_of
+from xbridge.functions.treedef import LEAVES, children_of, hidden_arrays_error
 
 if TYPE_CHECKING:
     from xbridge.functions.treedef import TreeDef

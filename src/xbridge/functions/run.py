@@ -28,7 +28,6 @@ from xbridge._registry.registry import are_arrays, backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, OptionError, XBridgeError
 from xbridge.functions.explain import CallPlan
-from xbridge.functions.flatten import LEAVES, flatten, has_struct_sequences, without_objects
 from xbridge.functions.function import (
     could_write,
     current_modes,
@@ -41,7 +40,17 @@ from xbridge.functions.libraries import functions_of
 from xbridge.functions.named import import_exporter, make_array, protect_host
 from xbridge.functions.results import refuse_async_result
 from xbridge.functions.rules import latest, mask_inexact, sharded_call_error
-from xbridge.functions.treedef import ARRAY, argument_paths, argument_treedefs, has_arrays, unflatten
+from xbridge.functions.treedef import (
+    ARRAY,
+    LEAVES,
+    argument_paths,
+    argument_treedefs,
+    flatten,
+    has_arrays,
+    has_struct_sequences,
+    unflatten,
+    without_objects,
+)
 from xbridge.tree.restore import Restore
 
 if TYPE_CHECKING:

@@ -1,20 +1,35 @@
-"""The structure of a tree without its arrays: build trees from it, and read other trees of that structure.
+"""The structure of a tree without its arrays: flatten trees, build them, and compare their structures.
 
-A `TreeDef` consists of nested tuples, holds the constants of the tree, and is hashable, so that it can be the
-key of a rule. `flatten.py` makes it. (A `TreeSpec` of `xbridge.tree` is another thing: the
-structure of one tree, made for speed with many leaves, and not hashable.)
+A `TreeDef` consists of nested tuples, and is the key of a rule. Constants are part of it, and are compared by
+type and value. Integers and floats are not, because a compiler may turn them into variables. Containers are
+those of `xbridge.tree`, whose own `TreeSpec` is the structure of one tree, made for speed with many leaves,
+and not hashable.
 
-A compiler traces `unflatten` line by line, which limits the Python that it is written in.
+A compiler traces `flatten`, `unflatten` and `without_objects` line by line, which limits their Python.
 """
 
 from __future__ import annotations
 
-from functools import partial
+import pickle
+from collections import deque
+from collections.abc import Mapping, ValuesView
+from collections.abc import Set as AbstractSet
+from dataclasses import is_dataclass
+from functools import cache, partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import FunctionType, MemberDescriptorType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from xbridge._core import tracing
+from xbridge._core.literals import NUMBERS
+from xbridge._core.tracing import constant_in_traces
+from xbridge._registry.registry import are_arrays
+from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, with_article
+from xbridge.tree.containers import Structure, find_container, is_struct_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Never
 
     from xbridge.errors import OptionError
 
@@ -30,13 +45,294 @@ NONE = ("=", type(None), None, None)
 FIRST_CHILD = {"tuple": 1, "list": 1, "named": 2, "node": 2, "dict": 3, "data": 3, "partial": 1}
 """The kinds of containers, and the index of the first child in the structure of each."""
 
+_BUILTIN = (Mapping, list, AbstractSet, ValuesView, deque)
+_STANDARD = ("builtins", "itertools")
+"""The modules of iterators, which can be read only once, so that arrays in them cannot be found."""
 
-def children_of(form: TreeDef) -> tuple[TreeDef, ...]:
-    """Return the structures of the children of a container; nothing for a leaf."""
+_UNREBUILT: dict[Any, Callable[[Any], Any]] = {
+    Mapping: dict,
+    SimpleNamespace: vars,
+    (AbstractSet, ValuesView): list,
+}
+"""Classes that cannot be made again with other arrays, and the call that makes a container of one."""
+
+LEAVES = (str, bytes, type(None), *NUMBERS)
+"""Types of arguments that are never arrays, and have no arrays in them."""
+
+
+def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
+    """Return the form of a tree, and append its arrays and numbers. With None, numbers are arrays too."""
+    # This runs for each argument of a call that is not cached, so it tests exact types first, the most common
+    # ones at the top. Tuples are made of lists, because a compiler does not follow generators.
+    cls = type(x)
+    if cls is tuple:
+        return ("tuple", *[flatten(child, arrays, numbers) for child in x])
+    if numbers is None and cls in NUMBERS:
+        arrays.append(x)
+        return ARRAY
+    if numbers is not None and (cls is int or cls is float):
+        numbers.append(x)
+        return "int" if cls is int else "float"
+    if cls in LEAVES:
+        return ("=", cls, x if cls is not complex else repr(x), x)
+    if cls is list:
+        return ("list", *[flatten(child, arrays, numbers) for child in x])
+    if cls is dict:
+        keys = tuple(x)
+        if any(type(key) is not str and are_arrays(type(key)) for key in keys):
+            raise hidden_arrays_error("the keys of a dict", "list(x.items())")
+        children = [flatten(child, arrays, numbers) for child in x.values()]
+        return ("dict", keys, tuple([_identify_key(key) for key in keys]), *children)
+    if are_arrays(cls):
+        arrays.append(x)
+        return ARRAY
+    if _is_named_tuple(cls):
+        return ("named", cls, *[flatten(child, arrays, numbers) for child in x])
+    return _flatten_other(x, arrays, numbers)
+
+
+@constant_in_traces
+def _is_named_tuple(cls: type) -> bool:
+    return issubclass(cls, tuple) and hasattr(cls, "_fields")
+
+
+def _identify_key(key: Any) -> Any:
+    """Return what distinguishes a key of a dict from others that compare equal, such as 1 from True."""
+    cls = type(key)
+    return cls if cls is str else (cls, identify(key))
+
+
+def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
+    """Flatten any other container if it holds an array; else the object is a constant."""
+    if tracing.is_traced():
+        form = _flatten_traced(x, arrays, numbers)
+        if form is not None:
+            return form
+    elif numbers is not None and type(x) in tracing.symbolic_numbers:
+        numbers.append(x)
+        return tracing.symbolic_numbers[type(x)]
+    node = _open_container(x)
+    if node is None:
+        _refuse_hidden(x)
+        return ("=", type(x), identify(x), x)
+    container, children, form = node
+    inside: list[Any] = []
+    inner: list[Any] | None = None if numbers is None else []
+    forms = [flatten(child, inside, inner) for child in children]
+    if not inside:
+        return ("=", type(x), identify(x), x)
+    arrays.extend(inside)
+    if numbers is not None and inner is not None:
+        numbers.extend(inner)
+    named = _named_tuple_like(type(x))
+    if named is not None:
+        return ("named", named, *forms)
+    return ("node", _Node(container, form, x, len(forms)), *forms)
+
+
+def _flatten_traced(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
+    """Flatten an object as a compiler can follow it, by its attributes; return None if it cannot."""
+    cls = type(x)
+    inside: list[Any] = []
+    form: TreeDef = None
+    if cls is partial:
+        form = ("partial", *flatten((x.func, x.args, x.keywords), inside, numbers)[1:])
+    elif issubclass(cls, _BUILTIN):
+        flatten(list(x.values() if issubclass(cls, Mapping) else x), inside, [])
+    else:
+        return _flatten_traced_fields(x, arrays, numbers)
+    if inside:
+        refuse_untraceable(cls)
+    return form
+
+
+def _flatten_traced_fields(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
+    """Flatten a named tuple or a dataclass as a compiler can follow it; another object is a constant."""
+    cls = type(x)
+    named = _named_tuple_like(cls)
+    if named is not None:
+        return ("named", named, *[flatten(child, arrays, numbers) for child in x])
+    slots = _slots_of(cls)
+    if slots is None:
+        refuse_container(x)
+        # A compiler regards functions of the same code as equal, whatever their closures and defaults are.
+        # With `id` it also checks that the function is the same object.
+        return ("=", cls, id(x) if cls is FunctionType else None, x)
+    stored = [*vars(x)] if hasattr(x, "__dict__") else []
+    names = [*[name for name in slots if hasattr(x, name)], *stored]
+    return ("data", cls, tuple(names), *[flatten(getattr(x, name), arrays, numbers) for name in names])
+
+
+@constant_in_traces
+def _slots_of(cls: type) -> tuple[str, ...] | None:
+    """Return the names of the slots of a dataclass; None if a class is no dataclass."""
+    if not is_dataclass(cls):
+        return None
+    inside = [(name, it) for of in cls.__mro__ for name, it in vars(of).items()]
+    return tuple([name for name, it in inside if isinstance(it, MemberDescriptorType)])
+
+
+@constant_in_traces
+def refuse_container(x: object) -> None:
+    """Raise if an object is a container, because a compiler would treat the arrays in it as constants."""
+    if find_container(x) is not None:
+        refuse_untraceable(type(x))
+    _refuse_hidden(x)
+
+
+@constant_in_traces
+def refuse_untraceable(cls: type) -> Never:
+    """Raise for arrays in a container that compiled code cannot rebuild."""
+    what = f"{with_article(cls.__name__)} in compiled code"
+    raise hidden_arrays_error(what, "a tuple, a dict or a dataclass of them")
+
+
+def traceable(form: TreeDef) -> TreeDef:
+    """Return the form of a result with containers that a compiler can make."""
     if isinstance(form, str) or form[0] == "=":
-        return ()
-    children: tuple[TreeDef, ...] = form[FIRST_CHILD[form[0]] :]
-    return children
+        return form
+    if form[0] != "node":
+        return _map_children(traceable, form)
+    cls: type = form[1].container.cls
+    given = form[1].form
+    if not is_dataclass(cls) or not isinstance(given, Structure) or given.keys:
+        refuse_untraceable(cls)
+    constants = [("=", type(it), None, it) for it in given.attributes.values()]
+    names = (*given.fields, *given.attributes)
+    return ("data", cls, names, *map(traceable, children_of(form)), *constants)
+
+
+def without_objects(form: TreeDef, objects: list[Any]) -> TreeDef:
+    """Return a form that a compiler can treat as a constant, and append the objects in it to a list.
+
+    A compiler traces this function. It accepts an object as a constant only as an argument by itself.
+    """
+    if type(form) is str:
+        return form
+    if form[0] == "=":
+        if form[1] in LEAVES:
+            return form
+        objects.append(form[3])
+        return "object"
+    start = FIRST_CHILD[form[0]]
+    return (*form[:start], *[without_objects(child, objects) for child in form[start:]])
+
+
+def with_objects(form: TreeDef, objects: Iterator[Any]) -> TreeDef:
+    """Undo `without_objects`."""
+    if form == "object":
+        x = next(objects)
+        return ("=", type(x), identify(x), x)
+    if isinstance(form, str) or form[0] == "=":
+        return form
+    return _map_children(lambda child: with_objects(child, objects), form)
+
+
+@constant_in_traces
+def _open_container(x: Any) -> Any:
+    container = find_container(x)
+    return None if container is None else (container, *container.flatten(x))
+
+
+@constant_in_traces
+def _refuse_hidden(x: Any) -> None:
+    """Raise if an object that cannot be flattened holds arrays, or may hold them."""
+    cls = type(x)
+    what = with_article(cls.__name__)
+    if cls.__module__ in _STANDARD and hasattr(cls, "__next__"):
+        raise hidden_arrays_error(what, "list(x)")
+    for kinds, read in _UNREBUILT.items():
+        if issubclass(cls, kinds):
+            inside: list[Any] = []
+            flatten(read(x), inside, [])
+            if inside:
+                raise hidden_arrays_error(what, f"{read.__name__}(x)")
+
+
+def hidden_arrays_error(what: str, hint: str) -> UnsupportedArrayError:
+    """Return the error for arrays in an object that cannot be built again with other arrays."""
+    reason = "it cannot be made again with other arrays"
+    return UnsupportedArrayError.build(f"convert the arrays in {what}", reason, hint)
+
+
+@constant_in_traces
+def _named_tuple_like(cls: type) -> Any:
+    """Return a named tuple class for a struct sequence whose fields are its items; None for other classes."""
+    words = vars(cls)
+    like = is_struct_sequence(cls) and words["n_fields"] == words["n_sequence_fields"]
+    return _make_named_tuple_class(cls) if like else None
+
+
+@cache  # such classes are few, and made by C code that keeps them
+def _make_named_tuple_class(cls: type) -> Any:
+    """Return a named tuple class like `torch.return_types.max`, because it is a tree for JAX."""
+    base: Any = NamedTuple(cls.__name__, [(word, Any) for word in vars(cls)["__match_args__"]])  # type: ignore[misc] # names are data
+    own = {
+        "__slots__": (),
+        "__module__": cls.__module__,
+        "__origin__": cls,
+        "__reduce__": lambda x: (_load_named_tuple, (cls, tuple(x))),  # pickle could not find the class
+    }
+    return type(cls.__name__, (base,), own)
+
+
+def _load_named_tuple(cls: type, items: tuple[Any, ...]) -> Any:
+    """Return a named tuple for a struct sequence from its pickle."""
+    return _make_named_tuple_class(cls)(*items)
+
+
+def has_struct_sequences(form: TreeDef) -> bool:
+    """Return True if named tuples replace struct sequences in a form."""
+    return (form[0] == "named" and hasattr(form[1], "__origin__")) or any(
+        map(has_struct_sequences, children_of(form))
+    )
+
+
+class _Node:
+    """A container in a `TreeDef`. Two are equal if their classes and keys are, whatever their children."""
+
+    def __init__(self, container: Any, form: Any, x: Any, count: int) -> None:
+        self.container = container
+        self.form = form
+        self.labels: list[str] = [f"[{i}]" for i in range(count)]
+        rest = form
+        if isinstance(form, Structure):
+            self.labels = container.paths(x, form)
+            rest = (self.labels, [*form.attributes.items()])
+        self._mark = (container.cls, _make_hashable(rest))
+
+    def __hash__(self) -> int:
+        return hash(self._mark)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Node) and self._mark == other._mark
+
+
+def _make_hashable(x: Any) -> Any:
+    if isinstance(x, (list, tuple)):
+        return tuple(map(_make_hashable, x))
+    if isinstance(x, dict):
+        return tuple((_make_hashable(key), _make_hashable(child)) for key, child in x.items())
+    return type(x), identify(x), x
+
+
+@constant_in_traces
+def identify(x: Any) -> str | bytes | int | None:
+    """Return what distinguishes a constant from equal ones of its type; None if `==` distinguishes enough.
+
+    ``0.0`` equals ``-0.0``, ``frozenset({1})`` equals ``frozenset({1.0})``, and a dataclass may have fields
+    that it does not compare.
+    """
+    cls = type(x)
+    if cls in LEAVES:
+        return repr(x) if cls in (float, complex) else None
+    compares = getattr(cls, "__eq__") is not object.__eq__  # noqa: B009 -- a type checker knows only one of them
+    if not compares or cls.__hash__ is None:
+        return None
+    try:
+        return pickle.dumps(x)
+    except (pickle.PickleError, *FOREIGN_ERRORS):
+        return id(x)
 
 
 def unflatten(form: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
@@ -73,8 +369,20 @@ def mask_leaves(form: TreeDef, chosen: Iterator[bool]) -> TreeDef:
         return ARRAY if next(chosen) else NONE
     if isinstance(form, str) or form[0] == "=":
         return NONE
-    start = FIRST_CHILD[form[0]]
-    return (*form[:start], *[mask_leaves(child, chosen) for child in form[start:]])
+    return _map_children(lambda child: mask_leaves(child, chosen), form)
+
+
+def children_of(form: TreeDef) -> tuple[TreeDef, ...]:
+    """Return the structures of the children of a container; nothing for a leaf."""
+    if isinstance(form, str) or form[0] == "=":
+        return ()
+    children: tuple[TreeDef, ...] = form[FIRST_CHILD[form[0]] :]
+    return children
+
+
+def _map_children(fn: Callable[[TreeDef], TreeDef], form: TreeDef) -> TreeDef:
+    """Return the structure of a container with other children."""
+    return (*form[: FIRST_CHILD[form[0]]], *map(fn, children_of(form)))
 
 
 def number_slots(form: TreeDef) -> list[str]:
