@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from crossed import X, in_library, same, slope, value, wide
-from fresh import forked, run
+from fresh import forked
 
 import xbridge
 import xbridge.functions.rules
@@ -141,23 +141,6 @@ def test_aligned__child_process_calls_functions_of_its_parent() -> None:
     os._exit(status)
     """
     assert forked(code) == (0, ["True", "True"])
-
-
-@pytest.mark.slow
-def test_aligned__process_ends_after_calls_of_every_kind() -> None:
-    """A process ends after calls of every kind."""
-    code = """
-    import warnings
-    warnings.simplefilter("ignore")
-    import jax, numpy as np, torch
-    from xbridge import aligned
-    f = aligned(backend="torch")(torch.sin)
-    jax.jit(jax.grad(lambda x: f(x).sum()))(jax.numpy.ones(2)).block_until_ready()
-    g = aligned(backend="jax")(jax.numpy.sin)
-    g(torch.ones(2, requires_grad=True)).sum().backward()
-    print("done")
-    """
-    assert run(code, limit=120) == (0, ["done"])
 
 
 def test_aligned__torch_is_not_imported_for_jax_nor_jax_for_torch_nor_rules_for_a_plain_call() -> None:

@@ -87,9 +87,6 @@ def test_aligned__has_the_gradients_of_a_mesh() -> None:
             def inside(w, x):
                 return jax.value_and_grad(lambda w, x: lax.psum(jnp.sum(f(w * x)), "i"))(w, x)
 
-            def two(w, x):
-                return jax.grad(lambda w: lax.psum(jnp.sum(f(w) * x), "i"))(w)
-
             for check in (True, False):
                 for each in (outside, inside):
                     mapped = jax.shard_map(
@@ -98,22 +95,13 @@ def test_aligned__has_the_gradients_of_a_mesh() -> None:
                     yield mapped(w, x)
                     yield jax.jit(mapped)(w, x)
             rows = {"mesh": mesh, "in_specs": P("i"), "out_specs": P("i")}
-            yield jax.shard_map(two, mesh=mesh, in_specs=(P(), P("i")), out_specs=P())(w, x)
             yield jax.jit(jax.shard_map(lambda x: jax.jvp(f, (x,), (x,))[1], **rows))(x)
             yield jax.jit(jax.shard_map(jax.vmap(jax.grad(f)), **rows))(x)
             yield jax.grad(lambda x: jax.shard_map(f, **rows)(x).sum())(x)
             yield jax.pmap(lambda x: lax.psum(jax.grad(lambda x: f(x).sum())(x), "i"), axis_name="i")(
                 x.reshape(4, 2)
             )
-            yield jax.pmap(lambda x: jax.jvp(f, (x,), (x,))[1])(x.reshape(4, 2))
             yield jax.jit(jax.grad(lambda x: f(x).sum()))(jax.device_put(x, NamedSharding(mesh, P("i"))))
-
-        # The threads of the devices have the autocast of the caller.
-        linear = torch.nn.Linear(2, 2)
-        with torch.autocast("cpu", torch.bfloat16):
-            cast = linear(torch.ones(4, 2)).float().detach().numpy()
-            mapped = aligned(backend="torch")(lambda x: linear(x).float())
-            np.testing.assert_array_equal(jax.pmap(mapped)(jnp.ones((4, 2))), cast)
 
         there = jax.device_put(x, jax.devices()[2])
         host = aligned(backend="torch", device="cpu")(torch.sin)
@@ -126,10 +114,8 @@ def test_aligned__has_the_gradients_of_a_mesh() -> None:
         product = aligned(backend="torch", device="cpu")(lambda a, b: (torch.sin(a) * b).sum())
         for a, b in pairwise([x, *places, x]):
             made = jax.grad(product, (0, 1))(a, b)
-            second = jax.grad(lambda a: jax.grad(product, 1)(a, b).sum())(a)
-            assert [y.devices() for y in (*made, second)] == [y.devices() for y in (a, b, a)]
+            assert [y.devices() for y in made] == [y.devices() for y in (a, b)]
             np.testing.assert_allclose(made, (np.cos(a) * b, np.sin(a)), rtol=1e-5)
-            np.testing.assert_allclose(second, np.cos(a), rtol=1e-5)
             curve = jax.hessian(lambda a: product(a, b))(a)
             np.testing.assert_allclose(curve, np.diag(-np.sin(a) * b), rtol=1e-5)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -281,14 +280,6 @@ def test_aligned__object_that_holds_arrays(name: str, hiding: str) -> None:
         run()
     if hiding == "a coroutine":
         gc.collect()  # its warning belongs to this test
-
-
-def test_aligned__object_without_arrays() -> None:
-    """A function, a class or an object without arrays is a constant of the result."""
-    box = _Box("text")
-    f = aligned(backend="numpy")(lambda x: (x, math.sin, _Box, box, np.dtype("f4")))
-    _, *rest = f(torch.ones(2, requires_grad=True))
-    assert rest == [math.sin, _Box, box, np.dtype("f4")]
 
 
 def test_aligned__keep_and_a_graph_of_another_library() -> None:

@@ -106,15 +106,6 @@ def test_cloudpickle__function_that_was_called() -> None:
     assert xbridge.explain(sent, x) == xbridge.explain(f, x)
 
 
-def test_aligned__name_of_an_object() -> None:
-    """A ufunc and a module have a name in errors, and so has what `aligned` makes of them."""
-    f = aligned(backend="numpy")(np.sin)
-    assert (f.__name__, f.__qualname__) == ("sin", "sin")
-    assert xbridge.explain(f, torch.ones(2)).function == "sin"
-    model = aligned(backend="torch")(torch.nn.Linear(2, 2))
-    assert (model.__name__, model.__qualname__) == ("Linear", "Linear")
-
-
 @pytest.mark.parametrize(
     "vjp",
     [lambda x: x, lambda g, y: g, lambda g, y, x, z: g, lambda: None],

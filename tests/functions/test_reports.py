@@ -142,20 +142,3 @@ def test_aligned__option_that_is_given_is_kept_on_every_way() -> None:
 
 
 # torch hides this warning of its own where warnings are shown, and the suite raises them.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-def test_aligned__torch_checks_the_operator() -> None:
-    """torch checks the operator."""
-    f = in_library("numpy")
-    f(leaf())
-    (rule,) = vars(f)["__xbridge__"].rules.values()
-    torch.library.opcheck(torch.ops.xbridge.call.default, ([leaf()], [], rule.key, []))
-
-
-def test_aligned__call_in_a_program_of_another_compiler_is_part_of_it() -> None:
-    """A call in a program of another compiler is part of it."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    f = aligned(backend="jax")(lambda x: x * 2)
-    graph = make_fx(f)(torch.from_numpy(X))
-    assert any("xbridge" in str(node.target) for node in graph.graph.nodes)
-    same(graph(torch.from_numpy(X)), 2 * X)

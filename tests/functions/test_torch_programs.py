@@ -66,12 +66,11 @@ def test_aligned__jvp_runs_the_function_twice() -> None:
     """Once for the value, and once for the tangent, which is the gradient of a gradient."""
     runs: list[int] = []
 
-    @in_torch
     def f(x: Any) -> Any:
         runs.append(1)
         return x.sin()
 
-    push = jax.jit(lambda x: jax.jvp(f, (x,), (x,)))
+    push = jax.jit(lambda x: jax.jvp(in_torch(f), (x,), (x,)))
     jax.block_until_ready(push(X))
     runs.clear()
     same(push(X)[1], X * np.cos(X), 1e-5)

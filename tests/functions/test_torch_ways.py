@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crossed import in_library, same, slope, wide
+from crossed import same, wide
 
 import xbridge
 
@@ -38,25 +38,6 @@ def rand(*shape: int) -> Any:
     return torch.from_numpy(rng.normal(size=shape)).requires_grad_()
 
 
-@pytest.mark.parametrize("library", ["jax", "numpy"])
-def test_aligned__result_of_a_pullback_is_tracked_as_its_arguments_are(library: str) -> None:
-    """A pullback outlives the transform that made it, and so may an argument."""
-    f = in_library(library, vjp=lambda g, y, x: g * slope(x)) if library == "numpy" else in_library(library)
-    for x in (rand(3), rand(3).detach()):
-        y, pull = torch.func.vjp(f, x)
-        g = torch.ones_like(y.detach())
-        assert pull(g)[0].requires_grad == x.requires_grad
-        same(pull(g)[0].detach(), slope(x.detach().numpy()))
-    left: list[Any] = []
-
-    def leak(x: Any) -> Any:
-        left.append(x)
-        return f(x).sum()
-
-    torch.func.grad(leak)(x)
-    assert not f(left[0]).requires_grad
-
-
 @pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 0), (1, 0), (2, None), (0, 2)], ids=str)
 @pytest.mark.parametrize("loop", [(), (5,)], ids=["one axis", "two axes"])
 def test_aligned__any_axes_are_a_batch_of_a_function_with_a_signature(
@@ -74,26 +55,6 @@ def test_aligned__any_axes_are_a_batch_of_a_function_with_a_signature(
     same(made, right)
     for g, h in zip(torch.autograd.grad(made.sum(), xs), torch.autograd.grad(right.sum(), xs), strict=True):
         same(g, h)
-
-
-@pytest.mark.parametrize("library", ["numpy", "jax"])
-def test_jacobian__vectorized_keeps_graph_of_gradients(library: str) -> None:
-    """A batch of gradients has the second and the third derivative, as gradients one by one have."""
-    jacobian: Any = torch.autograd.functional.jacobian
-    f, x = in_library(library), rand(3)
-
-    def first(g: Any, x: Any, *, vectorize: bool) -> Any:
-        return jacobian(lambda x: g(x) * x, x, vectorize=vectorize, create_graph=True)
-
-    def second(g: Any, x: Any, *, vectorize: bool) -> Any:
-        return jacobian(
-            lambda x: first(g, x, vectorize=vectorize).sum(0), x, vectorize=vectorize, create_graph=True
-        )
-
-    for order in (first,) if library == "numpy" else (first, second):
-        made, right = order(f, x, vectorize=True), order(lambda x: x * x.sin(), x, vectorize=False)
-        same(made, right)
-        same(*(torch.autograd.grad((y * y).sum(), x)[0] for y in (made, right)))
 
 
 def test_aligned__empty_batch_has_the_dtypes_and_the_shapes_of_the_results() -> None:

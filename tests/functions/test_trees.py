@@ -175,19 +175,6 @@ def test_aligned__nested_arrays_are_named_in_errors() -> None:
         assert str(caught.value).startswith(f"at {place} of ")
 
 
-def test_aligned__compiled_call_casts_and_cuts_as_the_options_say() -> None:
-    """A compiled call casts and cuts as the options say."""
-    torch._dynamo.reset()
-    x = leaf()
-    cut = aligned(backend="jax", grad="detach")(lambda x: x * 2)
-    narrow = aligned(backend="jax", dtype="float32")(lambda x: x * 2)
-    program = torch.compile(lambda x: (cut(x), narrow(x)), fullgraph=True, backend="aot_eager")
-    one, two = program(x)
-    assert (one.requires_grad, two.requires_grad, two.dtype) == (False, True, torch.float32)
-    (slope,) = torch.autograd.grad(two.sum(), x)
-    assert (slope.dtype, slope.tolist()) == (torch.float64, [2.0] * 4)
-
-
 @pytest.mark.parametrize("program", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"])
 def test_aligned__named_results_of_torch_are_named_tuples(program: Callable[[Any], Any]) -> None:
     """JAX knows named tuples as trees, and not `torch.return_types`."""
@@ -201,38 +188,6 @@ def test_aligned__named_results_of_torch_are_named_tuples(program: Callable[[Any
     same(program(lambda x: jax.numpy.sort(x, 0))(x), made.values)
     own = aligned(backend="torch")(lambda x: torch.sort(x, 0))(torch.ones(2))
     assert type(own) is torch.return_types.sort
-
-
-@pytest.mark.parametrize("backend", ["aot_eager", None], ids=["compiled", "eager"])
-@pytest.mark.parametrize("library", ["jax", "torch", "numpy"])
-def test_aligned__named_results_of_torch_are_arguments(library: str, backend: str | None) -> None:
-    """A named result of torch is a named tuple for the function, and in its result, in compiled code too."""
-    torch._dynamo.reset()
-
-    def declared(r: Any) -> Any:
-        return r.values, r
-
-    f = aligned(backend=library, **({"result": declared} if library == "numpy" else {}))(
-        lambda r: (r.values * 2, r)
-    )
-    program: Any = lambda x: f(torch.sort(x))  # noqa: E731 -- in one of two ways
-    if backend:
-        program = torch.compile(program, fullgraph=True, backend=backend)
-    x = torch.from_numpy(X[::-1].copy())
-    twice, made = program(x)
-    same(twice, 2 * X)
-    assert made._fields == ("values", "indices")
-    assert made.indices.tolist() == [3, 2, 1, 0]
-    assert type(made) is not torch.return_types.sort
-
-
-def test_aligned__named_result_may_be_declared_as_a_tuple() -> None:
-    declared = aligned(backend="numpy", result=lambda x: (x[0, 0], x[0, 0]))(np.linalg.slogdet)
-    same(jax.jit(declared)(jax.numpy.eye(3) * 2)[1], 3 * np.log(2))
-    with pytest.raises(Exception, match="containers"):
-        jax.jit(aligned(backend="numpy", result=lambda x: {"a": x[0, 0]})(np.linalg.slogdet))(
-            jax.numpy.eye(3)
-        )
 
 
 class Registered:
