@@ -111,14 +111,28 @@ class Transform(NamedTuple):
     """True if no other transform can be outside of it."""
 
 
+def total(f: Vector) -> Vector:
+    """Return the sum of the results of a function."""
+    return lambda x: f(x).sum()
+
+
+def common(func: Any, stack: Any) -> dict[str, Transform]:
+    """Transforms that both libraries have by the same names."""
+    return {
+        "grad": Transform(lambda f, t: func.grad(total(f)), 1),
+        "vjp": Transform(lambda f, t: lambda x: func.vjp(f, x)[1](t)[0], 1),
+        "jvp": Transform(lambda f, t: lambda x: func.jvp(f, (x,), (t,))[1], 1),
+        "jacrev": Transform(lambda f, t: lambda x: func.jacrev(f)(x) @ t, 1),
+        "jacfwd": Transform(lambda f, t: lambda x: func.jacfwd(f)(x) @ t, 1),
+        "hessian": Transform(lambda f, t: lambda x: func.hessian(total(f))(x) @ t, 2),
+        "vmap": Transform(lambda f, t: lambda x: func.vmap(f, 1)(stack([x, x * t], 1)).sum(0)),
+        "threads": Transform(in_threads, last=True),
+    }
+
+
 def of_torch() -> dict[str, Transform]:
     import torch
     from torch.utils.checkpoint import checkpoint
-
-    func = torch.func
-
-    def total(f: Vector) -> Vector:
-        return lambda x: f(x).sum()
 
     def slope(y: Any, x: Any, *, again: bool = False) -> Any:
         """Return the gradient; zero for a constant, as torch's own derivative of a linear function is."""
@@ -147,35 +161,14 @@ def of_torch() -> dict[str, Transform]:
 
         return run
 
-    class Scaled(torch.nn.Module):
-        def __init__(self, f: Vector) -> None:
-            super().__init__()
-            self.f = f
-            self.scale = torch.nn.Parameter(torch.ones(()))
-
-        def forward(self, x: Any) -> Any:
-            return self.f(self.scale * x)
-
-    def functional(f: Vector, t: Any) -> Vector:
-        module = Scaled(f)
-        return lambda x: func.functional_call(module, {"scale": x}, (t,))
-
     return {
-        "grad": Transform(lambda f, t: func.grad(total(f)), 1),
-        "vjp": Transform(lambda f, t: lambda x: func.vjp(f, x)[1](t)[0], 1),
-        "jvp": Transform(lambda f, t: lambda x: func.jvp(f, (x,), (t,))[1], 1),
-        "jacrev": Transform(lambda f, t: lambda x: func.jacrev(f)(x) @ t, 1),
-        "jacfwd": Transform(lambda f, t: lambda x: func.jacfwd(f)(x) @ t, 1),
-        "hessian": Transform(lambda f, t: lambda x: func.hessian(total(f))(x) @ t, 2),
-        "vmap": Transform(lambda f, t: lambda x: torch.vmap(f, 1)(torch.stack([x, x * t], 1)).sum(0)),
-        "functional_call": Transform(functional),
+        **common(torch.func, torch.stack),
         "autograd": Transform(autograd, 1, last=True),
         "autograd twice": Transform(twice, 2, last=True),
         "vectorized jacobian": Transform(vectorized, 2, last=True),
         "checkpoint": Transform(
             lambda f, t: autograd(lambda x: checkpoint(f, x, use_reentrant=False), t), 1, last=True
         ),
-        "threads": Transform(in_threads, last=True),
     }
 
 
@@ -183,9 +176,6 @@ def of_jax() -> dict[str, Transform]:
     import jax
     import jax.numpy as jnp
     from jax.sharding import Mesh, PartitionSpec
-
-    def total(f: Vector) -> Vector:
-        return lambda x: f(x).sum()
 
     def scanned(f: Vector, t: Any) -> Vector:
         return lambda x: jax.lax.scan(lambda c, v: (c + f(v), f(c * v)), t, jnp.stack([x, x * t]))[1].sum(0)
@@ -221,14 +211,8 @@ def of_jax() -> dict[str, Transform]:
         return make
 
     return {
-        "grad": Transform(lambda f, t: jax.grad(total(f)), 1),
-        "vjp": Transform(lambda f, t: lambda x: jax.vjp(f, x)[1](t)[0], 1),
-        "jvp": Transform(lambda f, t: lambda x: jax.jvp(f, (x,), (t,))[1], 1),
-        "jacrev": Transform(lambda f, t: lambda x: jax.jacrev(f)(x) @ t, 1),
-        "jacfwd": Transform(lambda f, t: lambda x: jax.jacfwd(f)(x) @ t, 1),
-        "hessian": Transform(lambda f, t: lambda x: jax.hessian(total(f))(x) @ t, 2),
+        **common(jax, jnp.stack),
         "linearize": Transform(lambda f, t: lambda x: jax.linearize(f, x)[1](t), 1),
-        "vmap": Transform(lambda f, t: lambda x: jax.vmap(f, 1)(jnp.stack([x, x * t], 1)).sum(0)),
         "jit": Transform(lambda f, t: jax.jit(f)),
         "checkpoint": Transform(lambda f, t: jax.checkpoint(f)),
         "scan": Transform(scanned),
@@ -238,7 +222,6 @@ def of_jax() -> dict[str, Transform]:
         "shard_map": Transform(over_devices("checked")),
         "unchecked shard_map": Transform(over_devices("unchecked")),
         "pmap": Transform(over_devices("pmap"), last=True),
-        "threads": Transform(in_threads, last=True),
     }
 
 
