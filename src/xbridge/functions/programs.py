@@ -155,23 +155,27 @@ def find_formula(
         with suppress(XBridgeError, *FOREIGN_ERRORS):  # not every function accepts the smallest sizes
             least = move([(_SMALLEST - n) // step * step for n in base])
             others.append((least, describe(least)))
+        found = [*corners.values(), *[described for _, described in others]]
+        if any(_structure(described) != _structure(found[0]) for described in found):
+            continue
         formula = _fit_polynomials(where, base, step, corners)
-        if formula is not None and all(_predicts(formula, sizes, described) for sizes, described in others):
+        if all(formula.shapes(sizes) == tuple([s.shape for s in specs]) for sizes, (specs, _) in others):
             return formula
     return None
 
 
+def _structure(described: Described) -> object:
+    """Return what is the same for all sizes."""
+    specs, form = described
+    return form, [(spec.dtype, len(spec.shape)) for spec in specs]
+
+
 def _fit_polynomials(
     where: list[int], base: list[int], step: int, corners: dict[tuple[int, ...], Described]
-) -> ShapeFormula | None:
+) -> ShapeFormula:
     """Return the polynomials through the shapes at the corners of a cube."""
     specs, form = next(iter(corners.values()))
-    dtypes = [spec.dtype for spec in specs]
-    formula = ShapeFormula(where, base, step, [], dtypes, form)
-    if not all(
-        _has_same_structure(formula, [len(spec.shape) for spec in specs], found) for found in corners.values()
-    ):
-        return None
+    formula = ShapeFormula(where, base, step, [], [spec.dtype for spec in specs], form)
     for i, spec in enumerate(specs):
         formula.outputs.append([])
         for axis in range(len(spec.shape)):
@@ -181,19 +185,3 @@ def _fit_polynomials(
                 terms = {c: n - (terms[(*c[:k], 0, *c[k + 1 :])] if c[k] else 0) for c, n in terms.items()}
             formula.outputs[i].append({corner: n for corner, n in terms.items() if n})
     return formula
-
-
-def _has_same_structure(formula: ShapeFormula, ranks: list[int], described: Described) -> bool:
-    specs, form = described
-    return (formula.dtypes, formula.form, ranks) == (
-        [s.dtype for s in specs],
-        form,
-        [len(s.shape) for s in specs],
-    )
-
-
-def _predicts(formula: ShapeFormula, sizes: list[int], described: Described) -> bool:
-    ranks = [len(output) for output in formula.outputs]
-    return _has_same_structure(formula, ranks, described) and formula.shapes(sizes) == tuple(
-        [s.shape for s in described[0]]
-    )
