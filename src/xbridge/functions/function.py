@@ -10,7 +10,7 @@ from contextlib import suppress
 from copy import copy
 from inspect import signature
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
-    from xbridge.functions.libraries import LibraryFunctions
     from xbridge.functions.named import ArrayParameters
     from xbridge.functions.rules import DerivableFunction, Run, UserDerivative
     from xbridge.functions.signature import Signature
@@ -118,7 +117,8 @@ class Function:
     ) -> DerivableFunction:
         """Return the rule of the function for calls of a form, whose results go to the library `caller`."""
         exact = tuple([(type(n), n.hex() if type(n) is float else n) for n in numbers])
-        modes = current_modes(functions_of(get(library)))
+        find_modes = functions_of(get(library)).modes
+        modes = find_modes and find_modes()
         key = (library, caller, device, form, exact, modes)
         try:
             found = self.rules.get(key)
@@ -172,10 +172,9 @@ class Call:
 
     def rule(self) -> DerivableFunction:
         """Return the rule for this call. It is made once."""
-        rule = self._rule
-        if rule is None:
-            rule = self._rule = (functions_of(get(self.library)).rule or make_opaque_rule)(self)
-        return rule
+        if self._rule is None:
+            self._rule = (functions_of(get(self.library)).rule or make_opaque_rule)(self)
+        return self._rule
 
     def without_rules(self, declared: TreeDef) -> Call:
         """Return a copy without a rule and derivatives, to be pickled for another process."""
@@ -281,13 +280,16 @@ class Call:
     def _convert_input(self, x: Array) -> Array:
         """Convert an argument to the library of the function."""
         is_readonly = type(x) in self._host_types and not x.flags.writeable
-        if self._writes and not is_readonly and could_write(get(self.library), (type(x),)):
-            return convert_argument(x, self.library, self._options, isolated=True)
-        if self._is_direct:
-            y = lookup_direct(self.library, type(x))(x)
-            if y is not None:
-                return protect_host(y, x) if self.library == HOST else y
-        return convert_argument(x, self.library, self._options)
+        isolated = self._writes and not is_readonly and could_write(get(self.library), (type(x),))
+        direct_to = lookup_direct(self.library, type(x)) if self._is_direct and not isolated else decline
+        y = direct_to(x)
+        if y is None:
+            convert = verbs.to_isolated if isolated else verbs.to_backend
+            try:
+                y = convert(x, self.library, self._options)
+            except DTypeError as error:
+                raise_with_hint(error, [x], get(self.library), self._options)
+        return protect_host(y, x) if self.library == HOST else y
 
 
 def _copy_if_kept(ys: Sequence[HostArray]) -> list[HostArray]:
@@ -303,11 +305,6 @@ def _copy_if_kept(ys: Sequence[HostArray]) -> list[HostArray]:
     return [y.copy() if kept and y.flags.writeable else y for y, kept in zip(ys, held, strict=True)]
 
 
-def current_modes(library: LibraryFunctions) -> object:
-    """Return the modes of this thread in which a function of a library would run."""
-    return None if library.modes is None else library.modes()
-
-
 def could_write(library: Backend, kinds: Iterable[type] | None = None) -> bool:
     """Return True if a function of a library could write to the source of an argument of one of these types.
 
@@ -317,37 +314,25 @@ def could_write(library: Backend, kinds: Iterable[type] | None = None) -> bool:
     """
     if library.name == HOST or library.assumes_immutable:
         return False
-    for owner in [None] if kinds is None else map(backend_for, kinds):
-        if owner is None or (owner is not library and not (owner.assumes_immutable and owner.readonly)):
-            return True
-    return False
+    owners = [None] if kinds is None else map(backend_for, kinds)
+    return any(
+        owner is None or (owner is not library and not (owner.assumes_immutable and owner.readonly))
+        for owner in owners
+    )
 
 
-def convert_argument(x: Array, library: str, options: CallOptions, *, isolated: bool = False) -> Array:
-    """Convert an array to the library of a function, which must not be able to write to the source."""
-    convert = verbs.to_isolated if isolated else verbs.to_backend
-    try:
-        y = convert(x, library, options)
-    except DTypeError as error:
-        better = missing_dtype_error(error, [x], get(library), options)
-        if better is None:
-            raise
-        raise better from error
-    return protect_host(y, x) if library == HOST else y
-
-
-def missing_dtype_error(
+def raise_with_hint(
     error: DTypeError, xs: Sequence[Array], library: Backend, options: CallOptions
-) -> DTypeError | None:
-    """Return an error with a better hint for a missing dtype, if ``dtype='default'`` helps; else None."""
+) -> NoReturn:
+    """Raise an error for a missing dtype again, with a better hint if ``dtype='default'`` helps."""
     for x in xs if options.dtype is None else ():
         dtype = resolve_source(x).info().dtype
         if dtype in DTYPES and library.unsupported_dtype(dtype, CPU) and category(dtype) != "bool":
             default = chosen("default", dtype, library, CPU)
             if library.unsupported_dtype(default, CPU) is None:
                 hint = f"{error.hint}; or aligned(..., dtype='default')"
-                return DTypeError.build(error.action, error.reason, hint)
-    return None
+                raise DTypeError.build(error.action, error.reason, hint) from error
+    raise error
 
 
 @constant_in_traces

@@ -39,21 +39,17 @@ class ArrayParameters(NamedTuple):
         self, fn: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, with `fn` applied to the named ones that are neither arrays nor None."""
-        rest, known = self.rest, self.known
-        made = [
-            self._apply_at(fn, x, i) if i in self.positions or (rest is not None and i >= rest) else x
-            for i, x in enumerate(args)
-        ]
-        others = {
-            name: self._apply_at(fn, x, name)
-            if name in self.names or (known is not None and name not in known)
-            else x
-            for name, x in kwargs.items()
-        }
-        return tuple(made), others
+        return (
+            tuple([self._apply_at(fn, x, i) for i, x in enumerate(args)]),
+            {name: self._apply_at(fn, x, name) for name, x in kwargs.items()},
+        )
 
     def _apply_at(self, fn: Callable[[Any], Any], x: Any, place: int | str) -> Any:
-        if x is None or are_arrays(type(x)):
+        if isinstance(place, int):
+            is_named = place in self.positions or (self.rest is not None and place >= self.rest)
+        else:
+            is_named = place in self.names or (self.known is not None and place not in self.known)
+        if not is_named or x is None or are_arrays(type(x)):
             return x
         try:
             return fn(x)

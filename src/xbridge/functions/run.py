@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import ref
 
 from xbridge._core import tracing
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.entry_points import marked
 from xbridge._core.tracebacks import shorten
-from xbridge._core.tracing import none_in_traces, traced_as
+from xbridge._core.tracing import none_in_traces
 from xbridge._engine import verbs
 from xbridge._engine.each import by_type
 from xbridge._engine.source import Source, TargetChoice, leading_index, resolve_like, resolve_source
@@ -30,11 +29,10 @@ from xbridge.errors import DTypeError, OptionError, XBridgeError
 from xbridge.functions.explain import CallPlan
 from xbridge.functions.function import (
     could_write,
-    current_modes,
     latest_form,
     latest_traceable,
-    missing_dtype_error,
     program_key,
+    raise_with_hint,
 )
 from xbridge.functions.libraries import functions_of
 from xbridge.functions.named import import_exporter, make_array, protect_host
@@ -56,20 +54,11 @@ from xbridge.tree.restore import Restore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
     from xbridge._plan.steps import Options
     from xbridge.functions.function import Function
     from xbridge.functions.rules import DerivableFunction
     from xbridge.functions.treedef import TreeDef
-
-
-class _CacheMiss:
-    """A sentinel. It is a class and not an object, so that a pickle of it is still the sentinel."""
-
-
-_CACHE_MISS: Any = _CacheMiss
-"""The result of a cached call that declines."""
 
 
 def wrap_function(function: Function) -> Callable[..., Any]:
@@ -80,9 +69,9 @@ def wrap_function(function: Function) -> Callable[..., Any]:
     @marked
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            result = _call_cached(function, args, kwargs)
-            if result is not _CACHE_MISS:
-                return result
+            found = _call_cached(function, args, kwargs)
+            if found is not None:
+                return found[0]
             read = _read_inputs(function, args, kwargs)
             if not read.arrays:
                 return _run_without_arrays(function, read)
@@ -100,13 +89,11 @@ def wrap_function(function: Function) -> Callable[..., Any]:
     return call
 
 
-@traced_as(lambda *_: _CACHE_MISS)
-def _call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the result of a call whose argument types were seen before, or `_CACHE_MISS`."""
-    # A cached call wraps its result in a tuple, because the function itself may return None.
+@none_in_traces
+def _call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
+    """Return the result of a cached call for arguments of these types in a tuple; None without one."""
     run = cached.get(("aligned", function.key, _types_of(args, kwargs)))
-    result = None if run is None else run(function, args, kwargs)
-    return _CACHE_MISS if result is None else result[0]
+    return None if run is None else run(function, args, kwargs)
 
 
 def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
@@ -192,17 +179,13 @@ def _find_arrays(
         form = flatten((args, kwargs), arrays, numbers)
     except XBridgeError as error:
         raise error.at(f"an argument of {function.name}") from error
-    if alone or not arrays:
-        caller = get(HOST)
-        return CallInputs(
-            version, args, kwargs, form, [], numbers, [], 0, caller, _library_of(function, caller)
-        )
+    if alone:
+        arrays = []
     sources = [resolve_source(x) for x in arrays]
     leading = _leading_index(sources, news)
-    caller = sources[leading].backend
-    return CallInputs(
-        version, args, kwargs, form, arrays, numbers, sources, leading, caller, _library_of(function, caller)
-    )
+    caller = sources[leading].backend if sources else get(HOST)
+    library = _library_of(function, caller)
+    return CallInputs(version, args, kwargs, form, arrays, numbers, sources, leading, caller, library)
 
 
 def _leading_index(sources: list[Source], news: Sequence[Array]) -> int:
@@ -237,8 +220,6 @@ def _is_embedded(function: Function, caller: Backend, arrays: Sequence[Array]) -
 def _run_embedded(function: Function, read: CallInputs) -> Any:
     """Run the call as a rule, within the graphs and transforms of the caller."""
     form, arrays, numbers, caller, library = read.form, read.arrays, read.numbers, read.caller, read.library
-    functions = functions_of(caller)
-    assert functions.run is not None  # noqa: S101 -- the caller checks it
     options = read_options((library,), function.options)
     device = caller.array_info(arrays[read.leading]).device
     xs: list[Array] = []
@@ -250,36 +231,40 @@ def _run_embedded(function: Function, read: CallInputs) -> Any:
             xs.append(_cast_and_cut(x, caller, library, options))
         except XBridgeError as error:
             raise error.at(f"{argument_paths(form)[i]} of {function.name}") from error
-    if functions.trace is not None and caller.is_tracing():
+    trace = functions_of(caller).trace
+    if trace is not None and caller.is_tracing():
         objects: list[object] = []
         traced = without_objects(form, objects)
         key = program_key(function.key, traced, library.name, caller.name, *objects)
-        ys = functions.trace(key, xs, numbers)
+        ys = trace(key, xs, numbers)
         form = latest_traceable() if tracing.is_traced() else latest_form()
         return unflatten(form, iter(ys), iter(()))
     rule = function.rule(library.name, caller.name, form, tuple(numbers), options.device)
     _cache_call(function, read)
-    ys = functions.run(rule, xs)
+    return _run_rule(rule, xs, refuses_cut=options.grad == "keep")
+
+
+def _run_rule(rule: DerivableFunction, xs: list[Array], *, refuses_cut: bool = False) -> Any:
+    """Run a rule on arrays of the caller, and build the result."""
+    caller = get(rule.call.caller)
+    run = functions_of(caller).run
+    assert run is not None  # noqa: S101 -- only such callers embed a call
+    ys = run(rule, xs)
     form = latest.form
-    if options.grad == "keep":
+    if refuses_cut:
         _refuse_cut(rule, xs, ys, form, caller)
-    return unflatten(form, iter(ys), iter(()))
+    return ys[0] if form == ARRAY else unflatten(form, iter(ys), iter(()))
 
 
 def _cast_and_cut(x: Array, caller: Backend, library: Backend, options: Options) -> Array:
     """Cast an array in its own library, so that gradients flow through the cast. Cut its graph if asked."""
     if options.dtype is not None:
-        info = caller.array_info(x)
-        dtype = (
-            chosen(options.dtype, info.dtype, library, info.device)
-            if options.dtype in UNNAMED
-            else options.dtype
-        )
-        if dtype != info.dtype:
-            if options.dtype in UNNAMED and not (
-                holds_every(info.dtype, dtype) or caller.unsupported(x, leaving=True)
-            ):
+        info, dtype = caller.array_info(x), options.dtype
+        if dtype in UNNAMED:
+            dtype = chosen(dtype, info.dtype, library, info.device)
+            if not (holds_every(info.dtype, dtype) or caller.unsupported(x, leaving=True)):
                 caller.check_cast(x, dtype)
+        if dtype != info.dtype:
             x = verbs.to_backend(x, caller.name, CallOptions(dtype=dtype))
     if options.grad == "detach":
         x = verbs.to_backend(x, caller.name, CallOptions(grad="detach"))
@@ -346,10 +331,7 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
             isolated=isolated,
         )
     except DTypeError as error:
-        better = missing_dtype_error(error, arrays, library, function.options)
-        if better is None:
-            raise
-        raise better from error
+        raise_with_hint(error, arrays, library, function.options)
     if library.name == HOST:
         made = tuple(y if y is x else protect_host(y, x) for x, y in zip(arrays, made, strict=True))
     _cache_call(function, read)
@@ -423,112 +405,63 @@ def _flatten_result(result: Any, function: Function) -> tuple[TreeDef, list[Arra
         raise error.at(f"the result of {function.name}") from error
 
 
-class _CachedCall:
-    """A cached call of an aligned function, for arguments of the same types as in an earlier call.
+def _make_cached_call(
+    function: Function, read: CallInputs, types: Sequence[type], owners: dict[type, Backend]
+) -> Callable[..., tuple[Any] | None] | None:
+    """Return a cached call for arguments of the same types; None if a type has no converter.
 
-    The arguments are ordinary arrays, numbers, text and None. `run` asks only for what their types do not
-    show: whether an array is tracked, and its device. It declines if a tracked array cannot be embedded as
-    before, and if arrays are on different devices. It takes the function as an argument, and does not keep it
-    alive.
+    The arguments are ordinary arrays, numbers, text and None. The call asks only for what their types do not
+    show: whether an array is tracked, and its device. It takes the function as an argument, and does not keep
+    it alive.
     """
+    converters = {cls: _argument_converter(function, read.library, cls, owners.get(cls)) for cls in types}
+    if decline in converters.values():
+        return None
+    caller, library, form, convert = read.caller, read.library, read.form, by_type(converters)
+    check, device_of = functions_of(library).check_call, library.device_of
+    arrays = [(i, owners[cls]) for i, cls in enumerate(types) if cls in owners]
+    home = arrays[0][0]
+    mixed = any(cls not in caller.fast.types for cls in owners)  # arrays are of several libraries
+    only_host = mixed or not function.is_plain  # so that arrays of the function's library must be there
+    can_embed = function.is_plain and not read.kwargs and set(types).issubset(caller.fast.types)
+    could_follow = mixed or library is not caller
+    followed = [(i, owner.follows) for i, owner in arrays if could_follow and owner.follows]
+    own = [i for i, owner in arrays if owner is library and not library.host_only]
 
-    __slots__ = (
-        "_caller",
-        "_check_call",
-        "_convert",
-        "_devices",
-        "_follows",
-        "_form",
-        "_functions",
-        "_home",
-        "_library",
-        "_only_host",
-        "_rule",
-        "_run",
-        "is_complete",
-    )
-
-    def __init__(
-        self, function: Function, read: CallInputs, types: Sequence[type], owners: dict[type, Backend]
-    ) -> None:
-        caller = self._caller = read.caller
-        library = self._library = read.library
-        self._functions = functions_of(library)
-        self._check_call = self._functions.check_call
-        self._run = functions_of(caller).run
-        self._rule: Callable[[], DerivableFunction | None] = lambda: None
-        arrays = [(i, owners[cls]) for i, cls in enumerate(types) if cls in owners]
-        home = self._home = arrays[0][0]
-        mixed = not set(types).issubset((*LEAVES, *caller.fast.types))  # arrays are of several libraries
-        self._only_host = mixed or not function.is_plain
-        """True if arrays of the function's library must be in host memory."""
-        embeds = function.is_plain and set(types).issubset(caller.fast.types) and not read.kwargs
-        self._form = read.form if embeds else None
-        """The form of a call that can be embedded: all arguments are positional, and arrays of the caller."""
-        self._follows = [
-            (i, follows)
-            for i, owner in arrays
-            if (follows := owner.follows) and (owner is not library or (mixed and i > home))
-        ]
-        """The arguments that may be tracked in a way that changes what is done, each with a test for it."""
-        self._devices = [(i, library.device_of) for i, owner in arrays if owner is library]
-        if library.host_only:
-            self._devices = []
-        converters = {cls: _argument_converter(function, library, cls, owners.get(cls)) for cls in types}
-        self.is_complete = decline not in converters.values()
-        """True if there is a converter for every argument."""
-        self._convert = by_type(converters)
-
-    def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
-        """Return the result in a tuple, or None to decline. It declines before the function runs."""
-        # All that depends on types alone was decided in `__init__`: which arguments may be tracked, which
-        # have a device, and how each is converted. What is left are facts about these very arrays.
-        device = None
+    def call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
+        """Return the result in a tuple, or None to decline, before the function runs."""
         xs = (*args, *kwargs.values()) if kwargs else args
-        for i, follows in self._follows:
+        for i, follows in followed:
             if follows(xs[i]):
-                return self._run_embedded(function, xs)
+                if not can_embed or caller.is_tracing():
+                    return None
+                return (_run_rule(function.rule(library.name, caller.name, form, (), None), list(xs)),)
         # Arrays of the function's own library stay where they are, so they must all be on one device: the
         # host if others are converted to it.
-        for i, device_of in self._devices:
+        device = None
+        for i in own:
             here = device_of(xs[i])
-            if here == SHARDED or here != (device or (CPU if self._only_host else here)):
+            if here == SHARDED or here != (device or (CPU if only_host else here)):
                 return None
             device = here
-        given = self._convert(xs)
+        given = convert(xs)
         if given is None:
             return None
-        if self._check_call is not None:
-            self._check_call(function.name)
+        if check is not None:
+            check(function.name)
         count, fn = len(args), function.fn
         result = fn(*given[:count], **dict(zip(kwargs, given[count:], strict=True))) if kwargs else fn(*given)
-        return (self._convert_back(function, result, xs[self._home], device or CPU),)
-
-    def _convert_back(self, function: Function, result: Any, x: Array, device: Device) -> Any:
-        """Convert the result back to the library and the device of an argument."""
         # A single array is converted by the cache of calls, if it then is on the right device. Any other
         # result is walked as a tree.
-        caller = self._caller
-        made = direct[caller.name].get(type(result), decline)(result)
-        if made is not None and function.narrowing is None:
-            there = caller.device_of(result) if made is result else CPU
-            if there == device:
-                return made
-        return _restore_result(result, Restore((verbs.array_location(resolve_source(x)),), 0), function)
+        y = direct[caller.name].get(type(result), decline)(result)
+        if y is not None and function.narrowing is None:
+            there = caller.device_of(result) if y is result else CPU
+            if there == (device or CPU):
+                return (y,)
+        location = verbs.array_location(resolve_source(xs[home]))
+        return (_restore_result(result, Restore((location,), 0), function),)
 
-    def _run_embedded(self, function: Function, xs: tuple[Any, ...]) -> tuple[Any] | None:
-        """Run the call as a rule; return None to decline."""
-        caller = self._caller
-        if self._form is None or caller.is_tracing():
-            return None
-        assert self._run is not None  # noqa: S101 -- a call without it is not cached
-        rule = self._rule()
-        if rule is None or rule.call.modes != current_modes(self._functions):
-            rule = function.rule(self._library.name, caller.name, self._form, (), None)
-            self._rule = ref(rule)  # weak, because the rule has the function, which this call must not keep
-        ys = self._run(rule, list(xs))
-        form = latest.form
-        return (ys[0] if form == ARRAY else unflatten(form, iter(ys), iter(())),)
+    return call_cached
 
 
 def _argument_converter(
@@ -563,7 +496,7 @@ def _types_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
 
 @none_in_traces
 def _cache_call(function: Function, read: CallInputs) -> None:
-    """Cache a call for arguments of these types, if the types and `_CachedCall` decide all that it does."""
+    """Cache a call for arguments of these types, if these and what it asks decide all that it does."""
     caller, library = read.caller, read.library
     types = [*map(type, (*read.args, *read.kwargs.values()))]
     arrays = set(types).difference(LEAVES)
@@ -578,7 +511,6 @@ def _cache_call(function: Function, read: CallInputs) -> None:
         and not (library.is_tracing() or caller.is_tracing())
         and not _is_isolated(function, library, arrays)
     ):
-        call = _CachedCall(function, read, types, owners)
-        if call.is_complete:
-            key = CallKey("aligned", function.key, _types_of(read.args, read.kwargs))
-            store(key, read.version, call.run)
+        call = _make_cached_call(function, read, types, owners)
+        if call is not None:
+            store(CallKey("aligned", function.key, _types_of(read.args, read.kwargs)), read.version, call)

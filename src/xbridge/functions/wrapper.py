@@ -155,20 +155,8 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     >>> mean(torch.ones(3, 2), [1, 2], ["a", "b"])
     {'a': tensor(1.), 'b': tensor(2.)}
     """
+    made_with = {name: value for name, value in locals().items() if name != "fn"}
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    made_with = {
-        "like": like,
-        "backend": backend,
-        "device": device,
-        "dtype": dtype,
-        "copy": copy,
-        "grad": grad,
-        "arrays": arrays,
-        "vjp": vjp,
-        "jvp": jvp,
-        "signature": signature,
-        "result": result,
-    }
     if callable(grad):
         reason = "it is a function, and grad= says what becomes of a graph"
         raise OptionError.build(f"take grad={shown(grad)}", reason, "vjp=, for a derivative")
