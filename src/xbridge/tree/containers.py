@@ -132,7 +132,7 @@ class _Unregistered:
         """Return the items, then the fields that are set."""
         base = self._base
         items = [] if base is object else list(base.values(x) if self._is_dict else base.__iter__(x))
-        keys = list(base.keys(x)) if self._is_dict else range(len(items))
+        keys = list(self._base.keys(x)) if self._is_dict else range(len(items))
         attributes = self._read_attributes(x)
         fields = [name for name in self._fields if name in attributes]
         children = [*items, *map(attributes.pop, fields)]
@@ -153,7 +153,7 @@ class _Unregistered:
             if _is_own_dict(model):
                 made.__dict__ = made
             for key, item in zip(form.keys, items, strict=True):
-                base.__setitem__(made, key, item)
+                self._base.__setitem__(made, key, item)
         elif base is list:
             list.extend(made, items)
         elif base is deque:
