@@ -288,6 +288,7 @@ PROSE = {
         "a disk with space for it",
         "bfloat16=float32",
         "pip install .*",
+        "[?]_INSTALL.get.*",
         "python -c .*",
         "(.* )?--(cast|array|shard|at) .*",
         "a dtype that an array has, or no --cast",
@@ -331,6 +332,7 @@ PROSE = {
     "for a device that has failed, after which no call works": ["a new process"],
     "for a function that changes: the tests of functions call it again": ["the same call again, .*"],
     "for a program that a compiler traces: a test compiles it": ["it without the compiler.*"],
+    "for arrays on a mesh: a test of functions on meshes calls it": ["jax.sharding.auto_axes.*"],
     "other input, which only the caller knows": [
         "arrays of .*",
         "rows of .*",

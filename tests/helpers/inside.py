@@ -5,8 +5,6 @@ A test imports private modules of the part that it tests, and takes from here wh
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.dtypes import DTYPES, category, exact_integers, is_inexact
@@ -20,14 +18,12 @@ from xbridge._registry.registry import get as get_backend
 if TYPE_CHECKING:
     import pytest
 
-    from xbridge.protocol import Backend
 
 __all__ = [
     "DTYPES",
     "FEATURES",
     "cached",
     "category",
-    "count_lookups",
     "direct",
     "direct_asarray",
     "exact_integers",
@@ -61,18 +57,4 @@ def planned_arrays(monkeypatch: pytest.MonkeyPatch, *, in_batches: bool = False)
         return right(source, *args, **options)
 
     monkeypatch.setattr(module, "plan", plan)
-    return seen
-
-
-def count_lookups(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
-    """How often the backend of each type is looked up from now on."""
-    seen, right = Counter[type](), registry.backend_for
-
-    def backend_for(cls: type) -> Backend | None:
-        seen[cls] += 1
-        return right(cls)
-
-    for name, module in list(sys.modules.items()):
-        if name.startswith("xbridge.") and vars(module).get("backend_for") is right:
-            monkeypatch.setattr(module, "backend_for", backend_for)
     return seen
