@@ -123,7 +123,7 @@ lint: $(VENV)/dev.stamp ## Check style, format and types
 	$(VENV)/bin/python -m ruff format --check
 	$(VENV)/bin/python -m mypy
 	$(VENV)/bin/python -m pyright --pythonpath $(VENV)/bin/python
-	PYTHONPATH=src $(VENV)/bin/python -m pyright --pythonpath $(VENV)/bin/python --verifytypes xbridge --ignoreexternal
+	PYTHONPATH=src $(VENV)/bin/python docs/typed.py
 
 format: $(VENV)/dev.stamp ## Put the code into the house format
 	$(VENV)/bin/python -m ruff check --fix-only
