@@ -243,3 +243,21 @@ def test_aligned__batch_that_writes_is_not_run_twice() -> None:
     for again in (f, aligned(backend="torch")(fn)):
         same(jax.vmap(again)(xs), np.array([[-3.0], [15.0]]))
     same(both(), np.array([[-3.0], [15.0]]))
+
+
+def test_aligned__examples_that_write_to_a_shared_argument() -> None:
+    """What one example of a batch writes to an argument, the others do not see."""
+
+    def fn(x: Any, w: Any) -> Any:
+        return x * w.mul_(2) if x.sum() > 0 else x + w
+
+    xs, w = np.array([[-3.0, -4.0], [1.0, 2.0], [5.0, 6.0]]), np.array([1.0, 2.0])
+    wanted = np.stack([x * 2 * w if x.sum() > 0 else x + w for x in xs])
+    slopes = np.stack([2 * x if x.sum() > 0 else np.ones(2) for x in xs])
+    for first in (xs, -np.abs(xs)):
+        batched = partial(jax.vmap, in_axes=(0, None))
+        f = aligned(backend="torch")(fn)
+        same(batched(f)(first, w)[0], first[0] + w)
+        same(batched(f)(xs, w), wanted)
+        pull = lambda x, w, f=f: jax.vjp(partial(f, x), w)[1](jnp.ones(2))[0]  # noqa: E731 -- of a new function
+        same(batched(pull)(xs, w), slopes)

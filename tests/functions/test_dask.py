@@ -77,6 +77,26 @@ def test_aligned__arguments_broadcast_and_trees_and_numbers_are_passed() -> None
     same(made["y"].compute(scheduler="sync"), A * np.arange(6.0) * 2)
 
 
+def test_aligned__tasks_cannot_write_to_chunks() -> None:
+    """Tasks cannot write to chunks."""
+    p = chunked().persist(scheduler="sync")
+    with pytest.raises(ValueError, match="read-only"):
+        aligned(backend="numpy", signature="()->()")(lambda x: np.multiply(x, 2, out=x))(p).compute()
+    torch = pytest.importorskip("torch")
+    w = aligned(backend="torch", signature="()->()")(lambda t: t.mul_(2))
+    same(w(p).compute(), 2 * A)
+    same(p.compute(), A)
+    assert torch.is_grad_enabled()
+
+
+def test_aligned__buffer_that_a_function_fills_again_is_copied() -> None:
+    """Each chunk has its own result, though the function returns the same array for all."""
+    buffer = np.empty((2, 3))
+    f = aligned(backend="numpy", signature="()->()")(lambda x: np.multiply(x, 2, out=buffer))
+    x = np.arange(12.0).reshape(4, 3)
+    same(f(da.from_array(x, chunks=(2, 3))).compute(), 2 * x)
+
+
 def test_aligned__what_is_declared_is_what_is_returned() -> None:
     """What is declared is what is returned."""
     for result in (lambda x: x.astype("f4")[..., 0], lambda x: (x, x)):
