@@ -1,0 +1,49 @@
+"""The package stays small enough to be read: no part of it outgrows its limit.
+
+A limit is what the part has, rounded up. It is lowered when the part gets smaller. A part that has to grow
+raises it in the same commit, which says what the lines are for.
+"""
+
+from __future__ import annotations
+
+import floors
+import pytest
+
+LIMITS = {
+    "_core": 1_650,
+    "_engine": 2_650,
+    "_host": 1_900,
+    "_observe": 900,
+    "_plan": 1_300,
+    "_pyinstaller": 150,
+    "_registry": 1_100,
+    "_transfer": 800,
+    "backends": 4_000,
+    "files": 2_300,
+    "functions": 5_700,
+    "testing": 13_000,
+    "tree": 1_500,
+}
+"""The most lines of each folder of the package."""
+
+ALL = 38_600
+"""The most lines of all."""
+
+
+def count_lines(folder: str = ".") -> int:
+    return sum(
+        len(path.read_text(encoding="utf-8").splitlines()) for path in (floors.ROOT / folder).rglob("*.py")
+    )
+
+
+@pytest.mark.parametrize("folder", LIMITS)
+def test_package__part_is_within_its_limit(folder: str) -> None:
+    """A folder has at most as many lines as its limit, which is not far above what it has."""
+    assert LIMITS[folder] - 200 <= count_lines(folder) <= LIMITS[folder]
+
+
+def test_package__is_within_its_limit() -> None:
+    """The package has at most as many lines as its limit, and each of its folders has one."""
+    assert count_lines() <= ALL
+    folders = {path.name for path in floors.ROOT.iterdir() if (path / "__init__.py").is_file()}
+    assert folders == set(LIMITS)
