@@ -133,9 +133,11 @@ def process_state() -> dict[str, object]:
     among it, because libraries add some when they are imported.
     """
     torch, registry = sys.modules.get("torch"), sys.modules.get("xbridge._registry.registry")
+    numpy = sys.modules.get("numpy")
     return {
         **{f"the environment variable {name}": text for name, text in os.environ.items() if name != CURRENT},
         "the profile of Hypothesis": settings.get_current_profile_name(),
+        "the error handling of NumPy": numpy.geterr() if numpy else None,
         "the default dtype of torch": torch.get_default_dtype() if torch else None,
         "the modes of torch": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) if torch else None,
         "the registered backends": registry.known_backends() if registry else None,

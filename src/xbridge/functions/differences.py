@@ -24,9 +24,9 @@ def refuse_complex_step(
 ) -> None:
     """Raise if a complex step is asked for where the imaginary part would not be the derivative alone."""
     if method == "complex-step":
-        for what, arrays in (("an argument", xs), ("its result", ys)):
+        reasons = ("an argument is complex already", "its result is complex already")
+        for reason, arrays in zip(reasons, (xs, ys), strict=True):
             if any(x.dtype.kind == "c" for x in arrays):
-                reason = f"{what} is complex already"
                 raise no_derivative_error(f"{name} by a complex step", reason, f"{kind}='central'")
 
 
