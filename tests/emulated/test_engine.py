@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+transfers: Any = _transfer.transfers
 PATIENCE = 60.0
 
 
@@ -121,13 +122,13 @@ def test_to_device__works_in_inference_mode() -> None:
 def test_to_device_many__results_are_not_views() -> None:
     """Tensors that arrived in one pack are no views, so autograd tracks each alone."""
     there = xbridge.to_backend(numbered(torch.int32, 50), "torch", device=KIND)
-    packed = _transfer.transfers.to_device_many([torch.ones(3), torch.ones(4)], xbridge.Device(DEVICE))
+    packed = transfers.to_device_many([torch.ones(3), torch.ones(4)], xbridge.Device(DEVICE))
 
     assert not there._is_view()
     assert not any(x._is_view() for x in packed)
     kept = packed[0].requires_grad_() ** 2
     packed[1].add_(1)  # which must not look like a change of what the graph has saved
-    kept.sum().backward()  # type: ignore[no-untyped-call] # theirs
+    kept.sum().backward()
     assert packed[0].grad is not None
     assert packed[0].grad.tolist() == [2, 2, 2]
 
@@ -182,7 +183,7 @@ def test_to_device__keeps_a_tangent(together: bool) -> None:
     with forward_ad.dual_level():
         x = forward_ad.make_dual(torch.ones(50), torch.full((50,), 2.0))  # type: ignore[no-untyped-call]
         if together:
-            there, _ = _transfer.transfers.to_device_many([x, x], xbridge.Device(DEVICE))
+            there, _ = transfers.to_device_many([x, x], xbridge.Device(DEVICE))
         else:
             there = _transfer.to_device(x, xbridge.Device(DEVICE))
         value, tangent = forward_ad.unpack_dual(there)  # type: ignore[no-untyped-call]
@@ -197,8 +198,8 @@ def test_to_device__ignores_the_default_device(default: str, n: int) -> None:
     """A default device of torch changes no result, alone or in a pack."""
     xs = [torch.arange(n) + i for i in range(3)] + [torch.ones(2, n, 3).transpose(0, 2)]
     with torch.device(default):
-        there = _transfer.transfers.to_device_many(xs, xbridge.Device(DEVICE))
-        back = _transfer.transfers.to_device_many(there, xbridge.Device("cpu"))
+        there = transfers.to_device_many(xs, xbridge.Device(DEVICE))
+        back = transfers.to_device_many(there, xbridge.Device("cpu"))
         alone = [_transfer.to_device(_transfer.to_device(x, DEVICE), "cpu") for x in xs]  # type: ignore[arg-type]
 
     for x, *others in zip(xs, there, back, alone, strict=True):
@@ -226,7 +227,7 @@ def test_to_device__untransformed_tensor_in_a_transform(transform: Any) -> None:
 
     def loss(x: torch.Tensor) -> torch.Tensor:
         one = xbridge.to_backend(given[0], "torch", device=KIND).cpu()
-        packed, _ = _transfer.transfers.to_device_many(given, xbridge.Device(DEVICE))
+        packed, _ = transfers.to_device_many(given, xbridge.Device(DEVICE))
         total: torch.Tensor = (x * one * packed.cpu()).sum()
         return total
 
@@ -313,7 +314,7 @@ def test_streams_to_device__starts_at_the_least_size(
     for n in (5, 6, 7):
         x = torch.arange(n)
         there = _transfer.to_device(x, xbridge.Device(DEVICE))
-        assert _transfer.transfers.streams_to_device(x.nbytes, xbridge.Device(DEVICE)) is (n > 5)
+        assert transfers.streams_to_device(x.nbytes, xbridge.Device(DEVICE)) is (n > 5)
         assert bits(_transfer.to_device(there, xbridge.Device("cpu"))) == bits(x)
 
     assert list(map(sum, shared)) == [48, 48, 56, 56]
@@ -642,7 +643,7 @@ def test_pinned_mib__zero_stages_nothing(
     """With the setting at zero, no buffer is used."""
     use_sizes(monkeypatch, setting("0"))
 
-    there = _transfer.transfers.to_device_many([torch.ones(3), torch.ones(2)], xbridge.Device(DEVICE))
+    there = transfers.to_device_many([torch.ones(3), torch.ones(2)], xbridge.Device(DEVICE))
     assert [x.tolist() for x in there] == [[1, 1, 1], [1, 1]]
     assert xbridge.to_numpy(xbridge.to_backend(np.ones(100), "torch", device=KIND)).sum() == 100
 

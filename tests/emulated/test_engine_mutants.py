@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
+transfers: Any = _transfer.transfers
 SIZE = 5 * CHUNK + 7
 
 
@@ -65,9 +66,9 @@ def check_packs() -> None:
 def packs_arrive() -> None:
     for start in (5, 6):
         xs = [torch.from_numpy(numbers(start + i)[: 20 + i % 2]) for i in range(6)]
-        there = _transfer.transfers.to_device_many(xs, xbridge.Device(DEVICE))
-        more = _transfer.transfers.to_device_many([x + 1 for x in xs], xbridge.Device(DEVICE))
-        back = _transfer.transfers.to_device_many(
+        there = transfers.to_device_many(xs, xbridge.Device(DEVICE))
+        more = transfers.to_device_many([x + 1 for x in xs], xbridge.Device(DEVICE))
+        back = transfers.to_device_many(
             [x + 2 for x in there], xbridge.Device("cpu")
         )  # not what the buffer holds
         with api.stream(api.Stream()):

@@ -253,7 +253,7 @@ def test_prefetch__batches_on_the_device_are_bounded(depth: int, monkeypatch: py
     used: list[int] = []
     move, enough = _transfer.transfers.to_device_many, threading.Semaphore(0)
 
-    def watched(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor]:
+    def watched(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor] | None:
         begun.append(len(used))
         enough.release()
         return move(xs, device)
