@@ -386,6 +386,32 @@ def test_find_container__computed_attribute_is_computed_again_and_all_others_sta
     assert there(settled).scale == 0.5
 
 
+def test_find_container__field_that_hides_something_of_a_base_keeps_its_value() -> None:
+    """The default of a class hides a slot of its base, and a field what the base computes."""
+
+    @dataclass(slots=True)
+    class Given:
+        x: Any
+        y: Any = None
+
+    @dataclass
+    class Later(Given):
+        y: Any = 5
+
+    @dataclass
+    class Stored(Computed):
+        scale: Any
+
+    @attrs.define(slots=False)
+    class Made(Computed):
+        scale: Any
+
+    later = there(Later(A, A[:1]))
+    assert (later.x.data.tolist(), later.y.data.tolist()) == (A.tolist(), A[:1].tolist())
+    for given in (Stored(A), Made(A)):
+        assert there(given).scale.data.tolist() == A.tolist()
+
+
 def test_find_container__attribute_that_is_not_a_field_stays_unchanged() -> None:
     """Class variables, arguments of `__init__`, slots of bases and weak references are as in the class."""
 

@@ -96,15 +96,21 @@ def _find_unregistered(cls: type) -> Container | None:
     base = next(bases)
     if base not in _BASES or issubclass(cls, (Enum, _get_loaded("torch.nn", "Module"))):
         return None
+    names = _field_names(cls)
+    if base is object and not names:
+        return None
+    is_packed = cls is _get_loaded("torch.nn.utils.rnn", "PackedSequence")
+    found = (_PackedSequence if is_packed else _Unregistered)(cls, base, names)
+    return Container(cls, found.flatten, found.unflatten, found.paths)
+
+
+def _field_names(cls: type) -> tuple[str, ...]:
+    """Return the names of the fields of a class, each once."""
     names: list[str] = ["data"] if issubclass(cls, (UserDict, UserList)) else []
     if _class_attribute(cls, "__dataclass_fields__"):
         names += [field.name for field in fields(cast("Any", cls))]
     names += [field.name for field in _class_attribute(cls, "__attrs_attrs__")]
-    if base is object and not names:
-        return None
-    is_packed = cls is _get_loaded("torch.nn.utils.rnn", "PackedSequence")
-    found = (_PackedSequence if is_packed else _Unregistered)(cls, base, tuple(dict.fromkeys(names)))
-    return Container(cls, found.flatten, found.unflatten, found.paths)
+    return tuple(dict.fromkeys(names))
 
 
 def _class_attribute(cls: type, name: str) -> Any:
@@ -122,10 +128,21 @@ class _Unregistered:
         bases = cls.__mro__[-2::-1]  # without `object`, which stores nothing
         inside = [(of, name, it) for of in bases for name, it in vars(of).items()]
         self._in_force = {name: it for _, name, it in inside}
-        self._slots = {  # slots of an attrs class that are not fields hold computed values
+        # Slots of an attrs class that are not fields hold computed values. A slot of a base that a default of
+        # the class hides holds nothing: the object stores the value in its `__dict__`.
+        self._slots = {
             name: it
             for of, name, it in inside
-            if type(it) is MemberDescriptorType and (name in fields or "__attrs_attrs__" not in vars(of))
+            if type(it) is MemberDescriptorType
+            and (name in fields or "__attrs_attrs__" not in vars(of))
+            and hasattr(type(self._in_force[name]), "__set__")
+        }
+        # A field that is computed in a base only is not computed any more.
+        owners = {name: of for of, name, _ in inside}
+        self._computed = {
+            name
+            for name, it in self._in_force.items()
+            if _stores_result(it) and (name not in fields or name in _field_names(owners[name]))
         }
 
     def flatten(self, x: Any) -> tuple[list[Any], Structure]:
@@ -176,14 +193,12 @@ class _Unregistered:
     def _read_attributes(self, x: Any) -> dict[str, Any]:
         """Return the attributes that an object stores, except those that a descriptor has computed."""
         own = {} if not self._cls.__dictoffset__ or _is_own_dict(x) else vars(x)
-        in_force = self._in_force
-        computed = [name for name in own if name in in_force and _stores_result(in_force[name])]
-        stored = {name: it for name, it in own.items() if name not in computed}
+        stored = {name: it for name, it in own.items() if name not in self._computed}
         for name, slot in self._slots.items():
             with suppress(AttributeError):  # an empty slot
                 stored[name] = slot.__get__(x)
         for name in [name for name in self._fields if name not in stored]:
-            it = in_force.get(name)
+            it = self._in_force.get(name)
             if hasattr(type(it), "__set__") and name not in self._slots:
                 hint = ", ".join(f"{field!r}: x.{field}" for field in self._fields)
                 action = f"flatten {with_article(self._cls.__name__)}"
