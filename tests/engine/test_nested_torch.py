@@ -11,6 +11,8 @@ from rawmemory import overlaps
 
 import xbridge
 from xbridge._engine import stack
+from xbridge._plan.steps import Options
+from xbridge._registry.registry import get
 
 torch = pytest.importorskip("torch")
 
@@ -312,6 +314,15 @@ def test_asarray__long_list_of_tensors_to_numpy() -> None:
     losses = [torch.tensor(1.0)] * 1500
     assert xbridge.asarray(losses, backend="numpy").shape == (1500,)
     assert xbridge.asarray([*losses, 0.0]).shape == (1501,)
+
+
+def test_find_stack__call_that_began_before_a_policy() -> None:
+    """Another thread may enter a policy in the middle of a call, which empties the tables of cached calls."""
+    given = [torch.ones(3), A]
+    found = stack._find_stack(frozenset(map(type, given)), get("torch"), Options())
+    assert found
+    with xbridge.policy(casts="warn"):
+        assert found[0](given).tolist() == [[1.0, 1.0, 1.0], [0.0, 1.0, 2.0]]
 
 
 def test_asarray__stacks_rows_without_reading_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -517,7 +517,8 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
     if backend is None or any(map(_is_scalar, kinds)):  # arrays beside scalars seldom have no shape, as these
         return None
     stacker = backend if backend.fast.stack_many else host
-    many, converters = stacker.fast.stack_many, direct[stacker.name]
+    # A copy, because the table is emptied when another thread begins to observe calls.
+    many, converters = stacker.fast.stack_many, direct[stacker.name].copy()
     is_planned = (backend is target and stacker is not target) or (numbers and options.dtype)
     if not many or is_planned or not kinds <= converters.keys():
         return None
