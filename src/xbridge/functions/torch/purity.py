@@ -14,7 +14,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from functools import cache, partial
 from inspect import unwrap
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard
 from weakref import ref
 
@@ -56,18 +56,21 @@ class Purity:
         """The versions of these tensors."""
         self._version = 0
         self._modules = find_modules(fn)
+        self._members: list[object] = _members_of(self._modules)
+        self._layout = 0
+        """A number that changes when a layer or a tensor of the modules is replaced by another."""
         self.known = False
         """True after a first run, which has shown what the function reads."""
         self.overwrites = False
         """True if the function writes to its arguments."""
         self.has_norms = False
         """True if it computes norms, whose third derivatives are wrong in torch."""
-        self.runs_python = False
-        """True if the backward pass runs an autograd function of the user."""
 
     def version(self) -> int:
         """Return a number that changes when the tensors outside of the function change."""
         with _lock:
+            if [*map(id, _members_of(self._modules))] != [*map(id, self._members)]:
+                self._find_modules()
             now = self._read_marks()
             if now != self._marks:
                 self._version += 1
@@ -99,18 +102,28 @@ class Purity:
     def run(self, fn: Callable[..., Tensors], xs: Tensors, watched: set[object]) -> Tensors:
         """Run the function or a derivative, and raise if it writes to other tensors or draws random numbers.
 
-        The first run of each signature is watched, and the signature is added to `watched`.
+        The first run of each signature is watched, and the signature is added to `watched`. It is watched
+        again after a layer or a tensor was replaced, because it reads others from then on.
         """
-        key = (*[(x.shape, x.dtype) for x in xs], *[module.training for module in self._modules])
+        before = self.counters()
+        training = [module.training for module in self._modules]
+        key = (self._layout, *[(x.shape, x.dtype) for x in xs], *training)
         if key not in watched:
             ys = self.watch(fn, xs)
             watched.add(key)
             return ys
-        before = self.counters()
         ys = fn(*xs)
         if self.counters() != before:
             self.watch(fn, _copy(xs))
         return ys
+
+    def _find_modules(self) -> None:
+        """Find the modules that the function reaches now, and what they hold."""
+        self._modules = find_modules(self._fn)
+        before, self._members = self._members, _members_of(self._modules)
+        if [*map(id, before)] != [*map(id, self._members)]:
+            self._layout += 1
+            self._version += 1
 
     def counters(self) -> tuple[list[bytes], int]:
         """Return the states of torch's generators, and the version of what the function reads."""
@@ -133,16 +146,19 @@ class Purity:
 
     def module_state(self) -> tuple[object, ...]:
         """Return the modules that the function reaches now, with the shapes of their tensors."""
-        self._modules = find_modules(self._fn)
+        self._find_modules()
         return tuple(
             [(ref(module), *[(x.shape, x.dtype) for x in _own_tensors(module)]) for module in self._modules]
         )
 
 
 def find_modules(fn: object) -> list[torch.nn.Module]:
-    """Return the modules that a function may call: itself, and those in its closure, instance and globals."""
+    """Return the modules that a function may call: itself, and those in its closure, instance and globals.
+
+    They may be in lists, tuples and dicts there, and in attributes of the instance or of objects there.
+    """
     found: dict[torch.nn.Module, None] = {}
-    rest, seen = [fn], set[int]()
+    rest, seen = [fn, *_attributes(fn)], set[int]()
     while rest:
         x = rest.pop()
         if id(x) in seen:
@@ -151,14 +167,35 @@ def find_modules(fn: object) -> list[torch.nn.Module]:
         if isinstance(x, torch.nn.Module):
             found.update(dict.fromkeys(x.modules()))
         elif isinstance(x, MethodType):
-            rest += [x.__self__, x.__func__]
+            rest += [x.__self__, x.__func__, *_attributes(x.__self__)]
         elif isinstance(x, partial):
             rest += [x.func, *x.args, *x.keywords.values()]
         elif isinstance(x, FunctionType):
-            rest += [unwrap(x), *[cell.cell_contents for cell in x.__closure__ or () if _is_filled(cell)]]
+            cells = [cell.cell_contents for cell in x.__closure__ or () if _is_filled(cell)]
+            rest += [unwrap(x), *cells, *[y for each in cells for y in _attributes(each)]]
             named = [x.__globals__.get(name) for name in x.__code__.co_names]
             rest += [y for y in named if getattr(y, "__globals__", x.__globals__) is x.__globals__]
+        elif isinstance(x, (list, tuple)):
+            rest += x
+        elif isinstance(x, dict):
+            rest += x.values()
     return list(found)
+
+
+def _attributes(x: object) -> list[object]:
+    """Return the attributes of an instance. Those of modules are found by torch."""
+    has_own = hasattr(x, "__dict__") and not isinstance(x, (type, ModuleType, torch.nn.Module))
+    return [*vars(x).values()] if has_own else []
+
+
+def _members_of(modules: Sequence[torch.nn.Module]) -> list[object]:
+    """Return the layers and tensors that modules hold themselves."""
+    return [
+        x
+        for module in modules
+        for held in (module._modules, module._parameters, module._buffers)
+        for x in held.values()
+    ]
 
 
 def _is_filled(cell: Any) -> bool:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.autograd.function import BackwardCFunction
 
 from xbridge.backends.torch._modes import enter_autocast
 from xbridge.errors import FOREIGN_ERRORS, GradientError, OptionError, XBridgeError
@@ -108,19 +107,6 @@ def _differentiate(ys: Tensors, xs: Tensors, seeds: Tensors, *, again: bool) -> 
         return list(map(torch.zeros_like, xs))
     ends, starts = tuple(select(live, ys)), tuple(select(live, seeds))
     return _fill(xs, run_backward(ends, starts, True, again, tuple(xs), True, accumulate_grad=False))  # noqa: FBT003 -- torch's order
-
-
-def _runs_python(ys: Tensors) -> bool:
-    """Return True if a backward pass from these tensors runs Python code of an autograd function."""
-    nodes = [y.grad_fn for y in ys]
-    seen = set(nodes)
-    for node in nodes:
-        if isinstance(node, BackwardCFunction):
-            return True
-        more = {other for other, _ in node.next_functions} - seen if node is not None else ()
-        seen.update(more)
-        nodes += more
-    return False
 
 
 class _Graph(NamedTuple):
@@ -275,10 +261,7 @@ class _Recordable(TorchRule):
         with _with_gradients():
             own = [x.clone() if x.is_inference() else x for x in xs]
             leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(own, ins, strict=True)]
-            before = len(self._watched)
             graph = _Graph(ins, leaves, self.purity.run(fn, leaves, self._watched))
-            if len(self._watched) > before:
-                self.purity.runs_python |= _runs_python(graph.ys)
         return Recorded([y.detach() for y in graph.ys], partial(self._keep, graph, self.version()))
 
     def _keep(self, graph: _Graph, version: int, once: bool) -> tuple[Mark, Callable[[], None]]:  # noqa: FBT001 -- a callback
@@ -509,10 +492,10 @@ class _Vjp(_Derivative):
         """Return gradients along the graph of a recorded run, or None if the function has to run again.
 
         It has to if there is no gradient, to find the reason, and if the backward pass draws or writes. The
-        graph has the weights of the value, but code of the user in it may read others.
+        graph has the weights of the value, but code that runs in it, such as a hook or a part that is
+        computed again, reads those of now.
         """
-        if self.purity.runs_python:
-            self._refuse_changed(a)
+        self._refuse_changed(a)
         ys, xs = select(self.outs, graph.ys), select(graph.ins, graph.xs)
         if self.ins != graph.ins or not any(map(_requires_grad, ys)):
             return None
