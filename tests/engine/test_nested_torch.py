@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import get_backend
 from rawmemory import overlaps
 
 import xbridge
 from xbridge._engine import stack
 from xbridge._plan.steps import Options
-from xbridge._registry.registry import get
 
 torch = pytest.importorskip("torch")
 
@@ -319,7 +319,7 @@ def test_asarray__long_list_of_tensors_to_numpy() -> None:
 def test_find_stack__call_that_began_before_a_policy() -> None:
     """Another thread may enter a policy in the middle of a call, which empties the tables of cached calls."""
     given = [torch.ones(3), A]
-    found = stack._find_stack(frozenset(map(type, given)), get("torch"), Options())
+    found = stack._find_stack(frozenset(map(type, given)), get_backend("torch"), Options())
     assert found
     with xbridge.policy(casts="warn"):
         assert found[0](given).tolist() == [[1.0, 1.0, 1.0], [0.0, 1.0, 2.0]]

@@ -22,11 +22,11 @@ LIMITS = {
     "files": 2_300,
     "functions": 5_700,
     "testing": 13_000,
-    "tree": 1_500,
+    "tree": 1_550,
 }
 """The most lines of each folder of the package."""
 
-ALL = 38_600
+ALL = 38_700
 """The most lines of all."""
 
 
