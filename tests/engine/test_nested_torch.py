@@ -322,7 +322,8 @@ def test_find_stack__call_that_began_before_a_policy() -> None:
     found = stack._find_stack(frozenset(map(type, given)), get_backend("torch"), Options())
     assert found
     with xbridge.policy(casts="warn"):
-        assert found[0](given).tolist() == [[1.0, 1.0, 1.0], [0.0, 1.0, 2.0]]
+        stacked: Any = found[0](given)
+    assert stacked.tolist() == [[1.0, 1.0, 1.0], [0.0, 1.0, 2.0]]
 
 
 def test_asarray__stacks_rows_without_reading_each(monkeypatch: pytest.MonkeyPatch) -> None:
