@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import threading
 import tracemalloc
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -368,40 +365,6 @@ def test_staging__next_array_arrives_after_a_failure(
             xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
-
-
-def test_staging__begins_no_piece_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the caller fails, a thread finishes its piece and takes no other, and no thread keeps the array."""
-    use_sizes(monkeypatch, SIZES._replace(buffers=2))
-    began, emptied = threading.Event(), threading.Event()
-    copied: list[str] = []
-
-    def copy(goal: np.ndarray, source: np.ndarray) -> None:
-        copied.append(threading.current_thread().name.partition("_")[0])
-        if copied[-1] == "xbridge-copy":
-            began.set()
-            assert emptied.wait(10)
-        else:
-            assert began.wait(10)
-            fail()
-
-    def empty(left: Any, room: int) -> None:
-        for _ in left:
-            pass
-        emptied.set()
-
-    source = np.ones(200)
-    with monkeypatch.context() as patch:
-        patch.setattr(large, "plain_copy", copy)
-        patch.setattr(large, "deque", empty)
-        with pytest.raises(xbridge.DeviceError):
-            xbridge.to_backend(source, "torch", device=KIND)
-    assert copied.count("xbridge-copy") == 1
-    large._threads(os.getpid()).submit(int).result()  # the only thread has left its last task
-    kept = weakref.ref(source)
-    del source
-    gc.collect()
-    assert kept() is None
 
 
 def test_to_backend__out_of_memory_is_torchs_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,9 +247,6 @@ MISTAKES: dict[str, Plant] = {
     "a copy out of half a buffer is not marked": left_out(api.Event, "record", "_send"),
     "a copy into half a buffer is not marked": left_out(api.Event, "record", "_fetch.<locals>.ask"),
     "a call returns with work under way": left_out(api.Stream, "synchronize", "_copy_some"),
-    "a call returns before the other threads are done": instead(
-        large, "wait", lambda real, busy: busy.clear()
-    ),
     "a pack is read before it is there": left_out(api.Event, "synchronize", "_carry_packs.<locals>.land"),
     "a pack begins where another one does": instead(
         packs, "_make_part", lambda real, batch, dtype, start, *args: real(batch, dtype, 0, *args)
