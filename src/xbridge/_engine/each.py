@@ -84,7 +84,8 @@ def _convert_planned(
     sources = {i: resolve_source(xs[i]) for i in chosen}
     fn = partial(convert_all, version=version)
     done: dict[int, Array] = {}
-    for own in dict.fromkeys(source.backend is target for source in sources.values()):
+    # The target's own arrays come first: what is refused of them is, before others are computed or moved.
+    for own in sorted({source.backend is target for source in sources.values()}, reverse=True):
         part = [i for i, source in sources.items() if (source.backend is target) is own]
         owners = list(dict.fromkeys(sources[i].backend for i in part))
         try:
