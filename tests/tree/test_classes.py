@@ -611,3 +611,19 @@ def test_find_container__models_of_pydantic_and_msgspec_are_leaves_and_their_dat
         validator = pydantic.field_validator("x")(scaled)
 
     assert there(pydantic.dataclasses.dataclass(Checked)(A)).x.data.tolist() == (A * 10).tolist()
+
+
+def test_map__attribute_that_hides_a_class_method() -> None:
+    """An attribute with the name of a class method is a value of the object, and stays."""
+
+    @dataclass
+    class Named:
+        x: Any
+
+        @classmethod
+        def label(cls) -> str:
+            return "class"
+
+    given = Named(np.ones(2))
+    vars(given)["label"] = "own"
+    assert vars(tree.map(lambda x: x + 1, given))["label"] == "own"

@@ -211,7 +211,8 @@ class _Unregistered:
 
 def _stores_result(it: object) -> bool:
     """Return True for a descriptor like `cached_property`, whose result the object stores under its name."""
-    return hasattr(type(it), "__get__") and not hasattr(type(it), "__set__") and not callable(it)
+    stores = hasattr(type(it), "__get__") and not hasattr(type(it), "__set__")
+    return stores and not callable(it) and not isinstance(it, classmethod)
 
 
 def _is_own_dict(x: Any) -> bool:
