@@ -35,7 +35,7 @@ def twice(self: Any, *xs: Tile) -> Sequence[Tile]:
 
 def lost(self: Any, *xs: Tile) -> Sequence[Tile]:
     made = OpaqueRule.__call__(self, *xs)
-    latest.form = None
+    latest.treedef = None
     return made
 
 
@@ -84,9 +84,9 @@ def written(rule: Any, xs: list[Tile]) -> list[Tile]:
     return made
 
 
-def formless(rule: Any, xs: list[Tile]) -> list[Tile]:
+def without_treedef(rule: Any, xs: list[Tile]) -> list[Tile]:
     made = good.functions.run(rule, xs)
-    latest.form = ("tuple", ARRAY)
+    latest.treedef = ("tuple", ARRAY)
     return made
 
 
@@ -126,7 +126,7 @@ FAULTS: Faults = {
         "a run changes the values": changed(run=squared),
         "a run returns arrays of the host": changed(run=of_host),
         "a run writes to its argument": changed(run=written),
-        "a run loses the form": changed(run=formless),
+        "a run loses the form": changed(run=without_treedef),
         "a trace changes the values": changed(trace=lambda key, xs, numbers: [x * x * x for x in xs]),
     },
     "test_the_result_of_a_run_has_memory_of_its_own": {

@@ -40,7 +40,7 @@ def run(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
             )
     cores = [tuple(x.shape[x.ndim - len(core) :]) for x, core in zip(xs, signature.inputs, strict=True)]
     specs = rule.shapes(tuple(Spec(core, x.dtype.name) for x, core in zip(xs, cores, strict=True)))
-    form = latest.form
+    treedef = latest.treedef
     signature.check(call.name, (), sizes, [spec.shape for spec in specs])  # adds the new axes to `sizes`
     news = {
         axis: sizes[axis]
@@ -53,12 +53,12 @@ def run(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
         _run_chunk,
         signature.text,
         *xs,
-        call=dask.delayed(call.without_rules(form), pure=False, traverse=False),
+        call=dask.delayed(call.without_rules(treedef), pure=False, traverse=False),
         specs=specs,
         output_dtypes=dtypes if len(dtypes) > 1 else dtypes[0],
         output_sizes=news or None,
     )
-    latest.form = form
+    latest.treedef = treedef
     return list(made) if len(dtypes) > 1 else [made]
 
 

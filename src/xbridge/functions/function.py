@@ -71,7 +71,7 @@ class Definition(NamedTuple):
 
 
 class Function:
-    """A function that `aligned` wraps, with its options and declarations, and its rules by form of call."""
+    """A function that `aligned` wraps, with its options, its declarations, and its rules by treedef."""
 
     def __init__(
         self,
@@ -113,13 +113,18 @@ class Function:
         return kwargs
 
     def rule(
-        self, library: str, caller: str, form: TreeDef, numbers: tuple[Any, ...], device: Device | None
+        self,
+        library: str,
+        array_library: str,
+        treedef: TreeDef,
+        numbers: tuple[Any, ...],
+        device: Device | None,
     ) -> DerivableFunction:
-        """Return the rule of the function for calls of a form, whose results go to the library `caller`."""
+        """Return the rule for calls of a structure, whose results go to the library `array_library`."""
         exact = tuple([(type(n), n.hex() if type(n) is float else n) for n in numbers])
         find_modes = functions_of(get(library)).modes
         modes = find_modes and find_modes()
-        key = (library, caller, device, form, exact, modes)
+        key = (library, array_library, device, treedef, exact, modes)
         try:
             found = self.rules.get(key)
         except TypeError as error:
@@ -129,7 +134,9 @@ class Function:
                 "a tuple or a frozenset instead, or an array",
             ) from error
         return found or get_or_make(
-            self.rules, key, lambda: Call(self, (library, caller), form, numbers, device, modes).rule()
+            self.rules,
+            key,
+            lambda: Call(self, (library, array_library), treedef, numbers, device, modes).rule(),
         )
 
 
@@ -140,17 +147,17 @@ class Call:
         self,
         function: Function,
         libraries: tuple[str, str],
-        form: TreeDef,
+        treedef: TreeDef,
         numbers: tuple[Any, ...],
         device: Device | None,
         modes: object,
     ) -> None:
         self.name, self.fn, self.narrowing = function.name, function.fn, function.narrowing
-        self.library, self.caller = libraries
+        self.library, self.array_library = libraries
         self.declared: TreeDef = None
         self.vjp, self.jvp, self.signature, self.result = function.given
-        self.form, self.numbers, self.modes = form, numbers, modes
-        _, args, kwargs = form
+        self.treedef, self.numbers, self.modes = treedef, numbers, modes
+        _, args, kwargs = treedef
         self._is_flat = not children_of(kwargs) and {*children_of(args)} <= {ARRAY}
         """True if all arguments are arrays and positional."""
         self._rule: DerivableFunction | None = None
@@ -183,14 +190,14 @@ class Call:
         return other
 
     def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]:
-        """Return the form and the arrays of a result. Numbers in it become arrays; `xs` are the inputs."""
+        """Return the treedef and the arrays of a result. Numbers in it become arrays; `xs` are the inputs."""
         if are_arrays(type(tree)):
             return ARRAY, [tree]
         arrays: list[Array] = []
         refuse_async_result(tree, self.name)
-        form = flatten(tree, arrays, None)
-        refuse_hidden_arrays(form)
-        return form, [self._number(y, xs) if type(y) in NUMBERS else y for y in arrays]
+        treedef = flatten(tree, arrays, None)
+        refuse_hidden_arrays(treedef)
+        return treedef, [self._number(y, xs) if type(y) in NUMBERS else y for y in arrays]
 
     def _number(self, y: Any, xs: Sequence[Array]) -> Array:
         """Return a number as an array of the function's library.
@@ -199,48 +206,48 @@ class Call:
         expression has; other numbers have the default dtype of the library that they go to, or the nearest
         one of the function's library.
         """
-        library, caller = get(self.library), get(self.caller)
+        library, array_library = get(self.library), get(self.array_library)
         kind = type(y).__name__
         names = dict.fromkeys([dtype for dtype in map(library.dtype_of, xs) if is_inexact(dtype)])
         if names and kind in ("float", "complex"):
             dtype = promote_dtypes([*names], [y], library)
         else:
-            dtype = "bool" if kind == "bool" else caller.default_dtype(kind, CPU)
+            dtype = "bool" if kind == "bool" else array_library.default_dtype(kind, CPU)
         return make_array(y, self.library, chosen("nearest", dtype, library, CPU))
 
     def result_dtype(self, dtype: str) -> str:
         """Return the dtype in which a result goes back to its caller, or raise if the caller has none."""
-        caller = get(self.caller)
+        array_library = get(self.array_library)
         if self.narrowing:
-            dtype = chosen(self.narrowing, dtype, caller, CPU)
-        lacks = caller.unsupported_dtype(dtype, CPU)
+            dtype = chosen(self.narrowing, dtype, array_library, CPU)
+        lacks = array_library.unsupported_dtype(dtype, CPU)
         if lacks is None:
             return dtype
-        near = chosen("nearest", dtype, caller, CPU)
-        has_near = caller.unsupported_dtype(near, CPU) is None
+        near = chosen("nearest", dtype, array_library, CPU)
+        has_near = array_library.unsupported_dtype(near, CPU) is None
         hint = f"aligned(..., dtype='nearest'), or {lacks.hint}" if has_near else lacks.hint
-        raise lacks.error.build(f"give the result of {self.name} to {self.caller}", lacks.reason, hint)
+        raise lacks.error.build(f"give the result of {self.name} to {self.array_library}", lacks.reason, hint)
 
     def state(self) -> object:
         """Return the state on which the dtypes of results depend, such as JAX's x64 mode."""
-        states = [get(name).fast.plan_state for name in (self.library, self.caller)]
+        states = [get(name).fast.plan_state for name in (self.library, self.array_library)]
         return tuple([state() for state in states if state])
 
     def bind(self, xs: Sequence[Array]) -> tuple[Sequence[Array], dict[str, Any]]:
         """Return the arguments of the function, positional and by keyword, with these arrays."""
         if self._is_flat:
             return xs, {}
-        bound: tuple[Sequence[Array], dict[str, Any]] = self.unflatten(self.form, xs)
+        bound: tuple[Sequence[Array], dict[str, Any]] = self.unflatten(self.treedef, xs)
         return bound
 
-    def unflatten(self, form: TreeDef, leaves: Iterable[Any]) -> Any:
-        """Return the tree of a form, with the given leaves and the numbers of this call."""
-        return unflatten(form, iter(leaves), iter(self.numbers))
+    def unflatten(self, treedef: TreeDef, leaves: Iterable[Any]) -> Any:
+        """Return the tree of a treedef, with the given leaves and the numbers of this call."""
+        return unflatten(treedef, iter(leaves), iter(self.numbers))
 
     def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
-        """Return the arrays in a result of the function, and store its form in `latest.form`."""
+        """Return the arrays in a result of the function, and store its treedef in `latest.treedef`."""
         try:
-            latest.form, arrays = self.flatten(tree, xs)
+            latest.treedef, arrays = self.flatten(tree, xs)
         except XBridgeError as error:
             raise error.at(f"the result of {self.name}") from error
         return arrays
@@ -336,16 +343,18 @@ def raise_with_hint(
 
 
 @constant_in_traces
-def program_key(function: str, traced: TreeDef, library: str, caller: str, *objects: object) -> str:
-    """Return a key that stands for a call in a compiled program. `objects` are the constants of the form."""
-    form = with_objects(traced, iter(objects))
+def program_key(function: str, traced: TreeDef, library: str, array_library: str, *objects: object) -> str:
+    """Return a key that stands for a call in a compiled program. `objects` are its constants."""
+    treedef = with_objects(traced, iter(objects))
     own = functions[function]
     device = read_options((get(library),), own.options).device
-    kinds = number_slots(form)
+    kinds = number_slots(treedef)
 
     def find(ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
         values: dict[str, Any] = {"int": map(int, ints), "float": map(float, floats)}
-        return own.rule(library, caller, form, tuple([next(values[kind]) for kind in kinds]), device)
+        return own.rule(
+            library, array_library, treedef, tuple([next(values[kind]) for kind in kinds]), device
+        )
 
     program = Program(own.name, find)
     own.programs.append(program)
@@ -353,12 +362,12 @@ def program_key(function: str, traced: TreeDef, library: str, caller: str, *obje
 
 
 @constant_in_traces
-def latest_form() -> TreeDef:
-    """Return the form of the result of the call that was last run or described in this thread."""
-    return latest.form
+def latest_treedef() -> TreeDef:
+    """Return the treedef of the result of the call that was last run or described in this thread."""
+    return latest.treedef
 
 
 @constant_in_traces
 def latest_traceable() -> TreeDef:
-    """Return the latest form, of containers that a compiler can make."""
-    return traceable(latest.form)
+    """Return the latest treedef, of containers that a compiler can make."""
+    return traceable(latest.treedef)

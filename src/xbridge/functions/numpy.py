@@ -44,7 +44,7 @@ def rule(call: Call) -> DerivableFunction:
     """Make the rule of a function."""
     numeric = next((given for given in (call.vjp, call.jvp) if given and given.fn in METHODS), None)
     return NumpyRule(
-        call, call.name, call.fn, call.form, call.vjp or numeric, call.jvp or numeric, call.signature
+        call, call.name, call.fn, call.treedef, call.vjp or numeric, call.jvp or numeric, call.signature
     )
 
 
@@ -57,7 +57,7 @@ class OpaqueRule(DerivableFunction):
         args, kwargs = self.call.bind(xs)
         return self.call.read_result(self.call.fn(*args, **kwargs), xs)
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
         reason = f"it is a function of {self.call.library}, for which xbridge has no derivatives"
         raise no_derivative_error(self.name, reason, "x.detach(), or the same function of NumPy with vjp=f")
 
@@ -110,13 +110,13 @@ class NumpyRule(OpaqueRule):
         call: Call,
         name: str,
         fn: Any,
-        form: TreeDef,
+        treedef: TreeDef,
         vjp: UserDerivative | None,
         jvp: UserDerivative | None,
         signature: Signature | None = None,
     ) -> None:
         super().__init__(call, name)
-        self.fn, self.form = fn, form
+        self.fn, self.treedef = fn, treedef
         self.functions = {"vjp": vjp, "jvp": jvp}
         self.signature = signature
         self.cores = None if signature is None else tuple(map(len, signature.inputs))
@@ -125,23 +125,23 @@ class NumpyRule(OpaqueRule):
     def __call__(self, *xs: HostArray) -> list[HostArray]:
         signature = self.signature
         found = None if signature is None else signature.loops(self.name, [x.shape for x in xs])
-        args, kwargs = self.call.unflatten(self.form, xs)
+        args, kwargs = self.call.unflatten(self.treedef, xs)
         ys = [np.asarray(y) for y in self.call.read_result(self.fn(*args, **kwargs), xs)]
         if signature is not None and found is not None:
             signature.check(self.name, *found, [y.shape for y in ys])
         return ys
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
         given = self.functions["vjp"]
         if given is None:
             raise self._no_derivative_error("vjp", "f(g, y, *args) returns the gradient of each argument")
-        return _Vjp(self, given, ins, outs, form)
+        return _Vjp(self, given, ins, outs, treedef)
 
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
         given = self.functions["jvp"]
         if given is None:
             raise self._no_derivative_error("jvp", "f(tangents, y, *args) returns the tangent of the result")
-        return _Jvp(self, given, ins, outs, form)
+        return _Jvp(self, given, ins, outs, treedef)
 
     def tangent_cores(self, ins: tuple[bool, ...]) -> tuple[int, ...] | None:
         if self.cores is None or self.out_cores is None:
@@ -183,12 +183,12 @@ def describe_declared(call: Call, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, 
     assert call.result is not None  # noqa: S101 -- the caller checks it
     stand_ins = [np.broadcast_to(np.zeros((), native_dtype(spec.dtype)), spec.shape) for spec in specs]
     args, kwargs = call.bind(stand_ins)
-    form, ys = call.flatten(call.result(*args, **kwargs), stand_ins)
-    return tuple(Spec(tuple(y.shape), y.dtype.name) for y in map(np.asarray, ys)), form
+    treedef, ys = call.flatten(call.result(*args, **kwargs), stand_ins)
+    return tuple(Spec(tuple(y.shape), y.dtype.name) for y in map(np.asarray, ys)), treedef
 
 
 class _Derivative(NumpyRule):
-    """A function of (seed, result, *args), in which the seed and the result have a form too."""
+    """A function of (seed, result, *args), in which the seed and the result have a treedef too."""
 
     kind = ""
     narrows = False
@@ -199,19 +199,19 @@ class _Derivative(NumpyRule):
         given: UserDerivative,
         ins: tuple[bool, ...],
         outs: tuple[bool, ...],
-        form: TreeDef,
+        treedef: TreeDef,
     ) -> None:
-        self.base, self.ins, self.outs, self.y_form = base, ins, outs, form
+        self.base, self.ins, self.outs, self.y_treedef = base, ins, outs, treedef
         self.order = base.order + 1
-        args = base.form[1]
-        _, *values = base.form[2][2:]  # the keys of the keyword arguments, their types, and their forms
+        args = base.treedef[1]
+        _, *values = base.treedef[2][2:]  # the keys of the keyword arguments, their types, and their treedefs
         self.arguments = ("tuple", *args[1:], *values)
-        seed = self.seed_form()
+        seed = self.seed_treedef()
         super().__init__(
             base.call,
             f"the {self.kind} of {base.name}",
             given.fn,
-            ("tuple", ("tuple", seed, form, *args[1:]), base.form[2]),
+            ("tuple", ("tuple", seed, treedef, *args[1:]), base.treedef[2]),
             given.vjp,
             given.jvp,
         )
@@ -219,8 +219,8 @@ class _Derivative(NumpyRule):
             self.set_cores(base.cores, base.out_cores)
 
     @abstractmethod
-    def seed_form(self) -> TreeDef:
-        """Return the form of the seeds."""
+    def seed_treedef(self) -> TreeDef:
+        """Return the treedef of the seeds."""
 
     @abstractmethod
     def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
@@ -232,7 +232,7 @@ class _Derivative(NumpyRule):
         return xs[: len(xs) - count - len(self.outs)], xs[len(xs) - count :]
 
     def result(self, xs: Sequence[HostArray]) -> Any:
-        args, kwargs = self.call.unflatten(self.form, xs)
+        args, kwargs = self.call.unflatten(self.treedef, xs)
         try:
             return self.fn(*args, **kwargs)
         except TypeError as error:
@@ -243,8 +243,8 @@ class _Derivative(NumpyRule):
 class _Vjp(_Derivative):
     kind = "vjp"
 
-    def seed_form(self) -> TreeDef:
-        return mask_leaves(self.y_form, iter(self.outs))
+    def seed_treedef(self) -> TreeDef:
+        return mask_leaves(self.y_treedef, iter(self.outs))
 
     def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
         self.out_cores = tuple(select(self.ins, inputs))
@@ -253,7 +253,7 @@ class _Vjp(_Derivative):
     def __call__(self, *xs: HostArray) -> list[HostArray]:
         seeds, inputs = self.split(xs)
         if self.fn in METHODS:
-            latest.form = ("tuple", *[ARRAY] * sum(self.ins))
+            latest.treedef = ("tuple", *[ARRAY] * sum(self.ins))
             refuse_complex_step(self.base.name, self.kind, self.fn, select(self.ins, inputs), seeds)
             return Differences(self.base, self.fn, self.ins, self.outs, inputs).gradients(seeds)
         found = self.result(xs)
@@ -272,7 +272,7 @@ class _Vjp(_Derivative):
             found,
             lambda: self._wrong_result_error("a gradient has another form than its argument"),
         )
-        latest.form = self._gradient_treedef()
+        latest.treedef = self._gradient_treedef()
         return [
             self._fit_gradient(gradient, i, inputs)
             for i, (gradient, chosen) in enumerate(zip(gradients, self.ins, strict=True))
@@ -280,8 +280,8 @@ class _Vjp(_Derivative):
         ]
 
     def _gradient_treedef(self) -> TreeDef:
-        form = mask_leaves(self.arguments, iter(self.ins))
-        return form if len(form) > 2 else form[1]
+        treedef = mask_leaves(self.arguments, iter(self.ins))
+        return treedef if len(treedef) > 2 else treedef[1]
 
     def _fit_gradient(self, gradient: Any, index: int, inputs: Sequence[HostArray]) -> HostArray:
         """Return a gradient in the shape and dtype of its argument. Axes that were broadcast are summed."""
@@ -338,7 +338,7 @@ class _Vjp(_Derivative):
 class _Jvp(_Derivative):
     kind = "jvp"
 
-    def seed_form(self) -> TreeDef:
+    def seed_treedef(self) -> TreeDef:
         return mask_leaves(self.arguments, iter(self.ins))
 
     def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
@@ -348,13 +348,13 @@ class _Jvp(_Derivative):
     def __call__(self, *xs: HostArray) -> list[HostArray]:
         seeds, inputs = self.split(xs)
         ys = xs[len(seeds) : len(xs) - len(inputs)]
-        latest.form = mask_leaves(self.y_form, iter(self.outs))
+        latest.treedef = mask_leaves(self.y_treedef, iter(self.outs))
         if self.fn in METHODS:
             refuse_complex_step(
                 self.base.name, self.kind, self.fn, select(self.ins, inputs), select(self.outs, ys)
             )
             return Differences(self.base, self.fn, self.ins, self.outs, inputs).tangents(seeds)
-        found = leaves_like(self.y_form, self.result(xs), self._wrong_result_error)
+        found = leaves_like(self.y_treedef, self.result(xs), self._wrong_result_error)
         tangents = select(self.outs, found)
         if any(tangent is None for tangent in tangents):
             raise no_derivative_error(
@@ -385,7 +385,7 @@ class _Jvp(_Derivative):
 
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         ys = specs[len(specs) - len(self.ins) - len(self.outs) : len(specs) - len(self.ins)]
-        return tuple(select(self.outs, ys)), mask_leaves(self.y_form, iter(self.outs))
+        return tuple(select(self.outs, ys)), mask_leaves(self.y_treedef, iter(self.outs))
 
 
 def _refuse_other_parameters(

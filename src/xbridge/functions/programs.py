@@ -80,7 +80,7 @@ class Program:
         """Describe the outputs. For a float that is not known, that of an earlier description is used."""
         known = self._numbers or [_STAND_IN] * len(floats)
         self._numbers = [old if n is None else n for n, old in zip(floats, known, strict=True)]
-        return self.rule(ints, self._numbers).shapes(specs), latest.form
+        return self.rule(ints, self._numbers).shapes(specs), latest.treedef
 
     def formula(
         self, symbols: tuple[Any, ...], hints: list[int], describe: Callable[[list[int]], Described]
@@ -113,7 +113,7 @@ class ShapeFormula(NamedTuple):
     outputs: list[list[Terms]]
     """For each output and each axis, the coefficient of each product of symbols."""
     dtypes: list[str]
-    form: TreeDef
+    treedef: TreeDef
 
     def shapes(self, sizes: Sequence[Any]) -> Shapes:
         """Return the shapes for sizes that are numbers or symbols."""
@@ -166,16 +166,16 @@ def find_formula(
 
 def _structure(described: Described) -> object:
     """Return what is the same for all sizes."""
-    specs, form = described
-    return form, [(spec.dtype, len(spec.shape)) for spec in specs]
+    specs, treedef = described
+    return treedef, [(spec.dtype, len(spec.shape)) for spec in specs]
 
 
 def _fit_polynomials(
     where: list[int], base: list[int], step: int, corners: dict[tuple[int, ...], Described]
 ) -> ShapeFormula:
     """Return the polynomials through the shapes at the corners of a cube."""
-    specs, form = next(iter(corners.values()))
-    formula = ShapeFormula(where, base, step, [], [spec.dtype for spec in specs], form)
+    specs, treedef = next(iter(corners.values()))
+    formula = ShapeFormula(where, base, step, [], [spec.dtype for spec in specs], treedef)
     for i, spec in enumerate(specs):
         formula.outputs.append([])
         for axis in range(len(spec.shape)):

@@ -36,7 +36,7 @@ class _Entry(NamedTuple, Generic[T]):
     once: bool
 
 
-class Records(Generic[T]):
+class SavedGraphs(Generic[T]):
     """The records of a function, which are dropped with it."""
 
     def __init__(self) -> None:

@@ -29,12 +29,12 @@ def async_result_error(name: str) -> OptionError:
     )
 
 
-def refuse_hidden_arrays(form: TreeDef) -> None:
+def refuse_hidden_arrays(treedef: TreeDef) -> None:
     """Raise if a constant of a result holds arrays, which would leave their library unconverted."""
-    for child in children_of(form):
+    for child in children_of(treedef):
         refuse_hidden_arrays(child)
-    if form[0] == "=" and form[1] not in LEAVES and _holds_arrays(form[3]):
-        raise hidden_arrays_error(with_article(form[1].__name__), "a tuple or a dict of them")
+    if treedef[0] == "=" and treedef[1] not in LEAVES and _holds_arrays(treedef[3]):
+        raise hidden_arrays_error(with_article(treedef[1].__name__), "a tuple or a dict of them")
 
 
 def _holds_arrays(x: object) -> bool:

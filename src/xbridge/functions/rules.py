@@ -5,7 +5,7 @@ the batch of a rule, which are rules too, so that every order of derivative work
 of the caller runs the rule within its own graphs and transforms.
 """
 
-# ruff: noqa: ARG002 -- not every library needs the form of the result
+# ruff: noqa: ARG002 -- not every library needs the treedef of the result
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
         name: str
         fn: Callable[..., Any]
         library: str
-        caller: str
-        form: TreeDef
+        array_library: str
+        treedef: TreeDef
         declared: TreeDef
-        """The form of the result, if the call was unpickled from compiled code of another process."""
+        """The treedef of the result, if the call was unpickled from compiled code of another process."""
         numbers: tuple[Any, ...]
         modes: Any
         """What `modes` of the backend returned when the call was made."""
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         def without_rules(self, declared: TreeDef) -> Call: ...
         def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]: ...
         def bind(self, xs: Sequence[Array]) -> tuple[Sequence[Array], dict[str, Any]]: ...
-        def unflatten(self, form: TreeDef, leaves: Iterable[Any]) -> Any: ...
+        def unflatten(self, treedef: TreeDef, leaves: Iterable[Any]) -> Any: ...
         def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]: ...
         def result_dtype(self, dtype: str) -> str: ...
         def state(self) -> object: ...
@@ -121,13 +121,13 @@ class NoRecordError(Exception):
 
 
 class _Latest(local):
-    """The form of a result, for each thread."""
+    """The treedef of a result, for each thread."""
 
-    form: TreeDef = ARRAY
+    treedef: TreeDef = ARRAY
 
 
 latest = _Latest()
-"""The form of the result of the last function that this thread ran or described."""
+"""The treedef of the result of the last function that this thread ran or described."""
 
 rules: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """Rules by key, for compiled programs, which can hold no object but a string."""
@@ -190,7 +190,7 @@ class DerivableFunction(ABC):
         return self._key
 
     def derive(self, how: str, *what: Any) -> DerivableFunction:
-        """Return ``vjp(ins, outs, form)``, ``jvp(ins, outs, form)`` or ``batched(axes)``, from the cache."""
+        """Return ``vjp(ins, outs, treedef)``, ``jvp(...)`` likewise or ``batched(axes)``, cached."""
         return get_or_make(self._derived, (how, what), lambda: getattr(self, how)(*what))
 
     def state(self) -> object:
@@ -220,16 +220,16 @@ class DerivableFunction(ABC):
 
     def shapes(self, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
         """Describe the outputs, as the caller gets them, for inputs of these specs. Nothing is computed."""
-        found, latest.form = get_or_make(
+        found, latest.treedef = get_or_make(
             self._described, (specs, self.state()), lambda: self._describe_outputs(specs)
         )
         return found
 
     def _describe_outputs(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
-        found, form = self.describe(specs)
+        found, treedef = self.describe(specs)
         if self.narrows:
             found = tuple(spec._replace(dtype=self.call.result_dtype(spec.dtype)) for spec in found)
-        return found, form
+        return found, treedef
 
     def tangent_cores(self, ins: tuple[bool, ...]) -> tuple[int, ...] | None:
         """Return the `cores` of the jvp for tangents of the inputs in `ins`, without deriving it."""
@@ -245,15 +245,15 @@ class DerivableFunction(ABC):
         """
         return [(size, *spec.shape) for spec in self.shapes(specs)] if self.order else found
 
-    def arrange(self, ys: Sequence[Array], form: TreeDef) -> Sequence[Array]:
-        """Return the results of the last call in the order of a form of the same structure, or raise.
+    def arrange(self, ys: Sequence[Array], treedef: TreeDef) -> Sequence[Array]:
+        """Return the results of the last call in the order of a treedef of the same structure, or raise.
 
         A dict may have its keys in another order than the one that was declared, or than in another example.
         """
-        if self.order or latest.form == form:
+        if self.order or latest.treedef == treedef:
             return ys
-        ys = reorder_leaves(form, latest.form, iter(ys), self._other_tree_error)
-        latest.form = form
+        ys = reorder_leaves(treedef, latest.treedef, iter(ys), self._other_tree_error)
+        latest.treedef = treedef
         return ys
 
     def _other_tree_error(self) -> OptionError:
@@ -264,16 +264,16 @@ class DerivableFunction(ABC):
         )
 
     @abstractmethod
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
         """Derive the rule for gradients of the inputs in `ins`."""
 
     @abstractmethod
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
         """Derive the rule for tangents of the outputs in `outs`."""
 
     @abstractmethod
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
-        """Describe the outputs in the dtypes of the function's library, and return the form of the result."""
+        """Describe the outputs in the dtypes of the function's library, with the treedef of the result."""
 
     def report(self) -> dict[str, str]:
         """Return where the derivative, the batches and the shapes come from, in a few words each."""
@@ -305,12 +305,12 @@ class TracedFunction(DerivableFunction):
         super().__init__(call, name)
         self.fn = fn
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
         made = self._derive_function(f"the vjp of {self.name}", self.vjp_of(ins, outs))
         made.narrows = False
         return made
 
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: TreeDef) -> DerivableFunction:
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
         return self._derive_function(f"the jvp of {self.name}", self.jvp_of(ins, outs))
 
     def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
@@ -373,10 +373,10 @@ def refuse_user_derivative(call: Call) -> None:
             )
 
 
-def sharded_call_error(name: str, caller: str) -> DeviceError:
+def sharded_call_error(name: str, array_library: str) -> DeviceError:
     """Return the error for an array on several devices in a call that is not compiled."""
     reason = "an array is on several devices, and is gathered only in compiled code"
-    return DeviceError.build(f"call {name}", reason, f"{caller}.jit(f)(x)")
+    return DeviceError.build(f"call {name}", reason, f"{array_library}.jit(f)(x)")
 
 
 def no_derivative_error(what: str, reason: str, hint: str) -> GradientError:

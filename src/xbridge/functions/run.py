@@ -1,9 +1,9 @@
 """Run calls of aligned functions: directly, or embedded in a graph or transform of another library.
 
 The first tracked array, which requires grad or is traced, decides where results go; without one, the first
-array does. Its library is called the caller. If no array is tracked, the function just runs on converted
-arrays. Otherwise the call becomes a rule: the function's library makes its derivatives, and the caller embeds
-it in its graphs and transforms.
+array does. Its library is called the array library. If no array is tracked, the function just runs on
+converted arrays. Otherwise the call becomes a rule: the function's library makes its derivatives, and the
+array library embeds it in its graphs and transforms.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from xbridge.errors import DTypeError, OptionError, XBridgeError
 from xbridge.functions.explain import CallPlan
 from xbridge.functions.function import (
     could_write,
-    latest_form,
     latest_traceable,
+    latest_treedef,
     program_key,
     raise_with_hint,
 )
@@ -75,7 +75,9 @@ def wrap_function(function: Function) -> Callable[..., Any]:
             read = _read_inputs(function, args, kwargs)
             if not read.arrays:
                 return _run_without_arrays(function, read)
-            if read.library is not read.caller and _is_embedded(function, read.caller, read.arrays):
+            if read.library is not read.array_library and _is_embedded(
+                function, read.array_library, read.arrays
+            ):
                 return _run_embedded(function, read)
             return _run_directly(function, read)
         except XBridgeError as error:
@@ -103,15 +105,15 @@ def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
         raise OptionError.build(
             f"explain a call of {function.name}", "no argument is an array", "explain(f, x)"
         )
-    caller, library = read.caller, read.library
+    array_library, library = read.array_library, read.library
     plans = {}
-    for path, source in zip(argument_paths(read.form), read.sources, strict=True):
+    for path, source in zip(argument_paths(read.treedef), read.sources, strict=True):
         x = _guard_source(source, library, function.options).array
         isolated = _is_isolated(function, library, (type(x),))
         plans[path] = verbs.explain(x, library.name, function.options, isolated=isolated)
-    followed = library is not caller and _is_embedded(function, caller, read.arrays)
-    report = function.rule(library.name, caller.name, read.form, tuple(read.numbers), None).report()
-    return CallPlan(function.name, library.name, caller.name, followed, plans, **report)
+    followed = library is not array_library and _is_embedded(function, array_library, read.arrays)
+    report = function.rule(library.name, array_library.name, read.treedef, tuple(read.numbers), None).report()
+    return CallPlan(function.name, library.name, array_library.name, followed, plans, **report)
 
 
 class CallInputs(NamedTuple):
@@ -121,14 +123,14 @@ class CallInputs(NamedTuple):
     """The version of the call cache before the libraries were found."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    """The keyword arguments, in the order in which `form` has them."""
-    form: TreeDef
+    """The keyword arguments, in the order in which `treedef` has them."""
+    treedef: TreeDef
     arrays: list[Array]
     numbers: list[Any]
     sources: list[Source]
     leading: int
     """The index of the array that decides."""
-    caller: Backend
+    array_library: Backend
     """The backend of that array, to which results go."""
     library: Backend
     """The backend of the function."""
@@ -149,7 +151,7 @@ def _read_inputs(function: Function, args: tuple[Any, ...], kwargs: dict[str, An
         inside: list[Array] = []
         flatten(x, inside, [])
         if inside or (found.arrays and (dtype is None or function.narrowing)):
-            y = make_array(x, found.caller.name)
+            y = make_array(x, found.array_library.name)
         else:
             y = make_array(x, found.library.name, dtype)
         news.append(y)
@@ -176,16 +178,18 @@ def _find_arrays(
     numbers: list[Any] = []
     version, kwargs = cache_version(), function.order_keywords(kwargs)
     try:
-        form = flatten((args, kwargs), arrays, numbers)
+        treedef = flatten((args, kwargs), arrays, numbers)
     except XBridgeError as error:
         raise error.at(f"an argument of {function.name}") from error
     if alone:
         arrays = []
     sources = [resolve_source(x) for x in arrays]
     leading = _leading_index(sources, news)
-    caller = sources[leading].backend if sources else get(HOST)
-    library = _library_of(function, caller)
-    return CallInputs(version, args, kwargs, form, arrays, numbers, sources, leading, caller, library)
+    array_library = sources[leading].backend if sources else get(HOST)
+    library = _library_of(function, array_library)
+    return CallInputs(
+        version, args, kwargs, treedef, arrays, numbers, sources, leading, array_library, library
+    )
 
 
 def _leading_index(sources: list[Source], news: Sequence[Array]) -> int:
@@ -198,88 +202,98 @@ def _leading_index(sources: list[Source], news: Sequence[Array]) -> int:
     return 0 if at is None else given[at]
 
 
-def _library_of(function: Function, caller: Backend) -> Backend:
-    """Return the backend of the function, which is the caller's if none was named."""
+def _library_of(function: Function, array_library: Backend) -> Backend:
+    """Return the backend of the function, which is the array library if none was named."""
     if function.backend is not None:
         return get(function.backend)
-    return caller if function.like is None else resolve_like(function.like).backend
+    return array_library if function.like is None else resolve_like(function.like).backend
 
 
-def _is_embedded(function: Function, caller: Backend, arrays: Sequence[Array]) -> bool:
-    """Return True if the caller embeds the call: because an array is tracked, or to compute it lazily.
+def _is_embedded(function: Function, array_library: Backend, arrays: Sequence[Array]) -> bool:
+    """Return True if the array library embeds the call: because an array is tracked, or to compute it lazily.
 
     A lazy library without transforms, such as Dask, embeds the functions that have a signature.
     """
-    if functions_of(caller).run is None:
+    if functions_of(array_library).run is None:
         return False
-    if caller.follows is None:
+    if array_library.follows is None:
         return function.given.signature is not None
-    return any(backend_for(type(x)) is caller and caller.follows(x) for x in arrays)
+    return any(backend_for(type(x)) is array_library and array_library.follows(x) for x in arrays)
 
 
 def _run_embedded(function: Function, read: CallInputs) -> Any:
-    """Run the call as a rule, within the graphs and transforms of the caller."""
-    form, arrays, numbers, caller, library = read.form, read.arrays, read.numbers, read.caller, read.library
+    """Run the call as a rule, within the graphs and transforms of the array library."""
+    treedef, arrays, numbers, array_library, library = (
+        read.treedef,
+        read.arrays,
+        read.numbers,
+        read.array_library,
+        read.library,
+    )
     options = read_options((library,), function.options)
-    device = caller.array_info(arrays[read.leading]).device
+    device = array_library.array_info(arrays[read.leading]).device
     xs: list[Array] = []
     kept = "keep" if options.grad == "keep" else None
     for i, x in enumerate(arrays):
         try:
-            if backend_for(type(x)) is not caller:
-                x = verbs.to_backend(x, caller.name, CallOptions(device=device, grad=kept))  # noqa: PLW2901
-            xs.append(_cast_and_cut(x, caller, library, options))
+            if backend_for(type(x)) is not array_library:
+                x = verbs.to_backend(x, array_library.name, CallOptions(device=device, grad=kept))  # noqa: PLW2901
+            xs.append(_cast_and_cut(x, array_library, library, options))
         except XBridgeError as error:
-            raise error.at(f"{argument_paths(form)[i]} of {function.name}") from error
-    trace = functions_of(caller).trace
-    if trace is not None and caller.is_tracing():
+            raise error.at(f"{argument_paths(treedef)[i]} of {function.name}") from error
+    trace = functions_of(array_library).trace
+    if trace is not None and array_library.is_tracing():
         objects: list[object] = []
-        traced = without_objects(form, objects)
-        key = program_key(function.key, traced, library.name, caller.name, *objects)
+        traced = without_objects(treedef, objects)
+        key = program_key(function.key, traced, library.name, array_library.name, *objects)
         ys = trace(key, xs, numbers)
-        form = latest_traceable() if tracing.is_traced() else latest_form()
-        return unflatten(form, iter(ys), iter(()))
-    rule = function.rule(library.name, caller.name, form, tuple(numbers), options.device)
+        treedef = latest_traceable() if tracing.is_traced() else latest_treedef()
+        return unflatten(treedef, iter(ys), iter(()))
+    rule = function.rule(library.name, array_library.name, treedef, tuple(numbers), options.device)
     _cache_call(function, read)
     return _run_rule(rule, xs, refuses_cut=options.grad == "keep")
 
 
 def _run_rule(rule: DerivableFunction, xs: list[Array], *, refuses_cut: bool = False) -> Any:
-    """Run a rule on arrays of the caller, and build the result."""
-    caller = get(rule.call.caller)
-    run = functions_of(caller).run
+    """Run a rule on arrays of the array library, and build the result."""
+    array_library = get(rule.call.array_library)
+    run = functions_of(array_library).run
     assert run is not None  # noqa: S101 -- only such callers embed a call
     ys = run(rule, xs)
-    form = latest.form
+    treedef = latest.treedef
     if refuses_cut:
-        _refuse_cut(rule, xs, ys, form, caller)
-    return ys[0] if form == ARRAY else unflatten(form, iter(ys), iter(()))
+        _refuse_cut(rule, xs, ys, treedef, array_library)
+    return ys[0] if treedef == ARRAY else unflatten(treedef, iter(ys), iter(()))
 
 
-def _cast_and_cut(x: Array, caller: Backend, library: Backend, options: Options) -> Array:
+def _cast_and_cut(x: Array, array_library: Backend, library: Backend, options: Options) -> Array:
     """Cast an array in its own library, so that gradients flow through the cast. Cut its graph if asked."""
     if options.dtype is not None:
-        info, dtype = caller.array_info(x), options.dtype
+        info, dtype = array_library.array_info(x), options.dtype
         if dtype in UNNAMED:
             dtype = chosen(dtype, info.dtype, library, info.device)
-            if not (holds_every(info.dtype, dtype) or caller.unsupported(x, leaving=True)):
-                caller.check_cast(x, dtype)
+            if not (holds_every(info.dtype, dtype) or array_library.unsupported(x, leaving=True)):
+                array_library.check_cast(x, dtype)
         if dtype != info.dtype:
-            x = verbs.to_backend(x, caller.name, CallOptions(dtype=dtype))
+            x = verbs.to_backend(x, array_library.name, CallOptions(dtype=dtype))
     if options.grad == "detach":
-        x = verbs.to_backend(x, caller.name, CallOptions(grad="detach"))
+        x = verbs.to_backend(x, array_library.name, CallOptions(grad="detach"))
     return x
 
 
 def _refuse_cut(
-    rule: DerivableFunction, xs: Sequence[Array], ys: Sequence[Array], form: TreeDef, caller: Backend
+    rule: DerivableFunction,
+    xs: Sequence[Array],
+    ys: Sequence[Array],
+    treedef: TreeDef,
+    array_library: Backend,
 ) -> None:
     """Raise if the function has no gradient for a tracked array, because its graph would end here."""
-    assert caller.follows is not None  # noqa: S101 -- an array is tracked
-    kinds = mask_inexact(map(caller.array_info, xs))
-    ins = tuple(kind and caller.follows(x) for x, kind in zip(xs, kinds, strict=True))
+    assert array_library.follows is not None  # noqa: S101 -- an array is tracked
+    kinds = mask_inexact(map(array_library.array_info, xs))
+    ins = tuple(kind and array_library.follows(x) for x, kind in zip(xs, kinds, strict=True))
     if any(ins):
-        rule.derive("vjp", ins, mask_inexact(map(caller.array_info, ys)), form)
+        rule.derive("vjp", ins, mask_inexact(map(array_library.array_info, ys)), treedef)
 
 
 def _run_without_arrays(function: Function, read: CallInputs) -> Any:
@@ -306,7 +320,7 @@ def _has_values(x: Array) -> bool:
 
 def _run_directly(function: Function, read: CallInputs) -> Any:
     """Convert the arguments, run the function, and convert the arrays of its result back."""
-    version, args, kwargs, form, arrays, numbers, sources, leading, caller, library = read
+    version, args, kwargs, treedef, arrays, numbers, sources, leading, array_library, library = read
     name = function.name
     if (check := functions_of(library).check_call) is not None:
         check(name)
@@ -318,13 +332,13 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
     homes = tuple(map(verbs.array_location, sources))
     home = homes[leading]
     if home and home[1] == SHARDED:  # before an array is copied in vain
-        raise sharded_call_error(name, caller.name)
+        raise sharded_call_error(name, array_library.name)
     restore = Restore(homes, leading)
     try:
         align = function.options.lookup("align", choice.name, types, type(choice.like))
         made = (None if isolated else align(xs, choice.like)) or verbs.align_sources(
             inputs,
-            lambda i: f"{argument_paths(form)[i]} of {name}",
+            lambda i: f"{argument_paths(treedef)[i]} of {name}",
             choice,
             function.options,
             version=version,
@@ -335,11 +349,11 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
     if library.name == HOST:
         made = tuple(y if y is x else protect_host(y, x) for x, y in zip(arrays, made, strict=True))
     _cache_call(function, read)
-    values, named = unflatten(form, iter(made), iter(numbers))
+    values, named = unflatten(treedef, iter(made), iter(numbers))
     given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
     own = {
         key: given[key]
-        for key, child in zip(given, argument_treedefs(form), strict=True)
+        for key, child in zip(given, argument_treedefs(treedef), strict=True)
         if not has_arrays(child)
     }
     result = function.fn(
@@ -380,19 +394,19 @@ def _restore_result(result: Any, restore: Restore, function: Function) -> Any:
     """Convert the arrays of a result back to the caller."""
     refuse_async_result(result, function.name)
     if tracing.is_traced() and not are_arrays(type(result)):  # the walk below is not traced through classes
-        form, arrays, numbers = _flatten_result(result, function)
+        treedef, arrays, numbers = _flatten_result(result, function)
         moved = [_restore_result(x, restore, function) for x in arrays]
         same = all(y is x for x, y in zip(arrays, moved, strict=True))
-        return result if same else unflatten(form, iter(moved), iter(numbers))
+        return result if same else unflatten(treedef, iter(moved), iter(numbers))
     try:
         made = restore(result, dtype=function.narrowing)
     except XBridgeError as error:
         raise error.at(f"the result of {function.name}") from error
     if are_arrays(type(result)):
         return made
-    form, arrays, numbers = _flatten_result(made, function)
-    renamed = made is not result and has_struct_sequences(form)
-    return unflatten(form, iter(arrays), iter(numbers)) if renamed else made
+    treedef, arrays, numbers = _flatten_result(made, function)
+    renamed = made is not result and has_struct_sequences(treedef)
+    return unflatten(treedef, iter(arrays), iter(numbers)) if renamed else made
 
 
 def _flatten_result(result: Any, function: Function) -> tuple[TreeDef, list[Array], list[Any]]:
@@ -417,14 +431,19 @@ def _make_cached_call(
     converters = {cls: _argument_converter(function, read.library, cls, owners.get(cls)) for cls in types}
     if decline in converters.values():
         return None
-    caller, library, form, convert = read.caller, read.library, read.form, by_type(converters)
+    array_library, library, treedef, convert = (
+        read.array_library,
+        read.library,
+        read.treedef,
+        by_type(converters),
+    )
     check, device_of = functions_of(library).check_call, library.device_of
     arrays = [(i, owners[cls]) for i, cls in enumerate(types) if cls in owners]
     home = arrays[0][0]
-    mixed = any(cls not in caller.fast.types for cls in owners)  # arrays are of several libraries
+    mixed = any(cls not in array_library.fast.types for cls in owners)  # arrays are of several libraries
     only_host = mixed or not function.is_plain  # so that arrays of the function's library must be there
-    can_embed = function.is_plain and not read.kwargs and set(types).issubset(caller.fast.types)
-    could_follow = mixed or library is not caller
+    can_embed = function.is_plain and not read.kwargs and set(types).issubset(array_library.fast.types)
+    could_follow = mixed or library is not array_library
     followed = [(i, owner.follows) for i, owner in arrays if could_follow and owner.follows]
     own = [i for i, owner in arrays if owner is library and not library.host_only]
 
@@ -433,9 +452,11 @@ def _make_cached_call(
         xs = (*args, *kwargs.values()) if kwargs else args
         for i, follows in followed:
             if follows(xs[i]):
-                if not can_embed or caller.is_tracing():
+                if not can_embed or array_library.is_tracing():
                     return None
-                return (_run_rule(function.rule(library.name, caller.name, form, (), None), list(xs)),)
+                return (
+                    _run_rule(function.rule(library.name, array_library.name, treedef, (), None), list(xs)),
+                )
         # Arrays of the function's own library stay where they are, so they must all be on one device: the
         # host if others are converted to it.
         device = None
@@ -453,9 +474,9 @@ def _make_cached_call(
         result = fn(*given[:count], **dict(zip(kwargs, given[count:], strict=True))) if kwargs else fn(*given)
         # A single array is converted by the cache of calls, if it then is on the right device. Any other
         # result is walked as a tree.
-        y = direct[caller.name].get(type(result), decline)(result)
+        y = direct[array_library.name].get(type(result), decline)(result)
         if y is not None and function.narrowing is None:
-            there = caller.device_of(result) if y is result else CPU
+            there = array_library.device_of(result) if y is result else CPU
             if there == (device or CPU):
                 return (y,)
         location = verbs.array_location(resolve_source(xs[home]))
@@ -497,7 +518,7 @@ def _types_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
 @none_in_traces
 def _cache_call(function: Function, read: CallInputs) -> None:
     """Cache a call for arguments of these types, if these and what it asks decide all that it does."""
-    caller, library = read.caller, read.library
+    array_library, library = read.array_library, read.library
     types = [*map(type, (*read.args, *read.kwargs.values()))]
     arrays = set(types).difference(LEAVES)
     owners = {cls: owner for cls in arrays if (owner := backend_for(cls)) and cls in owner.fast.types}
@@ -505,10 +526,10 @@ def _cache_call(function: Function, read: CallInputs) -> None:
         function.like is None
         and function.options.are_constant()
         and read_options((library,), function.options).device in (None, CPU)
-        and not _is_embedded(function, caller, ())
-        and (read.leading == 0 or arrays.issubset(caller.fast.types))
+        and not _is_embedded(function, array_library, ())
+        and (read.leading == 0 or arrays.issubset(array_library.fast.types))
         and owners.keys() == arrays
-        and not (library.is_tracing() or caller.is_tracing())
+        and not (library.is_tracing() or array_library.is_tracing())
         and not _is_isolated(function, library, arrays)
     ):
         call = _make_cached_call(function, read, types, owners)

@@ -61,7 +61,7 @@ LEAVES = (str, bytes, type(None), *NUMBERS)
 
 
 def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
-    """Return the form of a tree, and append its arrays and numbers. With None, numbers are arrays too."""
+    """Return the treedef of a tree, and append its arrays and numbers. With None, numbers are arrays too."""
     # This runs for each argument of a call that is not cached, so it tests exact types first, the most common
     # ones at the top. Tuples are made of lists, because a compiler does not follow generators.
     cls = type(x)
@@ -105,9 +105,9 @@ def _identify_key(key: Any) -> Any:
 def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
     """Flatten any other container if it holds an array; else the object is a constant."""
     if tracing.is_traced():
-        form = _flatten_traced(x, arrays, numbers)
-        if form is not None:
-            return form
+        treedef = _flatten_traced(x, arrays, numbers)
+        if treedef is not None:
+            return treedef
     elif numbers is not None and type(x) in tracing.symbolic_numbers:
         numbers.append(x)
         return tracing.symbolic_numbers[type(x)]
@@ -115,10 +115,10 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Tree
     if node is None:
         _refuse_hidden(x)
         return ("=", type(x), identify(x), x)
-    container, children, form = node
+    container, children, treedef = node
     inside: list[Any] = []
     inner: list[Any] | None = None if numbers is None else []
-    forms = [flatten(child, inside, inner) for child in children]
+    treedefs = [flatten(child, inside, inner) for child in children]
     if not inside:
         return ("=", type(x), identify(x), x)
     arrays.extend(inside)
@@ -126,24 +126,24 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Tree
         numbers.extend(inner)
     named = _named_tuple_like(type(x))
     if named is not None:
-        return ("named", named, *forms)
-    return ("node", _Node(container, form, x, len(forms)), *forms)
+        return ("named", named, *treedefs)
+    return ("node", _Node(container, treedef, x, len(treedefs)), *treedefs)
 
 
 def _flatten_traced(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
     """Flatten an object as a compiler can follow it, by its attributes; return None if it cannot."""
     cls = type(x)
     inside: list[Any] = []
-    form: TreeDef = None
+    treedef: TreeDef = None
     if cls is partial:
-        form = ("partial", *flatten((x.func, x.args, x.keywords), inside, numbers)[1:])
+        treedef = ("partial", *flatten((x.func, x.args, x.keywords), inside, numbers)[1:])
     elif issubclass(cls, _BUILTIN):
         flatten(list(x.values() if issubclass(cls, Mapping) else x), inside, [])
     else:
         return _flatten_traced_fields(x, arrays, numbers)
     if inside:
         refuse_untraceable(cls)
-    return form
+    return treedef
 
 
 def _flatten_traced_fields(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
@@ -187,45 +187,45 @@ def refuse_untraceable(cls: type) -> Never:
     raise hidden_arrays_error(what, "a tuple, a dict or a dataclass of them")
 
 
-def traceable(form: TreeDef) -> TreeDef:
-    """Return the form of a result with containers that a compiler can make."""
-    if isinstance(form, str) or form[0] == "=":
-        return form
-    if form[0] != "node":
-        return _map_children(traceable, form)
-    cls: type = form[1].container.cls
-    given = form[1].form
+def traceable(treedef: TreeDef) -> TreeDef:
+    """Return the treedef of a result with containers that a compiler can make."""
+    if isinstance(treedef, str) or treedef[0] == "=":
+        return treedef
+    if treedef[0] != "node":
+        return _map_children(traceable, treedef)
+    cls: type = treedef[1].container.cls
+    given = treedef[1].treedef
     if not is_dataclass(cls) or not isinstance(given, Structure) or given.keys:
         refuse_untraceable(cls)
     constants = [("=", type(it), None, it) for it in given.attributes.values()]
     names = (*given.fields, *given.attributes)
-    return ("data", cls, names, *map(traceable, children_of(form)), *constants)
+    return ("data", cls, names, *map(traceable, children_of(treedef)), *constants)
 
 
-def without_objects(form: TreeDef, objects: list[Any]) -> TreeDef:
-    """Return a form that a compiler can treat as a constant, and append the objects in it to a list.
+def without_objects(treedef: TreeDef, objects: list[Any]) -> TreeDef:
+    """Return a treedef that a compiler can treat as a constant, and append the objects in it to a list.
 
     A compiler traces this function. It accepts an object as a constant only as an argument by itself.
     """
-    if type(form) is str:
-        return form
-    if form[0] == "=":
-        if form[1] in LEAVES:
-            return form
-        objects.append(form[3])
+    if type(treedef) is str:
+        return treedef
+    if treedef[0] == "=":
+        if treedef[1] in LEAVES:
+            return treedef
+        objects.append(treedef[3])
         return "object"
-    start = FIRST_CHILD[form[0]]
-    return (*form[:start], *[without_objects(child, objects) for child in form[start:]])
+    start = FIRST_CHILD[treedef[0]]
+    return (*treedef[:start], *[without_objects(child, objects) for child in treedef[start:]])
 
 
-def with_objects(form: TreeDef, objects: Iterator[Any]) -> TreeDef:
+def with_objects(treedef: TreeDef, objects: Iterator[Any]) -> TreeDef:
     """Undo `without_objects`."""
-    if form == "object":
+    if treedef == "object":
         x = next(objects)
         return ("=", type(x), identify(x), x)
-    if isinstance(form, str) or form[0] == "=":
-        return form
-    return _map_children(lambda child: with_objects(child, objects), form)
+    if isinstance(treedef, str) or treedef[0] == "=":
+        return treedef
+    return _map_children(lambda child: with_objects(child, objects), treedef)
 
 
 @constant_in_traces
@@ -281,24 +281,24 @@ def _load_named_tuple(cls: type, items: tuple[Any, ...]) -> Any:
     return _make_named_tuple_class(cls)(*items)
 
 
-def has_struct_sequences(form: TreeDef) -> bool:
-    """Return True if named tuples replace struct sequences in a form."""
-    return (form[0] == "named" and hasattr(form[1], "__origin__")) or any(
-        map(has_struct_sequences, children_of(form))
+def has_struct_sequences(treedef: TreeDef) -> bool:
+    """Return True if named tuples replace struct sequences in a treedef."""
+    return (treedef[0] == "named" and hasattr(treedef[1], "__origin__")) or any(
+        map(has_struct_sequences, children_of(treedef))
     )
 
 
 class _Node:
     """A container in a `TreeDef`. Two are equal if their classes and keys are, whatever their children."""
 
-    def __init__(self, container: Any, form: Any, x: Any, count: int) -> None:
+    def __init__(self, container: Any, treedef: Any, x: Any, count: int) -> None:
         self.container = container
-        self.form = form
+        self.treedef = treedef
         self.labels: list[str] = [f"[{i}]" for i in range(count)]
-        rest = form
-        if isinstance(form, Structure):
-            self.labels = container.paths(x, form)
-            rest = (self.labels, [*form.attributes.items()])
+        rest = treedef
+        if isinstance(treedef, Structure):
+            self.labels = container.paths(x, treedef)
+            rest = (self.labels, [*treedef.attributes.items()])
         self._mark = (container.cls, _make_hashable(rest))
 
     def __hash__(self) -> int:
@@ -335,149 +335,153 @@ def identify(x: Any) -> str | bytes | int | None:
         return id(x)
 
 
-def unflatten(form: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
+def unflatten(treedef: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
     """Build the tree of a structure from arrays and numbers."""
-    if form == "*":
+    if treedef == "*":
         return next(arrays)
-    if form == "int" or form == "float":  # noqa: PLR1714 -- a compiler traces this
+    if treedef == "int" or treedef == "float":  # noqa: PLR1714 -- a compiler traces this
         return next(numbers)
-    kind = form[0]
+    kind = treedef[0]
     if kind == "=":
-        return form[3]
+        return treedef[3]
     if kind == "dict":
-        return dict(zip(form[1], [unflatten(child, arrays, numbers) for child in form[3:]], strict=True))
+        return dict(
+            zip(treedef[1], [unflatten(child, arrays, numbers) for child in treedef[3:]], strict=True)
+        )
     if kind == "named":
         # A compiler cannot call a class that it has from a constant.
-        return tuple.__new__(form[1], [unflatten(child, arrays, numbers) for child in form[2:]])
+        return tuple.__new__(treedef[1], [unflatten(child, arrays, numbers) for child in treedef[2:]])
     if kind == "data":
-        made = object.__new__(form[1])  # without `__init__`, which may compute fields
-        for name, child in zip(form[2], form[3:], strict=True):
+        made = object.__new__(treedef[1])  # without `__init__`, which may compute fields
+        for name, child in zip(treedef[2], treedef[3:], strict=True):
             object.__setattr__(made, name, unflatten(child, arrays, numbers))
         return made
     if kind == "node":
-        parts = [unflatten(child, arrays, numbers) for child in form[2:]]
-        return form[1].container.unflatten(form[1].form, parts)
-    parts = [unflatten(child, arrays, numbers) for child in form[1:]]
+        parts = [unflatten(child, arrays, numbers) for child in treedef[2:]]
+        return treedef[1].container.unflatten(treedef[1].treedef, parts)
+    parts = [unflatten(child, arrays, numbers) for child in treedef[1:]]
     if kind == "partial":
         return partial(parts[0], *parts[1], **parts[2])
     return tuple(parts) if kind == "tuple" else parts
 
 
-def mask_leaves(form: TreeDef, chosen: Iterator[bool]) -> TreeDef:
+def mask_leaves(treedef: TreeDef, chosen: Iterator[bool]) -> TreeDef:
     """Return the structure with None for all leaves except the chosen arrays."""
-    if form == ARRAY:
+    if treedef == ARRAY:
         return ARRAY if next(chosen) else NONE
-    if isinstance(form, str) or form[0] == "=":
+    if isinstance(treedef, str) or treedef[0] == "=":
         return NONE
-    return _map_children(lambda child: mask_leaves(child, chosen), form)
+    return _map_children(lambda child: mask_leaves(child, chosen), treedef)
 
 
-def children_of(form: TreeDef) -> tuple[TreeDef, ...]:
+def children_of(treedef: TreeDef) -> tuple[TreeDef, ...]:
     """Return the structures of the children of a container; nothing for a leaf."""
-    if isinstance(form, str) or form[0] == "=":
+    if isinstance(treedef, str) or treedef[0] == "=":
         return ()
-    children: tuple[TreeDef, ...] = form[FIRST_CHILD[form[0]] :]
+    children: tuple[TreeDef, ...] = treedef[FIRST_CHILD[treedef[0]] :]
     return children
 
 
-def _map_children(fn: Callable[[TreeDef], TreeDef], form: TreeDef) -> TreeDef:
+def _map_children(fn: Callable[[TreeDef], TreeDef], treedef: TreeDef) -> TreeDef:
     """Return the structure of a container with other children."""
-    return (*form[: FIRST_CHILD[form[0]]], *map(fn, children_of(form)))
+    return (*treedef[: FIRST_CHILD[treedef[0]]], *map(fn, children_of(treedef)))
 
 
-def number_slots(form: TreeDef) -> list[str]:
+def number_slots(treedef: TreeDef) -> list[str]:
     """Return the kinds of the numbers in a structure, "int" or "float", in order."""
-    if isinstance(form, str) and form != ARRAY:
-        return [form]
-    return [kind for child in children_of(form) for kind in number_slots(child)]
+    if isinstance(treedef, str) and treedef != ARRAY:
+        return [treedef]
+    return [kind for child in children_of(treedef) for kind in number_slots(child)]
 
 
-def leaves_like(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
+def leaves_like(treedef: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
     """Return what a tree has in the place of each array of a structure. None may stand for any subtree."""
-    if form == ARRAY:
+    if treedef == ARRAY:
         if isinstance(tree, (tuple, list, dict, str)):
             raise wrong()
         return [tree]
-    if isinstance(form, str) or form[0] == "=":
+    if isinstance(treedef, str) or treedef[0] == "=":
         return []
-    parts = repeat(None) if tree is None else _children_like(form, tree, wrong)
+    parts = repeat(None) if tree is None else _children_like(treedef, tree, wrong)
     return [
         leaf
-        for child, part in zip(children_of(form), parts, strict=False)
+        for child, part in zip(children_of(treedef), parts, strict=False)
         for leaf in leaves_like(child, part, wrong)
     ]
 
 
-def outline(form: TreeDef) -> TreeDef:
+def outline(treedef: TreeDef) -> TreeDef:
     """Return what is the same in trees with other constants of the same types and other orders of keys.
 
     A list, a tuple and a named tuple count as one kind.
     """
-    if isinstance(form, str):
-        return form
-    if form[0] == "=":
-        return form[:2]
-    children = map(outline, children_of(form))
-    if form[0] == "dict":
-        return "dict", frozenset(zip(form[1], form[2], children, strict=True))
-    return (*_kind_of(form), *children)
+    if isinstance(treedef, str):
+        return treedef
+    if treedef[0] == "=":
+        return treedef[:2]
+    children = map(outline, children_of(treedef))
+    if treedef[0] == "dict":
+        return "dict", frozenset(zip(treedef[1], treedef[2], children, strict=True))
+    return (*_kind_of(treedef), *children)
 
 
-def _kind_of(form: TreeDef) -> tuple[Any, ...]:
+def _kind_of(treedef: TreeDef) -> tuple[Any, ...]:
     """Return what precedes the children of a container, the same for a list, a tuple and a named tuple."""
-    head: tuple[Any, ...] = form[: FIRST_CHILD[form[0]]]
+    head: tuple[Any, ...] = treedef[: FIRST_CHILD[treedef[0]]]
     return ("tuple",) if head[0] in ("list", "named") else head
 
 
 def reorder_leaves(
-    form: TreeDef, given: TreeDef, xs: Iterator[Any], wrong: Callable[[], OptionError]
+    treedef: TreeDef, given: TreeDef, xs: Iterator[Any], wrong: Callable[[], OptionError]
 ) -> list[Any]:
-    """Return the arrays `xs` of the tree `given` in the order of `form`: the keys of dicts may differ."""
-    if outline(form) != outline(given):
+    """Return the arrays `xs` of the tree `given` in the order of `treedef`: the keys of dicts may differ."""
+    if outline(treedef) != outline(given):
         raise wrong()
-    ordered, ys = order_like(form, given, xs)
-    if not _matches(form, ordered):
+    ordered, ys = order_like(treedef, given, xs)
+    if not _matches(treedef, ordered):
         raise wrong()
     return ys
 
 
-def _matches(form: TreeDef, other: TreeDef) -> bool:
+def _matches(treedef: TreeDef, other: TreeDef) -> bool:
     """Return True for the same structure and constants, in trees of one outline and order."""
-    if form == other:
+    if treedef == other:
         return True
-    children = children_of(form)
-    is_another_class = form[0] == other[0] == "named" and form[1] != other[1]
+    children = children_of(treedef)
+    is_another_class = treedef[0] == other[0] == "named" and treedef[1] != other[1]
     return bool(children) and not is_another_class and all(map(_matches, children, children_of(other)))
 
 
-def order_like(first: TreeDef, form: TreeDef, xs: Iterator[Any]) -> tuple[TreeDef, list[Any]]:
+def order_like(first: TreeDef, treedef: TreeDef, xs: Iterator[Any]) -> tuple[TreeDef, list[Any]]:
     """Return a form and its arrays with the keys in the order of another form of the same outline."""
-    if form == ARRAY:
-        return form, [next(xs)]
-    children = children_of(form)
+    if treedef == ARRAY:
+        return treedef, [next(xs)]
+    children = children_of(treedef)
     if not children:
-        return form, []
-    head, at = form[: FIRST_CHILD[form[0]]], list(range(len(children)))
-    if form[0] == "dict":
+        return treedef, []
+    head, at = treedef[: FIRST_CHILD[treedef[0]]], list(range(len(children)))
+    if treedef[0] == "dict":
         head = first[:3]
         order = list(zip(first[1], first[2], strict=True))
-        at = [order.index(key) for key in zip(form[1], form[2], strict=True)]
+        at = [order.index(key) for key in zip(treedef[1], treedef[2], strict=True)]
     others = children_of(first)
     parts = {i: order_like(others[i], child, xs) for i, child in zip(at, children, strict=True)}
     made = [parts[i] for i in sorted(parts)]
     return (*head, *[child for child, _ in made]), [x for _, inside in made for x in inside]
 
 
-def _children_like(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
-    count = len(form) - FIRST_CHILD[form[0]]
-    if form[0] == "dict":
+def _children_like(treedef: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
+    count = len(treedef) - FIRST_CHILD[treedef[0]]
+    if treedef[0] == "dict":
         children = (
-            [tree[key] for key in form[1]] if isinstance(tree, dict) and tree.keys() == set(form[1]) else None
+            [tree[key] for key in treedef[1]]
+            if isinstance(tree, dict) and tree.keys() == set(treedef[1])
+            else None
         )
-    elif form[0] == "data":
-        children = [getattr(tree, name) for name in form[2]] if type(tree) is form[1] else None
-    elif form[0] == "node":
-        container = form[1].container
+    elif treedef[0] == "data":
+        children = [getattr(tree, name) for name in treedef[2]] if type(tree) is treedef[1] else None
+    elif treedef[0] == "node":
+        container = treedef[1].container
         children = list(container.flatten(tree)[0]) if type(tree) is container.cls else None
     else:
         children = list(tree) if isinstance(tree, (tuple, list)) else None
@@ -486,38 +490,38 @@ def _children_like(form: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -
     return children
 
 
-def argument_treedefs(form: TreeDef) -> list[TreeDef]:
+def argument_treedefs(treedef: TreeDef) -> list[TreeDef]:
     """Return the structures of all arguments from that of ``(args, kwargs)``."""
-    return [*form[1][1:], *form[2][3:]]
+    return [*treedef[1][1:], *treedef[2][3:]]
 
 
-def has_arrays(form: TreeDef) -> bool:
+def has_arrays(treedef: TreeDef) -> bool:
     """Return True if there is an array in the structure."""
-    return bool(form == ARRAY) or any(map(has_arrays, children_of(form)))
+    return bool(treedef == ARRAY) or any(map(has_arrays, children_of(treedef)))
 
 
-def argument_paths(form: TreeDef) -> list[str]:
+def argument_paths(treedef: TreeDef) -> list[str]:
     """Return the names of the arrays, for errors, from the structure of ``(args, kwargs)``."""
-    keys = [*range(len(form[1]) - 1), *form[2][1]]
+    keys = [*range(len(treedef[1]) - 1), *treedef[2][1]]
     return [
         path
-        for key, child in zip(keys, argument_treedefs(form), strict=True)
+        for key, child in zip(keys, argument_treedefs(treedef), strict=True)
         for path in _leaf_paths(child, f"argument {key!r}")
     ]
 
 
-def _leaf_paths(form: TreeDef, name: str) -> list[str]:
-    if form == ARRAY:
+def _leaf_paths(treedef: TreeDef, name: str) -> list[str]:
+    if treedef == ARRAY:
         return [name]
-    children = children_of(form)
-    if form[0] == "dict":
-        labels = [f"[{key!r}]" for key in form[1]]
-    elif form[0] == "named":
-        labels = [f".{field}" for field in form[1]._fields]
-    elif form[0] == "data":
-        labels = [f".{name}" for name in form[2]]
-    elif form[0] == "node":
-        labels = form[1].labels
+    children = children_of(treedef)
+    if treedef[0] == "dict":
+        labels = [f"[{key!r}]" for key in treedef[1]]
+    elif treedef[0] == "named":
+        labels = [f".{field}" for field in treedef[1]._fields]
+    elif treedef[0] == "data":
+        labels = [f".{name}" for name in treedef[2]]
+    elif treedef[0] == "node":
+        labels = treedef[1].labels
     else:
         labels = [f"[{i}]" for i in range(len(children))]
     return [

@@ -54,15 +54,15 @@ _MARK = Spec((3,), "int32")
 
 
 def apply(rule: DerivableFunction, xs: Arrays) -> Arrays:
-    """Run a rule within JAX's current transforms, and store the structure of the result in `latest.form`."""
+    """Run a rule within JAX's current transforms, and store `latest.treedef`."""
     return _bind_call(call_p, rule, xs)  # type: ignore[no-any-return] # arrays of JAX
 
 
 def _bind_call(primitive: Primitive, rule: DerivableFunction, xs: Arrays, **what: Any) -> Any:
     """Bind a call. JAX caches the shapes of a primitive, so the structure of the result may be looked up."""
-    latest.form = None
+    latest.treedef = None
     ys = _bind(primitive, *xs, rule=rule, **what)
-    if latest.form is None:
+    if latest.treedef is None:
         rule.shapes(_specs(map(jax.typeof, xs)))
     return ys
 
@@ -130,9 +130,9 @@ class _Callback:
     """What compiled code calls to run a rule. The results are as they were declared when it was compiled."""
 
     def __init__(self, rule: DerivableFunction, inputs: Any, outputs: Any) -> None:
-        outer = latest.form
+        outer = latest.treedef
         rule.shapes(_specs(inputs))
-        self._rule, self._form, latest.form = rule, latest.form, outer
+        self._rule, self._treedef, latest.treedef = rule, latest.treedef, outer
         self._declared: Declared = [(tuple(aval.shape), np.dtype(aval.dtype)) for aval in outputs]
 
     def __call__(self, *hosts: Any, run: Run | None = None) -> tuple[Any, ...]:
@@ -144,7 +144,7 @@ class _Callback:
             views.append(view)
         rule = self._rule
         with inside:
-            ys = rule.arrange(rule.call.evaluate(run or rule, views, "numpy"), self._form)
+            ys = rule.arrange(rule.call.evaluate(run or rule, views, "numpy"), self._treedef)
         found = [(y.shape, y.dtype) for y in ys]
         if found != self._declared:  # the name of a dtype takes as long as a small function
             rule.check(*[tuple([Spec(s, dtype.name) for s, dtype in of]) for of in (found, self._declared)])
@@ -262,11 +262,11 @@ class _Tangent(NamedTuple):
     rule: DerivableFunction
     ins: Mask
     outs: Mask
-    form: TreeDef
+    treedef: TreeDef
     specs: tuple[Spec, ...]
 
     def derive(self, how: str) -> DerivableFunction:
-        return self.rule.derive(how, self.ins, self.outs, self.form)
+        return self.rule.derive(how, self.ins, self.outs, self.treedef)
 
 
 def _zero_tangent(y: Any) -> Any:
@@ -286,15 +286,15 @@ def _differentiate(xs: Arrays, tangents: Arrays, rule: DerivableFunction) -> Any
         *ys, mark = _bind_call(record_p, rule, xs, ins=ins)
     else:
         ys, mark = _bind_call(call_p, rule, xs), None
-    form, specs = latest.form, _specs(map(jax.typeof, ys))
+    treedef, specs = latest.treedef, _specs(map(jax.typeof, ys))
     outs = mask_inexact(specs)
     news = iter(())
     if any(ins) and any(outs):
         marks = [mark] if rule.keeps_version else []
         kept = (*(ys if rule.wants_outputs else ()), *marks, *xs)
-        of = _Tangent(rule, ins, outs, form, tuple(select(outs, specs)))
+        of = _Tangent(rule, ins, outs, treedef, tuple(select(outs, specs)))
         news = iter(_bind(tangent_p, *select(ins, tangents), *kept, of=of))
-        latest.form = form
+        latest.treedef = treedef
     else:
         outs = (False,) * len(ys)
     return ys, [next(news) if out else _zero_tangent(y) for y, out in zip(ys, outs, strict=True)], mark
@@ -317,13 +317,13 @@ private.primitive_jvps[record_p] = _record_jvp
 def _tangent_jvp(a: Arrays, tangents: Arrays, *, of: _Tangent) -> Any:
     ts = _bind(tangent_p, *a, of=of)
     rule, ins = of.derive("jvp"), _mask_with_tangent(a, tangents)
-    form: TreeDef = ARRAY
+    treedef: TreeDef = ARRAY
     if rule.wants_outputs:
         rule.shapes(_specs(map(jax.typeof, a)))
-        form = latest.form
+        treedef = latest.treedef
     # The inputs have the mark of the value, which shows whether what the function reads has changed since.
     kept = (*(ts if rule.wants_outputs else ()), *([_NO_VALUE] if rule.keeps_version else ()), *a)
-    again = _Tangent(rule, ins, (True,) * len(ts), form, of.specs)
+    again = _Tangent(rule, ins, (True,) * len(ts), treedef, of.specs)
     return ts, _bind(tangent_p, *select(ins, tangents), *kept, of=again)
 
 
@@ -393,10 +393,10 @@ def _batch_call(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
         batch = _run_each(partial(_run_one_example, rule, []), moved, size)
         return batch, [0] * len(batch)
     ys = _bind(call_p, *_align_batch_axes(moved, size, rule.cores), rule=rule)
-    form = latest.form
+    treedef = latest.treedef
     one = tuple(spec._replace(shape=spec.shape[1:]) for spec in _specs(map(jax.typeof, moved)))
     shapes = rule.batch_shapes(size, one, [jnp.shape(y) for y in ys])
-    latest.form = form
+    latest.treedef = treedef
     return list(map(jnp.reshape, ys, shapes)), [0] * len(ys)
 
 
@@ -438,11 +438,11 @@ def _empty(rule: DerivableFunction, xs: Arrays, axes: Sequence[int | None]) -> l
     return [jnp.zeros((0, *spec.shape), spec.dtype) for spec in rule.shapes(example)]
 
 
-def _run_one_example(rule: DerivableFunction, forms: list[TreeDef], *xs: Any) -> Arrays:
+def _run_one_example(rule: DerivableFunction, treedefs: list[TreeDef], *xs: Any) -> Arrays:
     """Run a call for one of several examples, and arrange its results like those of the first."""
     ys = _bind(call_p, *xs, rule=rule)
-    forms.append(latest.form)
-    return rule.arrange(ys, forms[0])
+    treedefs.append(latest.treedef)
+    return rule.arrange(ys, treedefs[0])
 
 
 def _run_each(run: Any, xs: Arrays, size: int) -> Any:

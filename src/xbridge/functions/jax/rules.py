@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class _Result:
-    """The arrays of a result, and its form as static data, which JAX keeps with a compiled function."""
+    """The arrays of a result, and its treedef as static data, which JAX keeps with a compiled function."""
 
-    def __init__(self, form: TreeDef, arrays: Any) -> None:
-        self.form = form
+    def __init__(self, treedef: TreeDef, arrays: Any) -> None:
+        self.treedef = treedef
         self.arrays = arrays
 
 
-jax.tree_util.register_pytree_node(_Result, lambda x: (x.arrays, x.form), _Result)
+jax.tree_util.register_pytree_node(_Result, lambda x: (x.arrays, x.treedef), _Result)
 
 
 def rule_of(call: Call) -> DerivableFunction:
@@ -36,7 +36,7 @@ def rule_of(call: Call) -> DerivableFunction:
     def flat(*xs: jax.Array) -> _Result:
         args, kwargs = call.bind(xs)
         ys = call.read_result(call.fn(*args, **kwargs), xs)
-        return _Result(latest.form, tuple(map(jnp.asarray, ys)))
+        return _Result(latest.treedef, tuple(map(jnp.asarray, ys)))
 
     # JAX traces the function once for each shape, so what it reads besides its arguments is the same in the
     # value and in all derivatives.
@@ -61,7 +61,7 @@ class JaxRule(TracedFunction):
             result = self._compiled(*xs)
         except jax.errors.ConcretizationTypeError as error:
             raise self._shape_by_value_error() from error
-        latest.form = result.form
+        latest.treedef = result.treedef
         return result.arrays  # type: ignore[no-any-return]
 
     def _arrays(self, *xs: jax.Array) -> tuple[jax.Array, ...]:
@@ -97,7 +97,7 @@ class JaxRule(TracedFunction):
             result = jax.eval_shape(self.fn, *stand_ins)
         except jax.errors.ConcretizationTypeError as error:
             raise self._shape_by_value_error() from error
-        return tuple(Spec(tuple(y.shape), y.dtype.name) for y in result.arrays), result.form
+        return tuple(Spec(tuple(y.shape), y.dtype.name) for y in result.arrays), result.treedef
 
     def _shape_by_value_error(self) -> OptionError:
         return OptionError.build(

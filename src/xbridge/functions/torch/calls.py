@@ -104,7 +104,7 @@ def _is_inexact(t: torch.Tensor) -> bool:
 
 def _save_for_derivatives(ctx: Any, rule: DerivableFunction, ts: Tensors, ys: Tensors) -> Tensors:
     """Store what the derivatives need in the context of an autograd function."""
-    ctx.rule, ctx.form = rule, latest.form
+    ctx.rule, ctx.treedef = rule, latest.treedef
     ctx.ins, ctx.outs = tuple(map(_is_inexact, ts)), tuple(map(_is_inexact, ys))
     if not all(ctx.outs):
         ctx.mark_non_differentiable(*[y for y, out in zip(ys, ctx.outs, strict=True) if not out])
@@ -116,8 +116,8 @@ def _save_for_derivatives(ctx: Any, rule: DerivableFunction, ts: Tensors, ys: Te
 def _backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[Any, ...]:
     needs = tuple([need and exact for need, exact in zip(ctx.needs_input_grad[1:], ctx.ins, strict=True)])
     seeds = select(ctx.outs, cotangents)
-    made = apply(ctx.rule.derive("vjp", needs, ctx.outs, ctx.form), [*seeds, *ctx.saved_tensors])
-    latest.form = ctx.form
+    made = apply(ctx.rule.derive("vjp", needs, ctx.outs, ctx.treedef), [*seeds, *ctx.saved_tensors])
+    latest.treedef = ctx.treedef
     return (None, *replace_chosen(needs, made, [None] * len(needs)))
 
 
@@ -154,9 +154,9 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
         ins = tuple(t is not None and exact for t, exact in zip(tangents, ctx.ins, strict=True))
-        rule = ctx.rule.derive("jvp", ins, ctx.outs, ctx.form)
+        rule = ctx.rule.derive("jvp", ins, ctx.outs, ctx.treedef)
         made = apply(rule, [*select(ins, tangents), *ctx.saved_tensors])
-        latest.form = ctx.form
+        latest.treedef = ctx.treedef
         return tuple(replace_chosen(ctx.outs, made, [None] * len(ctx.outs)))
 
     @staticmethod
@@ -181,15 +181,15 @@ def _run_batched(rule: DerivableFunction, ts: Tensors, dims: Sequence[int | None
             full = t.expand(size, *t.shape) if d is None else t
             wide.append(full.reshape(size, *(1,) * (loop - len(spec.shape) + core), *spec.shape))
         ys = apply(rule, wide)
-        form = latest.form
+        treedef = latest.treedef
         shapes = rule.batch_shapes(size, one, [y.shape for y in ys])
-        latest.form = form
+        latest.treedef = treedef
         return [y.reshape(shape) for y, shape in zip(ys, shapes, strict=True)]
     if size:
         rows = [[t if d is None else t[i] for t, d in zip(moved, dims, strict=True)] for i in range(size)]
         made = [apply(rule, rows[0])]
-        form = latest.form
-        made += [rule.arrange(apply(rule, row), form) for row in rows[1:]]
+        treedef = latest.treedef
+        made += [rule.arrange(apply(rule, row), treedef) for row in rows[1:]]
         return [torch.stack(ys) for ys in zip(*made, strict=True)]
     device = ts[0].device
     return [
@@ -270,9 +270,9 @@ def _describe_outputs(
             formula.step == 1 or (sizes[i] - n) % formula.step == 0
             for i, n in zip(formula.where, formula.base, strict=True)
         ):
-            latest.form = formula.form
+            latest.treedef = formula.treedef
             return list(map(Spec, formula.shapes(sizes), formula.dtypes))
-    specs, latest.form = describe(list(map(int, sizes)))
+    specs, latest.treedef = describe(list(map(int, sizes)))
     return specs
 
 
@@ -320,9 +320,9 @@ def _compute_checked(
     rule = found if isinstance(found, DerivableFunction) else found.rule(ints, [float(t) for t in floats])
     specs = _specs(ts)
     declared = rule.shapes(specs)
-    form = latest.form
+    treedef = latest.treedef
     with _without_forward_mode():
-        ys = rule.arrange(_evaluate(rule, ts), form)
+        ys = rule.arrange(_evaluate(rule, ts), treedef)
     rule.check(_specs(ys), declared)
     if found is not rule:
         found.check([*ints, *[n for spec in specs for n in spec.shape]], declared)
@@ -373,8 +373,8 @@ def _make_operator_of_slices(inputs: int, outputs: int) -> Any:
 def _set_up_context(ctx: Any, inputs: Any, output: Any) -> None:
     ts, floats, key, ints = inputs
     found = _rule_of(key)
-    _describe_outputs(found, ts, floats, ints)  # for the form of the result
-    ctx.found, ctx.form, ctx.count, ctx.floats, ctx.ints = found, latest.form, len(ts), floats, ints
+    _describe_outputs(found, ts, floats, ints)  # for the treedef of the result
+    ctx.found, ctx.treedef, ctx.count, ctx.floats, ctx.ints = found, latest.treedef, len(ts), floats, ints
     ctx.outs = tuple(map(_is_inexact, output))
     ctx.save_for_backward(*(output if found.wants_outputs else ()), *ts)
 
@@ -383,7 +383,7 @@ def _backward_of_operator(ctx: Any, cotangents: Tensors) -> Any:
     kept = ctx.saved_tensors
     inputs = kept[len(kept) - ctx.count :]
     ins = tuple([need and _is_inexact(t) for need, t in zip(ctx.needs_input_grad[0], inputs, strict=True)])
-    found = ctx.found.derive("vjp", ins, ctx.outs, ctx.form)
+    found = ctx.found.derive("vjp", ins, ctx.outs, ctx.treedef)
     seeds = select(ctx.outs, cotangents)
     made = torch.ops.xbridge.call.default([*seeds, *kept], ctx.floats, found.key, ctx.ints)
     # A list of numbers is one leaf, and an empty list is none.

@@ -17,7 +17,7 @@ import torch
 from xbridge.backends.torch._modes import enter_autocast
 from xbridge.errors import FOREIGN_ERRORS, GradientError, OptionError, XBridgeError
 from xbridge.functions.numpy import describe_declared
-from xbridge.functions.records import NO_VALUE, Records
+from xbridge.functions.records import NO_VALUE, SavedGraphs
 from xbridge.functions.rules import (
     DerivableFunction,
     Mark,
@@ -130,7 +130,7 @@ class TorchRule(DerivableFunction):
     def __init__(self, call: Call, name: str, root: TorchRule | None = None) -> None:
         super().__init__(call, name)
         self.purity: Purity = root.purity if root else Purity(call.name, call.fn)
-        self.graphs: Records[_Graph] = root.graphs if root else Records()
+        self.graphs: SavedGraphs[_Graph] = root.graphs if root else SavedGraphs()
         self.marks: tuple[int, ...] = ()
         """The positions of marks in the inputs."""
         self.depth = 0
@@ -226,10 +226,10 @@ class TorchRule(DerivableFunction):
     def derive(self, how: str, *what: Any) -> TorchRule:
         return super().derive(how, *what)  # type: ignore[return-value] # of the same kind
 
-    def vjp(self, ins: Mask, outs: Mask, form: TreeDef) -> TorchRule:  # noqa: ARG002 -- no rule of torch asks
+    def vjp(self, ins: Mask, outs: Mask, treedef: TreeDef) -> TorchRule:  # noqa: ARG002 -- no rule of torch asks
         return _VjpOfJvp(self, ins, outs) if isinstance(self, _Jvp) else _Vjp(self, ins, outs)
 
-    def jvp(self, ins: Mask, outs: Mask, form: TreeDef) -> TorchRule:  # noqa: ARG002 -- as above
+    def jvp(self, ins: Mask, outs: Mask, treedef: TreeDef) -> TorchRule:  # noqa: ARG002 -- as above
         return _Jvp(self, ins, outs)
 
     def batched(self, axes: Axes) -> TorchRule:
@@ -279,7 +279,7 @@ class _Value(_Recordable):
         super().__init__(call, call.name)
         self._autocast = dict(call.modes[1])
         self._orders: dict[TreeDef, TreeDef] = {}
-        """The first form of each result, by its outline."""
+        """The first treedef of each result, by its outline."""
 
     def fn(self, *xs: torch.Tensor) -> Tensors:
         # Derivatives read their inputs again, and torch forbids to write to leaves and captured tensors.
@@ -303,21 +303,21 @@ class _Value(_Recordable):
 
         A run may list the keys of a dict in another order than the one before, or than it is declared.
         """
-        form = latest.form
-        if form == ARRAY:
+        treedef = latest.treedef
+        if treedef == ARRAY:
             return ys
-        first = get_or_make(self._orders, outline(form), lambda: form)
-        if form == first:
+        first = get_or_make(self._orders, outline(treedef), lambda: treedef)
+        if treedef == first:
             return ys
-        latest.form, ordered = order_like(first, form, iter(ys))
+        latest.treedef, ordered = order_like(first, treedef, iter(ys))
         return ordered
 
     def describe(self, specs: tuple[Spec, ...]) -> Described:
         if self.call.result is not None:
-            declared, latest.form = describe_declared(self.call, specs)
-            return tuple(self._keep_order(declared)), latest.form
+            declared, latest.treedef = describe_declared(self.call, specs)
+            return tuple(self._keep_order(declared)), latest.treedef
         with _with_gradients():
-            return _specs(self._describe_fake(specs) or self._describe_zeros(specs)), latest.form
+            return _specs(self._describe_fake(specs) or self._describe_zeros(specs)), latest.treedef
 
     def _describe_fake(self, specs: tuple[Spec, ...]) -> Tensors | None:
         """Run on tensors without values; return None if the function needs values, or may draw."""
@@ -362,7 +362,7 @@ class _BatchOf(TorchRule):
     def __init__(self, of: TorchRule, axes: Axes) -> None:
         super().__init__(of.call, f"a batch of {of.name}", of)
         self.order, self.narrows = of.order + 1, of.narrows
-        self.of, self.axes, self.graphs = of, axes, Records()
+        self.of, self.axes, self.graphs = of, axes, SavedGraphs()
         self.marks, self.depth, self.seeds = of.marks, of.depth, of.seeds
 
     def describe(self, specs: tuple[Spec, ...]) -> Described:
@@ -370,9 +370,9 @@ class _BatchOf(TorchRule):
             spec if axis is None else spec._replace(shape=spec.shape[1:])
             for spec, axis in zip(specs, self.axes, strict=True)
         ]
-        found, form = self.of.describe(tuple(one))
+        found, treedef = self.of.describe(tuple(one))
         size = _batch_size(self.axes, specs)
-        return tuple(spec._replace(shape=(size, *spec.shape)) for spec in found), form
+        return tuple(spec._replace(shape=(size, *spec.shape)) for spec in found), treedef
 
 
 class _Batch(_BatchOf, _Recordable):
@@ -407,12 +407,12 @@ class _Batch(_BatchOf, _Recordable):
             return self.of.fn(*own)
 
         made = [run(0)]
-        form = latest.form
+        treedef = latest.treedef
         for i in range(1, size):
             ys = run(i)
-            if latest.form != form:
-                ys = reorder_leaves(form, latest.form, iter(ys), self._other_tree_error)
-                latest.form = form
+            if latest.treedef != treedef:
+                ys = reorder_leaves(treedef, latest.treedef, iter(ys), self._other_tree_error)
+                latest.treedef = treedef
             self.check(_specs(ys), _specs(made[0]))
             made.append(ys)
         return [torch.stack(ys) for ys in zip(*made, strict=True)]
@@ -566,8 +566,8 @@ class _Jvp(_Derivative):
         return _differentiate(gradients, seeds, tangents, again=again)
 
     def describe(self, specs: tuple[Spec, ...]) -> Described:
-        found, form = self.of.describe(specs[self.seeds + 1 :])
-        return tuple(select(self.outs, found)), form
+        found, treedef = self.of.describe(specs[self.seeds + 1 :])
+        return tuple(select(self.outs, found)), treedef
 
 
 class _VjpOfJvp(_Vjp):

@@ -33,9 +33,9 @@ class PlainCall:
         jvp: Any = None,
         signature: Signature | None = None,
     ) -> None:
-        self.name, self.fn, self.library, self.caller = "f", fn, library, HOST
+        self.name, self.fn, self.library, self.array_library = "f", fn, library, HOST
         self.declared: TreeDef = ARRAY
-        self.form: TreeDef = ("tuple", ("tuple", ARRAY), ("dict", (), ()))
+        self.treedef: TreeDef = ("tuple", ("tuple", ARRAY), ("dict", (), ()))
         self.numbers: tuple[Any, ...] = ()
         modes = functions_of(get_backend(library)).modes
         self.modes = None if modes is None else modes()
@@ -65,13 +65,13 @@ class PlainCall:
         """Return the arguments of the function: the arrays themselves."""
         return xs, {}
 
-    def unflatten(self, form: TreeDef, leaves: Iterable[Any]) -> Any:
+    def unflatten(self, treedef: TreeDef, leaves: Iterable[Any]) -> Any:
         """Return the tree of a form."""
-        return unflatten(form, iter(leaves), iter(()))
+        return unflatten(treedef, iter(leaves), iter(()))
 
     def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
         """Return the arrays of a result, and keep its form."""
-        latest.form, arrays = self.flatten(tree, xs)
+        latest.treedef, arrays = self.flatten(tree, xs)
         return arrays
 
     def result_dtype(self, dtype: str) -> str:

@@ -75,10 +75,10 @@ def test_a_rule_runs_its_function(backend: str) -> None:
     made = rule(_own(backend, VALUES))
     assert [backend_of(y) for y in made] == [backend]
     assert _host(made) == [[1.0, 4.0, 9.0]]
-    assert latest.form == ARRAY
+    assert latest.treedef == ARRAY
     pair = PlainCall(backend, lambda x: (x * x, x)).rule()
     assert _host(pair(_own(backend, VALUES))) == [[1.0, 4.0, 9.0], [1.0, 2.0, 3.0]]
-    assert latest.form == ("tuple", ARRAY, ARRAY)
+    assert latest.treedef == ("tuple", ARRAY, ARRAY)
 
 
 def test_a_rule_describes_what_it_returns(backend: str) -> None:
@@ -88,7 +88,7 @@ def test_a_rule_describes_what_it_returns(backend: str) -> None:
     except OptionError:  # a library that does not trace needs `signature` or `result`
         return
     assert found == (Spec((2, 3), "float32"),)
-    assert latest.form == ARRAY
+    assert latest.treedef == ARRAY
 
 
 def test_the_derivatives_of_a_rule_are_right_or_refused(backend: str) -> None:
@@ -147,7 +147,7 @@ def test_a_caller_runs_a_rule_of_another_library(backend: str, name: str) -> Non
     made = trace(rule.key, [x], []) if name == "trace" and trace else run(rule, [x]) if run else []
     assert [backend_of(y) for y in made] == [backend]
     assert _host(made) == [[1.0, 4.0, 9.0]]
-    assert name == "trace" or latest.form == ARRAY
+    assert name == "trace" or latest.treedef == ARRAY
     assert _host([x]) == [VALUES.tolist()]
 
 
