@@ -6,15 +6,15 @@ array. Numbers, lists and the order of the other arrays have no influence.
 
 from __future__ import annotations
 
-from xbridge._core.entry_points import after_lookup, plan_call
-from xbridge._core.tracebacks import shorten
+from xbridge._api import aligned_by
+from xbridge._core.entry_points import after_lookup
 from xbridge._core.tracing import none_in_traces
 from xbridge._engine import verbs
 from xbridge._engine.requests import refuse_alignment
 from xbridge._engine.source import TargetChoice, leading_index, resolve_source
 from xbridge._plan.options import CallOptions
-from xbridge._registry.call_cache import CallKey, cache_version, decline, lookup, store
-from xbridge.errors import OptionError, XBridgeError
+from xbridge._registry.call_cache import CallKey, cache_version, decline, store
+from xbridge.errors import OptionError
 from xbridge.tree.restore import Restore
 
 TYPE_CHECKING = False
@@ -27,32 +27,7 @@ if TYPE_CHECKING:
     from xbridge._engine.source import Source
 
 
-def _look_up(
-    *xs: Any,
-    like: Any = None,
-    backend: Any = None,
-    device: Any = None,
-    dtype: Any = None,
-    copy: Any = None,
-    grad: Any = None,
-    **other: Any,
-) -> Any:
-    """Look up a call of `align_back`, or plan it."""
-    if not other:
-        types = (type(xs[0]), type(xs[1])) if len(xs) == 2 else tuple([type(x) for x in xs])  # as in `align`
-        key = ("align_back", backend, types, type(like), device, dtype, copy, grad)
-        result = lookup(key, copy)(xs, like)
-        if result is not None:
-            return result
-    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    try:
-        return plan_call(align_back, xs, (), other, like=like, backend=backend, **options)
-    except XBridgeError as error:
-        shorten(error)
-        raise
-
-
-@after_lookup(_look_up)
+@after_lookup(aligned_by("align_back"))
 def align_back(
     *xs: Array,
     like: Array | None = None,

@@ -198,30 +198,34 @@ def _make_array(
         raise
 
 
-def _align(
-    *xs: Any,
-    like: Any = None,
-    backend: Any = None,
-    device: Any = None,
-    dtype: Any = None,
-    copy: Any = None,
-    grad: Any = None,
-    **other: Any,
-) -> Any:
-    """Look up a call of `align`, or plan it."""
-    if not other:
-        # Most calls have two arguments, whose types are read in a third of the time of a loop.
-        types = (type(xs[0]), type(xs[1])) if len(xs) == 2 else tuple([type(x) for x in xs])
-        key = ("align", backend, types, type(like), device, dtype, copy, grad)
-        ys = lookup(key, copy)(xs, like)
-        if ys is not None:
-            return ys
-    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    try:
-        return plan_call(align, xs, (), other, like=like, backend=backend, **options)
-    except XBridgeError as error:
-        shorten(error)
-        raise
+def aligned_by(verb: str) -> Callable[..., Any]:
+    """Return the function that looks up a call of `align` or `align_back`, or plans it."""
+
+    def align_all(
+        *xs: Any,
+        like: Any = None,
+        backend: Any = None,
+        device: Any = None,
+        dtype: Any = None,
+        copy: Any = None,
+        grad: Any = None,
+        **other: Any,
+    ) -> Any:
+        if not other:
+            # Most calls have two arguments, whose types are read in a third of the time of a loop.
+            types = (type(xs[0]), type(xs[1])) if len(xs) == 2 else tuple([type(x) for x in xs])
+            key = (verb, backend, types, type(like), device, dtype, copy, grad)
+            ys = lookup(key, copy)(xs, like)
+            if ys is not None:
+                return ys
+        options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+        try:
+            return plan_call(align_all, xs, (), other, like=like, backend=backend, **options)
+        except XBridgeError as error:
+            shorten(error)
+            raise
+
+    return align_all
 
 
 def _plan_conversion(x: Array, backend: str | ModuleType, **options: Any) -> Any:
@@ -393,28 +397,7 @@ def to_torch(
 ) -> torch.Tensor:
     """Convert an array of any library to PyTorch.
 
-    Parameters
-    ----------
-    x : array
-        An array of any library, a NumPy scalar, or an exporter. Numbers and lists belong to `asarray`.
-    device : str, int or device object, optional
-        ``"cpu"``, ``"cuda:1"`` or ``"gpu"``. None keeps the device of the array.
-    dtype : str or dtype object, optional
-        Such as ``"float32"``, or ``"nearest"`` or ``"default"``. None means the same dtype or an error.
-    copy : bool, optional
-        None copies only if sharing would not be safe, True always; False shares or raises.
-    grad : {None, "keep", "detach"}
-        None ends the graph if the array is of another library, "keep" raises then. See `to_backend`.
-
-    Returns
-    -------
-    torch.Tensor
-        As from ``to_backend(x, "torch")``.
-
-    Raises
-    ------
-    XBridgeError
-        As for `to_backend`.
+    The parameters, the result and the errors are those of ``to_backend(x, "torch")``.
 
     Examples
     --------
@@ -438,28 +421,8 @@ def to_jax(
 ) -> jax.Array:
     """Convert an array of any library to JAX.
 
-    Parameters
-    ----------
-    x : array
-        An array of any library, a NumPy scalar, or an exporter. Numbers and lists belong to `asarray`.
-    device : str, int or device object, optional
-        ``"cpu"``, ``"cuda:1"`` or ``"gpu"``. None keeps the device of the array.
-    dtype : str or dtype object, optional
-        Such as ``"float32"``, or ``"nearest"`` or ``"default"``. None means the same dtype or an error.
-    copy : bool, optional
-        None copies only if sharing would not be safe, True always; False shares or raises.
-    grad : {None, "keep", "detach"}
-        None ends the graph if the array is of another library, "keep" raises then. See `to_backend`.
-
-    Returns
-    -------
-    jax.Array
-        As from ``to_backend(x, "jax")``.
-
-    Raises
-    ------
-    XBridgeError
-        As for `to_backend`. JAX has 64-bit dtypes only if they are enabled.
+    The parameters, the result and the errors are those of ``to_backend(x, "jax")``. JAX has 64-bit dtypes
+    only if they are enabled.
 
     Examples
     --------
@@ -483,20 +446,7 @@ def to_cupy(
 ) -> Array:
     """Convert an array of any library to CuPy.
 
-    Parameters
-    ----------
-    x, device, dtype, copy, grad
-        As for `to_backend`.
-
-    Returns
-    -------
-    cupy.ndarray
-        As from ``to_backend(x, "cupy")``.
-
-    Raises
-    ------
-    XBridgeError
-        As for `to_backend`.
+    The parameters, the result and the errors are those of ``to_backend(x, "cupy")``.
     """
     return _plan_conversion(x, "cupy", device=device, dtype=dtype, copy=copy, grad=grad)
 
@@ -513,20 +463,7 @@ def to_dask(
 ) -> DaskArray:
     """Convert an array of any library to Dask.
 
-    Parameters
-    ----------
-    x, device, dtype, copy, grad
-        As for `to_backend`.
-
-    Returns
-    -------
-    dask.array.Array
-        As from ``to_backend(x, "dask")``.
-
-    Raises
-    ------
-    XBridgeError
-        As for `to_backend`.
+    The parameters, the result and the errors are those of ``to_backend(x, "dask")``.
 
     Examples
     --------
@@ -627,7 +564,7 @@ def asarray(
     return verbs.asarray(obj, like, backend, options)
 
 
-@after_lookup(_align)
+@after_lookup(aligned_by("align"))
 def align(
     *xs: Array,
     like: Array | None = None,

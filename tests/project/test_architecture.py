@@ -53,7 +53,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "tree": "_engine _plan _registry backends _host _core errors _deprecation",
     },
     {
-        "_align_back": "tree _engine _plan _registry _core errors",
+        "_align_back": "_api tree _engine _plan _registry _core errors",
         "extend": "_observe _plan _registry backends _host _core",
         "functions": "tree _engine _plan _registry backends _host _core errors",
         "_transfer": "_observe tree _engine _plan _registry backends _core errors _deprecation",

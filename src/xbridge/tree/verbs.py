@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from xbridge._core.entry_points import MISSING, after_lookup, entry_point, plan_call
+from xbridge._core.entry_points import entry_point
 from xbridge._core.literals import NUMBERS
-from xbridge._core.tracebacks import shorten
 from xbridge._engine import verbs
 from xbridge._engine.repeat import compose
 from xbridge._engine.requests import refuse_options, refuse_order
@@ -17,7 +16,7 @@ from xbridge._plan.options import CallOptions, read_options
 from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.errors import OptionError, XBridgeError, type_of
+from xbridge.errors import OptionError, type_of
 from xbridge.tree.batch import TreeArrays
 from xbridge.tree.leaf import leaf_converter
 from xbridge.tree.small import cache_small_tree
@@ -30,94 +29,7 @@ if TYPE_CHECKING:
     from xbridge.tree.flatten import Tree
 
 
-def _convert(
-    tree: Any = MISSING,
-    /,
-    backend: Any = MISSING,
-    *more: Any,
-    device: Any = None,
-    dtype: Any = None,
-    copy: Any = None,
-    grad: Any = None,
-    scalars: Any = False,
-    exporters: Any = False,
-    **other: Any,
-) -> Any:
-    """Look up a call of `to_backend`, or plan it."""
-    if not (more or other):
-        kinds = NUMBERS if scalars else ()
-        result = lookup(("tree", backend, kinds, device, dtype, copy, grad), copy)(tree)
-        if result is not None:
-            return result
-    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    flags = {"scalars": scalars, "exporters": exporters}
-    try:
-        return plan_call(to_backend, (tree, backend), more, other, **options, **flags)
-    except XBridgeError as error:
-        shorten(error)
-        raise
-
-
-def _convert_to(backend: str) -> Callable[..., Any]:
-    """Return the function that looks up a call of `to_torch` or its like, or plans it."""
-
-    def convert_to(
-        tree: Any = MISSING,
-        /,
-        *more: Any,
-        device: Any = None,
-        dtype: Any = None,
-        copy: Any = None,
-        grad: Any = None,
-        scalars: Any = False,
-        exporters: Any = False,
-        **other: Any,
-    ) -> Any:
-        if not (more or other):
-            kinds = NUMBERS if scalars else ()
-            result = lookup(("tree", backend, kinds, device, dtype, copy, grad), copy)(tree)
-            if result is not None:
-                return result
-        options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-        flags = {"scalars": scalars, "exporters": exporters}
-        try:
-            return plan_call(convert_to, (tree,), more, other, **options, **flags)
-        except XBridgeError as error:
-            shorten(error)
-            raise
-
-    return convert_to
-
-
-def _convert_to_host(
-    tree: Any = MISSING,
-    /,
-    *more: Any,
-    dtype: Any = None,
-    copy: Any = None,
-    grad: Any = None,
-    writable: Any = None,
-    scalars: Any = False,
-    exporters: Any = False,
-    **other: Any,
-) -> Any:
-    """Look up a call of `to_numpy`, or plan it."""
-    if not (more or other):
-        kinds = NUMBERS if scalars else ()
-        key = ("tree", HOST, kinds, None, dtype, copy, grad)
-        result = lookup(key if writable is None else (*key, None, writable), copy, None, writable)(tree)
-        if result is not None:
-            return result
-    options = {"dtype": dtype, "copy": copy, "grad": grad, "writable": writable}
-    flags = {"scalars": scalars, "exporters": exporters}
-    try:
-        return plan_call(to_numpy, (tree,), more, other, **options, **flags)
-    except XBridgeError as error:
-        shorten(error)
-        raise
-
-
-@after_lookup(_convert)
+@entry_point
 def to_backend(
     tree: Tree,
     /,
@@ -172,11 +84,10 @@ def to_backend(
     {'image': tensor([[0., 0., 0.],
             [0., 0., 0.]]), 'label': (tensor([1, 1]), ['cat', 'dog'])}
     """
-    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    return _convert_tree(tree, backend, options, scalars=scalars, exporters=exporters)
+    return _convert(tree, backend, device, dtype, copy, grad, scalars=scalars, exporters=exporters)
 
 
-@after_lookup(_convert_to_host)
+@entry_point
 def to_numpy(
     tree: Tree,
     /,
@@ -190,22 +101,8 @@ def to_numpy(
 ) -> Tree:
     """Convert every array in a tree to NumPy.
 
-    Parameters
-    ----------
-    tree, dtype, copy, grad, scalars, exporters
-        As for `xbridge.tree.to_backend`.
-    writable : bool, optional
-        As for `xbridge.to_numpy`, for each array.
-
-    Returns
-    -------
-    tree
-        As from `xbridge.tree.to_backend`; the arrays as from `xbridge.to_numpy`.
-
-    Raises
-    ------
-    XBridgeError
-        As for `xbridge.tree.to_backend`.
+    The parameters, the result and the errors are those of ``xbridge.tree.to_backend(tree, "numpy")``;
+    `writable` is that of `xbridge.to_numpy`, for each array.
 
     Examples
     --------
@@ -213,11 +110,10 @@ def to_numpy(
     >>> to_numpy({"loss": torch.tensor(0.5), "step": 3})
     {'loss': array(0.5, dtype=float32), 'step': 3}
     """
-    options = CallOptions(dtype=dtype, copy=copy, grad=grad, writable=writable)
-    return _convert_tree(tree, HOST, options, scalars=scalars, exporters=exporters)
+    return _convert(tree, HOST, None, dtype, copy, grad, writable, scalars=scalars, exporters=exporters)
 
 
-@after_lookup(_convert_to("torch"))
+@entry_point
 def to_torch(
     tree: Tree,
     /,
@@ -231,20 +127,7 @@ def to_torch(
 ) -> Tree:
     """Convert every array in a tree to PyTorch.
 
-    Parameters
-    ----------
-    tree, device, dtype, copy, grad, scalars, exporters
-        As for `xbridge.tree.to_backend`.
-
-    Returns
-    -------
-    tree
-        As from ``xbridge.tree.to_backend(tree, "torch")``.
-
-    Raises
-    ------
-    XBridgeError
-        As for `xbridge.tree.to_backend`.
+    The parameters, the result and the errors are those of ``xbridge.tree.to_backend(tree, "torch")``.
 
     Examples
     --------
@@ -252,11 +135,10 @@ def to_torch(
     >>> to_torch({"x": np.ones(2), "name": "a"})
     {'x': tensor([1., 1.], dtype=torch.float64), 'name': 'a'}
     """
-    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    return _convert_tree(tree, "torch", options, scalars=scalars, exporters=exporters)
+    return _convert(tree, "torch", device, dtype, copy, grad, scalars=scalars, exporters=exporters)
 
 
-@after_lookup(_convert_to("jax"))
+@entry_point
 def to_jax(
     tree: Tree,
     /,
@@ -270,20 +152,7 @@ def to_jax(
 ) -> Tree:
     """Convert every array in a tree to JAX.
 
-    Parameters
-    ----------
-    tree, device, dtype, copy, grad, scalars, exporters
-        As for `xbridge.tree.to_backend`.
-
-    Returns
-    -------
-    tree
-        As from ``xbridge.tree.to_backend(tree, "jax")``.
-
-    Raises
-    ------
-    XBridgeError
-        As for `xbridge.tree.to_backend`.
+    The parameters, the result and the errors are those of ``xbridge.tree.to_backend(tree, "jax")``.
 
     Examples
     --------
@@ -291,11 +160,10 @@ def to_jax(
     >>> to_jax([np.ones(2, "float32"), "a"])
     [Array([1., 1.], dtype=float32), 'a']
     """
-    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    return _convert_tree(tree, "jax", options, scalars=scalars, exporters=exporters)
+    return _convert(tree, "jax", device, dtype, copy, grad, scalars=scalars, exporters=exporters)
 
 
-@after_lookup(_convert_to("cupy"))
+@entry_point
 def to_cupy(
     tree: Tree,
     /,
@@ -309,26 +177,12 @@ def to_cupy(
 ) -> Tree:
     """Convert every array in a tree to CuPy.
 
-    Parameters
-    ----------
-    tree, device, dtype, copy, grad, scalars, exporters
-        As for `xbridge.tree.to_backend`.
-
-    Returns
-    -------
-    tree
-        As from ``xbridge.tree.to_backend(tree, "cupy")``.
-
-    Raises
-    ------
-    XBridgeError
-        As for `xbridge.tree.to_backend`.
+    The parameters, the result and the errors are those of ``xbridge.tree.to_backend(tree, "cupy")``.
     """
-    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    return _convert_tree(tree, "cupy", options, scalars=scalars, exporters=exporters)
+    return _convert(tree, "cupy", device, dtype, copy, grad, scalars=scalars, exporters=exporters)
 
 
-@after_lookup(_convert_to("dask"))
+@entry_point
 def to_dask(
     tree: Tree,
     /,
@@ -342,20 +196,7 @@ def to_dask(
 ) -> Tree:
     """Convert every array in a tree to Dask.
 
-    Parameters
-    ----------
-    tree, device, dtype, copy, grad, scalars, exporters
-        As for `xbridge.tree.to_backend`.
-
-    Returns
-    -------
-    tree
-        As from ``xbridge.tree.to_backend(tree, "dask")``.
-
-    Raises
-    ------
-    XBridgeError
-        As for `xbridge.tree.to_backend`.
+    The parameters, the result and the errors are those of ``xbridge.tree.to_backend(tree, "dask")``.
 
     Examples
     --------
@@ -363,8 +204,7 @@ def to_dask(
     >>> to_dask([np.ones(2), "a"])[0].sum().compute().item()
     2.0
     """
-    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    return _convert_tree(tree, "dask", options, scalars=scalars, exporters=exporters)
+    return _convert(tree, "dask", device, dtype, copy, grad, scalars=scalars, exporters=exporters)
 
 
 @entry_point
@@ -460,16 +300,30 @@ def map(  # noqa: A001 -- other libraries have this name too
     return batch.map(partial(batch.each, fn), fn if scalars else None, fixtures=False)
 
 
-def _convert_tree(
-    tree: Tree, name: str | ModuleType, options: CallOptions, *, scalars: bool, exporters: bool
+def _convert(  # noqa: PLR0913 -- the options one by one, because a bundle takes longer than the look-up
+    tree: Tree,
+    name: str | ModuleType,
+    device: object,
+    dtype: object,
+    copy: object,
+    grad: object,
+    writable: object = None,
+    *,
+    scalars: bool,
+    exporters: bool,
 ) -> Tree:
-    """Convert a tree, and cache the call for small trees."""
+    """Convert a tree by the cached call for small trees, or else together, and cache the call."""
+    key = ("tree", name, NUMBERS if scalars else (), device, dtype, copy, grad)
+    result = lookup(key if writable is None else (*key, None, writable), copy, None, writable)(tree)
+    if result is not None:
+        return result
     refuse_order(tree, name, "tree.to_backend")
     batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
-    made = _convert_leaves(batch, get(name), options, scalars=scalars)
+    options = CallOptions(device, dtype, copy, grad, writable=writable)
+    result = _convert_leaves(batch, get(name), options, scalars=scalars)
     cache_small_tree(name, options, scalars=scalars)
-    return made
+    return result
 
 
 def _convert_leaves(
