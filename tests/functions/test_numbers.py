@@ -118,7 +118,7 @@ def swapped(**more: Any) -> Callable[..., Any]:
         return {"a": x * 2, "b": x * 3, "in": {"c": [x, x * 5], "d": x * 7}}
 
     def declared(x: Any) -> dict[str, Any]:
-        return {"in": {"d": x, "c": (x, x)}, "b": x, "a": x}
+        return {"in": {"d": x, "c": [x, x]}, "b": x, "a": x}
 
     made: Callable[..., Any] = aligned(
         backend="numpy",

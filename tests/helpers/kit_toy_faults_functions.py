@@ -86,7 +86,7 @@ def written(rule: Any, xs: list[Tile]) -> list[Tile]:
 
 def without_treedef(rule: Any, xs: list[Tile]) -> list[Tile]:
     made = good.functions.run(rule, xs)
-    latest.treedef = ("tuple", ARRAY)
+    latest.treedef = ("tuple", None, ARRAY)
     return made
 
 
@@ -99,7 +99,7 @@ FAULTS: Faults = {
     "test_a_rule_describes_what_it_returns": {
         "other shapes are described": changed(rule=rule_with(describe=lambda self, specs: ((), ARRAY))),
         "another form is described": changed(
-            rule=rule_with(describe=lambda self, specs: (specs, ("tuple",)))
+            rule=rule_with(describe=lambda self, specs: (specs, ("tuple", None)))
         ),
     },
     "test_the_derivatives_of_a_rule_are_right_or_refused": {
@@ -108,7 +108,7 @@ FAULTS: Faults = {
         "a derivative has no order": changed(rule=rule_with(vjp=unordered)),
     },
     "test_a_batch_of_a_rule_is_one_call_for_each_example": {
-        "a batch is another function": changed(rule=rule_with(batches=True, batched=seedless)),
+        "a batch is another function": changed(rule=rule_with(batched=seedless)),
     },
     "test_a_function_may_be_called_outside_of_callbacks": {
         "no function may be called": changed(check_call=refused),

@@ -20,7 +20,7 @@ LIMITS = {
     "_transfer": 800,
     "backends": 4_000,
     "files": 2_300,
-    "functions": 5_700,
+    "functions": 5_600,
     "testing": 13_000,
     "tree": 1_400,
 }

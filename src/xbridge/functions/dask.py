@@ -92,7 +92,8 @@ def _run_chunk(*chunks: HostArray, call: Call, specs: tuple[Spec, ...]) -> Any:
         view.flags.writeable = False
         views.append(view)
     rule = call.rule()
-    ys = rule.arrange(rule.call.evaluate(rule, views, "numpy"), call.declared)
+    ys = rule.call.evaluate(rule, views, "numpy")
+    rule.check_treedef(call.declared)
     assert call.signature is not None  # noqa: S101 -- only functions with a signature get here
     loop, _ = call.signature.loops(call.name, [view.shape for view in views])
     found = tuple(Spec(y.shape, y.dtype.name) for y in ys)

@@ -31,7 +31,7 @@ from xbridge.functions.libraries import functions_of
 from xbridge.functions.named import make_array, protect_host
 from xbridge.functions.numpy import make_opaque_rule
 from xbridge.functions.programs import Program
-from xbridge.functions.results import refuse_async_result, refuse_hidden_arrays
+from xbridge.functions.results import refuse_async_result
 from xbridge.functions.rules import get_or_make, latest
 from xbridge.functions.treedef import (
     ARRAY,
@@ -157,7 +157,7 @@ class Call:
         self.declared: TreeDef = None
         self.vjp, self.jvp, self.signature, self.result = function.given
         self.treedef, self.numbers, self.modes = treedef, numbers, modes
-        _, args, kwargs = treedef
+        args, kwargs = children_of(treedef)
         self._is_flat = not children_of(kwargs) and {*children_of(args)} <= {ARRAY}
         """True if all arguments are arrays and positional."""
         self._rule: DerivableFunction | None = None
@@ -196,7 +196,6 @@ class Call:
         arrays: list[Array] = []
         refuse_async_result(tree, self.name)
         treedef = flatten(tree, arrays, None)
-        refuse_hidden_arrays(treedef)
         return treedef, [self._number(y, xs) if type(y) in NUMBERS else y for y in arrays]
 
     def _number(self, y: Any, xs: Sequence[Array]) -> Array:

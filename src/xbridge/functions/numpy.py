@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xbridge._host.memory import native_dtype
+from xbridge._registry.registry import get
 from xbridge.errors import DTypeError, OptionError, type_of
 from xbridge.functions.differences import METHODS, Differences, refuse_complex_step
+from xbridge.functions.named import make_array
 from xbridge.functions.rules import (
     DerivableFunction,
     Spec,
@@ -25,7 +27,7 @@ from xbridge.functions.rules import (
     refuse_user_derivative,
     select,
 )
-from xbridge.functions.treedef import ARRAY, leaves_like, mask_leaves
+from xbridge.functions.treedef import ARRAY, argument_treedefs, children_of, leaves_like, mask_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +53,10 @@ def rule(call: Call) -> DerivableFunction:
 class OpaqueRule(DerivableFunction):
     """A function of a library whose backend has no rules. It runs, and has no derivatives."""
 
-    batches = False
+    repeats = True
+    cores: tuple[int, ...] | None = None
+    """The number of trailing axes of each input that belong to one example, while the others broadcast. None
+    if the function does not broadcast."""
 
     def __call__(self, *xs: Array) -> list[Array]:
         args, kwargs = self.call.bind(xs)
@@ -62,6 +67,9 @@ class OpaqueRule(DerivableFunction):
         raise no_derivative_error(self.name, reason, "x.detach(), or the same function of NumPy with vjp=f")
 
     jvp = vjp
+
+    def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
+        return _Batch(self, 1)
 
     def report(self) -> dict[str, str]:
         signature, result = self.call.signature, self.call.result
@@ -98,6 +106,67 @@ def _describe_order(how: str, given: UserDerivative | None) -> str:
     while given is not None:
         count, given = count + 1, getattr(given, how)
     return f"{how} given, {('once', 'twice', 'three times')[min(count, 3) - 1]}"
+
+
+class _Batch(OpaqueRule):
+    """A batch of a rule, in one call if it broadcasts, else example by example.
+
+    Batches of batches have several axes in front, of which `depth` are those of one call.
+    """
+
+    def __init__(self, of: OpaqueRule, depth: int) -> None:
+        super().__init__(of.call, f"a batch of {of.name}")
+        self.of, self.depth = of, depth
+        self.order, self.narrows, self.wants_outputs = of.order + 1, of.narrows, of.wants_outputs
+
+    def __call__(self, *xs: Array) -> list[Array]:
+        return self._run_each(xs) if self.of.cores is None else self._run_whole(xs, self.of.cores)
+
+    def _run_each(self, xs: Sequence[Array]) -> list[Array]:
+        rows = [self.of(*[x[0, ...] for x in xs])]
+        treedef, specs = latest.treedef, tuple(map(self._spec, rows[0]))
+        for i in range(1, xs[0].shape[0]):
+            rows.append(self.of(*[x[i, ...] for x in xs]))
+            self.of.check_treedef(treedef)
+            self.of.check(tuple(map(self._spec, rows[i])), specs)
+        return [make_array(list(ys), self.call.library) for ys in zip(*rows, strict=True)]
+
+    def _spec(self, y: Array) -> Spec:
+        return Spec(tuple(y.shape), get(self.call.library).dtype_of(y))
+
+    def _run_whole(self, xs: Sequence[HostArray], cores: tuple[int, ...]) -> list[HostArray]:
+        """Run with the same number of axes before the core axes of all inputs."""
+        n, ranks = self.depth, [x.ndim - core for x, core in zip(xs, cores, strict=True)]
+        ys = self.of(
+            *[
+                x.reshape(*x.shape[:n], *(1,) * (max(ranks) - rank), *x.shape[n:])
+                for x, rank in zip(xs, ranks, strict=True)
+            ]
+        )
+        if self.of.order == 0:
+            return ys
+        treedef = latest.treedef  # a derivative may have more axes than the argument that it belongs to
+        found, _ = self.describe(tuple(map(self._spec, xs)))
+        latest.treedef = treedef
+        return [y.reshape(spec.shape) for y, spec in zip(ys, found, strict=True)]
+
+    def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
+        return _Batch(self, 1) if self.of.cores is None else _Batch(self.of, self.depth + 1)
+
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
+        return self._batch_of(self.of.derive("vjp", ins, outs, treedef))
+
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
+        return self._batch_of(self.of.derive("jvp", ins, outs, treedef))
+
+    def _batch_of(self, derived: DerivableFunction) -> DerivableFunction:
+        assert isinstance(derived, OpaqueRule)  # noqa: S101 -- derivatives are of the same kind
+        return _Batch(derived, self.depth)
+
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
+        n, sizes = self.depth, specs[0].shape[: self.depth]
+        found, treedef = self.of.describe(tuple(spec._replace(shape=spec.shape[n:]) for spec in specs))
+        return tuple(spec._replace(shape=(*sizes, *spec.shape)) for spec in found), treedef
 
 
 class NumpyRule(OpaqueRule):
@@ -143,11 +212,6 @@ class NumpyRule(OpaqueRule):
             raise self._no_derivative_error("jvp", "f(tangents, y, *args) returns the tangent of the result")
         return _Jvp(self, given, ins, outs, treedef)
 
-    def tangent_cores(self, ins: tuple[bool, ...]) -> tuple[int, ...] | None:
-        if self.cores is None or self.out_cores is None:
-            return None
-        return (*select(ins, self.cores), *self.out_cores, *self.cores)
-
     def _no_derivative_error(self, kind: str, hint: str) -> GradientError:
         name = self.call.name
         if self.order:
@@ -172,7 +236,7 @@ class NumpyRule(OpaqueRule):
                 outs = tuple(
                     Spec((*loop, *[sizes[axis] for axis in core]), dtype) for core in self.signature.outputs
                 )
-                return outs, ARRAY if len(outs) == 1 else ("tuple", *[ARRAY] * len(outs))
+                return outs, ARRAY if len(outs) == 1 else ("tuple", None, *[ARRAY] * len(outs))
         raise OptionError.build(
             f"trace {self.name}", "a NumPy function does not declare the shape of its result", _SHAPES
         )
@@ -203,15 +267,14 @@ class _Derivative(NumpyRule):
     ) -> None:
         self.base, self.ins, self.outs, self.y_treedef = base, ins, outs, treedef
         self.order = base.order + 1
-        args = base.treedef[1]
-        _, *values = base.treedef[2][2:]  # the keys of the keyword arguments, their types, and their treedefs
-        self.arguments = ("tuple", *args[1:], *values)
+        args, keywords = children_of(base.treedef)
+        self.arguments = ("tuple", None, *argument_treedefs(base.treedef))
         seed = self.seed_treedef()
         super().__init__(
             base.call,
             f"the {self.kind} of {base.name}",
             given.fn,
-            ("tuple", ("tuple", seed, treedef, *args[1:]), base.treedef[2]),
+            ("tuple", None, ("tuple", None, seed, treedef, *children_of(args)), keywords),
             given.vjp,
             given.jvp,
         )
@@ -253,11 +316,11 @@ class _Vjp(_Derivative):
     def __call__(self, *xs: HostArray) -> list[HostArray]:
         seeds, inputs = self.split(xs)
         if self.fn in METHODS:
-            latest.treedef = ("tuple", *[ARRAY] * sum(self.ins))
+            latest.treedef = ("tuple", None, *[ARRAY] * sum(self.ins))
             refuse_complex_step(self.base.name, self.kind, self.fn, select(self.ins, inputs), seeds)
             return Differences(self.base, self.fn, self.ins, self.outs, inputs).gradients(seeds)
         found = self.result(xs)
-        count = len(self.arguments) - 1
+        count = len(children_of(self.arguments))
         if count == 1:
             if not (isinstance(found, tuple) and len(found) == 1):
                 found = (found,)
@@ -281,7 +344,7 @@ class _Vjp(_Derivative):
 
     def _gradient_treedef(self) -> TreeDef:
         treedef = mask_leaves(self.arguments, iter(self.ins))
-        return treedef if len(treedef) > 2 else treedef[1]
+        return treedef if len(treedef) > 3 else treedef[2]
 
     def _fit_gradient(self, gradient: Any, index: int, inputs: Sequence[HostArray]) -> HostArray:
         """Return a gradient in the shape and dtype of its argument. Axes that were broadcast are summed."""
@@ -343,7 +406,7 @@ class _Jvp(_Derivative):
 
     def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
         self.out_cores = tuple(select(self.outs, outputs))
-        self.cores = self.base.tangent_cores(self.ins)
+        self.cores = (*select(self.ins, inputs), *outputs, *inputs)
 
     def __call__(self, *xs: HostArray) -> list[HostArray]:
         seeds, inputs = self.split(xs)

@@ -5,14 +5,9 @@ from __future__ import annotations
 import inspect
 from gc import get_referents
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING
 
 from xbridge._registry.registry import are_arrays, backend_for
-from xbridge.errors import OptionError, with_article
-from xbridge.functions.treedef import LEAVES, children_of, hidden_arrays_error
-
-if TYPE_CHECKING:
-    from xbridge.functions.treedef import TreeDef
+from xbridge.errors import OptionError, UnsupportedArrayError
 
 
 def refuse_async_result(result: object, name: str) -> None:
@@ -29,15 +24,13 @@ def async_result_error(name: str) -> OptionError:
     )
 
 
-def refuse_hidden_arrays(treedef: TreeDef) -> None:
-    """Raise if a constant of a result holds arrays, which would leave their library unconverted."""
-    for child in children_of(treedef):
-        refuse_hidden_arrays(child)
-    if treedef[0] == "=" and treedef[1] not in LEAVES and _holds_arrays(treedef[3]):
-        raise hidden_arrays_error(with_article(treedef[1].__name__), "a tuple or a dict of them")
+def hidden_arrays_error(what: str, hint: str) -> UnsupportedArrayError:
+    """Return the error for arrays in an object that cannot be built again with other arrays."""
+    reason = "it cannot be made again with other arrays"
+    return UnsupportedArrayError.build(f"convert the arrays in {what}", reason, hint)
 
 
-def _holds_arrays(x: object) -> bool:
+def holds_arrays(x: object) -> bool:
     """Return True if an array can be reached from an object, not counting modules, classes and globals."""
     seen: dict[int, object] = {}
     rest = [x]

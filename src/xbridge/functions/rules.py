@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from xbridge._core.dtypes import is_inexact
 from xbridge._core.locks import lock
 from xbridge.errors import DeviceError, GradientError, OptionError
-from xbridge.functions.treedef import ARRAY, reorder_leaves
+from xbridge.functions.treedef import ARRAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -156,11 +156,8 @@ class DerivableFunction(ABC):
 
     wants_outputs = False
     """True if derived rules take the outputs too."""
-    batches = True
-    """True if `derive("batched", axes)` works. If not, a batch is run with `cores`, or example by example."""
-    cores: tuple[int, ...] | None = None
-    """The number of trailing axes of each input that belong to one example, while the others broadcast. None
-    if the function does not broadcast."""
+    repeats = False
+    """True if all inputs of a batch need an axis in front, also those that are the same for all examples."""
 
     order = 0
     """How many times this rule was derived: 0 for the function itself."""
@@ -231,37 +228,14 @@ class DerivableFunction(ABC):
             found = tuple(spec._replace(dtype=self.call.result_dtype(spec.dtype)) for spec in found)
         return found, treedef
 
-    def tangent_cores(self, ins: tuple[bool, ...]) -> tuple[int, ...] | None:
-        """Return the `cores` of the jvp for tangents of the inputs in `ins`, without deriving it."""
-        return None
-
-    def batch_shapes(
-        self, size: int, specs: tuple[Spec, ...], found: list[tuple[int, ...]]
-    ) -> list[tuple[int, ...]]:
-        """Return the shapes of the results of one call for all examples of a batch.
-
-        `specs` describe the inputs of one example, and `found` are the shapes that the call returned. Those
-        of a derivative may have more axes than the argument or result that it belongs to.
-        """
-        return [(size, *spec.shape) for spec in self.shapes(specs)] if self.order else found
-
-    def arrange(self, ys: Sequence[Array], treedef: TreeDef) -> Sequence[Array]:
-        """Return the results of the last call in the order of a treedef of the same structure, or raise.
-
-        A dict may have its keys in another order than the one that was declared, or than in another example.
-        """
-        if self.order or latest.treedef == treedef:
-            return ys
-        ys = reorder_leaves(treedef, latest.treedef, iter(ys), self._other_tree_error)
-        latest.treedef = treedef
-        return ys
-
-    def _other_tree_error(self) -> OptionError:
-        return OptionError.build(
-            f"use the result of {self.name}",
-            "its containers, keys or constants are others than declared, or than in another example",
-            "the same containers, keys and constants in each call, and in result=",
-        )
+    def check_treedef(self, treedef: TreeDef) -> None:
+        """Raise if the result of the last call has another structure than the given one."""
+        if latest.treedef != treedef:
+            raise OptionError.build(
+                f"use the result of {self.name}",
+                "its containers, keys or constants are others than declared, or than in another example",
+                "the same containers, keys and constants in each call, and in result=",
+            )
 
     @abstractmethod
     def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
@@ -270,6 +244,10 @@ class DerivableFunction(ABC):
     @abstractmethod
     def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
         """Derive the rule for tangents of the outputs in `outs`."""
+
+    @abstractmethod
+    def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
+        """Derive the rule for inputs with an additional first axis, except where `axes` has None."""
 
     @abstractmethod
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:

@@ -45,7 +45,6 @@ from xbridge.functions.treedef import (
     argument_treedefs,
     flatten,
     has_arrays,
-    has_struct_sequences,
     unflatten,
     without_objects,
 )
@@ -405,8 +404,7 @@ def _restore_result(result: Any, restore: Restore, function: Function) -> Any:
     if are_arrays(type(result)):
         return made
     treedef, arrays, numbers = _flatten_result(made, function)
-    renamed = made is not result and has_struct_sequences(treedef)
-    return unflatten(treedef, iter(arrays), iter(numbers)) if renamed else made
+    return made if made is result else unflatten(treedef, iter(arrays), iter(numbers))
 
 
 def _flatten_result(result: Any, function: Function) -> tuple[TreeDef, list[Array], list[Any]]:

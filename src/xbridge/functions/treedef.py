@@ -11,20 +11,20 @@ A compiler traces `flatten`, `unflatten` and `without_objects` line by line, whi
 from __future__ import annotations
 
 import pickle
-from collections import deque
+from collections import deque, namedtuple
 from collections.abc import Mapping, ValuesView
 from collections.abc import Set as AbstractSet
-from dataclasses import is_dataclass
 from functools import cache, partial
 from itertools import repeat
-from types import FunctionType, MemberDescriptorType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from types import FunctionType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from xbridge._core import tracing
 from xbridge._core.literals import NUMBERS
 from xbridge._core.tracing import constant_in_traces
 from xbridge._registry.registry import are_arrays
-from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, with_article
+from xbridge.errors import FOREIGN_ERRORS, with_article
+from xbridge.functions.results import hidden_arrays_error, holds_arrays
 from xbridge.tree.containers import Structure, find_container, is_struct_sequence
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from xbridge.errors import OptionError
 
 TreeDef: TypeAlias = Any
-"""The structure of a tree: `ARRAY`, "int", "float", or a tuple of a kind, its data and its children."""
+"""The structure of a tree: `ARRAY`, "int", "float", ``("=", type, identity, value)`` for a constant, or
+``(kind, data, *children)`` for a container."""
 
 ARRAY = "*"
 """The structure of an array."""
@@ -42,10 +43,9 @@ ARRAY = "*"
 NONE = ("=", type(None), None, None)
 """The structure of None."""
 
-FIRST_CHILD = {"tuple": 1, "list": 1, "named": 2, "node": 2, "dict": 3, "data": 3, "partial": 1}
-"""The kinds of containers, and the index of the first child in the structure of each."""
+LEAVES = (str, bytes, type(None), *NUMBERS)
+"""Types of arguments that are never arrays, and have no arrays in them."""
 
-_BUILTIN = (Mapping, list, AbstractSet, ValuesView, deque)
 _STANDARD = ("builtins", "itertools")
 """The modules of iterators, which can be read only once, so that arrays in them cannot be found."""
 
@@ -56,17 +56,30 @@ _UNREBUILT: dict[Any, Callable[[Any], Any]] = {
 }
 """Classes that cannot be made again with other arrays, and the call that makes a container of one."""
 
-LEAVES = (str, bytes, type(None), *NUMBERS)
-"""Types of arguments that are never arrays, and have no arrays in them."""
+
+class _Order(tuple[Any, ...]):
+    """The keys of a dict in its own order, which is no part of the structure: any two are equal."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Order)
+
+    def __hash__(self) -> int:
+        return 0
 
 
 def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
-    """Return the treedef of a tree, and append its arrays and numbers. With None, numbers are arrays too."""
+    """Return the structure of a tree, and append its arrays and numbers.
+
+    With None for `numbers`, as for a result, numbers are arrays too, and the items of a dict are sorted by
+    key, because each run may have them in another order.
+    """
     # This runs for each argument of a call that is not cached, so it tests exact types first, the most common
     # ones at the top. Tuples are made of lists, because a compiler does not follow generators.
     cls = type(x)
     if cls is tuple:
-        return ("tuple", *[flatten(child, arrays, numbers) for child in x])
+        return ("tuple", None, *[flatten(child, arrays, numbers) for child in x])
     if numbers is None and cls in NUMBERS:
         arrays.append(x)
         return ARRAY
@@ -76,46 +89,58 @@ def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
     if cls in LEAVES:
         return ("=", cls, x if cls is not complex else repr(x), x)
     if cls is list:
-        return ("list", *[flatten(child, arrays, numbers) for child in x])
+        return ("list", None, *[flatten(child, arrays, numbers) for child in x])
     if cls is dict:
-        keys = tuple(x)
-        if any(type(key) is not str and are_arrays(type(key)) for key in keys):
-            raise hidden_arrays_error("the keys of a dict", "list(x.items())")
-        children = [flatten(child, arrays, numbers) for child in x.values()]
-        return ("dict", keys, tuple([_identify_key(key) for key in keys]), *children)
+        keys, order = (list(x), None) if numbers is not None else (sorted(x, key=repr), _Order(x))
+        known = tuple([_flatten_key(key) for key in keys])
+        return ("dict", (known, order), *[flatten(x[key], arrays, numbers) for key in keys])
     if are_arrays(cls):
         arrays.append(x)
         return ARRAY
-    if _is_named_tuple(cls):
-        return ("named", cls, *[flatten(child, arrays, numbers) for child in x])
+    named = _named_tuple_class(cls)
+    if named is not None:
+        return ("named", named, *[flatten(child, arrays, numbers) for child in x])
     return _flatten_other(x, arrays, numbers)
 
 
-@constant_in_traces
-def _is_named_tuple(cls: type) -> bool:
-    return issubclass(cls, tuple) and hasattr(cls, "_fields")
-
-
-def _identify_key(key: Any) -> Any:
-    """Return what distinguishes a key of a dict from others that compare equal, such as 1 from True."""
+def _flatten_key(key: Any) -> TreeDef:
+    """Return a key of a dict as a constant, which differs from equal keys of other types."""
     cls = type(key)
-    return cls if cls is str else (cls, identify(key))
+    if cls is not str and are_arrays(cls):
+        raise hidden_arrays_error("the keys of a dict", "list(x.items())")
+    return ("=", cls, None if cls is str else identify(key), key)
+
+
+@constant_in_traces
+def _named_tuple_class(cls: type) -> Any:
+    """Return the class of a named tuple, or one like the class of a struct sequence; None for others."""
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return cls
+    words = vars(cls)
+    like = is_struct_sequence(cls) and words["n_fields"] == words["n_sequence_fields"]
+    return _make_named_tuple_class(cls) if like else None
+
+
+@cache  # such classes are few, and made by C code that keeps them
+def _make_named_tuple_class(cls: type) -> Any:
+    """Return a named tuple class like `torch.return_types.max`, because it is a tree for JAX."""
+    return namedtuple(cls.__name__, vars(cls)["__match_args__"])  # noqa: PYI024 -- names are data
 
 
 def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
     """Flatten any other container if it holds an array; else the object is a constant."""
     if tracing.is_traced():
-        treedef = _flatten_traced(x, arrays, numbers)
-        if treedef is not None:
-            return treedef
-    elif numbers is not None and type(x) in tracing.symbolic_numbers:
+        return _flatten_traced(x, numbers)
+    if numbers is not None and type(x) in tracing.symbolic_numbers:
         numbers.append(x)
         return tracing.symbolic_numbers[type(x)]
-    node = _open_container(x)
-    if node is None:
+    container = find_container(x)
+    if container is None:
         _refuse_hidden(x)
+        if numbers is None and holds_arrays(x):  # they would leave their library unconverted
+            raise hidden_arrays_error(with_article(type(x).__name__), "a tuple or a dict of them")
         return ("=", type(x), identify(x), x)
-    container, children, treedef = node
+    children, form = container.flatten(x)
     inside: list[Any] = []
     inner: list[Any] | None = None if numbers is None else []
     treedefs = [flatten(child, inside, inner) for child in children]
@@ -124,86 +149,65 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Tree
     arrays.extend(inside)
     if numbers is not None and inner is not None:
         numbers.extend(inner)
-    named = _named_tuple_like(type(x))
-    if named is not None:
-        return ("named", named, *treedefs)
-    return ("node", _Node(container, treedef, x, len(treedefs)), *treedefs)
+    return ("node", _Node(container, form, x, len(treedefs)), *treedefs)
 
 
-def _flatten_traced(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
-    """Flatten an object as a compiler can follow it, by its attributes; return None if it cannot."""
+def _flatten_traced(x: Any, numbers: list[Any] | None) -> TreeDef:
+    """Return an object that a compiler traces as a constant; raise if it holds arrays."""
     cls = type(x)
     inside: list[Any] = []
     treedef: TreeDef = None
     if cls is partial:
         treedef = ("partial", *flatten((x.func, x.args, x.keywords), inside, numbers)[1:])
-    elif issubclass(cls, _BUILTIN):
-        flatten(list(x.values() if issubclass(cls, Mapping) else x), inside, [])
+    elif issubclass(cls, Mapping):
+        flatten(list(x.values()), inside, [])
+    elif issubclass(cls, (list, AbstractSet, ValuesView, deque)):
+        flatten(list(x), inside, [])
+    elif _field_names(cls):
+        flatten([getattr(x, name) for name in _field_names(cls)], inside, [])
     else:
-        return _flatten_traced_fields(x, arrays, numbers)
+        _refuse_container(x)
     if inside:
-        refuse_untraceable(cls)
-    return treedef
-
-
-def _flatten_traced_fields(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
-    """Flatten a named tuple or a dataclass as a compiler can follow it; another object is a constant."""
-    cls = type(x)
-    named = _named_tuple_like(cls)
-    if named is not None:
-        return ("named", named, *[flatten(child, arrays, numbers) for child in x])
-    slots = _slots_of(cls)
-    if slots is None:
-        refuse_container(x)
-        # A compiler regards functions of the same code as equal, whatever their closures and defaults are.
-        # With `id` it also checks that the function is the same object.
-        return ("=", cls, id(x) if cls is FunctionType else None, x)
-    stored = [*vars(x)] if hasattr(x, "__dict__") else []
-    names = [*[name for name in slots if hasattr(x, name)], *stored]
-    return ("data", cls, tuple(names), *[flatten(getattr(x, name), arrays, numbers) for name in names])
+        _refuse_untraceable(cls)
+    # A compiler regards functions of the same code as equal, whatever their closures and defaults are. With
+    # `id` it also checks that the function is the same object.
+    return treedef or ("=", cls, id(x) if cls is FunctionType else None, x)
 
 
 @constant_in_traces
-def _slots_of(cls: type) -> tuple[str, ...] | None:
-    """Return the names of the slots of a dataclass; None if a class is no dataclass."""
-    if not is_dataclass(cls):
-        return None
-    inside = [(name, it) for of in cls.__mro__ for name, it in vars(of).items()]
-    return tuple([name for name, it in inside if isinstance(it, MemberDescriptorType)])
+def _field_names(cls: type) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass."""
+    return tuple(getattr(cls, "__dataclass_fields__", ()))
 
 
 @constant_in_traces
-def refuse_container(x: object) -> None:
+def _refuse_container(x: object) -> None:
     """Raise if an object is a container, because a compiler would treat the arrays in it as constants."""
     if find_container(x) is not None:
-        refuse_untraceable(type(x))
+        _refuse_untraceable(type(x))
     _refuse_hidden(x)
 
 
 @constant_in_traces
-def refuse_untraceable(cls: type) -> Never:
+def _refuse_untraceable(cls: type) -> Never:
     """Raise for arrays in a container that compiled code cannot rebuild."""
-    what = f"{with_article(cls.__name__)} in compiled code"
-    raise hidden_arrays_error(what, "a tuple, a dict or a dataclass of them")
+    raise hidden_arrays_error(f"{with_article(cls.__name__)} in compiled code", "a tuple or a dict of them")
 
 
 def traceable(treedef: TreeDef) -> TreeDef:
-    """Return the treedef of a result with containers that a compiler can make."""
+    """Return the structure of a result that a compiler can make; raise for other containers."""
     if isinstance(treedef, str) or treedef[0] == "=":
         return treedef
-    if treedef[0] != "node":
-        return _map_children(traceable, treedef)
-    cls: type = treedef[1].container.cls
-    given = treedef[1].treedef
-    if not is_dataclass(cls) or not isinstance(given, Structure) or given.keys:
-        refuse_untraceable(cls)
-    constants = [("=", type(it), None, it) for it in given.attributes.values()]
-    names = (*given.fields, *given.attributes)
-    return ("data", cls, names, *map(traceable, children_of(treedef)), *constants)
+    kind, data, *children = treedef
+    if kind == "node":
+        _refuse_untraceable(data.container.cls)
+    if kind == "dict":
+        data = data[0], tuple(data[1])
+    return (kind, data, *map(traceable, children))
 
 
 def without_objects(treedef: TreeDef, objects: list[Any]) -> TreeDef:
-    """Return a treedef that a compiler can treat as a constant, and append the objects in it to a list.
+    """Return a structure that a compiler can treat as a constant, and append the objects in it to a list.
 
     A compiler traces this function. It accepts an object as a constant only as an argument by itself.
     """
@@ -214,8 +218,7 @@ def without_objects(treedef: TreeDef, objects: list[Any]) -> TreeDef:
             return treedef
         objects.append(treedef[3])
         return "object"
-    start = FIRST_CHILD[treedef[0]]
-    return (*treedef[:start], *[without_objects(child, objects) for child in treedef[start:]])
+    return (*treedef[:2], *[without_objects(child, objects) for child in treedef[2:]])
 
 
 def with_objects(treedef: TreeDef, objects: Iterator[Any]) -> TreeDef:
@@ -223,15 +226,7 @@ def with_objects(treedef: TreeDef, objects: Iterator[Any]) -> TreeDef:
     if treedef == "object":
         x = next(objects)
         return ("=", type(x), identify(x), x)
-    if isinstance(treedef, str) or treedef[0] == "=":
-        return treedef
     return _map_children(lambda child: with_objects(child, objects), treedef)
-
-
-@constant_in_traces
-def _open_container(x: Any) -> Any:
-    container = find_container(x)
-    return None if container is None else (container, *container.flatten(x))
 
 
 @constant_in_traces
@@ -249,56 +244,17 @@ def _refuse_hidden(x: Any) -> None:
                 raise hidden_arrays_error(what, f"{read.__name__}(x)")
 
 
-def hidden_arrays_error(what: str, hint: str) -> UnsupportedArrayError:
-    """Return the error for arrays in an object that cannot be built again with other arrays."""
-    reason = "it cannot be made again with other arrays"
-    return UnsupportedArrayError.build(f"convert the arrays in {what}", reason, hint)
-
-
-@constant_in_traces
-def _named_tuple_like(cls: type) -> Any:
-    """Return a named tuple class for a struct sequence whose fields are its items; None for other classes."""
-    words = vars(cls)
-    like = is_struct_sequence(cls) and words["n_fields"] == words["n_sequence_fields"]
-    return _make_named_tuple_class(cls) if like else None
-
-
-@cache  # such classes are few, and made by C code that keeps them
-def _make_named_tuple_class(cls: type) -> Any:
-    """Return a named tuple class like `torch.return_types.max`, because it is a tree for JAX."""
-    base: Any = NamedTuple(cls.__name__, [(word, Any) for word in vars(cls)["__match_args__"]])  # type: ignore[misc] # names are data
-    own = {
-        "__slots__": (),
-        "__module__": cls.__module__,
-        "__origin__": cls,
-        "__reduce__": lambda x: (_load_named_tuple, (cls, tuple(x))),  # pickle could not find the class
-    }
-    return type(cls.__name__, (base,), own)
-
-
-def _load_named_tuple(cls: type, items: tuple[Any, ...]) -> Any:
-    """Return a named tuple for a struct sequence from its pickle."""
-    return _make_named_tuple_class(cls)(*items)
-
-
-def has_struct_sequences(treedef: TreeDef) -> bool:
-    """Return True if named tuples replace struct sequences in a treedef."""
-    return (treedef[0] == "named" and hasattr(treedef[1], "__origin__")) or any(
-        map(has_struct_sequences, children_of(treedef))
-    )
-
-
 class _Node:
     """A container in a `TreeDef`. Two are equal if their classes and keys are, whatever their children."""
 
-    def __init__(self, container: Any, treedef: Any, x: Any, count: int) -> None:
+    def __init__(self, container: Any, form: Any, x: Any, count: int) -> None:
         self.container = container
-        self.treedef = treedef
+        self.form = form
         self.labels: list[str] = [f"[{i}]" for i in range(count)]
-        rest = treedef
-        if isinstance(treedef, Structure):
-            self.labels = container.paths(x, treedef)
-            rest = (self.labels, [*treedef.attributes.items()])
+        rest = form
+        if isinstance(form, Structure):
+            self.labels = container.paths(x, form)
+            rest = (self.labels, [*form.attributes.items()])
         self._mark = (container.cls, _make_hashable(rest))
 
     def __hash__(self) -> int:
@@ -344,25 +300,18 @@ def unflatten(treedef: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -
     kind = treedef[0]
     if kind == "=":
         return treedef[3]
+    parts = [unflatten(child, arrays, numbers) for child in treedef[2:]]
+    if kind == "tuple":
+        return tuple(parts)
     if kind == "dict":
-        return dict(
-            zip(treedef[1], [unflatten(child, arrays, numbers) for child in treedef[3:]], strict=True)
-        )
+        keys, order = treedef[1]
+        items = dict(zip([key[3] for key in keys], parts, strict=True))
+        return items if order is None else {key: items[key] for key in order}
     if kind == "named":
-        # A compiler cannot call a class that it has from a constant.
-        return tuple.__new__(treedef[1], [unflatten(child, arrays, numbers) for child in treedef[2:]])
-    if kind == "data":
-        made = object.__new__(treedef[1])  # without `__init__`, which may compute fields
-        for name, child in zip(treedef[2], treedef[3:], strict=True):
-            object.__setattr__(made, name, unflatten(child, arrays, numbers))
-        return made
-    if kind == "node":
-        parts = [unflatten(child, arrays, numbers) for child in treedef[2:]]
-        return treedef[1].container.unflatten(treedef[1].treedef, parts)
-    parts = [unflatten(child, arrays, numbers) for child in treedef[1:]]
+        return tuple.__new__(treedef[1], parts)  # a compiler cannot call a class that it has from a constant
     if kind == "partial":
         return partial(parts[0], *parts[1], **parts[2])
-    return tuple(parts) if kind == "tuple" else parts
+    return treedef[1].container.unflatten(treedef[1].form, parts) if kind == "node" else parts
 
 
 def mask_leaves(treedef: TreeDef, chosen: Iterator[bool]) -> TreeDef:
@@ -376,15 +325,14 @@ def mask_leaves(treedef: TreeDef, chosen: Iterator[bool]) -> TreeDef:
 
 def children_of(treedef: TreeDef) -> tuple[TreeDef, ...]:
     """Return the structures of the children of a container; nothing for a leaf."""
-    if isinstance(treedef, str) or treedef[0] == "=":
-        return ()
-    children: tuple[TreeDef, ...] = treedef[FIRST_CHILD[treedef[0]] :]
+    children: tuple[TreeDef, ...] = () if isinstance(treedef, str) or treedef[0] == "=" else treedef[2:]
     return children
 
 
 def _map_children(fn: Callable[[TreeDef], TreeDef], treedef: TreeDef) -> TreeDef:
-    """Return the structure of a container with other children."""
-    return (*treedef[: FIRST_CHILD[treedef[0]]], *map(fn, children_of(treedef)))
+    """Return the structure of a container with other children; a leaf as it is."""
+    children = children_of(treedef)
+    return (*treedef[:2], *map(fn, children)) if children else treedef
 
 
 def number_slots(treedef: TreeDef) -> list[str]:
@@ -400,99 +348,34 @@ def leaves_like(treedef: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -
         if isinstance(tree, (tuple, list, dict, str)):
             raise wrong()
         return [tree]
-    if isinstance(treedef, str) or treedef[0] == "=":
-        return []
-    parts = repeat(None) if tree is None else _children_like(treedef, tree, wrong)
+    children = children_of(treedef)
+    parts = repeat(None) if tree is None or not children else _children_like(treedef, tree)
+    if parts is None:
+        raise wrong()
     return [
-        leaf
-        for child, part in zip(children_of(treedef), parts, strict=False)
-        for leaf in leaves_like(child, part, wrong)
+        leaf for child, part in zip(children, parts, strict=False) for leaf in leaves_like(child, part, wrong)
     ]
 
 
-def outline(treedef: TreeDef) -> TreeDef:
-    """Return what is the same in trees with other constants of the same types and other orders of keys.
-
-    A list, a tuple and a named tuple count as one kind.
-    """
-    if isinstance(treedef, str):
-        return treedef
-    if treedef[0] == "=":
-        return treedef[:2]
-    children = map(outline, children_of(treedef))
-    if treedef[0] == "dict":
-        return "dict", frozenset(zip(treedef[1], treedef[2], children, strict=True))
-    return (*_kind_of(treedef), *children)
-
-
-def _kind_of(treedef: TreeDef) -> tuple[Any, ...]:
-    """Return what precedes the children of a container, the same for a list, a tuple and a named tuple."""
-    head: tuple[Any, ...] = treedef[: FIRST_CHILD[treedef[0]]]
-    return ("tuple",) if head[0] in ("list", "named") else head
-
-
-def reorder_leaves(
-    treedef: TreeDef, given: TreeDef, xs: Iterator[Any], wrong: Callable[[], OptionError]
-) -> list[Any]:
-    """Return the arrays `xs` of the tree `given` in the order of `treedef`: the keys of dicts may differ."""
-    if outline(treedef) != outline(given):
-        raise wrong()
-    ordered, ys = order_like(treedef, given, xs)
-    if not _matches(treedef, ordered):
-        raise wrong()
-    return ys
-
-
-def _matches(treedef: TreeDef, other: TreeDef) -> bool:
-    """Return True for the same structure and constants, in trees of one outline and order."""
-    if treedef == other:
-        return True
-    children = children_of(treedef)
-    is_another_class = treedef[0] == other[0] == "named" and treedef[1] != other[1]
-    return bool(children) and not is_another_class and all(map(_matches, children, children_of(other)))
-
-
-def order_like(first: TreeDef, treedef: TreeDef, xs: Iterator[Any]) -> tuple[TreeDef, list[Any]]:
-    """Return a form and its arrays with the keys in the order of another form of the same outline."""
-    if treedef == ARRAY:
-        return treedef, [next(xs)]
-    children = children_of(treedef)
-    if not children:
-        return treedef, []
-    head, at = treedef[: FIRST_CHILD[treedef[0]]], list(range(len(children)))
-    if treedef[0] == "dict":
-        head = first[:3]
-        order = list(zip(first[1], first[2], strict=True))
-        at = [order.index(key) for key in zip(treedef[1], treedef[2], strict=True)]
-    others = children_of(first)
-    parts = {i: order_like(others[i], child, xs) for i, child in zip(at, children, strict=True)}
-    made = [parts[i] for i in sorted(parts)]
-    return (*head, *[child for child, _ in made]), [x for _, inside in made for x in inside]
-
-
-def _children_like(treedef: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
-    count = len(treedef) - FIRST_CHILD[treedef[0]]
-    if treedef[0] == "dict":
-        children = (
-            [tree[key] for key in treedef[1]]
-            if isinstance(tree, dict) and tree.keys() == set(treedef[1])
-            else None
-        )
-    elif treedef[0] == "data":
-        children = [getattr(tree, name) for name in treedef[2]] if type(tree) is treedef[1] else None
-    elif treedef[0] == "node":
-        container = treedef[1].container
-        children = list(container.flatten(tree)[0]) if type(tree) is container.cls else None
-    else:
-        children = list(tree) if isinstance(tree, (tuple, list)) else None
-    if children is None or len(children) != count:
-        raise wrong()
-    return children
+def _children_like(treedef: TreeDef, tree: Any) -> list[Any] | None:
+    """Return the children of a tree that belong to those of a structure; None if it is another container."""
+    kind, data, *children = treedef
+    found: list[Any] | None = None
+    if kind == "node":
+        if type(tree) is data.container.cls:
+            found = list(data.container.flatten(tree)[0])
+    elif kind == "dict":
+        keys = [key[3] for key in data[0]]
+        if isinstance(tree, dict) and tree.keys() == set(keys):
+            found = [tree[key] for key in keys]
+    elif isinstance(tree, (tuple, list)):
+        found = list(tree)
+    return found if found is not None and len(found) == len(children) else None
 
 
 def argument_treedefs(treedef: TreeDef) -> list[TreeDef]:
     """Return the structures of all arguments from that of ``(args, kwargs)``."""
-    return [*treedef[1][1:], *treedef[2][3:]]
+    return [*children_of(treedef[2]), *children_of(treedef[3])]
 
 
 def has_arrays(treedef: TreeDef) -> bool:
@@ -502,7 +385,7 @@ def has_arrays(treedef: TreeDef) -> bool:
 
 def argument_paths(treedef: TreeDef) -> list[str]:
     """Return the names of the arrays, for errors, from the structure of ``(args, kwargs)``."""
-    keys = [*range(len(treedef[1]) - 1), *treedef[2][1]]
+    keys = [*range(len(children_of(treedef[2]))), *[key[3] for key in treedef[3][1][0]]]
     return [
         path
         for key, child in zip(keys, argument_treedefs(treedef), strict=True)
@@ -514,16 +397,13 @@ def _leaf_paths(treedef: TreeDef, name: str) -> list[str]:
     if treedef == ARRAY:
         return [name]
     children = children_of(treedef)
-    if treedef[0] == "dict":
-        labels = [f"[{key!r}]" for key in treedef[1]]
-    elif treedef[0] == "named":
+    labels = [f"[{i}]" for i in range(len(children))]
+    if children and treedef[0] == "dict":
+        labels = [f"[{key[3]!r}]" for key in treedef[1][0]]
+    elif children and treedef[0] == "named":
         labels = [f".{field}" for field in treedef[1]._fields]
-    elif treedef[0] == "data":
-        labels = [f".{name}" for name in treedef[2]]
-    elif treedef[0] == "node":
+    elif children and treedef[0] == "node":
         labels = treedef[1].labels
-    else:
-        labels = [f"[{i}]" for i in range(len(children))]
     return [
         path
         for label, child in zip(labels, children, strict=True)

@@ -144,7 +144,9 @@ class _Callback:
             views.append(view)
         rule = self._rule
         with inside:
-            ys = rule.arrange(rule.call.evaluate(run or rule, views, "numpy"), self._treedef)
+            ys = rule.call.evaluate(run or rule, views, "numpy")
+        if rule.order == 0:
+            rule.check_treedef(self._treedef)
         found = [(y.shape, y.dtype) for y in ys]
         if found != self._declared:  # the name of a dtype takes as long as a small function
             rule.check(*[tuple([Spec(s, dtype.name) for s, dtype in of]) for of in (found, self._declared)])
@@ -381,23 +383,10 @@ def _batch_axes(rule: DerivableFunction, ins: Mask, dims: Arrays) -> tuple[int |
 
 
 def _batch_call(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
-    if rule.batches:
-        axes = tuple([None if d is None else 0 for d in dims])
-        moved, size = _move_batch_first(xs, dims, axes)
-        batch = (
-            _bind(call_p, *moved, rule=rule.derive("batched", axes)) if size else _empty(rule, moved, axes)
-        )
-        return batch, [0] * len(batch)
-    moved, size = _move_batch_first(xs, dims, (0,) * len(xs))
-    if rule.cores is None:
-        batch = _run_each(partial(_run_one_example, rule, []), moved, size)
-        return batch, [0] * len(batch)
-    ys = _bind(call_p, *_align_batch_axes(moved, size, rule.cores), rule=rule)
-    treedef = latest.treedef
-    one = tuple(spec._replace(shape=spec.shape[1:]) for spec in _specs(map(jax.typeof, moved)))
-    shapes = rule.batch_shapes(size, one, [jnp.shape(y) for y in ys])
-    latest.treedef = treedef
-    return list(map(jnp.reshape, ys, shapes)), [0] * len(ys)
+    axes = tuple([None if d is None and not rule.repeats else 0 for d in dims])
+    moved, size = _move_batch_first(xs, dims, axes)
+    batch = _bind(call_p, *moved, rule=rule.derive("batched", axes)) if size else _empty(rule, moved, axes)
+    return batch, [0] * len(batch)
 
 
 def _batch_record(xs: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mask) -> Any:
@@ -411,23 +400,14 @@ def _batch_record(xs: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mas
 
 
 def _batch_tangent(a: Arrays, dims: Arrays, *, of: _Tangent) -> Any:
-    rule, count = of.rule, sum(of.ins)
-    if rule.batches:  # a batch of tangents is the tangents of a batch
-        inner = _batch_axes(rule, of.ins, dims[-len(of.ins) :])
-        seeds, more = (0,) * count, [None if d is None else 0 for d in dims[count : len(a) - len(of.ins)]]
-        moved, size = _move_batch_first(a, dims, (*seeds, *more, *inner))
-        specs = tuple([spec._replace(shape=(size, *spec.shape)) for spec in of.specs])
-        wide = of._replace(rule=rule.derive("batched", inner), specs=specs)
-        batch = _bind(tangent_p, *moved, of=wide) if size else [jnp.zeros(*spec) for spec in specs]
-        return batch, [0] * len(batch)
-    moved, size = _move_batch_first(a, dims, (0,) * len(a))
-    cores = rule.tangent_cores(of.ins)
-    if cores is None:
-        return _run_each(partial(_bind, tangent_p, of=of), moved, size), [0] * len(of.specs)
-    axes = _align_batch_axes(moved, size, cores)
-    like = _specs(map(jax.typeof, select(of.outs, axes[count : count + len(of.outs)])))
-    ts = _bind(tangent_p, *axes, of=of._replace(specs=like))
-    batch = [t.reshape(size, *spec.shape) for t, spec in zip(ts, of.specs, strict=True)]
+    """Run a batch of tangents as the tangents of a batch."""
+    rule, seeds, outputs = of.rule, sum(of.ins), len(a) - len(of.ins)
+    inner = _batch_axes(rule, of.ins, dims[outputs:])
+    kept = [None if d is None and not rule.repeats else 0 for d in dims[seeds:outputs]]
+    moved, size = _move_batch_first(a, dims, (*[0] * seeds, *kept, *inner))
+    specs = tuple([spec._replace(shape=(size, *spec.shape)) for spec in of.specs])
+    wide = of._replace(rule=rule.derive("batched", inner), specs=specs)
+    batch = _bind(tangent_p, *moved, of=wide) if size else [jnp.zeros(*spec) for spec in specs]
     return batch, [0] * len(batch)
 
 
@@ -436,30 +416,6 @@ def _empty(rule: DerivableFunction, xs: Arrays, axes: Sequence[int | None]) -> l
     specs = zip(_specs(map(jax.typeof, xs)), axes, strict=True)
     example = tuple([spec if axis is None else spec._replace(shape=spec.shape[1:]) for spec, axis in specs])
     return [jnp.zeros((0, *spec.shape), spec.dtype) for spec in rule.shapes(example)]
-
-
-def _run_one_example(rule: DerivableFunction, treedefs: list[TreeDef], *xs: Any) -> Arrays:
-    """Run a call for one of several examples, and arrange its results like those of the first."""
-    ys = _bind(call_p, *xs, rule=rule)
-    treedefs.append(latest.treedef)
-    return rule.arrange(ys, treedefs[0])
-
-
-def _run_each(run: Any, xs: Arrays, size: int) -> Any:
-    """Run a call for each example: now if the inputs are known, else in a loop of the compiled program."""
-    if size and all(map(_is_known, xs)):
-        rows = [run(*[x[i] for x in xs]) for i in range(size)]
-        return [jnp.stack(ys) for ys in zip(*rows, strict=True)]
-    return jax.lax.map(lambda one: run(*one), tuple(xs))
-
-
-def _align_batch_axes(xs: Arrays, size: int, cores: Sequence[int]) -> list[Any]:
-    """Give all inputs the same number of axes before their core axes."""
-    loop = max(x.ndim - 1 - core for x, core in zip(xs, cores, strict=True))
-    return [
-        x.reshape(size, *(1,) * (loop - x.ndim + 1 + core), *x.shape[1:])
-        for x, core in zip(xs, cores, strict=True)
-    ]
 
 
 private.primitive_batchers[call_p] = _batch_call

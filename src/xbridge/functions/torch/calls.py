@@ -167,34 +167,20 @@ class _Transformed(torch.autograd.Function):
 
 def _run_batched(rule: DerivableFunction, ts: Tensors, dims: Sequence[int | None], size: int) -> Tensors:
     """Run a derivable function on each example of a batch. The batch is the first axis of the results."""
-    moved = [t if d is None else t.movedim(d, 0) for t, d in zip(ts, dims, strict=True)]
-    if rule.batches:
-        return apply(rule.derive("batched", tuple(None if d is None else 0 for d in dims)), moved)
-    one = tuple(
-        Spec(spec.shape if d is None else spec.shape[1:], spec.dtype)
-        for spec, d in zip(_specs(moved), dims, strict=True)
-    )
-    if rule.cores is not None:
-        loop = max(len(spec.shape) - core for spec, core in zip(one, rule.cores, strict=True))
-        wide = []
-        for t, d, spec, core in zip(moved, dims, one, rule.cores, strict=True):
-            full = t.expand(size, *t.shape) if d is None else t
-            wide.append(full.reshape(size, *(1,) * (loop - len(spec.shape) + core), *spec.shape))
-        ys = apply(rule, wide)
-        treedef = latest.treedef
-        shapes = rule.batch_shapes(size, one, [y.shape for y in ys])
-        latest.treedef = treedef
-        return [y.reshape(shape) for y, shape in zip(ys, shapes, strict=True)]
+    axes = tuple(None if d is None and not rule.repeats else 0 for d in dims)
+    moved = [
+        t.movedim(d, 0) if d is not None else t if axis is None else t.expand(size, *t.shape)
+        for t, d, axis in zip(ts, dims, axes, strict=True)
+    ]
     if size:
-        rows = [[t if d is None else t[i] for t, d in zip(moved, dims, strict=True)] for i in range(size)]
-        made = [apply(rule, rows[0])]
-        treedef = latest.treedef
-        made += [rule.arrange(apply(rule, row), treedef) for row in rows[1:]]
-        return [torch.stack(ys) for ys in zip(*made, strict=True)]
-    device = ts[0].device
+        return apply(rule.derive("batched", axes), moved)
+    one = [
+        spec if axis is None else spec._replace(shape=spec.shape[1:])
+        for spec, axis in zip(_specs(moved), axes, strict=True)
+    ]
     return [
-        torch.empty(0, *spec.shape, dtype=getattr(torch, spec.dtype), device=device)
-        for spec in rule.shapes(one)
+        torch.empty(0, *spec.shape, dtype=getattr(torch, spec.dtype), device=ts[0].device)
+        for spec in rule.shapes(tuple(one))
     ]
 
 
@@ -322,7 +308,9 @@ def _compute_checked(
     declared = rule.shapes(specs)
     treedef = latest.treedef
     with _without_forward_mode():
-        ys = rule.arrange(_evaluate(rule, ts), treedef)
+        ys = _evaluate(rule, ts)
+    if rule.order == 0:
+        rule.check_treedef(treedef)
     rule.check(_specs(ys), declared)
     if found is not rule:
         found.check([*ints, *[n for spec in specs for n in spec.shape]], declared)

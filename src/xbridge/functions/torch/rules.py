@@ -24,7 +24,6 @@ from xbridge.functions.rules import (
     NoRecordError,
     Recorded,
     Spec,
-    get_or_make,
     latest,
     no_derivative_error,
     refuse_user_derivative,
@@ -39,7 +38,7 @@ from xbridge.functions.torch.private import (
     unwrap,
 )
 from xbridge.functions.torch.purity import Purity, Watch, changed_error
-from xbridge.functions.treedef import ARRAY, order_like, outline, reorder_leaves
+from xbridge.functions.treedef import ARRAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -278,8 +277,6 @@ class _Value(_Recordable):
     def __init__(self, call: Call) -> None:
         super().__init__(call, call.name)
         self._autocast = dict(call.modes[1])
-        self._orders: dict[TreeDef, TreeDef] = {}
-        """The first treedef of each result, by its outline."""
 
     def fn(self, *xs: torch.Tensor) -> Tensors:
         # Derivatives read their inputs again, and torch forbids to write to leaves and captured tensors.
@@ -294,28 +291,13 @@ class _Value(_Recordable):
         finally:
             if writes and any(unwrap(x)._version > 0 for x in own):
                 purity.overwrites = True
-        ys = self._keep_order(call.read_result(result, xs))
+        ys = call.read_result(result, xs)
         # `as_tensor` moves a tensor to the default device, if one is set.
         return tuple([y if isinstance(y, torch.Tensor) else torch.as_tensor(y) for y in ys])
 
-    def _keep_order(self, ys: Sequence[Y]) -> Sequence[Y]:
-        """Return the results of the last run in the order of the first, in which all derivatives are.
-
-        A run may list the keys of a dict in another order than the one before, or than it is declared.
-        """
-        treedef = latest.treedef
-        if treedef == ARRAY:
-            return ys
-        first = get_or_make(self._orders, outline(treedef), lambda: treedef)
-        if treedef == first:
-            return ys
-        latest.treedef, ordered = order_like(first, treedef, iter(ys))
-        return ordered
-
     def describe(self, specs: tuple[Spec, ...]) -> Described:
         if self.call.result is not None:
-            declared, latest.treedef = describe_declared(self.call, specs)
-            return tuple(self._keep_order(declared)), latest.treedef
+            return describe_declared(self.call, specs)
         with _with_gradients():
             return _specs(self._describe_fake(specs) or self._describe_zeros(specs)), latest.treedef
 
@@ -410,9 +392,7 @@ class _Batch(_BatchOf, _Recordable):
         treedef = latest.treedef
         for i in range(1, size):
             ys = run(i)
-            if latest.treedef != treedef:
-                ys = reorder_leaves(treedef, latest.treedef, iter(ys), self._other_tree_error)
-                latest.treedef = treedef
+            self.check_treedef(treedef)
             self.check(_specs(ys), _specs(made[0]))
             made.append(ys)
         return [torch.stack(ys) for ys in zip(*made, strict=True)]

@@ -35,7 +35,7 @@ class PlainCall:
     ) -> None:
         self.name, self.fn, self.library, self.array_library = "f", fn, library, HOST
         self.declared: TreeDef = ARRAY
-        self.treedef: TreeDef = ("tuple", ("tuple", ARRAY), ("dict", (), ()))
+        self.treedef: TreeDef = ("tuple", None, ("tuple", None, ARRAY), ("dict", ((), None)))
         self.numbers: tuple[Any, ...] = ()
         modes = functions_of(get_backend(library)).modes
         self.modes = None if modes is None else modes()
@@ -58,7 +58,7 @@ class PlainCall:
     def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]:  # noqa: ARG002 -- no numbers
         """Return the form and the arrays of one array, or of a tuple of arrays."""
         if isinstance(tree, tuple):
-            return ("tuple", *[ARRAY] * len(tree)), list(tree)
+            return ("tuple", None, *[ARRAY] * len(tree)), list(tree)
         return ARRAY, [tree]
 
     def bind(self, xs: Sequence[Array]) -> tuple[Sequence[Array], dict[str, Any]]:
