@@ -13,7 +13,7 @@ from xbridge._engine import verbs
 from xbridge._engine.requests import refuse_alignment
 from xbridge._engine.source import TargetChoice, leading_index, resolve_source
 from xbridge._plan.options import CallOptions
-from xbridge._registry.call_cache import CallKey, cache_version, decline, store
+from xbridge._registry.call_cache import cache_version, decline, store
 from xbridge.errors import OptionError
 from xbridge.tree.restore import Restore
 
@@ -86,7 +86,7 @@ def align_back(
 
 
 @none_in_traces
-def _record(key: CallKey, version: int, sources: list[Source], align: Callable[..., Any]) -> None:
+def _record(key: tuple[object, ...], version: int, sources: list[Source], align: Callable[..., Any]) -> None:
     """Cache a call for arguments of these types, if `align` is cached and all are arrays or numbers.
 
     An array behind the first decides if autograd or a transform follows it, so the cached call declines it.

@@ -11,7 +11,7 @@ the tables.
 # - `more` and `other` take surplus arguments. To check them here saves a wrapper, and so another call.
 # - Options are compared with `is None`, because `==` runs foreign code: NumPy's float64 dtype equals None.
 # - A cached function that declines returns None, so that a miss needs no exception.
-# - The key is a plain tuple, which equals the `CallKey` of the engine and is made faster.
+# - The key is written inline, which equals that of `CallOptions.key` and is made faster.
 # - Imports of the engine are inside of the functions: `import xbridge` stays fast, and loads no NumPy.
 # - `shorten` removes the frames of the package from an error before the user sees its traceback.
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 from xbridge._core.entry_points import MISSING, after_lookup, entry_point, marked, plan_call
 from xbridge._core.tracebacks import shorten
 from xbridge._core.tracing import none_in_traces
-from xbridge._registry.call_cache import decline, direct, direct_asarray, lookup
+from xbridge._registry.call_cache import decline, direct, direct_own, lookup
 from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS, XBridgeError
 
@@ -177,7 +177,7 @@ def _make_array(
         if requires_grad is None:
             if like is None and device is None and dtype is None and copy is None and grad is None:
                 try:
-                    convert = direct_asarray[backend][type(obj)]
+                    convert = (direct_own if backend is None else direct[backend])[type(obj)]
                 except FOREIGN_ERRORS:  # no entry, or a backend whose hash raises
                     convert = decline
                 y = convert(obj)

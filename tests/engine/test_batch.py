@@ -15,8 +15,6 @@ from xbridge._engine import batch
 from xbridge.protocol import Transfers, Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from xbridge import Device
     from xbridge.protocol import HostArray, MemoryLayout
 
@@ -86,26 +84,15 @@ def there(xs: Any, **options: Any) -> list[Any]:
     return [x.data.tolist() for x in made]
 
 
-def test_to_device_many__moves_small_arrays_together(moves: Moves, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small arrays move to the device in one transfer, and only one of each dtype is planned."""
-    planned: list[Any] = []
-
-    def plan(source: Any, *args: Any) -> Any:
-        planned.append(source.array)
-        return right(source, *args)
-
-    right: Callable[..., Any] = vars(batch)["plan"]
-    monkeypatch.setattr(batch, "plan", plan)
+def test_to_device_many__moves_small_arrays_together(moves: Moves) -> None:
+    """Small arrays move to the device in one transfer."""
     xs = [np.arange(n, n + 3.0) for n in range(4)]
     xs[2:2] = [np.arange(3)]
     assert there(xs) == [x.tolist() for x in xs]
     assert moves == Moves([], [5], [])
-    assert [x is y for x, y in zip(planned, (xs[0], xs[2]), strict=True)] == [True, True]
-    del planned[:]
     backwards, limit = np.arange(3.0)[::-1], np.zeros(batch.SMALL_NBYTES, np.int8)
     assert there([*xs, backwards, limit, limit + 1])[5:] == [[2, 1, 0], limit.tolist(), (limit + 1).tolist()]
     assert moves.together == [5, 8]
-    assert [id(x) for x in planned] == [id(x) for x in (xs[0], xs[2], backwards, limit)]
 
 
 def test_to_device_many__other_options_apply_to_each_array(moves: Moves) -> None:
@@ -175,92 +162,25 @@ def test_stream_to_device__used_for_large_casts_and_copies(
         assert step.copy_reason == ("device", f"{copied}, and it moves from cpu to chip:0", both)
 
 
-class Plans(NamedTuple):
-    """The arrays that were planned, in order."""
-
-    arrays: list[Any]
-
-    def are(self, *xs: Any) -> bool:
-        """Return True if these arrays were planned, and forget them."""
-        same = [id(x) for x in self.arrays] == [id(x) for x in xs]
-        self.arrays.clear()
-        return same
-
-
-@pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> Plans:
-    """The plans of arrays in a batch, which are counted."""
-    seen = Plans([])
-    right: Callable[..., Any] = vars(batch)["plan"]
-
-    def plan(source: Any, *args: Any) -> Any:
-        seen.arrays.append(source.array)
-        return right(source, *args)
-
-    monkeypatch.setattr(batch, "plan", plan)
-    return seen
-
-
-def test_convert_all__reuses_one_plan_for_casts(moves: Moves, plans: Plans) -> None:
-    """Arrays of one dtype that are cast for a device share one plan."""
-    xs = [np.arange(n, dtype="i4") for n in (3, 5, 3)]
-    backwards, empty, wide = xs[1][::-1], np.arange(0, dtype="i4"), np.arange(3)
-    assert there([*xs, backwards, empty, wide], dtype="int16") == [
-        *[x.tolist() for x in xs],
-        [4, 3, 2, 1, 0],
-        [],
-        [0, 1, 2],
-    ]
-    assert plans.are(xs[0], empty, wide)
-
-
-def test_convert_all__plans_streamed_arrays_separately(moves: Moves, plans: Plans) -> None:
-    """A streamed array does not share the plan of small arrays."""
+def test_convert_all__streams_large_arrays_among_small_ones(moves: Moves) -> None:
+    """A large array is streamed, and small ones beside it are not."""
     small, large = np.arange(3, dtype="i4"), np.arange(LARGE // 2, dtype="i4")
     assert there([small, large, small + 1], dtype="int16")[1] == large.tolist()
-    assert plans.are(small, large)
     assert moves.streamed == [(LARGE, CHIP, "int16")]
     assert there([large, small, large + 1], dtype="int16")[1] == small.tolist()
-    assert [id(x) for x in plans.arrays[:2]] == [id(large), id(small)]
     assert len(moves.streamed) == 3
 
 
-def test_convert_all__reuses_one_plan_from_a_device(moves: Moves, plans: Plans) -> None:
-    """Arrays of one dtype on a device share one plan."""
-
-    def placed(start: int, n: int, dtype: str = "f4") -> Placed:
-        return Placed(np.arange(start, start + n, dtype=dtype), CHIP)
-
-    xs = [placed(0, 3), placed(1, 4), placed(2, 3), placed(3, 3, "i4"), placed(4, 2)]
-    for options in ({}, {"dtype": "float64"}, {"copy": True}):
-        made = tree.to_numpy(xs, **options)
-        assert [a.tolist() for a in made] == [x.data.tolist() for x in xs]
-        assert {a.dtype.name for a in made} == ({"float64"} if "dtype" in options else {"float32", "int32"})
-        assert plans.are(xs[0], xs[3])
-
-
-def test_convert_all__reuses_one_plan_within_a_library(moves: Moves, plans: Plans) -> None:
-    """Arrays converted within their library share one plan, and each keeps its own error."""
-    xs = [Placed(np.arange(n, dtype="f4"), CHIP) for n in (3, 4, 0)]
-    made = tree.to_backend(xs, "toylib", dtype="float64")
-    assert [x.data.tolist() for x in made] == [[0, 1, 2], [0, 1, 2, 3], []]
-    assert plans.are(xs[0], xs[2])
-    with pytest.raises(xbridge.CopyError, match=r"^at tree\[0\]"):
-        tree.to_backend(xs[:2], "toylib", dtype="float64", copy=False)
-    assert tree.to_backend(xs[:2], "toylib", copy=False) == xs[:2]
-
-
-def test_convert_all__error_shows_the_shape_of_the_failing_array(moves: Moves, plans: Plans) -> None:
-    """An array that fails under a shared plan is reported with its own position and shape."""
+def test_convert_all__error_shows_the_shape_of_the_failing_array(moves: Moves) -> None:
+    """An array that fails among others is reported with its own position and shape."""
     xs = [Placed(np.ones(n, "f4"), CHIP) for n in (3, 4, 5)]
     xs[2].data[:] = -13
     with pytest.raises(xbridge.DeviceError, match=r"^at tree\[2\]: .* of shape \(5,\).*-13 is unlucky"):
         tree.to_numpy(xs)
-    assert plans.are(xs[0])
 
 
 def test_convert_all__refuses_one_array_among_others(own_registry: None) -> None:
-    """An array the backend refuses is not converted with a plan made for another."""
+    """An array that the backend refuses is not converted as others of its type are."""
 
     def unsupported(x: Placed, *, leaving: bool) -> Any:
         refused = Unsupported(xbridge.UnsupportedArrayError, "it is freed", "another")
@@ -274,8 +194,8 @@ def test_convert_all__refuses_one_array_among_others(own_registry: None) -> None
         tree.to_numpy(xs)
 
 
-def test_convert_all__plans_pending_arrays_separately(own_registry: None, plans: Plans) -> None:
-    """An array with pending operations does not share the plan of a materialized one."""
+def test_convert_all__materializes_pending_arrays_alone(own_registry: None) -> None:
+    """An array with pending operations is materialized, and those beside it are not."""
 
     def memory_layout(x: Placed) -> MemoryLayout:
         return get_backend("numpy").memory_layout(x.data)._replace(materialized=x.data.size != 4)
@@ -291,6 +211,4 @@ def test_convert_all__plans_pending_arrays_separately(own_registry: None, plans:
     xs = [Placed(np.ones(n), CHIP) for n in (3, 4, 5, 4)]
     assert [a[0] for a in tree.to_numpy(xs)] == [1, -1, 1, -1]
     assert done == [4, 4]
-    assert plans.are(xs[0], xs[1], xs[3])
     assert [a[0] for a in tree.to_numpy([xs[1], xs[3], xs[0], xs[2]])] == [-1, -1, 1, 1]
-    assert plans.are(xs[1], xs[0], xs[2])

@@ -12,7 +12,7 @@ from xbridge._core.protocol import FEATURES
 from xbridge._engine import batch, convert
 from xbridge._host.memory import native_dtype
 from xbridge._registry import registry
-from xbridge._registry.call_cache import cached, direct, direct_asarray
+from xbridge._registry.call_cache import cached, direct, direct_own
 from xbridge._registry.registry import get as get_backend
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ __all__ = [
     "cached",
     "category",
     "direct",
-    "direct_asarray",
+    "direct_own",
     "exact_integers",
     "forget_calls",
     "get_backend",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from inside import direct, direct_asarray, get_backend, is_observed
+from inside import direct, direct_own, get_backend, is_observed
 from toylib import Toy, make_backend
 
 import xbridge
@@ -383,7 +383,7 @@ def test_policy__line_is_warned_of_once_as_python_does() -> None:
 
 def tables() -> dict[str, dict[type, Any]]:
     """The hot tables, by the name of the target."""
-    return {**direct, **{f"asarray, {name}": table for name, table in direct_asarray.items()}}
+    return {**direct, "asarray, None": direct_own}
 
 
 def test_policy__hot_table_is_empty_while_a_policy_stands_and_full_again_after_the_last() -> None:

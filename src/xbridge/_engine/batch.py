@@ -6,7 +6,6 @@ device or the computation of lazy arrays, wait until all arrays have come to the
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge._core.devices import CPU
@@ -16,9 +15,8 @@ from xbridge._engine.execute import is_observed, run_observed, run_steps
 from xbridge._engine.repeat import cache_plan, cache_scalar, state_reader
 from xbridge._engine.source import import_for
 from xbridge._plan.options import find_converter
-from xbridge._plan.reuse import suit_any_layout
 from xbridge._plan.rules import destination
-from xbridge._plan.steps import Conversion, Options, Plan, nbytes_of
+from xbridge._plan.steps import Options, Plan, nbytes_of
 from xbridge._registry import registry
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
@@ -29,19 +27,11 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Pending
-    from xbridge._engine.repeat import Convert
     from xbridge._engine.source import Source
     from xbridge._plan.steps import Op, Step
 
 SMALL_NBYTES = 1 << 18
 """The most bytes of an array that is moved with others. For larger ones the copy itself takes most time."""
-
-_SHARING_OPS: tuple[Op, ...] = ("to_numpy", "from_numpy")
-"""The steps between two libraries that the fast path can do instead.
-
-For some strides the fast path copies where the plan of another array shares. That makes no difference if a
-later step copies anyway.
-"""
 
 
 class _Progress(NamedTuple):
@@ -136,7 +126,7 @@ def convert_all(
 
 
 def _plan_each(sources: Iterable[Source], target: Backend, options: Options) -> Iterator[tuple[Array, Plan]]:
-    """Yield each array with its plan. Of two faults, the first one is reported, as without observers."""
+    """Yield each array with its plan."""
     for given in sources:
         source = import_for(given, target, options)
         yield source.array, plan(source, target, options)
@@ -147,86 +137,20 @@ def _start_each(
 ) -> Iterator[_Progress]:
     """Yield each array after the steps of its plan that come before a joint one.
 
-    Only one array of each kind is planned. With a `version` of the cache, its conversion is cached and then
-    repeated for the others. (The caller has tried the calls that were cached before.) Otherwise the others
-    reuse its plan.
+    With a `version` of the cache, a plan without joint steps is cached, and repeated for the others. (The
+    caller has tried the calls that were cached before.)
     """
-    reusing: dict[object, Callable[[Source], _Progress | None]] = {}
-    shared = not (options.requires_grad or options.compiled or target.is_tracing())
-    shared = shared and options.ignore_layout()
     is_cached = False
     for given in sources:
         source = import_for(given, target, options)
-        x, y = source.array, None
+        y = None
         if is_cached:
-            y = find_converter(options, target.name, type(x))(x)
-        progress = None if y is None else _Progress(y)
-        if progress is None:
-            info = source.info()
-            facts = info.dtype, info.device, info.requires_grad, info.native_byteorder, 0 in info.shape
-            kind = (type(x), *facts)
-            reuse = reusing.get(kind) if shared else None
-            progress = reuse(source) if reuse else None
-            if progress is None:
-                progress = _plan_and_start(source, target, options, version)
-                is_cached = version is not None and (is_cached or progress.is_done())
-                reuse = _reuse_for_kind(progress.plan, type(x)) if progress.plan else None
-                if reuse:
-                    reusing.setdefault(kind, reuse)
+            y = find_converter(options, target.name, type(source.array))(source.array)
+        progress = _plan_and_start(source, target, options, version) if y is None else _Progress(y)
+        is_cached = version is not None and (is_cached or progress.is_done())
         if version is not None and given.is_scalar():
             cache_scalar(version, options, target.name, type(given.array))
         yield progress
-
-
-def _reuse_for_kind(plan: Plan, kind: type) -> Callable[[Source], _Progress | None] | None:
-    """Return a function that starts other arrays of a type by the plan; None if it suits one array only."""
-    ops = tuple(step.op for step in plan.steps)
-    if plan.conversion.source is plan.conversion.target or suit_any_layout(plan.steps, plan):
-        return None if "stream_to_device" in ops else partial(_reuse_plan, plan)
-    if ops[: len(_SHARING_OPS)] == _SHARING_OPS and any(
-        step.copy_reason for step in plan.steps[len(_SHARING_OPS) :]
-    ):
-        return partial(_reuse_share, plan, find_converter(Options(), plan.conversion.target.name, kind))
-    return None
-
-
-def _reuse_share(alike: Plan, convert: Convert, source: Source) -> _Progress | None:
-    """Start an array by the fast path in place of `_SHARING_OPS`, and go on with the rest of the plan."""
-    y = convert(source.array)
-    return None if y is None else _run_alone(y, _plan_for(alike, source), len(_SHARING_OPS))
-
-
-def _plan_for(alike: Plan, source: Source) -> Plan:
-    """Return the plan of an array of the same kind: the same steps for another shape."""
-    if source.info() == alike.conversion.info:
-        return alike
-    return Plan(alike.conversion._replace(info=source.info()), alike.steps)
-
-
-def _reuse_plan(alike: Plan, source: Source) -> _Progress | None:
-    """Start an array by the plan of another one of its kind; return None if it needs a plan of its own."""
-    x, own = source.array, _plan_for(alike, source)
-    conversion = own.conversion
-    backend, target = conversion.source, conversion.target
-    within = backend is target and not source.foreign
-    if backend.unsupported(x, leaving=not within) or _is_streamed(conversion):
-        return None
-    if within:
-        if backend.unreadable and backend.unreadable(x):
-            return None
-    else:
-        pending = any(step.op == "materialize" for step in own.steps)
-        if backend.memory_layout(x).materialized is pending:
-            return None
-    return _run_alone(x, own)
-
-
-def _is_streamed(conversion: Conversion) -> bool:
-    """Return True if the target fuses a cast or copy on the host with the move of so large an array."""
-    nbytes = nbytes_of(conversion.info.shape, conversion.dtype)
-    if not nbytes or conversion.device == CPU:
-        return False
-    return conversion.target.transfers.streams_to_device(nbytes, conversion.device)
 
 
 def _plan_and_start(source: Source, target: Backend, options: Options, version: int | None) -> _Progress:

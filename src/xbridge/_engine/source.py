@@ -74,13 +74,6 @@ class Source:
             return False
         return self.info().requires_grad if backend.is_tracing() else backend.follows(self.array)
 
-    def is_lazy(self) -> bool:
-        """Return True if the array has no memory before it is computed."""
-        if self.backend.unsupported(self.array, leaving=True):
-            return False
-        layout = self.backend.memory_layout(self.array)
-        return not layout.materialized and not layout.address
-
 
 def resolve_source(x: object) -> Source:
     """Find the backend of an input by its type alone, which a compiler can trace."""

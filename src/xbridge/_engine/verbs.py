@@ -13,6 +13,7 @@ from xbridge._core.tracing import none_in_traces
 from xbridge._engine.convert import convert, list_values, plan_for_explain, share
 from xbridge._engine.each import aligned_by_type, each, unless_followed, with_like
 from xbridge._engine.execute import call_untraced
+from xbridge._engine.literals import choose_converter, literal_converter
 from xbridge._engine.requests import refuse_alignment, resolve_request
 from xbridge._engine.source import (
     TargetChoice,
@@ -22,7 +23,6 @@ from xbridge._engine.source import (
     resolve_like,
     resolve_source,
 )
-from xbridge._engine.stack import choose_converter, literal_converter
 from xbridge._host.advice import aim
 from xbridge._host.memory import overlap, overlap_of_views
 from xbridge._plan.options import CallOptions, find_converter, read_options

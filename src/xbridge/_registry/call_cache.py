@@ -20,43 +20,11 @@ from xbridge.errors import FOREIGN_ERRORS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Self
+    from typing import Any
 
     from xbridge._core.protocol import Array, Backend
 
     Convert = Callable[[Any], Any]
-
-
-class CallKey(tuple[object, ...]):
-    """The key of a cached call: the names and options that the caller gave, and the types of the arguments.
-
-    Hot functions write the key as a plain tuple, because a call of this class takes as long as a conversion.
-    A `CallKey` equals that tuple and has its hash. It is no named tuple, which would import `typing`.
-
-    Parameters
-    ----------
-    verb : str
-        ``"convert"`` for one array, ``"asarray"``, ``"align"``, ``"align_back"``, ``"tree"``, or
-        ``"aligned"`` for a function.
-    target : str, module or None
-        The backend that is asked for.
-    types : type or tuple
-        The type of the argument, or those of all arguments.
-    like : type, optional
-        The type of `like`, for a verb that takes it. A verb that takes none has no such item in its key.
-    options : tuple
-        The options of the call, as `CallOptions.key` gives them, each an item of the key. The key of
-        ``"aligned"`` has none, because they are those of the function.
-    """
-
-    __slots__ = ()
-
-    def __new__(
-        cls, verb: str, target: object, types: object, like: type | None = None, options: tuple[Any, ...] = ()
-    ) -> Self:
-        """Make a key."""
-        near = () if like is None else (like,)
-        return super().__new__(cls, (verb, target, types, *near, *options))
 
 
 direct: dict[Any, dict[type, Convert]] = {HOST: {}}
@@ -65,11 +33,15 @@ direct: dict[Any, dict[type, Convert]] = {HOST: {}}
 The table has two levels because making and hashing a tuple as key takes 110 ns more than a second lookup.
 """
 
-direct_asarray: dict[Any, dict[type, Convert]] = {None: {}, HOST: {}}
-"""Calls of `asarray` without options, as in `direct`. Without a target, an array is returned as it is."""
+direct_own: dict[type, Convert] = {}
+"""Calls of `asarray` without a target and options, by the type of the array, which is returned as it is."""
 
 cached: dict[tuple[object, ...], Callable[..., Any]] = {}
-"""All other calls. The oldest makes room for a new one."""
+"""All other calls, by the verb, the target, the types of the arguments, and the options.
+
+The verb is the name of a function, or "convert", "tree" or "aligned". `CallOptions.key` makes the keys; hot
+functions write the same tuple inline. The oldest call makes room for a new one.
+"""
 
 MOST = 512
 """The most calls that are cached, and the most keys of arrays for each."""
@@ -116,7 +88,7 @@ def cache_version() -> int:
     return _version
 
 
-def store(key: CallKey, version: int, run: Callable[..., Any]) -> None:
+def store(key: tuple[object, ...], version: int, run: Callable[..., Any]) -> None:
     """Cache a call, unless calls were invalidated since `version` was read, or are observed."""
     with _lock:
         if version == _version and _is_open:
@@ -124,7 +96,7 @@ def store(key: CallKey, version: int, run: Callable[..., Any]) -> None:
 
 
 def store_by_key(
-    call: CallKey,
+    call: tuple[object, ...],
     version: int,
     run: Convert,
     key: object,
@@ -166,7 +138,7 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
         _version = version = _version + 1
         _is_open = False
         cached.clear()
-        for known in (*direct_asarray.values(), *direct.values()):
+        for known in (direct_own, *direct.values()):
             known.clear()
     # The backends are asked after the version has changed. If they change again meanwhile, that makes a newer
     # version, and its call of this function fills the tables.
@@ -181,17 +153,12 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
             converters.update(dict.fromkeys(source.fast.types, convert))
             converters.update(dict.fromkeys(source.fast.scalar_types, _from_scalar(convert)))
         filled[target.name] = converters
-    to_make: dict[str | None, dict[type, Convert]] = {
-        name: {**known, **_of_literals(name)} for name, known in filled.items()
-    }
-    if backends:
-        to_make[None] = {**filled[HOST], **stay, **_of_literals(None)}
     with _lock:
         if version == _version:
             _is_open = bool(backends)
-            for tables, new in ((direct, filled), (direct_asarray, to_make)):
-                for name, known in new.items():
-                    tables.setdefault(name, {}).update(known)
+            for name, known in filled.items():
+                direct.setdefault(name, {}).update(known)
+            direct_own.update({**filled.get(HOST, {}), **stay})
 
 
 def try_in_order(first: Convert, other: Convert) -> Convert:
@@ -221,20 +188,6 @@ def resolve_on_call(find: Callable[[type], Convert]) -> Convert:
         return y
 
     return convert
-
-
-def _of_literals(name: str | None) -> dict[type, Convert]:
-    """Return, for each type of a number or a list, what repeats its cached call of `asarray`.
-
-    The function stays the same while calls are cached, because a compiler compiles a program again as soon
-    as what the program has read from a table is replaced.
-    """
-
-    def find(cls: type) -> Convert:
-        key = "asarray", name, cls, type(None), None, None, None, None  # as `asarray` writes it
-        return cached.get(key, decline)
-
-    return {cls: none_in_traces(resolve_on_call(find)) for cls in LITERALS}
 
 
 def _from_scalar(convert: Convert) -> Convert:

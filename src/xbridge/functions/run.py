@@ -22,7 +22,7 @@ from xbridge._engine.each import by_type
 from xbridge._engine.source import Source, TargetChoice, leading_index, resolve_like, resolve_source
 from xbridge._plan.options import CallOptions, find_converter, read_options
 from xbridge._plan.rules import chosen
-from xbridge._registry.call_cache import CallKey, cache_version, cached, decline, direct, store, unchanged
+from xbridge._registry.call_cache import cache_version, cached, decline, direct, store, unchanged
 from xbridge._registry.registry import are_arrays, backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, OptionError, XBridgeError
@@ -532,4 +532,4 @@ def _cache_call(function: Function, read: CallInputs) -> None:
     ):
         call = _make_cached_call(function, read, types, owners)
         if call is not None:
-            store(CallKey("aligned", function.key, _types_of(read.args, read.kwargs)), read.version, call)
+            store(("aligned", function.key, _types_of(read.args, read.kwargs)), read.version, call)

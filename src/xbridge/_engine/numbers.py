@@ -1,0 +1,149 @@
+"""Convert Python numbers: to the default dtypes of the target, and without a loss that nobody asked for."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import (
+    UNNAMED,
+    category,
+    exact_integers,
+    holds_every,
+    is_inexact,
+)
+from xbridge._engine.convert import convert
+from xbridge._engine.source import Source
+from xbridge._host import sequences
+from xbridge._host.advice import aim
+from xbridge._plan.options import find_converter
+from xbridge._plan.rules import chosen, destination
+from xbridge._plan.steps import Options
+from xbridge._registry.call_cache import resolve_on_call, unchanged
+from xbridge._registry.registry import get
+from xbridge.backends import HOST
+from xbridge.errors import (
+    CopyError,
+    OptionError,
+    UnsupportedArrayError,
+    ValueLossError,
+    with_article,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge._engine.repeat import Convert
+
+    _Stack = Callable[[list[Array]], Array | None]
+    _Filler = Callable[[list[Any], tuple[int, ...]], Array | None]
+    """From items, and the shape of the nested lists around them."""
+
+
+def explicit_dtype(options: Options) -> str | None:
+    """Return the dtype that the caller named; None for "nearest", "default" or none."""
+    return None if options.dtype in UNNAMED else options.dtype
+
+
+def from_numbers(obj: object, target: Backend, options: Options, *, version: int | None = None) -> Array:
+    """Convert numbers, to the target's default dtypes unless the caller named one."""
+    named = explicit_dtype(options)
+    device = destination(target, options.device, CPU)
+    floating = None if named else target.default_dtype("float", device)
+    try:
+        host = read_numbers(obj, floating, target, options)
+    except (OptionError, UnsupportedArrayError) as error:
+        raise aim(error, target.name) from error.__cause__
+    refuse_sharing(options, host.shape)
+    if host.dtype.kind in "iu":
+        refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
+    return convert(Source(host, get(HOST)), target, _options_of_numbers(options), version=version)
+
+
+def _options_of_numbers(options: Options) -> Options:
+    """Return the options with which the host array of a list of numbers is converted."""
+    return options._replace(dtype=explicit_dtype(options) or "default", copy=None)
+
+
+def read_numbers(obj: object, floating: str | None, target: Backend, options: Options) -> HostArray:
+    """Return numbers as a host array. Integers become floats only if the caller named such a dtype."""
+    named = explicit_dtype(options)
+
+    def nearest_of_target(dtype: str) -> str:
+        return chosen("nearest", dtype, target, destination(target, options.device, CPU))
+
+    return sequences.literal(
+        obj, floating, nearest_of_target, rounding=named is not None and is_inexact(named)
+    )
+
+
+def number_converter(
+    kinds: frozenset[type], target: Backend | None, options: Options
+) -> tuple[Convert, Convert, Callable[[Sequence[Any]], bool] | None]:
+    """Return how to convert Python numbers of these types, and a test for them or None.
+
+    One function makes a host array, and another one converts that. The test is for integers that would be
+    rounded, or wrapped, without an error.
+    """
+    host, named = get(HOST), explicit_dtype(options)
+    own = target or host
+    make = sequences.array_of(kinds)
+    finish: Convert = unchanged
+    # NumPy's dtypes of Python numbers are its default dtypes. If the first array decides, the options were
+    # checked for the library of another list.
+    if own is not host or named or options.requires_grad or options.device not in (None, CPU):
+        finish = resolve_on_call(partial(find_converter, _options_of_numbers(options), own.name))
+    if int not in kinds:
+        return make, finish, None
+    if kinds <= sequences.WHOLE:
+        if not named or category(named) != "int" or named == "int64":
+            return make, finish, None
+        limits: tuple[int, int] | None = exact_integers(named)
+    else:
+        limits = _exact_within("float64") if named or own is host else None
+
+    def fit(numbers: Sequence[Any]) -> bool:
+        # A default dtype may change between calls.
+        return sequences.are_between(numbers, *(limits or _exact_within(own.default_dtype("float", CPU))))
+
+    return make, finish, fit
+
+
+def _exact_within(dtype: str) -> tuple[int, int]:
+    """Return a range of integers that a floating dtype does not round to others in it."""
+    most = exact_integers(dtype)[1] - 1
+    return -most, most
+
+
+def refuse_overflow(numbers: HostArray, dtype: str, target: Backend, device: Device) -> None:
+    """Raise if an integer of a list does not fit the dtype, also if the caller named that dtype."""
+    if not numbers.size or numbers.dtype.kind not in "iu" or category(dtype) != "int":
+        return
+    if not _fits(numbers, dtype):
+        given = numbers.dtype.name
+        reason, wide = "an integer does not fit", chosen("default", given, target, device)
+        hint, lacks = f"dtype={wide!r}", target.unsupported_dtype(given, device)
+        if lacks and not _fits(numbers, wide):
+            reason = f"{reason}, and {lacks.reason}"
+            hint = "smaller ones" if "dtype=" in lacks.hint else f"{lacks.hint} first"
+        elif not holds_every(dtype, wide):  # such as uint64, beside a negative number
+            hint = f"{hint}, which wraps what does not fit"
+        raise ValueLossError.build(f"make {with_article(dtype)} array of this list", reason, hint)
+
+
+def _fits(numbers: HostArray, dtype: str) -> bool:
+    """Return True if all integers are in the range of an integer dtype."""
+    least, most = exact_integers(dtype)
+    return least <= int(numbers.min()) and int(numbers.max()) <= most
+
+
+def refuse_sharing(options: Options, shape: tuple[int, ...]) -> None:
+    if options.copy is False and 0 not in shape:
+        raise CopyError.build(
+            "make an array of this list with copy=False",
+            "its elements are in separate memory",
+            "copy=None",
+        )
