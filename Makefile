@@ -26,18 +26,15 @@ export PIP_NO_INPUT := 1
 export PYTEST_ADDOPTS := -p no:zarr  # whose plugin imports all of zarr, in every process that runs a test
 PIP_INSTALL := -m pip install -qq --no-compile # most of what is installed is never imported
 
-MEASURED := test-library test-kit test-core test-emulated  # the conformance suite runs no branch that these do not
+MEASURED := test test-core test-emulated
 SWEEP = # --exhaustive: all dtypes, not four of them
 QUICK = -m "not slow"
 COVERAGE = # yes: record which branches run
-UNMEASURED = -m pytest --durations=20 --durations-min=5 $(SWEEP)
-PYTEST = $(if $(COVERAGE),-m coverage run --data-file=.coverage.$@) $(UNMEASURED)
-
-MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+PYTEST = $(if $(COVERAGE),-m coverage run --data-file=.coverage.$@) -m pytest $(SWEEP)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage test-freethreaded hunt fuzz mutation lint format bench docs site serve site-check dist sbom install-wheel test-wheel test-applications release-check clean
+.PHONY: help demo test test-exhaustive test-suite test-conformance test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage test-freethreaded hunt fuzz mutation lint format bench docs site serve site-check dist sbom install-wheel test-wheel test-applications release-check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,27 +44,22 @@ demo: $(VENV)/run.stamp ## Run the example on real data, and a filter of SciPy i
 	@$(VENV)/bin/python -W error examples/functions/deblur.py
 
 test: SWEEP = $(QUICK)
-test: test-library test-kit test-conformance ## Run the suite without its slow tests, two parts at a time
+test: $(VENV)/dev.stamp ## Run the suite without its slow tests, in two processes (ARGS="-n 8" takes more)
+	COVERAGE_FILE=.coverage.$@ $(VENV)/bin/python -m pytest -q -n 2 --dist worksteal $(SWEEP) \
+	    $(if $(COVERAGE),--cov --cov-report= --durations=20 --durations-min=5) $(PROGRAMS:%=--ignore=%) $(ARGS)
 
-test-exhaustive: SWEEP = --exhaustive
-test-exhaustive: test-library test-kit test-conformance ## Run all of it, with all dtypes
+test-exhaustive: ## Run all of it, with all dtypes
+	$(MAKE) test SWEEP=--exhaustive
 
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
 	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)
 
 PROGRAMS := $(patsubst %,tests/project/test_%.py,adopters downstream examples site) tests/hunt tests/mutation
-KIT := tests/kit tests/project  # with conformance, half of the time
-
-test-library: $(VENV)/dev.stamp
-	$(VENV)/bin/python $(PYTEST) $(patsubst %,--ignore %,$(KIT) $(PROGRAMS) src/xbridge/testing) $(ARGS)
-
-test-kit: $(VENV)/dev.stamp
-	$(VENV)/bin/python $(PYTEST) $(KIT) src/xbridge/testing $(patsubst %,--ignore %,$(PROGRAMS) src/xbridge/testing/conformance) $(ARGS)
 
 test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promise
-	$(VENV)/bin/python $(UNMEASURED) src/xbridge/testing/conformance $(ARGS)
+	$(VENV)/bin/python -m pytest $(SWEEP) src/xbridge/testing/conformance $(ARGS)
 
-# Where all dtypes are asked for, without those and without slow tests, which test-library and test-kit try:
+# Where all dtypes are asked for, without those and without slow tests, which `make test` tries:
 # what differs without torch is what can be imported.
 test-core: $(CORE)/core.stamp ## Run what needs NumPy alone, with no torch installed
 	$(CORE)/bin/python $(subst --exhaustive,$(QUICK),$(PYTEST)) $(ARGS)
