@@ -54,7 +54,7 @@ test-exhaustive: ## Run all of it, with all dtypes
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
 	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)
 
-PROGRAMS := $(patsubst %,tests/project/test_%.py,adopters downstream examples site) tests/hunt tests/mutation
+PROGRAMS := $(patsubst %,tests/project/test_%.py,adopters downstream examples site) tests/hunt
 
 test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promise
 	$(VENV)/bin/python -m pytest $(SWEEP) src/xbridge/testing/conformance $(ARGS)
@@ -107,8 +107,8 @@ hunt: $(VENV)/dev.stamp ## Search for failures with random examples (MINUTES=10;
 	$(VENV)/bin/python tests/hunt/run.py $(if $(SEED),--seed=$(SEED),--minutes=$(MINUTES)) \
 	    --exhaustive --hypothesis-profile=hunt $(ARGS)
 
-mutation: $(VENV)/mutation.stamp ## Change the code in one place at a time, and count what no test notices
-	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/mutation/run.py $(ARGS)
+mutation: $(VENV)/mutation.stamp ## Change the code in one place at a time, and count what no test notices (ARGS="xbridge._plan.*" does a part)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m mutmut run --max-children 2 $(ARGS)
 
 lint: $(VENV)/dev.stamp ## Check style, format and types
 	$(VENV)/bin/python -m ruff check
@@ -177,7 +177,7 @@ release-check: ## Do all of a release that needs no network: build, review, test
 
 clean: ## Remove everything these commands have made
 	rm -rf $(VENV) $(CORE) $(OLDEST) $(FLOORS) $(NEWEST) $(FREETHREADED) $(PLUGIN) $(DIST) $(WHEEL) dist build htmlcov .coverage .coverage.*
-	rm -rf .mypy_cache .ruff_cache .benchmarks .mutation
+	rm -rf .mypy_cache .ruff_cache .benchmarks mutants
 	find . \( -name __pycache__ -o -name .hypothesis -o -name .pytest_cache \) -prune -exec rm -rf {} +
 
 # --- the environments -----------------------------------------------------------------------------

@@ -77,7 +77,6 @@ WITHOUT_EXAMPLES = [
 
 WITH_TORCH = [
     "tests/hunt",
-    "tests/mutation",
     "tests/kit/test_bites.py",
     "tests/project/test_add_a_backend.py",
     "tests/project/test_adopters.py",
