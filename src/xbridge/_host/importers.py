@@ -9,6 +9,7 @@ the dtype and shape that the object has.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from mmap import mmap
 from operator import length_hint
 from typing import Any
@@ -17,19 +18,21 @@ import numpy as np
 
 from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, holds_every, is_inexact
-from xbridge._core.literals import LITERALS
+from xbridge._core.literals import LITERALS, NUMBERS
 from xbridge._core.protocol import HostArray
 from xbridge._host.advice import hint_for_object
 from xbridge._host.array_interface import chain_export_errors, from_interface, unreadable_error
 from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
 from xbridge._host.exporters import adapter_for, columns_of, dtype_of, name_of, names_of
+from xbridge._host.exporters.generic import has_attribute
 from xbridge._host.memory import as_readonly, layout_of
 from xbridge._host.sequences import promote
-from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError, shown, type_of
+from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError, XBridgeError, shown, type_of
 
 _ELSEWHERE = "in its own library first"
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
 """The protocols to try if an object has no DLPack, or raises in it."""
+_DIMENSIONLESS = ("", "1", "dimensionless", "unitless", "none")
 _TOP = max(sys.maxsize, 1 << 32)
 """The end of the address space."""
 
@@ -88,9 +91,8 @@ def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
 
 
 def is_exporter(x: Any) -> bool:
-    """Return True if the class of an object has a protocol for arrays, or is a buffer of typed items."""
-    protocols = {"__dlpack__", *_OTHERS}
-    if any(not protocols.isdisjoint(vars(base)) for base in type(x).__mro__):
+    """Return True if an object has a protocol for arrays, or is a buffer of typed items."""
+    if any(has_attribute(x, protocol) for protocol in ("__dlpack__", *_OTHERS)):
         return True
     try:
         memoryview(x)
@@ -101,10 +103,14 @@ def is_exporter(x: Any) -> bool:
     return not issubclass(type(x), (bytes, bytearray, mmap))
 
 
-def _get_attribute(x: Any, protocol: str) -> Any:
-    """Return an attribute of `x`, or None. Read it once and keep it: a second read may export again."""
+def _get_attribute(x: Any, name: str) -> Any:
+    """Return an attribute of `x`, or None. Read it once and keep it: a second read may export again.
+
+    What `__getattr__` finds is not asked for. It may belong to an object that `x` wraps, whose numbers are
+    others: in another unit, or before they are scaled.
+    """
     with chain_export_errors(x):
-        return getattr(x, protocol, None)
+        return getattr(x, name, None) if has_attribute(x, name) else None
 
 
 def _check_export_of(x: Any, host: HostArray) -> None:
@@ -119,11 +125,26 @@ def _check_export_of(x: Any, host: HostArray) -> None:
     if host.size and not 0 < layout.address + low < layout.address + high <= _TOP:
         raise unreadable_error(x, "its memory would be outside of this machine's")
     check_export(x, host.dtype.name, host.shape)
+    if (unit := _unit_of(x)) is not None:
+        number = next((word for word in ("magnitude", "value") if has_attribute(x, word)), None)
+        hint = f"x.{number}" if number else f"taking its numbers in one unit {_ELSEWHERE}"
+        raise unreadable_error(x, f"its unit {unit} would be lost", hint)
     missing = adapter_for(x).count_missing(x)
     marks = np.count_nonzero(host != host) if missing else 0  # noqa: PLR0124 -- NaN is not itself
     if marks < missing:
         reason = f"{missing} of its values are missing, and it exports numbers for them"
         raise unreadable_error(x, reason, _hint_for_cast(x, "float64"), DTypeError)
+
+
+def _unit_of(x: Any) -> str | None:
+    """Return the unit of an object as text; None if it has none, or is dimensionless."""
+    for name in ("units", "unit"):
+        unit = _get_attribute(x, name)
+        if unit is not None and not callable(unit) and not isinstance(unit, NUMBERS):
+            with chain_export_errors(x):
+                text = str(unit)
+            return None if text.lower() in _DIMENSIONLESS else text
+    return None
 
 
 def _hint_for_objects(x: Any) -> str:
@@ -162,6 +183,8 @@ def _check_announced_dtypes(x: Any, exported: str) -> list[tuple[str, str, bool]
     parts = columns_of(x)
     if parts is None:
         own = dtype_of(x)
+        if own is None:  # a table may have rounded its integers, or marked what is missing
+            return [("dtypes are", "unknown", not (is_inexact(exported) and has_attribute(x, "columns")))]
         word, words = name_of(own), names_of(own)
         if words == [word]:
             return [("dtype is", word, word not in DTYPES or word == exported)]
@@ -180,8 +203,11 @@ def _hint_for_cast(x: object, dtype: str) -> str:
 def _shape(x: Any) -> tuple[int, ...] | None:
     """Return the shape of `x`. If its elements are arrays, the export may have their axes after these."""
     shape = getattr(x, "shape", None)
-    if shape is None and (length := length_hint(x, -1)) >= 0:
-        return (length,)
+    if shape is None:
+        length = -1
+        with suppress(XBridgeError), chain_export_errors(x):  # such as a table that was not computed yet
+            length = length_hint(x, -1)
+        return (length,) if length >= 0 else None
     return shape if isinstance(shape, tuple) and all(isinstance(n, int) for n in shape) else None
 
 
@@ -201,12 +227,16 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
 
 def _numbers_of_table(x: Any) -> HostArray | None:
     """Return the numbers of a table that exports objects, in their common dtype; None if there is none."""
-    names = {name for _, name in columns_of(x) or ()}
+    with chain_export_errors(x):
+        names = {name for _, name in columns_of(x) or ()}
     if not names or not names.issubset(DTYPES):
         return None
     try:
         with chain_export_errors(x):
-            table = adapter_for(x).cast_table(x, promote([*names], []))
+            adapter, dtype = adapter_for(x), promote([*names], [])
+            if not is_inexact(dtype) and adapter.count_missing(x):
+                return None  # there is no such number
+            table = adapter.cast_table(x, dtype)
             return None if table is None else np.asarray(table)
     except (DTypeError, UnsupportedArrayError):  # no common dtype, or a missing value that is no float
         return None

@@ -9,13 +9,17 @@ class Adapter:
     """Questions about the values of an exporter. The adapter of a library overrides what differs there."""
 
     def columns(self, x: Any) -> list[tuple[object, object]] | None:
-        """Return the labels and the dtypes of the columns of a table; None if `x` is not a table."""
-        dtypes: Any = getattr(x, "dtypes", None)  # of data frames, after the example of pandas
-        return list(dtypes.items()) if callable(getattr(dtypes, "items", None)) else None
+        """Return the labels and the dtypes of the columns of a table; None if `x` names none."""
+        for name in ("schema", "dtypes"):  # of data frames, after the examples of Arrow and pandas
+            found = _value_of(x, name)
+            if callable(getattr(found, "items", None)):
+                return list(found.items())
+        return None
 
     def dtype(self, x: Any) -> object:
         """Return the dtype of an object that is not a table, which Arrow calls its type."""
-        return getattr(x, "dtype", getattr(x, "type", None))
+        dtype = getattr(x, "dtype", None)
+        return _value_of(x, "type") if dtype is None else dtype
 
     def value_dtypes(self, dtype: Any) -> list[object]:  # noqa: ARG002 -- for other adapters
         """Return the dtypes of the values in a nested or encoded dtype; nothing for any other dtype."""
@@ -23,8 +27,7 @@ class Adapter:
 
     def count_missing(self, x: Any) -> int:
         """Return the number of missing values, if an export may have numbers in their places."""
-        # The method is looked up in the class, because an attribute of the object may be an item by that
-        # label.
+        # Looked up in the class, because an attribute of the object may be an item by that label.
         count = getattr(x, "null_count", 0) if hasattr(type(x), "null_count") else 0
         return count if isinstance(count, int) else 0
 
@@ -48,6 +51,19 @@ class Adapter:
     def cast_table(self, x: Any, dtype: str) -> object:  # noqa: ARG002 -- for other adapters
         """Cast all columns of a table to one dtype, if it would export objects; None if that is no use."""
         return None
+
+
+def has_attribute(x: object, name: str) -> bool:
+    """Return True if an object or its class has an attribute, without a call of `__getattr__`."""
+    if any(name in vars(base) for base in type(x).__mro__):
+        return True
+    return type(x).__dictoffset__ != 0 and name in object.__getattribute__(x, "__dict__")
+
+
+def _value_of(x: Any, name: str) -> Any:
+    """Return an attribute of the class of an object, or what its method of that name returns, or None."""
+    found = getattr(x, name, None) if hasattr(type(x), name) else None
+    return found() if callable(found) and not isinstance(found, type) else found
 
 
 def _has_astype(x: object) -> bool:

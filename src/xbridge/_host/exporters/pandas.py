@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+from pandas.api.extensions import ExtensionArray, ExtensionDtype
 
-from xbridge._host.exporters import generic
+from xbridge._host.exporters import adapter_for, generic
 
 
 class Adapter(generic.Adapter):
@@ -23,6 +24,14 @@ class Adapter(generic.Adapter):
         if isinstance(dtype, pd.ArrowDtype):
             return [dtype.pyarrow_dtype]
         return [dtype.subtype] if isinstance(dtype, pd.SparseDtype) else []
+
+    def count_missing(self, x: Any) -> int:
+        """Return the number of missing values, if a dtype of pandas' own may hide some in an export."""
+        dtypes = [dtype for _, dtype in self.columns(x) or [("", self.dtype(x))]]
+        if isinstance(x, pd.MultiIndex) or not any(isinstance(dtype, ExtensionDtype) for dtype in dtypes):
+            return 0  # NaN is exported as it is
+        parts = [column for _, column in x.items()] if isinstance(x, pd.DataFrame) else [x]
+        return sum(map(_count_gaps, parts))
 
     def cast_hint(self, x: Any, dtype: str) -> str | None:
         """Return a call of `astype`. An index of several levels has none, and is a data frame first."""
@@ -72,6 +81,14 @@ class Adapter(generic.Adapter):
     def cast_table(self, x: Any, dtype: str) -> object:
         """Return a data frame in one dtype: columns of nullable dtypes export objects together."""
         return x.astype(dtype) if isinstance(x, pd.DataFrame) else None
+
+
+def _count_gaps(column: Any) -> int:
+    """Return the number of missing values in a column, also those inside of Arrow's values."""
+    if not isinstance(column.dtype, pd.ArrowDtype):
+        return int(column.isna().sum())
+    values = (column if isinstance(column, ExtensionArray) else column.array).__arrow_array__()
+    return adapter_for(values).count_missing(values)
 
 
 def _spell_numbers(values: pd.Series) -> bool:

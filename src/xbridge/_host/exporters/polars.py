@@ -24,6 +24,10 @@ class Adapter(generic.Adapter):
             return [field.dtype for field in dtype.fields]
         return [dtype.categories.dtype] if isinstance(dtype, pl.Enum) else []
 
+    def count_missing(self, x: Any) -> int:
+        """Return the number of nulls in all columns, also those in lists and structs."""
+        return sum(map(_count_nulls, x.get_columns() if isinstance(x, pl.DataFrame) else [x]))
+
     def numbers_hint(self, x: Any) -> str | None:
         """Return the call that selects the numeric columns of a frame, or reads the numbers in text."""
         if isinstance(x, pl.Series):
@@ -43,6 +47,15 @@ class Adapter(generic.Adapter):
             return "asarray(x.to_list(), backend='numpy')" if isinstance(x, pl.Series) else None
         nested = isinstance(x, pl.Series) and isinstance(x.dtype, pl.Array)
         return "x.cast(type(x.dtype)(float, x.dtype.shape))" if nested else "x.cast(float)"
+
+
+def _count_nulls(x: pl.Series) -> int:
+    inside: list[pl.Series] = []
+    if isinstance(x.dtype, (pl.Array, pl.List)):
+        inside = [x.drop_nulls().explode()]
+    elif isinstance(x.dtype, pl.Struct):
+        inside = x.struct.unnest().get_columns()
+    return x.null_count() + sum(map(_count_nulls, inside))
 
 
 def _hint_for_text(x: pl.Series) -> str:

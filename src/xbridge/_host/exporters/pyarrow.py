@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from xbridge._host.exporters import generic
 
@@ -29,9 +30,9 @@ class Adapter(generic.Adapter):
         return [dtype.value_type] if isinstance(dtype, (pa.DictionaryType, *_NESTED)) else []
 
     def count_missing(self, x: Any) -> int:
-        """Return the number of nulls in all columns."""
+        """Return the number of nulls in all columns, also those in what encodes them or is nested."""
         parts = x.columns if isinstance(x, _TABLES) else [x] if isinstance(x, _COLUMNS) else []
-        return sum(part.null_count for part in parts)
+        return sum(map(_count_nulls, parts))
 
     def codes_hint(self, x: Any) -> str | None:
         """Return the cast of times to the integers that they are stored as, of 32 or 64 bits."""
@@ -63,6 +64,24 @@ class Adapter(generic.Adapter):
         if isinstance(x, _TABLES):
             return f"xbridge.asarray([c.cast({dtype!r}, safe=False) for c in x.columns]).T"
         return f"x.cast({dtype!r}, safe=False)" if isinstance(x, _COLUMNS) else None
+
+
+def _count_nulls(x: Any) -> int:
+    kind = x.type
+    if isinstance(x, pa.ChunkedArray):
+        return sum(map(_count_nulls, x.chunks))
+    if isinstance(kind, pa.BaseExtensionType):
+        return _count_nulls(x.storage)
+    if isinstance(kind, pa.DictionaryType):
+        return _count_nulls(x.dictionary_decode())
+    if isinstance(kind, pa.RunEndEncodedType):
+        return _count_nulls(pc.run_end_decode(x))
+    inside = []
+    if isinstance(kind, _LISTS):
+        inside = [x.flatten()]
+    elif isinstance(kind, pa.StructType):
+        inside = x.flatten()
+    return int(x.null_count) + sum(map(_count_nulls, inside))
 
 
 def _is_number(kind: pa.DataType) -> bool:

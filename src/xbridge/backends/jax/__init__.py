@@ -44,7 +44,7 @@ from xbridge.backends.jax._devices import (
     is_c_order,
     name_device,
 )
-from xbridge.backends.jax._dtypes import find_unsupported
+from xbridge.backends.jax._dtypes import copy_booleans, find_unsupported, with_plain_booleans
 from xbridge.backends.jax._threads import capture_options, with_options
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
@@ -101,6 +101,7 @@ def to_numpy(x: Array, /) -> HostArray:
 
 
 def from_numpy(host: HostArray, /) -> Array:
+    host = with_plain_booleans(host)
     taken = _wrap_without_copy(host)
     if taken is None:
         with _outside_traces(host), jax.default_device(host_device()):
@@ -254,7 +255,8 @@ def to_dlpack(x: Array, /) -> Exporter:
 
 def from_dlpack(shown: Exporter, /) -> Array:
     with _outside_traces():
-        return jax.dlpack.from_dlpack(shown)
+        made = jax.dlpack.from_dlpack(shown)
+        return made.view(jnp.uint8) != 0 if made.dtype == np.bool_ else made  # as in `copy_booleans`
 
 
 def detach(x: Array, /) -> Array:
@@ -303,7 +305,7 @@ def fast_from_numpy(host: HostArray, /) -> Array | None:
     # bits.
     dtype = host.dtype
     if dtype in _X32_DTYPES or (dtype in _NAMES and _is_x64_enabled()):
-        return _wrap_without_copy(_host.copy(host, "C"))
+        return _wrap_without_copy(_copy(host))
     return None
 
 
@@ -344,7 +346,8 @@ class _Transfers(Transfers):
             except DeviceError:  # such as "gpu:1", which the plan counts
                 return None
             # JAX would share the memory with another CPU device. Any other one has read it when it is done.
-            made = _wrap_without_copy(_host.copy(host, "C") if place.platform == "cpu" else host, place)
+            is_copied = place.platform == "cpu" or dtype.char == "?"
+            made = _wrap_without_copy(_copy(host) if is_copied else host, place)
             return None if made is None else made.block_until_ready()
 
         return there
@@ -388,6 +391,11 @@ def _wrap_without_copy(host: HostArray, place: jax.Device | None = None) -> Arra
         return _device_put(aval, sharding, [host], [device], place is not None)  # type: ignore[misc]
     except (RuntimeError, TypeError):  # `jax.transfer_guard`, or another version of JAX
         return None
+
+
+def _copy(host: HostArray) -> HostArray:
+    """Copy to memory that only JAX has, in C order, with plain booleans."""
+    return copy_booleans(host) if host.dtype.char == "?" else _host.copy(host, "C")
 
 
 def _move(*xs: Array, device: Device) -> list[Array]:

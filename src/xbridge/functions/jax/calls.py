@@ -20,7 +20,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 from xbridge._core.devices import SHARDED
 from xbridge.backends.jax._devices import device_of_sharding
-from xbridge.backends.jax._dtypes import find_unsupported
+from xbridge.backends.jax._dtypes import find_unsupported, with_plain_booleans
 from xbridge.errors import DeviceError
 from xbridge.functions.jax import private
 from xbridge.functions.jax.callbacks import inside
@@ -150,7 +150,7 @@ class _Callback:
         found = [(y.shape, y.dtype) for y in ys]
         if found != self._declared:  # the name of a dtype takes as long as a small function
             rule.check(*[tuple([Spec(s, dtype.name) for s, dtype in of]) for of in (found, self._declared)])
-        return tuple(ys)
+        return tuple(map(with_plain_booleans, ys))
 
 
 def _emit(ctx: Any, run: Callable[..., Any], args: Any) -> Any:

@@ -1,0 +1,204 @@
+"""An export has the values of its object: its own numbers, with no unit lost, and none rounded or missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import xbridge
+from xbridge import tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LARGE = 2**53 + 1
+"""The first integer that a float64 rounds."""
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "to_numpy": xbridge.to_numpy,
+    "to_torch": xbridge.to_torch,
+    "to_list": xbridge.to_list,
+    "align": lambda x: xbridge.align(np.ones(2), x)[1],
+    "a list": lambda x: xbridge.asarray([x, x])[0],
+    "a tree": lambda x: tree.to_numpy({"x": x}, exporters=True)["x"],
+    "a transfer": lambda x: xbridge.transfer(x, "numpy").result(),
+}
+"""Everything that reads an export."""
+
+
+class Scaled:
+    """Numbers times a scale. Whatever else is asked is asked of the numbers, as by a wrapper of arrays."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+
+    def __array__(self, dtype: object = None, copy: object = None) -> Any:
+        return self.raw * 0.5
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["raw"], name)
+
+
+class Unit(NamedTuple):
+    """A unit, as a library has it: an object whose text is its name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Quantity:
+    """Numbers in a unit, which nothing but an attribute tells."""
+
+    def __init__(self, units: object) -> None:
+        self.magnitude, self.units = np.array([1.0, 2.0]), units
+
+    def __array__(self, dtype: object = None, copy: object = None) -> Any:
+        return self.magnitude
+
+
+class Table:
+    """A table of columns, and an export that rounds or marks what an array of numbers cannot hold."""
+
+    def __init__(self, exported: Any, **facts: object) -> None:
+        self._exported = exported
+        cls = type("Table", (Table,), {"columns": ("a", "b"), **facts})
+        self.__class__ = cls
+
+    def __array__(self, dtype: object = None, copy: object = None) -> Any:
+        return np.array(self._exported)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_import_array__protocol_of_what_an_object_wraps_is_not_its_own(name: str) -> None:
+    """A protocol counts only if the object has it, so a wrapper that scales gives scaled numbers."""
+    x = Scaled(np.array([2.0, 4.0]))
+    assert hasattr(x, "__dlpack__")
+    made = CALLS[name](x)
+    assert np.asarray(made).tolist() == [1.0, 2.0]
+    if name == "to_torch":
+        made[0] = 9
+        assert x.raw.tolist() == [2.0, 4.0]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_import_array__unit_is_not_dropped(name: str) -> None:
+    """Numbers in a unit are refused, and the advice names their magnitude; those in none are read."""
+    for unit in ("km", Unit("metre"), Unit("metre / kilometre")):
+        with pytest.raises(xbridge.UnsupportedArrayError, match="would be lost") as caught:
+            CALLS[name](Quantity(unit))
+        assert caught.value.hint == "x.magnitude"
+    for nothing in (None, "", Unit("dimensionless"), 3, str.upper):
+        assert np.asarray(CALLS[name](Quantity(nothing))).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_import_array__table_of_an_unknown_library_keeps_its_integers(name: str) -> None:
+    """A table's integers are not rounded; without a schema, floats may be rounded integers."""
+    floats = [[1.0, float(LARGE)], [2.0, 3.0]]
+    refused: list[dict[str, object]] = [
+        {},
+        {"schema": {"a": "Float64", "b": "Int64"}},
+        {"schema": lambda _: {"a": "int64", "b": "int64"}},
+        {"dtypes": {"a": "Float64", "b": "UInt64"}},
+    ]
+    for facts in refused:
+        with pytest.raises(xbridge.DTypeError, match="and it exports float64"):
+            CALLS[name](Table(floats, **facts))
+    announced: list[dict[str, object]] = [
+        {"schema": {"a": "Float64", "b": "Float32"}},
+        {"dtype": np.dtype("f8")},
+    ]
+    for facts in announced:
+        assert np.asarray(CALLS[name](Table(floats, **facts))).tolist() == floats
+    assert np.asarray(CALLS[name](Table([[1, LARGE]] * 2))).tolist() == [[1, LARGE]] * 2
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_import_array__narwhals_is_refused_where_its_library_is(library: str) -> None:
+    """A frame that narwhals wraps is read as the frame itself is."""
+    nw, module = pytest.importorskip("narwhals"), pytest.importorskip(library)
+    make = module.table if library == "pyarrow" else module.DataFrame
+    for columns in ({"a": [LARGE, 2], "b": [0.5, 1.5]}, {"a": [LARGE, None]}):
+        frame = make(columns) if library != "pandas" else make(columns).convert_dtypes()
+        for x in (frame, nw.from_native(frame)):
+            with pytest.raises(xbridge.DTypeError):
+                xbridge.to_numpy(x)
+    assert xbridge.to_list(nw.from_native(make({"a": [1, LARGE]}))) == [[1], [LARGE]]
+
+
+def test_import_array__length_that_raises_is_not_asked_again() -> None:
+    """A lazy table refuses its length, and exports its values all the same."""
+
+    class Lazy:
+        def __len__(self) -> int:
+            raise RuntimeError("use .count()")
+
+        def __array__(self, dtype: object = None, copy: object = None) -> Any:
+            return np.array([1.0, 2.0])
+
+    assert xbridge.to_numpy(Lazy()).tolist() == [1.0, 2.0]
+
+
+def encoded(pa: Any) -> Any:
+    """A dictionary one of whose values is missing, which no count of its indices tells."""
+    return pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array([5, None]))
+
+
+def in_pandas(column: Any, **columns: Any) -> Any:
+    """A column of Arrow in a frame of pandas."""
+    pd = pytest.importorskip("pandas")
+    return pd.DataFrame(
+        {
+            **columns,
+            "b": pd.arrays.ArrowExtensionArray(pytest.importorskip("pyarrow").chunked_array([column])),
+        }
+    )
+
+
+GAPS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "categories": ("pandas", lambda pd: pd.Categorical([LARGE, None])),
+    "categories beside integers": (
+        "pandas",
+        lambda pd: pd.DataFrame({"a": [1, 2], "b": pd.Categorical([LARGE, None])}),
+    ),
+    "categories beside bytes": (
+        "pandas",
+        lambda pd: pd.DataFrame({"a": np.array([1, 2], "i1"), "b": pd.Categorical([LARGE, None])}),
+    ),
+    "truth": ("pandas", lambda pd: pd.DataFrame({"a": [True, False], "b": pd.Categorical([True, None])})),
+    "nullable": ("pandas", lambda pd: pd.DataFrame({"a": [1, 2], "b": pd.array([LARGE, None])})),
+    "a dictionary with a gap": ("pyarrow", encoded),
+    "the same in pandas": ("pyarrow", lambda pa: in_pandas(encoded(pa))),
+    "the same beside integers": ("pyarrow", lambda pa: in_pandas(encoded(pa), a=[1, 2, 3])),
+    "runs": ("pyarrow", lambda pa: pa.RunEndEncodedArray.from_arrays([1, 3], pa.array([None, LARGE]))),
+    "rows": ("pyarrow", lambda pa: pa.array([[LARGE], None], pa.list_(pa.int64(), 1))),
+    "inside of rows": ("polars", lambda pl: pl.Series([[LARGE, None]], dtype=pl.Array(pl.Int64, 2))),
+    "fields": ("polars", lambda pl: pl.Series([{"a": 1}, {"a": None}])),
+}
+"""Objects that miss a value, by a name; a function makes each of its library."""
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # pandas casts what it exports
+@pytest.mark.parametrize("name", GAPS)
+def test_import_array__missing_value_never_becomes_a_number(name: str) -> None:
+    """What is missing is counted at every depth, and an export that has a number for it is refused."""
+    library, make = GAPS[name]
+    x = make(pytest.importorskip(library))
+    for call in CALLS.values():
+        with pytest.raises(xbridge.XBridgeError):
+            call(x)
+
+
+def test_import_array__missing_floats_are_nan() -> None:
+    """A missing float is NaN, whatever else is NaN beside it."""
+    pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    halves = [0.5, np.nan]
+    for dtype in ("Float64", pd.ArrowDtype(pa.float64())):
+        x = pd.DataFrame({"a": pd.Series([0.5, None], dtype=dtype), "b": halves})
+        assert np.array_equal(xbridge.to_numpy(x), np.array([halves, halves]).T, equal_nan=True)
+    x = pa.array([0.5, None]).dictionary_encode()
+    assert np.array_equal(xbridge.to_numpy(x), halves, equal_nan=True)
