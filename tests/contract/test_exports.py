@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -202,3 +203,21 @@ def test_import_array__missing_floats_are_nan() -> None:
         assert np.array_equal(xbridge.to_numpy(x), np.array([halves, halves]).T, equal_nan=True)
     x = pa.array([0.5, None]).dictionary_encode()
     assert np.array_equal(xbridge.to_numpy(x), halves, equal_nan=True)
+
+
+def test_import_array__text_is_not_asked_for_a_capsule() -> None:
+    """An array of text is refused by its dtype, because a library may end the process in its export."""
+
+    class Text:
+        dtype = SimpleNamespace(name="string")  # its text is "<dtype: 'string'>" in TensorFlow
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            raise SystemExit
+
+        __dlpack__ = __dlpack_device__
+
+        def __array__(self, dtype: object = None, copy: object = None) -> Any:
+            return np.array([b"a"], object)
+
+    with pytest.raises(xbridge.DTypeError):
+        xbridge.to_numpy(Text())

@@ -236,3 +236,23 @@ def test_copy__is_aligned_for_jax() -> None:
                 assert made.ctypes.data % memory.ALIGNMENT == 0
                 assert made.flags.c_contiguous
                 np.testing.assert_array_equal(made, a)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.array([1, None], object),
+        np.array([[1, None], [2, 3]], object)[::-1],
+        np.zeros(2, [("a", "O"), ("b", "f4")]),
+        np.array(3, object),
+    ],
+    ids=["objects", "strided", "records", "0-d"],
+)
+def test_as_readonly__objects_cannot_be_written(x: Any) -> None:
+    """A read-only array of objects cannot be made writable, and has the values of the source."""
+    made = xbridge.to_numpy(x, writable=False)
+    assert made.tolist() == x.tolist()
+    assert (made.dtype, made.shape) == (x.dtype, x.shape)
+    assert np.shares_memory(made, x) is (x.dtype.names is None)
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        made.flags.writeable = True

@@ -33,6 +33,7 @@ _ELSEWHERE = "in its own library first"
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
 """The protocols to try if an object has no DLPack, or raises in it."""
 _DIMENSIONLESS = ("", "1", "dimensionless", "unitless", "none")
+_OPAQUE = ("string", "resource", "variant")
 _TOP = max(sys.maxsize, 1 << 32)
 """The end of the address space."""
 
@@ -62,7 +63,8 @@ def import_array(x: Any, *, must_share: bool, fetch: bool) -> HostArray:
 def _read_export(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, bool]:
     """Return the array that `x` exports, and False if that cannot be the memory of `x` itself."""
     host, shares = None, True
-    if _get_attribute(x, "__dlpack__") is not None and _get_attribute(x, "__dlpack_device__") is not None:
+    protocol = ("__dlpack__", "__dlpack_device__")
+    if all(_get_attribute(x, word) is not None for word in protocol) and not _is_opaque(x):
         try:
             host, shares = from_dlpack(x, fetch=fetch)
         except ExportError as error:
@@ -74,6 +76,12 @@ def _read_export(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, b
     with chain_export_errors(x):
         _check_export_of(x, host)
     return host, shares
+
+
+def _is_opaque(x: Any) -> bool:
+    """Return True if an object has no memory of numbers. TensorFlow ends the process if it is to export."""
+    with chain_export_errors(x):
+        return name_of(dtype_of(x)) in _OPAQUE
 
 
 def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:

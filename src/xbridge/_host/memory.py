@@ -250,11 +250,18 @@ def fill(into: HostArray, values: HostArray) -> None:
 
 
 def as_readonly(host: HostArray) -> HostArray:
-    """Return a read-only view that the user cannot make writable again, unless it holds Python objects."""
+    """Return a read-only view that the user cannot make writable again.
+
+    NumPy shows no raw memory with objects in it, and a buffer of nothing but objects. So records and strings
+    are copied, and the write flag of the copy cannot be set through the view.
+    """
+    if host.dtype.kind == "O":
+        view: HostArray = np.asarray(memoryview(host).toreadonly())  # type: ignore[arg-type] # it is a buffer
+        return view if type(host) is np.ndarray else view.view(type(host))
     if host.dtype.hasobject:
-        view = host.view()
-        view.flags.writeable = False
-        return view
+        copied = host.copy()
+        copied.flags.writeable = False
+        return copied.view()
     return _reinterpret(host, writable=False)
 
 

@@ -123,7 +123,8 @@ PLAIN = CallOptions()
 
 def canonical(options: Options) -> CallOptions | None:
     """Return checked options as a call gives them, by which conversions are cached; None if they are not."""
-    if options.check_loss or options.compiled or options.unsafe or options.isolated:  # no call gives these
+    internal = (options.check_loss, options.compiled, options.unsafe, options.isolated, options.defaults)
+    if any(internal):  # no call gives these
         return None
     device, requires_grad = options.device and str(options.device), options.requires_grad or None
     return CallOptions(device, options.dtype, options.copy, options.grad, requires_grad, options.writable)

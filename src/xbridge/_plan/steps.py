@@ -62,6 +62,8 @@ class Options(NamedTuple):
     """True for a writable result, at the price of a copy if need be; False for a read-only one."""
     isolated: bool = False
     """True if no write to the result may reach the source, because the result goes to a foreign function."""
+    defaults: tuple[tuple[str, str], ...] = ()
+    """The target's default dtypes by category when the call was made, if the conversion runs later."""
 
     def ignore_layout(self) -> bool:
         """Return True if arrays of one dtype have one plan within a library, whatever their memory.
@@ -69,7 +71,9 @@ class Options(NamedTuple):
         An option that this function does not name is taken to depend on the memory, as `writable` does.
         """
         known = Options(self.device, self.dtype, self.copy, self.grad, self.requires_grad, self.check_loss)
-        return self == known._replace(compiled=self.compiled, unsafe=self.unsafe, isolated=self.isolated)
+        return self == known._replace(
+            compiled=self.compiled, unsafe=self.unsafe, isolated=self.isolated, defaults=self.defaults
+        )
 
 
 class Step(NamedTuple):

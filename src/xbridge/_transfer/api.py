@@ -20,7 +20,7 @@ from os import getpid
 from threading import TIMEOUT_MAX, get_ident
 from time import perf_counter
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._core.devices import CPU
 from xbridge._core.entry_points import entry_point
@@ -45,7 +45,7 @@ from xbridge._transfer.threads import (
 )
 from xbridge.errors import OptionError, XBridgeError, shown, type_of
 from xbridge.tree.batch import TreeArrays
-from xbridge.tree.leaf import leaf_converter
+from xbridge.tree.leaf import leaf_converter, number_converter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -55,6 +55,13 @@ if TYPE_CHECKING:
 from xbridge._transfer.threads import Worker
 
 _END = object()
+
+
+class _Leaves(NamedTuple):
+    """Which leaves of a batch are converted beside arrays: numbers, and exporters; None if that is open."""
+
+    scalars: bool
+    exporters: bool | None
 
 
 class Transfer:
@@ -153,6 +160,8 @@ def transfer(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
+    scalars: bool = False,
+    exporters: bool | None = None,
 ) -> Transfer:
     """Start converting the arrays of a batch in the background, and return at once.
 
@@ -162,6 +171,11 @@ def transfer(
         As for `xbridge.tree.to_backend`. Do not write into the arrays before the transfer is done.
     backend, device, dtype, copy, grad
         As for `to_backend`.
+    scalars : bool
+        True to convert Python numbers too, as `xbridge.asarray` does.
+    exporters : bool, optional
+        True to convert exporters of memory in the tree too, such as Series; False to leave them as they are.
+        Without it, one in a container is an error.
 
     Returns
     -------
@@ -196,26 +210,28 @@ def transfer(
     target, place = resolve_destination(backend, options)
     future: Future[Any] = Future()
     try:
-        batch = TreeArrays(tree, alone=True)
-        queued = begin_queued(batch, target, place, options)
+        batch = TreeArrays(tree, alone=True, exporters=exporters)
+        queued = None if scalars else begin_queued(batch, target, place, options)
         if queued:
             return Transfer(queued)
-        convert = leaf_converter(target, options)
+        convert = leaf_converter(target, options, later=True)
+        number = number_converter(target, options, later=True) if scalars else None
+        fill = partial(batch.map, number=number)
         if all(map(can_leave, batch.arrays)):
             convert_there = in_thread(
                 convert, [(target, place), *participating_backends(batch.leaves, target)]
             )
-            begun = start_thread(attribute_calls(find_call_site(), batch.map), convert_there)
+            begun = start_thread(attribute_calls(find_call_site(), fill), convert_there)
             if begun:
                 return Transfer(begun)
-        future.set_result(batch.map(convert))
+        future.set_result(fill(convert))
     except XBridgeError as error:
         future.set_exception(error)
     return Transfer(future)
 
 
 @entry_point
-def prefetch(
+def prefetch(  # noqa: PLR0913 -- options, by keyword
     iterable: Iterable[Any],
     /,
     backend: str | ModuleType,
@@ -225,6 +241,8 @@ def prefetch(
     copy: bool | None = None,
     grad: Grad = None,
     depth: int = 2,
+    scalars: bool = False,
+    exporters: bool | None = None,
 ) -> Prefetch:
     """Convert the batches of an iterable ahead of their use.
 
@@ -239,6 +257,8 @@ def prefetch(
         As for `to_backend`.
     depth : int
         The number of batches that are being converted or ready while the caller has one.
+    scalars, exporters
+        As for `transfer`.
 
     Returns
     -------
@@ -291,7 +311,8 @@ def prefetch(
         hint = "[x]" if isinstance(iterable, dict) else "[batch]"
         raise OptionError.build(f"take batches from {type_of(iterable)}", reason, hint)
     cls = SizedPrefetch if hasattr(iterable, "__len__") else Prefetch
-    run = partial(_prefetch_batches, iterable, backend, options, ahead, find_call_site())
+    leaves = _Leaves(scalars, exporters)
+    run = partial(_prefetch_batches, iterable, backend, options, leaves, ahead, find_call_site())
     return cls(iterable, run, f"to {target.name}, {ahead} ahead")
 
 
@@ -342,7 +363,12 @@ def _used_up_error(iterable: Iterable[Any]) -> XBridgeError:
 
 
 def _prefetch_batches(
-    iterable: Iterable[Any], name: str | ModuleType, options: CallOptions, depth: int, by: CallSite
+    iterable: Iterable[Any],
+    name: str | ModuleType,
+    options: CallOptions,
+    leaves: _Leaves,
+    depth: int,
+    by: CallSite,
 ) -> Generator[Any, None, None]:
     """Load batches in one thread, convert them in another, and yield them in order.
 
@@ -352,8 +378,10 @@ def _prefetch_batches(
     """
     batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
     target, place = resolve_destination(name, options)
-    convert_there = in_thread(leaf_converter(target, options), [(target, place)])
-    loading, load = copy_context(), partial(_load_next, batches, convert_there, target)
+    convert_there = in_thread(leaf_converter(target, options, later=True), [(target, place)])
+    number = number_converter(target, options, later=True) if leaves.scalars else None
+    read = partial(TreeArrays, alone=True, exporters=leaves.exporters)
+    loading, load = copy_context(), partial(_load_next, batches, convert_there, target, read, number)
     convert_loaded = attribute_calls(by, _convert_loaded)
     queue: deque[Future[list[Any]]] = deque()
     workers: list[Worker] = []
@@ -408,13 +436,19 @@ def _take_first(queue: deque[Future[list[Any]]], by: CallSite, depth: int) -> li
     return given
 
 
-def _load_next(batches: Iterator[Any], convert_there: ArrayFn, target: Backend) -> Callable[[], Any] | None:
+def _load_next(
+    batches: Iterator[Any],
+    convert_there: ArrayFn,
+    target: Backend,
+    read: Callable[[Any], TreeArrays],
+    number: Callable[[Any], Any] | None,
+) -> Callable[[], Any] | None:
     """Load the next batch; return a function that converts it, or None at the end."""
     item = next(batches, _END)
     if item is _END:
         return None
-    batch = TreeArrays(item, alone=True)
-    return partial(batch.map, in_thread(convert_there, participating_backends(batch.leaves, target)))
+    batch = read(item)
+    return partial(batch.map, in_thread(convert_there, participating_backends(batch.leaves, target)), number)
 
 
 def _convert_loaded(loaded: Future[Callable[[], Any] | None], wait: Callable[[], object] | None) -> list[Any]:

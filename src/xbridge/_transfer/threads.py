@@ -59,10 +59,12 @@ def resolve_destination(name: str | ModuleType, options: CallOptions) -> tuple[B
 
 
 def participating_backends(arrays: list[object], target: Backend) -> Iterator[tuple[Backend, Device]]:
-    """Yield each backend that takes part in a conversion of arrays on devices, with the device."""
+    """Yield each backend that takes part in a conversion of arrays, with the device."""
     for kind in dict.fromkeys(map(type, arrays)):
         backend = backend_for(kind)
-        if backend and not backend.host_only:
+        if backend and backend.host_only:
+            yield backend, CPU
+        elif backend:
             for place in dict.fromkeys([backend.device_of(x) for x in arrays if type(x) is kind]):
                 yield backend, place
                 if place != CPU and place in target.devices():

@@ -27,11 +27,11 @@ class TreeArrays:
     alone : bool
         Treat a tree that is a single leaf as an array, unless it is text or a number. Errors then name no
         path.
-    exporters : bool
-        Treat leaves that export memory as arrays.
+    exporters : bool or None
+        Treat leaves that export memory as arrays. With None, it is an error if there are any in a container.
     """
 
-    def __init__(self, tree: Tree, *, alone: bool = False, exporters: bool = False) -> None:
+    def __init__(self, tree: Tree, *, alone: bool = False, exporters: bool | None = False) -> None:
         self._spec = TreeSpec(tree)
         self.alone: bool = alone and self._spec.is_leaf and type(tree) not in PLAIN_TYPES
         """True if the tree is a leaf that is treated as an array."""
@@ -40,9 +40,12 @@ class TreeArrays:
             kinds if self.alone else set(filter(is_converted, kinds.difference(PLAIN_TYPES)))
         )
         """The types of leaves that are converted."""
-        if exporters:
-            examples = {type(x): x for x in self._spec.leaves}
-            self.kinds |= {kind for kind, x in examples.items() if not is_plain(kind) and is_exporter(x)}
+        if exporters or (exporters is None and not kinds <= self.kinds.union(PLAIN_TYPES)):
+            examples = {type(x): x for x in self._spec.leaves if type(x) not in self.kinds}
+            found = {kind: x for kind, x in examples.items() if not is_plain(kind) and is_exporter(x)}
+            if found and exporters is None:
+                self._refuse_exporter(*found.values())
+            self.kinds |= found.keys()
 
     def refuse_leaf(self, *, scalars: bool = False) -> None:
         """Raise an error if the tree is neither a container nor an array, nor a number with `scalars`.
@@ -62,6 +65,11 @@ class TreeArrays:
         raise UnsupportedArrayError.build(
             f"walk {type_of(x)} as a tree", "it is neither a container nor an array", hint
         )
+
+    def _refuse_exporter(self, x: Leaf, *_: Leaf) -> None:
+        action = f"convert a batch with {type_of(x)} at {self._spec.name_of(x)}"
+        reason = "it exports its memory, and the call does not say whether to convert it"
+        raise UnsupportedArrayError.build(action, reason, "exporters=True, or exporters=False")
 
     @property
     def leaves(self) -> list[Leaf]:

@@ -18,6 +18,7 @@ from types import BuiltinFunctionType, MemberDescriptorType, NoneType
 from typing import Any, NamedTuple, cast
 
 from xbridge._core.literals import NUMBERS
+from xbridge._host.importers import is_exporter
 from xbridge._registry.registry import backend_for
 from xbridge.errors import UnsupportedArrayError, type_of, with_article
 from xbridge.tree.leaf import StructuralArray
@@ -64,7 +65,10 @@ def find_container(x: object) -> Container | None:
         return _make_struct_sequence(cls)
     # The libraries register builtin containers too, but keep less of them, such as no default factory.
     registered = None if cls in _BASES else find_registration(cls, x)
-    return Container(cls, *registered) if registered else _find_unregistered(cls)
+    if registered:
+        return Container(cls, *registered)
+    # A class that exports an array stands for that array, whatever fields it has.
+    return None if is_exporter(x) else _find_unregistered(cls)
 
 
 def _get_loaded(module: str, name: str) -> Any:

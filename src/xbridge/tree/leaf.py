@@ -6,6 +6,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import UNNAMED
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
 from xbridge._engine.each import each
@@ -16,11 +18,16 @@ from xbridge._registry.registry import are_arrays, backend_for
 from xbridge.errors import Chained, DTypeError, XBridgeError, index_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from xbridge._core.protocol import Array, ArrayFn, Backend
     from xbridge._plan.steps import Options
 
 PLAIN_TYPES = (str, bytes, *NUMBERS, type(None))
 """Leaves of these types are not arrays in any library."""
+
+_KINDS = {bool: "bool", int: "int", float: "float", complex: "complex"}
+"""The categories of Python numbers, in the order in which their types are tried."""
 
 _TEXT = frozenset("SUT")
 """NumPy's codes for the kinds of dtypes whose items are strings."""
@@ -68,13 +75,35 @@ def _dtype_kind(x: Any) -> Any:
     return getattr(getattr(x, "dtype", None), "kind", "")
 
 
-def leaf_converter(target: Backend, options: CallOptions) -> ArrayFn:
+def leaf_converter(target: Backend, options: CallOptions, *, later: bool = False) -> ArrayFn:
     """Return a function that converts arrays of any types.
 
     A structural array keeps its dtype, and an array of text is returned as it is. The options must have been
-    checked.
+    checked. With `later`, the default dtypes are those of this moment.
     """
-    return partial(_convert, target, options, read_options((target,), options))
+    checked = read_options((target,), options)
+    if later and checked.dtype == "default":
+        checked = checked._replace(defaults=default_dtypes(target))
+    return partial(_convert, target, options, checked)
+
+
+def number_converter(target: Backend, options: CallOptions, *, later: bool = False) -> Callable[[Any], Array]:
+    """Return a function that converts Python numbers. With `later`, as for `leaf_converter`."""
+    options = options._replace(writable=None)
+    if not later or options.dtype not in (None, *UNNAMED):
+        return partial(verbs.make_array, name=target.name, options=options)
+    defaults = dict(default_dtypes(target))
+
+    def convert(x: Any) -> Array:
+        kind = next(word for cls, word in _KINDS.items() if isinstance(x, cls))
+        return verbs.make_array(x, name=target.name, options=options._replace(dtype=defaults[kind]))
+
+    return convert
+
+
+def default_dtypes(target: Backend) -> tuple[tuple[str, str], ...]:
+    """Return the default dtype of each category that a library has now."""
+    return tuple((kind, target.default_dtype(kind, CPU)) for kind in _KINDS.values())
 
 
 def _convert(target: Backend, options: CallOptions, checked: Options, xs: list[Any]) -> list[Array]:

@@ -18,7 +18,7 @@ from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import OptionError, type_of
 from xbridge.tree.batch import TreeArrays
-from xbridge.tree.leaf import leaf_converter
+from xbridge.tree.leaf import leaf_converter, number_converter
 from xbridge.tree.small import cache_small_tree
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ def _convert_leaves(
     read_options((target,), options)  # to raise before the first array
     number: Callable[[Any], Any] | None = None
     if scalars:
-        number = partial(verbs.make_array, name=target.name, options=options._replace(writable=None))
+        number = number_converter(target, options)
         if options.writable is False:
             number = compose(number, as_readonly)
     return batch.map(leaf_converter(target, options), number)

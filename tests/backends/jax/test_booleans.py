@@ -70,7 +70,7 @@ def test_from_numpy__any_byte_but_zero_is_true(source: str, call: str) -> None:
 @pytest.mark.parametrize("library", ["numpy", "torch", "dask"])
 def test_aligned__argument(library: str) -> None:
     """A function of JAX gets bytes 0 and 1."""
-    fn = xbridge.aligned(lambda x: jnp.where(x, 1, 0), backend="jax")
+    fn = xbridge.aligned(backend="jax")(lambda x: jnp.where(x, 1, 0))
     assert xbridge.to_list(fn(SOURCES[library]())) == (BYTES != 0).tolist()
 
 
@@ -86,6 +86,6 @@ def test_aligned__result_in_compiled_code(library: str) -> None:
     """What a function returns to compiled code of JAX has bytes 0 and 1 too."""
     made = SOURCES[library]()
     shapes: Any = {"result": lambda _: np.empty(len(BYTES), bool)} if library == "numpy" else {}
-    fn = xbridge.aligned(lambda _: made, backend=library, **shapes)
+    fn = xbridge.aligned(backend=library, **shapes)(lambda _: made)
     for run in (fn, jax.jit(fn)):
         assert int(jnp.sum(run(jnp.ones(2)))) == np.count_nonzero(BYTES)

@@ -53,7 +53,8 @@ def dtype_of(x: object) -> object:
 
 def name_of(dtype: object) -> str:
     """Return the name of a dtype in NumPy's terms: `int64` for `pandas.Int64Dtype`."""
-    name = str(getattr(dtype, "__name__", dtype))
+    names = (getattr(dtype, "__name__", None), getattr(dtype, "name", None))
+    name = next((word for word in names if isinstance(word, str)), str(dtype))
     return name.lower().partition("[")[0].rpartition(".")[2]
 
 

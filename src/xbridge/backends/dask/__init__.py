@@ -30,6 +30,7 @@ from xbridge.backends.dask._chunks import (
 )
 from xbridge.backends.dask._chunks import array_info as array_info
 from xbridge.backends.dask._compute import InParts, compute_arrays
+from xbridge.backends.dask._compute import transfers as transfers
 from xbridge.errors import FOREIGN_ERRORS, DTypeError, XBridgeError
 
 if TYPE_CHECKING:

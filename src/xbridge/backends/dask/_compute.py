@@ -8,6 +8,7 @@ are fetched as they are completed. Any other scheduler computes the array as it 
 from __future__ import annotations
 
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -25,6 +26,7 @@ from dask.multiprocessing import get as processes_get
 from dask.threaded import get as threaded_get
 
 from xbridge import _host
+from xbridge._core.protocol import Transfers
 from xbridge._host.memory import empty, fill, native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.backends.dask._chunks import array_info, kind_of, unsupported_chunk
@@ -33,7 +35,8 @@ from xbridge.errors import Chained, UnsupportedArrayError, XBridgeError, index_e
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xbridge._core.protocol import Array, HostArray
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, ArrayFn, HostArray
 
     Place = tuple[int, ...]
     """The index of a chunk along each axis."""
@@ -46,6 +49,10 @@ FETCHED = 1 << 26
 
 _UNKNOWN_NBYTES = 1 << 22
 """The size that is assumed for a chunk of unknown size."""
+
+
+_of_caller = threading.local()
+"""Holds, in a thread that converts for another one, the scheduler of that one and its options."""
 
 
 class InParts(NamedTuple):
@@ -244,18 +251,51 @@ def compute_arrays(xs: list[Array | InParts]) -> list[HostArray]:
 def _compute(results: list[Result]) -> None:
     """Compute the chunks of all results, and put them."""
     arrays = [result.array for result in results]
-    schedule = get_scheduler(collections=arrays)
+    schedule, options = getattr(_of_caller, "scheduler", None) or (get_scheduler(collections=arrays), {})
+    persist = partial(dask.persist, traverse=False, **options)
     small = sum(result.size for result in results) < SMALL
     if not small and _runs_here(schedule) and any(x.npartitions > 1 for x in arrays):
-        dask.persist(*[_Chunks(result.map_writes()) for result in results], traverse=False)
+        persist(*[_Chunks(result.map_writes()) for result in results])
         return
     raw = small or not _runs_elsewhere(schedule)
     lazy = arrays if raw else [result.map_casts() for result in results]
     # Equal arrays get the same dictionary, and each result empties its own, so they are copied.
-    persisted = [dict(chunks) for chunks in dask.persist(*map(_Chunks, lazy), traverse=False)]
+    persisted = [dict(chunks) for chunks in persist(*map(_Chunks, lazy))]
     waiting = _put_present(results, persisted, raw=raw)
     if waiting:
         _fetch(waiting)
+
+
+def _scheduler_now() -> tuple[Any, dict[str, Any]]:
+    """Return the scheduler of this thread, or of the one for which it converts, with its options."""
+    captured = getattr(_of_caller, "scheduler", None)
+    if captured:
+        return captured  # type: ignore[no-any-return] # what this function has returned
+    schedule = get_scheduler(cls=da.Array)
+    options = {"scheduler": schedule}
+    if schedule in (threaded_get, processes_get):
+        options.update({word: dask.config.get(word, None) for word in ("pool", "num_workers")})
+    return schedule, options
+
+
+class _DaskTransfers(Transfers):
+    def threaded(self, fn: ArrayFn, device: Device, /) -> ArrayFn:  # noqa: ARG002 -- there is one device
+        scheduler = _scheduler_now()
+
+        def in_thread(xs: list[Array]) -> list[Array]:
+            before, _of_caller.scheduler = getattr(_of_caller, "scheduler", None), scheduler
+            try:
+                return fn(xs)
+            finally:
+                _of_caller.scheduler = before
+
+        return in_thread
+
+    def thread_context(self) -> Callable[[], object]:
+        return partial(setattr, _of_caller, "scheduler", _scheduler_now())
+
+
+transfers: Transfers = _DaskTransfers()
 
 
 def _put_present(

@@ -45,7 +45,7 @@ from xbridge.backends.jax._devices import (
     name_device,
 )
 from xbridge.backends.jax._dtypes import copy_booleans, find_unsupported, with_plain_booleans
-from xbridge.backends.jax._threads import capture_options, with_options
+from xbridge.backends.jax._threads import capture_options, refuse_in_callback, with_options
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
@@ -445,6 +445,7 @@ def _outside_traces(*arrays: Array | HostArray) -> Iterator[bool]:
     if any(isinstance(x, _Tracer) for x in arrays):
         yield True
         return
+    refuse_in_callback()
     free = [] if _is_alone else [x for x in arrays if isinstance(x, _Array) and not x.committed]
     place = jax.default_device(next(iter(free[0].devices()))) if free else nullcontext()
     fits = _is_x64_enabled() or all(x.dtype in _X32_DTYPES for x in arrays)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jax._src import config as jax_config
 from jax._src.lib import xla_client  # type: ignore[attr-defined] # the stubs lack it
 
 # The class of arrays that have memory. `jax.Array` counts tracers too: https://github.com/jax-ml/jax/pull/30487
@@ -10,3 +11,9 @@ Array = xla_client.ArrayImpl
 # The function that every conversion from host memory ends in, and that shares memory which is aligned. The
 # public one takes ten times as long: https://github.com/jax-ml/jax/issues/16905
 device_put = getattr(xla_client, "batched_device_put", None)
+
+# The module of JAX's options and contexts, by thread. There is no public list of them.
+config = jax_config
+
+# The module and the name of the function that compiled code calls for each callback.
+callback_frame = ("jax._src.callback", "_wrapped_callback")
