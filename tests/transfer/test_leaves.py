@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ class Stored(Exporter):
 
 
 STORED = Stored(np.float32(0), {"level": np.ones(1)})
-EXPORTERS: list[Any] = [Exporter(), STORED, memoryview(np.array([1.0, 2.0])).cast("B").cast("d")]
+EXPORTERS: list[Any] = [Exporter(), STORED, array("d", [1.0, 2.0])]
 
 
 @pytest.mark.parametrize("x", EXPORTERS, ids=["__array__", "a dataclass", "a buffer"])
