@@ -89,16 +89,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Raise if a named backend is missing; count the tests of each; start the policy and the record."""
+    """Raise if a named backend is missing; start the policy and the record."""
     config = session.config
     report = config.getoption("xbridge_report")
     if report and (Path(report).is_dir() or not Path(report).parent.is_dir()):
         raise pytest.UsageError(f"--xbridge-report: {report} is a directory, or in none; try findings.md")
     if _asked(config):
-        from xbridge.testing import _parametrize, _skipped
+        from xbridge.testing import _parametrize
 
-        chosen = [place.id for place in _parametrize.places(config)]
-        config.pluginmanager.register(_skipped.SkippedBackends(chosen))
+        _parametrize.places(config)
     if config.getoption("xbridge_policy"):
         from xbridge import OptionError, extend
 

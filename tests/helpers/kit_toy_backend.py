@@ -9,48 +9,22 @@ from inside import native_dtype
 from kit_toy import LIBRARY_DTYPES, PLACES, Spot, Stone, Tile
 from kit_toy import namespace as xp
 
-from xbridge import _host, backend_of
+from xbridge import _host
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import hint_for_missing_dtype
 from xbridge._host.memory import layout_of
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
-from xbridge.functions.numpy import make_opaque_rule
-from xbridge.functions.rules import rules
 from xbridge.protocol import ArrayInfo, Fast, Unsupported
 
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any
 
-    from xbridge.functions.rules import DerivableFunction
     from xbridge.protocol import HostArray, MemoryLayout
 
 name = "tiles"
 array_types: tuple[type, ...] = (Tile,)
 host_casts: frozenset[tuple[str, str]] = frozenset({("float64", "float32")})
 samples = "kit_toy_samples"
-
-
-class functions:  # noqa: N801 -- it stands for a module
-    """What `aligned` can use of the library."""
-
-    rule = staticmethod(make_opaque_rule)
-
-    @staticmethod
-    def check_call(name: str) -> None:
-        assert name
-
-    @staticmethod
-    def modes() -> object:
-        return None
-
-    @staticmethod
-    def run(rule: DerivableFunction, xs: list[Tile]) -> list[Tile]:
-        return rule.call.evaluate(rule, xs, backend_of(xs[0]))
-
-    @staticmethod
-    def trace(key: str, xs: list[Tile], numbers: list[Any]) -> list[Tile]:
-        return functions.run(rules[key], xs)
 
 
 _DEVICES = {"host": CPU, "attic": Device("tile:0"), "cellar": Device("tile:1")}

@@ -276,8 +276,6 @@ FAULTS: Faults = {
         "a copy ends with a whole block": {"copy": through(good.copy, _whole_blocks)},
         "a copy knows no more than four axes": {"copy": through(good.copy, _four_axes)},
         "a copy of much is a view": {"copy": lambda x: same(x) if x.memory.size > _BLOCK else good.copy(x)},
-    },
-    "test_a_move_of_any_size_is_complete": {
         "a move ends with a whole block": {"to_device": through(good.to_device, _whole_blocks)},
     },
     "test_a_cast_of_any_size_is_complete": {

@@ -123,6 +123,11 @@ GRAPH: Faults = {
         "a leaf has no history": {"require_grad": same},
         "a leaf lies elsewhere": {"require_grad": lambda x: same(good.copy(x), parents=())},
     },
+    "test_only_what_a_graph_holds_is_followed": {
+        "everything is followed": {"follows": lambda x: True},
+        "nothing is followed": {"follows": lambda x: False},
+        "what is followed is a number": {"follows": lambda x: int(x.tracked)},
+    },
     "test_an_array_from_the_host_does_not_require_grad": {
         "what comes from the host has a history": {
             "from_numpy": lambda host: Tile(host, parents=()),

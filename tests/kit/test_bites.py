@@ -7,7 +7,6 @@ and failed: an error on the way to it does not count.
 from __future__ import annotations
 
 import pytest
-from kit_toy_faults_functions import FAULTS as FUNCTIONS
 from kit_toy_faults_memory import FAULTS as MEMORY
 from kit_toy_faults_module import FAULTS as MODULE
 from kit_toy_faults_places import FAULTS as PLACES
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("own_registry", "few_examples", "every_dtyp
 
 FAULTS = {
     fault: (test, changes)
-    for area in (VALUES, MEMORY, PLACES, MODULE, FUNCTIONS)
+    for area in (VALUES, MEMORY, PLACES, MODULE)
     for test, faults in area.items()
     for fault, changes in faults.items()
 }

@@ -5,19 +5,15 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-import numpy as np
-import pytest
-
-from xbridge import asarray, to_backend, to_numpy
-from xbridge.errors import CopyError, GradientError
-from xbridge.extend import HOST, get_backend, is_inexact
+from xbridge import asarray, to_backend
+from xbridge.errors import CopyError
+from xbridge.extend import get_backend, is_inexact
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import (
-    FULL_SHAPE,
     common_dtypes,
-    edge_values,
     for_all_arrays,
     for_host_arrays,
+    for_own_arrays,
     sweep,
     sweep_devices,
     swept_dtypes,
@@ -115,40 +111,14 @@ def has_graph(backend: str, leaf: Array, x: Array) -> bool:
     return reaches is not None and bool(reaches(leaf, x))
 
 
-@promise("autograd")
-def test_requires_grad_makes_a_leaf_of_a_host_array(backend: str) -> None:
-    for dtype in filter(is_inexact, swept_dtypes(backend)):
-        host = edge_values(dtype, FULL_SHAPE)
-        leaf = asarray(host, backend=backend, requires_grad=True)
-        assert get_backend(backend).array_info(leaf).requires_grad
-        assert same_bits(read(backend, leaf), host)
-
-
-def test_a_new_leaf_over_a_graph_requires_grad_detach(backend: str) -> None:
-    for sample in _arrays_with_grad(backend):
-        x = sample.array
-        # A leaf that does not change is returned as it is.
-        assert isinstance(error_of(asarray, x, requires_grad=True, copy=True), GradientError)
-        refused = error_of(asarray, x, requires_grad=True)
-        assert isinstance(refused, GradientError) or asarray(x, requires_grad=True) is x
-        leaf = asarray(x, requires_grad=True, grad="detach")
-        assert get_backend(backend).array_info(leaf).requires_grad
-        assert not has_graph(backend, leaf, x)
+@for_own_arrays
+def test_only_what_a_graph_holds_is_followed(backend: str, sample: Sample) -> None:
+    follows = get_backend(backend).follows
+    if follows is not None:
+        assert follows(sample.array) is sample.tracked
 
 
 # -- out of the library --------------------------------------------------------------------------
-
-
-@for_all_arrays
-def test_grad_keep_raises_if_the_graph_would_end(backend: str, sample: Sample) -> None:
-    x = sample.array
-    if sample.tracked:
-        assert isinstance(error_of(to_numpy, x, grad="keep"), GradientError)
-        assert isinstance(error_of(to_backend, x, backend, grad="keep", dtype="bool"), GradientError) or (
-            sample.values.dtype.kind == "c"
-        )
-    else:
-        assert same_bits(read(HOST, to_numpy(x, grad="keep")), sample.values)
 
 
 @for_all_arrays
@@ -191,15 +161,3 @@ def test_an_array_from_the_host_does_not_require_grad(backend: str, sample: Samp
         x = to_backend(sample.array, backend, **options)
         assert get_backend(backend).array_info(x).requires_grad is False
         assert same_bits(read(backend, x), sample.values)
-
-
-def test_requires_grad_raises_if_gradients_are_unsupported(backend: str) -> None:
-    module = get_backend(backend)
-    whole = np.arange(3, dtype="int32" if "int32" in common_dtypes(backend) else common_dtypes(backend)[0])
-    with pytest.raises(GradientError, match="try "):
-        asarray(whole, backend=backend, requires_grad=True)
-    if not module.autograd:
-        x = to_backend(edge_values("float32", FULL_SHAPE), backend)
-        for require_grad in (module.require_grad, lambda x: asarray(x, requires_grad=True)):
-            with pytest.raises(GradientError, match="try "):
-                require_grad(x)

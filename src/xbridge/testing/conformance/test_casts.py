@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xbridge import dtype_of, to_backend, to_numpy
-from xbridge.errors import CopyError, DTypeError, ValueLossError
-from xbridge.extend import CPU, DTYPES, HOST, category, get_backend, is_inexact, native_dtype
+from xbridge.errors import ValueLossError
+from xbridge.extend import DTYPES, category, get_backend, is_inexact, native_dtype
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
     common_dtypes,
     edge_values,
-    for_own_arrays,
     make_sample,
     plain_array,
     swept_dtypes,
     variants,
 )
-from xbridge.testing.conformance._probes import disjoint, error_of, memory_of, read, same_bits
+from xbridge.testing.conformance._probes import error_of, read, same_bits
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
@@ -119,18 +118,6 @@ def test_a_cast_within_the_library_rounds_like_numpy(backend: str) -> None:
         assert same_bits(read(backend, x), values), "the source was changed"
 
 
-def test_a_cast_from_the_host_rounds_like_numpy(backend: str) -> None:
-    for dtype, other, values, there in casts(backend):
-        cast = to_backend(values.copy(), backend, dtype=other)
-        assert dtype_of(cast) == other
-        assert same_values(read(backend, cast), there), f"{dtype} to {other}"
-
-
-def test_a_cast_to_the_host_rounds_like_numpy(backend: str) -> None:
-    for dtype, other, values, there in casts(backend):
-        assert same_values(to_numpy(plain_array(backend, values), dtype=other), there), f"{dtype} to {other}"
-
-
 def test_every_layout_is_cast_to_the_same_values(backend: str) -> None:
     cases = samples_of(backend).cases
     for dtype, other in (("float32", "float64"), ("complex64", "complex128"), ("int32", "int64")):
@@ -143,13 +130,6 @@ def test_every_layout_is_cast_to_the_same_values(backend: str) -> None:
                 there = laid.astype(other)
                 assert same_bits(read(backend, to_backend(x, backend, dtype=other)), there), layout
                 assert same_bits(to_numpy(x, dtype=other), there), layout
-
-
-@for_own_arrays
-def test_a_cast_to_its_own_dtype_changes_nothing(backend: str, sample: Sample) -> None:
-    word = sample.values.dtype.name
-    assert same_bits(read(backend, to_backend(sample.array, backend, dtype=word)), sample.values)
-    assert same_bits(read(HOST, to_numpy(sample.array, dtype=word)), sample.values)
 
 
 def test_declared_host_casts_match_numpy_bit_for_bit(backend: str) -> None:
@@ -176,14 +156,6 @@ def _host_casts(backend: str, device: Device) -> Iterator[tuple[str, str]]:
         said = own or (dtype, other) in module.host_casts
         if said and not (module.unsupported_dtype(dtype, device) or module.unsupported_dtype(other, device)):
             yield dtype, other
-
-
-def test_a_cast_that_drops_imaginary_parts_raises(backend: str) -> None:
-    for dtype in (word for word in common_dtypes(backend) if category(word) == "complex"):
-        for other in (word for word in common_dtypes(backend) if category(word) in ("int", "float")):
-            x = plain_array(backend, edge_values(dtype, FULL_SHAPE))
-            assert isinstance(error_of(to_backend, x, backend, dtype=other), DTypeError)
-            assert isinstance(error_of(to_numpy, x, dtype=other), DTypeError)
 
 
 # -- to an unnamed dtype -------------------------------------------------------------------------
@@ -267,73 +239,3 @@ def test_check_cast_detects_loss_in_every_layout_and_on_every_device(backend: st
                 x = module.materialize(sample.array) if nowhere else sample.array
                 refused = error_of(module.check_cast, x, other)
                 assert isinstance(refused, ValueLossError), (sample.layout, sample.values, device)
-
-
-def _no_wider(dtype: str, default: str) -> str:
-    """Return the dtype that `dtype="default"` promises."""
-    limit = DTYPES[default].bits
-    if DTYPES[dtype].bits <= limit:
-        return dtype
-    return f"uint{limit}" if DTYPES[dtype].kind == "uint" else default
-
-
-def test_dtype_default_narrows_without_loss(backend: str) -> None:
-    module = get_backend(backend)
-    for dtype in common_dtypes(backend):
-        narrow = _no_wider(dtype, module.default_dtype(category(dtype), CPU))
-        values = np.array([0, 1, 100]).astype(native_dtype(dtype))
-        for x in (plain_array(backend, values), values.copy()):
-            cast = to_backend(x, backend, dtype="default")
-            assert dtype_of(cast) == narrow
-            assert same_bits(read(backend, cast), values.astype(native_dtype(narrow)))
-        if narrow != dtype and category(dtype) in ("float", "complex"):
-            large = np.array([1e300, 1.0]).astype(native_dtype(dtype))
-            for x in (plain_array(backend, large), large.copy()):
-                refused = error_of(to_backend, x, backend, dtype="default")
-                assert isinstance(refused, ValueLossError)
-
-
-def test_dtype_nearest_keeps_supported_dtypes_and_the_kind_of_others(backend: str) -> None:
-    module = get_backend(backend)
-    for device in module.devices():
-        there = [word for word in DTYPES if module.unsupported_dtype(word, device) is None]
-        for dtype in swept_dtypes(HOST):
-            alike = [word for word in there if category(word) == category(dtype)]
-            values = np.array([1, 1, 1]).astype(native_dtype(dtype))
-            if not alike:
-                refused = error_of(to_backend, values, backend, device=device, dtype="nearest")
-                assert isinstance(refused, DTypeError), f"{dtype} on {device}"
-                continue
-            found = to_backend(values, backend, device=device, dtype="nearest")
-            near = dtype_of(found)
-            assert near == dtype if dtype in there else near in alike, f"{dtype} on {device} became {near}"
-            assert same_bits(read(backend, found), values.astype(native_dtype(near)))
-            if DTYPES[near].bits >= DTYPES[dtype].bits:
-                continue
-            widest = max(DTYPES[word].bits for word in alike)
-            assert DTYPES[near].bits == widest, f"{dtype} on {device} became {near}"
-            for numbers in _exact_and_lossy(dtype, near)[1]:
-                lost = np.array(numbers).astype(native_dtype(dtype))
-                refused = error_of(to_backend, lost, backend, device=device, dtype="nearest")
-                assert isinstance(refused, ValueLossError), f"{numbers} in {dtype}, which became {near}"
-
-
-def test_a_cast_of_an_empty_array_makes_new_memory(backend: str) -> None:
-    for dtype in swept_dtypes(backend):
-        x = plain_array(backend, np.zeros((0, 2), native_dtype(dtype)))
-        for other in (
-            word for word in common_dtypes(backend) if word != dtype and category(word) == category(dtype)
-        ):
-            refused = error_of(to_backend, x, backend, dtype=other, copy=False)
-            assert isinstance(refused, CopyError), f"{dtype} to {other}"
-        assert to_backend(x, backend, dtype=dtype, copy=False) is x
-
-
-@for_own_arrays
-def test_a_cast_makes_new_memory(backend: str, sample: Sample) -> None:
-    module, word = get_backend(backend), sample.values.dtype.name
-    wider = {"float32": "float64", "complex64": "complex128", "int32": "int64"}.get(word)
-    if wider in common_dtypes(backend):
-        for x in (module.astype(sample.array, wider), to_backend(sample.array, backend, dtype=wider)):
-            assert disjoint(memory_of(backend, x), memory_of(backend, sample.array))
-        assert same_bits(read(backend, sample.array), sample.values)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xbridge import asarray, to_backend, to_numpy
-from xbridge.extend import HOST, get_backend, native_dtype
+from xbridge.extend import HOST, get_backend
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
     common_dtypes,
@@ -19,7 +19,6 @@ from xbridge.testing.conformance._cases import (
 from xbridge.testing.conformance._probes import (
     default_device,
     disjoint,
-    flip_bits,
     memory_of,
     planned,
     read,
@@ -152,32 +151,3 @@ def test_a_written_array_is_converted_again(backend: str) -> None:
                     assert same_bits(after, read(backend, x)), layout
                     assert not same_bits(after, values), layout
                     assert same_bits(before.reshape(FULL_SHAPE), values), layout
-
-
-@for_host_arrays
-def test_written_host_memory_is_converted_again(backend: str, sample: Sample) -> None:
-    host = sample.array
-    for options in ({}, {"copy": True}, {"device": default_device(backend)}):
-        to_backend(host, backend, **options)
-        flip_bits(memory_of(HOST, host), sample.values.dtype.name)
-        assert same_bits(read(backend, to_backend(host, backend, **options)), read(HOST, host))
-        flip_bits(memory_of(HOST, host), sample.values.dtype.name)
-
-
-@for_own_arrays
-def test_repeated_queries_give_the_same_answers(backend: str, sample: Sample) -> None:
-    module, x = get_backend(backend), sample.array
-    for ask in (
-        module.array_info,
-        module.memory_layout,
-        lambda x: module.unsupported(x, leaving=True),
-        lambda x: type(to_numpy(x)),
-    ):
-        assert ask(x) == ask(x)
-    assert [module.owns(type(x)) for _ in range(2)] == [True, True]
-    assert same_bits(to_numpy(x, copy=True), to_numpy(x, copy=True))
-    assert module.devices() == module.devices()
-    assert [
-        module.unsupported_dtype(word, module.array_info(x).device) for word in common_dtypes(backend)
-    ] == [None] * len(common_dtypes(backend))
-    assert native_dtype(module.array_info(x).dtype) == sample.values.dtype

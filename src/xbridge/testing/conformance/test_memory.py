@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge import shares_memory, to_backend, to_numpy
-from xbridge.errors import CopyError
+from xbridge import to_backend, to_numpy
 from xbridge.extend import CPU, HOST, get_backend
 from xbridge.protocol import ArrayInfo
 from xbridge.testing._gaps import promise
@@ -23,15 +22,12 @@ from xbridge.testing.conformance._cases import (
     edge_values,
     for_host_arrays,
     for_own_arrays,
-    plain_array,
     sweep,
     swept_dtypes,
 )
 from xbridge.testing.conformance._probes import (
     always_copies,
-    default_device,
     disjoint,
-    error_of,
     flip_bits,
     host_memory_of,
     is_aligned,
@@ -41,7 +37,6 @@ from xbridge.testing.conformance._probes import (
     same_bits,
     same_memory,
 )
-from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from xbridge.protocol import Array, HostArray
@@ -52,70 +47,7 @@ def _host_info(host: HostArray) -> ArrayInfo:
     return ArrayInfo(host.dtype.newbyteorder("=").name, CPU, host.shape, native_byteorder=host.dtype.isnative)
 
 
-def _is_shared(backend: str, host: HostArray) -> bool:
-    """Return True if the library must share this host memory."""
-    module, layout = get_backend(backend), get_backend(HOST).memory_layout(host)
-    if backend == HOST or always_copies(module):
-        return backend == HOST
-    guarded = not host.flags.writeable or layout.may_overlap_itself()
-    return (
-        module.accepts_layout(_host_info(host), layout)
-        and not module.assumes_immutable
-        and (module.readonly or not guarded)
-    )
-
-
 # -- sharing -------------------------------------------------------------------------------------
-
-
-@for_own_arrays
-def test_an_array_that_already_fits_is_returned_itself(backend: str, sample: Sample) -> None:
-    x = sample.array
-    assert to_backend(x, backend) is x
-    assert to_backend(x, backend, device=default_device(backend), copy=False) is x
-    if get_backend(backend).array_info(x).native_byteorder:
-        assert to_backend(x, backend, dtype=sample.values.dtype.name) is x
-
-
-@promise("host")
-@for_own_arrays
-def test_to_numpy_shares_materialized_memory(backend: str, sample: Sample) -> None:
-    materialized = get_backend(backend).memory_layout(sample.array).materialized
-    host = to_numpy(sample.array)
-    if materialized:
-        assert same_memory(memory_of(HOST, host), memory_of(backend, sample.array))
-        assert same_memory(
-            memory_of(HOST, to_numpy(sample.array, copy=False)), memory_of(backend, sample.array)
-        )
-        return
-    assert disjoint(memory_of(HOST, host), memory_of(backend, sample.array))
-    if sample.values.size:
-        assert isinstance(error_of(to_numpy, sample.array, copy=False), CopyError)
-
-
-@promise("host")
-@for_host_arrays
-def test_from_numpy_shares_memory_if_that_is_safe(backend: str, sample: Sample) -> None:
-    taken = _is_shared(backend, sample.array)
-    x = to_backend(sample.array, backend)
-    if taken:
-        assert same_memory(memory_of(backend, x), memory_of(HOST, sample.array))
-        assert same_memory(
-            memory_of(backend, to_backend(sample.array, backend, copy=False)), memory_of(HOST, sample.array)
-        )
-    else:
-        assert disjoint(memory_of(backend, x), memory_of(HOST, sample.array))
-        if sample.values.size:
-            assert isinstance(error_of(to_backend, sample.array, backend, copy=False), CopyError)
-
-
-@for_own_arrays
-def test_a_write_to_shared_memory_shows_on_the_other_side(backend: str, sample: Sample) -> None:
-    host = to_numpy(sample.array)
-    if get_backend(backend).memory_layout(sample.array).materialized:
-        flip_bits(host_memory_of(backend, sample.array), sample.values.dtype.name)
-        assert same_bits(read(HOST, host), read(backend, sample.array))
-        assert same_bits(read(HOST, host), sample.values) == (sample.values.size == 0)
 
 
 @promise("sharing")
@@ -180,25 +112,6 @@ def test_a_copy_shares_no_memory(backend: str, sample: Sample) -> None:
         assert same_bits(read(backend, sample.array), sample.values)
 
 
-@for_host_arrays
-def test_a_copy_of_a_host_array_shares_no_memory(backend: str, sample: Sample) -> None:
-    copied = to_backend(sample.array, backend, copy=True)
-    assert disjoint(memory_of(backend, copied), memory_of(HOST, sample.array))
-    flip_bits(memory_of(HOST, sample.array), sample.values.dtype.name)
-    assert same_bits(read(backend, copied), sample.values)
-    if any(case.writable for case in samples_of(backend).cases.values()):
-        assert not refused_write(backend, copied), "a copy is writable"
-
-
-@for_own_arrays
-def test_a_copy_on_the_host_is_writable(backend: str, sample: Sample) -> None:
-    host = to_numpy(sample.array, copy=True)
-    assert host.flags.writeable
-    assert host.flags.owndata or host.base is not None
-    samples_of(HOST).write(host)
-    assert same_bits(read(backend, sample.array), sample.values)
-
-
 def _order(strides: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
     """Return the axes with more than one element, the longest stride first."""
     axes = [axis for axis, n in enumerate(shape) if n > 1]
@@ -224,24 +137,6 @@ def test_a_copy_is_dense_and_keeps_the_order_of_the_axes(backend: str) -> None:
 
 
 # -- permission to write -------------------------------------------------------------------------
-
-
-@promise("host")
-@for_own_arrays
-def test_a_shared_host_array_is_writable_only_if_its_source_is(backend: str, sample: Sample) -> None:
-    if backend == HOST:
-        return
-    module, host = get_backend(backend), to_numpy(sample.array)
-    layout = module.memory_layout(sample.array)
-    shut = sample.tracked or layout.may_overlap_itself() or not layout.writable
-    if layout.materialized:
-        assert host.flags.writeable is not shut
-    if not host.flags.writeable and sample.values.size:
-        with pytest.raises(ValueError, match="WRITEABLE"):
-            host.flags.writeable = True
-        with pytest.raises(ValueError, match="read-only"):
-            samples_of(HOST).write(host)
-        assert same_bits(read(backend, sample.array), sample.values)
 
 
 @for_host_arrays
@@ -304,27 +199,3 @@ def test_an_array_keeps_shared_host_memory_alive(backend: str) -> None:
     del x
     gc.collect()
     owner.append(0)
-
-
-def test_a_host_array_keeps_shared_memory_alive(backend: str) -> None:
-    dtype = "float32" if "float32" in common_dtypes(backend) else common_dtypes(backend)[0]
-    values = edge_values(dtype, (1 << 14,))
-    views = [
-        to_numpy(plain_array(backend, values)),
-        get_backend(backend).to_numpy(plain_array(backend, values)),
-    ]
-    gc.collect()
-    others = [np.full_like(values, 1) for _ in range(8)]
-    assert all(same_bits(view, values) for view in views)
-    assert all(same_bits(other, others[0]) for other in others)
-
-
-@promise("host")
-@for_own_arrays
-def test_shares_memory_is_true_for_views_and_false_for_copies(backend: str, sample: Sample) -> None:
-    if sample.values.size:
-        layout = get_backend(backend).memory_layout(sample.array)
-        assert shares_memory(sample.array, sample.array) is not layout.is_unallocated()
-        assert shares_memory(sample.array, to_numpy(sample.array)) is layout.materialized
-        assert not shares_memory(to_backend(sample.array, backend, copy=True), sample.array)
-    assert not shares_memory(sample.array, plain_array(backend, sample.values))

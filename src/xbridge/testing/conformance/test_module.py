@@ -5,12 +5,10 @@ from __future__ import annotations
 import array
 import inspect
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
-from xbridge import Device, array_namespace, backend_of, dtype_of, known_backends, to_numpy
+from xbridge import Device, array_namespace, backend_of, dtype_of
 from xbridge.extend import CPU, DTYPES, HOST, backend_for, get_backend
 from xbridge.protocol import Backend
 from xbridge.testing._gaps import promise
@@ -19,25 +17,16 @@ from xbridge.testing.conformance._cases import (
     SHAPES,
     common_dtypes,
     edge_values,
-    for_own_arrays,
     plain_array,
 )
 from xbridge.testing.conformance._probes import read
 from xbridge.testing.samples.lookup import samples_of
-
-if TYPE_CHECKING:
-    from xbridge.testing.samples.model import Sample
 
 VERBS = [name for name, verb in vars(Backend).items() if inspect.isfunction(verb) and name[0] != "_"]
 
 
 class UnknownType:
     """A type of no registered library."""
-
-
-def test_the_backend_is_registered_by_its_name(backend: str) -> None:
-    assert get_backend(backend).name == backend
-    assert backend in known_backends()
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -108,27 +97,6 @@ def test_unsupported_arrays_are_owned(backend: str) -> None:
     for what, make in samples_of(backend).refused.items():
         assert get_backend(backend).owns(type(make())) is True, what
         assert backend_of(make()) == backend, what
-
-
-@for_own_arrays
-def test_an_array_is_owned_and_is_not_a_scalar(backend: str, sample: Sample) -> None:
-    module, cls = get_backend(backend), type(sample.array)
-    assert module.owns(cls) is True
-    assert backend_for(cls) is module
-    assert not issubclass(cls, module.scalar_types)
-
-
-@for_own_arrays
-def test_an_owned_element_converts_as_an_array_without_axes(backend: str, sample: Sample) -> None:
-    x, module = sample.array, get_backend(backend)
-    if sample.values.shape == ():
-        element = x[()] if hasattr(type(x), "__getitem__") else x
-        host = to_numpy(element if module.owns(type(element)) else x)
-        assert type(host) is np.ndarray
-        native = read(HOST, host)
-        assert native.dtype == sample.values.dtype
-        assert native.shape == ()
-        assert repr(native.tolist()) == repr(sample.values.tolist()), "the payload of a NaN may change"
 
 
 # -- compilers and namespace ---------------------------------------------------------------------

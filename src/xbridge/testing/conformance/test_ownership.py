@@ -20,7 +20,6 @@ from xbridge.extend import HOST, get_backend
 from xbridge.testing.conformance._cases import (
     common_dtypes,
     edge_values,
-    for_host_arrays,
     for_own_arrays,
     plain_array,
 )
@@ -90,14 +89,6 @@ def test_new_memory_is_writable(backend: str, sample: Sample) -> None:
         if _can_write(name) and not get_backend(name).array_info(made).requires_grad:
             assert not refused_write(name, made), f"{step}: new memory is writable"
     assert same_bits(read(backend, x), sample.values), "the source follows a write to the result"
-
-
-@for_host_arrays
-def test_new_memory_from_a_host_array_is_writable(backend: str, sample: Sample) -> None:
-    if _can_write(backend):
-        made = [to_backend(sample.array, backend, copy=True), asarray([sample.array], backend=backend)]
-        assert [refused_write(backend, x) for x in made] == [False, False]
-        assert same_bits(read(HOST, sample.array), sample.values), "the source follows a write to the result"
 
 
 # -- lifetime ------------------------------------------------------------------------------------
