@@ -93,7 +93,8 @@ def contract(
             strategies = [one if isinstance(one, st.SearchStrategy) else one(backend) for one in inputs]
             drawn = [data.draw(one) for one in strategies]
             fixed = [named[name] for name in names]
-            hold(update_wrapper(partial(f, *fixed), f) if fixed else f, tuple(drawn), {}, promised)
+            tested = update_wrapper(partial(f, *fixed), f) if fixed else f
+            hold(tested, tuple(drawn), {}, promised, choose=lambda names: data.draw(st.sampled_from(names)))
 
         update_wrapper(test, f)
         more = [] if "backend" in names or not uses_backend else ["backend"]

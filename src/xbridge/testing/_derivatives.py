@@ -35,9 +35,11 @@ def faults(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], rtol: float | None
 ) -> Iterator[str]:
     """Yield a line for each derivative that differs from what the values of the function show."""
-    case = _Case(f, args, kwargs)
+    flat, xs = _flatten(f, args, kwargs)
+    case = Case(flat, xs)
+    library = getattr(getattr(f, "__xbridge__", None), "backend", None)
     close = case.eps ** (1 / 3) if rtol is None else rtol
-    ways = {name: way for name, way in _LIBRARIES.items() if is_available(name) and name != case.library}
+    ways = {name: way for name, way in _LIBRARIES.items() if is_available(name) and name != library}
     checked = 0
     for tangents, seeds in case.directions():
         right = case.slope(tangents, seeds, close)
@@ -68,32 +70,13 @@ class _Slope(NamedTuple):
     """The part of `value` that may come from rounding in the function."""
 
 
-class _Case:
-    """A function of its floating and complex arguments, to the floating and complex arrays of its result."""
+class Case:
+    """A function of floating and complex arrays to a list of them, and a place to differentiate it at."""
 
-    def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        owners = [backend_for(type(x)) for x in args]
-        given = [
-            x if owner is None else to_numpy(x, grad="detach") for x, owner in zip(args, owners, strict=True)
-        ]
-        moving = [i for i, x in enumerate(given) if isinstance(x, np.ndarray) and x.dtype.kind in "fc"]
-        if not moving:
-            raise OptionError.build(
-                "check the derivative of a function",
-                "no argument is a floating or complex array",
-                "numpy.ones(3)",
-            )
-        self.xs: list[HostArray] = [given[i] for i in moving]
-        function = getattr(f, "__xbridge__", None)
-        self.library = getattr(function, "backend", None)
+    def __init__(self, flat: Flat, xs: list[HostArray]) -> None:
+        self.flat, self.xs = flat, xs
         self._random = np.random.default_rng(0)
-
-        def flat(*xs: Any) -> list[Any]:
-            news = dict(zip(moving, xs, strict=True))
-            return [*_leaves(f(*[news.get(i, x) for i, x in enumerate(given)], **kwargs))]
-
-        self.flat: Flat = flat
-        self.ys: list[HostArray] = [np.asarray(y) for y in flat(*self.xs)]
+        self.ys: list[HostArray] = [np.asarray(y) for y in flat(*xs)]
         self.eps = max(float(np.finfo(x.dtype).eps) for x in (*self.xs, *self.ys))
 
     def _like(self, x: HostArray) -> HostArray:
@@ -160,6 +143,26 @@ class _Case:
         return _Slope(moved, value, size, noise * self.eps / step)
 
 
+def _flatten(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Flat, list[HostArray]]:
+    """Return a function of the floating and complex arguments alone, and these."""
+    given = [x if backend_for(type(x)) is None else to_numpy(x, grad="detach") for x in args]
+    moving = [i for i, x in enumerate(given) if isinstance(x, np.ndarray) and x.dtype.kind in "fc"]
+    if not moving:
+        raise OptionError.build(
+            "check the derivative of a function",
+            "no argument is a floating or complex array",
+            "numpy.ones(3)",
+        )
+
+    def flat(*xs: Any) -> list[Any]:
+        news = dict(zip(moving, xs, strict=True))
+        return [*_leaves(f(*[news.get(i, x) for i, x in enumerate(given)], **kwargs))]
+
+    return flat, [given[i] for i in moving]
+
+
 def _sizes(x: HostArray) -> HostArray:
     """Return the sizes of numbers, and for a zero that of the largest number beside it, or 1."""
     sizes = np.abs(x)
@@ -179,7 +182,7 @@ def _leaves(tree: Any) -> Iterator[Any]:
         yield tree
 
 
-def _product(g: Any, t: Any) -> float:
+def product(g: Any, t: Any) -> float:
     """Return the real inner product."""
     return float(np.vdot(np.asarray(g), np.asarray(t)).real)
 
@@ -196,7 +199,7 @@ def _by_torch(
 
     leaves = [x.clone().requires_grad_() for x in ins]
     found = torch.autograd.grad(whole(*leaves), leaves, gs, allow_unused=True, materialize_grads=True)
-    yield "the gradient", sum(map(_product, [g.resolve_conj().numpy() for g in found], tangents))
+    yield "the gradient", sum(map(product, [g.resolve_conj().numpy() for g in found], tangents))
 
     def pull_back(*a: Any) -> Any:
         return torch.func.vjp(whole, *a[: len(ins)])[1](a[len(ins) :])
@@ -204,13 +207,13 @@ def _by_torch(
     batched = torch.vmap(pull_back)(*[torch.stack([x, x]) for x in (*ins, *gs)])
     yield (
         "the gradient of a batch",
-        sum(map(_product, [g[1].detach().resolve_conj().numpy() for g in batched], tangents)),
+        sum(map(product, [g[1].detach().resolve_conj().numpy() for g in batched], tangents)),
     )
     try:
         moved = torch.func.jvp(whole, tuple(ins), tuple(ts))[1]
     except GradientError:
         return
-    yield "the tangent", sum(map(_product, seeds, [t.detach().resolve_conj().numpy() for t in moved]))
+    yield "the tangent", sum(map(product, seeds, [t.detach().resolve_conj().numpy() for t in moved]))
 
 
 def _by_jax(
@@ -227,11 +230,11 @@ def _by_jax(
 
     with jax.enable_x64(True):  # noqa: FBT003 -- JAX takes it by position
         ins, ts, gs = ([to_backend(np.array(x), name) for x in group] for group in (xs, tangents, seeds))
-        found["the gradient"] = sum(map(_product, pull_back(*ins, *gs), tangents))
+        found["the gradient"] = sum(map(product, pull_back(*ins, *gs), tangents))
         batched = jax.vmap(pull_back)(*[jax.numpy.stack([x, x]) for x in (*ins, *gs)])
-        found["the gradient of a batch"] = sum(map(_product, [g[1] for g in batched], tangents))
+        found["the gradient of a batch"] = sum(map(product, [g[1] for g in batched], tangents))
         with suppress(GradientError):
-            found["the tangent"] = sum(map(_product, seeds, jax.jvp(flat, ins, ts)[1]))
+            found["the tangent"] = sum(map(product, seeds, jax.jvp(flat, ins, ts)[1]))
     yield from found.items()
 
 

@@ -87,6 +87,12 @@ class Promise(NamedTuple):
     """The other call, as messages name it."""
 
 
+def describe_error(error: BaseException) -> Difference:
+    """Return the difference that a call raises."""
+    name = type(error).__name__
+    return Difference(f"raises {name}", f"{name}: {first_line(error)}")
+
+
 def is_panic(error: BaseException | None) -> bool:
     """Return True for the exception of a Rust extension that has failed. It is no `Exception`."""
     return any(cls.__module__ == "pyo3_runtime" for cls in type(error).__mro__)
@@ -164,8 +170,7 @@ def compare(actual: Outcome, expected: Outcome, promise: Promise) -> Difference 
     if actual.error is not None:
         if expected.error is not None and not _is_crash(actual.error):
             return None
-        name, text = type(actual.error).__name__, first_line(actual.error)
-        return Difference(f"raises {name}", f"{name}: {text}") if promise.errors else None
+        return describe_error(actual.error) if promise.errors else None
     if expected.error is not None:
         text = f"{type(expected.error).__name__}: {first_line(expected.error)}"
         said = f"the call {promise.beside} raises {text}"
@@ -250,15 +255,9 @@ def _compare_part(mine: _Part, theirs: _Part, promise: Promise) -> Difference | 
         check = "assert {part} is not None" if one is None else check
         return None if same else Difference("values", _short(one, other, promise), check=check)
     if not isinstance(one, int | float | complex):
-        if backend_for(type(one)) is not None and a.library != get_library(promise.backend):
-            return Difference(
-                "backend",
-                f"the result is of {a.backend}, and the arguments of {promise.backend}",
-                check=_IS_LIKE,
-            )
-        if a.device != promise.device:
-            text = f"the result is on {a.device}, and the arguments on {promise.device}"
-            return Difference("device", text, check="assert {part}.device == {array}.device")
+        owned = backend_for(type(one)) is not None
+        if found := find_foreign(a.backend if owned else promise.backend, a.device, promise):
+            return found
         is_number = isinstance(other, int | float | complex) and not isinstance(other, np.generic)
         if not is_number and not _is_promised(a.dtype, _nearest_dtype(b.dtype, promise), promise.dtype):
             check = f"assert str({{part}}.dtype).rpartition('.')[2] != {a.dtype!r}"
@@ -278,6 +277,17 @@ def _compare_part(mine: _Part, theirs: _Part, promise: Promise) -> Difference | 
 
 
 _IS_LIKE = "assert isinstance({part}, type({array}))"
+
+
+def find_foreign(backend: str, device: Device, promise: Promise) -> Difference | None:
+    """Return the difference of a result that is of another library or on another device."""
+    if get_library(backend) != get_library(promise.backend):
+        text = f"the result is of {backend}, and the arguments of {promise.backend}"
+        return Difference("backend", text, check=_IS_LIKE)
+    if device != promise.device:
+        text = f"the result is on {device}, and the arguments on {promise.device}"
+        return Difference("device", text, check="assert {part}.device == {array}.device")
+    return None
 
 
 def _check_structure(expected: Any) -> str:

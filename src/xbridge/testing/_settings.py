@@ -60,7 +60,7 @@ class Settings:
         """Put all settings back."""
         now = self._read()
         for text, value in self._values.items():
-            if _shown(now.get(text)) != _shown(value):
+            if _comparable(now.get(text)) != _comparable(value):
                 with suppress(OSError):  # as above
                     exec(_SETTINGS[text], {**self._modules, "value": value})  # noqa: S102 -- our own statements
 
@@ -71,7 +71,7 @@ class Settings:
         return {
             text: _format_difference(value, now.get(text))
             for text, value in self._values.items()
-            if text not in left_out and _shown(now.get(text)) != _shown(value)
+            if text not in left_out and _comparable(now.get(text)) != _comparable(value)
         }
 
 
@@ -83,19 +83,20 @@ def module_of(text: str) -> str:
 _MODULES = {*map(module_of, _SETTINGS)}
 
 
-def _shown(value: Any) -> str:
-    """Return a value as text: the whole state of a generator, which NumPy would print slowly."""
+def _comparable(value: Any) -> Any:
+    """Return a value that `==` compares: the state of a generator has arrays."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{name!r}: {_shown(part)}' for name, part in value.items())}}}"
-    return repr(value.tolist() if isinstance(value, np.ndarray) else value)
+        return {name: _comparable(part) for name, part in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _format_difference(before: Any, after: Any) -> tuple[str, str]:
     """Return two values as text. Of dicts, such as the environment, this is only the items that differ."""
+    before, after = _comparable(before), _comparable(after)
     if isinstance(before, dict):
-        names = [name for name in before | after if _shown(before.get(name)) != _shown(after.get(name))]
+        names = [name for name in before | after if before.get(name) != after.get(name)]
         before, after = ({name: x[name] for name in names if name in x} for x in (before, after))
-    return _shown(before), _shown(after)
+    return repr(before), repr(after)
 
 
 def changed_by(call: Callable[[], object]) -> tuple[str, str, str] | None:

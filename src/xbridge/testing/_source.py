@@ -8,8 +8,9 @@ removed.
 
 from __future__ import annotations
 
-import re
+import cmath
 import sys
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import CodeType
 
     from xbridge import Device
     from xbridge.protocol import Array, Backend, HostArray
@@ -57,6 +59,9 @@ _STRIDED = Wrap("{}[..., ::2]", lambda v: np.repeat(v, 2, -1), _is_long)
 _OFFSET = Wrap("{}[1:]", lambda v: np.concatenate([v[:1], v]), lambda v: v.ndim > 0 and len(v) > 0)
 _UNALIGNED = "np.frombuffer(bytearray(b'-' + {}.tobytes()), '{code}', offset=1).reshape({shape})"
 
+_SURROUNDED = "np.pad({}.ravel(), 64, constant_values=77)[64:-64].reshape({shape})"
+"""The memory before and after the array is known, so that a read outside of it is no accident."""
+
 _WRAPS: dict[str, dict[str, Wrap]] = {
     "numpy": {
         "transposed": _TRANSPOSED,
@@ -65,13 +70,14 @@ _WRAPS: dict[str, dict[str, Wrap]] = {
         "reversed": _REVERSED,
         "strided": _STRIDED,
         "broadcast": Wrap("np.broadcast_to({}, {shape})", lambda v: v[:1], _is_folded),
-        "read-only": Wrap("np.lib.stride_tricks.as_strided({}, writeable=False)"),
+        "read-only": Wrap("np.broadcast_to({}, {shape})"),
         "byte-swapped": Wrap(
             "{}.astype('>{code}')", takes=lambda v: v.itemsize > 1 and v.dtype.kind in "iufc"
         ),
         "unaligned": Wrap(
             _UNALIGNED, takes=lambda v: v.itemsize > 1 and v.dtype.kind in "iufc" and v.size > 0
         ),
+        "other numbers around": Wrap(_SURROUNDED, takes=lambda v: v.dtype.kind in "iufc" and v.size > 0),
     },
     "torch": {
         "transposed": _TRANSPOSED,
@@ -140,7 +146,9 @@ class Recipe(NamedTuple):
         for wrap, shape in zip(wraps, reversed(shapes), strict=True):
             names = {"shape": shape, "length": [*shape, 0][0], "code": self.values.dtype.str[1:]}
             code = wrap.expression.format(code, **names)
-        return _WRAPS["numpy"]["read-only"].expression.format(code) if self.backend == READONLY else code
+        if self.backend == READONLY:
+            return _WRAPS["numpy"]["read-only"].expression.format(code, shape=self.values.shape)
+        return code
 
     def imports(self) -> list[str]:
         """Return the import statements that the expression needs."""
@@ -155,10 +163,7 @@ class Recipe(NamedTuple):
             backend = get_backend(self.backend)
             host = backend.from_numpy(self.values.copy())
             return host if self.device == CPU else backend.to_device(host, self.device)
-        names: dict[str, Any] = {}
-        for line in self.imports():
-            exec(line, names)  # noqa: S102 -- our own source
-        made = eval(self.expression(), names)  # noqa: S307 -- our own source
+        made = eval(_compiled(self.expression()), _modules("\n".join(self.imports())))  # noqa: S307 -- our own source
         return get_backend(READONLY).from_numpy(made) if self.backend == READONLY else made
 
     def with_values(self, values: HostArray) -> Recipe:
@@ -174,6 +179,20 @@ class Recipe(NamedTuple):
         """Return True if the array can have a further property."""
         wrap = _WRAPS.get(self.backend, {}).get(name)
         return wrap is not None and wrap.takes(self.values)
+
+
+@lru_cache
+def _compiled(expression: str) -> CodeType:
+    """Compile an expression once: most calls are repeated with the same arrays."""
+    return compile(expression, "<array>", "eval")
+
+
+@cache
+def _modules(imports: str) -> dict[str, Any]:
+    """Return the names that import statements define."""
+    names: dict[str, Any] = {}
+    exec(imports, names)  # noqa: S102 -- our own source
+    return names
 
 
 def properties_of(backend: str) -> list[str]:
@@ -229,7 +248,7 @@ def _dense(backend: str, values: HostArray, device: Device) -> str:
     if 0 in values.shape:
         code, call = str(values.shape), "empty"
     else:
-        code = re.sub(r"\b(nan|inf)\b", rf"{module}.\1", str(numbers.tolist()))
+        code = literal(numbers, module)
         call = {"torch": "tensor", "array_api_strict": "asarray"}.get(backend, "array")
     options = [] if dtype in _defaults(backend, device) and call != "empty" else [_dtype(backend, dtype)]
     if device != CPU:
@@ -260,9 +279,20 @@ def read_expression(backend: str, name: str) -> str:
     return _READ.get(backend, "np.asarray({})").format(name)
 
 
-def literal(values: HostArray) -> str:
-    """Return source code of numbers, with `np` for NaN and infinity."""
-    return re.sub(r"\b(nan|inf)\b", r"np.\1", str(values.tolist()))
+def literal(values: HostArray, module: str = "np") -> str:
+    """Return source code of numbers, with those of a module for NaN and infinity."""
+    numbers: Any = values.tolist()
+    return _written(numbers, module)
+
+
+def _written(x: Any, module: str) -> str:
+    if isinstance(x, list):
+        return f"[{', '.join(_written(part, module) for part in x)}]"
+    text = str(x)
+    if isinstance(x, complex) and (text[0] == "-" or "-0" in text or not cmath.isfinite(x)):
+        return f"complex({text.strip('()')!r})"  # an expression would lose the signs of zeros
+    is_finite = isinstance(x, int | complex) or cmath.isfinite(x)
+    return repr(x) if is_finite else f"{'-' * (x < 0)}{module}.{abs(x)}"
 
 
 def is_described(backend: str) -> bool:

@@ -20,9 +20,10 @@ from xbridge import is_available, known_backends
 from xbridge.extend import CPU, HOST, backend_for, entries_for, get_backend
 from xbridge.testing._addresses import overlap
 from xbridge.testing._call import Call, program
-from xbridge.testing._contract import Contract, hold, narrow
+from xbridge.testing._contract import Contract, hold
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._outcome import compare, first_line, kept, outcome, parts
+from xbridge.testing._precision import narrow
 from xbridge.testing._reachable import ReachableState
 from xbridge.testing._settings import Settings
 from xbridge.testing.check.arguments import arguments_of
