@@ -148,6 +148,16 @@ def test_host_arrays__bounds_as_numpy_scalars() -> None:
         assert (found.min(), found.max()) == (low, high)
 
 
+@pytest.mark.parametrize("word", ["float16", "float32", "complex64"])
+def test_host_arrays__bounds_are_rounded_inward(word: str) -> None:
+    """Bounds that a floating dtype does not have leave the numbers between them."""
+    some = drawn(host_arrays(dtypes=word, shapes=(3,), elements=(0.1, 0.9)), 50)
+    for part in (np.real, np.imag) if word == "complex64" else (np.asarray,):
+        found = np.concatenate([part(x) for x in some]).astype("f8")
+        assert 0.1 <= found.min() < 0.11
+        assert 0.89 < found.max() <= 0.9
+
+
 def test_host_arrays__bounds_restrict_the_dtypes() -> None:
     """Without dtypes=, only dtypes that can hold both bounds are drawn."""
     words = {x.dtype.name for x in drawn(host_arrays(elements=(-2, 0.5)))}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from xbridge.extend import DTYPES, HOST, is_inexact
 from xbridge.testing.samples.lookup import make_on
 from xbridge.testing.samples.model import Sample
-from xbridge.testing.strategies._bounds import draw_elements
+from xbridge.testing.strategies._bounds import bounds_in, draw_elements
 from xbridge.testing.strategies._spec import MOST_STATES, SHAPES, ArraySpec
 from xbridge.testing.strategies._values import arrange, draw_contents, numbers, quieten
 
@@ -199,7 +199,7 @@ def _draw(draw: st.DrawFn, spec: ArraySpec) -> Sample:
     if isinstance(spec.elements, st.SearchStrategy):
         values = draw_elements(draw, word, shape, spec.elements)
     else:
-        values = draw_contents(draw, word, shape, spec.elements)
+        values = draw_contents(draw, word, shape, bounds_in(word, spec.elements))
         if spec.contents is not None:
             values = arrange(values, word, spec.contents, draw(numbers(_TURNS)))
         if spec.quiet_nan and is_inexact(word):

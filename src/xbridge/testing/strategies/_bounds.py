@@ -63,13 +63,31 @@ def _is_finite(bound: object) -> bool:
     return isinstance(bound, int | float) and abs(bound) <= float_info.max
 
 
-def has_bounds(dtype: str, elements: Checked) -> bool:
-    """Return True if the dtype has both bounds exactly, so that rounding stays within them."""
-    if not isinstance(elements, tuple):
-        return True
-    try:
-        for bound in elements:
+def bounds_in(dtype: str, bounds: Bounds | None) -> Bounds | None:
+    """Return bounds as values of the dtype, floating ones rounded inward; raise if there are none."""
+    if bounds is None:
+        return None
+    if category(dtype) not in ("float", "complex"):
+        for bound in bounds:
             exactly(bound, dtype)
+        return bounds
+    part = native_dtype({"complex64": "float32", "complex128": "float64"}.get(dtype, dtype))
+    ends = []
+    for bound, inward in zip(bounds, (np.inf, -np.inf), strict=True):
+        with np.errstate(all="ignore"):
+            end = np.asarray(bound).astype(part)
+            is_outside = (float(end) - bound) * inward < 0
+            ends.append(float(np.nextafter(end, np.asarray(inward).astype(part)) if is_outside else end))
+    low, high = ends
+    if not bounds[0] <= low <= high <= bounds[1]:  # also for NaN
+        raise _rounded(bounds, dtype)
+    return low, high
+
+
+def has_bounds(dtype: str, elements: Checked) -> bool:
+    """Return True if the dtype has numbers within the bounds."""
+    try:
+        bounds_in(dtype, elements if isinstance(elements, tuple) else None)
     except DTypeError:
         return False
     return True
