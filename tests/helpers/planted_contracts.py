@@ -293,3 +293,13 @@ def softmax(x: Any) -> Any:
     xp = xp_of(x)
     e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
     return e / xp.sum(e, axis=-1, keepdims=True)
+
+
+def detour(x: Any) -> Any:
+    """Compute in NumPy."""
+    return np.sin(np.asarray(x))
+
+
+def on_default_device(x: Any) -> Any:
+    """Make the result on the default device."""
+    return array_api_compat.array_namespace(x).zeros(x.shape)

@@ -38,7 +38,7 @@ FAULTS = {
     "sorted_in_place": ("raises ValueError", ("broadcast",)),
     "tripled_in_buffer": ("changes an earlier result", ()),
     "warmed_up": ("depends on earlier calls", ()),
-    "weighted": ("values", ("transposed",)),
+    "weighted": ("values", ("other numbers around",)),
     "widened": ("dtype", ("float32",)),
     "windowed": ("is not safe in threads", ()),
 }

@@ -66,6 +66,7 @@ def test_plugin__leaves_other_tests_alone(ids: Ids) -> None:
         ("nolib", "*cannot use backend 'nolib': nolib_xbridge is not installed; try pip install nolib"),
         ("toylib:tpu", "*the devices of toylib here are cpu, chip:0, chip:1; try toylib:chip:1"),
         ("toylib:chip:2", "*cannot test 'toylib:chip:2'*"),
+        ("cuda", "*cannot run with cuda: it is a device; try numpy:cuda"),
         ("numpy:", "*cannot read device '': *; try device='cpu'"),
     ],
 )
@@ -114,6 +115,18 @@ def test_fixtures__backend_device_and_xp(run: Run) -> None:
             ]
     """
     run(test, "--xbridge=toylib,toylib:chip:1,toylib:cpu,numpy").assert_outcomes(passed=5)
+
+
+def test_fixtures__device_is_what_the_namespace_takes(run: Run) -> None:
+    """Functions of `xp` take `device`, also where a library has objects for devices, and no names."""
+    pytest.importorskip("array_api_strict")
+    pytest.importorskip("torch")
+    test = """
+        def test_place(xp, device):
+            x = xp.asarray([1.0], device=device)
+            assert xp.zeros(1, device=device).device == x.device
+    """
+    run(test, "--xbridge=numpy,torch,array_api_strict").assert_outcomes(passed=3)
 
 
 def test_fixtures__any_one_parametrizes_a_test(ids: Ids) -> None:

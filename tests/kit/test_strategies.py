@@ -243,6 +243,14 @@ def test_arrays__refuse_impossible_options_at_once(
         assert "; try " in str(caught.value)
 
 
+@pytest.mark.parametrize("word", ["dtype", "shape", "layout", "device"])
+def test_arrays__options_in_the_singular(word: str) -> None:
+    """An option that is written in the singular is refused with the plural, which works."""
+    for make in (lambda **asked: arrays("numpy", **asked), host_arrays):
+        with pytest.raises(xbridge.CallError, match=f"try {word}s='a'"):
+            make(**{word: "a"})
+
+
 def test_strategies__refuse_an_unknown_backend_at_once() -> None:
     """Every strategy refuses an unknown backend as soon as it is made."""
     for ask in (arrays, samples, dtypes, layouts, devices, refusals):

@@ -14,4 +14,4 @@ def test_a_softmax_is_where_and_what_its_input_is(backend: str, device: Device, 
     x = data.draw(signals(backend, device))
     with assert_unchanged(x):
         y = softmax(x)
-    assert (y.shape, dtype_of(y), device_of(y)) == (x.shape, dtype_of(x), device)
+    assert (y.shape, dtype_of(y), device_of(y)) == (x.shape, dtype_of(x), device_of(x))

@@ -44,7 +44,7 @@ def test_a_result_is_where_and_what_its_input_is(
     x = data.draw(signals(backend, device))
     with assert_unchanged(x):
         y = function(x)
-    assert (y.shape, dtype_of(y), device_of(y)) == (x.shape, dtype_of(x), device)
+    assert (y.shape, dtype_of(y), device_of(y)) == (x.shape, dtype_of(x), device_of(x))
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=NAMES)

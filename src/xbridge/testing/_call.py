@@ -17,7 +17,7 @@ from xbridge.extend import CPU, HOST, backend_for, category, get_backend, is_ine
 from xbridge.testing._compare_values import same_numbers
 from xbridge.testing._diff import resolve
 from xbridge.testing._outcome import MOST_LISTED, Difference, Promise, compare, outcome
-from xbridge.testing._source import Recipe, find_function, host_copy, recipe_of
+from xbridge.testing._source import Recipe, definition_of, find_function, host_copy, recipe_of
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ class Program(NamedTuple):
 
 
 def program(call: Call, *, taken: int = 0) -> Program:
-    """Return the source code of a call. A function that cannot be imported has the name `f`.
+    """Return the source code of a call. A function without source code has the name `f`.
 
     The first names are left out if they are taken by the arrays of another call.
     """
@@ -310,11 +310,12 @@ def program(call: Call, *, taken: int = 0) -> Program:
     numbers = range(taken, taken + len(recipes))
     names = [chr(ord("a") + n) if numbers.stop <= len("abcde") else f"x{n}" for n in numbers]
     imports = [line for one in recipes for line in one.imports()]
-    imports += [f"from {found[0]} import {found[1]}"] if found else []
+    defined = [] if found else definition_of(call.f)
+    imports += [f"from {found[0]} import {found[1]}"] if found else defined
     made = [f"{name} = {one.expression()}" for name, one in zip(names, recipes, strict=True)]
     before, around = call.written
     lines = [*call.setup, *dict.fromkeys(imports), *(line for line in before if line not in imports), *made]
-    name = found[1] if found else "f"
+    name = found[1] if found else call.f.__name__ if defined else "f"
     shown = _arguments(call, names)
     inner = f"{name}({shown})"
     floating = [each for each, one in zip(names, recipes, strict=True) if one.values.dtype.kind == "f"]

@@ -6,7 +6,7 @@ from functools import partial, update_wrapper
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, cast
 
-from xbridge.errors import MissingLibraryError
+from xbridge.errors import CallError, MissingLibraryError
 from xbridge.testing._contract import Contract, check_promises, hold
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def contract(
     ------
     OptionError
         `dtype` is another word, or `raises` is no exception.
+    CallError
+        There is no such promise, or the decorator was written without parentheses.
     MissingLibraryError
         Hypothesis is not installed.
 
@@ -78,6 +80,12 @@ def contract(
         raise MissingLibraryError.build(
             "draw arrays", "Hypothesis is not installed", "pip install 'xbridge-array[testing]'"
         ) from error
+    for word in promises.keys() - {*Contract._fields}:
+        reason = f"the promises are {', '.join(Contract._fields)}"
+        raise CallError.build(f"hold a function to {word}", reason, "ulp=4")
+    if inputs and getattr(inputs[0], "__name__", "").startswith("test"):
+        reason = "it takes the strategies of the arguments"
+        raise CallError.build(f"make a contract of {inputs[0]!r}", reason, "@contract(arrays)")
     promised = Contract(**promises)
     check_promises(promised)
 

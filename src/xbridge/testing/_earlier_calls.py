@@ -93,12 +93,12 @@ def _judge_repeated(
 ) -> Difference | None:
     """Compare a call after another one with the same call before it, and a result with itself before it."""
     one, another = call._replace(state=None), other._replace(state=None)
-    made, before = program(call), program(other, taken=len(call.recipes()))
     state.restore()
     result = one.run()
     first = kept(result)
     another.run()
     if found := compare(result, first, call.promise):
+        made, before = _two_programs(call, other)
         lines = [f"first = {made.call}", before.call, *_checked("first", found, made)]
         return found._replace(kind="changes an earlier result", program=(*_arrays_of(before), *lines))
     for count in range(1, 2 if state.is_empty else _MOST_CALLS + 1):
@@ -106,6 +106,7 @@ def _judge_repeated(
         for _ in range(count):
             another.run()
         if found := compare(one.run(), first, call.promise):
+            made, before = _two_programs(call, other)
             lines = [before.call] * count + _checked(made.call, found, made)
             return found._replace(kind=_DEPENDS, program=(*_arrays_of(before), *lines))
     return None
@@ -126,7 +127,7 @@ def _judge_written(
     found = compare(outcome(one.bind(arrays)), usual, call.promise)
     if found is None:
         return None
-    made, before = program(call), program(other, taken=len(call.recipes()))
+    made, before = _two_programs(call, other)
     names = zip(made.arrays, before.arrays, strict=True)
     lines = [before.call, *(f"{there}[...] = {here}" for here, there in names)]
     lines += _checked(before.call, found, made)
@@ -224,7 +225,7 @@ def _judge_threads(
 
 def _describe_race(call: Call, other: Call, switch: Switch, number: int, found: Difference) -> Difference:
     """Return a difference with the place of a switch, and a program that switches there."""
-    made, second = program(call), program(other, taken=len(call.recipes()))
+    made, second = _two_programs(call, other)
     source = getline(switch.code.co_filename, switch.line).strip()
     where = f"line {switch.line} of {switch.code.co_name}" + (f", {source}" if source else "")
     message = f"{'the second call: ' * number}{found.message}\nwhile another thread runs at {where}"
@@ -249,6 +250,11 @@ def _describe_race(call: Call, other: Call, switch: Switch, number: int, found: 
         *_checked(("pool.submit(call_first).result()", "seconds[0].result()")[number], found, made),
     )
     return found._replace(kind="is not safe in threads", message=message, program=lines)
+
+
+def _two_programs(call: Call, other: Call) -> tuple[Program, Program]:
+    """Return the programs of two calls, with other names for the arrays of the second."""
+    return program(call), program(other, taken=len(call.recipes()))
 
 
 def _arrays_of(made: Program) -> list[str]:

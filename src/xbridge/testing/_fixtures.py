@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from xbridge import Device
 from xbridge.testing import _parametrize
 
 if TYPE_CHECKING:
@@ -34,12 +33,11 @@ def backend(_xbridge_place: BackendDevice) -> str:
 
 
 @pytest.fixture(scope="session")
-def device(backend: str, request: pytest.FixtureRequest) -> Device:
+def device(backend: str, request: pytest.FixtureRequest) -> Any:
     """Return the device for the arrays of `backend`: the named one, else one that is not its default."""
     if "_xbridge_place" in request.fixturenames:
-        place: BackendDevice = request.getfixturevalue("_xbridge_place")
-        return place.device
-    return _parametrize.place(backend).device
+        return _parametrize.device_of_namespace(request.getfixturevalue("_xbridge_place"))
+    return _parametrize.device_of_namespace(_parametrize.place(backend))
 
 
 @pytest.fixture(scope="session")

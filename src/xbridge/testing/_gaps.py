@@ -26,28 +26,7 @@ MARK = "xbridge_promise"
 
 
 def promise(name: str) -> pytest.MarkDecorator:
-    """Mark a test as one that fails if the feature is declared as a gap.
-
-    Parameters
-    ----------
-    name : str
-        A key of `FEATURES`.
-
-    Returns
-    -------
-    pytest.MarkDecorator
-        The mark `xbridge_promise`, with the name as its argument.
-
-    Raises
-    ------
-    KeyError
-        There is no such feature, so no backend could ever declare the gap.
-
-    Examples
-    --------
-    >>> promise("autograd").mark.name, promise("autograd").mark.args
-    ('xbridge_promise', ('autograd',))
-    """
+    """Mark a test as one that fails if a feature, a key of `FEATURES`, is declared as a gap."""
     if name not in FEATURES:
         raise KeyError(name)
     mark: pytest.MarkDecorator = getattr(pytest.mark, MARK)
@@ -57,22 +36,7 @@ def promise(name: str) -> pytest.MarkDecorator:
 def expected_failure(gap: Gap) -> pytest.MarkDecorator:
     """Return the mark of a test whose feature is declared as a gap.
 
-    Parameters
-    ----------
-    gap : Gap
-        An entry of the backend's `gaps`.
-
-    Returns
-    -------
-    pytest.MarkDecorator
-        A strict `xfail`, for failures that a missing feature can have: a check that does not hold, or a
-        refusal of xbridge. Anything else that is raised is a fault.
-
-    Examples
-    --------
-    >>> from xbridge.protocol import Gap
-    >>> expected_failure(Gap("never", "boxes do not move")).mark.kwargs["reason"]
-    'never: boxes do not move'
+    A missing feature fails a check or is refused by xbridge. Anything else that is raised is a fault.
     """
     return pytest.mark.xfail(
         strict=True, reason=str(gap), raises=(AssertionError, XBridgeError, pytest.fail.Exception)

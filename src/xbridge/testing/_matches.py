@@ -136,12 +136,14 @@ def assert_matches_numpy(
     array 0 was [1.0, 1.0] and became [2.0, 2.0]
     <BLANKLINE>
     import numpy as np
+    def double(x):
+        x *= 2
+        return x
     a = np.array([1.0, 1.0])
     before = (np.array(a),)
-    f(a)  # array 0 was [1.0, 1.0] and became [2.0, 2.0]
+    double(a)  # array 0 was [1.0, 1.0] and became [2.0, 2.0]
     for now, then in zip((a,), before):
         np.testing.assert_array_equal(now, then)
-    # f is the function of the test
     """
     __tracebackhide__ = True
     if dtype not in ("same", "kind", "any"):

@@ -9,11 +9,12 @@ must fail.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from xbridge import Device, asarray, is_available, known_backends
+from xbridge import Device, asarray, is_available, known_backends, native_device
 from xbridge.errors import DeviceError, OptionError, XBridgeError
 from xbridge.extend import DTYPES, entries_for, get_backend
 from xbridge.protocol import FEATURES
@@ -69,26 +70,13 @@ _PLACES = pytest.StashKey[tuple[BackendDevice, ...]]()
 
 
 def places(config: pytest.Config) -> tuple[BackendDevice, ...]:
-    """Return every backend and device of the run, in the order of the option.
-
-    Parameters
-    ----------
-    config : pytest.Config
-        With the option and the ini value `xbridge`; if both are empty, every backend that is available.
-
-    Returns
-    -------
-    tuple of BackendDevice
-        The same tuple for each call.
-
-    Raises
-    ------
-    pytest.UsageError
-        A name is unknown, or its library or device is missing.
-    """
+    """Return every backend and device of the run, in the order of the option."""
     if _PLACES not in config.stash:
         try:
             asked = _requested_backends(config)
+            for library, word in pairwise(asked):
+                if word in _KINDS:
+                    raise OptionError.build(f"run with {word}", "it is a device", f"{library}:{word}")
             for word in asked:
                 _install_emulated(word)
             found = [here for word in asked for here in _places(word)]
@@ -100,29 +88,7 @@ def places(config: pytest.Config) -> tuple[BackendDevice, ...]:
 
 
 def place(word: str) -> BackendDevice:
-    """Return the backend and device that a word means.
-
-    Parameters
-    ----------
-    word : str
-        `backend`, for a device that is not its default if it has one; `backend:kind`; or
-        `backend:kind:index`.
-
-    Returns
-    -------
-    BackendDevice
-        With the word as its id.
-
-    Raises
-    ------
-    UnknownBackendError, MissingLibraryError, DeviceError
-        The backend or the device is missing.
-
-    Examples
-    --------
-    >>> place("numpy")
-    BackendDevice(id='numpy', backend='numpy', device='cpu')
-    """
+    """Return the backend and device of a word; without a device, one that is not the default, if any."""
     name, colon, kind = word.partition(":")
     module = get_backend(name)
     here = module.devices()
@@ -138,18 +104,7 @@ def place(word: str) -> BackendDevice:
 
 
 def params(function: pytest.Item) -> list[ParameterSet]:
-    """Return the parameters of a test: a backend and device each, with its marks.
-
-    Parameters
-    ----------
-    function : pytest.Item
-        A test function with its marks, including those of its class and module.
-
-    Returns
-    -------
-    list of ParameterSet
-        One for each combination that no mark excludes; if none is left, a single one that is skipped.
-    """
+    """Return a parameter for each place that no mark excludes; if none is left, a skipped one."""
     everywhere = places(function.config)
     try:
         rules = [_rule(mark) for mark in function.iter_markers("xbridge")]
@@ -172,13 +127,7 @@ def params(function: pytest.Item) -> list[ParameterSet]:
 
 
 def left_out(function: pytest.Item) -> list[str]:
-    """Return the layouts and properties that the marks of a test and the configuration file leave out.
-
-    Raises
-    ------
-    OptionError
-        A word is not a layout or a property.
-    """
+    """Return the layouts and properties that the marks of a test and the configuration file leave out."""
     words: list[str] = list(function.config.getini("xbridge_without"))
     for mark in function.iter_markers("xbridge"):
         words += _rule(mark).without
@@ -188,17 +137,23 @@ def left_out(function: pytest.Item) -> list[str]:
 
 
 def namespace(backend: str) -> ModuleType:
-    """Return the array API namespace of a backend; skip the test if the backend declares the gap.
-
-    Examples
-    --------
-    >>> namespace("numpy").__name__
-    'array_api_compat.numpy'
-    """
+    """Return the array API namespace of a backend; skip the test if the backend declares the gap."""
     module = get_backend(backend)
     if "namespace" in module.gaps:
         pytest.skip(f"{backend} has no namespace: {module.gaps['namespace']}")
     return module.namespace(asarray(0.0, backend=backend))
+
+
+def device_of_namespace(here: BackendDevice) -> Any:
+    """Return a device as the functions of the namespace take it: by its name, or an object of the library."""
+    module, x = get_backend(here.backend), asarray(0.0, backend=here.backend, device=here.device)
+    native = native_device(x)
+    if "namespace" not in module.gaps and module.device_name(native) is not None:
+        try:
+            module.namespace(x).asarray(0.0, device=here.device)
+        except ValueError:  # JAX and array-api-strict know no names
+            return native
+    return here.device
 
 
 def header(config: pytest.Config) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from xbridge.testing._call import program
 from xbridge.testing._outcome import catch, copied, outcome
 from xbridge.testing._settings import Settings
-from xbridge.testing._source import is_described, read_expression
+from xbridge.testing._source import definition_of, is_described, read_expression
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,14 +41,12 @@ def reproduction(call: Call, found: Difference) -> str:
     if max(sizes, default=0) > _MOST_WRITTEN or sum(map(len, found.program)) > _LONGEST:
         return "# no program: its arrays would be too long to read"
     text = "\n".join(_lines(call, program(call), found))
-    if call.promise.device.kind == "emu":
-        return text.replace("'emu:0'", "'cuda'") + "\n# not run here: it needs an accelerator"
     raised = _run(text, call.f)
     if raised is None or (
         found.kind.startswith("raises ") and type(raised).__name__ != found.kind.split()[1]
     ):
         return text + "\n# this program does not fail: the failure needs the arrays of the kit"
-    return text if call.path else text + "\n# f is the function of the test"
+    return text if call.path or definition_of(call.f) else text + "\n# f is the function of the test"
 
 
 _WRITES = re.compile(r"^(.+)\[\.\.\.\] = ", re.MULTILINE)

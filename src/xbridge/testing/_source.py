@@ -8,9 +8,13 @@ removed.
 
 from __future__ import annotations
 
+import ast
 import cmath
 import sys
 from functools import cache, lru_cache
+from inspect import getsource
+from textwrap import dedent
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -59,11 +63,13 @@ _STRIDED = Wrap("{}[..., ::2]", lambda v: np.repeat(v, 2, -1), _is_long)
 _OFFSET = Wrap("{}[1:]", lambda v: np.concatenate([v[:1], v]), lambda v: v.ndim > 0 and len(v) > 0)
 _UNALIGNED = "np.frombuffer(bytearray(b'-' + {}.tobytes()), '{code}', offset=1).reshape({shape})"
 
+AROUND = "other numbers around"
 _SURROUNDED = "np.pad({}.ravel(), 64, constant_values=77)[64:-64].reshape({shape})"
 """The memory before and after the array is known, so that a read outside of it is no accident."""
 
 _WRAPS: dict[str, dict[str, Wrap]] = {
     "numpy": {
+        AROUND: Wrap(_SURROUNDED, takes=lambda v: v.dtype.kind in "iufc" and v.size > 0),
         "transposed": _TRANSPOSED,
         "transposed batch": _BATCH,
         "transposed column": _COLUMN,
@@ -77,7 +83,6 @@ _WRAPS: dict[str, dict[str, Wrap]] = {
         "unaligned": Wrap(
             _UNALIGNED, takes=lambda v: v.itemsize > 1 and v.dtype.kind in "iufc" and v.size > 0
         ),
-        "other numbers around": Wrap(_SURROUNDED, takes=lambda v: v.dtype.kind in "iufc" and v.size > 0),
     },
     "torch": {
         "transposed": _TRANSPOSED,
@@ -153,6 +158,8 @@ class Recipe(NamedTuple):
     def imports(self) -> list[str]:
         """Return the import statements that the expression needs."""
         more = ["import dask.array as da"] if self.backend == "dask" else []
+        if self.device.kind == "emu":
+            more += ["from xbridge.testing import emulated", "emulated.install()"]
         if (facts := DTYPES.get(self.values.dtype.name)) and facts.is_extended:
             more.append("import ml_dtypes")
         return [_IMPORTS[self.backend][1], *more]
@@ -303,6 +310,36 @@ def is_described(backend: str) -> bool:
 def host_copy(values: HostArray) -> HostArray:
     """Return a new array of the same values, in native byte order."""
     return np.array(values, native_dtype(values.dtype.name))
+
+
+def definition_of(f: Callable[..., Any]) -> list[str]:
+    """Return statements that define a function which has no variables of outer functions; else none.
+
+    A test of a contract is such a function, whose name means the test and not the function in it.
+    """
+    if not isinstance(f, FunctionType) or f.__closure__ or f.__name__ == "<lambda>":
+        return []
+    lines = []
+    for name in f.__code__.co_names:
+        x = f.__globals__.get(name)
+        found = (x.__name__, "") if isinstance(x, ModuleType) else find_function(x) if callable(x) else None
+        if found is not None:
+            module, word = found
+            whole = f"from {module} import {word}" if word else f"import {module}"
+            lines.append(whole if (word or module) == name else f"{whole} as {name}")
+        elif name in f.__globals__:
+            return []
+    try:
+        (node,) = ast.parse(dedent(getsource(f))).body
+    except (OSError, SyntaxError, ValueError):
+        return []
+    if not isinstance(node, ast.FunctionDef):
+        return []
+    node.decorator_list, node.returns = [], None
+    for argument in ast.walk(node.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    return [*lines, ast.unparse(node)]
 
 
 def find_function(f: Callable[..., Any]) -> tuple[str, str] | None:

@@ -20,33 +20,12 @@ if TYPE_CHECKING:
 REQUIRES_GRAD = "requires_grad"
 """The word for all arrays that autograd tracks. Every other word is the name of a layout."""
 
-LAYOUTS = frozenset(
-    (
-        *(
-            "C",
-            "Fortran",
-            "transposed",
-            "strided",
-            "reversed",
-            "offset",
-            "broadcast",
-            "overlapping",
-            "unaligned",
-        ),
-        *(
-            "byte-swapped",
-            "read-only",
-            "memmap",
-            "wild",
-            "longlong",
-            "contiguous",
-            "channels-last",
-            "expanded",
-        ),
-        *("unfolded", "conj", "neg", "inference", "leaf", "Parameter", "non-leaf", "backwards", "repeated"),
-        *("computed", "committed", "stored", "picked", "reduced"),
-    )
+_NAMES = (
+    "C Fortran transposed strided reversed offset broadcast overlapping unaligned byte-swapped read-only "
+    "memmap wild longlong contiguous channels-last expanded unfolded conj neg inference leaf Parameter "
+    "non-leaf backwards repeated computed committed stored picked reduced"
 )
+LAYOUTS = frozenset(_NAMES.split())
 """The layouts of xbridge's own backends, which a mark may name even if the library is not installed."""
 
 _excluded: ContextVar[frozenset[str]] = ContextVar(

@@ -6,11 +6,13 @@ makes the same number of choices, so that shrinking does not prefer an example w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from hypothesis import note, reject
 from hypothesis import strategies as st
 
+from xbridge.errors import CallError
 from xbridge.extend import DTYPES, HOST, is_inexact
 from xbridge.testing.samples.lookup import make_on
 from xbridge.testing.samples.model import Sample
@@ -19,18 +21,35 @@ from xbridge.testing.strategies._spec import MOST_STATES, SHAPES, ArraySpec
 from xbridge.testing.strategies._values import arrange, draw_contents, numbers, quieten
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Literal, Unpack
 
     from xbridge.protocol import Array, Backend, HostArray
     from xbridge.testing.strategies._bounds import Elements
     from xbridge.testing.strategies._spec import Asked, Contents, Devices, Dtypes, Layouts, Shapes
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _TURNS = 16
 """The number of orders of distinct elements."""
 
 
+def _plural(make: Callable[P, T]) -> Callable[P, T]:
+    """Advise on an option that is written as in other strategies, such as `dtype`."""
+
+    @wraps(make)
+    def checked(*args: P.args, **options: P.kwargs) -> T:
+        for word in ("dtype", "shape", "layout", "device"):
+            if word in options:
+                asked = f"{word}s={options[word]!r}"
+                raise CallError.build(f"draw arrays with {word}=", "an option may be a strategy", asked)
+        return make(*args, **options)
+
+    return checked
+
+
+@_plural
 def arrays(  # noqa: PLR0913 -- independent options
     backend: str,
     *,
@@ -119,6 +138,7 @@ def arrays(  # noqa: PLR0913 -- independent options
     )
 
 
+@_plural
 def host_arrays(
     *,
     dtypes: Dtypes = None,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from xbridge import asarray
 from xbridge.errors import OptionError
-from xbridge.extend import backend_for, category, get_backend
+from xbridge.extend import DTYPES, backend_for, category, get_backend
 from xbridge.testing.strategies._arrays import arrays
 from xbridge.testing.strategies._names import dtypes, read_device
 from xbridge.testing.strategies._spec import SHAPES
@@ -24,18 +24,7 @@ if TYPE_CHECKING:
 
     Shape = tuple[int, ...]
 
-_STANDARD: tuple[str, ...] = (
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-)
-_STANDARD += ("float32", "float64", "complex64", "complex128")
+_STANDARD = tuple(name for name, it in DTYPES.items() if not it.is_extended and name != "float16")
 
 
 def xp_dtypes(backend: str, kinds: Iterable[str] | None = None) -> st.SearchStrategy[str]:
