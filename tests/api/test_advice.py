@@ -282,6 +282,7 @@ PROSE = {
         "{} or all",
         "[?]_at_options.*",
         "--xbridge=all",
+        "@contract.arrays.",
         "mkdir -p .*",
         "xbridge-array info.*",
         "again",

@@ -246,9 +246,10 @@ def test_arrays__refuse_impossible_options_at_once(
 @pytest.mark.parametrize("word", ["dtype", "shape", "layout", "device"])
 def test_arrays__options_in_the_singular(word: str) -> None:
     """An option that is written in the singular is refused with the plural, which works."""
-    for make in (lambda **asked: arrays("numpy", **asked), host_arrays):
+    asked: Any = {word: "a"}
+    for args, make in ((("numpy",), arrays), ((), host_arrays)):
         with pytest.raises(xbridge.CallError, match=f"try {word}s='a'"):
-            make(**{word: "a"})
+            make(*args, **asked)
 
 
 def test_strategies__refuse_an_unknown_backend_at_once() -> None:
