@@ -235,6 +235,13 @@ def test_to_backend__refuses_missing_device_within_torch(device: object) -> None
         xbridge.to_backend(torch.ones(2), "torch", device=device)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it is here")
+def test_align__error_of_a_missing_device_names_the_argument() -> None:
+    """If the device does not exist, the error begins with the argument that cannot go there."""
+    with pytest.raises(xbridge.DeviceError, match=r"^at xs\[0\]: .* 'gpu'"):
+        xbridge.align(torch.ones(2), np.ones(2), device="gpu")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it is here")
 @pytest.mark.parametrize("device", ["gpu", 0])

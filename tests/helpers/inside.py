@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.dtypes import DTYPES, category, exact_integers, is_inexact
 from xbridge._core.protocol import FEATURES
-from xbridge._engine import batch, convert
+from xbridge._engine import convert
 from xbridge._host.memory import native_dtype
 from xbridge._registry import registry
 from xbridge._registry.call_cache import cached, direct, direct_own
@@ -46,15 +46,14 @@ def is_observed() -> bool:
     return registry.observers > 0
 
 
-def planned_arrays(monkeypatch: pytest.MonkeyPatch, *, in_batches: bool = False) -> list[Any]:
-    """The arrays that are planned from now on, each by itself or as one of a batch."""
-    module = batch if in_batches else convert
+def planned_arrays(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The arrays that are planned from now on, each by itself."""
     seen: list[Any] = []
-    right = vars(module)["plan"]
+    right = vars(convert)["plan"]
 
     def plan(source: Any, *args: Any, **options: Any) -> Any:
         seen.append(source.array)
         return right(source, *args, **options)
 
-    monkeypatch.setattr(module, "plan", plan)
+    monkeypatch.setattr(convert, "plan", plan)
     return seen

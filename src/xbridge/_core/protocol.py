@@ -393,10 +393,6 @@ class Backend(Protocol):
     def device_of(self, x: Array, /) -> Device:
         """Return the device in `array_info(x)`. Default: as for `dtype_of`."""
 
-    @property
-    def is_text(self) -> Callable[[Array], bool] | None:
-        """`is_text(x)`: True if the items of an array are strings. Without it, `x.dtype.kind` decides."""
-
     def unsupported(self, x: Array, /, *, leaving: bool) -> Unsupported | None:
         """Say why `x` cannot be converted, within the library or to another one; None if it can.
 

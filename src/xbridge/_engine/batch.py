@@ -20,7 +20,7 @@ from xbridge._plan.steps import Options, Plan, nbytes_of
 from xbridge._registry import registry
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
-from xbridge.errors import XBridgeError, index_errors
+from xbridge.errors import DeviceError, XBridgeError, index_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -81,11 +81,11 @@ def find_packings(
     own = target.transfers
     if not own.has_packs or kind not in kinds or (device is None and "host" not in target.gaps):
         return []
-    if place is None:
-        place = destination(target, device, CPU)
-        if place not in target.devices():
-            return []
-    if place == CPU:
+    try:
+        place = place or destination(target, device, CPU)
+    except DeviceError:  # the plan of an array raises it too, and names the array
+        return []
+    if place == CPU or place not in target.devices():
         return []
     return [Packing(kind, lambda xs: own.send_many(xs, place), lambda xs: own.begin_send(xs, place))]
 

@@ -61,8 +61,6 @@ def is_plain(cls: type) -> bool:
 def is_text(x: Any) -> bool:
     """Return True if an array holds text, so that it stays as it is."""
     backend = backend_for(type(x))
-    if backend is not None and backend.is_text is not None:
-        return backend.is_text(x)
     if backend is not None and type(x) in backend.fast.types:
         return _dtype_kind(x) in _TEXT
     with suppress(XBridgeError), Chained(lambda _: XBridgeError()):

@@ -177,10 +177,6 @@ def device_of(x: torch.Tensor, /) -> Device:
     return CPU if x.is_cpu else name_device(x.device)
 
 
-def is_text(x: torch.Tensor, /) -> bool:
-    return False
-
-
 @_bypass_subclass
 def unsupported(x: torch.Tensor, /, *, leaving: bool) -> Unsupported | None:
     if not leaving:
