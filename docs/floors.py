@@ -15,6 +15,9 @@ FILES = {
 }
 """The file of each module."""
 
+GUESTS = ("files", "functions", "testing")
+"""Packages beside the core. The top has names of them, and imports none before its first use."""
+
 PARTS = {"__main__": "files"}
 """Modules outside the package that they belong to."""
 
@@ -59,10 +62,9 @@ def imports(*, types: bool = False) -> dict[str, set[str]]:
     """
     trees = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in FILES.items()}
     late = () if types else ("xbridge", "xbridge.extend")
-    return {
-        module: imported(tree, by_name=module in late, types=types) - {module}
-        for module, tree in trees.items()
-    }
+    found = {module: imported(tree, by_name=module in late, types=types) for module, tree in trees.items()}
+    found["xbridge"] = {one for one in found["xbridge"] if package_of(one) not in GUESTS}
+    return {module: others - {module} for module, others in found.items()}
 
 
 _SAMPLES = "xbridge.testing.samples."
@@ -78,7 +80,7 @@ def references() -> dict[str, set[str]]:
     for module, path in FILES.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         named = {one for one in imported(tree, by_name=True) if not one.startswith(_SAMPLES)} - {"xbridge"}
-        inside = set() if module == "xbridge" else {one for one in named if one.startswith(f"{module}.")}
+        inside = {one for one in named if one.startswith(f"{module}.")}
         found[module] = (named - inside - {module}) | imports()[module]
     return found
 

@@ -8,17 +8,21 @@ from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from xbridge._core import entry_points, locks, tracing
     from xbridge._core.devices import CPU
     from xbridge._core.dtypes import DTYPES, category, is_inexact
-    from xbridge._core.dtypes import nearest as nearest_dtype
-    from xbridge._core.text import format_bytes, printable, table
+    from xbridge._core.text import format_bytes, html_table, printable, rich_table, table
     from xbridge._host.memory import native_dtype
     from xbridge._observe.policy import rules_in, set_process_rules
     from xbridge._observe.record import merge as merge_record
-    from xbridge._plan.options import read_device, read_dtype
+    from xbridge._plan.options import check_options
+    from xbridge._plan.rules import chosen as resolve_dtype
+    from xbridge._plan.steps import Plan
+    from xbridge._registry import call_cache
     from xbridge._registry.registry import backend_for, entries_for
     from xbridge._registry.registry import get as get_backend
     from xbridge.backends import HOST
+    from xbridge.tree import containers
 else:
 
     def __getattr__(name: str) -> object:
@@ -26,7 +30,9 @@ else:
         if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, own_name = _LATE[name]
-        found: object = getattr(import_module(module), own_name)
+        found: object = import_module(module)
+        if own_name:
+            found = getattr(found, own_name)
         globals()[name] = found
         return found
 
@@ -35,41 +41,55 @@ __all__ = [
     "CPU",
     "DTYPES",
     "HOST",
+    "Plan",
     "backend_for",
+    "call_cache",
     "category",
+    "check_options",
+    "containers",
     "entries_for",
+    "entry_points",
     "format_bytes",
     "get_backend",
+    "html_table",
     "is_inexact",
+    "locks",
     "merge_record",
     "native_dtype",
-    "nearest_dtype",
     "printable",
-    "read_device",
-    "read_dtype",
+    "resolve_dtype",
+    "rich_table",
     "rules_in",
     "set_process_rules",
     "table",
+    "tracing",
 ]
 
 _LATE = {
     "CPU": ("xbridge._core.devices", "CPU"),
     "DTYPES": ("xbridge._core.dtypes", "DTYPES"),
     "HOST": ("xbridge.backends", "HOST"),
+    "Plan": ("xbridge._plan.steps", "Plan"),
     "backend_for": ("xbridge._registry.registry", "backend_for"),
+    "call_cache": ("xbridge._registry.call_cache", ""),
     "category": ("xbridge._core.dtypes", "category"),
+    "check_options": ("xbridge._plan.options", "check_options"),
+    "containers": ("xbridge.tree.containers", ""),
     "entries_for": ("xbridge._registry.registry", "entries_for"),
+    "entry_points": ("xbridge._core.entry_points", ""),
     "format_bytes": ("xbridge._core.text", "format_bytes"),
     "get_backend": ("xbridge._registry.registry", "get"),
+    "html_table": ("xbridge._core.text", "html_table"),
     "is_inexact": ("xbridge._core.dtypes", "is_inexact"),
+    "locks": ("xbridge._core.locks", ""),
     "merge_record": ("xbridge._observe.record", "merge"),
     "native_dtype": ("xbridge._host.memory", "native_dtype"),
-    "nearest_dtype": ("xbridge._core.dtypes", "nearest"),
     "printable": ("xbridge._core.text", "printable"),
-    "read_device": ("xbridge._plan.options", "read_device"),
-    "read_dtype": ("xbridge._plan.options", "read_dtype"),
+    "resolve_dtype": ("xbridge._plan.rules", "chosen"),
+    "rich_table": ("xbridge._core.text", "rich_table"),
     "rules_in": ("xbridge._observe.policy", "rules_in"),
     "set_process_rules": ("xbridge._observe.policy", "set_process_rules"),
     "table": ("xbridge._core.text", "table"),
+    "tracing": ("xbridge._core.tracing", ""),
 }
-"""The module of each name, and its name there."""
+"""The module of each name, and its name there; nothing for the module itself."""

@@ -157,7 +157,7 @@ def test_align__error_names_the_argument() -> None:
         loss(Toy(A), 1, weight=bad)
     with pytest.raises(xbridge.DTypeError, match=r"^at argument 2 of .*loss: cannot"):
         loss(Toy(A), 1, bad)
-    with pytest.raises(xbridge.DTypeError, match=r"^at the result of .*loss: at tree\['y'\]\[0\]: cannot"):
+    with pytest.raises(xbridge.DTypeError, match=r"^at the result of .*loss\['y'\]\[0\]: cannot"):
         loss(Toy(A), 1)
 
 

@@ -143,11 +143,11 @@ def test_aligned__refuses_arrays_in_other_chunks() -> None:
     for b in (a, a[:1], a[0]):
         same(f(a, b).compute(scheduler="sync"), (A * np.asarray(b)).sum(-1))
     other = a.rechunk((4, -1))
-    with pytest.raises(OptionError, match=r"chunks \(4, 4\).*try x.rechunk\(\{0: \(3, 3, 2\)\}\)"):
+    with pytest.raises(OptionError, match=r"different chunksize.*try x.rechunk\(y.chunks\)"):
         f(a, other)
     same(f(a, other.rechunk({0: (3, 3, 2)})).compute(scheduler="sync"), (A * A).sum(-1))
     some = a[a[:, 0] > 1]
-    with pytest.raises(OptionError, match=r"try x[.]compute_chunk_sizes"):
+    with pytest.raises(OptionError, match=r"x[.]compute_chunk_sizes"):
         f(a, some)
     with pytest.raises(OptionError, match="fewer axes"):
         f(a[0, 0], a)

@@ -86,7 +86,7 @@ def test_call__refuses_a_function_of_another_process() -> None:
 @pytest.mark.slow
 def test_compile__dynamic_has_one_program_for_all_numbers() -> None:
     """Integers and floats are symbols, and keep their exact values."""
-    f = aligned(backend="jax")(lambda x, n, k: {"y": jnp.tile(x, n) * k, "tag": "text"})
+    f = aligned(backend="jax")(lambda x, n, k: {"y": x * n * k, "tag": "text"})
     run, counter = compiled(lambda x, n, k: f(x, n, k)["y"].sum(), dynamic=True)
     for n in range(2, 13):
         x, k = leaf(3), n + 1 / 3
@@ -100,14 +100,14 @@ def test_compile__dynamic_has_one_program_for_all_numbers() -> None:
 @pytest.mark.parametrize(
     ("fn", "sizes", "programs"),
     [
-        (lambda x: x[::2] * 2, range(4, 16), 2),
+        (lambda x: jnp.outer(x, x) * 2, range(4, 9), 1),
         (lambda x: x[:5] * 2, (8, 7, 3), 3),
-        (lambda x: jnp.concatenate([x, x[1:]]) * 2, range(4, 9), 1),
+        (lambda x: jnp.concatenate([x, x[1:]]) * 2, range(4, 7), 3),
     ],
-    ids=["divided", "no polynomial", "sum"],
+    ids=["the same", "no rule", "sum"],
 )
-def test_compile__has_one_program_for_each_class_of_sizes(fn: Any, sizes: Any, programs: int) -> None:
-    """Sums of sizes are symbols, divided sizes are symbols within a class, and others are constants."""
+def test_compile__has_one_program_for_axes_of_the_arguments(fn: Any, sizes: Any, programs: int) -> None:
+    """Axes as long as one of the arguments are symbols, and others are constants."""
     run, counter = compiled(aligned(backend="jax")(fn), dynamic=True)
     for n in sizes:
         same(run(leaf(n)), fn(leaf(n).detach().numpy()))
@@ -162,7 +162,7 @@ def test_compile__makes_a_program_for_each_function_of_the_same_code(make: Any) 
         lambda x: OrderedDict(a=x),
         lambda x: {x},
         lambda x: partial(pow, x),
-        lambda x: Scaled(x),
+        lambda x: Scaled(x, 3.0),
     ],
     ids=["deque", "OrderedDict", "set", "partial", "dataclass"],
 )

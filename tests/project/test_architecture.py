@@ -54,14 +54,14 @@ FLOORS: tuple[dict[str, str], ...] = (
     },
     {
         "_align_back": "_api tree _engine _plan _registry _core errors",
-        "extend": "_observe _plan _registry backends _host _core",
-        "functions": "tree _engine _plan _registry backends _host _core errors",
+        "extend": "_observe tree _plan _registry backends _host _core",
         "_transfer": "_observe tree _engine _plan _registry backends _core errors _deprecation",
     },
     {
-        "__init__": "functions _align_back _transfer _api _inspect _observe tree _plan _registry _core "
+        "__init__": "_align_back _transfer _api _inspect _observe tree _plan _registry _core "
         "errors _deprecation",
     },
+    {"functions": "__init__ extend errors"},
     {"testing": "__init__ extend functions tree protocol errors"},
     {"files": "__init__ testing extend protocol errors"},
 )

@@ -15,7 +15,7 @@ import pytest
 
 from xbridge import extend
 
-GUESTS = ("files", "testing")
+GUESTS = ("files", "functions", "testing")
 """The packages behind the wall."""
 
 DOORS = {"xbridge", "xbridge.errors", "xbridge.extend", "xbridge.protocol", "xbridge.tree"}
@@ -35,7 +35,7 @@ def test_extend__is_small() -> None:
 def test_extend__functions_are_documented_and_typed(name: str) -> None:
     """Each function has a docstring and types."""
     found = getattr(extend, name)
-    if callable(found):
+    if callable(found) and not isinstance(found, type):
         assert inspect.getdoc(found)
         assert "return" in inspect.get_annotations(found)
 

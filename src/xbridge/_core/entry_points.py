@@ -10,7 +10,7 @@ A call that does not fit the parameters raises a `CallError`, whose message has 
 
 from __future__ import annotations
 
-from xbridge._core.tracebacks import shorten
+from xbridge._core.tracebacks import shorten as shorten  # noqa: PLC0414 -- for packages beside the core
 from xbridge._core.tracing import traced_as
 from xbridge.errors import CallError, XBridgeError
 

@@ -171,6 +171,18 @@ def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
     return Options(device, dtype, copy, grad, requires_grad is True, writable=writable)
 
 
+def check_options(
+    backends: tuple[Backend, ...],
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: object = None,
+    grad: object = None,
+) -> Options:
+    """Check options of a call, as `read_options` does."""
+    return read_options(backends, CallOptions(device, dtype, copy, grad))
+
+
 def _switch_error(option: str, given: object) -> OptionError:
     reason, hint = "it is None, True or False", f"{option}={_switch_meant_by(given)}"
     return OptionError.build(f"take {option}={shown(given)}", reason, hint)

@@ -6,30 +6,30 @@ is a node of the graph, so that each worker gets it once, and not with each task
 
 from __future__ import annotations
 
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import dask
 import dask.array as da
 import numpy as np
 
-from xbridge._host.memory import native_dtype
 from xbridge.errors import OptionError
+from xbridge.extend import native_dtype
 from xbridge.functions.rules import Spec, latest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xbridge._core.protocol import HostArray
     from xbridge.functions.rules import Call, DerivableFunction
-    from xbridge.functions.signature import Signature
+    from xbridge.protocol import HostArray
 
 
 def run(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
     """Return the results of a rule as lazy arrays."""
     call, signature = rule.call, rule.call.signature
     assert signature is not None  # noqa: S101 -- the core checks it
-    _refuse_other_chunks(call, signature, xs)
-    _, sizes = signature.loops(call.name, [x.shape for x in xs])
+    # A length that is not known yet is NaN.
+    _, sizes = signature.loops(call.name, [tuple([1 if isnan(n) else n for n in x.shape]) for x in xs])
     for i, (x, core) in enumerate(zip(xs, signature.inputs, strict=True)):
         axes = [axis - len(core) for axis in range(len(core)) if x.numblocks[axis - len(core)] > 1]
         if axes:
@@ -46,42 +46,24 @@ def run(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
         axis: sizes[axis]
         for core in signature.outputs
         for axis in core
-        if not _is_input_axis(axis, signature)
+        if not any(axis in known for known in signature.inputs)
     }
     dtypes = [native_dtype(spec.dtype) for spec in specs]
-    made = da.apply_gufunc(
-        _run_chunk,
-        signature.text,
-        *xs,
-        call=dask.delayed(call.without_rules(treedef), pure=False, traverse=False),
-        specs=specs,
-        output_dtypes=dtypes if len(dtypes) > 1 else dtypes[0],
-        output_sizes=news or None,
-    )
+    try:
+        made = da.apply_gufunc(
+            _run_chunk,
+            signature.text,
+            *xs,
+            call=dask.delayed(call.without_rules(treedef), pure=False, traverse=False),
+            specs=specs,
+            output_dtypes=dtypes if len(dtypes) > 1 else dtypes[0],
+            output_sizes=news or None,
+        )
+    except ValueError as error:
+        hint = "x.rechunk(y.chunks), or x.compute_chunk_sizes() before it"
+        raise OptionError.build(f"call {call.name} chunk by chunk", str(error), hint) from error
     latest.treedef = treedef
     return list(made) if len(dtypes) > 1 else [made]
-
-
-def _refuse_other_chunks(call: Call, signature: Signature, xs: Sequence[da.Array]) -> None:
-    """Raise if two arrays divide a common axis into different chunks."""
-    known: dict[int, tuple[int, tuple[int, ...]]] = {}
-    for i, (x, core) in enumerate(zip(xs, signature.inputs, strict=False)):
-        outer = x.ndim - len(core)
-        for axis, sizes in enumerate(x.chunks[: max(outer, 0)]):
-            if sizes == (1,):
-                continue
-            first, chunks = known.setdefault(axis - outer, (i, sizes))
-            if repr(chunks) != repr(sizes):  # by `repr`, because an unknown size is NaN, which equals nothing
-                unknown = "nan" in repr((chunks, sizes))
-                raise OptionError.build(
-                    f"call {call.name} chunk by chunk",
-                    f"axis {axis} of array {i} has chunks {sizes}, and array {first} has {chunks} there",
-                    "x.compute_chunk_sizes()" if unknown else f"x.rechunk({ {axis: chunks} })",
-                )
-
-
-def _is_input_axis(axis: str, signature: Signature) -> bool:
-    return any(axis in core for core in signature.inputs)
 
 
 def _run_chunk(*chunks: HostArray, call: Call, specs: tuple[Spec, ...]) -> Any:

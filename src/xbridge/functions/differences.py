@@ -11,8 +11,8 @@ from xbridge.functions.rules import no_derivative_error, replace_chosen, select
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from xbridge._core.protocol import HostArray
     from xbridge.functions.rules import DerivableFunction
+    from xbridge.protocol import HostArray
 
 METHODS = ("complex-step", "central")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xbridge._core.text import html_table, rich_table, table
+from xbridge.extend import html_table, rich_table, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._plan.steps import Plan
+    from xbridge.extend import Plan
 
 
 class CallPlan(NamedTuple):

@@ -9,27 +9,33 @@ from __future__ import annotations
 from contextlib import suppress
 from copy import copy
 from inspect import signature
-from sys import getrefcount
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from types import NoneType
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, UNNAMED, category, holds_every, is_inexact
-from xbridge._core.literals import NUMBERS
-from xbridge._core.tracing import constant_in_traces
-from xbridge._engine import verbs
-from xbridge._engine.source import resolve_source
-from xbridge._engine.stack import promote_dtypes
-from xbridge._plan.options import CallOptions, read_options
-from xbridge._plan.rules import chosen, destination
-from xbridge._registry.call_cache import decline, direct, lookup_direct
-from xbridge._registry.registry import are_arrays, backend_for, get
-from xbridge.backends import HOST
+import numpy as np
+
+from xbridge import asarray, to_backend
 from xbridge.errors import DTypeError, OptionError, XBridgeError
+from xbridge.extend import (
+    CPU,
+    DTYPES,
+    HOST,
+    backend_for,
+    call_cache,
+    category,
+    check_options,
+    get_backend,
+    is_inexact,
+    native_dtype,
+    resolve_dtype,
+    tracing,
+)
+from xbridge.functions.leaves import NUMBERS, are_arrays
 from xbridge.functions.libraries import functions_of
-from xbridge.functions.named import make_array, protect_host
-from xbridge.functions.numpy import make_opaque_rule
+from xbridge.functions.named import protect_host
+from xbridge.functions.numpy import copy_if_kept, make_opaque_rule
 from xbridge.functions.programs import Program
 from xbridge.functions.results import refuse_async_result
 from xbridge.functions.rules import get_or_make, latest
@@ -47,15 +53,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import ModuleType
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge import Device
     from xbridge.functions.named import ArrayParameters
     from xbridge.functions.rules import DerivableFunction, Run, UserDerivative
     from xbridge.functions.signature import Signature
     from xbridge.functions.treedef import TreeDef
-
-_BASELINE_REFCOUNT = 2
-"""References to an item of a list, or to the base of an array, while they are counted."""
+    from xbridge.protocol import Array, Backend
 
 functions: WeakValueDictionary[str, Function] = WeakValueDictionary()
 """The functions in use, by key, because a compiler can keep a string in a program and not the object."""
@@ -70,6 +73,26 @@ class Definition(NamedTuple):
     result: Callable[..., Any] | None = None
 
 
+class FunctionOptions(NamedTuple):
+    """The options by which the arguments of a function are converted, as the user gave them."""
+
+    device: object = None
+    dtype: object = None
+    copy: bool | None = None
+    grad: Any = None
+
+    def are_plain(self) -> bool:
+        """Return True if none was given, by identity, because NumPy's float64 dtype equals None."""
+        return all(option is None for option in self)
+
+    def are_constant(self) -> bool:
+        """Return True if they mean the same in each call, so that a call may be cached."""
+        return all(isinstance(option, (str, bool, NoneType)) for option in self)
+
+
+_PLAIN, _NOTHING = FunctionOptions(), Definition()
+
+
 class Function:
     """A function that `aligned` wraps, with its options, its declarations, and its rules by treedef."""
 
@@ -78,14 +101,14 @@ class Function:
         fn: Callable[..., Any],
         name: str,
         target: tuple[str | ModuleType | None, Array | None],
-        options: CallOptions,
-        given: Definition,
+        options: FunctionOptions = _PLAIN,
+        given: Definition = _NOTHING,
         named: ArrayParameters | None = None,
     ) -> None:
         self.fn, self.name, self.options, self.given, self.named = fn, name, options, given, named
         self.backend, self.like = target
         dtype = options.dtype
-        self.narrowing = dtype if isinstance(dtype, str) and dtype in UNNAMED else None
+        self.narrowing = dtype if isinstance(dtype, str) and dtype in ("nearest", "default") else None
         self.is_plain = self.like is None and options.are_plain()
         self.explain: Callable[..., Any] = fn
         self.rules: dict[Any, DerivableFunction] = {}
@@ -122,7 +145,7 @@ class Function:
     ) -> DerivableFunction:
         """Return the rule for calls of a structure, whose results go to the library `array_library`."""
         exact = tuple([(type(n), n.hex() if type(n) is float else n) for n in numbers])
-        find_modes = functions_of(get(library)).modes
+        find_modes = functions_of(get_backend(library)).modes
         modes = find_modes and find_modes()
         key = (library, array_library, device, treedef, exact, modes)
         try:
@@ -156,21 +179,21 @@ class Call:
         self.library, self.array_library = libraries
         self.declared: TreeDef = None
         self.vjp, self.jvp, self.signature, self.result = function.given
-        self.treedef, self.numbers, self.modes = treedef, numbers, modes
+        self.treedef, self.numbers = treedef, numbers
+        self.modes: Any = modes
         args, kwargs = children_of(treedef)
         self._is_flat = not children_of(kwargs) and {*children_of(args)} <= {ARRAY}
         """True if all arguments are arrays and positional."""
         self._rule: DerivableFunction | None = None
         self._device = device
-        self._host_types = get(HOST).fast.types
-        self._options = CallOptions(device=device, copy=function.options.copy)
+        self._options = FunctionOptions(device=device, copy=function.options.copy)
         self._is_direct = self._options.are_plain()
-        self._writes = self._options.copy is None and could_write(get(self.library))
+        self._is_safe = not could_write(get_backend(self.library))
 
     @property
     def device(self) -> Device:
         """Where the function computes with arrays of the host."""
-        return destination(get(self.library), self._device, CPU)
+        return self._device or CPU
 
     @property
     def gathers(self) -> bool:
@@ -180,7 +203,7 @@ class Call:
     def rule(self) -> DerivableFunction:
         """Return the rule for this call. It is made once."""
         if self._rule is None:
-            self._rule = (functions_of(get(self.library)).rule or make_opaque_rule)(self)
+            self._rule = (functions_of(get_backend(self.library)).rule or make_opaque_rule)(self)
         return self._rule
 
     def without_rules(self, declared: TreeDef) -> Call:
@@ -205,31 +228,33 @@ class Call:
         expression has; other numbers have the default dtype of the library that they go to, or the nearest
         one of the function's library.
         """
-        library, array_library = get(self.library), get(self.array_library)
+        library, array_library = get_backend(self.library), get_backend(self.array_library)
         kind = type(y).__name__
         names = dict.fromkeys([dtype for dtype in map(library.dtype_of, xs) if is_inexact(dtype)])
         if names and kind in ("float", "complex"):
-            dtype = promote_dtypes([*names], [y], library)
+            found = library.promote and library.promote([*names], [y])
+            weak = np.complex64 if kind == "complex" else native_dtype(next(iter(names)))
+            dtype = found or np.result_type(*map(native_dtype, names), weak).name
         else:
             dtype = "bool" if kind == "bool" else array_library.default_dtype(kind, CPU)
-        return make_array(y, self.library, chosen("nearest", dtype, library, CPU))
+        return asarray(y, backend=self.library, dtype=resolve_dtype("nearest", dtype, library, CPU))
 
     def result_dtype(self, dtype: str) -> str:
         """Return the dtype in which a result goes back to its caller, or raise if the caller has none."""
-        array_library = get(self.array_library)
+        array_library = get_backend(self.array_library)
         if self.narrowing:
-            dtype = chosen(self.narrowing, dtype, array_library, CPU)
+            dtype = resolve_dtype(self.narrowing, dtype, array_library, CPU)
         lacks = array_library.unsupported_dtype(dtype, CPU)
         if lacks is None:
             return dtype
-        near = chosen("nearest", dtype, array_library, CPU)
+        near = resolve_dtype("nearest", dtype, array_library, CPU)
         has_near = array_library.unsupported_dtype(near, CPU) is None
         hint = f"aligned(..., dtype='nearest'), or {lacks.hint}" if has_near else lacks.hint
         raise lacks.error.build(f"give the result of {self.name} to {self.array_library}", lacks.reason, hint)
 
     def state(self) -> object:
         """Return the state on which the dtypes of results depend, such as JAX's x64 mode."""
-        states = [get(name).fast.plan_state for name in (self.library, self.array_library)]
+        states = [get_backend(name).fast.plan_state for name in (self.library, self.array_library)]
         return tuple([state() for state in states if state])
 
     def bind(self, xs: Sequence[Array]) -> tuple[Sequence[Array], dict[str, Any]]:
@@ -252,7 +277,7 @@ class Call:
         return arrays
 
     def evaluate(
-        self, rule: Run, xs: Sequence[Array], target: str, device: Device | None = None
+        self, run: Run, xs: Sequence[Array], target: str, device: Device | None = None
     ) -> list[Array]:
         """Run a rule on arrays that are not tracked, and return arrays of the library `target`.
 
@@ -260,93 +285,76 @@ class Call:
         an array that the function of NumPy keeps.
         """
         given = [self._convert_input(x) for x in xs]
-        plain = direct[target] if device is None or device == CPU else {}
-        narrows = self.narrowing is not None and rule.narrows
+        plain = call_cache.direct[target] if device is None or device == CPU else {}
+        narrows = self.narrowing is not None and run.narrows
         made = []
-        ys = rule(*given)
-        if self.library == HOST and not get(target).assumes_immutable:
-            ys = _copy_if_kept(ys)
+        ys = run(*given)
+        if self.library == HOST and not get_backend(target).assumes_immutable:
+            ys = copy_if_kept(ys)
         for y in ys:
             dtype = self._find_narrower_dtype(y) if narrows else None
-            result = plain.get(type(y), decline)(y) if dtype is None else None
+            result = plain.get(type(y), call_cache.decline)(y) if dtype is None else None
             if result is None:
-                result = verbs.to_backend(y, target, CallOptions(device=device, dtype=dtype))
+                result = to_backend(y, target, device=device, dtype=dtype)
             made.append(result)
         return made
 
     def _find_narrower_dtype(self, y: Array) -> str | None:
         """Return the dtype to which a result is cast without losing a value; None if it stays."""
-        library = get(self.library)
+        library = get_backend(self.library)
         own = library.dtype_of(y)
         dtype = self.result_dtype(own)
-        if not holds_every(own, dtype):
-            library.check_cast(y, dtype)
-        return None if dtype == own else dtype
+        if dtype == own:
+            return None
+        library.check_cast(y, dtype)
+        return dtype
 
     def _convert_input(self, x: Array) -> Array:
-        """Convert an argument to the library of the function."""
-        is_readonly = type(x) in self._host_types and not x.flags.writeable
-        isolated = self._writes and not is_readonly and could_write(get(self.library), (type(x),))
-        direct_to = lookup_direct(self.library, type(x)) if self._is_direct and not isolated else decline
-        y = direct_to(x)
+        """Convert an argument to the library of the function, by one look-up if it is an ordinary array."""
+        y = None
+        if self._is_direct and (self._is_safe or not is_writable_memory(x, get_backend(self.library))):
+            y = call_cache.lookup_direct(self.library, type(x))(x)
         if y is None:
-            convert = verbs.to_isolated if isolated else verbs.to_backend
-            try:
-                y = convert(x, self.library, self._options)
-            except DTypeError as error:
-                raise_with_hint(error, [x], get(self.library), self._options)
+            y = convert_input(x, get_backend(self.library), self._options, self._device)
         return protect_host(y, x) if self.library == HOST else y
 
 
-def _copy_if_kept(ys: Sequence[HostArray]) -> list[HostArray]:
-    """Return arrays that nothing but this list refers to: a function may fill the same buffer in each call.
+def convert_input(x: Array, library: Backend, options: FunctionOptions, device: object) -> Array:
+    """Convert an argument to the library of the function, which must not write to the memory of `x`."""
+    _, dtype, copy, grad = options
+    if copy is None and could_write(library) and is_writable_memory(x, library):
+        copy = True
+    try:
+        y = to_backend(x, library.name, device=device, dtype=dtype, copy=copy, grad=grad)
+    except DTypeError as error:
+        own = backend_for(type(x))
+        kind = own.dtype_of(x) if dtype is None and own and not isinstance(x, own.scalar_types) else None
+        if kind in DTYPES and category(kind) != "bool" and library.unsupported_dtype(kind, CPU):
+            hint = f"{error.hint}; or aligned(..., dtype='default')"
+            raise DTypeError.build(error.action, error.reason, hint) from error
+        raise
+    return protect_host(y, x) if library.name == HOST and y is not x else y
 
-    A view refers to the array that owns its memory.
-    """
-    held = [
-        getrefcount(ys[i]) > _BASELINE_REFCOUNT
-        or (isinstance(ys[i].base, type(ys[i])) and getrefcount(ys[i].base) > _BASELINE_REFCOUNT)
-        for i in range(len(ys))
-    ]
-    return [y.copy() if kept and y.flags.writeable else y for y, kept in zip(ys, held, strict=True)]
+
+def could_write(library: Backend) -> bool:
+    """Return True if functions of a library can write to their arguments: NumPy's are passed read-only."""
+    return library.name != HOST and not library.assumes_immutable
 
 
-def could_write(library: Backend, kinds: Iterable[type] | None = None) -> bool:
-    """Return True if a function of a library could write to the source of an argument of one of these types.
-
-    It could not if the library is NumPy, whose arrays are passed read-only, or assumes immutable memory. Nor
-    if the source is immutable and read-only, because such memory is copied for a library that can write.
-    Without types, the answer is for arrays of any other library.
-    """
-    if library.name == HOST or library.assumes_immutable:
+def is_writable_memory(x: Array, library: Backend) -> bool:
+    """Return True if a library may share the memory of an array of another one, and write to it."""
+    owner = backend_for(type(x))
+    if owner is library or owner is None or (owner.assumes_immutable and owner.readonly):
         return False
-    owners = [None] if kinds is None else map(backend_for, kinds)
-    return any(
-        owner is None or (owner is not library and not (owner.assumes_immutable and owner.readonly))
-        for owner in owners
-    )
+    return owner.name != HOST or isinstance(x, owner.scalar_types) or x.flags.writeable
 
 
-def raise_with_hint(
-    error: DTypeError, xs: Sequence[Array], library: Backend, options: CallOptions
-) -> NoReturn:
-    """Raise an error for a missing dtype again, with a better hint if ``dtype='default'`` helps."""
-    for x in xs if options.dtype is None else ():
-        dtype = resolve_source(x).info().dtype
-        if dtype in DTYPES and library.unsupported_dtype(dtype, CPU) and category(dtype) != "bool":
-            default = chosen("default", dtype, library, CPU)
-            if library.unsupported_dtype(default, CPU) is None:
-                hint = f"{error.hint}; or aligned(..., dtype='default')"
-                raise DTypeError.build(error.action, error.reason, hint) from error
-    raise error
-
-
-@constant_in_traces
+@tracing.constant_in_traces
 def program_key(function: str, traced: TreeDef, library: str, array_library: str, *objects: object) -> str:
     """Return a key that stands for a call in a compiled program. `objects` are its constants."""
     treedef = with_objects(traced, iter(objects))
     own = functions[function]
-    device = read_options((get(library),), own.options).device
+    device = check_options((get_backend(library),), device=own.options.device).device
     kinds = number_slots(treedef)
 
     def find(ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
@@ -360,13 +368,13 @@ def program_key(function: str, traced: TreeDef, library: str, array_library: str
     return program.key
 
 
-@constant_in_traces
+@tracing.constant_in_traces
 def latest_treedef() -> TreeDef:
     """Return the treedef of the result of the call that was last run or described in this thread."""
     return latest.treedef
 
 
-@constant_in_traces
+@tracing.constant_in_traces
 def latest_traceable() -> TreeDef:
     """Return the latest treedef, of containers that a compiler can make."""
     return traceable(latest.treedef)

@@ -9,14 +9,13 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from xbridge._core.tracing import constant_in_traces
-from xbridge._registry.registry import get
+from xbridge.extend import get_backend, tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge._core.protocol import Array, Backend
     from xbridge.functions.rules import Call, DerivableFunction
+    from xbridge.protocol import Array, Backend
 
 _INDEX = {name: f"xbridge.functions.{name}" for name in ("dask", "jax", "numpy", "torch")}
 
@@ -73,13 +72,13 @@ def functions_of(backend: Backend) -> LibraryFunctions:
     return found
 
 
-@constant_in_traces
+@tracing.constant_in_traces
 def _find(name: str) -> str:
     """Find the functions of a library, if that was not done, and return the name of their attribute.
 
     The name and not the functions, because a compiler keeps the result of a call at trace time in a program.
     """
-    backend = get(name)
+    backend = get_backend(name)
     found = vars(_Found).get(name)
     if found is None or found.backend is not backend:
         setattr(_Found, name, LibraryFunctions(backend))

@@ -9,47 +9,46 @@ from __future__ import annotations
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xbridge._engine import verbs
-from xbridge._engine.source import resolve_source
-from xbridge._plan.options import CallOptions
-from xbridge._registry.registry import are_arrays, backend_for, get
-from xbridge.backends import HOST
+from xbridge import asarray
 from xbridge.errors import OptionError, XBridgeError, shown
+from xbridge.extend import HOST, backend_for, get_backend
+from xbridge.functions.leaves import LITERALS, are_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import Array
+    from xbridge.protocol import Array
 
 
 class ArrayParameters(NamedTuple):
     """The parameters of a function that `arrays=` names."""
 
     function: str
-    positions: frozenset[int]
-    """The positions of those that may be passed by position."""
     names: frozenset[str]
+    positional: tuple[str, ...]
+    """The names of all parameters that may be passed by position."""
+    keywords: frozenset[str]
     """The names of those that may be passed by keyword."""
-    rest: int | None
-    """The first position of ``*args``, if that is named; else None."""
-    known: frozenset[str] | None
-    """The keywords that do not go to ``**kwargs``, if that is named; else None."""
+    rest: str
+    """The name of ``*args``, if there is one."""
+    more: str
+    """The name of ``**kwargs``, if there is one."""
 
     def map(
         self, fn: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, with `fn` applied to the named ones that are neither arrays nor None."""
+        places = [*self.positional[: len(args)], *[self.rest] * (len(args) - len(self.positional))]
         return (
-            tuple([self._apply_at(fn, x, i) for i, x in enumerate(args)]),
-            {name: self._apply_at(fn, x, name) for name, x in kwargs.items()},
+            tuple([self._apply_at(fn, x, i, places[i]) for i, x in enumerate(args)]),
+            {
+                key: self._apply_at(fn, x, key, key if key in self.keywords else self.more)
+                for key, x in kwargs.items()
+            },
         )
 
-    def _apply_at(self, fn: Callable[[Any], Any], x: Any, place: int | str) -> Any:
-        if isinstance(place, int):
-            is_named = place in self.positions or (self.rest is not None and place >= self.rest)
-        else:
-            is_named = place in self.names or (self.known is not None and place not in self.known)
-        if not is_named or x is None or are_arrays(type(x)):
+    def _apply_at(self, fn: Callable[[Any], Any], x: Any, place: int | str, name: str) -> Any:
+        if name not in self.names or x is None or are_arrays(type(x)):
             return x
         try:
             return fn(x)
@@ -62,10 +61,10 @@ def import_exporter(x: Any) -> Any:
 
     Raise for any other object.
     """
-    if resolve_source(x).is_literal():
+    if issubclass(type(x), LITERALS):
         return x
-    made = make_array(x, None)
-    return protect_host(made, made) if backend_for(type(made)) is get(HOST) else made
+    made = asarray(x)
+    return protect_host(made, made) if backend_for(type(made)) is get_backend(HOST) else made
 
 
 def protect_host(host: Any, x: Array) -> Any:
@@ -74,11 +73,6 @@ def protect_host(host: Any, x: Array) -> Any:
         host = host.view() if host is x else host
         host.flags.writeable = False
     return host
-
-
-def make_array(x: Any, library: str | None, dtype: object = None) -> Any:
-    """Return an array as `xbridge.asarray` does."""
-    return verbs.make_array(x, library, CallOptions(dtype=dtype))
 
 
 def read_array_parameters(given: object, fn: Callable[..., Any], function: str) -> ArrayParameters | None:
@@ -102,17 +96,18 @@ def read_array_parameters(given: object, fn: Callable[..., Any], function: str) 
             f"{function} has no parameter {wrong[0]!r}",
             f"arrays={tuple(parameters)}" if parameters else f"{function} without arrays=",
         )
-    chosen = [(i, parameters[name]) for i, name in enumerate(parameters) if name in names]
-    by_place = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    both = Parameter.POSITIONAL_OR_KEYWORD
+
+    def of_kind(*kinds: Any) -> list[str]:
+        return [name for name, parameter in parameters.items() if parameter.kind in kinds]
+
     return ArrayParameters(
         function,
-        frozenset(i for i, p in chosen if p.kind in by_place),
-        frozenset(p.name for _, p in chosen if p.kind in by_name),
-        next((i for i, p in chosen if p.kind is Parameter.VAR_POSITIONAL), None),
-        frozenset(p.name for p in parameters.values() if p.kind in by_name)
-        if any(p.kind is Parameter.VAR_KEYWORD for _, p in chosen)
-        else None,
+        frozenset(names),
+        tuple(of_kind(Parameter.POSITIONAL_ONLY, both)),
+        frozenset(of_kind(Parameter.KEYWORD_ONLY, both)),
+        "".join(of_kind(Parameter.VAR_POSITIONAL)),
+        "".join(of_kind(Parameter.VAR_KEYWORD)),
     )
 
 

@@ -9,16 +9,15 @@ derivative of a rule is a rule of the same class, and a vjp with a vjp has a sec
 from __future__ import annotations
 
 import inspect
-from abc import abstractmethod
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xbridge._host.memory import native_dtype
-from xbridge._registry.registry import get
+from xbridge import asarray
 from xbridge.errors import DTypeError, OptionError, type_of
+from xbridge.extend import HOST, get_backend, native_dtype
 from xbridge.functions.differences import METHODS, Differences, refuse_complex_step
-from xbridge.functions.named import make_array
 from xbridge.functions.rules import (
     DerivableFunction,
     Spec,
@@ -32,11 +31,14 @@ from xbridge.functions.treedef import ARRAY, argument_treedefs, children_of, lea
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xbridge._core.protocol import Array, HostArray
     from xbridge.errors import GradientError
     from xbridge.functions.rules import Call, UserDerivative
     from xbridge.functions.signature import Signature
     from xbridge.functions.treedef import TreeDef
+    from xbridge.protocol import Array, HostArray
+
+_BASELINE_REFCOUNT = 2
+"""References to an item of a list, or to the base of an array, while they are counted."""
 
 _SHAPES = "result=numpy.empty_like, or result=f, where f(*args) returns empty arrays like the result"
 _TIMES = ("", " twice", " three times")
@@ -48,6 +50,19 @@ def rule(call: Call) -> DerivableFunction:
     return NumpyRule(
         call, call.name, call.fn, call.treedef, call.vjp or numeric, call.jvp or numeric, call.signature
     )
+
+
+def copy_if_kept(ys: Sequence[HostArray]) -> list[HostArray]:
+    """Return arrays that nothing but this list refers to: a function may fill the same buffer in each call.
+
+    A view refers to the array that owns its memory.
+    """
+    held = [
+        sys.getrefcount(ys[i]) > _BASELINE_REFCOUNT
+        or (isinstance(ys[i].base, type(ys[i])) and sys.getrefcount(ys[i].base) > _BASELINE_REFCOUNT)
+        for i in range(len(ys))
+    ]
+    return [y.copy() if kept and y.flags.writeable else y for y, kept in zip(ys, held, strict=True)]
 
 
 class OpaqueRule(DerivableFunction):
@@ -123,16 +138,17 @@ class _Batch(OpaqueRule):
         return self._run_each(xs) if self.of.cores is None else self._run_whole(xs, self.of.cores)
 
     def _run_each(self, xs: Sequence[Array]) -> list[Array]:
-        rows = [self.of(*[x[0, ...] for x in xs])]
+        keep = copy_if_kept if self.call.library == HOST else list
+        rows = [keep(self.of(*[x[0, ...] for x in xs]))]
         treedef, specs = latest.treedef, tuple(map(self._spec, rows[0]))
         for i in range(1, xs[0].shape[0]):
-            rows.append(self.of(*[x[i, ...] for x in xs]))
+            rows.append(keep(self.of(*[x[i, ...] for x in xs])))
             self.of.check_treedef(treedef)
             self.of.check(tuple(map(self._spec, rows[i])), specs)
-        return [make_array(list(ys), self.call.library) for ys in zip(*rows, strict=True)]
+        return [asarray(list(ys), backend=self.call.library) for ys in zip(*rows, strict=True)]
 
     def _spec(self, y: Array) -> Spec:
-        return Spec(tuple(y.shape), get(self.call.library).dtype_of(y))
+        return Spec(tuple(y.shape), get_backend(self.call.library).dtype_of(y))
 
     def _run_whole(self, xs: Sequence[HostArray], cores: tuple[int, ...]) -> list[HostArray]:
         """Run with the same number of axes before the core axes of all inputs."""
@@ -269,7 +285,8 @@ class _Derivative(NumpyRule):
         self.order = base.order + 1
         args, keywords = children_of(base.treedef)
         self.arguments = ("tuple", None, *argument_treedefs(base.treedef))
-        seed = self.seed_treedef()
+        is_vjp = self.kind == "vjp"
+        seed = mask_leaves(treedef, iter(outs)) if is_vjp else mask_leaves(self.arguments, iter(ins))
         super().__init__(
             base.call,
             f"the {self.kind} of {base.name}",
@@ -279,15 +296,9 @@ class _Derivative(NumpyRule):
             given.jvp,
         )
         if base.cores is not None and base.out_cores is not None:
-            self.set_cores(base.cores, base.out_cores)
-
-    @abstractmethod
-    def seed_treedef(self) -> TreeDef:
-        """Return the treedef of the seeds."""
-
-    @abstractmethod
-    def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-        """Set the core axes of the seeds, the outputs and the inputs, from those of the base."""
+            from_, to = (select(outs, base.out_cores), select(ins, base.cores))
+            seeds, self.out_cores = (from_, tuple(to)) if is_vjp else (to, tuple(from_))
+            self.cores = (*seeds, *base.out_cores, *base.cores)
 
     def split(self, xs: Sequence[HostArray]) -> tuple[Sequence[HostArray], Sequence[HostArray]]:
         """Return the seeds and the inputs."""
@@ -305,13 +316,6 @@ class _Derivative(NumpyRule):
 
 class _Vjp(_Derivative):
     kind = "vjp"
-
-    def seed_treedef(self) -> TreeDef:
-        return mask_leaves(self.y_treedef, iter(self.outs))
-
-    def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-        self.out_cores = tuple(select(self.ins, inputs))
-        self.cores = (*select(self.outs, outputs), *outputs, *inputs)
 
     def __call__(self, *xs: HostArray) -> list[HostArray]:
         seeds, inputs = self.split(xs)
@@ -400,13 +404,6 @@ class _Vjp(_Derivative):
 
 class _Jvp(_Derivative):
     kind = "jvp"
-
-    def seed_treedef(self) -> TreeDef:
-        return mask_leaves(self.arguments, iter(self.ins))
-
-    def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-        self.out_cores = tuple(select(self.outs, outputs))
-        self.cores = (*select(self.ins, inputs), *outputs, *inputs)
 
     def __call__(self, *xs: HostArray) -> list[HostArray]:
         seeds, inputs = self.split(xs)

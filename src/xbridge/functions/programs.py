@@ -1,15 +1,12 @@
 """Calls in compiled programs, where sizes and numbers may be symbols of the compiler.
 
 A compiler asks for the shapes of a result as expressions of its symbols. But a function gives shapes for
-numbers only. So it is asked for a few sizes, polynomials are fitted to the answers, and each run compares
-what they predict with its result.
+numbers only. So it is asked for other sizes, which show the axes that follow one, and each run compares what
+that predicts with its result.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
-from itertools import product
-from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -26,18 +23,12 @@ if TYPE_CHECKING:
     Find: TypeAlias = Callable[[Sequence[int], Sequence[float]], DerivableFunction]
     Shapes: TypeAlias = tuple[tuple[Any, ...], ...]
     Described: TypeAlias = tuple[tuple[Spec, ...], TreeDef]
-    Terms: TypeAlias = dict[tuple[int, ...], int]
 
 _STAND_IN = 0.5
 """The value that is assumed for a float that the compiler does not tell. A run compares the shapes."""
 
-_SMALLEST = 2
-"""The least size that a symbol stands for: a compiler treats 0 and 1 as numbers."""
-
-_MAX_SYMBOLS = 5
-
-_STEPS = (1, 2, 4)
-"""The distances between the sizes to try, because a function may need even sizes, or divide them by 4."""
+_STEPS = (40, 72)
+"""How much a size is changed to see what follows it: multiples of 8, because a function may divide it."""
 
 
 class Program:
@@ -104,84 +95,40 @@ class Program:
 
 
 class ShapeFormula(NamedTuple):
-    """The shapes of the outputs as polynomials of the sizes, of the first degree in each symbol."""
+    """The shapes of the outputs: each axis has one length always, or that of a size of the inputs."""
 
-    where: list[int]
-    """The index of each symbol among the sizes."""
-    base: list[int]
-    step: int
-    outputs: list[list[Terms]]
-    """For each output and each axis, the coefficient of each product of symbols."""
+    outputs: list[list[tuple[int | None, int]]]
+    """For each axis of each output the index of the size, if it has one, or None and the length."""
     dtypes: list[str]
     treedef: TreeDef
 
     def shapes(self, sizes: Sequence[Any]) -> Shapes:
         """Return the shapes for sizes that are numbers or symbols."""
-        moves = [(sizes[i] - n) // self.step for i, n in zip(self.where, self.base, strict=True)]
-        return tuple([tuple([_evaluate_terms(terms, moves) for terms in output]) for output in self.outputs])
-
-
-def _evaluate_terms(terms: Terms, moves: Sequence[Any]) -> Any:
-    return sum(
-        factor * prod([move for move, chosen in zip(moves, term, strict=True) if chosen])
-        for term, factor in terms.items()
-    )
+        return tuple([tuple([n if at is None else sizes[at] for at, n in output]) for output in self.outputs])
 
 
 def find_formula(
     symbols: tuple[Any, ...], hints: list[int], describe: Callable[[list[int]], Described]
 ) -> ShapeFormula | None:
-    """Return a formula that computes shapes from sizes, fitted at a few sizes; None if no polynomials fit."""
-    names = [name for name in dict.fromkeys(symbols) if name is not None]
-    if len(names) > _MAX_SYMBOLS:
+    """Return a formula that computes shapes from sizes, from two others of each; None if there is none."""
+    names = list(dict.fromkeys(symbols))
+    tried = [
+        [
+            n if name is None else n + step * (1 + names.index(name))
+            for name, n in zip(symbols, hints, strict=True)
+        ]
+        for step in _STEPS
+    ]
+    try:
+        (specs, treedef), (others, other) = map(describe, tried)
+        expected = tuple([spec.shape for spec in describe(hints)[0]])
+    except (XBridgeError, *FOREIGN_ERRORS):
         return None
-    where = [symbols.index(name) for name in names]
-    base = [hints[i] for i in where]
-
-    def move(moves: Sequence[int]) -> list[int]:
-        change = dict(zip(names, moves, strict=True))
-        return [n + change.get(name, 0) for name, n in zip(symbols, hints, strict=True)]
-
-    for step in _STEPS:
-        far = [[step * (2 + i) for i in range(len(names))], [step * (9 - i) for i in range(len(names))]]
-        try:
-            corners: dict[tuple[int, ...], Described] = {
-                corner: describe(move([step * on for on in corner]))
-                for corner in product((0, 1), repeat=len(names))
-            }
-            others = [(sizes, describe(sizes)) for sizes in map(move, far)]
-        except (XBridgeError, *FOREIGN_ERRORS):
-            continue
-        with suppress(XBridgeError, *FOREIGN_ERRORS):  # not every function accepts the smallest sizes
-            least = move([(_SMALLEST - n) // step * step for n in base])
-            others.append((least, describe(least)))
-        found = [*corners.values(), *[described for _, described in others]]
-        if any(_structure(described) != _structure(found[0]) for described in found):
-            continue
-        formula = _fit_polynomials(where, base, step, corners)
-        if all(formula.shapes(sizes) == tuple([s.shape for s in specs]) for sizes, (specs, _) in others):
-            return formula
-    return None
-
-
-def _structure(described: Described) -> object:
-    """Return what is the same for all sizes."""
-    specs, treedef = described
-    return treedef, [(spec.dtype, len(spec.shape)) for spec in specs]
-
-
-def _fit_polynomials(
-    where: list[int], base: list[int], step: int, corners: dict[tuple[int, ...], Described]
-) -> ShapeFormula:
-    """Return the polynomials through the shapes at the corners of a cube."""
-    specs, treedef = next(iter(corners.values()))
-    formula = ShapeFormula(where, base, step, [], [spec.dtype for spec in specs], treedef)
-    for i, spec in enumerate(specs):
-        formula.outputs.append([])
-        for axis in range(len(spec.shape)):
-            terms = {corner: found[0][i].shape[axis] for corner, found in corners.items()}
-            # The differences along each symbol are the coefficients.
-            for k in range(len(where)):
-                terms = {c: n - (terms[(*c[:k], 0, *c[k + 1 :])] if c[k] else 0) for c, n in terms.items()}
-            formula.outputs[i].append({corner: n for corner, n in terms.items() if n})
-    return formula
+    formula = ShapeFormula([], [spec.dtype for spec in specs], treedef)
+    pairs = list(zip(*tried, strict=True))
+    for spec, its in zip(specs, others, strict=False):
+        lengths = list(zip(spec.shape, its.shape, strict=False))
+        if any(a != b and (a, b) not in pairs for a, b in lengths):
+            return None
+        formula.outputs.append([(None, a) if a == b else (pairs.index((a, b)), a) for a, b in lengths])
+    return formula if other == treedef and formula.shapes(hints) == expected else None

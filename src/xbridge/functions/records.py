@@ -11,14 +11,14 @@ from itertools import count
 from random import getrandbits
 from typing import Generic, NamedTuple, TypeVar
 
-from xbridge._core.locks import lock
+from xbridge.extend import locks
 
 T = TypeVar("T")
 
 _BASE = 2**31
 """A number is passed in two halves, because a library may have integers of 32 bits only."""
 
-_lock = lock()
+_lock = locks.lock()
 _numbers = count(1 + getrandbits(60))  # random, so that numbers of another process are unknown here
 
 _MAX_UNUSED = 32

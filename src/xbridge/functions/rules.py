@@ -5,8 +5,6 @@ the batch of a rule, which are rules too, so that every order of derivative work
 of the caller runs the rule within its own graphs and transforms.
 """
 
-# ruff: noqa: ARG002 -- not every library needs the treedef of the result
-
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -15,19 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from xbridge._core.dtypes import is_inexact
-from xbridge._core.locks import lock
 from xbridge.errors import DeviceError, GradientError, OptionError
+from xbridge.extend import is_inexact, locks
 from xbridge.functions.treedef import ARRAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Protocol, TypeVar
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array
+    from xbridge import Device
     from xbridge.functions.signature import Signature
     from xbridge.functions.treedef import TreeDef
+    from xbridge.protocol import Array
 
     K = TypeVar("K")
     V = TypeVar("V")
@@ -78,7 +75,7 @@ MAX_RULES = 128
 """The most rules that are cached for one function, and derived rules for one rule. The oldest goes first."""
 
 
-_lock = lock()
+_lock = locks.lock()
 
 
 class Spec(NamedTuple):
@@ -274,54 +271,6 @@ class DerivableFunction(ABC):
 
 def _format_specs(specs: tuple[Spec, ...]) -> str:
     return ", ".join(f"{spec.dtype} {spec.shape}" for spec in specs) or "nothing"
-
-
-class TracedFunction(DerivableFunction):
-    """A rule of a library that transforms Python functions, as JAX and torch do."""
-
-    def __init__(self, call: Call, name: str, fn: Callable[..., Any]) -> None:
-        super().__init__(call, name)
-        self.fn = fn
-
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
-        made = self._derive_function(f"the vjp of {self.name}", self.vjp_of(ins, outs))
-        made.narrows = False
-        return made
-
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
-        return self._derive_function(f"the jvp of {self.name}", self.jvp_of(ins, outs))
-
-    def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
-        """Derive the rule for inputs with an additional first axis, except where `axes` has None."""
-        return self._derive_function(f"a batch of {self.name}", self.batch_of(axes))
-
-    def _derive_function(self, name: str, fn: Callable[..., Any]) -> DerivableFunction:
-        made = type(self)(self.call, name, fn)
-        made.order, made.narrows = self.order + 1, self.narrows
-        return made
-
-    @abstractmethod
-    def vjp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
-        """Return the function of (*cotangents, *inputs)."""
-
-    @abstractmethod
-    def jvp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
-        """Return the function of (*tangents, *inputs)."""
-
-    @abstractmethod
-    def batch_of(self, axes: tuple[int | None, ...]) -> Callable[..., Any]:
-        """Return the function of batched inputs."""
-
-
-def restrict(
-    fn: Callable[..., Any], ins: tuple[bool, ...], outs: tuple[bool, ...], xs: Sequence[Array]
-) -> Callable[..., tuple[Array, ...]]:
-    """Return `fn` as a function from the inputs in the mask `ins` to the outputs in the mask `outs`."""
-
-    def part(*chosen: Array) -> tuple[Array, ...]:
-        return tuple(select(outs, fn(*replace_chosen(ins, chosen, xs))))
-
-    return part
 
 
 def select(mask: Sequence[bool], xs: Sequence[Array]) -> list[Array]:

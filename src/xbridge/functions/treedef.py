@@ -19,13 +19,10 @@ from itertools import repeat
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from xbridge._core import tracing
-from xbridge._core.literals import NUMBERS
-from xbridge._core.tracing import constant_in_traces
-from xbridge._registry.registry import are_arrays
 from xbridge.errors import FOREIGN_ERRORS, with_article
-from xbridge.functions.results import hidden_arrays_error, holds_arrays
-from xbridge.tree.containers import Structure, find_container, is_struct_sequence
+from xbridge.extend import containers, tracing
+from xbridge.functions.leaves import LEAVES, NUMBERS, are_arrays, holds_arrays
+from xbridge.functions.results import hidden_arrays_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,9 +39,6 @@ ARRAY = "*"
 
 NONE = ("=", type(None), None, None)
 """The structure of None."""
-
-LEAVES = (str, bytes, type(None), *NUMBERS)
-"""Types of arguments that are never arrays, and have no arrays in them."""
 
 _STANDARD = ("builtins", "itertools")
 """The modules of iterators, which can be read only once, so that arrays in them cannot be found."""
@@ -111,13 +105,13 @@ def _flatten_key(key: Any) -> TreeDef:
     return ("=", cls, None if cls is str else identify(key), key)
 
 
-@constant_in_traces
+@tracing.constant_in_traces
 def _named_tuple_class(cls: type) -> Any:
     """Return the class of a named tuple, or one like the class of a struct sequence; None for others."""
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return cls
     words = vars(cls)
-    like = is_struct_sequence(cls) and words["n_fields"] == words["n_sequence_fields"]
+    like = containers.is_struct_sequence(cls) and words["n_fields"] == words["n_sequence_fields"]
     return _make_named_tuple_class(cls) if like else None
 
 
@@ -134,7 +128,7 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Tree
     if numbers is not None and type(x) in tracing.symbolic_numbers:
         numbers.append(x)
         return tracing.symbolic_numbers[type(x)]
-    container = find_container(x)
+    container = containers.find_container(x)
     if container is None:
         _refuse_hidden(x)
         if numbers is None and holds_arrays(x):  # they would leave their library unconverted
@@ -174,21 +168,21 @@ def _flatten_traced(x: Any, numbers: list[Any] | None) -> TreeDef:
     return treedef or ("=", cls, id(x) if cls is FunctionType else None, x)
 
 
-@constant_in_traces
+@tracing.constant_in_traces
 def _field_names(cls: type) -> tuple[str, ...]:
     """Return the names of the fields of a dataclass."""
     return tuple(getattr(cls, "__dataclass_fields__", ()))
 
 
-@constant_in_traces
+@tracing.constant_in_traces
 def _refuse_container(x: object) -> None:
     """Raise if an object is a container, because a compiler would treat the arrays in it as constants."""
-    if find_container(x) is not None:
+    if containers.find_container(x) is not None:
         _refuse_untraceable(type(x))
     _refuse_hidden(x)
 
 
-@constant_in_traces
+@tracing.constant_in_traces
 def _refuse_untraceable(cls: type) -> Never:
     """Raise for arrays in a container that compiled code cannot rebuild."""
     raise hidden_arrays_error(f"{with_article(cls.__name__)} in compiled code", "a tuple or a dict of them")
@@ -229,7 +223,7 @@ def with_objects(treedef: TreeDef, objects: Iterator[Any]) -> TreeDef:
     return _map_children(lambda child: with_objects(child, objects), treedef)
 
 
-@constant_in_traces
+@tracing.constant_in_traces
 def _refuse_hidden(x: Any) -> None:
     """Raise if an object that cannot be flattened holds arrays, or may hold them."""
     cls = type(x)
@@ -252,7 +246,7 @@ class _Node:
         self.form = form
         self.labels: list[str] = [f"[{i}]" for i in range(count)]
         rest = form
-        if isinstance(form, Structure):
+        if isinstance(form, containers.Structure):
             self.labels = container.paths(x, form)
             rest = (self.labels, [*form.attributes.items()])
         self._mark = (container.cls, _make_hashable(rest))
@@ -272,7 +266,7 @@ def _make_hashable(x: Any) -> Any:
     return type(x), identify(x), x
 
 
-@constant_in_traces
+@tracing.constant_in_traces
 def identify(x: Any) -> str | bytes | int | None:
     """Return what distinguishes a constant from equal ones of its type; None if `==` distinguishes enough.
 
@@ -389,11 +383,12 @@ def argument_paths(treedef: TreeDef) -> list[str]:
     return [
         path
         for key, child in zip(keys, argument_treedefs(treedef), strict=True)
-        for path in _leaf_paths(child, f"argument {key!r}")
+        for path in leaf_paths(child, f"argument {key!r}")
     ]
 
 
-def _leaf_paths(treedef: TreeDef, name: str) -> list[str]:
+def leaf_paths(treedef: TreeDef, name: str) -> list[str]:
+    """Return the names of the arrays in a tree that has a name."""
     if treedef == ARRAY:
         return [name]
     children = children_of(treedef)
@@ -407,5 +402,5 @@ def _leaf_paths(treedef: TreeDef, name: str) -> list[str]:
     return [
         path
         for label, child in zip(labels, children, strict=True)
-        for path in _leaf_paths(child, name + label)
+        for path in leaf_paths(child, name + label)
     ]

@@ -11,18 +11,13 @@ import sys
 from functools import partial, update_wrapper
 from operator import attrgetter
 from types import MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from xbridge._core.devices import CPU
-from xbridge._core.entry_points import entry_point
-from xbridge._plan.options import CallOptions, read_options
-from xbridge._plan.rules import destination
-from xbridge._registry.loading import unknown_backend_error
-from xbridge._registry.registry import get, known_backends
-from xbridge.backends import HOST
+from xbridge import asarray, known_backends
 from xbridge.errors import OptionError, shown, with_article
+from xbridge.extend import HOST, check_options, entry_points, get_backend
 from xbridge.functions.differences import METHODS
-from xbridge.functions.function import Definition, Function
+from xbridge.functions.function import Definition, Function, FunctionOptions
 from xbridge.functions.named import read_array_parameters
 from xbridge.functions.results import async_result_error
 from xbridge.functions.rules import UserDerivative
@@ -33,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from typing import ParamSpec, TypeVar, overload
 
-    from xbridge._core.protocol import Array, Grad
+    from xbridge.protocol import Array
 
+    Grad = Literal["keep", "detach"] | None
     P = ParamSpec("P")
     R = TypeVar("R")
 
@@ -60,7 +56,7 @@ if TYPE_CHECKING:
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
-@entry_point
+@entry_points.entry_point
 def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has beside them
     fn: Callable[P, R] | None = None,
     /,
@@ -156,15 +152,15 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     {'a': tensor(1.), 'b': tensor(2.)}
     """
     made_with = {name: value for name, value in locals().items() if name != "fn"}
-    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
+    options = FunctionOptions(device, dtype, copy, grad)
     if callable(grad):
         reason = "it is a function, and grad= says what becomes of a graph"
         raise OptionError.build(f"take grad={shown(grad)}", reason, "vjp=, for a derivative")
-    place = read_options((), options).device
+    place = check_options((), **options._asdict()).device
     if isinstance(backend, str) and backend not in known_backends():
-        raise unknown_backend_error(backend, known_backends())
+        get_backend(backend)  # raises
     if place is not None and backend == HOST:  # the devices of other libraries are not known before the call
-        destination(get(HOST), place, CPU)
+        asarray(0, backend=HOST, device=place)
     if result is not None and not callable(result):
         hint = "result=numpy.empty_like"
         raise OptionError.build(f"take result={shown(result)}", "it is not a function", hint)
@@ -252,7 +248,7 @@ class Portable(partial[Any]):
         aligned, options = vars(self)["_made_by"]
         library = options["backend"]
         if isinstance(library, ModuleType):
-            options = {**options, "backend": get(library).name}
+            options = {**options, "backend": get_backend(library).name}
         return _remake, (aligned, vars(self)["__wrapped__"], options)
 
 

@@ -23,8 +23,8 @@ from xbridge.extend import (
     category,
     get_backend,
     is_inexact,
-    nearest_dtype,
     printable,
+    resolve_dtype,
 )
 from xbridge.testing._compare_values import Tolerance
 from xbridge.testing._diff import differences, look_in, resolve
@@ -329,7 +329,7 @@ def _rtol(promise: Promise, *dtypes: str) -> float | None:
 def _nearest_dtype(dtype: str, promise: Promise) -> str:
     """Return a dtype of NumPy's, or the nearest one that the library has: int32 in JAX without 64 bits."""
     backend = get_backend(promise.backend)
-    return nearest_dtype(dtype, lambda word: backend.unsupported_dtype(word, promise.device) is None)
+    return resolve_dtype("nearest", dtype, backend, promise.device)
 
 
 def _is_promised(actual: str, expected: str, asked: str) -> bool:

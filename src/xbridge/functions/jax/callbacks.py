@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import jax
 
-from xbridge._core.locks import Nesting
 from xbridge.errors import OptionError
+from xbridge.extend import locks
 
-inside: Nesting = Nesting()
+inside: locks.Nesting = locks.Nesting()
 """The blocks in which compiled code is waiting for this thread."""
 
 

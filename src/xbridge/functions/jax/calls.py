@@ -18,10 +18,9 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.sharding import AxisType, PartitionSpec
 
-from xbridge._core.devices import SHARDED
-from xbridge.backends.jax._devices import device_of_sharding
-from xbridge.backends.jax._dtypes import find_unsupported, with_plain_booleans
-from xbridge.errors import DeviceError
+from xbridge import Device
+from xbridge.errors import DeviceError, UnsupportedArrayError
+from xbridge.extend import DTYPES, get_backend
 from xbridge.functions.jax import private
 from xbridge.functions.jax.callbacks import inside
 from xbridge.functions.jax.rules import conj
@@ -50,6 +49,7 @@ call_p, record_p = Primitive("xbridge_call"), Primitive("xbridge_record")
 tangent_p, no_value_p = Primitive("xbridge_tangent"), Primitive("xbridge_no_value")
 call_p.multiple_results = record_p.multiple_results = tangent_p.multiple_results = True
 
+_jax, _SHARDED = get_backend("jax"), Device("sharded")
 _MARK = Spec((3,), "int32")
 
 
@@ -72,10 +72,9 @@ def _specs(avals: Any) -> tuple[Spec, ...]:
 
 
 def _spec(aval: Any) -> Spec:
-    refused = find_unsupported(aval)
-    if refused:
-        action = f"convert a jax {aval.dtype} array of shape {aval.shape}"
-        raise refused.error.build(action, refused.reason, refused.hint)
+    if aval.dtype.name not in DTYPES:
+        action, reason = f"convert a jax {aval.dtype} array of shape {aval.shape}", "it has no numeric dtype"
+        raise UnsupportedArrayError.build(action, reason, "jax.random.key_data(x), or x.astype('int8')")
     if AxisType.Explicit in aval.sharding.mesh.axis_types:
         action, reason = f"call a function with {aval}", "a callback has no explicit sharding"
         raise DeviceError.build(action, reason, "jax.sharding.auto_axes(f, out_sharding=P())(x)")
@@ -119,9 +118,9 @@ def _run(rule: DerivableFunction, xs: Arrays, run: Run | None = None) -> Arrays:
     # A Python number gets the dtype that JAX would give it, which depends on the x64 mode.
     given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
     arrays = [x for x in given if isinstance(x, jax.Array)]
-    places = [device_of_sharding(x.sharding) for x in [x for x in arrays if x.committed] or arrays]
-    device = places[0] if places and SHARDED not in places else None
-    if SHARDED in places and not rule.call.gathers:
+    places = [_jax.device_of(x) for x in [x for x in arrays if x.committed] or arrays]
+    device = places[0] if places and _SHARDED not in places else None
+    if _SHARDED in places and not rule.call.gathers:
         raise sharded_call_error(rule.call.name, "jax")
     return rule.call.evaluate(run or rule, given, "jax", device)
 
@@ -150,7 +149,8 @@ class _Callback:
         found = [(y.shape, y.dtype) for y in ys]
         if found != self._declared:  # the name of a dtype takes as long as a small function
             rule.check(*[tuple([Spec(s, dtype.name) for s, dtype in of]) for of in (found, self._declared)])
-        return tuple(map(with_plain_booleans, ys))
+        # JAX computes with the bytes of booleans, which are 0 or another number here, and 1 there.
+        return tuple([y if y.dtype.char != "?" else y.view("u1") != 0 for y in ys])
 
 
 def _emit(ctx: Any, run: Callable[..., Any], args: Any) -> Any:

@@ -1,5 +1,7 @@
 """Make rules of JAX functions: JAX differentiates and batches them, and tells the shapes of their results."""
 
+# ruff: noqa: ARG002 -- JAX needs no treedef of the result
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -9,12 +11,19 @@ import jax.numpy as jnp
 
 from xbridge.errors import OptionError
 from xbridge.functions.jax.callbacks import refuse_inside
-from xbridge.functions.rules import Spec, TracedFunction, latest, refuse_user_derivative, restrict, select
+from xbridge.functions.rules import (
+    DerivableFunction,
+    Spec,
+    latest,
+    refuse_user_derivative,
+    replace_chosen,
+    select,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from xbridge.functions.rules import Call, DerivableFunction
+    from xbridge.functions.rules import Call
     from xbridge.functions.treedef import TreeDef
 
 
@@ -48,12 +57,14 @@ def conj(x: jax.Array) -> jax.Array:
     return jnp.conj(x) if jnp.iscomplexobj(x) else x
 
 
-class JaxRule(TracedFunction):
-    """A rule whose function takes JAX arrays and returns a `_Result`."""
+class JaxRule(DerivableFunction):
+    """A rule whose function takes JAX arrays and returns a `_Result`, which JAX transforms."""
 
-    def __init__(self, call: Call, name: str, fn: Callable[..., Any]) -> None:
-        super().__init__(call, name, fn)
-        self._compiled = jax.jit(fn)
+    def __init__(self, call: Call, name: str, fn: Callable[..., _Result], of: JaxRule | None = None) -> None:
+        super().__init__(call, name)
+        self.order = 0 if of is None else of.order + 1
+        self.narrows = of is None or of.narrows
+        self.fn, self._compiled = fn, jax.jit(fn)
 
     def __call__(self, *xs: jax.Array) -> tuple[jax.Array, ...]:
         refuse_inside(self.call.name)
@@ -64,32 +75,31 @@ class JaxRule(TracedFunction):
         latest.treedef = result.treedef
         return result.arrays  # type: ignore[no-any-return]
 
-    def _arrays(self, *xs: jax.Array) -> tuple[jax.Array, ...]:
-        return self.fn(*xs).arrays  # type: ignore[no-any-return]
-
-    def vjp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
-        count = sum(outs)
-
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
         def vjp(*a: jax.Array) -> _Result:
-            cotangents, xs = a[:count], a[count:]
-            part = restrict(self._arrays, ins, outs, xs)
-            made = jax.vjp(part, *select(ins, xs))[1](tuple(map(conj, cotangents)))
+            cotangents, xs = a[: sum(outs)], a[sum(outs) :]
+            made = jax.vjp(self._restrict(ins, outs, xs), *select(ins, xs))[1](tuple(map(conj, cotangents)))
             return _Result("", tuple(map(conj, made)))
 
-        return vjp
+        made = JaxRule(self.call, f"the vjp of {self.name}", vjp, self)
+        made.narrows = False
+        return made
 
-    def jvp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
-        count = sum(ins)
-
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
         def jvp(*a: jax.Array) -> _Result:
-            tangents, xs = a[:count], a[count:]
-            part = restrict(self._arrays, ins, outs, xs)
-            return _Result("", jax.jvp(part, tuple(select(ins, xs)), tuple(tangents))[1])
+            tangents, xs = a[: sum(ins)], a[sum(ins) :]
+            return _Result("", jax.jvp(self._restrict(ins, outs, xs), tuple(select(ins, xs)), tangents)[1])
 
-        return jvp
+        return JaxRule(self.call, f"the jvp of {self.name}", jvp, self)
 
-    def batch_of(self, axes: tuple[int | None, ...]) -> Callable[..., Any]:
-        return jax.vmap(self.fn, in_axes=axes)
+    def _restrict(
+        self, ins: tuple[bool, ...], outs: tuple[bool, ...], xs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        """Return the function from the inputs in the mask `ins` to the outputs in the mask `outs`."""
+        return lambda *chosen: tuple(select(outs, self.fn(*replace_chosen(ins, chosen, xs)).arrays))
+
+    def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
+        return JaxRule(self.call, f"a batch of {self.name}", jax.vmap(self.fn, in_axes=axes), self)
 
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         try:

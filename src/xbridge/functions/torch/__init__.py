@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from xbridge.backends.torch import follows
-from xbridge.backends.torch._modes import autocast_dtypes
+from xbridge.extend import get_backend
+from xbridge.functions.torch.modes import autocast_dtypes
 from xbridge.functions.torch.private import any_autocast_enabled
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def run(rule: DerivableFunction, xs: list[torch.Tensor]) -> Sequence[torch.Tenso
     """Run a rule on tensors, which are moved to the device of the first that is tracked."""
     from xbridge.functions.torch.calls import apply, move_to_device_of  # noqa: PLC0415 -- as above
 
-    if len(xs) > 1 and len({x.device for x in xs}) > 1:
+    follows = get_backend("torch").follows
+    if follows and len(xs) > 1 and len({x.device for x in xs}) > 1:
         return apply(rule, move_to_device_of(xs, [*map(follows, xs)].index(True)))
     return apply(rule, xs)
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from xbridge.backends.torch._devices import name_device
 from xbridge.errors import OptionError
+from xbridge.extend import get_backend
 from xbridge.functions.programs import Program
 from xbridge.functions.rules import DerivableFunction, Spec, latest, replace_chosen, rules, select
 from xbridge.functions.torch.private import (
@@ -90,8 +90,8 @@ def _is_dispatched() -> bool:
 
 
 def _evaluate(rule: DerivableFunction, ts: Tensors) -> Tensors:
-    device = ts[0].device if ts else torch.device("cpu")
-    return tuple(rule.call.evaluate(rule, [t.detach() for t in ts], "torch", name_device(device)))
+    device = get_backend("torch").device_of(ts[0]) if ts else None
+    return tuple(rule.call.evaluate(rule, [t.detach() for t in ts], "torch", device))
 
 
 def _specs(ts: Tensors) -> tuple[Spec, ...]:
@@ -252,10 +252,7 @@ def _describe_outputs(
     symbols = tuple([n.node.expr if _is_symbol(n) else None for n in sizes])
     if any(symbol is not None for symbol in symbols):
         formula = found.formula(symbols, [_size_hint(n) for n in sizes], describe)
-        if formula is not None and all(
-            formula.step == 1 or (sizes[i] - n) % formula.step == 0
-            for i, n in zip(formula.where, formula.base, strict=True)
-        ):
+        if formula is not None:
             latest.treedef = formula.treedef
             return list(map(Spec, formula.shapes(sizes), formula.dtypes))
     specs, latest.treedef = describe(list(map(int, sizes)))

@@ -11,7 +11,7 @@ from torch._subclasses import fake_tensor
 from torch.autograd import forward_ad, graph
 from torch.utils import _python_dispatch
 
-from xbridge._core.locks import lock
+from xbridge.extend import locks
 
 # -- transforms ----------------------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ class _SharedFlags:
 
     def __init__(self) -> None:
         self._users = 0
-        self._lock = lock()
+        self._lock = locks.lock()
 
     def __enter__(self) -> None:
         with self._lock:

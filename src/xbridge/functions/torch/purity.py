@@ -22,8 +22,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import TensorWeakRef
 
-from xbridge._core.locks import lock
 from xbridge.errors import GradientError
+from xbridge.extend import locks
 from xbridge.functions.torch.private import (
     TorchDispatchMode,
     dispatch_modes,
@@ -43,7 +43,7 @@ _BATCH_NORMS = (_aten.native_batch_norm.default, _aten.cudnn_batch_norm.default)
 _NAMESPACES = {"aten", "prim", "prims", "quantized", "mkl", "mkldnn", "xbridge"}
 """The namespaces of operations whose tags say if they draw."""
 
-_lock = lock()
+_lock = locks.lock()
 
 
 class Purity:

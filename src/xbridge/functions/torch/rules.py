@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from xbridge.backends.torch._modes import enter_autocast
 from xbridge.errors import FOREIGN_ERRORS, GradientError, OptionError, XBridgeError
 from xbridge.functions.numpy import describe_declared
 from xbridge.functions.records import NO_VALUE, SavedGraphs
@@ -30,6 +29,7 @@ from xbridge.functions.rules import (
     select,
 )
 from xbridge.functions.torch.detached import find_cut
+from xbridge.functions.torch.modes import enter_autocast
 from xbridge.functions.torch.private import (
     FakeTensorMode,
     any_autocast_enabled,

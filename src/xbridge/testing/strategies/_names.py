@@ -174,7 +174,7 @@ def read_dtype(backend: Backend, dtype: object) -> str:
 def _read_dtype(backend: Backend, dtype: object) -> str | None:
     """Read the name of a dtype, as a conversion does."""
     with _Plural():
-        return extend.read_dtype(dtype, (backend,))
+        return extend.check_options((backend,), dtype=dtype).dtype
 
 
 class _Plural:
@@ -195,7 +195,7 @@ def read_device(backend: Backend, device: object) -> Device:
     """Return a present device of a backend."""
     home = backend.devices()[0]
     with _Plural():
-        asked = extend.read_device(device, (backend,))
+        asked = extend.check_options((backend,), device=device).device
         found = backend.resolve_device(home if asked in (None, CPU) else asked, home)
     if found not in backend.devices():
         raise DeviceError.build(
