@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from fresh import run
 from hypothesis import event, given, settings
+from strategies_conversions import Conversion, conversions
 
 import xbridge
 from xbridge import explain
 from xbridge.testing.conformance._probes import disjoint, memory_of, same_memory
 from xbridge.testing.samples.lookup import samples_of
-from xbridge.testing.strategies import Conversion, conversions
 
 if TYPE_CHECKING:
     from xbridge import Plan

@@ -6,11 +6,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from hypothesis import given, settings
+from strategies_conversions import Conversion, conversions
 
 import xbridge
 from xbridge import Plan, explain
 from xbridge._engine import execute
-from xbridge.testing.strategies import Conversion, conversions
 
 
 @settings(max_examples=75)

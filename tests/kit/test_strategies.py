@@ -22,12 +22,10 @@ from xbridge.testing.samples import numpy as known
 from xbridge.testing.strategies import (
     array_likes,
     arrays,
-    conversions,
     devices,
     dtypes,
     host_arrays,
     layouts,
-    refusals,
     samples,
     trees,
 )
@@ -254,12 +252,9 @@ def test_arrays__options_in_the_singular(word: str) -> None:
 
 def test_strategies__refuse_an_unknown_backend_at_once() -> None:
     """Every strategy refuses an unknown backend as soon as it is made."""
-    for ask in (arrays, samples, dtypes, layouts, devices, refusals):
+    for ask in (arrays, samples, dtypes, layouts, devices):
         with pytest.raises(xbridge.UnknownBackendError, match="nolib"):
             ask("nolib")
-    for keyword in ("backends", "targets"):
-        with pytest.raises(xbridge.UnknownBackendError, match="nolib"):
-            conversions(**{keyword: "nolib"})
     with pytest.raises(xbridge.UnknownBackendError, match="nolib"):
         array_likes(backends="nolib")
 
@@ -343,10 +338,8 @@ def test_samples__requested_device_has_its_own_dtypes() -> None:
 
 @pytest.mark.usefixtures("toylib")
 def test_arrays__refuse_what_a_library_lacks() -> None:
-    """Read-only arrays, refusals and gradients of integers are refused where a library has none."""
+    """Read-only arrays and gradients of integers are refused where a library has none."""
     with pytest.raises(xbridge.OptionError, match="toylib has none"):
         arrays("toylib", writable=False)
-    with pytest.raises(xbridge.OptionError, match="the test kit has none"):
-        refusals("toylib")
     with pytest.raises(xbridge.GradientError, match="no gradient flows through int8"):
         arrays("toylib", dtypes="int8", requires_grad=True)

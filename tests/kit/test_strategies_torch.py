@@ -18,7 +18,7 @@ from rawmemory import bits, in_place, same_bits, touched
 import xbridge
 from xbridge.testing._without import LAYOUTS, without
 from xbridge.testing.samples.lookup import samples_of
-from xbridge.testing.strategies import arrays, devices, dtypes, refusals, samples
+from xbridge.testing.strategies import arrays, devices, dtypes, samples
 
 torch = pytest.importorskip("torch")
 
@@ -333,8 +333,3 @@ def test_arrays__refuse_impossible_options_of_torch(asked: Any, error: type[Exce
     with pytest.raises(error, match=words) as caught:
         arrays("torch", **asked)
     assert "; try " in str(caught.value)
-
-
-def test_refusals__kinds_of_tensors() -> None:
-    """Tensors, fake tensors and wrappers are drawn among the refusals."""
-    assert {type(x).__name__ for x in drawn(refusals("torch"), 300)} >= {"Tensor", "FakeTensor", "Wrapper"}

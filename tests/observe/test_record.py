@@ -15,18 +15,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from inside import is_observed
+from strategies_conversions import Conversion, conversions
 
 import xbridge
 from xbridge import explain, record
 from xbridge._observe import record as _record
 from xbridge._observe import record as record_module
-from xbridge.testing.strategies import conversions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from xbridge.testing.strategies import Conversion
 
 HOST = np.ones(1000)
 ASKED = "nothing: copy=True asks for new memory"

@@ -15,7 +15,7 @@ except ImportError as _error:
 
 from hypothesis.internal import scrutineer as _scrutineer
 
-from xbridge.testing.strategies._array_likes import Conversion, array_likes, conversions, refusals
+from xbridge.testing.strategies._array_likes import array_likes
 from xbridge.testing.strategies._arrays import arrays, host_arrays
 from xbridge.testing.strategies._arrays import samples as samples  # for the conformance suite
 from xbridge.testing.strategies._names import devices, dtypes, layouts
@@ -26,18 +26,15 @@ from xbridge.testing.strategies._trees import trees
 _scrutineer.UNHELPFUL_LOCATIONS = (*getattr(_scrutineer, "UNHELPFUL_LOCATIONS", ()), "/xbridge/**")
 
 __all__ = [
-    "Conversion",
     "array_likes",
     "arrays",
     "arrays_together",
     "axes",
-    "conversions",
     "devices",
     "dtypes",
     "host_arrays",
     "indices",
     "layouts",
-    "refusals",
     "trees",
     "xp_dtypes",
 ]

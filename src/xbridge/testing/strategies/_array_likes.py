@@ -1,20 +1,16 @@
-"""Strategies of inputs of xbridge: array-likes, whole conversions, and unsupported arrays."""
+"""Strategy of array-likes: whatever `xbridge.asarray` takes."""
 
 from __future__ import annotations
 
 from array import array as typed_array
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hypothesis import note
 from hypothesis import strategies as st
 
 from xbridge import is_available, known_backends
-from xbridge.errors import OptionError
-from xbridge.extend import CPU, DTYPES, get_backend
-from xbridge.testing.samples.lookup import samples_of
+from xbridge.extend import DTYPES, get_backend
 from xbridge.testing.strategies._arrays import arrays, host_arrays
-from xbridge.testing.strategies._names import ORDER, dtypes_of
+from xbridge.testing.strategies._names import ORDER
 
 if TYPE_CHECKING:
     from xbridge.protocol import Array, HostArray
@@ -31,17 +27,6 @@ _PYTHONS = ("int64", "float64", "complex128", "bool")
 _NUMBERS: st.SearchStrategy[complex] = st.one_of(
     st.integers(-(1 << 63), (1 << 63) - 1), st.floats(), st.booleans(), st.complex_numbers()
 )
-
-
-class Conversion(NamedTuple):
-    """A call of `xbridge.to_backend`."""
-
-    array: Array
-    """The source."""
-    target: str
-    """The name of the target backend."""
-    options: dict[str, Any]
-    """Keywords with valid values; a combination may be impossible."""
 
 
 class _Exporter:
@@ -130,78 +115,6 @@ def array_likes(*, backends: Backends = None, shapes: Shapes = None) -> st.Searc
     return st.one_of(kinds)
 
 
-def conversions(*, backends: Backends = None, targets: Backends = None) -> st.SearchStrategy[Conversion]:
-    """Strategy of calls of `xbridge.to_backend`: an array, a target and keywords.
-
-    Parameters
-    ----------
-    backends, targets : str or strategy of str, optional
-        The sources and the targets; by default every backend that is installed.
-
-    Returns
-    -------
-    SearchStrategy of Conversion
-        Each keyword has a valid value. A combination may be impossible, and then raises an
-        `xbridge.XBridgeError`.
-
-    Raises
-    ------
-    XBridgeError
-        As for `arrays`.
-
-    Examples
-    --------
-    >>> from hypothesis import find
-    >>> find(conversions(backends="numpy", targets="numpy"), lambda call: call.options)
-    Conversion(array=array(0.), target='numpy', options={'device': None})
-    """
-    sources = _arrays_of(backends, None)
-    return _backends(targets).flatmap(
-        lambda target: st.builds(Conversion, sources, st.just(target), _options(target))
-    )
-
-
-def refusals(backend: str) -> st.SearchStrategy[Array]:
-    """Strategy of unsupported arrays, whose memory alone does not give their values.
-
-    Parameters
-    ----------
-    backend : str
-        The name of a backend.
-
-    Returns
-    -------
-    SearchStrategy of array
-        Such as masked arrays, or sparse, meta and fake tensors. Their kind is noted in each example.
-
-    Raises
-    ------
-    UnknownBackendError, MissingLibraryError
-        There is no such backend, or it is not installed.
-    OptionError
-        The test kit has no such arrays of the backend.
-
-    Examples
-    --------
-    >>> from hypothesis import find
-    >>> find(refusals("numpy"), lambda x: x.dtype == "object")
-    array([None, 1], dtype=object)
-    """
-    refused = samples_of(backend).refused
-    if not refused:
-        raise OptionError.build(
-            f"draw unsupported {backend} arrays",
-            "the test kit has none",
-            f"arrays({backend!r}), or a module of samples in its backend",
-        )
-
-    def make(what: str) -> Array:
-        note(f"{backend} array: {what}")
-        return refused[what]()
-
-    return st.sampled_from(tuple(refused)).map(make)
-
-
 def _backends(asked: Backends) -> st.SearchStrategy[str]:
     """Return a strategy of the given names, or of all backends that are installed."""
     if isinstance(asked, st.SearchStrategy):
@@ -223,20 +136,6 @@ def _arrays_of(backends: Backends, shapes: Shapes) -> st.SearchStrategy[Array]:
         return made[name]
 
     return _backends(backends).flatmap(known)
-
-
-@cache
-def _options(target: str) -> st.SearchStrategy[dict[str, Any]]:
-    backend = get_backend(target)
-    return st.fixed_dictionaries(
-        {},
-        optional={
-            "device": st.sampled_from([None, *backend.devices()]),
-            "dtype": st.sampled_from([None, "default", "nearest", *dtypes_of(backend, CPU)]),
-            "copy": st.sampled_from([None, True, False]),
-            "grad": st.sampled_from([None, "keep", "detach"]),
-        },
-    )
 
 
 def _tuples(nested: Any) -> Any:

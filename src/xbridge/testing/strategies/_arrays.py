@@ -18,7 +18,7 @@ from xbridge.testing.samples.lookup import make_on
 from xbridge.testing.samples.model import Sample
 from xbridge.testing.strategies._bounds import bounds_in, draw_elements
 from xbridge.testing.strategies._spec import MOST_STATES, SHAPES, ArraySpec
-from xbridge.testing.strategies._values import arrange, draw_contents, numbers, quieten
+from xbridge.testing.strategies._values import draw_contents, numbers, quieten
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,13 +26,10 @@ if TYPE_CHECKING:
 
     from xbridge.protocol import Array, Backend, HostArray
     from xbridge.testing.strategies._bounds import Elements
-    from xbridge.testing.strategies._spec import Asked, Contents, Devices, Dtypes, Layouts, Shapes
+    from xbridge.testing.strategies._spec import Asked, Devices, Dtypes, Layouts, Shapes
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_TURNS = 16
-"""The number of orders of distinct elements."""
 
 
 def _plural(make: Callable[P, T]) -> Callable[P, T]:
@@ -61,7 +58,6 @@ def arrays(  # noqa: PLR0913 -- independent options
     requires_grad: Literal["any"] | bool | None = None,
     elements: Elements = None,
     nan: Literal["quiet", "any"] = "quiet",
-    contents: Contents | None = None,
 ) -> st.SearchStrategy[Array]:
     """Strategy of arrays of a backend, in every memory layout that they can have.
 
@@ -94,9 +90,6 @@ def arrays(  # noqa: PLR0913 -- independent options
     nan : {"quiet", "any"}
         By default every NaN is the quiet one without a payload, whose comparison does not warn. ``"any"``
         draws NaNs of all bit patterns, for tests of bits.
-    contents : {"constant", "distinct", "sorted", "nondegenerate"}, optional
-        A condition on all elements: they are equal; no two are equal; they ascend along the last axis; or
-        they are finite, above zero and not evenly spaced. By default any.
 
     Returns
     -------
@@ -133,7 +126,6 @@ def arrays(  # noqa: PLR0913 -- independent options
             requires_grad=requires_grad,
             elements=elements,
             nan=nan,
-            contents=contents,
         )
     )
 
@@ -220,8 +212,6 @@ def _draw(draw: st.DrawFn, spec: ArraySpec) -> Sample:
         values = draw_elements(draw, word, shape, spec.elements)
     else:
         values = draw_contents(draw, word, shape, bounds_in(word, spec.elements))
-        if spec.contents is not None:
-            values = arrange(values, word, spec.contents, draw(numbers(_TURNS)))
         if spec.quiet_nan and is_inexact(word):
             quieten(values)
     case = spec.cases[name]

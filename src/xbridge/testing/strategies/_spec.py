@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Literal, TypedDict, Unpack
 
-    Contents: TypeAlias = Literal["constant", "distinct", "sorted", "nondegenerate"]
-
     from xbridge import Device
     from xbridge.protocol import Array, Backend
     from xbridge.testing.strategies._bounds import Elements
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
         requires_grad: Literal["any"] | bool | None
         nan: Literal["quiet", "any"] | None
         elements: Elements
-        contents: Contents | None
 
 
 _SIDES = {1: (1, 2, 3, 5, 17), 2: (1, 2, 3, 4), 3: (1, 2, 3), 4: (1, 2)}
@@ -91,7 +88,6 @@ class ArraySpec:
         self._refuse_flags()
         self._refuse_elements()
         self.quiet_nan = self._is_quiet(asked.get("nan")) and not everything
-        self.contents = self._read_contents()
         self._fitting: dict[object, Fitting] = {}
         self._here: dict[Device, list[str]] = {}
         self._usual: dict[object, list[Shape]] = {}
@@ -115,17 +111,6 @@ class ArraySpec:
         if asked not in (None, "quiet", "any"):
             raise OptionError.build(f"take nan={asked!r}", "it is 'quiet' or 'any'", "nan='quiet'")
         return asked != "any"
-
-    def _read_contents(self) -> Any:
-        """Return the condition on all elements."""
-        asked = self._asked.get("contents")
-        if asked is not None and asked not in ("constant", "distinct", "sorted", "nondegenerate"):
-            reason = "it is 'constant', 'distinct', 'sorted' or 'nondegenerate'"
-            raise OptionError.build(f"take contents={asked!r}", reason, "contents='distinct'")
-        if asked in ("distinct", "nondegenerate") and self.elements is not None:
-            reason = "these elements are chosen by the kit"
-            raise OptionError.build(f"take contents={asked!r} and elements", reason, "elements=None")
-        return asked
 
     def _refuse_flags(self) -> None:
         name = self.backend.name

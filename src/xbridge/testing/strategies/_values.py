@@ -96,20 +96,6 @@ def _most_exact(dtype: str) -> int:
     return 1 << meaning.digits  # a bool has no digits
 
 
-def arrange(values: HostArray, dtype: str, contents: str, turn: int) -> HostArray:
-    """Return values of the dtype that fulfil a condition, in one of several orders."""
-    if contents == "constant":
-        return np.full_like(values, values.reshape(-1)[0]) if values.size else values
-    if contents == "sorted":
-        return np.sort(values, axis=-1) if values.ndim else values
-    count = min(values.size, _most_exact(dtype))
-    order = np.random.default_rng(turn).permutation(count) if turn else np.arange(count)
-    numbers_here = order + 1 if contents == "distinct" else order * (order + 2) // 3 + 1
-    if numbers_here.max(initial=0) > _most_exact(dtype):
-        numbers_here = order + 1
-    return np.resize(numbers_here, values.size).astype(values.dtype).reshape(values.shape)
-
-
 def _spill(draw: st.DrawFn, codes: HostArray, palette: Palette) -> None:
     """Write random bits to a part of the array.
 
