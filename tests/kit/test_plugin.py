@@ -272,12 +272,6 @@ def test_report_header__lists_backends_and_devices(run: Run) -> None:
     result.stdout.no_fnmatch_line("*missing*")
 
 
-def test_report_header__lists_missing_libraries(run: Run) -> None:
-    """With --xbridge=all, the header lists the libraries that are not installed."""
-    result = run("def test_x(): pass", "--xbridge=all")
-    result.stdout.fnmatch_lines(["xbridge*: numpy *, missing: *nolib (pip install nolib)*"])
-
-
 def test_report_header__none_without_a_choice(run: Run) -> None:
     """A run that chooses no backends has no header."""
     run("def test_x(backend): pass").stdout.no_fnmatch_line("xbridge*:*")

@@ -13,7 +13,6 @@ import array_api_compat
 import array_api_compat.numpy
 import numpy as np
 import pytest
-from inside import get_backend
 
 import xbridge
 from xbridge.testing._readonly import ReadOnlyArray
@@ -292,10 +291,6 @@ def test_array_namespace__array_api_compat_sees_numpy() -> None:
 # -- as a backend --------------------------------------------------------------------------------
 
 
-TURNS = (7.0, 8.0)
-"""The first call is planned, and fills the table that the second one looks into."""
-
-
 def normalised(x: Array) -> Array:
     """A function that writes in place into what it was given."""
     x -= xbridge.array_namespace(x).mean(x)
@@ -307,70 +302,6 @@ def test_numpy_readonly__finds_in_place_code() -> None:
     assert xbridge.to_list(normalised(np.array([1.0, 3.0]))) == [-1.0, 1.0]
     with pytest.raises(ValueError, match="read-only"):
         normalised(xbridge.asarray([1.0, 3.0], backend=NAME))
-
-
-def test_backend_of__read_only_array_is_not_numpys() -> None:
-    """The arrays belong to the backend of their own, and plain ones do not."""
-    assert xbridge.backend_of(made()) == xbridge.backend_of(made()[0, 0]) == NAME
-    assert not get_backend(NAME).owns(np.ndarray)
-
-
-def test_to_backend__shares_numpy_memory() -> None:
-    """NumPy's memory is shared, and a later write by NumPy is visible."""
-    a = PLAIN.copy()
-    for value in TURNS:
-        x = xbridge.to_backend(a, NAME)
-        assert type(x) is ReadOnlyArray
-        a[0, 0] = value
-        assert x.item(0) == value
-        with pytest.raises(ValueError, match="WRITEABLE"):
-            x.view(np.ndarray).flags.writeable = True
-    assert not np.shares_memory(xbridge.to_backend(a, NAME, copy=True), a)
-
-
-def test_to_numpy__shares_memory_read_only() -> None:
-    """NumPy shares the memory and cannot make it writable."""
-    x = made()
-    for _ in TURNS:
-        host = xbridge.to_numpy(x)
-        assert type(host) is np.ndarray
-        assert np.shares_memory(host, x)
-        with pytest.raises(ValueError, match="WRITEABLE"):
-            host.flags.writeable = True
-    own = xbridge.to_numpy(x, copy=True)
-    own[...] = 7.0
-    assert x.tolist() == PLAIN.tolist()
-
-
-def test_to_backend__steps_return_read_only_arrays() -> None:
-    """Copies, casts and stacks within the backend are read-only arrays."""
-    x = made()
-    assert xbridge.to_backend(x, NAME) is x
-    copied = xbridge.to_backend(x, NAME, copy=True)
-    assert not np.shares_memory(copied, x)
-    for y in (copied, xbridge.to_backend(x, NAME, dtype="float32"), xbridge.asarray([x, x])):
-        assert type(y) is ReadOnlyArray
-    with pytest.raises(xbridge.ValueLossError):
-        xbridge.asarray([ReadOnlyArray([1 << 60]), ReadOnlyArray([0.5])])
-    assert get_backend(NAME).check_cast(x, "float32") is x
-
-
-def test_to_backend__refuses_non_numeric_arrays() -> None:
-    """Arrays that are not numeric are refused in both directions."""
-    with pytest.raises(xbridge.DTypeError, match=r"try numpy.unique\(x, return_inverse=True\)"):
-        xbridge.to_backend(np.array(["a"]), NAME)
-    with pytest.raises(xbridge.DTypeError, match=r"try numpy.unique\(x, return_inverse=True\)"):
-        xbridge.to_numpy(ReadOnlyArray(["a"]))
-    with pytest.raises(xbridge.DTypeError, match=r"has no longdouble; try dtype='nearest', or casting it"):
-        xbridge.to_backend(np.ones(2, "longdouble"), NAME)
-
-
-def test_to_backend__converts_foreign_byte_order() -> None:
-    """A foreign byte order arrives as native."""
-    a = PLAIN.astype(">f8")
-    x = xbridge.to_backend(a, NAME)
-    assert x.dtype.isnative
-    assert x.tobytes() == PLAIN.tobytes()
 
 
 COPIES: dict[str, Callable[[Array], Array]] = {

@@ -60,17 +60,6 @@ def test_numpy_samples__hold_bits_and_read_them_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", known.cases)
-def test_numpy_samples__share_no_memory_with_the_values(name: str) -> None:
-    """An array of any layout shares no memory with the values that it was made of."""
-    case = known.cases[name]
-    for word in ("float64", "int64"):
-        for shape in ((2, 3), (0,)):
-            if case.takes(word, shape):
-                values = values_of(word, shape)
-                assert not overlaps(case.make(values), values)
-
-
-@pytest.mark.parametrize("name", known.cases)
 def test_numpy_samples__write_changes_every_element(name: str) -> None:
     """An array is writable exactly when its layout says so, and `write` changes all of it."""
     case = known.cases[name]
@@ -132,18 +121,6 @@ def test_numpy_samples__layouts_are_what_they_are_called() -> None:
     assert one("longlong", "uint64").dtype.char == "Q"
 
 
-@pytest.mark.parametrize("word", ["float32", "bool", "complex128", "bfloat16"])
-@pytest.mark.parametrize("name", ["transposed", "strided", "reversed", "offset"])
-def test_numpy_samples__base_of_a_view(name: str, word: str) -> None:
-    """The base of a view is an ordinary array of the same dtype."""
-    pytest.importorskip("ml_dtypes")
-    x = one(name, word)
-    assert type(x.base) is np.ndarray
-    assert (x.base.dtype, x.base.flags.owndata, x.base.flags.carray) == (x.dtype, True, True)
-    assert one("C", word).flags.owndata
-    assert one("Fortran", word).flags.owndata
-
-
 def test_numpy_samples__memmap_leaves_no_file_behind(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A memory map leaves no file behind, even while it is in use."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -151,14 +128,6 @@ def test_numpy_samples__memmap_leaves_no_file_behind(tmp_path: Any, monkeypatch:
     assert not list(tmp_path.iterdir())
     known.write(array)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", known.refused)
-def test_numpy_samples__refused_arrays(name: str) -> None:
-    """Every array that has to be refused is of NumPy, and its backend refuses it."""
-    x, backend = known.refused[name](), get_backend("numpy")
-    assert xbridge.backend_of(x) == "numpy"
-    assert backend.unsupported(x, leaving=True)
 
 
 def test_numpy_samples__refused_arrays_without_ml_dtypes(

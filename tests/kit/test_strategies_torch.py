@@ -64,15 +64,6 @@ def test_torch_samples__hold_bits_and_read_them_back(name: str, word: str) -> No
     assert examples or not is_inexact(word) or name in ("conj", "neg")
 
 
-@pytest.mark.parametrize("name", ["strided", "offset", "transposed", "channels-last", "expanded"])
-def test_torch_samples__base_of_a_view(name: str) -> None:
-    """The base of a view is an ordinary tensor of the same dtype."""
-    x = known.cases[name].make(values_of("float32", (2, 3, 2, 2)))
-    assert x._base is not None
-    assert (x._base.dtype, x._base._base) == (x.dtype, None)
-    assert known.cases["contiguous"].make(values_of("float32", (2,)))._base is None
-
-
 @pytest.mark.parametrize("name", known.cases)
 def test_torch_samples__write_changes_every_element(name: str) -> None:
     """A tensor is writable exactly when its layout says so, and `write` changes all of it."""
@@ -136,21 +127,6 @@ def test_torch_samples__layouts_are_what_they_are_called() -> None:
     assert not one("view of a leaf").is_leaf
 
 
-def test_torch_samples__view_of_a_grad() -> None:
-    """The view of a grad keeps its leaf alive, and shares memory with the grad."""
-    view = one("view of a grad")
-    assert np.array_equal(touched(view), touched(view.leaf.grad))
-    known.write(view)
-    assert same_bits(view, view.leaf.grad)
-
-
-def test_torch_samples__graphs_without_grad_mode() -> None:
-    """Tensors have their graphs even if they are made under `torch.no_grad`."""
-    with torch.no_grad():
-        assert not one("non-leaf").is_leaf
-        assert one("view of a leaf").requires_grad
-
-
 def test_reaches__follows_the_graph() -> None:
     """`reaches` tells whether a gradient of one tensor flows back to another."""
     leaf, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
@@ -165,16 +141,6 @@ def test_reaches__follows_the_graph() -> None:
     assert not known.reaches(result.detach(), leaf)
     assert not known.reaches(result, torch.ones(2))
     assert not known.reaches(middle.detach().requires_grad_(), leaf)
-
-
-@pytest.mark.parametrize("name", known.refused)
-def test_torch_samples__refused_tensors(name: str) -> None:
-    """Every tensor that has to be refused is of torch, and its conversion is refused."""
-    x = known.refused[name]()
-    assert xbridge.backend_of(x) == "torch"
-    for options in ({}, {"copy": True}):
-        with pytest.raises((xbridge.UnsupportedArrayError, xbridge.DTypeError), match="; try "):
-            xbridge.to_backend(x, "numpy", **options)  # type: ignore[call-overload] # either option
 
 
 def test_torch_samples__wrapper_computes() -> None:

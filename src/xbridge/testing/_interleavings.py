@@ -66,13 +66,7 @@ def run_alone(call: Callable[[], Any]) -> Outcome:
 
 
 class Interleavings:
-    """Runs of two calls, of which the first is stopped while the second runs.
-
-    Parameters
-    ----------
-    roots : frozenset of str
-        The root packages whose code is stopped.
-    """
+    """Runs of two calls, of which the first is stopped while the second runs."""
 
     def __init__(self, roots: frozenset[str]) -> None:
         self._roots = roots

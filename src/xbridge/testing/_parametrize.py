@@ -16,7 +16,7 @@ import pytest
 
 from xbridge import Device, asarray, is_available, known_backends, native_device
 from xbridge.errors import DeviceError, OptionError, XBridgeError
-from xbridge.extend import DTYPES, entries_for, get_backend
+from xbridge.extend import DTYPES, get_backend
 from xbridge.protocol import FEATURES
 from xbridge.testing import _without
 from xbridge.testing._gaps import MARK, expected_failure
@@ -157,22 +157,14 @@ def device_of_namespace(here: BackendDevice) -> Any:
 
 
 def header(config: pytest.Config) -> str:
-    """Return a line with the backends of the run, their versions and devices; for `all`, missing ones too."""
+    """Return a line with the backends of the run, their versions and devices."""
     modules = [get_backend(name) for name in dict.fromkeys(here.backend for here in places(config))]
     shown = [
         f"{' '.join((module.name, *_version(module)))} ({', '.join(module.devices())})" for module in modules
     ]
-    if _ALL in _requested_backends(config):
-        gone = [name for name in known_backends() if not is_available(name)]
-        shown += ["missing: " + ", ".join(map(_hint, gone))] * bool(gone)
     installed = config.pluginmanager.list_plugin_distinfo()
     own = [dist.version for _, dist in installed if dist.project_name == "xbridge-array"]
     return f"{' '.join(('xbridge', *own))}: {', '.join(shown)}"
-
-
-def _hint(name: str) -> str:
-    """Return a missing backend and the command that installs it."""
-    return f"{name} ({' or '.join(claim.install for claim in entries_for(name))})"
 
 
 def _requested_backends(config: pytest.Config) -> tuple[str, ...]:

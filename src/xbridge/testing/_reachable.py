@@ -46,10 +46,7 @@ _LARGEST_BUFFER = 1 << 20
 class ReachableState:
     """The mutable objects that a function can reach, and their present contents.
 
-    Parameters
-    ----------
-    f : callable
-        The function. What `functools.cache` has stored for it is forgotten, because that cannot be put back.
+    What `functools.cache` has stored for the function is forgotten, because that cannot be put back.
     """
 
     def __init__(self, f: Callable[..., Any]) -> None:

@@ -33,13 +33,7 @@ def _takes_any(case: LayoutCase) -> bool:
 
 
 class DerivedSamples:
-    """The samples of a library without a module of its own.
-
-    Parameters
-    ----------
-    backend : Backend
-        Its backend.
-    """
+    """The samples of a library without a module of its own."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
