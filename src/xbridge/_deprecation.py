@@ -16,15 +16,6 @@ _MEANT = {
 _OF_AN_ARRAY = ("asarray", "backend_of", "device_of", "dtype_of", "native_device", "to_list")
 """Functions of one array, which `xbridge.tree.map` calls with each array of a tree."""
 
-_OF_OBJECTS = {
-    **dict.fromkeys(("wait", "get", "join", "value", "synchronize", "block_until_ready"), "result"),
-    **dict.fromkeys(("is_done", "is_ready", "ready", "finished"), "done"),
-    **dict.fromkeys(("show", "print", "report", "table", "total", "totals"), "summary"),
-    **dict.fromkeys(("save", "to_csv", "to_dict", "dump"), "to_json"),
-}
-"""The same for attributes of objects here."""
-
-
 _SIMILARITY = 0.65
 """From here on a name is a misspelling. The common start `to_` of many names does not count."""
 
@@ -37,7 +28,7 @@ def missing_name(namespace: dict[str, object], name: str) -> AttributeError:
     """Return the error for a name that a module does not have, with the one that was meant."""
     module = str(namespace["__name__"])
     public: list[str] = namespace.get("__all__", [])  # type: ignore[assignment] # it is a list of names
-    meant = "" if name.startswith("_") else _similar(public, name, _MEANT)
+    meant = "" if name.startswith("_") else _similar(public, name)
     advice = f"; try {module}.{meant}" if meant else ""
     if "map" in public and name in _OF_AN_ARRAY:  # it is that of trees
         advice = f"; try {module}.map(xbridge.{name}, x)"
@@ -46,24 +37,11 @@ def missing_name(namespace: dict[str, object], name: str) -> AttributeError:
     return AttributeError(f"module {module!r} has no attribute {name!r}{advice}", name=name)
 
 
-def missing_attribute(x: object, name: str) -> AttributeError:
-    """Return the error for an attribute that an object does not have, with the one that was meant."""
-    cls = type(x)
-    public = [word for word in dir(cls) if not word.startswith("_")]
-    meant = "" if name.startswith("_") else _similar(public, name, _OF_OBJECTS)
-    advice = f"; try x.{meant}" if meant else ""
-    if meant and callable(getattr(cls, meant)):  # a method, and not a property
-        advice += "()"
-    return AttributeError(f"{cls.__name__!r} object has no attribute {name!r}{advice}", name=name, obj=x)
-
-
-def _similar(public: list[str], name: str, others: dict[str, str]) -> str:
+def _similar(public: list[str], name: str) -> str:
     """Return the public name that is most similar to a mistaken one; "" if none is similar."""
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
-    known = {word: word for word in public} | {
-        word: meant for word, meant in others.items() if meant in public
-    }
+    known = {word: word for word in public} | {word: it for word, it in _MEANT.items() if it in public}
     verb = "to_" * name.startswith("to_")
     rests = [word.removeprefix(verb) for word in known if word.startswith(verb)]
     near = get_close_matches(name.removeprefix(verb), rests, 1, _SIMILARITY)

@@ -415,31 +415,6 @@ def test_getattr__suggests_similar_names(module: Any, name: str, meant: str) -> 
         getattr(module, name)
 
 
-@pytest.mark.parametrize(
-    ("make", "name", "meant"),
-    [
-        (xbridge.record, "show", "x.summary()"),
-        (xbridge.record, "row", "x.rows"),
-        (lambda: xbridge.transfer(A, "numpy"), "wait", "x.result()"),
-        (lambda: xbridge.transfer(A, "numpy"), "dones", "x.done()"),
-    ],
-)
-def test_getattr__of_objects_suggests_similar_names(
-    make: Callable[[], object], name: str, meant: str
-) -> None:
-    """A missing attribute of a record or a transfer suggests the one that was meant."""
-    with pytest.raises(AttributeError, match=rf"object has no attribute '{name}'; try ") as caught:
-        getattr(make(), name)
-    assert str(caught.value).endswith(f"; try {meant}")
-
-
-@pytest.mark.parametrize("name", ["zzz", "_rows", "__array__"])
-def test_getattr__of_objects_suggests_nothing_without_a_match(name: str) -> None:
-    """A missing attribute with no close match, or a private one, raises a plain `AttributeError`."""
-    with pytest.raises(AttributeError, match=rf"'record' object has no attribute '{name}'$"):
-        getattr(xbridge.record(), name)
-
-
 def test_getattr__names_a_module_to_import() -> None:
     """The test kit registers a backend when it is imported, so an attribute does not import it."""
     program = "import xbridge\nxbridge.testing"

@@ -257,7 +257,7 @@ MISTAKES: dict[str, Plant] = {
     "the allocator does not hear of the consumer": left_out(
         torch.Tensor, "record_stream", "_queue_send_aside"
     ),
-    "a handle returns before the copy": left_out(api.Event, "synchronize", "Pending.wait"),
+    "a handle returns before the copy": left_out(api.Event, "synchronize", "_wait_for"),
     "no wait for what the thread has asked for": left_out(
         api.Event, "synchronize", "threaded.<locals>.in_thread"
     ),

@@ -49,13 +49,13 @@ FLOORS: tuple[dict[str, str], ...] = (
     {
         "_api": "_engine _plan _registry backends _core errors",
         "_inspect": "_engine _plan _registry _core errors",
-        "_observe": "_engine _plan _registry _core errors _deprecation",
+        "_observe": "_engine _plan _registry _core errors",
         "tree": "_engine _plan _registry backends _host _core errors _deprecation",
     },
     {
         "_align_back": "_api tree _engine _plan _registry _core errors",
         "extend": "_observe tree _plan _registry backends _host _core",
-        "_transfer": "_observe tree _engine _plan _registry backends _core errors _deprecation",
+        "_transfer": "_observe tree _engine _plan _registry backends _core errors",
     },
     {
         "__init__": "_align_back _transfer _api _inspect _observe tree _plan _registry _core "

@@ -13,28 +13,28 @@ import xbridge
 from xbridge._transfer.queued import Queued
 
 
-class Failing:
-    """A pending move whose methods raise, from the one that is named on."""
+class Passed:
+    """An event that has passed, or whose wait raises."""
 
-    def __init__(self, error: Exception, at: str) -> None:
-        self._error, self._at = error, at
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
 
-    def done(self) -> bool:
+    def query(self) -> bool:
         return True
 
-    def wait(self, seconds: float | None, /) -> bool:
-        if self._at == "wait":
+    def synchronize(self) -> None:
+        if self._error:
             raise self._error
-        return True
-
-    def result(self) -> list[Any]:
-        raise self._error
 
 
-@pytest.mark.parametrize("at", ["wait", "result"])
-def test_queued__failure_of_the_device_is_an_xbridge_error(at: str) -> None:
+def fail() -> list[Any]:
+    raise RuntimeError("launch failure")
+
+
+@pytest.mark.parametrize("event", [Passed(), Passed(RuntimeError("launch failure"))])
+def test_queued__failure_of_the_device_is_an_xbridge_error(event: Passed) -> None:
     """An error of the device names its cause, and is raised by each call."""
-    queued = Queued(Failing(RuntimeError("launch failure"), at), list)
+    queued = Queued((event, fail), list)
     for _ in range(2):
         with pytest.raises(xbridge.DeviceError, match=r"cannot finish a transfer: .*launch failure"):
             queued.result()
@@ -44,17 +44,14 @@ def test_queued__two_threads_take_the_result_once() -> None:
     """If two threads wait, one takes the arrays, and both have the same object."""
     together = threading.Barrier(2, timeout=0.2)
 
-    class Arriving(Failing):
-        """A pending move that is done."""
-
-        def result(self) -> list[object]:
-            taken.append(threading.get_ident())
-            with suppress(threading.BrokenBarrierError):
-                together.wait()  # for the other thread, which is not to come
-            return [object()]
+    def arrays() -> list[object]:
+        taken.append(threading.get_ident())
+        with suppress(threading.BrokenBarrierError):
+            together.wait()  # for the other thread, which is not to come
+        return [object()]
 
     taken: list[int] = []
-    queued = Queued(Arriving(ValueError(), "nothing"), list)
+    queued = Queued((Passed(), arrays), list)
     with ThreadPoolExecutor(2) as pool:
         one, other = pool.map(lambda _: queued.result(), range(2))
     assert one is other

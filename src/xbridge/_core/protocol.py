@@ -59,17 +59,11 @@ class Exporter(Protocol):
         """Return a capsule. Its memory is ready for any work that is queued on the stream after this call."""
 
 
-class Pending(Protocol):
-    """Arrays that are being moved asynchronously. If the object is deleted, the move finishes in any case."""
+Pending: TypeAlias = "tuple[Any, Callable[[], list[Array]]]"
+"""Arrays on their way: an event with `query` and `synchronize`, and a function that returns them after it.
 
-    def done(self) -> bool:
-        """Return True if `result` would not wait."""
-
-    def wait(self, seconds: float | None, /) -> bool:
-        """Wait until the arrays have arrived, at most this long. Return True if they have."""
-
-    def result(self) -> list[Array]:
-        """Return the arrays, after `wait`."""
+If both are deleted, the move finishes in any case.
+"""
 
 
 def _decline(_: Any, /) -> None:

@@ -6,6 +6,7 @@ device or the computation of lazy arrays, wait until all arrays have come to the
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge._core.devices import CPU
@@ -81,11 +82,12 @@ def find_packings(
     own = target.transfers
     if not own.has_packs or kind not in kinds or (device is None and "host" not in target.gaps):
         return []
-    try:
-        place = place or destination(target, device, CPU)
-    except DeviceError:  # the plan of an array raises it too, and names the array
-        return []
-    if place == CPU or place not in target.devices():
+    if place is None:
+        with suppress(DeviceError):  # the plan of an array raises it too, and names the array
+            place = destination(target, device, CPU)
+        if place not in target.devices():
+            return []
+    if place == CPU:
         return []
     return [Packing(kind, lambda xs: own.send_many(xs, place), lambda xs: own.begin_send(xs, place))]
 

@@ -15,12 +15,11 @@ from functools import reduce
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from xbridge._core import text
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import lock
-from xbridge._deprecation import missing_attribute
 from xbridge._engine.caller import CallSite
 from xbridge._engine.execute import Observer, add_observer, remove_observer
 from xbridge._observe.foreign import ForeignCall, watch
@@ -225,12 +224,6 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         remove_observer(self._counter)
         if self._watches:
             self._watches.pop().close()
-
-    if not TYPE_CHECKING:  # a type checker knows the attributes
-
-        def __getattr__(self, name: str) -> object:
-            """Raise an error with the attribute that was meant."""
-            raise missing_attribute(self, name)
 
     @property
     def rows(self) -> tuple[RecordRow, ...]:

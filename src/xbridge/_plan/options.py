@@ -90,18 +90,6 @@ class CallOptions(NamedTuple):
         key = self.key(verb, target, types, like)
         return lookup(key, self.copy, self.requires_grad, self.writable)
 
-    @traced_as(lambda *_: decline)
-    def find_converter(self, name: str, cls: type) -> Callable[[Any], Any]:
-        """Return a function that converts arrays of a type without a plan, or returns None to decline.
-
-        The options must have been checked: `lookup` compares only their flags.
-        """
-        known = self.lookup("convert", name, cls)
-        plain = lookup_direct(name, cls) if self.are_plain() else decline
-        if known is decline:
-            return plain
-        return known if plain is decline else try_in_order(plain, known)
-
     def are_canonical(self, options: Options) -> bool:
         """Return True if conversions with these options, once checked, are cached by the options as given."""
         checked = canonical(options) or PLAIN
@@ -140,7 +128,13 @@ def cache_key(options: Options, name: str, cls: type) -> tuple[object, ...] | No
 def find_converter(options: Options, name: str, cls: type) -> Callable[[Any], Any]:
     """Return a function that converts arrays of a type without a plan, or returns None to decline."""
     given = canonical(options)
-    return decline if given is None else given.find_converter(name, cls)
+    if given is None:
+        return decline
+    known = given.lookup("convert", name, cls)
+    plain = lookup_direct(name, cls) if given == PLAIN else decline
+    if known is decline:
+        return plain
+    return known if plain is decline else try_in_order(plain, known)
 
 
 _COMMON = CallOptions._fields.index("requires_grad")

@@ -26,7 +26,6 @@ from xbridge._core.devices import CPU
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import reset_in_child
 from xbridge._core.tracebacks import shorten
-from xbridge._deprecation import missing_attribute
 from xbridge._engine.caller import CallSite, find_call_site
 from xbridge._engine.execute import observers
 from xbridge._engine.requests import refuse_order
@@ -92,12 +91,6 @@ class Transfer:
             return f"<Transfer: {'running' if self._process == getpid() else 'of another process'}>"
         error = self._future.exception()
         return f"<Transfer: {'done' if error is None else f'failed with {error!r}'}>"
-
-    if not TYPE_CHECKING:  # a type checker knows the attributes
-
-        def __getattr__(self, name: str) -> object:
-            """Raise an error with the attribute that was meant."""
-            raise missing_attribute(self, name)
 
     def done(self) -> bool:
         """Return True if `result` would return or raise at once.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from os import getpid
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.locks import lock
@@ -19,13 +20,17 @@ if TYPE_CHECKING:
     from xbridge.tree.batch import TreeArrays
 
 
+POLL_SECONDS = 5e-4
+"""Seconds between two queries of an event. Torch has no wait for an event with a time limit."""
+
+
 class Queued:
     """A batch that a device is copying, with the methods of a future that `Transfer` calls.
 
     Parameters
     ----------
     pending : Pending
-        The arrays of the batch.
+        The event of the copy, and the function that returns the arrays of the batch.
     restore : callable
         Returns the batch with other arrays.
     """
@@ -38,7 +43,7 @@ class Queued:
     def done(self) -> bool:
         """Return True if `result` would return at once. A forked child cannot ask the device."""
         work = self._work
-        return work is None or (self._process == getpid() and work[0].done())
+        return work is None or (self._process == getpid() and bool(work[0][0].query()))
 
     def exception(self) -> None:
         """Return None, because errors are raised by `result` only."""
@@ -47,16 +52,29 @@ class Queued:
         """Wait for the batch and return it, the same object in each call."""
         work = self._work
         if work:
-            pending, restore = work
+            (event, arrays), restore = work
             with Chained(_device_failure):
-                arrived = pending.wait(timeout)
-            if not arrived:
+                has_arrived = _wait_for(event, timeout)
+            if not has_arrived:
                 raise TimeoutError
             with self._lock, Chained(_device_failure):
                 if self._work:
-                    self._made = restore(pending.result())
+                    self._made = restore(arrays())
                     self._work = None  # the handle does not keep the arrays that were given
         return self._made
+
+
+def _wait_for(event: Any, seconds: float | None) -> bool:
+    """Wait for an event, at most this long. Return True if it has passed."""
+    if seconds is None:
+        event.synchronize()
+        return True
+    end = monotonic() + seconds
+    while not event.query():
+        if monotonic() >= end:
+            return False
+        sleep(POLL_SECONDS)
+    return True
 
 
 def _device_failure(error: Exception) -> DeviceError:

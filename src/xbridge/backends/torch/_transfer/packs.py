@@ -19,7 +19,6 @@ from contextlib import suppress
 from functools import cache, partial
 from itertools import accumulate, chain, islice, repeat
 from operator import add, attrgetter, methodcaller
-from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakSet
 
@@ -28,7 +27,7 @@ import torch
 
 from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.protocol import HostArray, c_strides
+from xbridge._core.protocol import HostArray, Pending, c_strides
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch import _private
 from xbridge.backends.torch._transfer.pinned import (
@@ -54,9 +53,6 @@ INLINE_NBYTES = 1 << 20
 
 HANDLES = 2
 """How many unfinished transfers may keep a buffer at a time. Others use a thread, which ends without it."""
-
-POLL_SECONDS = 5e-4
-"""Seconds between two queries of an event. Torch has no wait for an event with a time limit."""
 
 DTYPE_OF = {
     native_dtype(word): getattr(torch, word)
@@ -155,34 +151,8 @@ def begin_fetch(xs: list[torch.Tensor]) -> Pending | None:
     return _begin_pack(_ordinary_tensors(xs, place), len(xs), partial(_queue_fetch, place, aside=True))
 
 
-class Pending:
-    """A pack that is being copied. It keeps its pinned buffer until nothing refers to it."""
-
-    def __init__(self, event: Any, finish: Callable[[], list[Any]]) -> None:
-        self._event, self._finish = event, finish
-
-    def done(self) -> bool:
-        """Return True if `result` would not wait."""
-        return bool(self._event.query())
-
-    def wait(self, seconds: float | None) -> bool:
-        """Wait for the copy, at most this long. Return True if it is done."""
-        if seconds is None:
-            self._event.synchronize()
-            return True
-        end = monotonic() + seconds
-        while not self.done():
-            if monotonic() >= end:
-                return False
-            sleep(POLL_SECONDS)
-        return True
-
-    def result(self) -> list[Any]:
-        """Return the arrays, after `wait`."""
-        return self._finish()
-
-
-_handles: WeakSet[Pending] = WeakSet()
+_handles: WeakSet[Callable[[], list[Any]]] = WeakSet()
+"""The functions of unfinished transfers that return their arrays. Each keeps a pinned buffer."""
 
 
 def _begin_pack(batch: _Batch, n: int, queue: Callable[[list[_Part]], Copy]) -> Pending | None:
@@ -192,9 +162,12 @@ def _begin_pack(batch: _Batch, n: int, queue: Callable[[list[_Part]], Copy]) -> 
         return None
     with suppress(RuntimeError, DeviceError):  # without memory each array is moved alone
         event, land = queue(packs[0])
-        pending = Pending(event, lambda: _in_order([None] * n, batch, packs[0], land()))
-        _handles.add(pending)
-        return pending
+
+        def arrays() -> list[Any]:
+            return _in_order([None] * n, batch, packs[0], land())
+
+        _handles.add(arrays)
+        return event, arrays
     return None
 
 
