@@ -23,7 +23,7 @@ def test_shared_flags__overlapping_threads_leave_no_mode() -> None:
     inside, done = threading.Barrier(count), threading.Event()
 
     def overlap(first: bool) -> None:
-        with shared_flags, Watch([]):
+        with Watch("f", []):
             inside.wait()
             if not first:
                 assert done.wait(PATIENCE)

@@ -250,6 +250,10 @@ class DerivableFunction(ABC):
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         """Describe the outputs in the dtypes of the function's library, with the treedef of the result."""
 
+    def batch_axes(self, axes: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """Return the axes that `batched` needs for a batch with these: an input may have to be repeated."""
+        return (0,) * len(axes) if self.repeats else axes
+
     def report(self) -> dict[str, str]:
         """Return where the derivative, the batches and the shapes come from, in a few words each."""
         return {

@@ -383,7 +383,7 @@ def _batch_axes(rule: DerivableFunction, ins: Mask, dims: Arrays) -> tuple[int |
 
 
 def _batch_call(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
-    axes = tuple([None if d is None and not rule.repeats else 0 for d in dims])
+    axes = rule.batch_axes(tuple([None if d is None else 0 for d in dims]))
     moved, size = _move_batch_first(xs, dims, axes)
     batch = _bind(call_p, *moved, rule=rule.derive("batched", axes)) if size else _empty(rule, moved, axes)
     return batch, [0] * len(batch)

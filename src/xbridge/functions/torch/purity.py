@@ -12,14 +12,14 @@ where a counter moved, to find out why.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import cache, partial
-from inspect import unwrap
-from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeGuard
-from weakref import ref
+from functools import cache
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Self, TypeGuard
+from weakref import WeakSet
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.weak import TensorWeakRef
 
 from xbridge.errors import GradientError
@@ -32,7 +32,7 @@ from xbridge.functions.torch.private import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     Tensors = Sequence[torch.Tensor]
 
@@ -47,20 +47,19 @@ _lock = locks.lock()
 
 
 class Purity:
-    """What a function reads beside its arguments, and which of its runs were watched."""
+    """What a function reads beside its arguments, as its first runs have shown."""
 
     def __init__(self, name: str, fn: object) -> None:
-        self._name, self._fn = name, fn
-        self._seen: dict[int, TensorWeakRef] = {}
-        self._marks: list[int | None] = []
-        """The versions of these tensors."""
+        self._name = name
+        owner = getattr(fn, "__self__", None)  # of a method, such as `module.forward`
+        self._modules = WeakSet(owner.modules() if isinstance(owner, torch.nn.Module) else ())
+        self._tensors: dict[int, TensorWeakRef] = {}
+        self._members, self._marks = self._read_members(), self._read_marks()
         self._version = 0
-        self._modules = find_modules(fn)
-        self._members: list[object] = _members_of(self._modules)
         self._layout = 0
-        """A number that changes when a layer or a tensor of the modules is replaced by another."""
+        """A number that changes when a layer or a tensor is replaced by another."""
         self.known = False
-        """True after a first run, which has shown what the function reads."""
+        """True if a run has shown what the function reads, and none is being watched."""
         self.overwrites = False
         """True if the function writes to its arguments."""
         self.has_norms = False
@@ -69,35 +68,40 @@ class Purity:
     def version(self) -> int:
         """Return a number that changes when the tensors outside of the function change."""
         with _lock:
-            if [*map(id, _members_of(self._modules))] != [*map(id, self._members)]:
-                self._find_modules()
-            now = self._read_marks()
-            if now != self._marks:
+            members, marks = self._read_members(), self._read_marks()
+            replaced = members != self._members or None in marks
+            if replaced:
+                self._layout += 1
+                self._tensors = {key: x for key, x in self._tensors.items() if x() is not None}
+            if replaced or marks != self._marks:
                 self._version += 1
-                if None in now:
-                    self._seen = {key: x for key, x in self._seen.items() if x() is not None}
-                    now = self._read_marks()
-                self._marks = now
+                self._members, self._marks = members, self._read_marks()
             return self._version
 
+    def _read_members(self) -> list[int]:
+        """Return the identities of the layers and tensors that the modules hold themselves."""
+        return [
+            id(x)
+            for module in self._modules
+            for held in (module._modules, module._parameters, module._buffers)
+            for x in held.values()
+        ]
+
     def _read_marks(self) -> list[int | None]:
-        return [None if (x := found()) is None else x._version for found in self._seen.values()]
+        """Return the versions of the tensors; None for one that is gone."""
+        return [None if (x := found()) is None else x._version for found in self._tensors.values()]
 
     @property
     def reads(self) -> bool:
         """True if the function reads tensors outside of it, or may do so."""
-        return bool(self._seen) or not self.known
+        return bool(self._tensors) or not self.known
 
-    def learn(self, watch: Watch) -> None:
-        """Remember what the function read in a run, or raise if it wrote."""
-        watch.refuse_writes(self._name)
-        with _lock:
-            self.version()
-            self._seen.update({key: TensorWeakRef(x) for key, x in watch.reads().items()})
-            self._marks = self._read_marks()
-        self.known = True
-        self.overwrites |= watch.overwrites
-        self.has_norms |= watch.has_norms
+    def layout(self) -> object:
+        """Return the mode of each module that the function runs, and the shapes of its tensors."""
+        self.version()
+        return self._layout, *[
+            (module.training, *[(x.shape, x.dtype) for x in _own_tensors(module)]) for module in self._modules
+        ]
 
     def run(self, fn: Callable[..., Tensors], xs: Tensors, watched: set[object]) -> Tensors:
         """Run the function or a derivative, and raise if it writes to other tensors or draws random numbers.
@@ -106,24 +110,18 @@ class Purity:
         again after a layer or a tensor was replaced, because it reads others from then on.
         """
         before = self.counters()
-        training = [module.training for module in self._modules]
-        key = (self._layout, *[(x.shape, x.dtype) for x in xs], *training)
-        if key not in watched:
+        if self._signature(xs) not in watched:
             ys = self.watch(fn, xs)
-            watched.add(key)
+            watched.add(self._signature(xs))
             return ys
         ys = fn(*xs)
         if self.counters() != before:
             self.watch(fn, _copy(xs))
         return ys
 
-    def _find_modules(self) -> None:
-        """Find the modules that the function reaches now, and what they hold."""
-        self._modules = find_modules(self._fn)
-        before, self._members = self._members, _members_of(self._modules)
-        if [*map(id, before)] != [*map(id, self._members)]:
-            self._layout += 1
-            self._version += 1
+    def _signature(self, xs: Tensors) -> object:
+        training = [module.training for module in self._modules]
+        return self._layout, *[(x.shape, x.dtype) for x in xs], *training
 
     def counters(self) -> tuple[list[bytes], int]:
         """Return the states of torch's generators, and the version of what the function reads."""
@@ -131,79 +129,29 @@ class Purity:
 
     def watch(self, fn: Callable[..., Tensors], xs: Tensors) -> Tensors:
         """Run a function under a `Watch`. A function that sets a seed draws the same in another run."""
+        self.known = False
         before = _generator_states()
-        with shared_flags, Watch(xs) as watch:
+        with Watch(self._name, xs) as watch:
             ys = fn(*xs)
         after = watch.states()
         if watch.may_draw and after != before:
             given = _copy(xs)
-            with shared_flags, Watch(given) as again:
+            with Watch(self._name, given) as again:
                 fn(*given)
             if again.states() != after:
                 raise random_error(self._name)
         self.learn(watch)
         return ys
 
-    def module_state(self) -> tuple[object, ...]:
-        """Return the modules that the function reaches now, with the shapes of their tensors."""
-        self._find_modules()
-        return tuple(
-            [(ref(module), *[(x.shape, x.dtype) for x in _own_tensors(module)]) for module in self._modules]
-        )
-
-
-def find_modules(fn: object) -> list[torch.nn.Module]:
-    """Return the modules that a function may call: itself, and those in its closure, instance and globals.
-
-    They may be in lists, tuples and dicts there, and in attributes of the instance or of objects there.
-    """
-    found: dict[torch.nn.Module, None] = {}
-    rest, seen = [fn, *_attributes(fn)], set[int]()
-    while rest:
-        x = rest.pop()
-        if id(x) in seen:
-            continue
-        seen.add(id(x))
-        if isinstance(x, torch.nn.Module):
-            found.update(dict.fromkeys(x.modules()))
-        elif isinstance(x, MethodType):
-            rest += [x.__self__, x.__func__, *_attributes(x.__self__)]
-        elif isinstance(x, partial):
-            rest += [x.func, *x.args, *x.keywords.values()]
-        elif isinstance(x, FunctionType):
-            cells = [cell.cell_contents for cell in x.__closure__ or () if _is_filled(cell)]
-            rest += [unwrap(x), *cells, *[y for each in cells for y in _attributes(each)]]
-            named = [x.__globals__.get(name) for name in x.__code__.co_names]
-            rest += [y for y in named if getattr(y, "__globals__", x.__globals__) is x.__globals__]
-        elif isinstance(x, (list, tuple)):
-            rest += x
-        elif isinstance(x, dict):
-            rest += x.values()
-    return list(found)
-
-
-def _attributes(x: object) -> list[object]:
-    """Return the attributes of an instance. Those of modules are found by torch."""
-    has_own = hasattr(x, "__dict__") and not isinstance(x, (type, ModuleType, torch.nn.Module))
-    return [*vars(x).values()] if has_own else []
-
-
-def _members_of(modules: Sequence[torch.nn.Module]) -> list[object]:
-    """Return the layers and tensors that modules hold themselves."""
-    return [
-        x
-        for module in modules
-        for held in (module._modules, module._parameters, module._buffers)
-        for x in held.values()
-    ]
-
-
-def _is_filled(cell: Any) -> bool:
-    """Return False for the cell of a variable that has no value yet."""
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
+    def learn(self, watch: Watch) -> None:
+        """Remember what the function read in a run."""
+        with _lock:
+            self.version()
+            self._tensors.update({key: TensorWeakRef(x) for key, x in watch.reads().items()})
+            self._modules = WeakSet([*self._modules, *watch.modules])
+            self._members, self._marks = self._read_members(), self._read_marks()
+        self.known = True
+        self.has_norms |= watch.has_norms
 
 
 def _own_tensors(module: torch.nn.Module) -> list[torch.Tensor]:
@@ -215,45 +163,53 @@ def _copy(xs: Tensors) -> Tensors:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves it untyped
-    """A dispatch mode that records which foreign tensors a function reads and writes, and if it draws.
+    """A dispatch mode that notes which foreign tensors and modules a function uses, and if it draws.
 
-    A tensor is foreign if the function neither made it nor got it as an argument. With `refuses`, the name of
-    the function, a write to one is refused before it happens, because a trace must not change anything.
+    A tensor is foreign if the function neither made it nor got it as an argument. A write to one is refused
+    before it happens.
     """
 
-    def __init__(self, xs: Tensors, refuses: str = "") -> None:
+    def __init__(self, name: str, xs: Tensors) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it untyped
-        self._refuses = refuses
-        self._arguments = set(map(_storage_id, filter(_has_memory, xs)))
-        self._own, self._foreign = set[int](), set[int]()
-        self._held: dict[int, StorageWeakRef] = {}
-        """References to these storages, so that none gets the identity of one that is gone."""
-        self._add_own(xs)
+        self._name = name
+        self._storages: dict[int, tuple[bool, StorageWeakRef]] = {}
+        """Whether each storage is the function's own. A reference keeps its identity from another use."""
         self._read: dict[int, TensorWeakRef] = {}
         self.made: dict[int, TensorWeakRef] = {}
         """The tensors that operations returned."""
-        self._written = set[int]()
-        """The storages of foreign tensors to which it wrote, perhaps through a view that is gone."""
         self._generators: list[torch.Generator] = []
         """The generators that it named."""
+        self.modules: WeakSet[torch.nn.Module] = WeakSet()
+        """The modules that it called, with those inside of them."""
         self.may_draw = False
         """True if an operation may draw random numbers."""
-        self.overwrites = False
-        """True if an operation writes to an argument."""
         self.has_norms = False
         """True if it computes a norm of the numbers in a layer or a batch."""
+        for x in filter(_has_version, xs):
+            self._is_own(x, is_first_made=True)
 
-    def _add_own(self, xs: Tensors) -> None:
-        """Regard tensors as made by the function."""
-        self._own.update({self._hold(x) for x in xs if _has_version(x)} - self._foreign)
+    def __enter__(self) -> Self:
+        thread = get_ident()
 
-    def _hold(self, x: torch.Tensor) -> int:
-        """Return the identity of a tensor's storage, which no other storage gets during the run."""
+        def note(module: torch.nn.Module, _: Any) -> None:
+            if get_ident() == thread:
+                self.modules.update(module.modules())
+
+        shared_flags.__enter__()
+        self._hook = register_module_forward_pre_hook(note)
+        super().__enter__()  # type: ignore[no-untyped-call] # torch leaves it untyped
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call] # torch leaves it untyped
+        self._hook.remove()
+        shared_flags.__exit__()
+
+    def _is_own(self, x: torch.Tensor, *, is_first_made: bool) -> bool:
+        """Return True if the function made the memory of a tensor, which the first sight of it shows."""
         storage = x.untyped_storage()
-        key = int(storage._cdata)
-        if key not in self._held:
-            self._held[key] = StorageWeakRef(storage)  # type: ignore[no-untyped-call] # torch leaves it untyped
-        return key
+        sight = is_first_made, StorageWeakRef(storage)  # type: ignore[no-untyped-call] # torch leaves it untyped
+        return self._storages.setdefault(int(storage._cdata), sight)[0]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -264,41 +220,22 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
             self._generators.append(generator)
         trains = func in _BATCH_NORMS and args[5]
         self.has_norms |= func is _aten.native_layer_norm.default or trains
-        if func is _aten.lift_fresh.default:  # of a tensor that was just made, such as from an array
-            self._add_own(args)
-        for x in filter(self._is_foreign, leaves((args, kwargs))):
-            self._foreign.add(self._hold(x))
-            self._read[id(x)] = TensorWeakRef(x)
-        for x in filter(_has_memory, _targets(func, args, kwargs)):
-            self.overwrites |= _storage_id(x) in self._arguments
-            if self._is_foreign(x):
-                if self._refuses:
-                    raise _write_error(self._refuses)
-                self._written.add(_storage_id(x))
+        is_new = func is _aten.lift_fresh.default  # of a tensor that was just made, such as from an array
+        tensors = filter(_has_version, leaves((args, kwargs)))
+        foreign = {id(x): x for x in tensors if not self._is_own(x, is_first_made=is_new)}
+        self._read.update({key: TensorWeakRef(x) for key, x in foreign.items()})
+        written = args[3:5] if trains else [_argument(args, kwargs, at) for at in _written_arguments(func)]
+        if any(id(x) in foreign for x in leaves(written)):
+            raise _write_error(self._name)
         made = func(*args, **kwargs)
-        ys = list(filter(_has_version, leaves((made,))))
-        self._add_own(ys)
-        self.made.update({id(x): TensorWeakRef(x) for x in ys})
+        for y in filter(_has_version, leaves((made,))):
+            self._is_own(y, is_first_made=True)
+            self.made[id(y)] = TensorWeakRef(y)
         return made
-
-    def _is_foreign(self, x: object) -> bool:
-        return _has_version(x) and _storage_id(x) not in self._own
 
     def states(self) -> list[bytes]:
         """Return the states of torch's generators, and of those that the function named."""
-        return [
-            *_generator_states(),
-            *[state for each in self._generators for state in _generator_states(each)],
-        ]
-
-    def refuse_writes(self, name: str) -> None:
-        """Raise if the function wrote to a tensor that it did not make.
-
-        Memory that is gone with the run was its own, such as that of a NumPy array which it made.
-        """
-        living = [found() for found in self._read.values()] if self._written else []
-        if any(x is not None and _storage_id(x) in self._written for x in living):
-            raise _write_error(name)
+        return _generator_states(*self._generators)
 
     def reads(self) -> dict[int, torch.Tensor]:
         """Return the foreign tensors that the function read, without views of them that it made itself."""
@@ -307,12 +244,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         return {key: x for key, x in living.items() if x is not None and made.get(key) is not x}
 
 
-def _targets(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
-    """Yield the tensors that an operation writes to."""
-    if func in _BATCH_NORMS:
-        yield from args[3:5] if args[5] else ()
-    for i, name in _written_arguments(func):
-        yield from leaves((args[i] if i < len(args) else kwargs.get(name),))
+def _argument(args: Any, kwargs: Any, at: tuple[int, str]) -> Any:
+    i, name = at
+    return args[i] if i < len(args) else kwargs.get(name)
 
 
 @cache
@@ -338,24 +272,16 @@ def leaves(xs: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _has_memory(x: object) -> TypeGuard[torch.Tensor]:
-    return isinstance(x, torch.Tensor) and x.layout is torch.strided
-
-
 def _has_version(x: object) -> TypeGuard[torch.Tensor]:
-    return _has_memory(x) and not x.is_inference()
+    return isinstance(x, torch.Tensor) and x.layout is torch.strided and not x.is_inference()
 
 
-def _storage_id(x: torch.Tensor) -> int:
-    return int(x.untyped_storage()._cdata)
-
-
-def _generator_states(generator: torch.Generator | None = None) -> list[bytes]:
-    """Return the state of a generator; without one, the states of torch's default generators."""
-    shared = (torch.default_generator, *torch.cuda.default_generators)
+def _generator_states(*more: torch.Generator) -> list[bytes]:
+    """Return the states of torch's default generators, and of others."""
     # A mode, such as one of tensors without values, would see the operations that read a state.
     with without_dispatch_modes() if dispatch_modes._is_in_torch_dispatch_mode else nullcontext():
-        return [each.get_state().numpy().tobytes() for each in ((generator,) if generator else shared)]
+        generators = (torch.default_generator, *torch.cuda.default_generators, *more)
+        return [each.get_state().numpy().tobytes() for each in generators]
 
 
 def random_error(name: str) -> GradientError:

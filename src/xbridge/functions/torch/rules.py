@@ -126,14 +126,15 @@ class TorchRule(DerivableFunction):
     seeds = 0
     """The number of seeds of a derivative, which come before a mark and the inputs."""
 
-    def __init__(self, call: Call, name: str, root: TorchRule | None = None) -> None:
+    def __init__(self, call: Call, name: str, of: TorchRule | None = None) -> None:
         super().__init__(call, name)
-        self.purity: Purity = root.purity if root else Purity(call.name, call.fn)
-        self.graphs: SavedGraphs[_Graph] = root.graphs if root else SavedGraphs()
-        self.marks: tuple[int, ...] = ()
-        """The positions of marks in the inputs."""
-        self.depth = 0
+        self.purity: Purity = of.purity if of else Purity(call.name, call.fn)
+        self.order = of.order + 1 if of else 0
+        self.depth: int = of.depth if of else 0
         """The order of the derivative that this is."""
+        self.marks: tuple[int, ...] = of.marks if of else ()
+        """The positions of marks in the inputs."""
+        self.graphs: SavedGraphs[_Graph] = SavedGraphs()
         self._watched = set[object]()
         """The signatures of the runs that were watched."""
 
@@ -141,14 +142,11 @@ class TorchRule(DerivableFunction):
         """Run within the graph of the inputs."""
         raise NotImplementedError
 
-    def rebatch(self, axes: Axes) -> tuple[TorchRule, Axes]:
-        """Return the rule for a batch, and the axes that it needs: some inputs have to be repeated."""
-        raise NotImplementedError
-
     def __call__(self, *xs: torch.Tensor) -> list[torch.Tensor]:
         with _with_gradients():
             own = [x.clone() if x.is_inference() else x for x in xs]
-            return [y.detach() if y.requires_grad else y for y in self._run_checked(own)]
+            self._refuse_changed(own)
+            return [y.detach() if y.requires_grad else y for y in self.run(own)]
 
     def _refuse_changed(self, xs: Tensors) -> None:
         """Raise if what the function reads has changed since the values of the marks were computed."""
@@ -157,23 +155,14 @@ class TorchRule(DerivableFunction):
         if versions and self.reads and versions != {self.version()}:
             raise changed_error(self.call.name)
 
-    def _run_checked(self, xs: Tensors) -> Tensors:
-        if self.marks:
-            self._refuse_changed(xs)
-        return self._run(xs)
-
-    def _run(self, xs: Tensors) -> Tensors:
+    def run(self, xs: Tensors) -> Tensors:
         """Run, and raise if torch lacks the derivative, or if the function writes to what it reads again."""
-        purity, versions = self.purity, _versions(xs)
-        copies = purity.overwrites
+        versions = _versions(xs)
         try:
-            ys = purity.run(self.fn, xs, self._watched)
+            ys = self.purity.run(self.fn, xs, self._watched)
         except RuntimeError as error:
-            if _WRITES in str(error) and not copies:
-                if _versions(xs) != versions:
-                    raise self._writes_error() from error
-                purity.overwrites = True
-                return self._run(xs)
+            if _WRITES in str(error):
+                raise self._writes_error() from error
             if _LACKS_DERIVATIVE.search(str(error)):
                 raise no_derivative_error(
                     self.call.name,
@@ -181,9 +170,9 @@ class TorchRule(DerivableFunction):
                     "operations of torch that have one, such as attention by SDPBackend.MATH",
                 ) from error
             raise
-        if self.depth and not copies and _versions(xs) != versions:
+        if self.depth and _versions(xs) != versions:
             raise self._writes_error()
-        if purity.has_norms and self.depth > 2:
+        if self.purity.has_norms and self.depth > 2:
             # They are wrong in torch: pytorch#175754, pytorch#186256. pytorch#176234 is to mend them.
             raise no_derivative_error(
                 self.call.name,
@@ -209,18 +198,7 @@ class TorchRule(DerivableFunction):
         return self.purity.version()
 
     def state(self) -> object:
-        return self.call.state(), self.purity.module_state()
-
-    def check(self, found: tuple[Spec, ...], declared: tuple[Spec, ...]) -> None:
-        """Raise if a result is not as declared, in other words if the default dtype has changed since."""
-        before, now = self.call.modes[0], torch.get_default_dtype()
-        if found != declared and before != now:
-            raise OptionError.build(
-                f"use the result of {self.name}",
-                f"it was compiled with the default dtype {before}, and {now} is the default now",
-                f"torch.set_default_dtype({before}), or jax.clear_caches()",
-            )
-        super().check(found, declared)
+        return self.call.state(), self.purity.layout()
 
     def derive(self, how: str, *what: Any) -> TorchRule:
         return super().derive(how, *what)  # type: ignore[return-value] # of the same kind
@@ -233,11 +211,7 @@ class TorchRule(DerivableFunction):
 
     def batched(self, axes: Axes) -> TorchRule:
         """Derive the rule for inputs with an additional first axis, except where `axes` has None."""
-        rule, needs = self.rebatch(axes)
-        if needs == axes:
-            return rule
-        places = [needed if axis is None else None for axis, needed in zip(axes, needs, strict=True)]
-        return _Repeat(self, axes, rule, tuple(places), (axes.index(0), 0))
+        raise NotImplementedError
 
 
 # -- the function itself, and batches of it ------------------------------------------------------------------
@@ -267,8 +241,8 @@ class _Recordable(TorchRule):
         number = self.graphs.keep(graph, once=once)
         return Mark(version, *number), partial(self.graphs.drop, number)
 
-    def rebatch(self, axes: Axes) -> tuple[TorchRule, Axes]:
-        return _Batch(self, axes), axes
+    def batched(self, axes: Axes) -> TorchRule:
+        return _Batch(self, axes)
 
 
 class _Value(_Recordable):
@@ -281,15 +255,15 @@ class _Value(_Recordable):
     def fn(self, *xs: torch.Tensor) -> Tensors:
         # Derivatives read their inputs again, and torch forbids to write to leaves and captured tensors.
         purity, call = self.purity, self.call
-        writes = purity.overwrites or not purity.known
-        own = tuple([x.clone() for x in xs]) if writes else xs
+        copies = purity.overwrites or not purity.known
+        own = tuple([x.clone() for x in xs]) if copies else xs
         args, kwargs = call.bind(own)
         casts = self._autocast or any_autocast_enabled()
         try:
             with enter_autocast(self._autocast) if casts else _NOTHING:
                 result = call.fn(*args, **kwargs)
         finally:
-            if writes and any(unwrap(x)._version > 0 for x in own):
+            if copies and any(unwrap(x)._version > 0 for x in own):
                 purity.overwrites = True
         ys = call.read_result(result, xs)
         # `as_tensor` moves a tensor to the default device, if one is set.
@@ -306,7 +280,7 @@ class _Value(_Recordable):
         try:
             with shared_flags, FakeTensorMode(allow_non_fake_inputs=True):
                 xs = self._make_inputs(torch.empty, specs)
-                with Watch(xs, self.name) as watch:
+                with Watch(self.name, xs) as watch:
                     ys = self.fn(*xs)
         except GradientError:
             raise
@@ -338,30 +312,12 @@ class _Value(_Recordable):
         return [make(spec.shape, dtype=getattr(torch, spec.dtype), device=self.call.device) for spec in specs]
 
 
-class _BatchOf(TorchRule):
-    """A batch of a rule: inputs have an additional first axis, except where `axes` has None."""
+class _Batch(_Recordable):
+    """A batch of the function: inputs have an additional first axis, except where `axes` has None."""
 
     def __init__(self, of: TorchRule, axes: Axes) -> None:
         super().__init__(of.call, f"a batch of {of.name}", of)
-        self.order, self.narrows = of.order + 1, of.narrows
-        self.of, self.axes, self.graphs = of, axes, SavedGraphs()
-        self.marks, self.depth, self.seeds = of.marks, of.depth, of.seeds
-
-    def describe(self, specs: tuple[Spec, ...]) -> Described:
-        one = [
-            spec if axis is None else spec._replace(shape=spec.shape[1:])
-            for spec, axis in zip(specs, self.axes, strict=True)
-        ]
-        found, treedef = self.of.describe(tuple(one))
-        size = _batch_size(self.axes, specs)
-        return tuple(spec._replace(shape=(size, *spec.shape)) for spec in found), treedef
-
-
-class _Batch(_BatchOf, _Recordable):
-    """A batch of the function itself."""
-
-    def __init__(self, of: TorchRule, axes: Axes) -> None:
-        super().__init__(of, axes)
+        self._of, self._axes = of, axes
         self._whole = torch.func.vmap(of.fn, in_dims=axes, randomness="same")
 
     def fn(self, *xs: torch.Tensor) -> Tensors:
@@ -371,31 +327,38 @@ class _Batch(_BatchOf, _Recordable):
         except XBridgeError:
             raise
         except RuntimeError as error:  # of control flow on values, a write to a new tensor, an LSTM
-            size = _batch_size(self.axes, xs)
+            size = self._size(xs)
             if not size:
                 raise
             if _versions(xs) != versions:
                 raise self._writes_error() from error
         return self._run_each(size, xs)
 
+    def _size(self, xs: Sequence[Any]) -> int:
+        return next(int(x.shape[0]) for x, axis in zip(xs, self._axes, strict=True) if axis is not None)
+
     def _run_each(self, size: int, xs: Tensors) -> Tensors:
         """Run the function on each example of a batch, because torch does not batch what it does.
 
         Each run gets copies, because the function may write to an argument that all examples share.
         """
+        rows: list[Tensors] = []
+        first: TreeDef = ARRAY
+        for i in range(size):
+            one = [(x if axis is None else x[i]).clone() for x, axis in zip(xs, self._axes, strict=True)]
+            rows.append(self._of.fn(*one))
+            first = first if i else latest.treedef
+            self.check_treedef(first)
+            self.check(_specs(rows[i]), _specs(rows[0]))
+        return [torch.stack(ys) for ys in zip(*rows, strict=True)]
 
-        def run(i: int) -> Tensors:
-            own = [(x if axis is None else x[i]).clone() for x, axis in zip(xs, self.axes, strict=True)]
-            return self.of.fn(*own)
-
-        made = [run(0)]
-        treedef = latest.treedef
-        for i in range(1, size):
-            ys = run(i)
-            self.check_treedef(treedef)
-            self.check(_specs(ys), _specs(made[0]))
-            made.append(ys)
-        return [torch.stack(ys) for ys in zip(*made, strict=True)]
+    def describe(self, specs: tuple[Spec, ...]) -> Described:
+        one = [
+            spec if axis is None else spec._replace(shape=spec.shape[1:])
+            for spec, axis in zip(specs, self._axes, strict=True)
+        ]
+        found, treedef = self._of.describe(tuple(one))
+        return tuple(spec._replace(shape=(self._size(specs), *spec.shape)) for spec in found), treedef
 
 
 # -- derivatives, and batches of them ------------------------------------------------------------------------
@@ -406,17 +369,20 @@ class _Derivative(TorchRule):
 
     def __init__(self, of: TorchRule, ins: Mask, outs: Mask, kind: str, seeds: int) -> None:
         super().__init__(of.call, f"the {kind} of {of.name}", of)
-        self.order, self.depth = of.order + 1, of.depth + 1
+        self.depth, self.graphs = of.depth + 1, of.graphs
         self.of, self.ins, self.outs, self.kind, self.seeds = of, ins, outs, kind, seeds
         self.marks = (seeds, *[seeds + 1 + i for i in of.marks])
 
-    def rebatch(self, axes: Axes) -> tuple[TorchRule, Axes]:
-        """Return the derivative of a batch in place of the batch of a derivative."""
+    def batch_axes(self, axes: Axes) -> Axes:
+        """Return the axes that a batch needs. Inputs with a derivative move in each example by themselves."""
         n = self.seeds
-        needs = tuple([0 if moves else axis for moves, axis in zip(self.ins, axes[n + 1 :], strict=True)])
-        rule, needs = self.of.rebatch(needs)
-        made = rule.derive(self.kind, self.ins, self.outs, ARRAY)
-        return made, (0,) * n + axes[n : n + 1] + needs
+        inputs = tuple([0 if moves else axis for moves, axis in zip(self.ins, axes[n + 1 :], strict=True)])
+        return (0,) * n + axes[n : n + 1] + self.of.batch_axes(inputs)
+
+    def batched(self, axes: Axes) -> TorchRule:
+        """Return the derivative of a batch in place of the batch of a derivative."""
+        rule = self.of.derive("batched", axes[self.seeds + 1 :])
+        return rule.derive(self.kind, self.ins, self.outs, ARRAY)
 
     def split(self, a: Tensors) -> tuple[Tensors, Tensors]:
         """Return the seeds and the inputs."""
@@ -458,15 +424,18 @@ class _Vjp(_Derivative):
     def fn(self, *a: torch.Tensor) -> Tensors:
         cotangents, inputs = self.split(a)
         xs, ys = self.follow(inputs, cotangents)
-        return _differentiate(ys, xs, cotangents, again=any(map(_requires_grad, a)))
+        return self.pull_back(ys, xs, cotangents, again=any(map(_requires_grad, a)))
 
-    def _run_checked(self, xs: Tensors) -> Tensors:
-        mark = xs[self.seeds]
-        graph = (
-            self.graphs.find(tuple(mark.tolist()[1:])) if mark.ndim == 1 and len(self.marks) == 1 else None
-        )
+    def pull_back(self, ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool) -> Tensors:
+        """Return the gradients of `xs` along the graph of `ys`."""
+        return _differentiate(ys, xs, cotangents, again=again)
+
+    def run(self, xs: Tensors) -> Tensors:
+        mark, graph = xs[self.seeds], None
+        if mark.ndim == 1 and len(self.marks) == 1:
+            graph = self.graphs.find(tuple(mark.tolist()[1:]))
         made = None if graph is None else self._pull_back_recorded(graph, xs)
-        return super()._run_checked(xs) if made is None else made
+        return super().run(xs) if made is None else made
 
     def _pull_back_recorded(self, graph: _Graph, a: Tensors) -> Tensors | None:
         """Return gradients along the graph of a recorded run, or None if the function has to run again.
@@ -475,13 +444,12 @@ class _Vjp(_Derivative):
         graph has the weights of the value, but code that runs in it, such as a hook or a part that is
         computed again, reads those of now.
         """
-        self._refuse_changed(a)
         ys, xs = select(self.outs, graph.ys), select(graph.ins, graph.xs)
         if self.ins != graph.ins or not any(map(_requires_grad, ys)):
             return None
         before = self.purity.counters()
         try:
-            made = _differentiate(ys, xs, a[: self.seeds], again=False)
+            made = self.pull_back(ys, xs, a[: self.seeds], again=False)
         except RuntimeError:
             return None
         return made if self.purity.counters() == before else None
@@ -489,35 +457,51 @@ class _Vjp(_Derivative):
     def describe(self, specs: tuple[Spec, ...]) -> Described:
         return tuple(select(self.ins, specs[self.seeds + 1 :])), ARRAY
 
+    def batch_axes(self, axes: Axes) -> Axes:
+        if self._is_one_run(axes):
+            return (0,) * self.seeds + axes[self.seeds :]
+        return super().batch_axes(axes)
+
     def batched(self, axes: Axes) -> TorchRule:
-        made = super().batched(axes)
-        is_one_run = not any(axis is not None for axis in axes[self.seeds + 1 :]) and type(self) is _Vjp
-        return _VjpOfMany(self, axes, made) if is_one_run else made
+        if self._is_one_run(axes):
+            return _VjpOfMany(self.of, self.ins, self.outs, 0)
+        return super().batched(axes)
+
+    def _is_one_run(self, axes: Axes) -> bool:
+        """Return True if a batch has the same inputs for all of its cotangents."""
+        return type(self) is _Vjp and not any(axis is not None for axis in axes[self.seeds + 1 :])
 
 
-class _VjpOfMany(_BatchOf):
-    """The gradients of one run for a batch of cotangents, as for a Jacobian."""
+class _VjpOfMany(_Vjp):
+    """The gradients of one run for many cotangents, as for a Jacobian, along an axis of their own."""
 
-    def __init__(self, of: _Vjp, axes: Axes, whole: TorchRule) -> None:
-        super().__init__(of, axes)
-        self._vjp, self._whole = of, whole
+    def __init__(self, of: TorchRule, ins: Mask, outs: Mask, axis: int) -> None:
+        super().__init__(of, ins, outs)
+        self._axis = axis
 
-    def fn(self, *a: torch.Tensor) -> Tensors:
-        if any(map(_requires_grad, a)):
-            return self._whole.fn(*a)
-        cotangents, inputs = self._vjp.split(a)
-        xs, ys = self._vjp.follow(inputs, cotangents)
-        pull = partial(_differentiate, ys, xs, again=False)
+    def pull_back(self, ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool) -> Tensors:
+        def pull(*one: torch.Tensor) -> Tensors:
+            return _differentiate(ys, xs, one, again=again)
+
         try:
-            return torch.func.vmap(lambda *seeds: pull(seeds))(*cotangents)
+            return torch.func.vmap(pull, self._axis, self._axis)(*cotangents)
         except XBridgeError:
             raise
         except RuntimeError:  # torch does not batch what the backward pass does
-            made = [pull([c[i] for c in cotangents]) for i in range(len(cotangents[0]))]
-            return [torch.stack(gradients) for gradients in zip(*made, strict=True)]
+            rows = zip(*[c.unbind(self._axis) for c in cotangents], strict=True)
+            made = [pull(*row) for row in rows]
+            return [torch.stack(gradients, self._axis) for gradients in zip(*made, strict=True)]
 
-    def rebatch(self, axes: Axes) -> tuple[TorchRule, Axes]:
-        return self._whole.rebatch(axes)
+    def describe(self, specs: tuple[Spec, ...]) -> Described:
+        at, size = self._axis, specs[0].shape[self._axis]
+        found, treedef = super().describe(specs)
+        return tuple(
+            spec._replace(shape=(*spec.shape[:at], size, *spec.shape[at:])) for spec in found
+        ), treedef
+
+    def batched(self, axes: Axes) -> TorchRule:
+        rule = self.of.derive("batched", axes[self.seeds + 1 :])
+        return _VjpOfMany(rule, self.ins, self.outs, self._axis + 1)
 
 
 class _Jvp(_Derivative):
@@ -568,30 +552,3 @@ class _VjpOfJvp(_Vjp):
             again = pull.derive("vjp", ins, (True,) * of.seeds, ARRAY)
             made += again.fn(*tangents, mark, *seeds)
         return made
-
-
-class _Repeat(_BatchOf):
-    """A batch of a derivative, whose rule needs some of its inputs repeated, along new axes in `places`."""
-
-    def __init__(
-        self, of: TorchRule, axes: Axes, rule: TorchRule, places: Axes, source: tuple[int, int]
-    ) -> None:
-        super().__init__(of, axes)
-        self._rule, self._places, self._source = rule, places, source
-
-    def fn(self, *xs: torch.Tensor) -> Tensors:
-        index, axis = self._source
-        size = xs[index].shape[axis]
-        return self._rule.fn(
-            *[
-                x if place is None else x.unsqueeze(place).expand(*x.shape[:place], size, *x.shape[place:])
-                for x, place in zip(xs, self._places, strict=True)
-            ]
-        )
-
-    def rebatch(self, axes: Axes) -> tuple[TorchRule, Axes]:
-        rule, needs = self._rule.rebatch(axes)
-        more = [axis is not None for axis in needs]
-        places = [None if at is None else at + new for at, new in zip(self._places, more, strict=True)]
-        index, axis = self._source
-        return _Repeat(self, needs, rule, tuple(places), (index, axis + more[index])), needs
