@@ -200,3 +200,15 @@ def test_export__keeps_gradient_and_function_for_any_batch(library: str, strict:
         y = program(x, n)
         same(y, value(n * x.detach().numpy()))
         same(torch.autograd.grad(y.sum(), x)[0], n * slope(n * x.detach().numpy()))
+
+
+def test_compile__keeps_tangents_of_forward_mode() -> None:
+    """Forward mode interrupts a compiled program, which would drop the tangent: pytorch#192985."""
+    from torch.autograd import forward_ad
+
+    run, x = torch.compile(in_library("jax"), backend="eager"), torch.from_numpy(X)
+    same(run(x), value(X))
+    with forward_ad.dual_level():
+        made = forward_ad.unpack_dual(run(forward_ad.make_dual(x, x.clone())))
+    same(made.primal, value(X))
+    same(made.tangent, X * slope(X))

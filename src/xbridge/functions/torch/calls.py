@@ -7,7 +7,6 @@ argument, so that nothing has to be registered while a program is traced.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import cache
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from xbridge.functions.torch.private import (
 from xbridge.functions.torch.purity import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from xbridge.functions.treedef import TreeDef
 
@@ -47,9 +46,14 @@ def move_to_device_of(ts: Tensors, at: int) -> Tensors:
     return [t if t.device == place else t.to(place) for t in ts]
 
 
+def _is_transformed() -> bool:
+    """Return True within a transform of `torch.func`, or in forward mode."""
+    return current_level() is not None or dual_levels._current_level >= 0
+
+
 def apply(rule: DerivableFunction, ts: Tensors) -> Tensors:
     """Run a derivable function on tensors of one device, within torch's current graph or transforms."""
-    if current_level() is None and dual_levels._current_level < 0:
+    if not _is_transformed():
         if torch.is_grad_enabled() and any(t.requires_grad for t in ts):
             if any(map(is_gradient_batch, ts)):
                 return _compute_slices(rule, ts)
@@ -167,7 +171,7 @@ class _Transformed(torch.autograd.Function):
 
 def _run_batched(rule: DerivableFunction, ts: Tensors, dims: Sequence[int | None], size: int) -> Tensors:
     """Run a derivable function on each example of a batch. The batch is the first axis of the results."""
-    axes = tuple(None if d is None and not rule.repeats else 0 for d in dims)
+    axes = rule.batch_axes(tuple(None if d is None else 0 for d in dims))
     moved = [
         t.movedim(d, 0) if d is not None else t if axis is None else t.expand(size, *t.shape)
         for t, d, axis in zip(ts, dims, axes, strict=True)
@@ -191,7 +195,7 @@ def call_by_key(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors
     """Add a call to the program that is traced. A compiler follows this function."""
     ints = [n for n in numbers if type(n) in (int, torch.SymInt)]
     floats = [n for n in numbers if type(n) in (float, torch.SymFloat)]
-    if current_level() is not None:  # the compiler would silently drop the jvp and vjp, so it interrupts here
+    if _is_transformed():  # the compiler would silently drop the jvp and vjp, so it interrupts here
         return _apply_key(key, ts, ints, floats)  # type: ignore[no-any-return]
     if any(t.device != ts[0].device for t in ts):
         tracked = [i for i, t in enumerate(ts) if t.requires_grad and torch.is_grad_enabled()]
@@ -278,24 +282,6 @@ def _known_value(t: torch.Tensor) -> float | None:
     return None if isnan(number) else number
 
 
-@contextmanager
-def _without_forward_mode() -> Iterator[None]:
-    """Leave forward mode, if it is on.
-
-    The operator runs below autograd, where no tensor has a tangent, and where torch raises if it is asked for
-    one. The level of forward mode is shared by all threads, so it is not touched if it is off.
-    """
-    level = dual_levels._current_level
-    if level < 0:
-        yield
-        return
-    dual_levels._current_level = -1
-    try:
-        yield
-    finally:
-        dual_levels._current_level = level
-
-
 def _compute_checked(
     ts: list[torch.Tensor], floats: list[torch.Tensor], key: str, ints: list[int]
 ) -> list[torch.Tensor]:
@@ -304,8 +290,7 @@ def _compute_checked(
     specs = _specs(ts)
     declared = rule.shapes(specs)
     treedef = latest.treedef
-    with _without_forward_mode():
-        ys = _evaluate(rule, ts)
+    ys = _evaluate(rule, ts)
     if rule.order == 0:
         rule.check_treedef(treedef)
     rule.check(_specs(ys), declared)

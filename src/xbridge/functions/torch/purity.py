@@ -109,11 +109,12 @@ class Purity:
         The first run of each signature is watched, and the signature is added to `watched`. It is watched
         again after a layer or a tensor was replaced, because it reads others from then on.
         """
-        before = self.counters()
+        self.version()
         if self._signature(xs) not in watched:
             ys = self.watch(fn, xs)
             watched.add(self._signature(xs))
             return ys
+        before = _generator_states(), self._marks
         ys = fn(*xs)
         if self.counters() != before:
             self.watch(fn, _copy(xs))
@@ -123,9 +124,9 @@ class Purity:
         training = [module.training for module in self._modules]
         return self._layout, *[(x.shape, x.dtype) for x in xs], *training
 
-    def counters(self) -> tuple[list[bytes], int]:
-        """Return the states of torch's generators, and the version of what the function reads."""
-        return _generator_states(), self.version()
+    def counters(self) -> tuple[list[bytes], list[int | None]]:
+        """Return the states of torch's generators, and the versions of the tensors that the function reads."""
+        return _generator_states(), self._read_marks()
 
     def watch(self, fn: Callable[..., Tensors], xs: Tensors) -> Tensors:
         """Run a function under a `Watch`. A function that sets a seed draws the same in another run."""

@@ -87,10 +87,6 @@ def _versions(xs: Tensors) -> list[int]:
     return [x._version for x in xs]
 
 
-def _batch_size(axes: Axes, xs: Sequence[Any]) -> int:
-    return next(int(x.shape[0]) for x, axis in zip(xs, axes, strict=True) if axis is not None)
-
-
 def _fill(xs: Tensors, made: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     """Return gradients of `xs`, with zeros for those that are missing. That of an embedding may be sparse."""
     return [
@@ -211,41 +207,33 @@ class TorchRule(DerivableFunction):
 
     def batched(self, axes: Axes) -> TorchRule:
         """Derive the rule for inputs with an additional first axis, except where `axes` has None."""
-        raise NotImplementedError
-
-
-# -- the function itself, and batches of it ------------------------------------------------------------------
-
-
-class _Recordable(TorchRule):
-    """A rule whose runs can be recorded."""
+        return _Batch(self, axes)
 
     @property
     def records(self) -> bool:
-        return True
+        return not self.depth
 
     def record(self, ins: Mask, xs: Tensors) -> Recorded:
-        def fn(*given: torch.Tensor) -> Any:
-            try:
-                return self.fn(*given)
-            except (XBridgeError, *FOREIGN_ERRORS) as error:  # such as of `x.numpy()`, which leaves the graph
-                raise NoRecordError from error
-
         with _with_gradients():
             own = [x.clone() if x.is_inference() else x for x in xs]
             leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(own, ins, strict=True)]
-            graph = _Graph(ins, leaves, self.purity.run(fn, leaves, self._watched))
+            try:
+                graph = _Graph(ins, leaves, self.purity.run(self.fn, leaves, self._watched))
+            except GradientError:
+                raise
+            except (XBridgeError, *FOREIGN_ERRORS) as error:  # such as of `x.numpy()`, which leaves the graph
+                raise NoRecordError from error
         return Recorded([y.detach() for y in graph.ys], partial(self._keep, graph, self.version()))
 
     def _keep(self, graph: _Graph, version: int, once: bool) -> tuple[Mark, Callable[[], None]]:  # noqa: FBT001 -- a callback
         number = self.graphs.keep(graph, once=once)
         return Mark(version, *number), partial(self.graphs.drop, number)
 
-    def batched(self, axes: Axes) -> TorchRule:
-        return _Batch(self, axes)
+
+# -- the function itself, and batches of it ------------------------------------------------------------------
 
 
-class _Value(_Recordable):
+class _Value(TorchRule):
     """The function itself."""
 
     def __init__(self, call: Call) -> None:
@@ -312,7 +300,7 @@ class _Value(_Recordable):
         return [make(spec.shape, dtype=getattr(torch, spec.dtype), device=self.call.device) for spec in specs]
 
 
-class _Batch(_Recordable):
+class _Batch(TorchRule):
     """A batch of the function: inputs have an additional first axis, except where `axes` has None."""
 
     def __init__(self, of: TorchRule, axes: Axes) -> None:
@@ -397,20 +385,12 @@ class _Derivative(TorchRule):
             x if not moves or x.requires_grad else x.detach().requires_grad_()
             for x, moves in zip(xs, self.ins, strict=True)
         ]
-        ys = select(self.outs, self.of.fn(*leaves))
-        if not any(map(_requires_grad, ys)) and (seeds is None or any(map(_has_values, seeds))):
-            self._refuse_cut(leaves)
-        return select(self.ins, leaves), ys
-
-    def _refuse_cut(self, xs: Tensors) -> None:
-        error = find_cut(self.call.name, lambda: select(self.outs, self.of.fn(*xs)), select(self.ins, xs))
-        if error is not None:
-            raise error
-
-
-def _has_values(x: torch.Tensor) -> bool:
-    """Return True if any number is not zero."""
-    return bool(x.any())
+        starts, ys = select(self.ins, leaves), select(self.outs, self.of.fn(*leaves))
+        if not any(map(_requires_grad, ys)) and (seeds is None or any(map(torch.Tensor.any, seeds))):
+            error = find_cut(self.call.name, lambda: select(self.outs, self.of.fn(*leaves)), starts)
+            if error is not None:
+                raise error
+        return starts, ys
 
 
 class _Vjp(_Derivative):
