@@ -9,7 +9,7 @@ import pytest
 from crossed import refused, same
 
 import xbridge
-from xbridge import GradientError
+from xbridge import GradientError, OptionError
 
 jax: Any = pytest.importorskip("jax")
 torch: Any = pytest.importorskip("torch")
@@ -53,13 +53,18 @@ def test_aligned__function_that_sets_its_seed_is_differentiated() -> None:
 
 
 def test_aligned__layer_that_was_replaced_has_its_own_shape() -> None:
-    """The shape of a result is that of the layer of now, although the old one lives on."""
+    """A new trace has the shape of the new layer, although the old one lives on; an old trace is refused."""
     model = torch.nn.Sequential(torch.nn.Linear(3, 2)).requires_grad_(requires_grad=False)
     f, x, old = in_torch(model), jax.numpy.asarray(X), model[0]
     assert jax.jit(f)(x).shape == (5, old.out_features)
+    before = jax.jit(f)
     model[0] = torch.nn.Linear(3, 4).requires_grad_(requires_grad=False)
+    expected = model(torch.from_numpy(X))
+    for run in (f, jax.jit(lambda x: f(x)), lambda x: jax.jit(jax.vmap(f))(x)):  # noqa: PLW0108 -- a new trace
+        same(run(x), expected, 1e-5)
+    refused(OptionError, lambda: before(x), "declared as float32 (5, 2)")
     jax.clear_caches()
-    same(jax.jit(f)(x), model(torch.from_numpy(X)), 1e-5)
+    same(before(x), expected, 1e-5)
 
 
 def test_aligned__jvp_runs_the_function_twice() -> None:

@@ -20,7 +20,7 @@ LIMITS = {
     "_transfer": 850,
     "backends": 4_150,
     "files": 2_300,
-    "functions": 5_400,
+    "functions": 5_300,
     "testing": 11_950,
     "tree": 1_450,
 }

@@ -156,7 +156,11 @@ class Function:
                 f"an argument that is not an array has no hash: {error}",
                 "a tuple or a frozenset instead, or an array",
             ) from error
-        return found or get_or_make(
+        if found is not None:
+            if not found.is_outdated:
+                return found
+            self.rules.pop(key, None)
+        return get_or_make(
             self.rules,
             key,
             lambda: Call(self, (library, array_library), treedef, numbers, device, modes).rule(),

@@ -196,6 +196,11 @@ class DerivableFunction(ABC):
         """True if the function reads things that may change, so that its version matters."""
         return False
 
+    @property
+    def is_outdated(self) -> bool:
+        """True if the function has other parts than when the rule was made. A new trace needs another rule."""
+        return False
+
     def version(self) -> int:
         """Return a number that changes when what the function reads besides its arguments changes."""
         return 0

@@ -56,8 +56,8 @@ class Purity:
         self._tensors: dict[int, TensorWeakRef] = {}
         self._members, self._marks = self._read_members(), self._read_marks()
         self._version = 0
-        self._layout = 0
-        """A number that changes when a layer or a tensor is replaced by another."""
+        self.layout = 0
+        """A number that grows when a layer or a tensor is replaced by another."""
         self.known = False
         """True if a run has shown what the function reads, and none is being watched."""
         self.overwrites = False
@@ -71,7 +71,7 @@ class Purity:
             members, marks = self._read_members(), self._read_marks()
             replaced = members != self._members or None in marks
             if replaced:
-                self._layout += 1
+                self.layout += 1
                 self._tensors = {key: x for key, x in self._tensors.items() if x() is not None}
             if replaced or marks != self._marks:
                 self._version += 1
@@ -96,10 +96,10 @@ class Purity:
         """True if the function reads tensors outside of it, or may do so."""
         return bool(self._tensors) or not self.known
 
-    def layout(self) -> object:
+    def describe_modules(self) -> object:
         """Return the mode of each module that the function runs, and the shapes of its tensors."""
         self.version()
-        return self._layout, *[
+        return self.layout, *[
             (module.training, *[(x.shape, x.dtype) for x in _own_tensors(module)]) for module in self._modules
         ]
 
@@ -122,10 +122,10 @@ class Purity:
 
     def _signature(self, xs: Tensors) -> object:
         training = [module.training for module in self._modules]
-        return self._layout, *[(x.shape, x.dtype) for x in xs], *training
+        return self.layout, *[(x.shape, x.dtype) for x in xs], *training
 
     def counters(self) -> tuple[list[bytes], list[int | None]]:
-        """Return the states of torch's generators, and the versions of the tensors that the function reads."""
+        """Return the states of torch's generators, and the versions of what the function reads."""
         return _generator_states(), self._read_marks()
 
     def watch(self, fn: Callable[..., Tensors], xs: Tensors) -> Tensors:

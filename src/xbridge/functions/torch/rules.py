@@ -194,7 +194,12 @@ class TorchRule(DerivableFunction):
         return self.purity.version()
 
     def state(self) -> object:
-        return self.call.state(), self.purity.layout()
+        return self.call.state(), self.purity.describe_modules()
+
+    @property
+    def is_outdated(self) -> bool:
+        self.version()
+        return self.purity.layout > 0
 
     def derive(self, how: str, *what: Any) -> TorchRule:
         return super().derive(how, *what)  # type: ignore[return-value] # of the same kind
