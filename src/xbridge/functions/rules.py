@@ -198,7 +198,7 @@ class DerivableFunction(ABC):
 
     @property
     def is_outdated(self) -> bool:
-        """True if the function has other parts than when the rule was made. A new trace needs another rule."""
+        """True if parts of the function were replaced since, so that a new trace needs another rule."""
         return False
 
     def version(self) -> int:
