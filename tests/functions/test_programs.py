@@ -204,8 +204,7 @@ def test_export__keeps_gradient_and_function_for_any_batch(library: str, strict:
 
 def test_compile__keeps_tangents_of_forward_mode() -> None:
     """Forward mode interrupts a compiled program, which would drop the tangent: pytorch#192985."""
-    from torch.autograd import forward_ad
-
+    forward_ad: Any = torch.autograd.forward_ad
     run, x = torch.compile(in_library("jax"), backend="eager"), torch.from_numpy(X)
     same(run(x), value(X))
     with forward_ad.dual_level():
