@@ -245,6 +245,17 @@ def test_aligned__gradients_by_keyword_are_in_the_order_of_the_signature() -> No
         same(two, 3 * X)
 
 
+@pytest.mark.parametrize("way", ["direct", "tracked", "compiled"])
+def test_aligned__result_has_its_own_order_of_keys(way: str) -> None:
+    """A dict in a result has the order in which the function made it, and each key its own array."""
+    f = aligned(backend="jax")(lambda x: {"b": x * 2, "a": {"d": x * 3, "c": x * 4}})
+    run = torch.compile(f, fullgraph=True, backend="eager") if way == "compiled" else f
+    made = run(leaf() if way == "tracked" else torch.from_numpy(X))
+    assert (list(made), list(made["a"])) == (["b", "a"], ["d", "c"])
+    for y, factor in ((made["b"], 2), (made["a"]["d"], 3), (made["a"]["c"], 4)):
+        same(y, X * factor)
+
+
 def alternating() -> Any:
     """A function of torch whose result has its keys in another order in each run."""
     runs = [0]

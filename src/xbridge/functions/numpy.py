@@ -8,7 +8,6 @@ derivative of a rule is a rule of the same class, and a vjp with a vjp has a sec
 
 from __future__ import annotations
 
-import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -307,11 +306,7 @@ class _Derivative(NumpyRule):
 
     def result(self, xs: Sequence[HostArray]) -> Any:
         args, kwargs = self.call.unflatten(self.treedef, xs)
-        try:
-            return self.fn(*args, **kwargs)
-        except TypeError as error:
-            _refuse_other_parameters(self, args, kwargs, error)
-            raise
+        return self.fn(*args, **kwargs)
 
 
 class _Vjp(_Derivative):
@@ -446,23 +441,6 @@ class _Jvp(_Derivative):
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         ys = specs[len(specs) - len(self.ins) - len(self.outs) : len(specs) - len(self.ins)]
         return tuple(select(self.outs, ys)), mask_leaves(self.y_treedef, iter(self.outs))
-
-
-def _refuse_other_parameters(
-    rule: _Derivative, args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError
-) -> None:
-    """Raise if a derivative does not have the parameters that it is called with."""
-    try:
-        inspect.signature(rule.fn).bind(*args, **kwargs)
-    except ValueError:  # a function in C may have no signature
-        return
-    except TypeError as why:
-        seed = "g" if rule.kind == "vjp" else "tangents"
-        raise OptionError.build(
-            f"call {rule.name}",
-            f"it does not take the arguments that it gets: {why}",
-            f"{rule.kind}=f, where f({seed}, y, *args) has all parameters of the function",
-        ) from error
 
 
 def _name_type(found: object) -> str:
