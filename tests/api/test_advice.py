@@ -373,6 +373,8 @@ PROSE = {
         "explain\\(f, x\\)",
         "{}; or aligned\\(..., dtype='default'\\)",
         "x.rechunk\\({}\\)",
+        "x.rechunk\\(y.chunks\\).*",
+        "jax.random.key_data\\(x\\), or .*",
         "(jax.lax.cond|torch.where).*",
         "torch.compile\\(f, dynamic=False\\)",
         "aligned\\(..., dtype='nearest'\\), or {}",
