@@ -107,7 +107,8 @@ def import_source(
     An exporter on the host becomes a host array. With `fetch`, an exporter on a device must move to the host.
     Without `fetch`, the target or another backend imports the memory on its device.
     """
-    if source.is_array:
+    # A compiler takes a NumPy scalar for an array while it traces, and gives the scalar itself to this call.
+    if source.is_array and not isinstance(source.array, source.backend.scalar_types):
         return source
     try:
         host = import_array(source.array, must_share=must_share, fetch=fetch)

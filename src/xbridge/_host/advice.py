@@ -10,6 +10,7 @@ import numpy as np
 
 from xbridge._core.literals import LITERALS, NUMBERS
 from xbridge._core.protocol import HostArray
+from xbridge._core.tracing import constant_in_traces
 from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, XBridgeError, type_of
 
 E = TypeVar("E", bound=XBridgeError)
@@ -182,6 +183,7 @@ def _hint_for_texts(items: list[object]) -> str:
     return _ITEMS["date"]
 
 
+@constant_in_traces
 def is_mistaken(cls: type) -> bool:
     """Return True if there is advice for a list with items of a class."""
     return any(base.__name__ in _ITEMS for base in cls.__mro__)

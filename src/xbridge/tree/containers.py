@@ -59,7 +59,7 @@ def find_container(x: object) -> Container | None:
     cls: Any = type(x)
     if cls in PLAIN:
         return PLAIN[cls]
-    if cls in (NoneType, _get_loaded("torch", "Size"), *NUMBERS) or backend_for(cls) is not None:
+    if cls in (str, bytes, NoneType, _get_loaded("torch", "Size"), *NUMBERS) or backend_for(cls) is not None:
         return None
     if is_struct_sequence(cls):
         return _make_struct_sequence(cls)

@@ -49,6 +49,8 @@ WITHIN: dict[str, Callable[[Tensor], Tensor]] = {
     "device object": lambda x: xbridge.to_backend(x * 2, "torch", device=torch.device("cpu")),
     "like": lambda x: xbridge.asarray(x * 2, like=x, dtype="float64"),
     "align": lambda x: xbridge.align(x * 2, x, 3.0)[0],
+    "nested lists": lambda x: xbridge.asarray([[x, x], [x * 2, x]]),
+    "a tree with text": lambda x: xbridge.tree.to_torch({"x": x, "a": "b"}, dtype="float64")["x"],
     "questions": lambda x: x * 2 if (xbridge.dtype_of(x), xbridge.device_of(x)) == ("float32", "cpu") else x,
 }
 
@@ -63,6 +65,24 @@ def test_compile__torch_to_torch_is_one_graph(name: str) -> None:
     assert compiled.dtype == eager.dtype
     assert compiled.tolist() == eager.tolist()
     assert compiled.requires_grad == eager.requires_grad
+
+
+SCALAR = np.float64(2.5)
+SCALARS: dict[str, Callable[[Tensor], Tensor]] = {
+    "to_torch": lambda x: xbridge.to_torch(SCALAR) + x,
+    "align": lambda x: xbridge.align(x, SCALAR)[1] + x,
+    "like": lambda x: xbridge.asarray(SCALAR, like=x) + x,
+    "a list": lambda x: xbridge.asarray([x[0], 2.5]),
+}
+
+
+@pytest.mark.parametrize("name", SCALARS)
+def test_compile__numbers_are_what_they_are_in_eager_code(name: str) -> None:
+    """A NumPy scalar, which the compiler takes for an array, or a number in a list is the same."""
+    x = torch.arange(3.0)
+    compiled, eager = torch.compile(SCALARS[name], backend="eager")(x), SCALARS[name](x)
+    assert compiled.dtype == eager.dtype
+    assert compiled.tolist() == eager.tolist()
 
 
 def default(x: Tensor) -> Tensor:
