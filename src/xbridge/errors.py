@@ -97,7 +97,7 @@ class XBridgeError(Exception):
     reason : str
         Why the operation is not possible.
     hint : str
-        The call to type instead.
+        The call to type instead; "" if none is known to give the same values.
     """
 
     action: str = ""
@@ -108,8 +108,8 @@ class XBridgeError(Exception):
 
     @classmethod
     def build(cls, action: str, reason: str, hint: str) -> Self:
-        """Make an error with a message of the common form: the action, the reason, and what to try."""
-        error = cls(f"cannot {action}: {reason}; try {hint}")
+        """Make an error with a message of the common form: the action, the reason, and any call to try."""
+        error = cls(f"cannot {action}: {reason}; try {hint}" if hint else f"cannot {action}: {reason}")
         error.action, error.reason, error.hint = action, reason, hint
         return error
 

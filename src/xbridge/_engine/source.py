@@ -6,11 +6,13 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from xbridge._core.devices import CPU, Device
+from xbridge._core.dtypes import DTYPES
 from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import Array, ArrayInfo, Backend
 from xbridge._host.advice import aim
 from xbridge._host.dlpack import NotOnHostError
 from xbridge._host.importers import import_array
+from xbridge._host.memory import with_named_bits
 from xbridge._host.sequences import is_literal
 from xbridge._plan.steps import Options
 from xbridge._registry import registry
@@ -62,6 +64,10 @@ class Source:
     def is_number(self) -> bool:
         """Return True if the input is a Python number, which has no backend."""
         return self.is_literal() and issubclass(type(self.array), NUMBERS)
+
+    def adapts(self) -> bool:
+        """Return True if `align` returns the input as it is: a Python number, or None."""
+        return self.array is None or self.is_number()
 
     def is_scalar(self) -> bool:
         """Return True if the input is a scalar of its backend, such as one of NumPy's."""
@@ -126,7 +132,12 @@ def import_source(
 def import_for(source: Source, target: Backend, options: Options) -> Source:
     """Import an input for a conversion to the target with these options."""
     fetch = target.host_only or options.device == CPU
-    return import_source(source, target, must_share=options.copy is False, fetch=fetch)
+    found = import_source(source, target, must_share=options.copy is False, fetch=fetch)
+    if options.dtype in DTYPES and found.backend.name == HOST:
+        array = with_named_bits(found.array, options.dtype)
+        if array is not found.array:
+            return Source(array, found.backend, foreign=found.foreign)
+    return found
 
 
 def device_for(source: Source, target: Backend, options: Options) -> Device:
@@ -140,7 +151,7 @@ def leading_index(sources: list[Source]) -> int | None:
     Of arrays of several libraries, the first that autograd or a transform follows decides: to convert it to
     another library would end its graph.
     """
-    arrays = [i for i, source in enumerate(sources) if not source.is_literal()]
+    arrays = [i for i, source in enumerate(sources) if not (source.is_literal() or source.array is None)]
     # No `next` with a default: not every compiler can follow it.
     proper = [i for i in arrays if not sources[i].is_scalar()]
     libraries = {sources[i].backend.name for i in proper}

@@ -107,7 +107,7 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
     elements = _describe_elements(nest, target, options)
     strong = [element for element in elements if not element.weak]  # at least one
     placing = [element for element in strong if not element.scalar] or strong
-    _refuse_ragged(elements)
+    _refuse_ragged(elements, target)
     shape = (*nest.shape, *elements[0].info.shape)
     refuse_sharing(options, shape)
     place = _common_device(placing, options)
@@ -269,14 +269,14 @@ def _refuse_cut_graph(elements: list[_Element], target: Backend, options: Option
         )
 
 
-def _refuse_ragged(elements: list[_Element]) -> None:
+def _refuse_ragged(elements: list[_Element], target: Backend) -> None:
     shapes = _unique(element.info.shape for element in elements)
     if len(shapes) > 1:
         unknown = not all(map(is_known, shapes))
         raise OptionError.build(
             "make an array of this list",
             f"it holds shapes {', '.join(map(str, shapes))}",
-            f"backend={HOST!r} to compute them" if unknown else _UNEVEN,
+            f"backend={HOST!r} to compute them" if unknown else _UNEVEN.replace("'numpy'", repr(target.name)),
         )
 
 

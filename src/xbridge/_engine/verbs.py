@@ -143,8 +143,8 @@ def align_sources(
     try:
         target, checked, device_source = choose_target(sources, choice, options)
         checked = checked._replace(isolated=isolated)
-        ys = [source.array for source in sources]  # a number adapts to any array
-        arrays = [i for i, source in enumerate(sources) if not source.is_literal()]
+        ys = [source.array for source in sources]  # a number or None stays as it is
+        arrays = [i for i, x in enumerate(sources) if not (x.is_literal() or x.adapts())]
         for i, source in enumerate(sources):
             if source.is_literal() and not source.is_number():
                 ys[i] = _align_list(source, target, checked, i)
@@ -189,7 +189,7 @@ def _cache_align(
     So the cached call declines such an array, and a call in which one has decided is not cached.
     """
     name, like = choice
-    arrays = [source for source in sources if not (source.is_literal() or source.is_scalar())]
+    arrays = [x for x in sources if not (x.is_literal() or x.is_scalar() or x.adapts())]
     target_is_inferred = name is None and like is None
     if target_is_inferred and arrays and arrays[0].backend is not target:
         return
@@ -198,7 +198,7 @@ def _cache_align(
     converters: dict[type, Callable[[Any], Any]] = {}
     for source in sources:
         cls, follows = type(source.array), source.backend.follows
-        converter = unchanged if source.is_number() else find_converter(options, target.name, cls)
+        converter = unchanged if source.adapts() else find_converter(options, target.name, cls)
         if converter is decline:
             return
         if target_is_inferred and source.backend is not target and follows:

@@ -32,6 +32,7 @@ _BY_NAME = {
     **dict.fromkeys(("function", "method", "builtin_function_or_method"), "x()"),
     **dict.fromkeys(("ufunc", "_ArrayFunctionDispatcher", "PjitFunction"), "x(y)"),
     "module": "an array of it",
+    "PyCapsule": "from_dlpack(x) of the library that made it",
     "type": "one of its objects",
     "dtype": "an array of that dtype",
     "device": "an array on that device",
@@ -59,22 +60,18 @@ _READERS = {
 
 _BY_ATTRIBUTE = {
     "state_dict": "xbridge.tree.to_backend(x.state_dict(), 'numpy')",
-    "toarray": "x.toarray()",
+    **{word: f"x.{word}()" for word in ("toarray", "todense", "to_tensor")},
+    "__jax_array__": "x.__jax_array__()",
+    "__float__": "asarray(float(x), backend='numpy')",
     "compute": "x.compute()",
     "collect": "x.collect()",
     "as_py": "asarray(x.as_py(), backend='numpy')",
     "result": "x.result()",
     "getbuffer": "numpy.frombuffer(x.getbuffer(), dtype)",
-    "__float__": "asarray(float(x), backend='numpy')",
     "__fspath__": "numpy.load(x)",
     "isdigit": "numpy.frombuffer(x.encode(), 'uint8') for its bytes, or numpy.load(x) for a file",
     **dict.fromkeys(("_fields", "__dataclass_fields__", "__attrs_attrs__"), IN_A_TREE),
     "keys": "xbridge.tree.to_backend(dict(x), 'numpy')",
-    **dict.fromkeys(
-        ("__iter__", "__getitem__"),
-        "asarray(list(x), backend='numpy') if it holds numbers,"
-        " or xbridge.tree.to_backend(list(x), 'numpy') for the arrays in it",
-    ),
     "__dict__": "xbridge.tree.to_backend(vars(x), 'numpy')",
 }
 """Hints by an attribute that the class of an object has."""
@@ -114,16 +111,26 @@ def hint_for_object(x: object) -> str:
         return _BY_ATTRIBUTE["__float__"]
     if issubclass(cls, (str, PurePath)) and (read := _READERS.get(PurePath(x).suffix.lower())):  # type: ignore[arg-type] # it is one
         return read
-    named = _hint_for_class(cls, _BY_NAME)
-    if named:
-        return named
+    return _hint_for_class(cls, _BY_NAME) or _hint_for_methods(cls)
+
+
+def _hint_for_methods(cls: type) -> str:
+    """Return a hint by what the objects of a class can do."""
     words = {word for base in cls.__mro__ for word in vars(base)}
+    if {"shape", "__getitem__"} <= words and "todense" not in words:
+        return "x[...]"
+    if {"__iter__", "__len__"} <= words and words.isdisjoint(_BY_ATTRIBUTE):
+        one, tree = "asarray(list(x), backend='numpy')", "xbridge.tree.to_backend(list(x), 'numpy')"
+        return f"{one} if it holds numbers, or {tree} for the arrays in it"
     return next((hint for word, hint in _BY_ATTRIBUTE.items() if word in words), "an array")
 
 
 def hint_for_items(x: HostArray) -> str:
     """Return a hint for an array of text or of Python objects."""
     items = x.ravel()[:_MANY].tolist()
+    if items and all(map(_has_shape, items)):
+        alike = x.size == len(items) and len({tuple(item.shape) for item in items}) == 1
+        return "asarray(x.tolist(), backend='numpy')" if alike else IN_A_TREE.replace("x,", "x.tolist(),")
     if _spell_numbers(items):
         if x.size == len(items) and all(isinstance(item, int) for item in items):
             dtype = np.array(items).dtype  # a float could lose digits of a large integer
@@ -131,7 +138,7 @@ def hint_for_items(x: HostArray) -> str:
         return "x.astype(float)"
     if all(isinstance(item, (str, bytes)) for item in items):
         return f"{_LABELS} for labels, or x.tolist()"
-    return IN_A_TREE.replace("x,", "x.tolist(),") if all(map(_has_shape, items)) else "x.tolist()"
+    return "x.tolist()"
 
 
 def _has_shape(item: object) -> bool:

@@ -226,6 +226,9 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
     else:
         with chain_export_errors(x):
             host = x.__array__()
+    masked: Any = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
+    if isinstance(host, masked) and not host.mask.any():
+        host = host.data
     if type(host) not in (np.ndarray, np.memmap, np.matrix):
         raise unreadable_error(x, f"its __array__ returned {type_of(host)}")
     if host.dtype.hasobject and (numbers := _numbers_of_table(x)) is not None:

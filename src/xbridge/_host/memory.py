@@ -73,6 +73,14 @@ def dtype_of_code(code: str) -> np.dtype[Any] | None:
         return None
 
 
+def with_named_bits(host: HostArray, dtype: str) -> HostArray:
+    """Return raw items as a dtype of ml_dtypes, if they have its width: NumPy's files keep no more of it."""
+    if type(host) is not np.ndarray or host.dtype.type is not np.void or host.dtype.names:
+        return host
+    named = DTYPES[dtype]
+    return host.view(native_dtype(dtype)) if named.is_extended and host.itemsize == named.itemsize else host
+
+
 def ones(dtype: np.dtype[Any]) -> HostArray:
     """Return an array for trials of a cast or an import, whose values every dtype has."""
     made = np.empty(2, dtype)

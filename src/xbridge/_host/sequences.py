@@ -293,10 +293,9 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 def _no_common_dtype_error(names: list[str]) -> DTypeError:
     odd = next((name for name in names if name not in DTYPES), None)
     action = f"stack arrays of {' and '.join(dict.fromkeys(names))}"
-    kinds = set(map(category, names))
-    hint = (
-        f"leaving out what is {odd}" if odd else f"dtype={'complex64' if 'complex' in kinds else 'float32'!r}"
-    )
+    wide = ("float32", "float64", "complex64", "complex128")
+    holding = (word for word in wide if all(holds_every(name, word) for name in names))
+    hint = f"leaving out what is {odd}" if odd else f"dtype={next(holding, wide[-1])!r}"
     return DTypeError.build(action, "they have no common dtype", hint)
 
 

@@ -42,6 +42,8 @@ _ABSTRACT = (
 """Scalar classes that stand for no single dtype, though an older NumPy converts some, with a warning."""
 _PLAIN_CLASSES = (np.ndarray, np.memmap, np.matrix)
 _DEFAULTS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
+_NOTHING = np.dtype([("float0", np.void, 0)])
+"""The dtype of JAX's gradients of integers, which have no values."""
 _HINTS = {
     "M": "x.astype('int64')",
     "m": "x.astype('int64')",
@@ -78,6 +80,8 @@ def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
         return Unsupported(UnsupportedArrayError, "its mask masks nothing, and would be lost", "x.data")
     if not leaving:
         return None
+    if _as_base_array(x).dtype == _NOTHING:
+        return Unsupported(DTypeError, f"{x.dtype} has no values", "numpy.zeros(x.shape)")
     if type(x) not in _PLAIN_CLASSES:
         reason = f"{type_of(x)} may mean more than its numbers"
         names = _as_base_array(x).dtype.names
@@ -89,6 +93,8 @@ def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
     hint = f"x[{x.dtype.names[0]!r}]" if x.dtype.names else _HINTS.get(kind) or hint_for_items(x)
     if x.dtype.type.__module__ == "ml_dtypes":
         hint = f"x.astype({'complex64' if category(x.dtype.name) == 'complex' else 'float32'!r})"
+    if kind in "mM" and np.isnat(x).any():  # its integer is the lowest one
+        hint = "x[~numpy.isnat(x)].astype('int64')"
     return Unsupported(DTypeError, f"{x.dtype} is not a numeric dtype", hint)
 
 

@@ -59,18 +59,23 @@ def is_plain(cls: type) -> bool:
 
 
 def is_text(x: Any) -> bool:
-    """Return True if an array holds text, so that it stays as it is."""
+    """Return True if an array holds text, or nothing at all as JAX's `float0`, so that it stays as it is."""
     backend = backend_for(type(x))
     if backend is not None and type(x) in backend.fast.types:
-        return _dtype_kind(x) in _TEXT
+        return _holds_text(x)
     with suppress(XBridgeError), Chained(lambda _: XBridgeError()):
-        return _dtype_kind(x) in _TEXT
+        return _holds_text(x)
     return False  # the object cannot report its dtype
 
 
-def _dtype_kind(x: Any) -> Any:
-    """Return NumPy's code for the kind of a dtype, if `x` has one."""
-    return getattr(getattr(x, "dtype", None), "kind", "")
+def _holds_text(x: Any) -> bool:
+    """Return True if the dtype or each object in an array is text, or if its items have no bytes."""
+    dtype = getattr(x, "dtype", None)
+    kind = getattr(dtype, "kind", "")
+    if kind == "O":
+        items = list(getattr(x, "flat", ()))
+        return bool(items) and all(isinstance(item, (str, bytes)) for item in items)
+    return kind in _TEXT or (kind == "V" and getattr(dtype, "itemsize", 1) == 0)
 
 
 def leaf_converter(target: Backend, options: CallOptions, *, later: bool = False) -> ArrayFn:

@@ -47,7 +47,8 @@ class Adapter(generic.Adapter):
             return None
         values = x.to_series() if isinstance(x, pd.Index) else pd.Series(x)
         if pd.api.types.infer_dtype(values) in ("string", "decimal"):
-            return "x.astype(float)" if _spell_numbers(values) else "x.factorize()[0]"
+            there = "x.dropna()" if values.isna().any() else "x"  # the code of a gap is -1
+            return "x.astype(float)" if _spell_numbers(values) else f"{there}.factorize()[0]"
         return super().numbers_hint(x)
 
     def _hint_for_columns(self, x: pd.DataFrame) -> str | None:
@@ -68,14 +69,14 @@ class Adapter(generic.Adapter):
     def codes_hint(self, x: Any) -> str | None:
         """Return the call that reads the codes of categories, the integers of times, or numbers inside."""
         dtype = getattr(x, "dtype", None)
-        if isinstance(dtype, pd.CategoricalDtype):
-            return "x.cat.codes" if isinstance(x, pd.Series) else "x.codes"
         if isinstance(dtype, pd.IntervalDtype):
             return "x.array.mid" if isinstance(x, pd.Series) else "x.mid"
         if isinstance(dtype, pd.ArrowDtype) and dtype.type is list:
             return "asarray(x.tolist(), backend='numpy')"
         hint = "x.astype('int64')" if isinstance(dtype, pd.PeriodDtype) else super().codes_hint(x)
-        # A missing time is stored as the lowest integer.
+        if isinstance(dtype, pd.CategoricalDtype):
+            hint = "x.cat.codes" if isinstance(x, pd.Series) else "x.codes"
+        # A missing time is stored as the lowest integer, and the code of a missing category is -1.
         return hint.replace("x.", "x.dropna().") if hint and x.isna().any() else hint
 
     def cast_table(self, x: Any, dtype: str) -> object:
@@ -92,5 +93,6 @@ def _count_gaps(column: Any) -> int:
 
 
 def _spell_numbers(values: pd.Series) -> bool:
-    """Return True if each value is a number, or text that pandas reads as one."""
-    return bool(pd.Series(pd.to_numeric(values, errors="coerce")).notna().all())
+    """Return True if each value is a number, or text that pandas reads as one, or missing."""
+    numbers = pd.Series(pd.to_numeric(values, errors="coerce"), index=values.index)
+    return bool((numbers.notna() | values.isna()).all())

@@ -6,7 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from xbridge._host.exporters import generic
+from xbridge._core.dtypes import DTYPES
+from xbridge._host.exporters import generic, names_of
 
 
 class Adapter(generic.Adapter):
@@ -38,13 +39,16 @@ class Adapter(generic.Adapter):
     def codes_hint(self, x: Any) -> str | None:
         """Return the call that reads the codes of categories, or the integers of times."""
         kind = x.dtype if isinstance(x, pl.Series) else pl.Null()
-        return "x.to_physical()" if kind.is_temporal() or kind in (pl.Categorical, pl.Enum) else None
+        if not (kind.is_temporal() or kind in (pl.Categorical, pl.Enum)):
+            return None
+        return "x.drop_nulls().to_physical()" if x.null_count() else "x.to_physical()"
 
-    def cast_hint(self, x: Any, dtype: str) -> str | None:  # noqa: ARG002 -- polars has no strings for dtypes
+    def cast_hint(self, x: Any, dtype: str) -> str | None:
         """Return a cast to floats, in arrays of the same shape; for lists, which may be ragged, a list."""
         kinds = x.schema.values() if isinstance(x, pl.DataFrame) else [x.dtype]
         if any(isinstance(kind, pl.List) for kind in kinds):
-            return "asarray(x.to_list(), backend='numpy')" if isinstance(x, pl.Series) else None
+            dtype = "".join(names_of(x.dtype)[:1]) if isinstance(x, pl.Series) else ""
+            return f"asarray(x.to_list(), backend='numpy', dtype={dtype!r})" if dtype in DTYPES else None
         nested = isinstance(x, pl.Series) and isinstance(x.dtype, pl.Array)
         return "x.cast(type(x.dtype)(float, x.dtype.shape))" if nested else "x.cast(float)"
 
@@ -61,4 +65,5 @@ def _count_nulls(x: pl.Series) -> int:
 def _hint_for_text(x: pl.Series) -> str:
     """Return the cast of text that spells numbers, else the ranks of labels."""
     spells = x.cast(float, strict=False).null_count() == x.null_count()
-    return "x.cast(float)" if spells else "x.rank('dense') - 1"
+    there = "x.drop_nulls()" if x.null_count() else "x"
+    return "x.cast(float)" if spells else f"{there}.rank('dense') - 1"

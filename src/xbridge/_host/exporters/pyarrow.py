@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from xbridge._host.exporters import generic
+from xbridge._core.dtypes import DTYPES
+from xbridge._host.exporters import generic, names_of
 
 _TABLES = (pa.Table, pa.RecordBatch)
 _COLUMNS = (pa.Array, pa.ChunkedArray)
@@ -38,7 +39,8 @@ class Adapter(generic.Adapter):
         """Return the cast of times to the integers that they are stored as, of 32 or 64 bits."""
         if not isinstance(x, _COLUMNS) or not pa.types.is_temporal(x.type):
             return None
-        return f"x.cast('int{x.type.bit_width}')"
+        there = "x.drop_null()" if x.null_count else "x"
+        return f"{there}.cast('int{x.type.bit_width}')"
 
     def numbers_hint(self, x: Any) -> str | None:
         """Return the columns of numbers of a table, or what the text of a column stands for."""
@@ -51,6 +53,7 @@ class Adapter(generic.Adapter):
             x.cast("float64")
         except pa.ArrowInvalid:
             whole = "x.combine_chunks()" if isinstance(x, pa.ChunkedArray) else "x"
+            whole = f"{whole}.drop_null()" if x.null_count else whole
             return f"{whole}.dictionary_encode().indices"
         return "x.cast('float64')"
 
@@ -58,7 +61,8 @@ class Adapter(generic.Adapter):
         """Return a cast of each column; None if there is none for the values, and for tensors."""
         kinds = x.schema.types if isinstance(x, _TABLES) else [x.type]
         if isinstance(x, _COLUMNS) and isinstance(x.type, _LISTS):
-            return "asarray(x.to_pylist(), backend='numpy')"
+            dtype = names_of(x.type)[0]
+            return f"asarray(x.to_pylist(), backend='numpy', dtype={dtype!r})" if dtype in DTYPES else None
         if any(isinstance(kind, (pa.StructType, *_NESTED)) for kind in kinds):
             return None
         if isinstance(x, _TABLES):
