@@ -61,6 +61,7 @@ NEEDING = {
     ],
     **{path.stem: [str(path)] for path in EXPORTERS if path.stem not in ("__init__", "generic")},
     "matplotlib": ["src/xbridge/_observe/figure.py"],
+    "libcst": ["src/xbridge/files/idioms.py"],
     "safetensors": ["src/xbridge/files/formats/safetensors.py"],
     "array_api_strict": [
         "src/xbridge/backends/array_api_strict.py",

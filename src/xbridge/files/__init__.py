@@ -24,7 +24,7 @@ from xbridge.errors import XBridgeError
 from xbridge.files.errors import RefusedError, one_line
 
 COMMANDS = {
-    **{name: f"xbridge.files.{name}" for name in ("info", "matrix", "show", "convert", "explain")},
+    **{name: f"xbridge.files.{name}" for name in ("info", "matrix", "show", "convert", "explain", "migrate")},
     **({"check": "xbridge.testing.check.command"} if find_spec("xbridge.testing") else {}),
 }
 """The subcommands, and their modules."""
@@ -36,6 +36,7 @@ examples:
   xbridge-array show model.pt                         list the arrays of a file
   xbridge-array explain model.npy --to torch          show what a conversion would do
   xbridge-array check my_package.signal               find the functions that fail with some library
+  xbridge-array migrate src                           list the conversions that a program writes by hand
   xbridge-array convert model.pt model.safetensors    convert a file to another format
 
 exit status:

@@ -1,0 +1,301 @@
+"""The conversions that people write by hand, found in a module of Python, and replaced by calls of xbridge.
+
+LibCST keeps the comments and the format of what is not replaced, and knows what a name was imported as. An
+idiom is a chain of methods, such as `t.detach().cpu().numpy()`, a function of a library, or both. The array
+that it converts is found by a path: `v` goes from a method to the object it is of, `a` to the first argument.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import libcst as cst
+from libcst import matchers as m
+from libcst.codemod import CodemodContext
+from libcst.codemod.visitors import AddImportsVisitor
+from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider
+
+TRACKED = "read-only if the tensor requires grad; writable=True makes a copy"
+READONLY = "read-only memory is copied, and a mask is an error"
+NEAREST = "a number that JAX's dtype cannot hold is an error"
+WAITS = "complete when the call returns"
+UNSURE = "if it is an array or a tensor: what else it may be is not known here"
+UNTOUCHED = "the default device is not used, and a graph is kept"
+
+DTYPES = {
+    **{name: name for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32")},
+    **{name: name for name in ("bfloat16", "float64", "complex64", "complex128")},
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "int": "int32",
+    "long": "int64",
+}
+"""The canonical dtypes, by the names of torch's methods and attributes."""
+
+TENSOR_METHODS = ("detach", "cpu", "resolve_conj", "resolve_neg", "contiguous")
+"""The methods that xbridge makes unnecessary, all without arguments."""
+
+DEVICE = m.Name("device") | m.Attribute(attr=m.Name("device")) | m.SimpleString()
+"""What `to` takes as a device, and not as a dtype."""
+
+
+class Idiom(NamedTuple):
+    """A conversion by hand, and the call that replaces it."""
+
+    line: int
+    before: str
+    after: str
+    change: str
+    """What is different afterwards, or nothing."""
+    keeps_meaning: bool
+    """Whether it can be replaced without a look at the program around it."""
+
+
+class Link(NamedTuple):
+    """One method of a chain."""
+
+    name: str
+    args: tuple[cst.Arg, ...]
+
+
+class Replacement(NamedTuple):
+    """The call in place of an idiom, but for the array."""
+
+    verb: str
+    path: str
+    options: str
+    change: str = ""
+    keeps_meaning: bool = True
+
+    def to_code(self, node: cst.Call, module: cst.Module, prefix: str) -> str:
+        """Return the call as text."""
+        array = _descend(node, self.path)
+        if array.lpar and not isinstance(array, cst.Yield | cst.GeneratorExp):
+            array = array.with_changes(lpar=array.lpar[1:], rpar=array.rpar[:-1])
+        return f"{prefix}{self.verb}({module.code_for_node(array)}{self.options})"
+
+
+class Migration(cst.CSTTransformer):
+    """Finds the idioms of a module, and replaces those that keep their meaning."""
+
+    METADATA_DEPENDENCIES = (PositionProvider, QualifiedNameProvider)
+
+    def __init__(self, module: cst.Module) -> None:
+        super().__init__()
+        self.found: list[Idiom] = []
+        self.imported: set[str] = set()
+        self._module = module
+        self._kept: dict[cst.CSTNode, Replacement] = {}
+        self._within: set[cst.CSTNode] = set()
+        attributes = {x.attr for x in m.findall(module, m.Attribute()) if isinstance(x, cst.Attribute)}
+        every = (x for x in m.findall(module, m.Name()) if isinstance(x, cst.Name))
+        names = {x.value for x in every if x not in attributes}
+        self._has_tensors = bool(names & {"torch", "jax", "jnp"})
+        is_taken = names & {"to_numpy", "to_torch", "to_jax", "to_list"}
+        is_ours = m.findall(module, m.ImportFrom(module=m.Name("xbridge")))
+        self.prefix = "xbridge." if is_taken and not is_ours else ""
+
+    def visit_FormattedString(self, node: cst.FormattedString) -> None:  # noqa: N802 -- LibCST calls it so
+        """List what stands in an f-string, in which quotes cannot be nested, and leave it as it is."""
+        for call in m.findall(node, m.Call()):
+            if isinstance(call, cst.Call):
+                self._look_at(call, is_fixed=True)
+
+    def visit_Call(self, node: cst.Call) -> None:  # noqa: N802 -- LibCST calls it so
+        """Look at the whole of a chain before its parts."""
+        self._look_at(node)
+
+    def leave_Call(  # noqa: N802 -- LibCST calls it so
+        self, original_node: cst.Call, updated_node: cst.Call
+    ) -> cst.BaseExpression:
+        """Replace an idiom, in whose array others may have been replaced already."""
+        if original_node not in self._kept:
+            return updated_node
+        code = self._kept[original_node].to_code(updated_node, self._module, self.prefix)
+        made = cst.parse_expression(code, self._module.config_for_parsing)
+        return made.with_changes(lpar=updated_node.lpar, rpar=updated_node.rpar)
+
+    def _look_at(self, node: cst.Call, *, is_fixed: bool = False) -> None:
+        """Note the idiom that a call is, if it is one and no part of another."""
+        replacement = None if node in self._within else self._match(node)
+        if not replacement:
+            return
+        for length in range(len(replacement.path)):
+            self._within.add(_descend(node, replacement.path[:length]))
+        keeps = replacement.keeps_meaning and not is_fixed and not m.findall(node, m.Comment())
+        if keeps:
+            self._kept[node] = replacement
+            self.imported.add(replacement.verb)
+        before, after = (
+            " ".join(code.split())
+            for code in (
+                self._module.code_for_node(node),
+                replacement.to_code(node, self._module, self.prefix),
+            )
+        )
+        line = self.get_metadata(PositionProvider, node).start.line
+        self.found.append(Idiom(line, before, after, replacement.change, keeps))
+
+    def _match(self, node: cst.Call) -> Replacement | None:
+        """Return what replaces a call, or None if it is no idiom."""
+        root, path, links = self._unwind(node)
+        if isinstance(root, cst.Call) and root.args and not root.args[0].star and not root.args[0].keyword:
+            function = self._name_of(root.func)
+            if function == "torch.from_numpy":
+                options = self._read(links, "torch")
+                return options and Replacement("to_torch", path + "a", *options)
+            if not links:
+                return self._match_function(function, root)
+        return self._match_methods(path, links)
+
+    def _match_function(self, function: str, call: cst.Call) -> Replacement | None:
+        """Return what replaces a call of a library that makes an array of its argument."""
+        value = call.args[0].value
+        array, path, links = self._unwind(value)
+        chain = self._read(links, "numpy")
+        is_cast = chain is None or bool(chain[0])
+        names = {link.name for link in links}
+        if function in _TO_JAX and len(call.args) == 1 and not is_cast and "numpy" in names:
+            return Replacement("to_jax", "a" + path, ', dtype="nearest"', NEAREST)
+        if function in _TO_NUMPY and len(call.args) == 1:
+            copy = ", copy=True" if function == "numpy.array" else ""
+            if not is_cast and names & {*TENSOR_METHODS, "numpy"}:
+                return Replacement("to_numpy", "a" + path, copy, "" if copy else TRACKED)
+            is_name = not links and isinstance(array, cst.Name | cst.Attribute)
+            if self._has_tensors and is_name and not copy:
+                return Replacement("to_numpy", "a", "", UNSURE, keeps_meaning=False)
+        is_list = m.matches(value, m.List([m.AtLeastN(m.Element(m.Name()), n=1)]))
+        if function in ("torch.as_tensor", "torch.asarray") or (function == "torch.tensor" and is_list):
+            options = [self._module.code_for_node(arg).rstrip(", ") for arg in call.args[1:]]
+            given = ", ".join(["", 'backend="torch"', *options])
+            return Replacement("asarray", "a", given, UNTOUCHED, keeps_meaning=False)
+        return None
+
+    def _match_methods(self, path: str, links: list[Link]) -> Replacement | None:
+        """Return what replaces a chain of methods on something that is not a function of a library."""
+        names = [link.name for link in links]
+        is_list, is_moved = names[-1:] == ["tolist"], any(map(_is_queued, links))
+        options = self._read(links[:-1] if is_list else links, "torch" if is_moved else "numpy")
+        if not options:
+            return None
+        if is_list and not links[-1].args and not options[0] and self._has_tensors:
+            change = "" if len(links) > 1 else UNSURE
+            return Replacement("to_list", path, "", change, keeps_meaning=not change)
+        if "numpy" in names and not is_list:
+            is_sure = self._has_tensors or bool({*TENSOR_METHODS} & {*names})
+            return Replacement("to_numpy", path, *options, keeps_meaning=is_sure)
+        return Replacement("to_torch", path, *options, keeps_meaning=False) if is_moved else None
+
+    def _read(self, links: list[Link], target: str) -> tuple[str, str] | None:
+        """Return the options that methods ask for, and what changes; None if one is no part of an idiom."""
+        given: dict[str, str] = {}
+        change = TRACKED if target == "numpy" else READONLY
+        is_array = False
+        for name, args in links:
+            asked = self._read_link(name, args, target, is_array=is_array)
+            if asked is None or given.keys() & asked.keys():
+                return None
+            is_array = is_array or name == "numpy"
+            change = asked.pop("change", change)
+            given |= asked
+        if target == "numpy" and "copy" in given:
+            change = ""
+        return "".join(f", {option}={text}" for option, text in given.items()), change
+
+    def _read_link(
+        self, name: str, args: tuple[cst.Arg, ...], target: str, *, is_array: bool
+    ) -> dict[str, str] | None:
+        """Return the options that one method asks for."""
+        if name == "numpy" and target == "numpy" and not is_array:
+            return {} if not args or m.matches(args[0], m.Arg(keyword=m.Name("force"))) else None
+        if args:
+            casts = ("astype",) if is_array else ("to", "type")
+            return self._read_cast(args, target, is_array=is_array) if name in casts else None
+        if is_array:
+            return {"copy": "True"} if name == "copy" else None
+        simple: dict[str, dict[str, str]] = {method: {} for method in TENSOR_METHODS}
+        simple["clone"] = {"copy": "True"}
+        if target == "torch":
+            simple["cuda"] = {"device": '"cuda"'}
+        return simple.get(name, {"dtype": f'"{DTYPES[name]}"'} if name in DTYPES else None)
+
+    def _read_cast(self, args: tuple[cst.Arg, ...], target: str, *, is_array: bool) -> dict[str, str] | None:
+        """Return what `to`, `type` or `astype` asks for: a device, a dtype, or both."""
+        asked: dict[str, str] = {}
+        for arg in args:
+            word = arg.keyword.value if arg.keyword else ""
+            dtype = self._dtype_of(arg.value)
+            if word == "non_blocking":
+                asked["change"] = WAITS
+            elif word in ("", "dtype") and dtype:
+                asked["dtype"] = f'"{dtype}"'
+            elif word in ("", "device") and not is_array and m.matches(arg.value, DEVICE):
+                asked["device"] = self._module.code_for_node(arg.value)
+            else:
+                return None
+        if target == "numpy" and "device" in asked and asked.pop("device").strip("\"'") != "cpu":
+            return None
+        return {**asked, "copy": "True"} if is_array else asked
+
+    def _dtype_of(self, value: cst.BaseExpression) -> str:
+        """Return the canonical name of a dtype of torch or NumPy, such as `torch.long`, or nothing."""
+        library, _, name = self._name_of(value).rpartition(".")
+        return DTYPES.get(name, "") if library in ("torch", "numpy") else ""
+
+    def _name_of(self, node: cst.CSTNode) -> str:
+        """Return the full name of what a module has imported, or nothing."""
+        dotted = node
+        while isinstance(dotted, cst.Attribute):
+            dotted = dotted.value
+        if not isinstance(dotted, cst.Name):  # LibCST calls a method of what a function returns by both names
+            return ""
+        names = self.get_metadata(QualifiedNameProvider, node, set())
+        found = {name.name for name in names if name.source.name == "IMPORT"}
+        return found.pop() if len(found) == 1 else ""
+
+    def _unwind(self, node: cst.BaseExpression) -> tuple[cst.BaseExpression, str, list[Link]]:
+        """Return what a chain of methods begins with, the path to it, and the methods."""
+        links: list[Link] = []
+        while (
+            isinstance(node, cst.Call)
+            and isinstance(node.func, cst.Attribute)
+            and not self._name_of(node.func)
+        ):
+            links.insert(0, Link(node.func.attr.value, tuple(node.args)))
+            node = node.func.value
+        return node, "v" * len(links), links
+
+
+def _is_queued(link: Link) -> bool:
+    """Whether a method moves a tensor without waiting for it."""
+    return any(m.matches(arg, m.Arg(keyword=m.Name("non_blocking"))) for arg in link.args)
+
+
+_WORDS = re.compile(
+    r"\b(numpy|tolist|asarray|array|as_tensor|tensor|from_numpy|device_put)\(|\bnon_blocking\b"
+)
+_TO_JAX = ("jax.numpy.asarray", "jax.numpy.array", "jax.device_put")
+_TO_NUMPY = ("numpy.asarray", "numpy.array")
+
+
+def _descend(node: cst.CSTNode, path: str) -> Any:
+    """Return the expression at the end of a path."""
+    for turn in path:
+        call = cst.ensure_type(node, cst.Call)
+        node = call.args[0].value if turn == "a" else cst.ensure_type(call.func, cst.Attribute).value
+    return node
+
+
+def migrate(source: str) -> tuple[list[Idiom], str]:
+    """Return the idioms of a module, and the module with those replaced that keep their meaning."""
+    if not _WORDS.search(source):  # to parse a module takes a while
+        return [], source
+    wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
+    finder = Migration(wrapper.module)
+    module = wrapper.visit(finder)
+    context = CodemodContext()
+    for verb in sorted(finder.imported):
+        AddImportsVisitor.add_needed_import(context, "xbridge", None if finder.prefix else verb)
+    return sorted(finder.found), AddImportsVisitor(context).transform_module(module).code

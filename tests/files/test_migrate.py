@@ -1,0 +1,167 @@
+"""`migrate`: which conversions by hand are found, what replaces them, and what stays as it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shell import refused, shell
+
+migrate = pytest.importorskip("xbridge.files.idioms").migrate
+torch = pytest.importorskip("torch")
+pytest.importorskip("jax")
+
+HEAD = "import numpy as np\nimport torch\nimport torch as th\nimport jax.numpy as jnp\n"
+
+KEPT = [
+    ("t.detach().cpu().numpy()", "to_numpy(t)"),
+    ("t.cpu().detach().numpy().copy()", "to_numpy(t, copy=True)"),
+    ("t.clone().cpu().numpy()", "to_numpy(t, copy=True)"),
+    ("t.numpy()", "to_numpy(t)"),
+    ("t.numpy(force=True)", "to_numpy(t)"),
+    ('t.to("cpu").numpy()', "to_numpy(t)"),
+    ("t.detach().float().numpy()", 'to_numpy(t, dtype="float32")'),
+    ("t.to(torch.float64).numpy()", 'to_numpy(t, dtype="float64")'),
+    ("t.detach().numpy().astype(np.float64)", 'to_numpy(t, dtype="float64", copy=True)'),
+    ("(t if 1 else a).cpu().numpy()", "to_numpy(t if 1 else a)"),
+    ("np.asarray(t.detach().cpu())", "to_numpy(t)"),
+    ("np.array(t.cpu())", "to_numpy(t, copy=True)"),
+    ("t.detach().cpu().tolist()", "to_list(t)"),
+    ("torch.from_numpy(a)", "to_torch(a)"),
+    ("th.from_numpy(a).clone()", "to_torch(a, copy=True)"),
+    ("torch.from_numpy(a).type(torch.float32)", 'to_torch(a, dtype="float32")'),
+    ("torch.from_numpy(a).float()", 'to_torch(a, dtype="float32")'),
+    ("torch.from_numpy(a).long()", 'to_torch(a, dtype="int64")'),
+    ('torch.from_numpy(a).to("cpu", non_blocking=True)', 'to_torch(a, device="cpu")'),
+    (
+        "torch.from_numpy(a).to(device=t.device, dtype=torch.half)",
+        'to_torch(a, device=t.device, dtype="float16")',
+    ),
+    ("jnp.asarray(t.detach().cpu().numpy())", 'to_jax(t, dtype="nearest")'),
+]
+"""Conversions by hand that are replaced."""
+
+LISTED = [
+    ("t.tolist()", "to_list(t)"),
+    ("np.asarray(t)", "to_numpy(t)"),
+    ("torch.as_tensor(a, device=t.device)", 'asarray(a, backend="torch", device=t.device)'),
+    ("torch.tensor([t, t])", 'asarray([t, t], backend="torch")'),
+    ('t.to("cpu", non_blocking=True)', 'to_torch(t, device="cpu")'),
+    ('f"{t.detach().numpy()}"', "to_numpy(t)"),
+    ("(t.detach()  # why\n    .numpy())", "to_numpy(t)"),
+]
+"""Conversions that are listed alone, because what they mean depends on the names, or on the text around."""
+
+LEFT = [
+    *(
+        "a.astype(float)",
+        "np.array(a)",
+        "np.asarray([1, 2])",
+        "t.to(torch.float32)",
+        "t.detach()",
+        "a.copy()",
+    ),
+    *("torch.tensor([1.0, 2.0])", "t.numpy(1)", "other.from_numpy(a)", "jnp.asarray(a)", "np.asarray(*a)"),
+    *("t.numpy().astype(np.float64, copy=False)", "t.cuda().sum()", "torch.from_numpy(*a)"),
+]
+"""What is no conversion by hand, but for parts of it."""
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # torch's, where NumPy asks for a copy
+@pytest.mark.parametrize(("before", "after"), KEPT)
+def test_migrate__replaces_an_idiom_by_a_call_with_the_same_result(before: str, after: str) -> None:
+    """An idiom is replaced, and the new program gives the same values, dtype and type."""
+    source = f"{HEAD}\ny = {before}\n"
+    (idiom,), replaced = migrate(source)
+    assert idiom.keeps_meaning
+    assert (idiom.line, idiom.before, idiom.after) == (6, before, after)
+    assert replaced.splitlines()[-1] == f"y = {after}"
+    results = []
+    for program in (source, replaced):
+        names = {"t": torch.arange(3, dtype=torch.float32), "a": np.arange(3.0)}
+        exec(program, names)
+        results.append(names["y"])
+    old, new = results
+    assert type(old) is type(new)
+    assert getattr(old, "dtype", None) == getattr(new, "dtype", None)
+    assert list(old) == list(new)
+
+
+@pytest.mark.parametrize(("before", "after"), LISTED)
+def test_migrate__lists_what_it_cannot_judge(before: str, after: str) -> None:
+    """What depends on more than the line is listed, and left as it is."""
+    source = f"{HEAD}\ny = {before}\n"
+    (idiom,), replaced = migrate(source)
+    assert not idiom.keeps_meaning
+    assert idiom.after == after
+    assert replaced == source
+
+
+@pytest.mark.parametrize("text", LEFT)
+def test_migrate__leaves_other_calls(text: str) -> None:
+    """A call that converts nothing, or asks for more than xbridge does in one call, is no idiom."""
+    source = f"{HEAD}\ny = {text}\n"
+    found, _ = migrate(source)
+    assert text not in [idiom.before for idiom in found]
+
+
+def test_migrate__idiom_within_an_idiom_is_replaced_too() -> None:
+    """What an idiom converts may have been converted by hand as well."""
+    _, replaced = migrate(HEAD + "y = torch.from_numpy(f(t.cpu().numpy())).clone()\n")
+    assert replaced.splitlines()[-1] == "y = to_torch(f(to_numpy(t)), copy=True)"
+
+
+def test_migrate__keeps_a_function_of_the_same_name() -> None:
+    """A module that has a `to_numpy` of its own calls that of xbridge by its full name."""
+    source = "import torch\n\ndef to_numpy(t):\n    return t.detach().cpu().numpy()  # stays\n"
+    _, replaced = migrate(source)
+    assert "import xbridge\n" in replaced
+    assert "    return xbridge.to_numpy(t)  # stays\n" in replaced
+    assert migrate(replaced) == ([], replaced)
+
+
+def test_migrate__second_run_finds_nothing_more_to_replace() -> None:
+    """A program that was migrated is left as it is."""
+    _, replaced = migrate("".join([HEAD, *(f"y = {before}\n" for before, _ in KEPT)]))
+    assert migrate(replaced) == ([], replaced)
+
+
+def test_command__lists_shows_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command lists, `--diff` prints a patch, and `--write` keeps encoding and line ends."""
+    module = tmp_path / "a.py"
+    lines = [
+        "# -*- coding: latin-1 -*-",
+        "import torch",
+        "",
+        "y = torch.ones(2).cpu().numpy()  # \xe9",
+        "z = y.tolist()",
+    ]
+    module.write_bytes("\r\n".join(lines).encode("latin-1"))
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "b.py").write_bytes(module.read_bytes())
+    listed = shell(capsys, "migrate", tmp_path)
+    assert f"{module}:4: torch.ones(2).cpu().numpy()  ->  to_numpy(torch.ones(2))\n" in listed
+    assert f"{module}:5: ? y.tolist()  ->  to_list(y)\n" in listed
+    assert listed.endswith("2 conversions in 1 files; --write replaces 1\n")
+    assert [entry["line"] for entry in json.loads(shell(capsys, "migrate", "--json", tmp_path))] == [4, 5]
+    patch = shell(capsys, "migrate", "--diff", module)
+    assert "-y = torch.ones(2).cpu().numpy()" in patch
+    assert "+y = to_numpy(torch.ones(2))" in patch
+    shell(capsys, "migrate", "--write", module)
+    lines[3] = "y = to_numpy(torch.ones(2))  # \xe9"
+    assert module.read_bytes() == "\r\n".join(
+        [*lines[:2], "from xbridge import to_numpy", *lines[2:]]
+    ).encode("latin-1")
+
+
+@pytest.mark.parametrize("content", [b"def", b"\xff", None])
+def test_command__names_a_file_that_it_cannot_read(
+    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that is no Python, or is not there, is named in one line."""
+    module = tmp_path / "a.py"
+    if content is not None:
+        module.write_bytes(content + b" x.numpy()")
+    assert str(module) in refused(capsys, "migrate", module)
