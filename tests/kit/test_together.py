@@ -9,7 +9,7 @@ import pytest
 from drawing import drawn
 
 import xbridge
-from xbridge.testing.strategies import arrays, arrays_together, axes, indices, xp_dtypes
+from xbridge.testing.strategies import arrays, arrays_together, xp_dtypes
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch", "array_api_strict"])
@@ -82,25 +82,6 @@ def test_arrays_together__unknown_dtype() -> None:
     """A dtype that the library lacks is refused, as by `arrays`."""
     with pytest.raises(xbridge.DTypeError, match="; try "):
         drawn(arrays_together("numpy", dtypes="float99"))
-
-
-def test_axes_and_indices__select_from_the_array() -> None:
-    """Axes and indices are valid for the array, and an array that has none is refused."""
-    x = np.arange(12).reshape(3, 4)
-    assert set(drawn(axes(x))) == {-2, -1, 0, 1}
-    for axis in (0, -1):
-        for chosen in drawn(indices(x, axis), 50):
-            assert np.take(x, chosen, axis=axis).shape[axis] == len(chosen)
-    for refused in (lambda: axes(np.array(1)), lambda: indices(np.ones((2, 0)), 1), lambda: indices(x, 2)):
-        with pytest.raises(xbridge.OptionError, match="; try "):
-            refused()
-
-
-def test_indices__library_and_device_of_the_array() -> None:
-    """Indices are an array of the same library on the same device."""
-    strict = pytest.importorskip("array_api_strict")
-    x = strict.ones(3, device=strict.Device("device1"))
-    assert {chosen.device for chosen in drawn(indices(x), 5)} == {x.device}
 
 
 def test_arrays__refuse_unknown_nans() -> None:

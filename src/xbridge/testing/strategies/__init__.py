@@ -19,7 +19,7 @@ from xbridge.testing.strategies._array_likes import array_likes
 from xbridge.testing.strategies._arrays import arrays, host_arrays
 from xbridge.testing.strategies._arrays import samples as samples  # for the conformance suite
 from xbridge.testing.strategies._names import devices, dtypes, layouts
-from xbridge.testing.strategies._together import arrays_together, axes, indices, xp_dtypes
+from xbridge.testing.strategies._together import arrays_together, xp_dtypes
 from xbridge.testing.strategies._trees import trees
 
 # The explanation of a failure lists the lines of the tested code, and none of the kit.
@@ -29,11 +29,9 @@ __all__ = [
     "array_likes",
     "arrays",
     "arrays_together",
-    "axes",
     "devices",
     "dtypes",
     "host_arrays",
-    "indices",
     "layouts",
     "trees",
     "xp_dtypes",

@@ -1,4 +1,4 @@
-"""Strategies of arguments that belong together: several arrays, an axis of one, indices along it.
+"""Strategy of arrays that are the arguments of one call.
 
 The arrays of a call are of one device and of dtypes that the library combines. So a test of a function fails
 because of the function.
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hypothesis import strategies as st
 
-from xbridge import asarray
 from xbridge.errors import OptionError
-from xbridge.extend import DTYPES, backend_for, category, get_backend
+from xbridge.extend import DTYPES, category, get_backend
 from xbridge.testing.strategies._arrays import arrays
 from xbridge.testing.strategies._names import dtypes, read_device
 from xbridge.testing.strategies._spec import SHAPES
@@ -173,74 +172,3 @@ def _part(draw: st.DrawFn, whole: Shape) -> Shape:
     """Draw a shape that broadcasts to another one."""
     first = draw(st.integers(0, len(whole)))
     return tuple(1 if draw(st.booleans()) else side for side in whole[first:])
-
-
-def axes(x: Array) -> st.SearchStrategy[int]:
-    """Strategy of the axes of an array, counted from the start or from the end.
-
-    Parameters
-    ----------
-    x : array
-        An array of any library, with at least one axis.
-
-    Returns
-    -------
-    SearchStrategy of int
-        It shrinks to 0.
-
-    Raises
-    ------
-    OptionError
-        The array has no axes.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from hypothesis import find
-    >>> find(axes(np.ones((2, 3))), lambda axis: axis < 0)
-    -1
-    """
-    count = len(x.shape)
-    if not count:
-        raise OptionError.build("draw an axis of a 0-d array", "it has none", "shapes=(3,)")
-    return st.integers(-count, count - 1)
-
-
-def indices(x: Array, axis: int = 0) -> st.SearchStrategy[Array]:
-    """Strategy of 1-d integer arrays that select along an axis of an array.
-
-    Parameters
-    ----------
-    x : array
-        An array of any library, with at least one element along the axis.
-    axis : int
-        The axis.
-
-    Returns
-    -------
-    SearchStrategy of array
-        Of the library and on the device of `x`.
-
-    Raises
-    ------
-    OptionError
-        The axis is empty, or `x` does not have it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from hypothesis import find
-    >>> find(indices(np.ones((2, 3)), 1), lambda chosen: len(chosen) == 2)
-    array([0, 0])
-    """
-    shape = tuple(x.shape)
-    if not -len(shape) <= axis < len(shape) or not shape[axis]:
-        raise OptionError.build(f"draw indices along axis {axis}", f"the shape is {shape}", "axis=0 of (3,)")
-    backend = backend_for(type(x))
-    dtype = (
-        "int64"
-        if backend and backend.unsupported_dtype("int64", backend.array_info(x).device) is None
-        else "int32"
-    )
-    chosen = st.lists(st.integers(0, shape[axis] - 1), min_size=1, max_size=4)
-    return chosen.map(lambda numbers: asarray(numbers, like=x, dtype=dtype))
