@@ -289,7 +289,8 @@ def read_expression(backend: str, name: str) -> str:
 def literal(values: HostArray, module: str = "np") -> str:
     """Return source code of numbers, with those of a module for NaN and infinity."""
     numbers: Any = values.tolist()
-    return _written(numbers, module)
+    is_plain = values.dtype.kind in "biu" or (values.dtype.kind == "f" and np.isfinite(values).all())
+    return str(numbers) if is_plain else _written(numbers, module)
 
 
 def _written(x: Any, module: str) -> str:
