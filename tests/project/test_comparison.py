@@ -1,4 +1,4 @@
-"""The table of the README on what each way of conversion keeps: every cell is run."""
+"""The table of docs/why.md on what each way of conversion keeps: every cell is run."""
 
 import array
 import re
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
     reason="the table is of the versions of requirements/constraints.txt",
 )
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "why.md"
 Convert = Callable[[Any], Any]
 
 TARGETS: dict[str, dict[str, Convert]] = {
@@ -144,7 +144,7 @@ ROWS = {
 
 def table() -> list[list[str]]:
     """The cells of the table, by line."""
-    part = re.search(r"<!-- comparison -->\n(.*?)<!-- end -->", README.read_text("utf-8"), re.DOTALL)
+    part = re.search(r"<!-- comparison -->\n(.*?)<!-- end -->", PAGE.read_text("utf-8"), re.DOTALL)
     assert part
     head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in part[1].splitlines())
     return [head, *rows]
