@@ -7,6 +7,7 @@ that predicts with its result.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -131,4 +132,8 @@ def find_formula(
         if any(a != b and (a, b) not in pairs for a, b in lengths):
             return None
         formula.outputs.append([(None, a) if a == b else (pairs.index((a, b)), a) for a, b in lengths])
+    least = [n if name is None else 2 + (n - 2) % 4 for name, n in zip(symbols, hints, strict=True)]
+    with suppress(XBridgeError, *FOREIGN_ERRORS):  # not every function accepts the smallest sizes
+        if formula.shapes(least) != tuple([spec.shape for spec in describe(least)[0]]):
+            return None
     return formula if other == treedef and formula.shapes(hints) == expected else None
