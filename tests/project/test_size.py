@@ -19,7 +19,7 @@ LIMITS = {
     "_registry": 1_100,
     "_transfer": 850,
     "backends": 4_150,
-    "files": 2_700,
+    "files": 2_750,
     "functions": 5_300,
     "testing": 11_850,
     "tree": 1_450,

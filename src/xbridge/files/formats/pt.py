@@ -1,6 +1,7 @@
 """`.pt`, `.pth`: a tensor, or a dict of tensors, by torch's own reader and writer.
 
-A file of torch is a pickle, so it is loaded with `weights_only=True`, which runs no code from the file.
+A file of torch is a pickle, so it is loaded with `weights_only=True`, which runs no code from the file. What
+the file names beside tensors and NumPy's arrays becomes an inert placeholder, which can be left out.
 Tensors are mapped if torch can map the file. torch writes from memory, so other values are mapped first. It
 does not check the checksums of an archive, so they are checked before.
 """
@@ -10,9 +11,10 @@ from __future__ import annotations
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from pickle import UnpicklingError
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -57,8 +59,11 @@ def read(path: Path, how: Reading) -> Content:
     if kept and not how.skip_other:
         (name, what), *more = kept
         reason = f"{format_list(name for name, _ in kept)} are not tensors"
+        asked = next((type(value).__name__ for _, value in values if isinstance(value, _Placeholder)), "")
         hint = f"--skip-other, which leaves {'them' if more else 'it'} out"
-        raise unreadable_error(path, reason if more else f"{name!r} is {what}, not a tensor", hint)
+        if asked:
+            reason = f"it asks for {asked}, which is not a tensor and could run code"
+        raise unreadable_error(path, reason if more or asked else f"{name!r} is {what}, not a tensor", hint)
     tensors = [(name, value) for name, value in values if isinstance(value, torch.Tensor)]
     return _read_content(path, tensors, others, how)
 
@@ -92,15 +97,57 @@ def _load(path: Path, *, checksums: bool) -> Any:
         return unreadable_error(path, error)
 
     mapped = _check_archive(path, checksums=checksums)
+    known = dict(_DATA)
     with warnings.catch_warnings(), Chained(ours):
         warnings.simplefilter("ignore")  # warnings of torch are for programmers
-        if mapped is not None:
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-        with path.open("rb") as file:
-            found = torch.load(file, map_location="cpu", weights_only=True)
-            if file.read(1):  # without a checksum, the size is all that shows damage
-                raise unreadable_error(path, "more bytes follow its last value")
-            return found
+        while True:
+            try:
+                with torch.serialization.safe_globals([(made, name) for name, made in known.items()]):
+                    return _load_safely(path, mapped=mapped)
+            except UnpicklingError as error:
+                name = "".join(_GLOBAL.findall(str(error))[:1])
+                full = name if "." in name else f"builtins.{name}"  # of which torch names the last part
+                if not name or full in known or len(known) > _MOST_CLASSES:
+                    raise
+                known[full] = type(name, (_Placeholder,), {})
+
+
+_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+_MOST_CLASSES = 200
+_DATA: dict[str, Callable[..., object]] = {
+    "collections.defaultdict": lambda *_: {},
+    "numpy.ndarray": np.ndarray,
+    "numpy.dtype": np.dtype,
+    **{f"numpy.dtypes.{cls.__name__}": cls for cls in map(type, map(np.dtype, "?bBhHiIlLqQefdgFDG"))},
+}
+"""What is data and no code: a container, and what NumPy's arrays and scalars name in a pickle."""
+for _word in ("numpy.core.multiarray", "numpy._core.multiarray"):
+    _DATA[f"{_word}.scalar"] = np.float64(0).__reduce__()[0]  # type: ignore[assignment] # it is a function
+    _DATA[f"{_word}._reconstruct"] = np.zeros(0).__reduce__()[0]  # type: ignore[assignment] # as above
+
+
+class _Placeholder:
+    """Stands for an object of a class that a file names. It keeps nothing, and runs no code of the file."""
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Take any arguments."""
+        return object.__new__(cls)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        """Forget an item."""
+
+    def __setstate__(self, state: object) -> None:
+        """Forget the state."""
+
+
+def _load_safely(path: Path, *, mapped: bool | None) -> Any:
+    if mapped is not None:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    with path.open("rb") as file:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+        if file.read(1):  # without a checksum, the size is all that shows damage
+            raise unreadable_error(path, "more bytes follow its last value")
+        return found
 
 
 def _check_archive(path: Path, *, checksums: bool) -> bool | None:

@@ -21,7 +21,7 @@ from safetensors import safe_open
 
 from xbridge.extend import native_dtype
 from xbridge.files.errors import chain_read_errors, unreadable_error
-from xbridge.files.formats import Content, Reading, is_json
+from xbridge.files.formats import Content, Reading, Refused, is_json
 from xbridge.files.formats.shards import read_index
 from xbridge.files.formats.stored import ArrayInfo, InFile, map_file, name_of
 
@@ -78,14 +78,16 @@ def _read(path: Path) -> Content:
         header = json.loads(file.read(size), object_pairs_hook=_refuse_repeated_names)
     text = header.pop(_METADATA, None) or {}
     memory = cache(partial(map_file, path))
-    arrays = []
+    arrays, refused, others = [], [], []
     for name, info in header.items():
         if info["dtype"] not in _DTYPES:
             reason = f"the dtype {info['dtype']} of {name!r} is unknown"
-            raise unreadable_error(path, reason, "safetensors itself")
+            refused.append(Refused(name, None, unreadable_error(path, reason, "safetensors itself")))
+            others.append((name, f"an array of {info['dtype']} of shape {tuple(info['shape'])}"))
+            continue
         offset = 8 + size + info["data_offsets"][0]
         arrays.append(InFile(name, _dtype(info["dtype"]), tuple(info["shape"]), "C", path, offset, memory))
-    return Content(arrays, text)
+    return Content(arrays, text, others=others, refused=refused)
 
 
 def write(path: Path, content: Content) -> None:

@@ -1,0 +1,69 @@
+"""Files with more than arrays: objects of any class beside tensors, and dtypes that NumPy lacks."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shell import refused, shell
+
+torch = pytest.importorskip("torch")
+
+
+def make_folder() -> None:
+    """What must not run."""
+    Path("made").mkdir()
+
+
+class Evil:
+    """An object whose pickle makes a folder."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make_folder, ()
+
+
+OTHERS: dict[str, Any] = {
+    "a NumPy scalar": np.float64(0.9),
+    "a NumPy array": np.arange(3, dtype="i4"),
+    "a namespace": Namespace(lr=0.1),
+    "a path": Path("x"),
+    "a dict with a default": defaultdict(int, a=1),
+    "code": Evil(),
+}
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("name", OTHERS)
+def test_read__objects_beside_tensors_are_listed_and_left_out(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    legacy: bool,
+) -> None:
+    """A checkpoint with any objects is shown, and its tensors are converted; nothing of the pickle runs."""
+    monkeypatch.chdir(tmp_path)
+    content = {"state": {"w": torch.ones(2)}, "other": OTHERS[name]}
+    torch.save(content, "a.pt", _use_new_zipfile_serialization=not legacy)
+    assert "state.w" in shell(capsys, "show", "a.pt")
+    shell(capsys, "convert", "a.pt", "b.npz", "--at", "state")
+    assert np.load("b.npz")["w"].tolist() == [1.0, 1.0]
+    shell(capsys, "convert", "a.pt", "c.npz", "--flatten", "--skip-other")
+    assert not Path("made").exists()
+
+
+def test_read__dtype_that_is_unknown_stops_no_other_array(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One array of float4 in a file of safetensors is listed, and can be left out."""
+    file = pytest.importorskip("safetensors.torch")
+    packed = torch.tensor([[1, 2]], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    file.save_file({"w": torch.ones(2), "small": packed}, tmp_path / "a.safetensors")
+    assert "F4" in shell(capsys, "show", tmp_path / "a.safetensors")
+    assert "--skip small" in refused(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.npz")
+    shell(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.npz", "--skip", "small")
+    assert np.load(tmp_path / "b.npz").files == ["w"]
