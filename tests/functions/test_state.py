@@ -355,6 +355,21 @@ def test_aligned__follows_what_replaced_a_weight(transform: Callable[[Any], Any]
     assert old is not None
 
 
+def test_aligned__layer_that_was_replaced_has_its_own_shape() -> None:
+    """A new trace has the shape of the new layer, although the old one lives on; an old trace is refused."""
+    model = double(torch.nn.Sequential(torch.nn.Linear(4, 2)))
+    f, x, old = in_torch(model), array(ROWS), model[0]
+    before = jax.jit(f)
+    assert before(x).shape == (3, old.out_features)
+    model[0] = double(torch.nn.Linear(4, 5))
+    expected = model(torch.from_numpy(ROWS))
+    for run in (f, jax.jit(lambda x: f(x)), lambda x: jax.jit(jax.vmap(f))(x)):  # noqa: PLW0108 -- a new trace
+        same(run(x), expected)
+    refused(OptionError, lambda: before(x), "declared as float64 (3, 2)")
+    jax.clear_caches()
+    same(before(x), expected)
+
+
 def test_aligned__compares_weights_of_a_part_that_torch_computes_again() -> None:
     """A part under `torch.utils.checkpoint` runs again in the backward pass, with the weights of then."""
     from torch.utils.checkpoint import checkpoint

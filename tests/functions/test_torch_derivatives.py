@@ -136,10 +136,6 @@ def test_aligned__detached_result_beside_one_with_a_graph_is_a_constant(
     same(jax.hessian(lambda x: in_torch(lambda x: 2 * x)(x).sum())(array()), np.zeros((4, 4)))
 
 
-def matrix(x: Any) -> Any:
-    return torch.outer(x, x.cos()) / 8 + torch.diag(x.exp())
-
-
 def sample(x: Any) -> Any:
     """A function for which torch has no forward mode."""
     image = torch.arange(16, dtype=x.dtype).sin().reshape(1, 1, 4, 4)
@@ -153,13 +149,6 @@ TANGENTS: dict[str, Callable[[Any], Any]] = {
     "batch_norm": lambda x: torch.nn.functional.batch_norm(
         torch.stack([x, x**2], 1), None, None, training=True
     ),
-    "solve": lambda x: torch.linalg.solve(matrix(x), x.sin()),
-    "slogdet": lambda x: torch.linalg.slogdet(matrix(x))[1],
-    "cholesky": lambda x: torch.linalg.cholesky(matrix(x)),
-    "eigh": lambda x: torch.linalg.eigh(torch.outer(x, x) + torch.diag(x.exp()))[1] ** 2,
-    "cumprod": lambda x: torch.cumprod(x * (x > 1), 0),
-    "scatter_reduce": lambda x: x + x.scatter_reduce(0, torch.tensor([0, 1, 0, 1]), x.sin(), "prod"),
-    "huber_loss": lambda x: torch.nn.functional.huber_loss(x, torch.full_like(x, 0.3)),
     "grid_sample": sample,
     "written": lambda x: sample(x.mul_(2)),
     "script": torch.jit.script(double(LAYERS)),
@@ -177,10 +166,9 @@ def test_tangents__are_gradients_of_gradients(fn: Callable[[Any], Any]) -> None:
     for derive in (jax.hessian, lambda f: jax.jacrev(jax.jacfwd(f)), lambda f: jax.jacfwd(jax.jacfwd(f))):
         same(derive(f)(x), second)
     same(jax.jit(jax.hessian(f))(x), second)
-    if fn is not TANGENTS["cholesky"]:  # of a matrix that is not symmetric
-        steps = 1e-5 * np.eye(4)
-        found = [(host(jax.grad(f)(x + e)) - host(jax.grad(f)(x - e))) / 2e-5 for e in steps]
-        np.testing.assert_allclose(host(second), found, rtol=1e-4, atol=1e-6)
+    steps = 1e-5 * np.eye(4)
+    found = [(host(jax.grad(f)(x + e)) - host(jax.grad(f)(x - e))) / 2e-5 for e in steps]
+    np.testing.assert_allclose(host(second), found, rtol=1e-4, atol=1e-6)
 
 
 @slow_batches
@@ -218,22 +206,6 @@ def test_aligned__batches_a_function_that_differentiates_inside(
         for f in (in_torch(INSIDE[name]), lambda x: jax.numpy.diag(jax.numpy.exp(x)))
     )
     same(found, right)
-
-
-@pytest.mark.slow
-def test_aligned__derives_functions_with_weights_in_every_transform() -> None:
-    layer = double(torch.nn.Linear(4, 4))
-    w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
-    f, pure = in_torch(layer), lambda x: w @ x + b
-    x = array()
-    for way in (
-        lambda g: jax.jit(jax.hessian(lambda x: jax.numpy.sin(g(x)).sum())),
-        lambda g: jax.jit(jax.grad(lambda x: jax.lax.scan(lambda c, _: (g(c), None), x, None, 3)[0].sum())),
-        lambda g: jax.grad(jax.checkpoint(lambda x: jax.numpy.sin(g(x)).sum())),
-        lambda g: lambda x: jax.vmap(jax.grad(lambda x: jax.numpy.sin(g(x)).sum()))(x[None]),
-        lambda g: lambda x: jax.jit(jax.vmap(lambda x: jax.jvp(g, (x,), (x,))[1]))(x[None]),
-    ):
-        same(way(f)(x), way(pure)(x))
 
 
 @pytest.mark.slow
