@@ -26,7 +26,6 @@ READERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[st
     "writable=False for a compiler": ({}, {}, {"writable": False, "compiled": True}, ["numpy copy"]),
     "for a compiler, plain": ({}, {}, {"compiled": True}, []),
     "for a compiler, read-only": ({}, {"writable": False}, {"compiled": True}, ["numpy copy"]),
-    "for a function that writes": ({}, {}, {"isolated": True}, ["numpy copy"]),
     "read-only for a library without": ({"readonly": False}, {"writable": False}, {}, ["numpy copy"]),
     "a graph for a library without read-only": (
         {"readonly": False},
@@ -86,8 +85,6 @@ def test_plan_between__copy_false_is_refused_with_the_reason_of_the_copy(kind: s
     with pytest.raises(xbridge.CopyError) as caught:
         plan_between(*ends, x, info, options(copy=False))
     assert caught.value.reason == why.message
-    with pytest.raises(xbridge.CopyError, match="without a copy"):
-        plan_between(*ends, x, info, options(copy=False, unsafe=True, isolated=True))
 
 
 def test_plan_between__copy_false_of_an_empty_array() -> None:

@@ -61,14 +61,6 @@ def to_backend(x: object, name: str | ModuleType, options: CallOptions) -> Array
     return y
 
 
-def to_isolated(x: object, name: str | ModuleType, options: CallOptions) -> Array:
-    """Convert an array for a function that may write to the result: the writes must not reach the source."""
-    target = get(name)
-    source = resolve_source(x)
-    checked = read_options((target, source.backend), options)._replace(isolated=True)
-    return call_untraced(convert, source, [source.backend], target, checked)
-
-
 def make_array(x: object, name: str | None, options: CallOptions) -> Array:
     """Make an array without `like`, by a cached call if there is one. See `xbridge.asarray`."""
     y = options.lookup("asarray", name, type(x), type(None))(x)
@@ -123,7 +115,6 @@ def align_sources(
     options: CallOptions,
     *,
     version: int,
-    isolated: bool = False,
 ) -> tuple[Array, ...]:
     """Align resolved inputs.
 
@@ -137,19 +128,16 @@ def align_sources(
         The arguments of the call.
     version : int
         The cache version before the inputs were resolved.
-    isolated : bool
-        True if no write to a result may reach an input. Nothing is cached then.
     """
     try:
         target, checked, device_source = choose_target(sources, choice, options)
-        checked = checked._replace(isolated=isolated)
         ys = [source.array for source in sources]  # a number or None stays as it is
         arrays = [i for i, x in enumerate(sources) if not (x.is_literal() or x.adapts())]
         for i, source in enumerate(sources):
             if source.is_literal() and not source.is_number():
                 ys[i] = _align_list(source, target, checked, i)
         try:
-            done = each([ys[i] for i in arrays], target, checked, None if isolated else version)
+            done = each([ys[i] for i in arrays], target, checked, version)
         except XBridgeError as error:
             error.remap_index(arrays)
             raise
@@ -159,8 +147,7 @@ def align_sources(
         raise error.at(name_of(error.index)) from error
     for i, y in zip(arrays, done, strict=True):
         ys[i] = y
-    if not isolated:
-        _cache_align(version, target, sources, choice, options, checked, device_source)
+    _cache_align(version, target, sources, choice, options, checked, device_source)
     return tuple(ys)
 
 
@@ -254,10 +241,10 @@ def to_list(x: object) -> Any:
     return call_untraced(list_values, source, [source.backend], get(HOST), Options())
 
 
-def explain(x: object, name: str | ModuleType, options: CallOptions, *, isolated: bool = False) -> Plan:
+def explain(x: object, name: str | ModuleType, options: CallOptions) -> Plan:
     """See `xbridge.explain`."""
     source, target = resolve_request(x, name, "explain"), get(name)
-    checked = read_options((target, source.backend), options)._replace(isolated=isolated)
+    checked = read_options((target, source.backend), options)
     if checked.writable is not None and target.name != HOST:
         asked, reason = f"writable={checked.writable}", "only to_numpy has writable"
         raise OptionError.build(f"take {asked} for {target.name}", reason, f"explain(x, 'numpy', {asked})")

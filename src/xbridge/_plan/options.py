@@ -111,7 +111,7 @@ PLAIN = CallOptions()
 
 def canonical(options: Options) -> CallOptions | None:
     """Return checked options as a call gives them, by which conversions are cached; None if they are not."""
-    internal = (options.check_loss, options.compiled, options.unsafe, options.isolated, options.defaults)
+    internal = (options.check_loss, options.compiled, options.unsafe, options.defaults)
     if any(internal):  # no call gives these
         return None
     device, requires_grad = options.device and str(options.device), options.requires_grad or None

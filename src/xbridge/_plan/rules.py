@@ -273,8 +273,6 @@ def _reasons_not_to_share(conversion: Conversion, layout: MemoryLayout) -> Itera
     source, target, info = conversion.source, conversion.target, conversion.info
     if target.assumes_immutable and not source.assumes_immutable and not conversion.options.unsafe:
         yield reason("mutable", f"its memory can change, and {target.name} reads it later")
-    if conversion.options.isolated:
-        yield reason("mutable", f"a function of {target.name} could write to its memory")
     if not target.accepts_layout(info, layout):
         yield _layout_reason(target, info, layout)
     if conversion.options.unsafe:

@@ -60,8 +60,6 @@ class Options(NamedTuple):
     """True to share memory that the contract would copy."""
     writable: bool | None = None
     """True for a writable result, at the price of a copy if need be; False for a read-only one."""
-    isolated: bool = False
-    """True if no write to the result may reach the source, because the result goes to a foreign function."""
     defaults: tuple[tuple[str, str], ...] = ()
     """The target's default dtypes by category when the call was made, if the conversion runs later."""
 
@@ -71,9 +69,7 @@ class Options(NamedTuple):
         An option that this function does not name is taken to depend on the memory, as `writable` does.
         """
         known = Options(self.device, self.dtype, self.copy, self.grad, self.requires_grad, self.check_loss)
-        return self == known._replace(
-            compiled=self.compiled, unsafe=self.unsafe, isolated=self.isolated, defaults=self.defaults
-        )
+        return self == known._replace(compiled=self.compiled, unsafe=self.unsafe, defaults=self.defaults)
 
 
 class Step(NamedTuple):
