@@ -27,16 +27,6 @@ from xbridge._api import (
 )
 from xbridge._core import __version__ as __version__
 from xbridge._core.devices import Device
-from xbridge._deprecation import missing_name
-from xbridge._inspect import (
-    array_namespace,
-    backend_of,
-    device_of,
-    dtype_of,
-    explain,
-    native_device,
-    shares_memory,
-)
 from xbridge._registry.registry import is_available, known_backends, register_backend
 from xbridge.errors import *  # noqa: F403 -- its `__all__` lists the public ones
 
@@ -44,6 +34,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xbridge import tree as tree
     from xbridge._align_back import align_back
+    from xbridge._inspect import (
+        array_namespace,
+        backend_of,
+        device_of,
+        dtype_of,
+        explain,
+        native_device,
+        shares_memory,
+    )
     from xbridge._observe.policy import policy
     from xbridge._observe.record import record
     from xbridge._plan.steps import Plan
@@ -57,6 +56,8 @@ else:
         if name == "tree":  # a module, which the import system stores here itself
             return import_module("xbridge.tree")
         if name not in _LATE:
+            from xbridge._deprecation import missing_name  # noqa: PLC0415 -- only an error needs it
+
             raise missing_name(globals(), name)
         found: object = getattr(import_module(_LATE[name]), name)
         globals()[name] = found
@@ -68,10 +69,17 @@ _LATE = {
     "Transfer": "xbridge._transfer.api",
     "align_back": "xbridge._align_back",
     "aligned": "xbridge.functions.wrapper",
+    "array_namespace": "xbridge._inspect",
+    "backend_of": "xbridge._inspect",
+    "device_of": "xbridge._inspect",
+    "dtype_of": "xbridge._inspect",
+    "explain": "xbridge._inspect",
+    "native_device": "xbridge._inspect",
     "policy": "xbridge._observe.policy",
     "prefetch": "xbridge._transfer.api",
     "record": "xbridge._observe.record",
     "release_buffers": "xbridge._transfer.buffers",
+    "shares_memory": "xbridge._inspect",
     "transfer": "xbridge._transfer.api",
 }
 

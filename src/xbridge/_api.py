@@ -1,9 +1,9 @@
 """The conversion functions that users call, with their fast path.
 
 The conversion of an ordinary array takes little more than the library's own zero-copy call. So each function
-first looks for a cached call by target and type, then for one by all arguments. Only if both decline, the
-engine plans the conversion, and the modules that it needs are imported. `xbridge._registry.call_cache` has
-the tables.
+first looks for a cached call by target and type, then for one by all arguments. If both decline, it loads the
+backends, which fills the tables. If these decline too, the engine plans the conversion, and the modules that
+it needs are imported. `xbridge._registry.call_cache` has the tables.
 """
 
 # The functions that look calls up repeat some lines, because a helper would cost more than a look-up:
@@ -20,9 +20,10 @@ from __future__ import annotations
 from xbridge._core.entry_points import MISSING, after_lookup, entry_point, marked, plan_call
 from xbridge._core.tracebacks import shorten
 from xbridge._core.tracing import none_in_traces
-from xbridge._registry.call_cache import decline, direct, direct_own, lookup
+from xbridge._registry.call_cache import cache_version, decline, direct, direct_own, lookup, lookup_direct
+from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
-from xbridge.errors import FOREIGN_ERRORS, XBridgeError
+from xbridge.errors import FOREIGN_ERRORS, UnknownBackendError, XBridgeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -228,8 +229,25 @@ def aligned_by(verb: str) -> Callable[..., Any]:
     return align_all
 
 
+def _convert_by_loading(x: Array, backend: str | ModuleType) -> Any:
+    """Load the backends of a call without options, and convert; None if they were loaded, or decline."""
+    version = cache_version()
+    if backend_for(type(x)) is None:
+        return None
+    try:
+        name = get(backend).name
+    except UnknownBackendError:  # the engine knows what was meant
+        return None
+    return None if version == cache_version() else lookup_direct(name, type(x))(x)
+
+
 def _plan_conversion(x: Array, backend: str | ModuleType, **options: Any) -> Any:
     """Convert an array by a plan, and cache the call if it can be repeated."""
+    given = [option for option in options.values() if option is not None]
+    if not given:
+        y = _convert_by_loading(x, backend)
+        if y is not None:
+            return y
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 

@@ -1,4 +1,4 @@
-"""The errors for names that do not exist, with those that were meant, and the warning for deprecated ones."""
+"""The errors for names that do not exist, with those that were meant."""
 
 from __future__ import annotations
 
@@ -18,10 +18,6 @@ _OF_AN_ARRAY = ("asarray", "backend_of", "device_of", "dtype_of", "native_device
 
 _SIMILARITY = 0.65
 """From here on a name is a misspelling. The common start `to_` of many names does not count."""
-
-
-class XBridgeDeprecationWarning(DeprecationWarning):
-    """A name or an option is deprecated. The message says what to use instead."""
 
 
 def missing_name(namespace: dict[str, object], name: str) -> AttributeError:

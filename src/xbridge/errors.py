@@ -7,8 +7,6 @@ with the next thing to type. Each class also inherits the built-in that a caller
 
 from __future__ import annotations
 
-from xbridge._deprecation import XBridgeDeprecationWarning
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -201,6 +199,10 @@ class DetachWarning(PolicyWarning):
 
 class CastWarning(PolicyWarning):
     """A conversion changes a dtype, under `policy(casts="warn")`."""
+
+
+class XBridgeDeprecationWarning(DeprecationWarning):
+    """A name or an option is deprecated. The message says what to use instead."""
 
 
 class Chained:

@@ -38,8 +38,7 @@ def short(path: Path) -> str:
 
 
 FLOORS: tuple[dict[str, str], ...] = (
-    {"_deprecation": ""},
-    {"errors": "_deprecation"},
+    {"_deprecation": "", "errors": ""},
     {"_core": "errors"},
     {"_host": "_core errors", "protocol": "_core"},
     {"backends": "_host _core errors"},

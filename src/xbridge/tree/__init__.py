@@ -9,21 +9,38 @@ results.
 {'x': np.float64(3.0), 'y': [np.float64(2.0)], 'name': 'digits'}
 """
 
-from xbridge._deprecation import missing_name
-from xbridge.tree.verbs import (
-    align,
-    map,  # noqa: A004 -- other libraries have this name too
-    to_backend,
-    to_cupy,
-    to_dask,
-    to_jax,
-    to_numpy,
-    to_torch,
-)
+# The functions are imported on first access, because they need NumPy.
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xbridge.tree.verbs import (
+        align,
+        map,  # noqa: A004 -- other libraries have this name too
+        to_backend,
+        to_cupy,
+        to_dask,
+        to_jax,
+        to_numpy,
+        to_torch,
+    )
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import a function on first access, and keep it."""
+        if name not in __all__:
+            from xbridge._deprecation import missing_name  # noqa: PLC0415 -- only an error needs it
+
+            raise missing_name(globals(), name)
+        found: object = getattr(import_module("xbridge.tree.verbs"), name)
+        globals()[name] = found
+        return found
+
 
 __all__ = ["align", "map", "to_backend", "to_cupy", "to_dask", "to_jax", "to_numpy", "to_torch"]
 
 
-def __getattr__(name: str) -> object:
-    """Raise an error with the name that was meant."""
-    raise missing_name(globals(), name)
+def __dir__() -> list[str]:
+    """List all names, also those that are imported late."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,63 @@
+"""What a first use of the package loads: each call imports only what it needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def loaded(before: str, use: str) -> list[str]:
+    """The modules that a new interpreter loads for a use of the package, in order."""
+    code = f"import sys\n{before}\nknown = {{*sys.modules}}\n{use}\n"
+    code += "print(*[name for name in sys.modules if name not in known])"
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+
+
+PLAIN = "import numpy as np, torch; a, t = np.ones(3), torch.ones(3)"
+JAX = "import numpy as np, jax; a, j = np.ones(3, 'f'), jax.numpy.ones(3)"
+BOTH = "import torch, jax; t, j = torch.ones(3), jax.numpy.ones(3)"
+CALLS = [
+    ("", "import xbridge", 15),
+    ("", "import xbridge.tree", 16),
+    (PLAIN, "import xbridge; xbridge.to_numpy(t)", 38),
+    (PLAIN, "import xbridge; xbridge.to_torch(a)", 38),
+    (JAX, "import xbridge; xbridge.to_numpy(j); xbridge.to_jax(a)", 53),
+    (BOTH, "import xbridge; xbridge.to_torch(j); xbridge.to_jax(t)", 68),
+]
+"""What is loaded before, the first use of the package, and the most modules that it may load."""
+
+
+@pytest.mark.parametrize(("before", "use", "most"), CALLS)
+def test_first_use__loads_few_modules(before: str, use: str, most: int) -> None:
+    """The first use loads the modules of the package that it needs, and few of other packages."""
+    if "jax" in before:
+        pytest.importorskip("jax")
+    names = loaded(before, use)
+    standard = [name for name in names if name.partition(".")[0] in sys.stdlib_module_names]
+    assert len(names) - len(standard) <= most, names
+
+
+@pytest.mark.parametrize("name", ["xbridge", "xbridge.tree"])
+def test_import__loads_the_package_alone(name: str) -> None:
+    """The modules that users import load no library, not even NumPy."""
+    roots = {module.partition(".")[0] for module in loaded("", f"import {name}")}
+    assert roots - sys.stdlib_module_names == {"xbridge"}
+
+
+CONVERSIONS = [
+    "to_numpy(torch.ones(3))",
+    "to_torch(np.ones(3))",
+    "to_backend(torch.ones(3), 'numpy')",
+]
+
+
+@pytest.mark.parametrize("call", CONVERSIONS)
+def test_first_conversion__needs_no_engine(call: str) -> None:
+    """The first conversion of an ordinary array without options loads two backends, and plans nothing."""
+    names = loaded("import numpy as np, torch", f"import xbridge; xbridge.{call}")
+    heavy = ("_engine", "_plan", "_observe", "_transfer", "_inspect", "functions", "tree")
+    assert [name for name in names if name.startswith(tuple(f"xbridge.{part}" for part in heavy))] == []
