@@ -278,14 +278,12 @@ def test_plugins__cannot_replace_a_builtin_backend(install: Callable[..., None])
 
 
 def test_pytest_plugin__leaves_broken_plugins_out(run: Run, install: Callable[..., None]) -> None:
-    """A test run over all backends skips broken plugins and reports them."""
+    """A test run over all backends leaves broken plugins out, and one that names such a plugin says why."""
     install("xbridge-broken", "broken = broken_plugin", broken_plugin="1 / 0\n")
     install("one", "others = one_plugin", one_plugin=TOYS)
     install("two", "others = two_plugin", two_plugin=TOYS)
     result = run("def test_it(backend): assert backend not in ('broken', 'others')", "--xbridge=all")
     assert result.ret == 0
-    for hint in ("broken (pip install xbridge-broken)", "others (pip install * or pip install *)"):
-        result.stdout.fnmatch_lines([f"*missing: *{hint}*"])
     result = run("def test_it(backend): pass", "--xbridge=broken")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*importing broken_plugin of the package xbridge-broken failed*"])

@@ -12,7 +12,6 @@ import pytest
 from crossed import same
 
 import xbridge
-from xbridge import OptionError
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -104,18 +103,3 @@ def test_cloudpickle__function_that_was_called() -> None:
         same(sent(x.detach()), np.sin(np.ones(2, "f4")))
         same(torch.autograd.grad(sent(x).sum(), x)[0], np.cos(np.ones(2, "f4")))
     assert xbridge.explain(sent, x) == xbridge.explain(f, x)
-
-
-@pytest.mark.parametrize(
-    "vjp",
-    [lambda x: x, lambda g, y: g, lambda g, y, x, z: g, lambda: None],
-    ids=["one", "two", "four", "none"],
-)
-def test_vjp__other_parameters(vjp: Any) -> None:
-    """A derivative with other parameters than it is called with is an error in our words."""
-    f = aligned(backend="numpy", vjp=vjp, jvp=vjp)(np.sin)
-    x = torch.ones(2, requires_grad=True)
-    with pytest.raises(OptionError, match=r"call the vjp of sin: .*vjp=f, where f\(g, y, \*args\)"):
-        f(x).sum().backward()
-    with pytest.raises(OptionError, match=r"jvp=f, where f\(tangents, y, \*args\)"):
-        torch.func.jvp(f, (x.detach(),), (x.detach(),))

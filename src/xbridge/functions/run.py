@@ -332,8 +332,12 @@ def _convert_inputs(function: Function, read: CallInputs) -> list[Array]:
         device = xbridge.device_of(_array_like(function))
     own = [i for i, x in enumerate(arrays) if backend_for(type(x)) is library]
     first = [*own, read.leading][0]
-    made: dict[int, Array] = {}
+    if device is None and own and not library.host_only:
+        device = library.device_of(arrays[first])
+    made = _compute_together(function, read, device)
     for i in [first, *[i for i in range(len(arrays)) if i != first]]:
+        if i in made:
+            continue
         try:
             made[i] = convert_input(arrays[i], library, function.options, device)
         except XBridgeError as error:
@@ -341,6 +345,21 @@ def _convert_inputs(function: Function, read: CallInputs) -> list[Array]:
         if device is None and not library.host_only and len(arrays) > 1:
             device = library.device_of(made[i])
     return [made[i] for i in range(len(arrays))]
+
+
+def _compute_together(function: Function, read: CallInputs, device: object) -> dict[int, Array]:
+    """Convert the arrays that are still to be computed in one go, so that common tasks run once."""
+    arrays, (_, dtype, copy, grad) = read.arrays, function.options
+    owners = [backend_for(type(x)) for x in arrays]
+    pending = [i for i, own in enumerate(owners) if own and own.materialize_many and own is not read.library]
+    if len(pending) < 2:
+        return {}
+    try:
+        xs = [arrays[i] for i in pending]
+        ys = xbridge.align(*xs, backend=read.library.name, device=device, dtype=dtype, copy=copy, grad=grad)
+    except XBridgeError:  # to be raised for the argument that it is about
+        return {}
+    return dict(zip(pending, ys, strict=True))
 
 
 def _restore_result(result: Any, home: Home, function: Function) -> Any:
