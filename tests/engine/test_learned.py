@@ -14,7 +14,7 @@ import pytest
 from fresh import run
 from hypothesis import example, given
 from hypothesis import strategies as st
-from inside import cached, direct, direct_own, forget_calls, get_backend
+from inside import cached, direct, direct_own, forget_calls, get_backend, planned_arrays
 from toylib import Toy, make_backend
 
 import xbridge
@@ -27,6 +27,7 @@ from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     Call = Callable[[Any], Any]
 
@@ -172,7 +173,11 @@ def numpys() -> dict[str, Any]:
         "text": np.array(["a"]),
         "objects": np.array([None]),
         "records": np.zeros(2, [("x", "f8")]),
-        "matrix": np.ones((2, 2)).view(SubArray),
+        "of another class": np.ones((2, 2)).view(SubArray),
+        "matrix": rows[1:2].view(np.matrix),
+        "mapped": plain.view(np.memmap),
+        "mapped and locked": locked[1:3].view(np.memmap),
+        "mapped and reversed": plain[::-1].view(np.memmap),
         "number": np.float64(3.5),
     }
 
@@ -696,7 +701,7 @@ def test_call_cache__follows_the_state_of_torch(name: str, state: Callable[[], A
         return type(y), str(y.dtype), tuple(y.shape), y is x, inference, getattr(y, "requires_grad", None)
 
     kinds = (
-        *("plain", "leaf", "history", "strided", "integers", "large", "locked", "single"),
+        *("plain", "leaf", "history", "strided", "integers", "large", "locked", "single", "mapped"),
         *("conjugate", "negative history"),
     )
     first, second = numpys(), torchs()
@@ -864,6 +869,25 @@ def test_call_cache__copies_once_if_target_declines(copied: list[tuple[int, ...]
             with torch.inference_mode(mode):
                 converted(x)
         assert copied.count((5,)) == 4
+
+
+def test_call_cache__shares_mapped_files_by_their_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of a file in memory are shared without a plan, and copied if the file is read-only."""
+    np.arange(6.0).tofile(tmp_path / "numbers")
+    files = {mode: np.memmap(tmp_path / "numbers", "f8", mode, shape=(3, 2)) for mode in ("r", "c", "r+")}
+    arrays = planned_arrays(monkeypatch)
+    for mode in ("r", "r+", "c", "r", "c", "r+"):
+        row = files[mode][1]
+        x, y = xbridge.to_torch(row), tree.to_torch([row])[0]
+        assert x.tolist() == y.tolist() == [2.0, 3.0]
+        assert xbridge.shares_memory(x, files[mode]) is xbridge.shares_memory(y, row) is (mode != "r")
+        assert xbridge.to_numpy(row) is row
+    assert not arrays
+    files["c"][1] = 7
+    assert xbridge.to_torch(files["c"][1]).tolist() == [7.0, 7.0]
+    assert xbridge.to_torch(files["r+"][1]).tolist() == [2.0, 3.0]
 
 
 def test_call_cache__copies_for_strides_only_if_needed(copied: list[tuple[int, ...]]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from xbridge.protocol import Fast
 
-_PLAIN = ("stack_many", "plan_state", "plan_key")
+_PLAIN = ("stack_many", "plan_state", "plan_key", "outside_modes")
 WORDS = {name if name in _PLAIN else f"fast_{name}": name for name in (field.name for field in fields(Fast))}
 
 

@@ -70,6 +70,11 @@ def _decline(_: Any, /) -> None:
     """Return None, for an array that only a plan converts."""
 
 
+def _unchanged(fn: Callable[[Any], Any], /) -> Callable[[Any], Any]:
+    """Return a function itself, for a library without modes."""
+    return fn
+
+
 @dataclass(frozen=True)
 class Fast:
     """What a library does with ordinary arrays in one step, without a plan.
@@ -111,6 +116,11 @@ class Fast:
     These are its dtype and how it is stored, and with `graph` also what autograd does with it. The core
     repeats a plan within the library, or of an array with a pending operation, for each array with an equal
     key. None means that the array is planned, such as one on a device.
+    """
+    outside_modes: Callable[[Callable[[Any], Any]], Callable[[Any], Any]] = _unchanged
+    """`outside_modes(fn)`: `fn` outside of a mode, if one is on in a call, that is not part of `plan_state`.
+
+    `from_numpy` and its like leave such a mode themselves, and `untraced` leaves it for a plan.
     """
 
 

@@ -166,7 +166,7 @@ def _find_within(backend: Backend, x: Array, plan: Plan) -> CachedStep | None:
         return None
     calls = [
         _host.caster(x.dtype, *step.args)
-        if backend.name == HOST and step.op == "astype"
+        if step.op == "astype" and backend.name == HOST and type(x) in backend.array_types
         else _bind(getattr(step.module, step.op), step.args)
         for step in plan.steps
     ]
@@ -197,13 +197,14 @@ def _find_between(x: Array, plan: Plan) -> CachedStep | None:
         convert = compose(view_of, finish)
         if not key_of_pending:
             return CachedStep(convert)
-    elif source.name == HOST:  # its arrays are their own views
+    elif host is x:  # NumPy's arrays are their own views
         key_of = _flags_and_dtype_of
         convert = _compile_view(host, plan)
         if options._replace(device=None) == Options(requires_grad=True):
             # `fast_from_numpy` takes any host array, and copies what cannot be shared.
             key_of = _dtype_of
-            convert = compose(target.fast.from_numpy, _decline_on_error(target.require_grad))
+            require_grad = target.fast.outside_modes(_decline_on_error(target.require_grad))
+            convert = compose(target.fast.from_numpy, require_grad)
         key, dispatch = (key_of(host),), partial(_dispatch_on_key, key_of)
     else:
         # A plan depends on no more of a view, because `suit_any_view` lets no other plan be cached.
@@ -268,7 +269,7 @@ def _compile_on_host(
         if step.op == "from_numpy" and not target.assumes_immutable:
             fn = target.fast.from_numpy
         elif step.module is target:
-            fn = _decline_on_error(fn)
+            fn = target.fast.outside_modes(_decline_on_error(fn))
         elif _is_dense_copy(step) and last == Step(_host, "check_cast", step.args):
             calls.pop()
             fn = _bind(_host.astype_checked, step.args)

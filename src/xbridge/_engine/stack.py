@@ -347,7 +347,8 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
         alike = convert(items)
         return None if alike is None else many(alike)
 
-    return stack, stacker
+    # A plan stacks arrays of the library alone in the mode of the caller, and others outside of it.
+    return (stack if backends == {stacker} else stacker.fast.outside_modes(stack)), stacker
 
 
 def _reshape(row: Array, shape: tuple[int, ...]) -> Array | None:

@@ -15,6 +15,7 @@ from xbridge._host.memory import (
     copy,
     dense_copier,
     ones,
+    with_plain_strides,
 )
 
 name = "numpy"
@@ -29,4 +30,5 @@ __all__ = [
     "copy",
     "dense_copier",
     "ones",
+    "with_plain_strides",
 ]

@@ -287,6 +287,11 @@ def _reinterpret(host: HostArray, *, writable: bool) -> HostArray:
     return view
 
 
+def with_plain_strides(host: HostArray) -> HostArray:
+    """Return a view whose axes of one item have the strides of a dense array, or a copy of an empty array."""
+    return np.asarray(host).squeeze().reshape(host.shape) if host.size else host.copy()
+
+
 def check_cast(host: HostArray, dtype: str) -> HostArray:
     """Return the array if a cast keeps its integers exact and its finite values finite; else raise."""
     target = native_dtype(dtype)

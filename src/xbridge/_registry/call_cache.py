@@ -149,8 +149,8 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
         stay.update(dict.fromkeys(target.fast.types, unchanged))
         converters: dict[type, Convert] = dict.fromkeys(LITERALS, decline)  # a KeyError costs 250 ns
         for source in backends:
-            convert = _between(source, target)
-            converters.update(dict.fromkeys(source.fast.types, convert))
+            converters.update({cls: _between(source, target, cls) for cls in source.fast.types})
+            convert = _between(source, target, source.array_types[0])
             converters.update(dict.fromkeys(source.fast.scalar_types, _from_scalar(convert)))
         filled[target.name] = converters
     with _lock:
@@ -211,13 +211,13 @@ def are_both_immutable(source: Backend, target: Backend) -> bool:
     return source.assumes_immutable and target.assumes_immutable
 
 
-def _between(source: Backend, target: Backend) -> Convert:
-    """Return the function that converts ordinary arrays from one backend to another without options."""
+def _between(source: Backend, target: Backend, cls: type) -> Convert:
+    """Return the function that converts ordinary arrays of a class to another backend without options."""
     if source is target:
         return unchanged
     if target.name == HOST:
         return source.fast.to_numpy
-    if source.name == HOST:
+    if cls in source.array_types and source.name == HOST:  # and no subclass, such as a memmap
         return target.fast.from_numpy
     if are_both_immutable(source, target):
         return decline

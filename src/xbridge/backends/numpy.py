@@ -193,7 +193,7 @@ def check_cast(x: HostArray, dtype: str, /) -> HostArray:
 
 
 def fast_to_numpy(x: HostArray, /) -> HostArray | None:
-    return x
+    return x if type(x) is np.ndarray else x.view(np.ndarray)
 
 
 def fast_from_numpy(host: HostArray, /) -> HostArray | None:
@@ -205,6 +205,7 @@ def plan_state() -> object:
 
 
 fast: Fast = Fast(
+    types=_PLAIN_CLASSES,
     scalar_types=tuple(dtype.type for dtype in NATIVE),
     to_numpy=fast_to_numpy,
     from_numpy=fast_from_numpy,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from exporters import capsule
+from inside import planned_arrays
 from rawmemory import overlaps, same_bits
 from torch_modes import Passes, PassesFunctions
 
@@ -52,6 +53,31 @@ def test_to_backend__inference_mode_result_serves_autograd(name: str) -> None:
     w = torch.ones((), dtype=made.dtype, requires_grad=True)
     (w * made).sum().backward()
     assert w.grad is not None
+
+
+PLANNED = ("a buffer", "a capsule", "an aligned array")
+
+
+@pytest.mark.parametrize("name", [name for name in INTO_TORCH if name not in PLANNED])
+def test_to_backend__inference_mode_repeats_calls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call is not planned again in inference mode, and its result can be used by autograd in any mode."""
+    for _ in range(3):
+        INTO_TORCH[name]()
+    planned = planned_arrays(monkeypatch)
+    for mode in (True, False, True):
+        with torch.inference_mode(mode):
+            assert not INTO_TORCH[name]().is_inference()
+    assert not planned
+
+
+def test_asarray__inference_mode_of_lists_with_tensors() -> None:
+    """A list of tensors is stacked in the mode of the caller, and one with arrays of NumPy outside of it."""
+    x = torch.ones(3, dtype=torch.float64)
+    for mode in (False, True, False, True):
+        with torch.inference_mode(mode):
+            assert xbridge.asarray([x, x], backend="torch").is_inference() is mode
+            assert xbridge.asarray(x, dtype="float32").is_inference() is mode
+            assert not xbridge.asarray([x, A], backend="torch").is_inference()
 
 
 def test_to_numpy__inference_tensor() -> None:

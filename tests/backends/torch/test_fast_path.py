@@ -106,10 +106,10 @@ SHARED = {
     "every second element of each row": ((2, 2), (24, 16), 0),
     "one row, whose stride is less than a row": ((3, 1), (16, 24), 0),
     "one row, whose stride is zero": ((1, 2), (0, 16), 0),
+    "one row backwards": ((1, 2), (-8, 16), 0),
 }
 COPIED = {
     "backwards": ((3,), (-8,), 16),
-    "one row backwards": ((1, 2), (-8, 16), 0),
     "one element for all": ((3,), (0,), 0),
     "rows that overlap": ((2, 3), (16, 8), 0),
     "windows": ((3, 2), (8, 8), 0),

@@ -152,7 +152,7 @@ def to_numpy(x: torch.Tensor, /) -> HostArray:
 
 
 def from_numpy(host: HostArray, /) -> torch.Tensor:
-    raw = host if host.flags.writeable else _host.as_writable(host)
+    raw = _host.with_plain_strides(host if host.flags.writeable else _host.as_writable(host))
     if host.dtype.type.__module__ == "ml_dtypes":
         return torch.from_numpy(raw.view(f"u{host.itemsize}")).view(_TORCH_BY_NAME[host.dtype.name])
     return torch.from_numpy(raw.view("u8") if host.dtype.char == "Q" else raw)
@@ -207,7 +207,10 @@ def memory_layout(x: torch.Tensor, /) -> MemoryLayout:
 
 
 def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
-    dense_items = all(s >= 0 and s % layout.itemsize == 0 for s in layout.strides)
+    # On the host, `from_numpy` replaces the strides of axes of one item.
+    axes = zip(layout.shape, layout.strides, strict=True)
+    strides = [s for n, s in axes if n != 1 or info.device != CPU]
+    dense_items = all(s >= 0 and s % layout.itemsize == 0 for s in strides)
     return info.native_byteorder and layout.aligned and dense_items
 
 
@@ -390,7 +393,9 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
         else:
             host = x.numpy()
         if host.flags.num not in _DENSE:
-            return None if host.flags.owndata else _check_strided(x, host)
+            if host.flags.owndata:  # NumPy's, because the tensor has no memory
+                return None if host.size else host
+            return _check_strided(x, host)
         # `untyped_storage().resize_()` can free or shrink the memory, as FSDP does, and `Tensor.numpy` does
         # not notice. A dense view is inside of its storage if its first and its last byte are. Without an
         # offset, the length of the storage in bytes, which is 0 after it was freed, tells both.
@@ -409,10 +414,12 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
 
 
 def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
-    # Autograd refuses a tensor that was made in inference mode, so a plan leaves that mode first. In a
-    # dispatch mode or a traced program, the result would not be an ordinary tensor.
-    if _is_traced() or _is_inference_mode() or dispatch_modes._is_in_torch_dispatch_mode:
+    # In a dispatch mode or a traced program, the result would not be an ordinary tensor.
+    if _is_traced() or dispatch_modes._is_in_torch_dispatch_mode:
         return None
+    if _is_inference_mode():
+        with _private.outside_inference_mode():
+            return fast_from_numpy(host)
     try:
         # NumPy's flag `behaved` means aligned and writable. Torch has no read-only tensors, so other arrays
         # are copied. `forc` means dense in C or Fortran order, and `carray` is both, in C order. Other
@@ -425,13 +432,18 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
         flags = host.flags
         shared = flags.behaved and (flags.forc or _has_accepted_strides(host))
         return _from_numpy(host if shared else _host.copy(host))
-    except (TypeError, ValueError):  # an integer by its other C name, `ulonglong`; an odd stride of one item
+    except TypeError:  # an integer by its other C name, `ulonglong`
         return None
+    except ValueError:  # an odd stride of an axis of one item, or of an empty array
+        return _from_numpy(_host.with_plain_strides(host))
 
 
 def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
-    if _is_inference_mode() or dispatch_modes._is_in_torch_dispatch_mode:
+    if dispatch_modes._is_in_torch_dispatch_mode:
         return None
+    if _is_inference_mode():
+        with _private.outside_inference_mode():
+            return fast_from_numpy_many(hosts)
     # `all`, `map` and `list` run in C, so the cost for each array is little more than that of `from_numpy`.
     # One array that is not ordinary declines all of them, because to sort them out would need a loop of
     # Python.
@@ -445,7 +457,10 @@ def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None
 
 def fast_from_fresh(host: HostArray, /) -> torch.Tensor | None:
     # The core has just made this copy, aligned and writable, so none of the checks of `fast_from_numpy` is
-    # needed. The modes are part of `plan_state`, which the core has compared.
+    # needed. A dispatch mode is part of `plan_state`, which the core has compared.
+    if _is_inference_mode():
+        with _private.outside_inference_mode():
+            return fast_from_fresh(host)
     try:
         return torch.from_numpy(host)
     except TypeError:  # a dtype of ml_dtypes, or an integer by its other C name, such as `ulonglong`
@@ -457,9 +472,21 @@ def plan_state() -> object:
         return None
     if _is_recording():  # it compares the lines of two runs, so no call is repeated in other lines
         return object()
-    if _is_inference_mode() or dispatch_modes._is_in_torch_dispatch_mode:
-        return _default_dtype(), _is_inference_mode(), dispatch_modes._is_in_torch_dispatch_mode
+    if dispatch_modes._is_in_torch_dispatch_mode:
+        return _default_dtype(), True
     return _default_dtype()  # the usual state is no tuple, which takes time to make and to hash
+
+
+def outside_modes(fn: Callable[[Any], R], /) -> Callable[[Any], R]:
+    # Autograd refuses a tensor that was made in inference mode. So `untraced`, for plans, and this function
+    # leave it for each tensor that is made of another library's array.
+    def call_outside(x: Any) -> R:
+        if not _is_inference_mode():
+            return fn(x)
+        with _private.outside_inference_mode():
+            return fn(x)
+
+    return call_outside
 
 
 def plan_key(x: torch.Tensor, /, *, graph: bool = False) -> object:
@@ -482,6 +509,7 @@ fast: Fast = Fast(
     stack_many=stack_many,
     plan_state=plan_state,
     plan_key=plan_key,
+    outside_modes=outside_modes,
 )
 
 
@@ -526,7 +554,7 @@ def _has_accepted_strides(host: HostArray) -> bool:
     # is at least that large, its blocks lie behind each other, and no two elements share memory.
     size = behind = host.itemsize
     for stride, n in sorted(zip(host.strides, host.shape, strict=True)):
-        if stride < 0 or stride % size or (n > 1 and stride < behind):
+        if n != 1 and (stride < 0 or stride % size or (n and stride < behind)):
             return False
         behind += (n - 1) * stride
     return True

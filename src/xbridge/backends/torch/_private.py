@@ -7,6 +7,7 @@ the oldest and the newest version that are tested, 2.7 and 2.13, unless a commen
 from __future__ import annotations
 
 from ctypes import PYFUNCTYPE, py_object, pythonapi
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,6 +43,9 @@ get_tracing_state = torch._C._get_tracing_state
 # Attributes of a tensor subclass without its `__torch_function__`, which may run any code. Public is only the
 # mode that disables all of them.
 without_subclass = torch._C.DisableTorchFunctionSubclass
+
+# `torch.inference_mode` is a class in Python, and takes twice as long as a conversion.
+outside_inference_mode = partial(torch._C._InferenceMode, False)  # noqa: FBT003 -- it has no keywords
 
 # -- memory ------------------------------------------------------------------------------------------
 
