@@ -64,6 +64,9 @@ SHARED: dict[str, Callable[[], Host]] = {
     "ulonglong": lambda: np.array([0, 2**64 - 1], "Q"),
     "ulonglong, 0-d": lambda: np.array(2**64 - 1, "Q"),
     "a matrix": lambda: np.matrix([[1.0, 2.0]]),
+    "one element, reversed": lambda: np.ones(1)[::-1],
+    "an axis of one, reversed": lambda: np.ones((3, 1))[:, ::-1],
+    "a field of one record": lambda: np.ones(1, [("a", "f8"), ("b", "i1")])["a"],
     "an axis of one that takes no step": lambda: np.lib.stride_tricks.as_strided(A.copy(), (1, 3), (0, 8)),
     "odd truth values": lambda: np.array([0, 1, 2, 255], "u1").view("?"),
     "a signalling NaN": lambda: np.array([0x7FA00001, 0xFFC12345], "u4").view("f4"),
@@ -71,8 +74,6 @@ SHARED: dict[str, Callable[[], Host]] = {
 
 COPIED: dict[str, Callable[[], Host]] = {
     "reversed": lambda: A.copy()[::-1, ::-1],
-    "one element, reversed": lambda: np.ones(1)[::-1],
-    "an axis of one, reversed": lambda: np.ones((3, 1))[:, ::-1],
     "broadcast": lambda: np.broadcast_to(A, (2, 3, 4)),
     "zero strides, writable": lambda: as_strided(np.ones(1), (4,), (0,)),
     "a sliding window": lambda: sliding_window_view(np.arange(5.0), 3),

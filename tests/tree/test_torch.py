@@ -116,7 +116,7 @@ def test_tree_to_backend__what_is_taken_at_once_and_alone_is_the_same_and_a_poli
     backend: Any = get_backend("torch")
     monkeypatch.setattr(backend, "fast", replace(backend.fast, from_numpy_many=counted))
     assert xbridge.to_backend(A, "torch").tolist() == A.tolist()
-    many = [A[:1] for _ in range(20)]
+    many = [A[:1] for _ in range(80)]
     for _ in range(2):
         tree.to_backend(many, "torch")
         with xbridge.policy(copies="allow"):
@@ -125,7 +125,7 @@ def test_tree_to_backend__what_is_taken_at_once_and_alone_is_the_same_and_a_poli
     tree.to_backend(many, "torch", copy=True)
     tree.to_backend(many, "numpy")
     tree.to_numpy([torch.ones(2) for _ in many])
-    assert taken == [20, 20]
+    assert taken == [80, 80]
 
 
 def test_tree_to_backend__wrong_option_is_refused_though_an_equal_one_was_learned() -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Convert = Callable[[Any], Any]
 
-MAX_SMALL_TREE = 16
+MAX_SMALL_TREE = 64
 """The most leaves and containers of a small tree. In a larger one, converting arrays together is faster."""
 
 _CONTAINERS = (dict, list, tuple)
