@@ -82,7 +82,6 @@ def test_tree__thousand_small_tensors_arrive_in_order(
 WAYS: dict[str, Callable[[Any], Any]] = {
     "to_backend": lambda batch: tree.to_backend(batch, "torch", device=KIND),
     "align": lambda batch: tree.align(batch, backend="torch", device=KIND)[0],
-    "aligned": lambda batch: xbridge.aligned(lambda x: batch)(torch.ones(1, device=DEVICE)),
     "transfer": lambda batch: xbridge.transfer(batch, "torch", device=KIND).result(),
 }
 

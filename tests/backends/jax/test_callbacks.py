@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import xbridge
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402 -- once JAX is there
 
 if TYPE_CHECKING:
     from collections.abc import Callable
