@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +20,6 @@ LARGE = 2**53 + 1
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "to_numpy": xbridge.to_numpy,
-    "to_torch": xbridge.to_torch,
     "to_list": xbridge.to_list,
     "align": lambda x: xbridge.align(np.ones(2), x)[1],
     "a list": lambda x: xbridge.asarray([x, x])[0],
@@ -27,6 +27,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "a transfer": lambda x: xbridge.transfer(x, "numpy").result(),
 }
 """Everything that reads an export."""
+if find_spec("torch"):
+    CALLS["to_torch"] = xbridge.to_torch
 
 
 class Scaled:

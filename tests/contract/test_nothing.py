@@ -48,4 +48,4 @@ def test_tree__text_and_nothing_stay() -> None:
     assert made["text"] is batch["text"]
     assert made["nothing"] is nothing
     with pytest.raises(xbridge.DTypeError, match="at tree"):
-        xbridge.tree.to_torch([np.array(["a", 1], object)])
+        xbridge.tree.to_backend([np.array(["a", 1], object)], "numpy", dtype="float32")

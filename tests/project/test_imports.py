@@ -34,8 +34,9 @@ CALLS = [
 @pytest.mark.parametrize(("before", "use", "most"), CALLS)
 def test_first_use__loads_few_modules(before: str, use: str, most: int) -> None:
     """The first use loads the modules of the package that it needs, and few of other packages."""
-    if "jax" in before:
-        pytest.importorskip("jax")
+    for library in ("torch", "jax"):
+        if library in before:
+            pytest.importorskip(library)
     names = loaded(before, use)
     standard = [name for name in names if name.partition(".")[0] in sys.stdlib_module_names]
     assert len(names) - len(standard) <= most, names
@@ -58,6 +59,7 @@ CONVERSIONS = [
 @pytest.mark.parametrize("call", CONVERSIONS)
 def test_first_conversion__needs_no_engine(call: str) -> None:
     """The first conversion of an ordinary array without options loads two backends, and plans nothing."""
+    pytest.importorskip("torch")
     names = loaded("import numpy as np, torch", f"import xbridge; xbridge.{call}")
     heavy = ("_engine", "_plan", "_observe", "_transfer", "_inspect", "functions", "tree")
     assert [name for name in names if name.startswith(tuple(f"xbridge.{part}" for part in heavy))] == []
