@@ -17,8 +17,7 @@ it needs are imported. `xbridge._registry.call_cache` has the tables.
 
 from __future__ import annotations
 
-from xbridge._core.entry_points import MISSING, after_lookup, entry_point, marked, plan_call
-from xbridge._core.tracebacks import shorten
+from xbridge._core.entry_points import MISSING, after_lookup, entry_point, marked, plan_call, shorten
 from xbridge._core.tracing import none_in_traces
 from xbridge._registry.call_cache import cache_version, decline, direct, direct_own, lookup, lookup_direct
 from xbridge._registry.registry import backend_for, get

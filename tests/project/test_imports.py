@@ -21,12 +21,12 @@ PLAIN = "import numpy as np, torch; a, t = np.ones(3), torch.ones(3)"
 JAX = "import numpy as np, jax; a, j = np.ones(3, 'f'), jax.numpy.ones(3)"
 BOTH = "import torch, jax; t, j = torch.ones(3), jax.numpy.ones(3)"
 CALLS = [
-    ("", "import xbridge", 15),
-    ("", "import xbridge.tree", 16),
-    (PLAIN, "import xbridge; xbridge.to_numpy(t)", 38),
-    (PLAIN, "import xbridge; xbridge.to_torch(a)", 38),
-    (JAX, "import xbridge; xbridge.to_numpy(j); xbridge.to_jax(a)", 53),
-    (BOTH, "import xbridge; xbridge.to_torch(j); xbridge.to_jax(t)", 68),
+    ("", "import xbridge", 14),
+    ("", "import xbridge.tree", 15),
+    (PLAIN, "import xbridge; xbridge.to_numpy(t)", 37),
+    (PLAIN, "import xbridge; xbridge.to_torch(a)", 37),
+    (JAX, "import xbridge; xbridge.to_numpy(j); xbridge.to_jax(a)", 30),
+    (BOTH, "import xbridge; xbridge.to_torch(j); xbridge.to_jax(t)", 42),
 ]
 """What is loaded before, the first use of the package, and the most modules that it may load."""
 

@@ -10,8 +10,7 @@ A call that does not fit the parameters raises a `CallError`, whose message has 
 
 from __future__ import annotations
 
-from xbridge._core.tracebacks import shorten as shorten  # noqa: PLC0414 -- for packages beside the core
-from xbridge._core.tracing import traced_as
+from xbridge._core.tracing import none_in_traces, traced_as
 from xbridge.errors import CallError, XBridgeError
 
 TYPE_CHECKING = False
@@ -38,6 +37,14 @@ def marked(fn: F) -> F:
     """Mark a function as an entry point, so that records can name the line that called it."""
     codes[id(fn.__code__)] = fn.__code__
     return fn
+
+
+@none_in_traces
+def shorten(error: XBridgeError) -> None:
+    """Drop the frames inside of the package from an error. Call this where it is caught and raised again."""
+    from xbridge._core import tracebacks  # noqa: PLC0415 -- only an error needs it
+
+    tracebacks.shorten(error)
 
 
 def entry_point(fn: F) -> F:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from os import environ
 
-from xbridge._core.tracing import none_in_traces
 from xbridge.errors import XBridgeError
 
 TYPE_CHECKING = False
@@ -20,9 +19,8 @@ _KIT = f"{_PACKAGE}.testing"
 """The test kit, whose frames stay, because it calls conversions as users do."""
 
 
-@none_in_traces
 def shorten(error: XBridgeError) -> None:
-    """Drop the frames inside of the package from an error. Call this where it is caught and raised again.
+    """Drop the frames inside of the package from an error.
 
     An exception of a library stays the cause, with the frames of that library. An `XBridgeError` as cause is
     the same refusal before its place in the input was added, so its frames are merged into the error's.

@@ -23,9 +23,8 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._core.devices import CPU
-from xbridge._core.entry_points import entry_point
+from xbridge._core.entry_points import entry_point, shorten
 from xbridge._core.locks import reset_in_child
-from xbridge._core.tracebacks import shorten
 from xbridge._engine.caller import CallSite, find_call_site
 from xbridge._engine.execute import observers
 from xbridge._engine.requests import refuse_order

@@ -19,6 +19,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402 -- once JAX is there
 
 from xbridge.backends import jax as backend  # noqa: E402
+from xbridge.backends.jax import _private  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,7 +195,7 @@ def test_to_numpy__column_major_array_is_copied() -> None:
 def test_fast_to_numpy__caches_single_device_shardings_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """With several devices, only single-device shardings are cached, and every array is read correctly."""
     monkeypatch.setattr(backend, "_is_alone", False)
-    monkeypatch.setattr(jax.extend.backend, "backends", dict)
+    monkeypatch.setattr(_private, "backends", dict)
     host = jax.devices("cpu")[0]
     mesh = jax.sharding.Mesh(np.array([host]), ("x",))
     named = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))

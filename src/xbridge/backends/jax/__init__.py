@@ -426,7 +426,7 @@ def _is_on_first_cpu(place: Any) -> bool:
     (device,) = place._device_assignment
     if device.platform != "cpu" or device.local_hardware_id:
         return False
-    clients = jax.extend.backend.backends().values()
+    clients = _private.backends().values()
     if sum(client.device_count() for client in clients) == 1:
         _is_alone = True
     elif type(place) is SingleDeviceSharding:  # of which there are few, so that the set stays small

@@ -10,10 +10,10 @@ from __future__ import annotations
 from functools import cache
 
 import jax
-import jax.extend.backend
 
 from xbridge._core.devices import SHARDED, Device, device_named
 from xbridge._core.protocol import Array
+from xbridge.backends.jax import _private
 from xbridge.errors import DeviceError
 
 
@@ -29,7 +29,7 @@ def host_device() -> jax.Device:
 
 def devices_by_name() -> dict[Device, jax.Device]:
     """Return the devices of this process by name, the host's first."""
-    clients = jax.extend.backend.backends().values()
+    clients = _private.backends().values()
     found = [device for client in clients for device in client.local_devices()]
     return {
         name_device(device): device for device in sorted(found, key=lambda device: device.platform != "cpu")
