@@ -55,6 +55,8 @@ else:
         """Import a late name on first access, and keep it."""
         if name == "tree":  # a module, which the import system stores here itself
             return import_module("xbridge.tree")
+        if name[0] == "_":  # as an import of one of the modules asks, before it looks for a file
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
         if name not in _LATE:
             from xbridge._deprecation import missing_name  # noqa: PLC0415 -- only an error needs it
 

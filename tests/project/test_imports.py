@@ -23,10 +23,10 @@ BOTH = "import torch, jax; t, j = torch.ones(3), jax.numpy.ones(3)"
 CALLS = [
     ("", "import xbridge", 14),
     ("", "import xbridge.tree", 15),
-    (PLAIN, "import xbridge; xbridge.to_numpy(t)", 37),
-    (PLAIN, "import xbridge; xbridge.to_torch(a)", 37),
-    (JAX, "import xbridge; xbridge.to_numpy(j); xbridge.to_jax(a)", 30),
-    (BOTH, "import xbridge; xbridge.to_torch(j); xbridge.to_jax(t)", 42),
+    (PLAIN, "import xbridge; xbridge.to_numpy(t)", 25),
+    (PLAIN, "import xbridge; xbridge.to_torch(a)", 25),
+    (JAX, "import xbridge; xbridge.to_numpy(j); xbridge.to_jax(a)", 25),
+    (BOTH, "import xbridge; xbridge.to_torch(j); xbridge.to_jax(t)", 30),
 ]
 """What is loaded before, the first use of the package, and the most modules that it may load."""
 

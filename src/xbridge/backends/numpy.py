@@ -11,7 +11,6 @@ from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype
 from xbridge._core.protocol import ArrayInfo, Fast, Gap, Unsupported
-from xbridge._host.advice import hint_for_items
 from xbridge._host.memory import NATIVE, cast_silently, check_castable, layout_of, native_dtype
 from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, type_of
 
@@ -90,6 +89,8 @@ def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
     kind = x.dtype.kind
     if kind in "biufc" or _name(x.dtype) in DTYPES:
         return None
+    from xbridge._host.advice import hint_for_items  # noqa: PLC0415 -- only an error needs it
+
     hint = f"x[{x.dtype.names[0]!r}]" if x.dtype.names else _HINTS.get(kind) or hint_for_items(x)
     if x.dtype.type.__module__ == "ml_dtypes":
         hint = f"x.astype({'complex64' if category(x.dtype.name) == 'complex' else 'float32'!r})"

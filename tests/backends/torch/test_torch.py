@@ -147,8 +147,9 @@ def test_resolve_device__cpu_index_is_ignored() -> None:
 def test_resolve_device__missing_accelerator_lists_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request for a GPU that does not exist lists the devices that do."""
     import xbridge.backends.torch as module
+    from xbridge.backends.torch import _devices
 
-    monkeypatch.setattr(module, "accelerators", tuple)
+    monkeypatch.setattr(_devices, "accelerators", tuple)
     monkeypatch.setattr(module, "devices", lambda: (CPU, xbridge.Device("npu:0")))
     with pytest.raises(xbridge.DeviceError) as caught:
         get("torch").resolve_device(xbridge.Device("gpu"), CPU)

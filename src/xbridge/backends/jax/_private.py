@@ -13,7 +13,7 @@ Array = xla_client.ArrayImpl
 # public one takes ten times as long: https://github.com/jax-ml/jax/issues/16905
 device_put = getattr(xla_client, "batched_device_put", None)
 
-# The clients of all kinds of devices. The public function is of `jax.extend`, whose import takes 20 ms, because
+# The clients of all kinds of devices. The public function is of `jax.extend`, whose import takes 20 ms as
 # it imports Pallas: https://github.com/jax-ml/jax/issues/24967 (import time), and
 # https://github.com/jax-ml/jax/issues/6459 (no public list of the devices of all kinds).
 backends = xla_bridge.backends

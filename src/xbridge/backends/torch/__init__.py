@@ -19,13 +19,8 @@ from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._core.guards import MemoryFacts, guards
 from xbridge._core.protocol import ArrayInfo, Fast, Gap, MemoryLayout, Unsupported
-from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch import _private
-from xbridge.backends.torch._casts import cast_matches_numpy as cast_matches_numpy
-from xbridge.backends.torch._casts import loses_values
-from xbridge.backends.torch._devices import accelerators, count_devices, make_current, name_device
-from xbridge.backends.torch._devices import from_dlpack as from_dlpack
 from xbridge.backends.torch._private import dispatch_modes, dual_levels
 from xbridge.backends.torch._transfer import DECLINED
 from xbridge.backends.torch._transfer import to_device as to_device
@@ -44,17 +39,17 @@ from xbridge.backends.torch._unsupported import (
     why_not_values,
 )
 from xbridge.backends.torch._unsupported import is_leaf as is_leaf
-from xbridge.backends.torch._watch import watch as watch
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from types import ModuleType
     from typing import Any
 
     import numpy as np
 
-    from xbridge._core.protocol import Array, Exporter, HostArray
+    from xbridge._core.protocol import Array, Exporter, HostArray, Notice
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -164,7 +159,7 @@ def owns(cls: type, /) -> bool:
 
 @_bypass_subclass
 def array_info(x: torch.Tensor, /) -> ArrayInfo:
-    return ArrayInfo(_name(x.dtype), name_device(x.device), shape_of(x), may_require_grad(x))
+    return ArrayInfo(_name(x.dtype), _device(x), shape_of(x), may_require_grad(x))
 
 
 def dtype_of(x: torch.Tensor, /) -> str:
@@ -174,7 +169,7 @@ def dtype_of(x: torch.Tensor, /) -> str:
 def device_of(x: torch.Tensor, /) -> Device:
     if type(x) not in _EXACT_TYPES:
         return array_info(x).device
-    return CPU if x.is_cpu else name_device(x.device)
+    return _device(x)
 
 
 @_bypass_subclass
@@ -308,20 +303,32 @@ def astype(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
 
 
 def check_cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
+    from xbridge.backends.torch._casts import loses_values  # noqa: PLC0415 -- for a check alone
+
     if x.numel() and loses_values(check_readable(x).detach(), dtype):
         raise ValueLossError.narrowing(_name(x.dtype), dtype)
     return x
 
 
+def cast_matches_numpy(dtype: str, other: str, device: Device, /) -> bool:
+    from xbridge.backends.torch import _casts  # noqa: PLC0415 -- for a plan with a cast
+
+    return _casts.cast_matches_numpy(dtype, other, device)
+
+
 def devices() -> tuple[Device, ...]:
+    from xbridge.backends.torch._devices import accelerators, count_devices  # noqa: PLC0415 -- for a device
+
     return (CPU, *(Device(f"{kind}:{i}") for kind in accelerators() for i in range(count_devices(kind))))
 
 
 def device_name(device: object, /) -> Device | None:
-    return name_device(device) if isinstance(device, torch.device) else None
+    return _name_device(device) if isinstance(device, torch.device) else None
 
 
 def resolve_device(device: Device, near: Device, /) -> Device:
+    from xbridge.backends.torch._devices import accelerators, count_devices  # noqa: PLC0415 -- for a device
+
     kind, index = device.kind, device.index
     if kind == "gpu":
         kind = next(filter(count_devices, accelerators()), "")
@@ -347,7 +354,15 @@ def resolve_device(device: Device, near: Device, /) -> Device:
 
 
 def to_dlpack(x: torch.Tensor, /) -> Exporter:
-    return OnDeviceExporter(x, make_current(x.device))
+    from xbridge.backends.torch import _devices  # noqa: PLC0415 -- for a device
+
+    return _devices.to_dlpack(x)
+
+
+def from_dlpack(shown: Exporter, /) -> torch.Tensor:
+    from xbridge.backends.torch import _devices  # noqa: PLC0415 -- for a device
+
+    return _devices.from_dlpack(shown)
 
 
 def detach(x: torch.Tensor, /) -> torch.Tensor:
@@ -527,6 +542,12 @@ def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     return torch.inference_mode(mode=False)(plain) if torch.is_inference_mode_enabled() else plain
 
 
+def watch(notice: Notice, /) -> AbstractContextManager[object]:
+    from xbridge.backends.torch import _watch  # noqa: PLC0415 -- for a record or a policy
+
+    return _watch.watch(notice)
+
+
 def follows(x: torch.Tensor, /) -> bool:
     if type(x) in _EXACT_TYPES:
         return _is_followed(x)
@@ -608,6 +629,16 @@ def _bits_from_numpy(host: HostArray) -> torch.Tensor | None:
         _TORCH_BY_ML_DTYPE[host.dtype] = _TORCH_BY_NAME[host.dtype.name]
     made = fast_from_numpy(host.view(f"u{host.itemsize}"))
     return None if made is None else made.view(_TORCH_BY_ML_DTYPE[host.dtype])
+
+
+def _name_device(device: torch.device) -> Device:
+    """Return the name of one of torch's devices."""
+    return CPU if device.type == "cpu" else device_named(str(device))
+
+
+def _device(x: torch.Tensor) -> Device:
+    """Return the name of the device of a tensor."""
+    return CPU if x.is_cpu else device_named(str(x.device))
 
 
 def _name(dtype: torch.dtype) -> str:

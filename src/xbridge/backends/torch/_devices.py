@@ -1,4 +1,4 @@
-"""Name torch's devices, make one current, and import memory of another library on a device."""
+"""Find torch's devices, make one current, and exchange memory on a device with other libraries."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from typing import Any
 
 import torch
 
-from xbridge._core.devices import CPU, CUDA, CUDA_MANAGED, ROCM, Device, device_named
+from xbridge._core.devices import CUDA, CUDA_MANAGED, ROCM
 from xbridge._core.protocol import Exporter
+from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge.backends.torch import _private
 from xbridge.errors import DeviceError
-
-
-def name_device(device: torch.device) -> Device:
-    """Return the name of one of torch's devices."""
-    return CPU if device.type == "cpu" else device_named(str(device))
 
 
 def accelerators() -> tuple[str, ...]:
@@ -34,6 +30,11 @@ def make_current(device: torch.device) -> AbstractContextManager[object]:
     module = getattr(torch, device.type, None)
     guard: AbstractContextManager[object] = getattr(module, "device", nullcontext)(device.index)
     return guard
+
+
+def to_dlpack(x: torch.Tensor, /) -> Exporter:
+    """Return an exporter of a tensor, whatever device is current."""
+    return OnDeviceExporter(x, make_current(x.device))
 
 
 def from_dlpack(shown: Exporter, /) -> torch.Tensor:

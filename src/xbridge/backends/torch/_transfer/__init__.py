@@ -2,6 +2,8 @@
 
 `Tensor.to` makes all moves in which torch has to take part, because of gradients, tracing, modes or
 subclasses, and those that would gain nothing from buffers: small tensors, and those in pinned memory.
+
+The other modules of this package are imported when they are first needed: most programs move nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +14,9 @@ from typing import Any
 import torch
 
 from xbridge._core.devices import CPU, Device
-from xbridge._core.protocol import HostArray, Transfers
+from xbridge._core.protocol import ArrayFn, HostArray, Pending, Transfers
 from xbridge.backends.torch import _private
 from xbridge.backends.torch._private import dispatch_modes, dual_levels
-from xbridge.backends.torch._transfer import large, packs, pinned, streams
-from xbridge.backends.torch._transfer.packs import DTYPE_OF, NUMPY_OF
-from xbridge.backends.torch._transfer.pinned import bare_keys, is_bare, may_use_buffers, sizes
 from xbridge.backends.torch._unsupported import apply_pending, check_readable
 
 _is_traced, _is_inference = torch.compiler.is_dynamo_compiling, torch.is_inference_mode_enabled
@@ -29,6 +28,8 @@ DECLINED = (AssertionError, RuntimeError, TypeError, ValueError)
 
 def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
     """Copy to new memory on another device, complete for any stream."""
+    from xbridge.backends.torch._transfer.pinned import sizes  # noqa: PLC0415 -- for a device
+
     x = apply_pending(check_readable(x))
     if _is_traced():
         return x.to(device._word)  # an older compiler follows a plain string alone
@@ -40,6 +41,9 @@ def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
 
 def _move_large(x: torch.Tensor, goal: torch.device) -> torch.Tensor:
     """Copy a large tensor to another device, through buffers if it is plain."""
+    from xbridge.backends.torch._transfer import large  # noqa: PLC0415 -- for a device
+    from xbridge.backends.torch._transfer.pinned import is_bare, may_use_buffers  # noqa: PLC0415 -- for a device
+
     place = goal if x.is_cpu else x.device
     if x.is_cpu is (goal.type == "cpu") or not may_use_buffers(place) or (x.is_cpu and x.is_pinned()):
         return x.to(goal)
@@ -58,6 +62,9 @@ class _TorchTransfers(Transfers):
             return None
         if goal.type in ("cpu", "meta"):
             return None
+        from xbridge.backends.torch._transfer.packs import DTYPE_OF  # noqa: PLC0415 -- for a device
+        from xbridge.backends.torch._transfer.pinned import sizes  # noqa: PLC0415 -- for a device
+
         from_numpy = torch.from_numpy
 
         def there(host: HostArray) -> torch.Tensor | None:
@@ -76,6 +83,9 @@ class _TorchTransfers(Transfers):
         return there
 
     def fast_from_device(self, x: torch.Tensor, /) -> HostArray | None:
+        from xbridge.backends.torch._transfer.packs import NUMPY_OF  # noqa: PLC0415 -- for a device
+        from xbridge.backends.torch._transfer.pinned import bare_keys, sizes  # noqa: PLC0415 -- for a device
+
         if _is_traced() or dual_levels._current_level >= 0 or dispatch_modes._is_in_torch_dispatch_mode:
             return None
         try:
@@ -92,23 +102,60 @@ class _TorchTransfers(Transfers):
         except DECLINED:
             return None
 
-    send_many = staticmethod(packs.send_many)
-    fetch_many = staticmethod(packs.fetch_many)
-    begin_send = staticmethod(packs.begin_send)
-    begin_fetch = staticmethod(packs.begin_fetch)
-    release_buffers = staticmethod(pinned.release_buffers)
-    threaded = staticmethod(streams.threaded)
-    thread_context = staticmethod(streams.thread_context)
-    queue_mark = staticmethod(streams.queue_mark)
+    def send_many(self, hosts: list[HostArray], device: Device, /) -> list[torch.Tensor | None] | None:
+        from xbridge.backends.torch._transfer import packs  # noqa: PLC0415 -- for a device
+
+        return packs.send_many(hosts, device)
+
+    def fetch_many(self, xs: list[torch.Tensor], /) -> list[HostArray | None] | None:
+        from xbridge.backends.torch._transfer import packs  # noqa: PLC0415 -- for a device
+
+        return packs.fetch_many(xs)
+
+    def begin_send(self, hosts: list[HostArray], device: Device, /) -> Pending | None:
+        from xbridge.backends.torch._transfer import packs  # noqa: PLC0415 -- for a device
+
+        return packs.begin_send(hosts, device)
+
+    def begin_fetch(self, xs: list[torch.Tensor], /) -> Pending | None:
+        from xbridge.backends.torch._transfer import packs  # noqa: PLC0415 -- for a device
+
+        return packs.begin_fetch(xs)
+
+    def release_buffers(self) -> None:
+        from xbridge.backends.torch._transfer import pinned  # noqa: PLC0415 -- for a device
+
+        pinned.release_buffers()
+
+    def threaded(self, fn: ArrayFn, device: Device, /) -> ArrayFn:
+        from xbridge.backends.torch._transfer import streams  # noqa: PLC0415 -- for a device
+
+        return streams.threaded(fn, device)
+
+    def thread_context(self) -> Callable[[], object]:
+        from xbridge.backends.torch._transfer import streams  # noqa: PLC0415 -- for a device
+
+        return streams.thread_context()
+
+    def queue_mark(self, device: Device, /) -> Callable[[], object]:
+        from xbridge.backends.torch._transfer import streams  # noqa: PLC0415 -- for a device
+
+        return streams.queue_mark(device)
 
     def to_device_many(self, xs: list[torch.Tensor], device: Device, /) -> list[torch.Tensor]:
+        from xbridge.backends.torch._transfer import packs  # noqa: PLC0415 -- for a device
+
         moved = packs.to_device_many(xs, device) or [None] * len(xs)
         return [to_device(x, device) if y is None else y for x, y in zip(xs, moved, strict=True)]
 
     def streams_to_device(self, nbytes: int, device: Device, /) -> bool:
+        from xbridge.backends.torch._transfer.pinned import may_use_buffers, sizes  # noqa: PLC0415 -- for a device
+
         return nbytes >= sizes().least and may_use_buffers(torch.device(device))
 
     def stream_to_device(self, host: HostArray, device: Device, dtype: str | None = None, /) -> torch.Tensor:
+        from xbridge.backends.torch._transfer import large  # noqa: PLC0415 -- for a device
+
         return large.send(host, torch.device(device), dtype)
 
 
