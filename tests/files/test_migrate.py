@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,6 +41,7 @@ KEPT = [
         'to_torch(a, device=t.device, dtype="float16")',
     ),
     ("jnp.asarray(t.detach().cpu().numpy())", 'to_jax(t, dtype="nearest")'),
+    ("t.contiguous().cpu().numpy()", "to_numpy(t.contiguous())"),
 ]
 """Conversions by hand that are replaced."""
 
@@ -165,3 +167,25 @@ def test_command__names_a_file_that_it_cannot_read(
     if content is not None:
         module.write_bytes(content + b" x.numpy()")
     assert str(module) in refused(capsys, "migrate", module)
+
+
+@pytest.mark.parametrize(
+    "imports", ["", "from xbridge import to_torch\n", "from xbridge import to_numpy as convert\n"]
+)
+def test_migrate__function_of_the_same_name_does_not_call_itself(imports: str) -> None:
+    """A module with a function `to_numpy` of its own calls that of xbridge, whatever else it imports."""
+    _, replaced = migrate(f"{imports}def to_numpy(t):\n    return t.detach().numpy()\n")
+    namespace: dict[str, Any] = {}
+    exec(replaced, namespace)
+    assert namespace["to_numpy"](torch.ones(2, requires_grad=True)).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("source", ["torch.from_numpy(a.T).contiguous()", "t.T.contiguous().numpy()"])
+def test_migrate__contiguous_memory_stays_so(source: str) -> None:
+    """`contiguous` makes memory of its own in another order, so it stays in the program."""
+    namespace: dict[str, Any] = {"a": np.ones((2, 3)), "t": torch.ones(2, 3)}
+    exec(migrate(f"import torch\ny = {source}\n")[1], namespace)
+    y = np.asarray(namespace["y"])
+    assert y.flags.c_contiguous
+    y[:] = 5
+    assert float(namespace["a"].sum() + namespace["t"].sum()) == 12.0

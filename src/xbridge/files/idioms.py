@@ -34,8 +34,11 @@ DTYPES = {
 }
 """The canonical dtypes, by the names of torch's methods and attributes."""
 
-TENSOR_METHODS = ("detach", "cpu", "resolve_conj", "resolve_neg", "contiguous")
+TENSOR_METHODS = ("detach", "cpu", "resolve_conj", "resolve_neg")
 """The methods that xbridge makes unnecessary, all without arguments."""
+
+VERBS = {"to_numpy", "to_torch", "to_jax", "to_list"}
+"""The functions that replace an idiom which keeps its meaning."""
 
 DEVICE = m.Name("device") | m.Attribute(attr=m.Name("device")) | m.SimpleString()
 """What `to` takes as a device, and not as a dtype."""
@@ -93,9 +96,7 @@ class Migration(cst.CSTTransformer):
         every = (x for x in m.findall(module, m.Name()) if isinstance(x, cst.Name))
         names = {x.value for x in every if x not in attributes}
         self._has_tensors = bool(names & {"torch", "jax", "jnp"})
-        is_taken = names & {"to_numpy", "to_torch", "to_jax", "to_list"}
-        is_ours = m.findall(module, m.ImportFrom(module=m.Name("xbridge")))
-        self.prefix = "xbridge." if is_taken and not is_ours else ""
+        self.prefix = "xbridge." if names & VERBS - _imported_verbs(module) else ""
 
     def visit_FormattedString(self, node: cst.FormattedString) -> None:  # noqa: N802 -- LibCST calls it so
         """List what stands in an f-string, in which quotes cannot be nested, and leave it as it is."""
@@ -261,11 +262,21 @@ class Migration(cst.CSTTransformer):
         while (
             isinstance(node, cst.Call)
             and isinstance(node.func, cst.Attribute)
+            and node.func.attr.value != "contiguous"  # whose memory and strides are others
             and not self._name_of(node.func)
         ):
             links.insert(0, Link(node.func.attr.value, tuple(node.args)))
             node = node.func.value
         return node, "v" * len(links), links
+
+
+def _imported_verbs(module: cst.Module) -> set[str]:
+    """Return the functions of xbridge that a module imports by their own names."""
+    aliases: list[Any] = []
+    for node in m.findall(module, m.ImportFrom(module=m.Name("xbridge"))):
+        names = cst.ensure_type(node, cst.ImportFrom).names
+        aliases += [] if isinstance(names, cst.ImportStar) else names
+    return {alias.evaluated_name for alias in aliases if not alias.asname}
 
 
 def _is_queued(link: Link) -> bool:
