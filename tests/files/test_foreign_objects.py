@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections import defaultdict
+from collections import defaultdict, deque
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,26 @@ class Evil:
         return make_folder, ()
 
 
+class Settings(dict[str, Any]):
+    """A dict of a class."""
+
+
+class Steps(list[Any]):
+    """A list of a class."""
+
+
 OTHERS: dict[str, Any] = {
+    "a dict of a class": Settings(a=1),
+    "a list of a class": Steps([1, 2]),
+    "a deque": deque([1]),
+    "arrays of text, objects and dates": [
+        np.array(["a"]),
+        np.array([1, "a"], object),
+        np.array(["2020"], "M8[D]"),
+        np.str_("a"),
+        np.ones(2),
+    ],
+    "records": np.zeros(2, [("a", "f4")]),
     "a NumPy scalar": np.float64(0.9),
     "a NumPy array": np.arange(3, dtype="i4"),
     "a namespace": Namespace(lr=0.1),
@@ -54,6 +73,30 @@ def test_read__objects_beside_tensors_are_listed_and_left_out(
     assert np.load("b.npz")["w"].tolist() == [1.0, 1.0]
     shell(capsys, "convert", "a.pt", "c.npz", "--flatten", "--skip-other")
     assert not Path("made").exists()
+
+
+def test_read__tensors_in_a_dict_or_list_of_a_class_are_arrays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A class of dicts or lists hides no tensor: its items are read as those of a dict or list."""
+    inner = Settings(w=torch.ones(2), steps=Steps([torch.zeros(1)]))
+    torch.save({"inner": inner, "code": Evil()}, tmp_path / "a.pt")
+    shell(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npz", "--flatten", "--skip-other")
+    content = np.load(tmp_path / "b.npz")
+    assert {name: content[name].tolist() for name in content} == {
+        "inner.w": [1.0, 1.0],
+        "inner.steps.0": [0.0],
+    }
+
+
+def test_read__object_that_no_placeholder_can_stand_for_is_no_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error does not ask for another copy of a file that is whole."""
+    odd = Settings(a=1)
+    odd.more = 2  # type: ignore[attr-defined] # it has a dict of its own
+    torch.save({"w": torch.ones(2), "odd": odd}, tmp_path / "a.pt")
+    assert "only code of its class" in refused(capsys, "show", tmp_path / "a.pt")
 
 
 def test_read__dtype_that_is_unknown_stops_no_other_array(

@@ -90,10 +90,12 @@ def _load(path: Path, *, checksums: bool) -> Any:
     """Load a file without running code from it."""
 
     def ours(error: Exception) -> RefusedError:
-        asked = re.search(r"GLOBAL (\S+)", str(error))
+        asked, hint = re.search(r"GLOBAL (\S+)", str(error)), "saving a flat dict of tensors alone"
         if asked:
             reason = f"it asks for {asked[1]}, which is not a tensor and could run code"
-            return unreadable_error(path, reason, "saving a flat dict of tensors alone, such as a state_dict")
+            return unreadable_error(path, reason, f"{hint}, such as a state_dict")
+        if "Can only" in str(error):
+            return unreadable_error(path, "it has an object that only code of its class can make", hint)
         return unreadable_error(path, error)
 
     mapped = _check_archive(path, checksums=checksums)
@@ -107,12 +109,21 @@ def _load(path: Path, *, checksums: bool) -> Any:
             except UnpicklingError as error:
                 name = "".join(_GLOBAL.findall(str(error))[:1])
                 full = name if "." in name else f"builtins.{name}"  # of which torch names the last part
-                if not name or full in known or len(known) > _MOST_CLASSES:
+                filled = _FILLED.search(str(error))
+                if name and full not in known and len(known) <= _MOST_CLASSES:
+                    known[full] = type(name, (_Placeholder,), {})
+                elif filled:  # its objects become plain lists or dicts
+                    make = _NEW[filled[1] == "lists"]
+                    known[filled[2]] = type(filled[2], (), {"__new__": make})
+                elif not name and known["numpy.dtype"] is np.dtype:  # of text, dates, objects or records
+                    known |= {word: type(word, (_Placeholder,), {}) for word in _DATA if "numpy" in word}
+                else:
                     raise
-                known[full] = type(name, (_Placeholder,), {})
 
 
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+_FILLED = re.compile(rf"Can only .* (lists|collections.Counter), but got <class '{__name__}\.(.+)'>")
+_NEW: tuple[Callable[..., object], ...] = (lambda *_, **__: {}, lambda *_, **__: [])
 _MOST_CLASSES = 200
 _DATA: dict[str, Callable[..., object]] = {
     "collections.defaultdict": lambda *_: {},
