@@ -164,3 +164,21 @@ def test_tree_map__object_that_is_not_a_function_is_not_mapped() -> None:
             xbridge.OptionError, match=r"map a \w+: it is not a function; try xbridge\.tree\.map\(fn, x\)"
         ):
             tree.map(swapped, abs)  # type: ignore[arg-type] # the mistake
+
+
+class Unbound:
+    """A proxy that stands for nothing now, as werkzeug's outside of a request."""
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override] # as that proxy does
+        raise RuntimeError("no object is bound")
+
+
+@pytest.mark.parametrize("leaf", [np.ndarray, Unbound()], ids=["a class", "a proxy"])
+@pytest.mark.parametrize("exporters", [False, True])
+def test_map__class_or_proxy_is_no_exporter(leaf: object, exporters: bool) -> None:
+    """A class exports nothing, whatever its objects export, and a proxy need not say what it has."""
+    made = xbridge.tree.to_numpy({"x": np.ones(1), "other": leaf}, exporters=exporters)
+    assert made["other"] is leaf
+    sent = xbridge.transfer({"x": np.ones(1), "other": leaf}, "numpy").result()
+    assert sent["other"] is leaf

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from xbridge.errors import FOREIGN_ERRORS
+
 
 class Adapter:
     """Questions about the values of an exporter. The adapter of a library overrides what differs there."""
@@ -57,7 +59,13 @@ def has_attribute(x: object, name: str) -> bool:
     """Return True if an object or its class has an attribute, without a call of `__getattr__`."""
     if any(name in vars(base) for base in type(x).__mro__):
         return True
-    return type(x).__dictoffset__ != 0 and name in object.__getattribute__(x, "__dict__")
+    if type(x).__dictoffset__ == 0:
+        return False
+    try:
+        own = object.__getattribute__(x, "__dict__")
+    except FOREIGN_ERRORS:  # a proxy finds no object that it stands for
+        return False
+    return type(own) is dict and name in own  # a class has a mapping, of what its objects have
 
 
 def _value_of(x: Any, name: str) -> Any:
