@@ -91,7 +91,7 @@ def _record(key: tuple[object, ...], version: int, sources: list[Source], align:
 
     An array behind the first decides if autograd or a transform follows it, so the cached call declines it.
     """
-    owners = [None if source.is_number() else source.backend for source in sources]
+    owners = [None if source.adapts() else source.backend for source in sources]
     arrays = [i for i, owner in enumerate(owners) if owner]
     if align is decline or not all(sources[i].is_array for i in arrays):
         return

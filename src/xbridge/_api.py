@@ -596,8 +596,8 @@ def align(
     Parameters
     ----------
     *xs : array, number or list
-        Arrays as for `to_backend`. Numbers are returned unchanged, because they adapt to any array. Lists
-        become arrays.
+        Arrays as for `to_backend`. Numbers are returned unchanged, because they adapt to any array, and
+        so is None. Lists become arrays.
     like : array, optional
         An array whose library is the target, and whose device is used unless `backend` names another library.
     backend : str or module, optional

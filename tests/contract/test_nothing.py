@@ -23,6 +23,19 @@ def test_align__none_stays(xs: tuple[Any, ...]) -> None:
     assert (one is X, nothing) == (True, None)
 
 
+def test_align_back__none_stays() -> None:
+    """None stays None, and results go back to the first array; there is no way back to None."""
+    for _ in range(2):  # planned, and repeated
+        (nothing, x, other), restore = xbridge.align_back(None, X, [1.0], backend="numpy")
+        assert (nothing, x is X, type(other)) == (None, True, np.ndarray)
+        assert restore(x) is X
+        assert restore(x, to=1) is X
+        with pytest.raises(xbridge.OptionError):
+            restore(x, to=0)
+    with pytest.raises(xbridge.OptionError):
+        xbridge.align_back(None, 2)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
 def test_to_backend__raw_items_are_read_as_the_dtype_that_is_named(dtype: str) -> None:
     """NumPy's files keep a dtype of ml_dtypes as raw items, which a named dtype of that width reads."""

@@ -229,8 +229,8 @@ def choose_target(
 
 
 def array_location(source: Source) -> tuple[str, Device, str] | None:
-    """Return the name of the backend, the device and the dtype of an array; None for a number or a list."""
-    if source.is_literal():
+    """Return the backend's name, the device and the dtype of an array; None for a number, a list or None."""
+    if source.array is None or source.is_literal():
         return None
     return import_source(source).location()
 
