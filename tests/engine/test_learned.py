@@ -890,6 +890,75 @@ def test_call_cache__shares_mapped_files_by_their_mode(
     assert xbridge.to_torch(files["r+"][1]).tolist() == [2.0, 3.0]
 
 
+class Exports:
+    """An object that exports what it holds."""
+
+    def __init__(self, held: np.ndarray[Any, Any]) -> None:
+        self.held = held
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return self.held
+
+
+def test_call_cache__reads_each_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exporters of one class are imported each time, and what they hold is converted or refused by itself."""
+    calls: list[Call] = [
+        lambda x: xbridge.to_backend(x, "torch"),
+        lambda x: xbridge.to_backend(x, "torch", dtype="float32"),
+        xbridge.to_numpy,
+    ]
+    held = [
+        np.ones(3),
+        np.arange(2),
+        np.ones((2, 2), "f4")[::-1],
+        np.array(["a"]),
+        np.array([None]),
+        np.ones(0),
+    ]
+    for call in calls:
+        with planned():
+            expected = [outcome(call, Exports(x)) for x in held]
+        for _ in range(2):
+            assert [outcome(call, Exports(x)) for x in held] == expected
+        with monkeypatch.context() as patch:
+            arrays = planned_arrays(patch)
+            call(Exports(held[0]))
+            assert not arrays
+
+
+def test_to_list__repeats_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that NumPy has no numbers for, or that are still to be computed, are listed without a plan."""
+    brain, pairs = torch.arange(3).bfloat16(), torch.tensor([1 + 2j]).conj()
+    for _ in range(2):
+        assert xbridge.to_list(brain) == [0.0, 1.0, 2.0]
+        assert xbridge.to_list(pairs) == [1 - 2j]
+    arrays = planned_arrays(monkeypatch)
+    assert xbridge.to_list(brain + 1) == [1.0, 2.0, 3.0]
+    assert xbridge.to_list(pairs) == [1 - 2j]
+    assert not arrays
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"dtype": "float32"}, {"dtype": "default"}, {"backend": "torch"}], ids=str
+)
+def test_asarray__promotes_arrays_as_planned(options: dict[str, Any]) -> None:
+    """A list of arrays of two dtypes is what a plan makes of it, or the same error."""
+    ends = {"b": [0, 1], "i": [-1, 1], "u": [0, 1], "f": [0.1, np.inf], "c": [0.1, 1j]}
+    xs = [np.array(ends["b"], "?")]
+    for dtype in map(np.dtype, ("i1", "i8", "u2", "u8", "f2", "f4", "f8", "c8", "c16")):
+        xs.append(np.array(ends[dtype.kind], dtype))
+        if dtype.kind in "iu":
+            xs.append(np.array([np.iinfo(dtype).max, 0], dtype))
+    pairs = [[x, y] for x in xs for y in xs]
+
+    def stack(pair: list[Any]) -> Any:
+        return xbridge.asarray([*pair], **options)
+
+    with planned():
+        expected = [outcome(stack, pair) for pair in pairs]
+    assert [outcome(stack, pair) for pair in pairs] == expected
+
+
 def test_call_cache__copies_for_strides_only_if_needed(copied: list[tuple[int, ...]]) -> None:
     """A copy made for the strides of one array is not made for later arrays."""
     rows = np.arange(12.0).reshape(3, 4)
@@ -1144,7 +1213,7 @@ WHOLE: dict[str, Call] = {
     "align": lambda x: xbridge.align(torch.ones(1), x, copy=True)[1],
     "number": lambda x: xbridge.asarray(float(x[0]), backend="torch"),
     "list": lambda x: xbridge.asarray(x.tolist(), backend="torch"),
-    "arrays": lambda x: xbridge.asarray([x, np.ones(2, "f4")], backend="torch"),
+    "arrays": lambda x: xbridge.asarray([x, np.ones(2, "i4")], backend="torch"),
     "scalars": lambda x: xbridge.asarray(list(x), backend="torch", dtype="float32"),
 }
 

@@ -13,7 +13,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.protocol import Array, Backend
 from xbridge._engine.convert import plan
 from xbridge._engine.execute import is_observed, run_observed, run_steps
-from xbridge._engine.repeat import cache_plan, cache_scalar, state_reader
+from xbridge._engine.repeat import cache_import, cache_plan, state_reader
 from xbridge._engine.source import import_for
 from xbridge._plan.options import find_converter
 from xbridge._plan.rules import destination
@@ -150,8 +150,8 @@ def _start_each(
             y = find_converter(options, target.name, type(source.array))(source.array)
         progress = _plan_and_start(source, target, options, version) if y is None else _Progress(y)
         is_cached = version is not None and (is_cached or progress.is_done())
-        if version is not None and given.is_scalar():
-            cache_scalar(version, options, target.name, type(given.array))
+        if version is not None and not given.is_array:
+            cache_import(version, type(given.array), source.array, target, options)
         yield progress
 
 

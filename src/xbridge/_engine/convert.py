@@ -9,7 +9,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, is_numeric
 from xbridge._core.protocol import Array, Backend
 from xbridge._engine.execute import observers, run
-from xbridge._engine.repeat import cache_plan, cache_scalar, state_reader
+from xbridge._engine.repeat import cache_import, cache_plan, state_reader
 from xbridge._engine.source import Source, import_for, import_source
 from xbridge._host.advice import aim
 from xbridge._host.memory import overlap
@@ -38,8 +38,8 @@ def convert(
     result = run(source.array, found)
     if version is not None and read_state:
         cache_plan(version, source.array, found, read_state, state)
-        if given.is_scalar():
-            cache_scalar(version, options, target.name, type(given.array))
+        if not given.is_array:
+            cache_import(version, type(given.array), source.array, target, options)
     return result
 
 
@@ -56,14 +56,20 @@ def plan(source: Source, target: Backend, options: Options, *, leaving: bool = F
     return plan_between(backend, target, array, info, options)
 
 
-def list_values(source: Source, host: Backend, options: Options) -> Any:
+def list_values(source: Source, host: Backend, options: Options, *, version: int | None = None) -> Any:
     """List the values of an array as Python numbers."""
     source = import_for(source, host, options)
-    dtype = source.info().dtype
-    named = dtype if dtype in DTYPES else None  # to name it gives native byte order, in which each lists
-    cast = "float32" if named and host.unsupported_dtype(dtype, CPU) else named
-    listable = bool(named) or not is_numeric(dtype)
-    listed = convert(source, host, options._replace(dtype=cast), leaving=True) if listable else None
+    info, cast = source.info(), None
+    dtype = info.dtype
+    if dtype in DTYPES and host.unsupported_dtype(dtype, CPU):
+        cast = "float32"
+    elif (
+        dtype in DTYPES and not info.native_byteorder
+    ):  # to name it gives native byte order, in which each lists
+        cast = dtype
+    listable = dtype in DTYPES or not is_numeric(dtype)
+    options = options._replace(dtype=cast)
+    listed = convert(source, host, options, leaving=True, version=version) if listable else None
     if listed is None or host.array_info(listed).dtype not in DTYPES:
         hint = f"to_numpy(x, {hint_for_missing_dtype(dtype)}).tolist()"
         raise DTypeError.build(f"list an array of {dtype}", "Python has no such numbers", hint)

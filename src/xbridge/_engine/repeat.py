@@ -128,14 +128,25 @@ def cache_plan(version: int, x: Array, plan: Plan, read_state: ReadState, state:
         store_by_key(call, version, step.convert, (*step.key, state), dispatch)
 
 
-def cache_scalar(version: int, options: Options, name: str, cls: type) -> None:
-    """Cache the conversion of a scalar, which becomes a host array first.
+def cache_import(version: int, cls: type, host: Array, target: Backend, options: Options) -> None:
+    """Cache the conversion of scalars or exporters of a class, each of which is imported as a host array.
 
-    The conversion of that array must have been cached already.
+    The conversion of `host`, which the first of them became, must have been cached already. Exporters of one
+    class may be on several devices, and one on a device that is not the target's is planned.
     """
-    convert, call = find_converter(options, name, get(HOST).array_types[0]), cache_key(options, name, cls)
-    if convert is not decline and call is not None and options.copy is not False:
-        store(call, version, compose(partial(import_array, must_share=False, fetch=False), convert))
+    convert, call = find_converter(options, target.name, type(host)), cache_key(options, target.name, cls)
+    here = options.device in (None, CPU) or issubclass(cls, get(HOST).scalar_types)
+    is_imported = type(host) in get(HOST).array_types and here
+    if convert is decline or call is None or options.copy is False or not is_imported:
+        return
+
+    def import_or_decline(x: object) -> HostArray | None:
+        try:
+            return import_array(x, must_share=False, fetch=target.host_only)
+        except _FAILURES:
+            return None
+
+    store(call, version, compose(import_or_decline, convert))
 
 
 def _find_mover(plan: Plan) -> CachedStep | None:

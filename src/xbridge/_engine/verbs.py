@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import SHARDED
+from xbridge._core.dtypes import DTYPES
 from xbridge._core.tracing import none_in_traces
 from xbridge._engine.convert import convert, list_values, plan_for_explain, share
 from xbridge._engine.each import aligned_by_type, each, unless_followed, with_like
@@ -237,8 +238,13 @@ def array_location(source: Source) -> tuple[str, Device, str] | None:
 
 def to_list(x: object) -> Any:
     """See `xbridge.to_list`."""
+    version, host = cache_version(), get(HOST)
+    listed = find_converter(Options(), HOST, type(x))(x)
+    if listed is not None and listed.dtype.isnative and host.dtype_of(listed) in DTYPES:
+        return listed.tolist()
     source = resolve_source(x)
-    return call_untraced(list_values, source, [source.backend], get(HOST), Options())
+    fn = partial(list_values, version=version)
+    return call_untraced(fn, source, [source.backend], host, Options())
 
 
 def explain(x: object, name: str | ModuleType, options: CallOptions) -> Plan:

@@ -137,7 +137,7 @@ def stack_many(xs: list[HostArray], /) -> HostArray | None:
     dtype = xs[0].dtype
     for x in xs:
         if x.dtype is not dtype and x.dtype != dtype:  # NumPy has one object for most dtypes
-            return None
+            return _stack_promoted(xs)
     try:
         if dtype in NATIVE:
             return np.array(xs)
@@ -147,6 +147,21 @@ def stack_many(xs: list[HostArray], /) -> HostArray | None:
     except ValueError:  # they differ in shape, or have the most axes
         return None
     return row if dtype.isnative else row.astype(dtype.newbyteorder("="))
+
+
+def _stack_promoted(xs: list[HostArray]) -> HostArray | None:
+    """Return the stack of arrays of several dtypes; None if an integer would become a float."""
+    dtypes = {x.dtype for x in xs}
+    if not dtypes <= NATIVE:
+        return None
+    kinds = {dtype.kind for dtype in dtypes}
+    whole, inexact = kinds & {"i", "u"}, kinds & {"f", "c"}
+    if (whole and inexact) or np.result_type(*dtypes).kind not in kinds:
+        return None
+    try:
+        return np.array(xs)
+    except ValueError:  # as in `stack_many`
+        return None
 
 
 def dtype_name(dtype: object, /) -> str | None:
