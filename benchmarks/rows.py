@@ -166,6 +166,10 @@ OPTIONS = tuple(
 _BRAIN = "torch.ones(n, dtype=torch.bfloat16)"
 _NUMPY = "xbridge.to_numpy(t)"
 _BITS = "t.detach().view(torch.uint16).numpy().view(a.dtype)"
+_INFERENCE = (
+    f"{FLOATS}; ours = torch.inference_mode()(lambda: [{OURS} for _ in range(100)]); "
+    f"by_hand = torch.inference_mode()(lambda: [{FROM} for _ in range(100)])"
+)
 LAYOUTS = tuple(
     RecordRow(setup, ours, (reference,), 4, (NO_OPTION,) * 3)
     for setup, ours, reference in (
@@ -174,6 +178,8 @@ LAYOUTS = tuple(
         (f"{FLOATS}[::-1]", OURS, "torch.from_numpy(a.copy())"),
         (f"{FLOATS}; a.flags.writeable = False", OURS, "torch.from_numpy(a.copy())"),
         (f"{FLOATS}.astype('>f8')", OURS, "torch.from_numpy(a.astype('=f8'))"),
+        (f"{FLOATS}.view(np.memmap)", OURS, FROM),
+        (_INFERENCE, "ours()", "by_hand()"),
         (f"{TENSOR}[::2]", _NUMPY, DETACH[0]),
         ("t = torch.ones(1).expand(n)", _NUMPY, DETACH[0]),
         ("t = torch.ones(n, dtype=torch.complex64).conj()", _NUMPY, "t.resolve_conj().numpy()"),  # is planned

@@ -18,7 +18,7 @@ LIMITS = {
     "_pyinstaller": 150,
     "_registry": 1_100,
     "_transfer": 850,
-    "backends": 4_150,
+    "backends": 4_200,
     "files": 2_750,
     "functions": 5_300,
     "testing": 11_850,
