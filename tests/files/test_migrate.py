@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from shell import refused, shell
 
+from xbridge.files import main
+
 migrate = pytest.importorskip("xbridge.files.idioms").migrate
 torch = pytest.importorskip("torch")
 pytest.importorskip("jax")
@@ -189,3 +191,16 @@ def test_migrate__contiguous_memory_stays_so(source: str) -> None:
     assert y.flags.c_contiguous
     y[:] = 5
     assert float(namespace["a"].sum() + namespace["t"].sum()) == 12.0
+
+
+def test_run__file_that_is_no_python_stops_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder is migrated but for the file that cannot be parsed, which the error names."""
+    line = "y = t.detach().cpu().numpy()\n"
+    for name, text in {"a": line, "b": f"print 'old'\n{line}", "c": line}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    assert main(["migrate", "--write", str(tmp_path)]) == 2
+    assert "b.py" in capsys.readouterr().err
+    found = [(tmp_path / f"{name}.py").read_text() for name in "abc"]
+    assert [text.count("to_numpy(t)") for text in found] == [1, 0, 1]

@@ -45,6 +45,7 @@ def run(asked: Namespace) -> int:
     from xbridge.files.idioms import migrate  # noqa: PLC0415 -- it imports the extra
 
     entries: list[dict[str, object]] = []
+    failure: RefusedError | None = None
     for path in _modules(asked.paths):
         content = path.read_bytes()
         try:
@@ -52,7 +53,8 @@ def run(asked: Namespace) -> int:
             source = content.decode(encoding)
             found, replaced = migrate(source)
         except (cst.ParserSyntaxError, SyntaxError, UnicodeDecodeError) as error:
-            raise unreadable_error(path, error, "a file that Python can run") from error
+            failure = failure or unreadable_error(path, error, "a file that Python can run")
+            continue
         if asked.diff:
             old, new = source.splitlines(keepends=True), replaced.splitlines(keepends=True)
             print(*unified_diff(old, new, str(path), str(path)), sep="", end="")
@@ -65,6 +67,8 @@ def run(asked: Namespace) -> int:
         if asked.write and replaced != source:
             path.write_bytes(replaced.encode(encoding))
         entries += [{"path": str(path), **idiom._asdict()} for idiom in found]
+    if failure:  # the other files are done
+        raise failure
     if asked.json:
         print_json(entries)
     elif not asked.diff:
