@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, Backend
     from xbridge._engine.repeat import Convert
 
-    _Stack = Callable[[list[Array]], Array | None]
     _Filler = Callable[[list[Any], tuple[int, ...]], Array | None]
     """From items, and the shape of the nested lists around them."""
 

@@ -38,10 +38,6 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, Backend, HostArray
     from xbridge._engine.repeat import Convert
 
-    _Stack = Callable[[list[Array]], Array | None]
-    _Filler = Callable[[list[Any], tuple[int, ...]], Array | None]
-    """From items, and the shape of the nested lists around them."""
-
 
 def explicit_dtype(options: Options) -> str | None:
     """Return the dtype that the caller named; None for "nearest", "default" or none."""
