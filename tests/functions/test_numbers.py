@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import same
+from crossed import X, refused, same, wide
 
 import xbridge
 from xbridge import DTypeError, GradientError, OptionError, UnsupportedArrayError, ValueLossError
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 aligned: Any = xbridge.aligned
+
+wide64 = pytest.fixture(wide)
 
 DECLARED: dict[str, Any] = {
     "not declared": {},
@@ -289,3 +291,51 @@ def test_aligned__keep_and_a_graph_of_another_library() -> None:
     with pytest.raises(GradientError, match="argument 1"):
         jax.grad(lambda v: f(v, w).sum())(jnp.ones(2))
     same(jax.grad(lambda v: f(v, w.detach()).sum())(jnp.ones(2)), np.ones(2, "f4"))
+
+
+class Marked(np.ndarray):
+    """Numbers that mean something beside."""
+
+
+FOREIGN: dict[str, Any] = {
+    "a mask": np.ma.masked_array(X, X > 1),
+    "a subclass": X.view(Marked),
+    "objects": X.astype(object),
+}
+
+
+@pytest.mark.parametrize("kept", FOREIGN.values(), ids=list(FOREIGN))
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+@pytest.mark.usefixtures("wide64")
+def test_aligned__result_that_would_lose_its_meaning_is_refused(name: str, kept: Any) -> None:
+    """A tracked call refuses what a direct one refuses, with its own error."""
+    f = aligned(backend=name, result=lambda *_: X)(lambda *_: kept)
+    t, v = torch.from_numpy(X.copy()), jax.numpy.asarray(X)
+    calls = [lambda: f(t.requires_grad_()), lambda: torch.vmap(f)(t[None])] if name != "torch" else []
+    if name != "jax":
+        calls += [lambda: jax.vjp(f, v), lambda: jax.vmap(f)(v[None])]
+    for call in calls:
+        refused(DTypeError if kept.dtype == object else UnsupportedArrayError, call)
+
+
+def test_aligned__gradient_with_a_mask_is_refused() -> None:
+    x = torch.from_numpy(X.copy()).requires_grad_()
+    f = aligned(backend="numpy", vjp=lambda g, *_: np.ma.masked_array(g, X > 1))(np.sin)
+    refused(UnsupportedArrayError, f(x).sum().backward)
+
+
+@pytest.mark.parametrize("kept", [X[::-1], X.astype(">f8")], ids=["reversed", "big-endian"])
+@pytest.mark.usefixtures("wide64")
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_aligned__tracked_result_may_be_any_array_of_numpy(name: str, kept: Any) -> None:
+    """A function may return arrays of NumPy, in each layout and byte order, as in a direct call."""
+    f = aligned(backend=name)(lambda _: kept)
+    made = f(torch.ones(4).requires_grad_()) if name == "jax" else jax.jit(f)(jax.numpy.ones(4))
+    same(made, kept)
+
+
+def test_aligned__integer_of_numpy_is_not_truncated_in_a_result() -> None:
+    """JAX has no int64 without its x64 mode, and would return other numbers."""
+    f = aligned(backend="jax")(lambda _: np.array([2**40 + 1]))
+    with jax.enable_x64(False):
+        refused(DTypeError, lambda: f(torch.ones(4).requires_grad_()), "nearest")

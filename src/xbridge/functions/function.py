@@ -276,9 +276,16 @@ class Call:
         """Return the arrays in a result of the function, and store its treedef in `latest.treedef`."""
         try:
             latest.treedef, arrays = self.flatten(tree, xs)
+            return list(map(self._take_over, arrays))
         except XBridgeError as error:
             raise error.at(f"the result of {self.name}") from error
-        return arrays
+
+    def _take_over(self, y: Array) -> Array:
+        """Return an array of a result in the library of the function, by the rules of `align`."""
+        owner = backend_for(type(y))
+        return (
+            y if owner and owner.name == self.library else to_backend(y, self.library, dtype=self.narrowing)
+        )
 
     def evaluate(
         self, run: Run, xs: Sequence[Array], target: str, device: Device | None = None

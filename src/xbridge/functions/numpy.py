@@ -64,6 +64,15 @@ def copy_if_kept(ys: Sequence[HostArray]) -> list[HostArray]:
     return [y.copy() if kept and y.flags.writeable else y for y, kept in zip(ys, held, strict=True)]
 
 
+def _as_array(y: Any, name: str) -> HostArray:
+    """Return an array of a result; raise if it would lose more than its class, such as a mask."""
+    if type(y) is not np.ndarray and isinstance(y, np.ndarray):
+        lacks = get_backend(HOST).unsupported(y, leaving=True)
+        if lacks is not None:
+            raise lacks.error.build(f"use the result of {name}", lacks.reason, lacks.hint)
+    return np.asarray(y)
+
+
 class OpaqueRule(DerivableFunction):
     """A function of a library whose backend has no rules. It runs, and has no derivatives."""
 
@@ -210,7 +219,8 @@ class NumpyRule(OpaqueRule):
         signature = self.signature
         found = None if signature is None else signature.loops(self.name, [x.shape for x in xs])
         args, kwargs = self.call.unflatten(self.treedef, xs)
-        ys = [np.asarray(y) for y in self.call.read_result(self.fn(*args, **kwargs), xs)]
+        made = self.call.read_result(self.fn(*args, **kwargs), xs)
+        ys = [_as_array(y, self.name) for y in made]
         if signature is not None and found is not None:
             signature.check(self.name, *found, [y.shape for y in ys])
         return ys
@@ -354,7 +364,7 @@ class _Vjp(_Derivative):
                 "its vjp returned None for it",
                 "x.detach() or stop_gradient(x) for that array, or a vjp that returns its gradient",
             )
-        g = self.sum_broadcast_axes(np.asarray(gradient), index, inputs)
+        g = self.sum_broadcast_axes(_as_array(gradient, self.name), index, inputs)
         if g.shape != x.shape:
             raise self._wrong_result_error(
                 f"a gradient has shape {np.shape(gradient)}, and array {index} has {x.shape}"
@@ -421,7 +431,7 @@ class _Jvp(_Derivative):
         for i, tangent, y in zip(
             select(self.outs, range(len(ys))), tangents, select(self.outs, ys), strict=True
         ):
-            t = np.asarray(tangent)
+            t = _as_array(tangent, self.name)
             if isinstance(self.base, _Vjp):
                 gradients = self.base.ins
                 index = select(gradients, range(len(gradients)))[i]

@@ -258,9 +258,7 @@ class _Value(TorchRule):
         finally:
             if copies and any(unwrap(x)._version > 0 for x in own):
                 purity.overwrites = True
-        ys = call.read_result(result, xs)
-        # `as_tensor` moves a tensor to the default device, if one is set.
-        return tuple([y if isinstance(y, torch.Tensor) else torch.as_tensor(y) for y in ys])
+        return tuple(call.read_result(result, xs))
 
     def describe(self, specs: tuple[Spec, ...]) -> Described:
         if self.call.result is not None:
