@@ -46,7 +46,7 @@ def _second(_: Any, y: Any) -> Any:
 
 
 by_torch, by_numpy = xbridge.aligned(backend="torch")(_second), xbridge.aligned(backend="numpy")(_second)
-cast_to_single = xbridge.aligned(backend="torch", dtype="float32")(lambda y: y)
+cast_to_single = xbridge.aligned(backend="torch", dtype="float32", grad="detach")(lambda y: y)
 
 
 CALLS: dict[str, Call] = {

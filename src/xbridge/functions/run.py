@@ -332,9 +332,9 @@ def _convert_inputs(function: Function, read: CallInputs) -> list[Array]:
         device = xbridge.device_of(_array_like(function))
     own = [i for i, x in enumerate(arrays) if backend_for(type(x)) is library]
     first = [*own, read.leading][0]
-    if device is None and own and not library.host_only:
-        device = library.device_of(arrays[first])
-    made = _compute_together(function, read, device)
+    made = _compute_together(
+        function, read, library.device_of(arrays[first]) if own and not device else device
+    )
     for i in [first, *[i for i in range(len(arrays)) if i != first]]:
         if i in made:
             continue
