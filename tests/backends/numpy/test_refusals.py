@@ -221,12 +221,13 @@ def test_to_numpy__refuses_a_cast_that_numpy_lacks() -> None:
 
 
 def test_stack_many__needs_like_arrays() -> None:
-    """Arrays of one shape and dtype are stacked in one call; others are declined."""
+    """Arrays of one shape are stacked in one call, in their common dtype; others are declined."""
     stack_many: Any = get("numpy").fast.stack_many
     one, swapped = np.ones(2), np.ones(2, ">f8")
     assert stack_many([one, one[::-1]]).tolist() == [[1, 1], [1, 1]]
     assert stack_many([swapped]).dtype.isnative
-    for other in (np.ones(3), np.ones((2, 1)), np.ones(2, "f4"), swapped, np.ones((0, 2))):
+    assert stack_many([np.ones(2, "f4"), one]).dtype == "float64"
+    for other in (np.ones(3), np.ones((2, 1)), swapped, np.ones((0, 2))):
         assert stack_many([one, other]) is None
     for odd in (np.array(["a"]), np.array([None]), np.ones(1, "M8[s]"), np.ones((1,) * 64)):
         assert stack_many([odd, odd]) is None
