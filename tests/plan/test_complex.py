@@ -47,6 +47,9 @@ def of_jax(word: str) -> Any:
     return pytest.importorskip("jax.numpy").asarray(of_numpy(word))
 
 
+NAMES = {name: getattr(xbridge, name) for name in xbridge.__all__}
+"""What a hint may call."""
+
 MAKERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
     "numpy": (of_numpy, ("complex64", "complex128", "clongdouble", *NARROW)),
     "torch": (of_torch, ("complex32", "complex64", "complex128")),
@@ -104,7 +107,7 @@ def test_cast__complex_has_advice_that_gives_the_real_part(library: str, word: s
     x = make(word)
     with pytest.raises(xbridge.DTypeError, match="drops the imaginary part") as caught:
         xbridge.asarray(x, dtype="float32")
-    real = eval(caught.value.hint, {**vars(xbridge), "x": x})
+    real = eval(caught.value.hint, {**NAMES, "x": x})
     assert xbridge.to_list(xbridge.asarray(real, dtype="float32")) == [0, 0, 1, 2]
 
 
@@ -115,7 +118,7 @@ def test_cast__complex_of_a_library_without_namespace_has_advice() -> None:
     x = Toy(np.array(NUMBERS))
     with pytest.raises(xbridge.DTypeError) as caught:
         xbridge.asarray(x, dtype="float32")
-    assert eval(caught.value.hint, {**vars(xbridge), "x": x}).tolist() == [0, 0, 1, 2]
+    assert eval(caught.value.hint, {**NAMES, "x": x}).tolist() == [0, 0, 1, 2]
 
 
 RECORDS = {

@@ -87,9 +87,10 @@ def find_packings(
             place = destination(target, device, CPU)
         if place not in target.devices():
             return []
-    if place == CPU:
+    if place is None or place == CPU:
         return []
-    return [Packing(kind, lambda xs: own.send_many(xs, place), lambda xs: own.begin_send(xs, place))]
+    there: Device = place
+    return [Packing(kind, lambda xs: own.send_many(xs, there), lambda xs: own.begin_send(xs, there))]
 
 
 def move_in_packs(

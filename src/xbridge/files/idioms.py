@@ -136,8 +136,8 @@ class Migration(cst.CSTTransformer):
                 replacement.to_code(node, self._module, self.prefix),
             )
         )
-        line = self.get_metadata(PositionProvider, node).start.line
-        self.found.append(Idiom(line, before, after, replacement.change, keeps))
+        position: Any = self.get_metadata(PositionProvider, node)
+        self.found.append(Idiom(position.start.line, before, after, replacement.change, keeps))
 
     def _match(self, node: cst.Call) -> Replacement | None:
         """Return what replaces a call, or None if it is no idiom."""

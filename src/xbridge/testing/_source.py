@@ -300,7 +300,7 @@ def _written(x: Any, module: str) -> str:
     if isinstance(x, complex) and (text[0] == "-" or "-0" in text or not cmath.isfinite(x)):
         return f"complex({text.strip('()')!r})"  # an expression would lose the signs of zeros
     is_finite = isinstance(x, int | complex) or cmath.isfinite(x)
-    return repr(x) if is_finite else f"{'-' * (x < 0)}{module}.{abs(x)}"
+    return repr(x) if is_finite else f"{'-' * (text[0] == '-')}{module}.{abs(x)}"
 
 
 def is_described(backend: str) -> bool:

@@ -88,7 +88,8 @@ def _count_gaps(column: Any) -> int:
     """Return the number of missing values in a column, also those inside of Arrow's values."""
     if not isinstance(column.dtype, pd.ArrowDtype):
         return int(column.isna().sum())
-    values = (column if isinstance(column, ExtensionArray) else column.array).__arrow_array__()
+    values: Any = column if isinstance(column, ExtensionArray) else column.array
+    values = values.__arrow_array__()
     return adapter_for(values).count_missing(values)
 
 

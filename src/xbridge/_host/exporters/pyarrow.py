@@ -79,7 +79,7 @@ def _count_nulls(x: Any) -> int:
     if isinstance(kind, pa.DictionaryType):
         return _count_nulls(x.dictionary_decode())
     if isinstance(kind, pa.RunEndEncodedType):
-        return _count_nulls(pc.run_end_decode(x))
+        return _count_nulls(pc.call_function("run_end_decode", [x]))
     inside = []
     if isinstance(kind, _LISTS):
         inside = [x.flatten()]
