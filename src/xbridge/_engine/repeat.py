@@ -15,6 +15,7 @@ The functions are closures that call each other, because a loop over the steps t
 
 from __future__ import annotations
 
+import sys
 from functools import partial, reduce
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -137,7 +138,9 @@ def cache_import(version: int, cls: type, host: Array, target: Backend, options:
     convert, call = find_converter(options, target.name, type(host)), cache_key(options, target.name, cls)
     here = options.device in (None, CPU) or issubclass(cls, get(HOST).scalar_types)
     is_imported = type(host) in get(HOST).array_types and here
-    if convert is decline or call is None or options.copy is False or not is_imported:
+    # The cache keeps the class, and one that a function has made may keep its object.
+    is_global = getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
+    if convert is decline or call is None or options.copy is False or not (is_imported and is_global):
         return
 
     def import_or_decline(x: object) -> HostArray | None:

@@ -150,7 +150,7 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
         converters: dict[type, Convert] = dict.fromkeys(LITERALS, decline)  # a KeyError costs 250 ns
         for source in backends:
             converters.update({cls: _between(source, target, cls) for cls in source.fast.types})
-            convert = _between(source, target, source.array_types[0])
+            convert = _between(source, target, next(iter(source.array_types), object))
             converters.update(dict.fromkeys(source.fast.scalar_types, _from_scalar(convert)))
         filled[target.name] = converters
     with _lock:

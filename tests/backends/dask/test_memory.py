@@ -33,7 +33,6 @@ CALLS: dict[str, Callable[[Array], Any]] = {
     "a cast": lambda x: xbridge.to_numpy(x, dtype="float32"),
     "a checked cast": lambda x: xbridge.to_numpy(x.astype("i8"), dtype="nearest"),
     "a tree": lambda x: xbridge.tree.to_numpy({"x": x, "y": [x + 1]}, dtype="float32"),
-    "a list": lambda x: xbridge.asarray([x, x + 1], backend="numpy", dtype="float32"),
     "an alignment": lambda x: xbridge.align(np.ones(2), x, x + 1, dtype="float32"),
 }
 
