@@ -199,7 +199,7 @@ def looks_outside(x: Any) -> Any:
 def test_assert_contract__reads_outside_of_an_array() -> None:
     """What depends on the memory around an array is found where that has known numbers."""
     found = failure(looks_outside, np.arange(3.0), repeatable=False, empty=False).finding
-    assert (found.problem, found.needed) == ("values", ("other numbers around",))
+    assert found.problem == "values"  # what it needs depends on what happened to be around the first array
 
 
 def test_definition_of__functions_with_and_without_source() -> None:
