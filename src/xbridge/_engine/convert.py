@@ -60,14 +60,12 @@ def list_values(source: Source, host: Backend, options: Options, *, version: int
     """List the values of an array as Python numbers."""
     source = import_for(source, host, options)
     info, cast = source.info(), None
-    dtype = info.dtype
-    if dtype in DTYPES and host.unsupported_dtype(dtype, CPU):
+    dtype, is_known = info.dtype, info.dtype in DTYPES
+    if is_known and host.unsupported_dtype(dtype, CPU):
         cast = "float32"
-    elif (
-        dtype in DTYPES and not info.native_byteorder
-    ):  # to name it gives native byte order, in which each lists
-        cast = dtype
-    listable = dtype in DTYPES or not is_numeric(dtype)
+    elif is_known and not info.native_byteorder:
+        cast = dtype  # to name it gives native byte order, in which each lists
+    listable = is_known or not is_numeric(dtype)
     options = options._replace(dtype=cast)
     listed = convert(source, host, options, leaving=True, version=version) if listable else None
     if listed is None or host.array_info(listed).dtype not in DTYPES:

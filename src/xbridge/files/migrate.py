@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from xbridge.files.errors import RefusedError, unreadable_error
 from xbridge.files.output import print_json
+from xbridge.files.write import replace_files
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -65,7 +66,8 @@ def run(asked: Namespace) -> int:
                 end="\n" * bool(found),
             )
         if asked.write and replaced != source:
-            path.write_bytes(replaced.encode(encoding))
+            with replace_files([path.resolve()], force=True) as (part,):
+                part.write_bytes(replaced.encode(encoding))
         entries += [{"path": str(path), **idiom._asdict()} for idiom in found]
     if failure:  # the other files are done
         raise failure

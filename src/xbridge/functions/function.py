@@ -332,9 +332,7 @@ class Call:
 
 def convert_input(x: Array, library: Backend, options: FunctionOptions, device: object) -> Array:
     """Convert an argument to the library of the function, which must not write to the memory of `x`."""
-    _, dtype, copy, grad = options
-    if copy is None and could_write(library) and is_writable_memory(x, library):
-        copy = True
+    dtype, copy, grad = options.dtype, copy_option(x, library, options), options.grad
     try:
         y = to_backend(x, library.name, device=device, dtype=dtype, copy=copy, grad=grad)
     except DTypeError as error:
@@ -345,6 +343,13 @@ def convert_input(x: Array, library: Backend, options: FunctionOptions, device: 
             raise DTypeError.build(error.action, error.reason, hint) from error
         raise
     return protect_host(y, x) if library.name == HOST and y is not x else y
+
+
+def copy_option(x: Array, library: Backend, options: FunctionOptions) -> bool | None:
+    """Return `copy` for the conversion of an argument: True if the function could write to its memory."""
+    if options.copy is None and could_write(library) and is_writable_memory(x, library):
+        return True
+    return options.copy
 
 
 def could_write(library: Backend) -> bool:

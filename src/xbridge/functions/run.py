@@ -28,8 +28,8 @@ from xbridge.extend import (
 from xbridge.functions.explain import CallPlan
 from xbridge.functions.function import (
     convert_input,
+    copy_option,
     could_write,
-    is_writable_memory,
     latest_traceable,
     latest_treedef,
     program_key,
@@ -115,10 +115,8 @@ def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
     array_library, library = read.array_library, read.library
     plans = {}
     for path, x in zip(argument_paths(read.treedef), read.arrays, strict=True):
-        device, dtype, copy, grad = function.options
-        if copy is None and could_write(library) and is_writable_memory(x, library):
-            copy = True
-        plans[path] = xbridge.explain(x, library.name, device=device, dtype=dtype, copy=copy, grad=grad)
+        options = function.options._replace(copy=copy_option(x, library, function.options))
+        plans[path] = xbridge.explain(x, library.name, **options._asdict())
     rule = function.rule(library.name, array_library.name, read.treedef, tuple(read.numbers), None)
     names = function.name, library.name, array_library.name
     return CallPlan(*names, _is_embedded(function, read), plans, **rule.report())
@@ -412,7 +410,7 @@ def _cache_call(function: Function, read: CallInputs) -> None:
 
 
 def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Callable[..., tuple[Any] | None]:
-    """Return a call_cache.cached call with arrays in the places `at`. It does not keep the function alive."""
+    """Return a cached call with arrays in the places `at`. It does not keep the function alive."""
     array_library, library, treedef = read.array_library, read.library, read.treedef
     name, device_of = array_library.name, array_library.device_of
     check, follows = functions_of(library).check_call, array_library.follows
@@ -421,7 +419,7 @@ def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Cal
     has_device = (is_own or convert is None) and not array_library.host_only
 
     def call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
-        """Return the result in a tuple, or None to call_cache.decline, before the function runs."""
+        """Return the result in a tuple, or None to decline, before the function runs."""
         given = [*args, *kwargs.values()]
         home = CPU
         if has_device:

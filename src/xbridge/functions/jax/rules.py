@@ -45,7 +45,7 @@ def rule_of(call: Call) -> DerivableFunction:
     def flat(*xs: jax.Array) -> _Result:
         args, kwargs = call.bind(xs)
         ys = call.read_result(call.fn(*args, **kwargs), xs)
-        return _Result(latest.treedef, tuple(map(jnp.asarray, ys)))
+        return _Result(latest.treedef, tuple(ys))
 
     # JAX traces the function once for each shape, so what it reads besides its arguments is the same in the
     # value and in all derivatives.
