@@ -117,4 +117,4 @@ CPU = device_named("cpu")
 GPU = device_named("gpu")
 """The target's accelerator of any kind. No array reports this device."""
 SHARDED = device_named("sharded")
-"""The device of an array that is stored on several devices."""
+"""The kind of a name for several devices, on which one array is stored, and the first such name."""

@@ -486,6 +486,14 @@ class Backend(Protocol):
         """
 
     @property
+    def on_one_device(self) -> Callable[[Array], Array] | None:
+        """`on_one_device(x)`: one copy of an array that several devices hold as a whole; else `x`.
+
+        An array leaves its library in this form. Only a library with this function has arrays on devices of
+        the kind `sharded`.
+        """
+
+    @property
     def to_dlpack(self) -> Callable[[Array], Exporter] | None:
         """`to_dlpack(x)`: export the memory of an array on its device by DLPack, whatever device is current.
 

@@ -133,6 +133,8 @@ def import_for(source: Source, target: Backend, options: Options) -> Source:
     """Import an input for a conversion to the target with these options."""
     fetch = target.host_only or options.device == CPU
     found = import_source(source, target, must_share=options.copy is False, fetch=fetch)
+    if found.backend.on_one_device and found.backend is not target:
+        return Source(found.backend.on_one_device(found.array), found.backend, foreign=found.foreign)
     if options.dtype in DTYPES and found.backend.name == HOST:
         array = with_named_bits(found.array, options.dtype)
         if array is not found.array:

@@ -130,7 +130,7 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
     if promoted or (dtype in DTYPES and stacker.unsupported_dtype(dtype, where)):
         dtype = last
     if dtype in DTYPES:  # an error now, before the stack is computed, or its parts are fetched for nothing
-        fetched = stacker.host_only and options.device is None and place not in (CPU, SHARDED)
+        fetched = stacker.host_only and options.device is None and place != CPU and place.kind != SHARDED
         info = ArrayInfo(dtype, place if fetched else where, shape)
         check_destination(placing[0].source.backend, target, info, options)
     _refuse_casts(elements, dtype, options)

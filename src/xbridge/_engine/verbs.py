@@ -275,7 +275,7 @@ def shares_memory(a: object, b: object) -> bool:
     except CopyError:
         return False
     one, other = (source.info().device for source in sources)
-    if SHARDED in (one, other):
+    if SHARDED in (one.kind, other.kind):
         raise UnsupportedArrayError.build(
             "compare the memory of these arrays", "one of them is on several devices", "its parts"
         )

@@ -154,6 +154,12 @@ def destination(target: Backend, asked: Device | None, near: Device) -> Device:
     return target.resolve_device(_resolve_accelerator(target, asked or near), near)
 
 
+def has_device(target: Backend, device: Device) -> bool:
+    """Return True if a library can have arrays there. A name of several devices is one that it has given."""
+    several = device.kind == SHARDED and target.on_one_device is not None
+    return device == CPU or several or device in target.devices()
+
+
 def _resolve_accelerator(target: Backend, asked: Device) -> Device:
     """Replace ``gpu:1`` by the name of the target's accelerator of that index; keep any other device."""
     if asked.kind != GPU or asked.index is None:
@@ -166,14 +172,14 @@ def _resolve_accelerator(target: Backend, asked: Device) -> Device:
 
 def _choose_conversion(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> Conversion:
     """Choose the dtype and the device of the result, or raise if the target cannot have such an array."""
-    if info.device == SHARDED and options.device is None and source is not target:
+    if info.device.kind == SHARDED and options.device is None and source is not target:
         why = "it is on several devices, and is gathered only if a device is named"
         hint = f"to_backend(x, {target.name!r}, device='cpu')"
         raise DeviceError.build(in_words(source, info, target), why, hint)
     device = destination(target, options.device, info.device)
     dtype = _choose_dtype(source, target, info, options, device)
     conversion = Conversion(source, target, info, options, dtype, device)
-    if source is not target and device != CPU and device not in target.devices():
+    if source is not target and not has_device(target, device):
         places = ", ".join(target.devices())
         why = f"{target.name} has no device {device} here, only {places}"
         raise DeviceError.build(conversion.asked(), why, "device='cpu'")

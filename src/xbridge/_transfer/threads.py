@@ -25,7 +25,7 @@ from xbridge._core.protocol import ArrayFn, Backend
 from xbridge._engine import caller as _caller
 from xbridge._engine.caller import CallSite
 from xbridge._plan.options import CallOptions, read_options
-from xbridge._plan.rules import destination
+from xbridge._plan.rules import destination, has_device
 from xbridge._registry import call_cache, registry
 from xbridge._registry.registry import backend_for, get, is_available, known_backends
 from xbridge.backends import INDEX
@@ -52,8 +52,9 @@ def resolve_destination(name: str | ModuleType, options: CallOptions) -> tuple[B
     target = get(name)
     device = read_options((target,), options).device
     place = CPU if device is None else destination(target, device, CPU)
-    if place != CPU and place not in (here := target.devices()):
-        action, reason = f"transfer arrays to {target.name} on {place}", f"its devices are {', '.join(here)}"
+    if not has_device(target, place):
+        action = f"transfer arrays to {target.name} on {place}"
+        reason = f"its devices are {', '.join(target.devices())}"
         raise DeviceError.build(action, reason, "device='cpu'")
     return target, place
 

@@ -301,7 +301,7 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
     if (check := functions_of(library).check_call) is not None:
         check(name)
     home = _home_of(read.arrays[read.leading], read.array_library)
-    if home[1] == SHARDED:  # before an array is copied in vain
+    if home[1].kind == SHARDED:  # before an array is copied in vain
         raise sharded_call_error(name, read.array_library.name)
     made = iter(_convert_inputs(function, read))
     values, named = unflatten(read.treedef, made, iter(read.numbers))
@@ -424,7 +424,7 @@ def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Cal
         home = CPU
         if has_device:
             home = device_of(given[at[0]])
-            if home == SHARDED or any(device_of(given[i]) != home for i in at[1:]):
+            if home.kind == SHARDED or any(device_of(given[i]) != home for i in at[1:]):
                 return None
         if follows is not None and not is_own:
             for i in at:

@@ -83,7 +83,7 @@ class Restore:
         home = None
         if isinstance(place, int) and not isinstance(place, bool) and -1 < place < len(self._homes):
             home = self._homes[place]
-        if home and home[1] == SHARDED:
+        if home and home[1].kind == SHARDED:
             raise DeviceError.build(
                 f"restore a result to argument {place}",
                 "it is on several devices",

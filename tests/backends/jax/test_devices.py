@@ -72,7 +72,6 @@ def test_devices__have_distinct_names() -> None:
         assert xbridge.device_of(xbridge.asarray([1.0], like=x)) == name
         np.testing.assert_array_equal(np.asarray(x), a)
     assert backend.device_name(mesh) is None
-    assert backend.device_name(split.sharding) == "sharded"
     for name in ("cpu:4", "gpu", "cuda", "tpu:0", "sharded"):
         refused = refusal(lambda: xbridge.asarray(a, backend="jax", device=name))
         assert "its devices are cpu, cpu:1, cpu:2, cpu:3" in refused
@@ -172,8 +171,8 @@ def test_to_backend__repeated_move_is_not_planned() -> None:
     with jax.enable_x64(True):
         x = xbridge.to_backend(np.ones(2), "jax", device="cpu:1")
     assert xbridge.to_numpy(x).dtype == np.float64
-    for x in (split, everywhere):
-        assert "several devices" in refusal(lambda: xbridge.to_numpy(x))
+    assert "several devices" in refusal(lambda: xbridge.to_numpy(split))
+    np.testing.assert_array_equal(xbridge.to_numpy(everywhere), a)
     gone = xbridge.to_backend(a, "jax", device="cpu:1")
     gone.delete()
     assert "deleted" in refusal(lambda: xbridge.to_numpy(gone), xbridge.UnsupportedArrayError)
@@ -250,12 +249,15 @@ def test_to_backend__sharded_array_needs_a_named_device() -> None:
         assert xbridge.asarray(x) is x
         why = "gathered only if a device is named; try to_backend(x, 'numpy', device='cpu')"
         for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.to_backend(x, "numpy", copy=True)):
-            assert refusal(lambda: call(x)).endswith(why)
+            if x is split:
+                assert refusal(lambda: call(x)).endswith(why)
+            else:  # each device has all of it
+                assert list(call(x)) == a.tolist()
         assert x._npy_value is None
         assert "one of them is on several devices" in refusal(
             lambda: xbridge.shares_memory(x, x), xbridge.UnsupportedArrayError
         )
-        host = xbridge.to_backend(x, "numpy", device="cpu")
+        host = xbridge.to_backend(x, "numpy", device="cpu", copy=True)
         assert x._npy_value is None  # or JAX would have gathered there what it returns
         assert host.tolist() == a.tolist()
         host[:] = 9
@@ -265,10 +267,70 @@ def test_to_backend__sharded_array_needs_a_named_device() -> None:
             assert (xbridge.device_of(one), one.tolist()) == (name, a.tolist())
             parts = [part.data.unsafe_buffer_pointer() for part in x.addressable_shards]
             assert one.unsafe_buffer_pointer() not in parts
-        assert refusal(lambda: xbridge.to_backend(x, "numpy", device="cpu", copy=False), xbridge.CopyError)
+        if x is split:
+            shared = lambda: xbridge.to_backend(x, "numpy", device="cpu", copy=False)
+            assert refusal(shared, xbridge.CopyError)
         double = xbridge.asarray(x, dtype="bfloat16")
         assert double.sharding == xbridge.asarray(x, copy=True).sharding == x.sharding
         assert xbridge.asarray([x, x]).shape == (2, 8)
+    print("done")
+    """)
+
+
+def test_device__may_be_a_sharding_of_jax() -> None:
+    """An array gets exactly the sharding that is named, and those beside a sharded array are replicated."""
+    run("""
+    import xbridge.tree
+    other = NamedSharding(Mesh(np.array(devices[:2]), ("j",)), P(None, "j"))
+    rows = a.reshape(4, 2)
+    for sharding in (split.sharding, other, NamedSharding(mesh, P())):
+        for _ in range(2):  # planned, and then repeated
+            made = [
+                xbridge.to_backend(rows, "jax", device=sharding),
+                xbridge.asarray(jnp.asarray(rows), device=sharding),
+                xbridge.asarray(rows.tolist(), backend="jax", device=sharding),
+                xbridge.tree.to_backend([rows], "jax", device=sharding)[0],
+                xbridge.transfer(rows, "jax", device=sharding).result(),
+                next(iter(xbridge.prefetch([rows], "jax", device=sharding))),
+                *xbridge.align(rows, backend="jax", device=sharding),
+            ]
+            for x in made:
+                assert x.sharding == sharding
+                np.testing.assert_array_equal(np.asarray(x), rows)
+    there = NamedSharding(mesh, P())
+    for model in (split, everywhere, jax.jit(lambda x: x * 2)(split)):
+        for _ in range(2):
+            made = [
+                xbridge.align(model, a[:3])[1], xbridge.align(a[:3], like=model)[0],
+                xbridge.asarray(a[:3], like=model), xbridge.asarray([1.0, 2.0], like=model),
+                xbridge.tree.align(model, [a[:3]])[1][0], xbridge.asarray(on_one, like=model),
+            ]
+            assert all(x.sharding.is_equivalent_to(there, 1) for x in made)
+            assert all((model.sum() + x.sum()).committed for x in made)
+            assert xbridge.align(model, split)[1] is split
+    assert xbridge.device_of(split) == xbridge.device_of(everywhere) == "sharded"
+    assert xbridge.device_of(jax.device_put(rows, other)).kind == "sharded"
+    assert xbridge.asarray(rows, backend="jax", device=xbridge.device_of(split)).sharding == there
+    uneven = lambda: xbridge.to_backend(a[:3], "jax", device=split.sharding)
+    assert "partitioned 4 times" in refusal(uneven)
+    assert "torch has no device sharded" in refusal(lambda: xbridge.to_backend(a, "torch", device="sharded"))
+    print("done")
+    """)
+
+
+def test_to_numpy__reads_one_copy_of_a_replicated_array() -> None:
+    """An array that each device has as a whole leaves JAX as if it were on one, without a copy."""
+    run("""
+    loss = jax.jit(lambda x: x.sum())(split)
+    assert (float(xbridge.to_numpy(loss)), xbridge.to_list(loss)) == (28.0, 28.0)
+    host = xbridge.to_numpy(everywhere, copy=False)
+    assert host.ctypes.data == everywhere.addressable_data(0).unsafe_buffer_pointer()
+    assert not host.flags.writeable
+    assert xbridge.asarray([everywhere, loss + split], backend="numpy", device="cpu").shape == (2, 8)
+    assert xbridge.tree.to_numpy([loss])[0] == 28
+    gone = everywhere + 1
+    gone.delete()
+    assert "deleted" in refusal(lambda: xbridge.to_numpy(gone), xbridge.UnsupportedArrayError)
     print("done")
     """)
 
@@ -277,12 +339,11 @@ def test_asarray__sharded_list_needs_a_named_device() -> None:
     """A list of sharded arrays is gathered only on a device that is named."""
     pytest.importorskip("dask")
     run("""
-    for x in (split, everywhere):
-        for target in ("numpy", "array_api_strict", "dask"):
-            rows = xbridge.asarray([x, x], backend=target, device="cpu")
-            assert xbridge.to_list(rows) == [a.tolist(), a.tolist()]
-            why = refusal(lambda: xbridge.asarray([x, x], backend=target))
-            assert "gathered only if a device is named" in why
+    for target in ("numpy", "array_api_strict", "dask"):
+        rows = xbridge.asarray([split, split], backend=target, device="cpu")
+        assert xbridge.to_list(rows) == [a.tolist(), a.tolist()]
+        why = refusal(lambda: xbridge.asarray([split, split], backend=target))
+        assert "gathered only if a device is named" in why
     print("done")
     """)
 

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from xbridge import _host
-from xbridge._core.devices import CPU, Device, device_named, is_of_kind
+from xbridge._core.devices import CPU, SHARDED, Device, device_named, is_of_kind
 from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype, is_inexact
 from xbridge._core.protocol import (
     Array,
@@ -37,12 +37,14 @@ from xbridge._core.protocol import (
 from xbridge._host.memory import ALIGNMENT, LARGE, finite_extremes
 from xbridge.backends.jax import _private
 from xbridge.backends.jax._devices import (
+    device_for_sharding,
     device_of_sharding,
     devices_by_name,
     find_default_device,
     host_device,
     is_c_order,
     name_device,
+    several,
 )
 from xbridge.backends.jax._dtypes import copy_booleans, find_unsupported, with_plain_booleans
 from xbridge.backends.jax._threads import capture_options, refuse_in_callback, with_options
@@ -227,12 +229,12 @@ def to_device(x: Array, device: Device, /) -> Array:
 
 def device_name(device: object, /) -> Device | None:
     if isinstance(device, Sharding):
-        return device_of_sharding(device)
+        return device_for_sharding(device)
     return name_device(device) if isinstance(device, jax.Device) else None
 
 
 def resolve_device(device: Device, near: Device, /) -> Device:
-    if device == near:
+    if device == near or device in several:
         return device
     present = devices()
     if device in present:
@@ -246,6 +248,11 @@ def resolve_device(device: Device, near: Device, /) -> Device:
         return alike[0]
     reason = f"its devices are {', '.join(present)}"
     raise DeviceError.build(f"put a JAX array on {device!r}", reason, f"device={present[0]!r}")
+
+
+def on_one_device(x: Array, /) -> Array:
+    whole = isinstance(x, _Array) and x.sharding.num_devices > 1 and x.is_fully_replicated
+    return x.addressable_data(0) if whole and not x.is_deleted() else x
 
 
 def to_dlpack(x: Array, /) -> Exporter:
@@ -334,7 +341,7 @@ def follows(x: Array, /) -> bool:
 class _Transfers(Transfers):
     def fast_to_device(self, device: object, /) -> Callable[[HostArray], Array | None] | None:
         asked = device_named(device) if isinstance(device, str) else device_name(device)
-        if asked is None:
+        if asked is None or asked.kind == SHARDED:
             return None
 
         def there(host: HostArray) -> Array | None:
@@ -401,7 +408,7 @@ def _copy(host: HostArray) -> HostArray:
 def _move(*xs: Array, device: Device) -> list[Array]:
     """Copy arrays to new memory on a device, all in one call of JAX."""
     with _outside_traces(*xs) as traced:
-        place = host_device() if device == CPU else devices_by_name()[device]
+        place = several.get(device) or (host_device() if device == CPU else devices_by_name()[device])
         moved: list[Array] = jax.device_put([_prepare_move(x) for x in xs], place, may_alias=False)
         return moved if traced else [y.block_until_ready() for y in moved]
 

@@ -7,14 +7,22 @@ first question initializes all of its devices.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
+from itertools import count
 
 import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from xbridge._core.devices import SHARDED, Device, device_named
 from xbridge._core.protocol import Array
 from xbridge.backends.jax import _private
 from xbridge.errors import DeviceError
+
+several: dict[Device, Sharding] = {}
+"""The shardings over several devices that have a name, and where `to_device` puts an array by that name."""
+_names: dict[object, Device] = {}
+_numbers = count()
 
 
 def host_device() -> jax.Device:
@@ -44,9 +52,35 @@ def find_default_device() -> Device:
     return name_device(chosen)
 
 
-def device_of_sharding(sharding: jax.sharding.Sharding) -> Device:
-    """Return the device of an array with this sharding; `SHARDED` if it is on several devices."""
-    return name_device(next(iter(sharding.device_set))) if sharding.num_devices == 1 else SHARDED
+@lru_cache(1024)
+def device_of_sharding(sharding: Sharding) -> Device:
+    """Return the device of an array with this sharding.
+
+    Several devices have one name of the kind `SHARDED`, under which other arrays are replicated over them.
+    """
+    if sharding.num_devices == 1:
+        return name_device(next(iter(sharding.device_set)))
+    assigned = sharding._device_assignment
+    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else Mesh(np.array(assigned), ("all",))
+    everywhere = PartitionSpec()  # type: ignore[no-untyped-call] # JAX leaves it untyped
+    return _name_several(assigned, NamedSharding(mesh, everywhere))
+
+
+@lru_cache(1024)
+def device_for_sharding(sharding: Sharding) -> Device:
+    """Return the name under which arrays get exactly this sharding."""
+    device = device_of_sharding(sharding)
+    return _name_several(sharding, sharding) if device.kind == SHARDED else device
+
+
+def _name_several(key: object, sharding: Sharding) -> Device:
+    """Return the name of a sharding over several devices: `sharded`, and from the second on with a number."""
+    if key not in _names:
+        number = next(_numbers)
+        device = device_named(f"{SHARDED}:{number}" if number else SHARDED)
+        several[device] = sharding
+        _names.setdefault(key, device)
+    return _names[key]
 
 
 @cache

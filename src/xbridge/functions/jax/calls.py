@@ -119,8 +119,9 @@ def _run(rule: DerivableFunction, xs: Arrays, run: Run | None = None) -> Arrays:
     given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
     arrays = [x for x in given if isinstance(x, jax.Array)]
     places = [_jax.device_of(x) for x in [x for x in arrays if x.committed] or arrays]
-    device = places[0] if places and _SHARDED not in places else None
-    if _SHARDED in places and not rule.call.gathers:
+    is_sharded = any(place.kind == _SHARDED for place in places)
+    device = places[0] if places and not is_sharded else None
+    if is_sharded and not rule.call.gathers:
         raise sharded_call_error(rule.call.name, "jax")
     return rule.call.evaluate(run or rule, given, "jax", device)
 
