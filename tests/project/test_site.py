@@ -153,7 +153,7 @@ def test_on_page_markdown__rewrites_fences() -> None:
         ("add-a-backend.md", {"boost": 0.1}),
         ("reference/testing.strategies.dtypes.md", {"boost": 0.3}),
         ("contract.md", {"boost": 4}),
-        ("how-to/notebooks.md", {"boost": 2}),
+        ("how-to/migrate.md", {"boost": 2}),
         ("benchmarks/details.md", {"exclude": True}),
         ("source/pyproject.toml.md", {"exclude": True}),
         ("found-bugs.md", {"exclude": True}),
