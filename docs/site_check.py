@@ -35,15 +35,27 @@ WANTED = {
     "copy": "contract/.*#copy",
     "gradient": "functions/",
     "pandas": "how-to/scikit-learn-and-pandas/",
+    "environment": "how-to/reinforcement-learning/",
     "byte order": "contract/",
     "float64 jax": "how-to/jax-and-torch/",
     "dlpack": "contract/",
     "ctrl-c": "command-line/",
     "zero copy": "contract/.*#copy",
-    "numpy to torch": "get-started/",
     "pinned memory": "transfers/",
 }
 """Words that users look for, and the page that must be among the first three pages found."""
+WANTED_FIRST = {
+    "numpy to torch": "reference/to_torch/",
+    "from_numpy": "how-to/migrate/",
+    "detach cpu numpy": "how-to/migrate/",
+    "categorical": "how-to/scikit-learn-and-pandas/",
+    "migrate": "how-to/migrate/",
+    "codemod": "how-to/migrate/",
+}
+"""Words that belong to one page, which must be the first one found."""
+CUT_OFF = """[...document.querySelectorAll("article pre > code")].some(code =>
+    code.getBoundingClientRect().top < innerHeight && code.scrollWidth > code.clientWidth)"""
+"""Whether code of the first screen is wider than its block."""
 SOURCE = "source"
 """The folder of the pages that show a file of the repository. They have one form, and are not opened."""
 
@@ -82,6 +94,7 @@ def main() -> None:
         faults = watched(context, root)
         tab = context.new_page()
         pages, wrong = visited(tab, root, asked.site)
+        faults += cut_off(tab, f"{root}dev/")
         tab.set_viewport_size({"width": DESK, "height": 900})
         faults += [*wrong, *searched(tab, f"{root}dev/"), *switched(tab, f"{root}dev/")]
         pictures(chromium, f"{root}dev/", asked.site.parent / "site-pictures")
@@ -137,6 +150,13 @@ def opened(tab: Page, url: str) -> Iterator[str]:
         yield f"{url}: is {wide} pixels wide on a screen of {PHONE}"
 
 
+def cut_off(tab: Page, home: str) -> Iterator[str]:
+    """Yield a fault if a telephone shows a part only of the code on the first screen."""
+    tab.goto(home)
+    if tab.evaluate(CUT_OFF):
+        yield f"{home}: lines of code on the first screen are cut off"
+
+
 def dead(links: dict[str, set[str]], anchors: dict[str, set[str]], root: str, site: Path) -> Iterator[str]:
     """Yield the links within the site that have no target."""
     for page, targets in links.items():
@@ -152,12 +172,12 @@ def dead(links: dict[str, set[str]], anchors: dict[str, set[str]], root: str, si
 
 
 def searched(tab: Page, home: str) -> Iterator[str]:
-    """Search for words, and yield a fault if the page about them is not among the first three results."""
-    for words, wanted in WANTED.items():
+    """Search for words, and yield a fault if the page about them is not among the first results."""
+    for words, wanted in {**WANTED, **WANTED_FIRST}.items():
         tab.goto(f"{home}?q={quote(words)}")
         found = tab.locator(".md-search-result__item")
         found.first.wait_for()
-        first = [item.locator(".md-search-result__link").all() for item in found.all()[:3]]
+        first = [item.locator(".md-search-result__link").all() for item in found.all()[: 1 if words in WANTED_FIRST else 3]]
         links = [(link.get_attribute("href") or "") for item in first for link in item]
         if not any(re.search(f"{wanted}$" if "#" in wanted else wanted, link) for link in links):
             yield f"{home}: the search for {words} finds {links}"

@@ -53,7 +53,11 @@ FOR_DEVELOPERS = (
 )
 """Pages that the search shows after those for users."""
 
-CENTRAL = ("README.md", "get-started.md", "contract.md", "functions.md", "transfers.md", "explain.md")
+CENTRAL = (
+    *("README.md", "get-started.md", "contract.md", "functions.md", "transfers.md", "explain.md"),
+    *("how-to/migrate.md", "how-to/scikit-learn-and-pandas.md"),
+    *("reference/to_numpy.md", "reference/to_torch.md"),
+)
 """Pages that explain a subject, which the search shows before those that mention it."""
 
 TASKS = ("how-to/", "command-line.md", "trees.md")
