@@ -36,4 +36,7 @@ assert last < 1e-4 * first
 
 batch = torch.vmap(blur)(torch.from_numpy(load_digits().images[:3]))
 np.testing.assert_allclose(batch, smooth(load_digits().images[:3]), atol=1e-12)
-print(f"the loss fell from {first:.1f} to {last:.1e}, and a batch of {len(batch)} was one call")
+print("A filter of SciPy in torch's optimizer: which picture, once blurred, gives this one?\n")
+print(f"  the squared distance fell from {first:.1f} to {last:.1e}, by the gradient of the filter;")
+print(f"  a batch of {len(batch)} pictures was one call")
+print("\nRead next: docs/get-started.md for conversions, docs/functions.md for functions such as this filter.")
