@@ -177,7 +177,8 @@ def searched(tab: Page, home: str) -> Iterator[str]:
         tab.goto(f"{home}?q={quote(words)}")
         found = tab.locator(".md-search-result__item")
         found.first.wait_for()
-        first = [item.locator(".md-search-result__link").all() for item in found.all()[: 1 if words in WANTED_FIRST else 3]]
+        best = found.all()[: 1 if words in WANTED_FIRST else 3]
+        first = [item.locator(".md-search-result__link").all() for item in best]
         links = [(link.get_attribute("href") or "") for item in first for link in item]
         if not any(re.search(f"{wanted}$" if "#" in wanted else wanted, link) for link in links):
             yield f"{home}: the search for {words} finds {links}"
