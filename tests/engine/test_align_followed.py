@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import xbridge
 from xbridge import align, align_back
 
 torch = pytest.importorskip("torch")
@@ -49,15 +48,3 @@ def test_align__tracer_decides() -> None:
 
     assert jax.grad(distance)(jax.numpy.zeros(2)).tolist() == [-2, -2]
     assert float(distance(jax.numpy.zeros(2))) == 2
-
-
-@pytest.mark.slow
-def test_align__in_compiled_code() -> None:
-    """A compiled call has the result of eager code, with and without a graph."""
-    for grad in (False, True):
-        t = torch.ones(2, requires_grad=grad)
-        a = np.ones(2, "f4")
-        run = torch.compile(lambda t: align(a, t)[1] * 2, backend="eager")  # noqa: B023 -- called here
-        torch._dynamo.reset()
-        assert type(run(t)) is type(align(a, t)[1] * 2)
-        assert xbridge.align(a, t)[0].shape == (2,)

@@ -95,15 +95,6 @@ def test_to_device_many__moves_small_arrays_together(moves: Moves) -> None:
     assert moves.together == [5, 8]
 
 
-def test_to_device_many__other_options_apply_to_each_array(moves: Moves) -> None:
-    """Casts are planned for each array even if all of them move together."""
-    xs = [np.arange(3.0), np.arange(3.0) + 1]
-    made = tree.to_backend(xs, "toylib", device="chip", dtype="float32")
-    assert [x.data.dtype for x in made] == [np.float32, np.float32]
-    assert [x.data.tolist() for x in made] == [[0, 1, 2], [1, 2, 3]]
-    assert moves.together == [2]
-
-
 def test_to_device_many__moves_large_arrays_alone(moves: Moves) -> None:
     """An array above the size limit moves on its own."""
     small, large = np.zeros(batch.SMALL_NBYTES, np.int8), np.zeros(batch.SMALL_NBYTES + 1, np.int8)
@@ -160,15 +151,6 @@ def test_stream_to_device__used_for_large_casts_and_copies(
         assert (step.op, step.nbytes) == ("stream_to_device", LARGE)
         both = (advice, "keep it where it is, or move it once")
         assert step.copy_reason == ("device", f"{copied}, and it moves from cpu to chip:0", both)
-
-
-def test_convert_all__streams_large_arrays_among_small_ones(moves: Moves) -> None:
-    """A large array is streamed, and small ones beside it are not."""
-    small, large = np.arange(3, dtype="i4"), np.arange(LARGE // 2, dtype="i4")
-    assert there([small, large, small + 1], dtype="int16")[1] == large.tolist()
-    assert moves.streamed == [(LARGE, CHIP, "int16")]
-    assert there([large, small, large + 1], dtype="int16")[1] == small.tolist()
-    assert len(moves.streamed) == 3
 
 
 def test_convert_all__error_shows_the_shape_of_the_failing_array(moves: Moves) -> None:

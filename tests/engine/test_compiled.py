@@ -124,10 +124,7 @@ def test_entry_points__compiled_program_is_not_compiled_again(call: Call, own_re
 
 MISTAKES: dict[str, Call] = {
     "not those of to_torch; try it without the compiler": lambda x: untyped.to_torch(x, "cuda"),
-    "not those of asarray; try": lambda x: untyped.asarray([x], "torch"),
     "not those of to_backend; try": lambda x: untyped.to_backend(x, "torch", dtyp="float32"),
-    "try dtype='float32'": lambda x: xbridge.to_torch(x, dtype="flaot32"),
-    "try backend='torch'": lambda x: xbridge.align(x, x, "torch"),
     "try asarray(x, backend='torch') for one array": lambda x: xbridge.to_torch([x, x]),
 }
 """What the error of a compiled program says -> the mistaken call in the program."""

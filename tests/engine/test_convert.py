@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from inside import get_backend
-from toylib import gaps, make_backend
+from toylib import make_backend
 
 import xbridge
-from xbridge._engine import convert
-from xbridge._engine.source import resolve_source
-from xbridge._plan.reasons import Kind
-from xbridge._plan.steps import Options
 from xbridge.protocol import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-NO_WRITES = "a compiler would make its read-only array writable"
-OUTSIDE = "convert outside of compiled code"
-
-
-def tracked() -> Any:
-    """A tensor of torch that requires grad."""
-    return pytest.importorskip("torch").ones(3, requires_grad=True)
 
 
 def of_torch(dtype: str) -> Any:
@@ -40,71 +26,6 @@ def readonly() -> Any:
     x = np.ones(3, "int8")
     x.flags.writeable = False
     return x
-
-
-WHY: dict[str, tuple[Callable[[], Any], str, Options, tuple[str, str, str, str]]] = {
-    "bytes": (
-        lambda: np.ones(3, ">f4"),
-        "numpy",
-        Options(dtype="float32"),
-        (
-            "astype float32",
-            "byte_order",
-            "its bytes are not in the order of float32",
-            "native byte order from the start",
-        ),
-    ),
-    "pending": (
-        lambda: of_torch("complex64").conj(),
-        "numpy",
-        Options(),
-        ("materialize", "pending", "an operation is still pending on it", "compute it once"),
-    ),
-    "compiled, with a graph": (
-        tracked,
-        "numpy",
-        Options(compiled=True),
-        ("copy", "compiled", NO_WRITES, OUTSIDE),
-    ),
-    "compiled, read-only": (
-        readonly,
-        "fours",
-        Options(compiled=True),
-        ("copy", "compiled", NO_WRITES, OUTSIDE),
-    ),
-    "a graph": (
-        tracked,
-        "toylib",
-        Options(),
-        (
-            "copy C",
-            "requires_grad",
-            "it requires grad, and toylib has no read-only arrays",
-            "compute it without gradients, if none are needed",
-        ),
-    ),
-    "no sharing": (
-        lambda: np.ones(3),
-        "toylib",
-        Options(),
-        ("from_numpy", "no_sharing", "it is a toy", "it is a toy"),
-    ),
-}
-
-
-@pytest.mark.usefixtures("own_registry")
-@pytest.mark.parametrize("name", WHY)
-def test_copy_reason__has_kind_message_and_advice(name: str) -> None:
-    """Each step that allocates says why, as a kind, a message and a suggestion."""
-    make, target, options, (action, kind, message, advice) = WHY[name]
-    missing = gaps("readonly", "axis_order", *(["sharing"] if name == "no sharing" else []))
-    xbridge.register_backend("toylib", make_backend(assumes_immutable=False, gaps=missing))
-    xbridge.register_backend("fours", make_backend("fours", assumes_immutable=False, gaps={}), roots=())
-    plan = convert.plan(resolve_source(make()), get_backend(target), options)
-    (step,) = (step for step in plan.steps if step.copy_reason)
-    assert step.action == action
-    assert step.copy_reason == (kind, message, (advice,))
-    assert kind in get_args(Kind)
 
 
 STEPS: dict[str, tuple[Callable[[], Any], str, dict[str, Any], list[str]]] = {

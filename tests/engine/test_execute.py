@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from strategies_conversions import Conversion, conversions
 
@@ -13,7 +15,7 @@ from xbridge import Plan, explain
 from xbridge._engine import execute
 
 
-@settings(max_examples=75)
+@settings(max_examples=50)
 @given(conversions())
 def test_observer__is_told_the_plan_of_explain(call: Conversion) -> None:
     """The plan that `explain` returns equals the plan that the conversion runs."""
@@ -32,3 +34,21 @@ def test_observer__is_told_the_plan_of_explain(call: Conversion) -> None:
             assert [replace(plan, layout=told.layout) for plan in ran] == [told]
     finally:
         execute.remove_observer(seen)
+
+
+def test_observer__time_is_split_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays converted together share the measured time in proportion to their size."""
+    times = []
+
+    class Timer(execute.Observer):
+        def after(self, plan: Plan, caller: object, seconds: float) -> None:
+            times.append(seconds)
+
+    timer = Timer()
+    monkeypatch.setattr(execute, "perf_counter", iter([100.0, 134.0]).__next__)
+    execute.add_observer(timer)
+    try:
+        xbridge.tree.to_backend([np.ones(1), np.ones(3)], "numpy", copy=True)
+    finally:
+        execute.remove_observer(timer)
+    assert times == [9.0, 25.0]

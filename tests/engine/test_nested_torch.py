@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from inside import get_backend
 from rawmemory import overlaps
 
 import xbridge
-from xbridge._engine import stack
-from xbridge._plan.steps import Options
 
 torch = pytest.importorskip("torch")
 
@@ -103,14 +100,6 @@ def test_asarray__keeps_gradients_through_lists(x: Any, options: dict[str, Any])
 def flat(x: Any) -> list[Any]:
     """What lies in a nested list."""
     return [leaf for item in x for leaf in flat(item)] if isinstance(x, list | tuple) else [x]
-
-
-def test_asarray__shares_lists_of_empty_tensors() -> None:
-    """A list of empty tensors needs no copy, whichever axis is empty."""
-    for empty in (torch.empty(0), torch.empty(0, 3), torch.empty(3, 0)):
-        for backend in ("torch", "numpy"):
-            made = xbridge.asarray([empty, empty], backend=backend, copy=False)
-            assert made.shape == (2, *empty.shape)
 
 
 def test_asarray__stacks_on_meta() -> None:
@@ -217,26 +206,6 @@ def test_asarray__numbers_adapt_to_tensors_like_torch(tensor: Any, number: Any, 
     assert made.tolist() == [tensor, number]
 
 
-def test_asarray__numpy_scalar_promotes_as_an_array() -> None:
-    """A NumPy scalar next to tensors counts as an array and not as a number."""
-    for scalar, dtype in ((np.float64(0.1), torch.float64), (np.float32(0.5), torch.float64)):
-        made = xbridge.asarray([torch.tensor(1), scalar])
-        assert (made.dtype, made.tolist()) == (dtype, [1, float(scalar)])
-
-
-def test_asarray__refuses_integers_torch_would_round() -> None:
-    """An integer that torch would round in a list raises, and one that fits does not."""
-    for x in (
-        [torch.tensor(2**24 + 1), 0.5],
-        [torch.tensor(1), 2**24 + 1, 0.5],
-        [X.long() + 257, X.bfloat16()],
-    ):
-        with pytest.raises(xbridge.ValueLossError, match="; try "):
-            xbridge.asarray(x)
-    assert xbridge.asarray([torch.tensor(2**24), 0.5]).tolist() == [2**24, 0.5]
-    assert xbridge.asarray([torch.tensor(2**24 + 1), 0.5], dtype="float32").tolist() == [2**24, 0.5]
-
-
 @pytest.mark.parametrize("whole", [2**24 + 1, 2**24], ids=["rounded", "exact"])
 @pytest.mark.parametrize(
     "floating", [np.array(0.5), np.array(0.5j), np.float64(0.5), torch.tensor(0.5).double()], ids=repr
@@ -285,21 +254,6 @@ def test_asarray__refuses_tensors_without_a_common_dtype() -> None:
         assert xbridge.asarray([X.bfloat16(), other], dtype="float32").tolist() == [[0, 1, 2]] * 2
 
 
-def test_asarray__refuses_tensors_on_several_devices() -> None:
-    """Tensors on different devices cannot be stacked."""
-    far = torch.ones(3, device="meta")
-    for x in ([X, far], [A, far]):
-        with pytest.raises(xbridge.DeviceError, match=r"cpu, meta; try align\(\*arrays\) first"):
-            xbridge.asarray(x)
-    assert xbridge.asarray([far, far]).shape == (2, 3)
-
-
-def test_asarray__stacks_sparse_tensors() -> None:
-    """Sparse tensors are stacked by torch."""
-    sparse = torch.eye(2).to_sparse()
-    assert xbridge.asarray([sparse, sparse]).to_dense().tolist() == [[[1, 0], [0, 1]]] * 2
-
-
 def test_stack_many__chains_errors_of_a_fake_mode() -> None:
     """An exception that torch raises in a fake mode becomes the cause of an `XBridgeError`."""
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -307,125 +261,6 @@ def test_stack_many__chains_errors_of_a_fake_mode() -> None:
     x = torch.ones(2)
     with FakeTensorMode(), pytest.raises(xbridge.XBridgeError, match=r"stack .* failed with"):
         xbridge.asarray([x, x])
-
-
-def test_asarray__long_list_of_tensors_to_numpy() -> None:
-    """A list of more than a thousand tensors can be converted to NumPy."""
-    losses = [torch.tensor(1.0)] * 1500
-    assert xbridge.asarray(losses, backend="numpy").shape == (1500,)
-    assert xbridge.asarray([*losses, 0.0]).shape == (1501,)
-
-
-def test_find_stack__call_that_began_before_a_policy() -> None:
-    """Another thread may enter a policy in the middle of a call, which empties the tables of cached calls."""
-    given = [torch.ones(3), A]
-    found = stack._find_stack(frozenset(map(type, given)), get_backend("torch"), Options())
-    assert found
-    with xbridge.policy(casts="warn"):
-        stacked: Any = found[0](given)
-    assert stacked.tolist() == [[1.0, 1.0, 1.0], [0.0, 1.0, 2.0]]
-
-
-def test_asarray__stacks_rows_without_reading_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of one tensor are stacked at once."""
-    rows = list(torch.arange(12.0).reshape(3, 4))
-    monkeypatch.setattr(stack, "_stack_each", None)
-    assert torch.equal(xbridge.asarray(rows), torch.arange(12.0).reshape(3, 4))
-    assert xbridge.asarray(rows[1:], backend="numpy").tolist() == [[4.0, 5, 6, 7], [8, 9, 10, 11]]
-
-
-@pytest.mark.parametrize("nbytes", [0, 16, 40])
-def test_asarray__refuses_rows_past_the_storage(nbytes: int) -> None:
-    """Rows that end beyond their storage are never read."""
-    whole, short = torch.ones(3, 4), torch.ones(12).clone()
-    parts = [short[4 * i : 4 * i + 4] for i in range(3)]
-    short.untyped_storage().resize_(nbytes)
-    for rows in ([whole[0], parts[2]], [parts[2], whole[2]], parts):
-        for backend in ("torch", "numpy"):
-            with pytest.raises(xbridge.UnsupportedArrayError, match="freed or shrunk"):
-                xbridge.asarray(rows, backend=backend)
-
-
-def scalar(value: Any, dtype: str = "float32", *, grad: bool = False) -> Tensor:
-    made: Tensor = torch.tensor(value, dtype=getattr(torch, dtype), requires_grad=grad)
-    return made
-
-
-MIXED: dict[str, list[Any]] = {
-    "floats": [scalar(1.5), 2.5, 0.1, scalar(0.1)],
-    "several kinds": [scalar(1.5), 2, True, 2.5],
-    "integers": [scalar(1, "uint8"), 255, False],
-    "wide": [scalar(0.1, "float64"), 0.1, 1e300],
-    "complex": [scalar(1j, "complex64"), 2j, 1.5, 3],
-    "graph": [scalar(2.0, grad=True), 0.5],
-    "two libraries": [scalar(1.5), np.array(2.5, "f4"), np.array(3.5, "f4"), 4.5],
-    "the host's": [np.array(1.5, "f4"), 2.5, np.array(0.1, "f4")],
-}
-"""Lists of numbers and arrays of one dtype."""
-
-
-@pytest.mark.parametrize("backend", [None, "torch", "numpy"])
-@pytest.mark.parametrize("xs", MIXED.values(), ids=MIXED)
-def test_asarray__numbers_with_arrays_stack_as_observed(xs: list[Any], backend: str | None) -> None:
-    """Numbers and arrays of one dtype give the same array each time, whether or not the call is observed."""
-    with xbridge.record():
-        expected = xbridge.asarray(xs, backend=backend)
-    for _ in range(2):
-        made = xbridge.asarray(xs, backend=backend)
-        assert (type(made), made.dtype) == (type(expected), expected.dtype)
-        assert getattr(made, "requires_grad", None) == getattr(expected, "requires_grad", None)
-        assert made.tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize(
-    ("xs", "dtype"),
-    [
-        ([scalar(1, "int64"), 2.5], torch.float32),
-        ([scalar(True, "bool"), 2], torch.int64),
-        ([scalar(0.5), scalar(0.5, "float64"), 0.1], torch.float64),
-        ([scalar(1.0, "bfloat16"), 1.00390625], torch.bfloat16),
-        ([scalar(1.0, "float16"), 1 + 2**-11 + 2**-26], torch.float16),  # NumPy rounds once, torch twice
-    ],
-    ids=str,
-)
-def test_asarray__plans_numbers_that_change_the_dtype(xs: list[Any], dtype: Any) -> None:
-    """Numbers that change the dtype, or that torch casts, are converted one by one."""
-    for _ in range(2):
-        made = xbridge.asarray(xs)
-        assert made.dtype == dtype
-        expected = [x.to(dtype) if isinstance(x, torch.Tensor) else torch.tensor(x).to(dtype) for x in xs]
-        if dtype == torch.float64:
-            expected[-1] = torch.tensor(xs[-1], dtype=dtype)
-        assert torch.equal(made, torch.stack(expected))
-
-
-def test_asarray__refuses_numbers_in_cached_lists() -> None:
-    """A number that does not fit is refused even if a similar list was stacked before."""
-    fits = [scalar(1.5), 2.5]
-    assert [xbridge.asarray(fits).tolist() for _ in range(2)] == [[1.5, 2.5]] * 2
-    for xs in (
-        [scalar(1.5), 1e300],
-        [scalar(1.5), 2**24 + 1],
-        [scalar(1.5), 2**70],
-        [scalar(1, "int8"), 300],
-    ):
-        for _ in range(2):
-            with pytest.raises(xbridge.ValueLossError):
-                xbridge.asarray(xs)
-    with pytest.raises(xbridge.OptionError, match="shapes"):
-        xbridge.asarray([X, 1.0])
-    with pytest.raises(xbridge.CopyError):
-        xbridge.asarray(fits, copy=False)
-    assert xbridge.asarray([scalar(1, "int64"), 300], dtype="int16").tolist() == [1, 300]
-    with pytest.raises(xbridge.ValueLossError, match="does not fit"):
-        xbridge.asarray([scalar(1, "int64"), 300], dtype="int8")
-
-
-@pytest.mark.filterwarnings("ignore:ComplexHalf")
-def test_asarray__refuses_numbers_with_unnamed_dtypes() -> None:
-    """A number next to a complex32 tensor raises."""
-    with pytest.raises(xbridge.DTypeError):
-        xbridge.asarray([torch.tensor(1j, dtype=torch.complex32), 1.0])
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
