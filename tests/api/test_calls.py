@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,17 +21,8 @@ if TYPE_CHECKING:
 A = np.arange(3.0)
 Y = np.ones(2, "float32")
 NAMES: dict[str, Any] = {name: getattr(xbridge, name) for name in xbridge.__all__}
-NAMES |= {
-    "A": A,
-    "x": A,
-    "y": Y,
-    "Y": Y,
-    "np": np,
-    "numpy": np,
-    "xbridge": xbridge,
-    "tree": tree,
-    "xs": (A, Y),
-}
+NAMES |= {"A": A, "x": A, "y": Y, "Y": Y, "xs": (A, Y)}
+NAMES |= {"np": np, "numpy": np, "xbridge": xbridge, "tree": tree}
 
 
 def fn(x: Any, *others: Any, axis: int = 0) -> Any:
@@ -49,86 +38,46 @@ NAMES |= {
 
 CALLS = {
     "to_backend(A, 'numpy', 'float32')": "to_backend(x, 'numpy', dtype='float32')",
-    "to_backend(A, 'numpy', 'cpu', np.float32)": "to_backend(x, 'numpy', device='cpu', dtype='float32')",
     "to_backend(A, 'numpy', like=Y)": "asarray(x, like=y)",
-    "to_backend(A, like=Y)": "asarray(x, like=y)",
     "to_backend(A)": "to_backend(x, 'torch')",
-    "to_backend(A, target='numpy')": "to_backend(x, 'torch')",
     "to_backend(A, 'numpy', dtyp='int8', copy=True)": "to_backend(x, 'numpy', copy=True, dtype='int8')",
     "to_backend(A, 'numpy', map_location='cpu')": "to_backend(x, 'numpy', device='cpu')",
-    "to_backend(A, 'numpy', requires_grad=False)": "asarray(x, backend='numpy', requires_grad=False)",
     "to_backend(A, 'numpy', writable=True)": "to_numpy(x, writable=True)",
     "to_backend(A, 'numpy', non_blocking=True, device='cpu')": "transfer(x, 'numpy', device='cpu')",
     "to_numpy(A, np.float32)": "to_numpy(x, dtype='float32')",
-    "to_numpy(A, np.dtype('int8'))": "to_numpy(x, dtype='int8')",
     "to_numpy(A, True)": "to_numpy(x, copy=True)",
-    "to_numpy(A, object())": "to_numpy(x)",
     "to_numpy(A, force=True)": "to_numpy(x)",
     "to_numpy(A, order='F')": "to_numpy(x).copy(order='F')",
-    "to_numpy(A, order='K')": "to_numpy(x).copy(order='K')",
-    "to_numpy(A, device='cpu')": "to_numpy(x)",
     "to_numpy(A, backend='numpy')": "to_backend(x, 'numpy')",
-    "to_numpy(a=A)": "to_numpy(x)",
     "to_numpy()": "to_numpy(x)",
     "array_namespace(A, xp=np)": "array_namespace(*xs)",
     "shares_memory(A)": "shares_memory(x, y)",
-    "to_torch(A, 'cpu')": "to_torch(x, device='cpu')",
     "to_torch(A, A)": "align(x, y, backend='torch')",
-    "to_backend(A, 'numpy', Y)": "align(x, y, backend='numpy')",
-    "asarray(A, library='numpy')": "asarray(x, backend='numpy')",
     "to_numpy(A, astype='float32')": "to_numpy(x, dtype='float32')",
     "policy(all='raise')": "policy(copies='raise')",
-    "to_torch(A, 0)": "to_torch(x, device=0)",
     "to_torch(A, requires_grad=True)": "asarray(x, backend='torch', requires_grad=True)",
     "to_torch(A, pin_memory=True)": "transfer(x, 'torch')",
-    "to_jax(A, 'float32')": "to_jax(x, dtype='float32')",
     "asarray(A, 'numpy')": "asarray(x, backend='numpy')",
-    "asarray(A, np)": "asarray(x, backend='numpy')",
     "asarray(A, Y)": "asarray(x, like=y)",
     "align(A, Y, gard='detach')": "align(*xs, grad='detach')",
-    "align_back(A, Y, zzz=1)": "align_back(*xs)",
-    "unsafe_share(A)": "unsafe_share(x, 'torch')",
     "transfer(A, 'numpy', 'float32')": "transfer(x, 'numpy', dtype='float32')",
-    "prefetch([A], device='cpu')": "prefetch(x, 'torch', device='cpu')",
     "prefetch([A], 'numpy', 4)": "prefetch(x, 'numpy', depth=4)",
-    "explain(A)": "explain(x, 'torch')",
     "aligned(fn, 'numpy')": "aligned(fn, backend='numpy')",
     "aligned(fn, A)": "aligned(fn, like=y)",
     "aligned(fn, backward=fn)": "aligned(fn, vjp=fn)",
-    "aligned(fn, derivative=lambda g: g)": "aligned(fn, vjp=f)",
     "to_numpy(A, readonly=True)": "to_numpy(x, writable=False)",
-    "to_numpy(A, cpu=True)": "to_numpy(x)",
     "to_numpy(A, detach=True)": "to_numpy(x, grad='detach')",
-    "to_torch(A, readonly=True)": "to_numpy(x, writable=False)",
-    "to_torch(A, no_grad=True)": "to_torch(x, grad='detach')",
     "to_torch(A, shape=(3, 1), copy=True)": "to_torch(x, copy=True).reshape((3, 1))",
     "to_torch(A, memory_format=3)": "to_torch(x).contiguous(memory_format=3)",
-    "to_numpy(A, memory_format=3)": "to_numpy(x)",
     "to_jax(Y, sharding=None, dtype='float32')": "jax.device_put(to_jax(x, dtype='float32'), None)",
     "to_dask(A, chunks=2)": "to_dask(x).rechunk(2)",
-    "to_dask(A, 2)": "to_dask(x).rechunk(2)",
-    "asarray(data=A)": "asarray(x)",
-    "prefetch([A], 'numpy', pin_memory=True)": "prefetch(x, 'numpy')",
-    "to_torch(A, argnums=0)": "to_torch(x)",
-    "transfer(A, 'torch', memory_format=3)": "transfer(x, 'torch')",
-    "prefetch([A], 'numpy', shape=(3, 1))": "prefetch(x, 'numpy')",
-    "tree.to_torch([A], memory_format=3)": "xbridge.tree.to_torch(x)",
     "tree.map(fn, [A], is_leaf=None)": "xbridge.tree.map(fn, x)",
     "policy(device='raise')": "policy(transfers='raise')",
-    "policy(dtype='warn')": "policy(casts='warn')",
-    "tree.to_numpy([A], 'float32')": "xbridge.tree.to_numpy(x, dtype='float32')",
     "tree.to_backend([A])": "xbridge.tree.to_backend(x, 'torch')",
-    "tree.to_backend([A], 'numpy', backed='torch')": "xbridge.tree.to_backend(x, 'numpy')",
     "tree.map([A])": "xbridge.tree.map(fn, x)",
     "restored(0, 'float32')": "restore(x, dtype='float32')",
-    "policy('raise')": "policy(copies='raise')",
-    "policy(copy='raise')": "policy(copies='raise')",
-    "record(3)": "record()",
     "record(True)": "record(foreign=True)",
-    "align(A, Y, target='numpy')": "align(*xs, backend='numpy')",
     "is_available()": "is_available('torch')",
-    "is_available('numpy', 'jax')": "is_available('numpy')",
-    "is_available(backend='numpy')": "is_available('numpy')",
 }
 """Calls that do not fit, and the call to type."""
 
@@ -268,22 +217,11 @@ def test_align__list_of_numbers_is_one_array() -> None:
         xbridge.align([object()])
 
 
-def test_traceback__of_a_script_is_short() -> None:
-    """An uncaught error in a script prints two frames."""
-    program = "import xbridge\nxbridge.align(3, {1: 2})\n"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.count("\n  File ") == 2
-
-
 ORDERS: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
     "to_backend('numpy', A)": (xbridge.UnknownBackendError, "to_backend(x, 'numpy')"),
-    "explain('numpy', A)": (xbridge.UnknownBackendError, "explain(x, 'numpy')"),
     "to_backend(A, np.float32)": (xbridge.UnknownBackendError, "to_backend(x, 'numpy', dtype='float32')"),
     "align((A, A))": (xbridge.OptionError, "align(*xs)"),
-    "align([A, A])": (xbridge.OptionError, "align(*xs)"),
     "align(A, 'numpy')": (xbridge.OptionError, "backend='numpy'"),
-    "align(A, numpy)": (xbridge.OptionError, "backend='numpy'"),
     "align(A, 'cuda:1')": (xbridge.OptionError, "device='cuda:1'"),
     "align(A, 'float32')": (xbridge.OptionError, "dtype='float32'"),
     "align(A, 'three')": (
@@ -291,76 +229,35 @@ ORDERS: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
         "numpy.frombuffer(x.encode(), 'uint8') for its bytes, or numpy.load(x) for a file",
     ),
     "to_numpy('a.npy')": (xbridge.UnsupportedArrayError, "numpy.load(x)"),
-    "to_numpy(Path('a.csv'))": (xbridge.UnsupportedArrayError, "numpy.loadtxt(x, delimiter=',')"),
-    "to_numpy(Path('a'))": (xbridge.UnsupportedArrayError, "numpy.load(x)"),
     "to_numpy(np.sin)": (xbridge.UnsupportedArrayError, "x(y)"),
     "align(A, np.float32)": (xbridge.OptionError, "dtype='float32'"),
-    "align(A, np.dtype('float32'))": (xbridge.OptionError, "dtype='float32'"),
     "align(A, np.ndarray)": (xbridge.UnsupportedArrayError, "one of its objects"),
-    "align_back(A, 'numpy')": (xbridge.OptionError, "backend='numpy'"),
     "align_back([A, A])": (xbridge.OptionError, "align_back(*xs)"),
     "explain(xbridge.to_numpy, A)": (xbridge.UnsupportedArrayError, "explain(x, 'numpy')"),
-    "explain(np.sin, A)": (xbridge.UnsupportedArrayError, "explain(x, 'torch')"),
-    "tree.align([A], 'numpy')": (xbridge.OptionError, "backend='numpy'"),
     "restored(to='numpy')": (xbridge.OptionError, "to_backend(x, 'numpy')"),
-    "restored(to=7)": (xbridge.OptionError, "to=0"),
-    "Device(0)": (xbridge.DeviceError, "device='cpu'"),
     "explain(fn)": (xbridge.CallError, "explain(fn, x)"),
     "aligned('numpy')": (xbridge.OptionError, "@aligned(backend='numpy')"),
-    "aligned(np)": (xbridge.OptionError, "@aligned(backend='numpy')"),
-    "aligned(3)": (xbridge.OptionError, "@aligned(backend='torch')"),
     "to_numpy(A, dtype='torch')": (xbridge.DTypeError, "asarray(x, backend='torch')"),
     "to_numpy(A, dtype='same')": (xbridge.DTypeError, "dtype=None"),
     "to_torch(A, device='torch')": (xbridge.DeviceError, "asarray(x, backend='torch')"),
     "backend_of('numpy')": (xbridge.UnsupportedArrayError, "is_available(x)"),
-    "backend_of(Path('a'))": (xbridge.UnsupportedArrayError, "numpy.load(x)"),
     "device_of('cuda')": (xbridge.UnsupportedArrayError, "Device(str(x))"),
     "dtype_of(np.float32)": (xbridge.UnsupportedArrayError, "dtype_of(asarray(0, dtype=x))"),
-    "dtype_of([1])": (xbridge.UnsupportedArrayError, "asarray(x)"),
     "device_of([A])": (xbridge.UnsupportedArrayError, "device_of(x[0])"),
     "array_namespace([A, A])": (xbridge.UnsupportedArrayError, "array_namespace(*x)"),
     "to_backend(A, 'cuda')": (xbridge.UnknownBackendError, "backend='torch', device='cuda'"),
-    "to_backend(A, 'float32')": (xbridge.UnknownBackendError, "backend='torch', dtype='float32'"),
-    "to_backend(A, 0)": (xbridge.UnknownBackendError, "backend='torch', device=0"),
-    "tree.to_backend([A], np.float32)": (
-        xbridge.UnknownBackendError,
-        "tree.to_backend(x, 'numpy', dtype='float32')",
-    ),
-    "tree.to_backend('numpy', A)": (xbridge.UnknownBackendError, "tree.to_backend(x, 'numpy')"),
     "transfer('numpy', A)": (xbridge.UnknownBackendError, "transfer(x, 'numpy')"),
-    "prefetch('numpy', [A])": (xbridge.UnknownBackendError, "prefetch(x, 'numpy')"),
-    "record(foreign=1)": (xbridge.OptionError, "foreign=True"),
-    "unsafe_share('numpy', A)": (xbridge.UnknownBackendError, "unsafe_share(x, 'numpy')"),
     "asarray(A, like=[A])": (xbridge.OptionError, "like=y[0]"),
-    "asarray(A, like=[3])": (xbridge.OptionError, "like=None"),
-    "to_numpy({}.get)": (xbridge.UnsupportedArrayError, "x()"),
-    "to_numpy([{'a': 1}])": (
-        xbridge.UnsupportedArrayError,
-        "xbridge.tree.to_backend(x, 'numpy', scalars=True)",
-    ),
     "aligned(backend='nunpy')": (xbridge.UnknownBackendError, "'numpy'"),
-    "aligned(dtype='flaot32')": (xbridge.DTypeError, "dtype='float32'"),
-    "aligned(backend='numpy', device='gpu:0')": (xbridge.DeviceError, "device='cpu'"),
     "register_backend('mylib')": (xbridge.CallError, "register_backend('mylib', module)"),
-    "known_backends(1)": (xbridge.CallError, "known_backends()"),
-    "aligned(device='gpu:x')": (xbridge.DeviceError, "device='cpu'"),
-    "aligned(grad='yes')": (xbridge.OptionError, "grad='keep'"),
     "to_numpy(A, copy='False')": (xbridge.OptionError, "copy=False"),
-    "to_numpy(A, copy='shallow')": (xbridge.OptionError, "copy=None"),
     "to_numpy(A, dtype=A)": (xbridge.DTypeError, "dtype=y.dtype"),
     "to_numpy(A, dtype='cpu')": (xbridge.DTypeError, "device='cpu'"),
     "to_numpy(A, dtype=str)": (xbridge.DTypeError, "dtype='float32'"),
     "to_backend(A, 'numpy', device=A)": (xbridge.DeviceError, "device=y.device"),
     "to_backend(A, 'numpy', device='float32')": (xbridge.DeviceError, "dtype='float32'"),
     "to_backend(A, Y)": (xbridge.UnknownBackendError, "asarray(x, like=y)"),
-    "to_backend(A, np.ndarray)": (xbridge.UnknownBackendError, "'numpy'"),
-    "backend_of([A])": (xbridge.UnsupportedArrayError, "backend_of(x[0])"),
     "backend_of(np)": (xbridge.UnsupportedArrayError, "an array of it"),
-    "to_numpy({'a': A})": (xbridge.UnsupportedArrayError, "xbridge.tree.to_backend(x, 'numpy')"),
-    "to_numpy({'a': 1})": (
-        xbridge.UnsupportedArrayError,
-        "xbridge.tree.to_backend(x, 'numpy', scalars=True)",
-    ),
     "asarray([[1, None]])": (
         xbridge.UnsupportedArrayError,
         "[[float('nan') if i is None else i for i in row] for row in x]",
@@ -388,12 +285,6 @@ def test_callerror__suggests_swapped_arguments(call: str) -> None:
     assert caught.value.hint == hint
 
 
-def test_to_numpy__unknown_dtype_is_not_guessed() -> None:
-    """A dtype name with no close match gets the list of names and no guess."""
-    with pytest.raises(xbridge.DTypeError, match="; try one of bool, "):
-        xbridge.to_numpy(A, dtype="tf32")
-
-
 @pytest.mark.parametrize(
     ("module", "name", "meant"),
     [
@@ -403,7 +294,6 @@ def test_to_numpy__unknown_dtype_is_not_guessed() -> None:
         (tree, "to_tensor", "to_torch"),
         (tree, "tree_map", "map"),
         (tree, "to_list", "map(xbridge.to_list, x)"),
-        (xbridge, "to_tensors", "to_torch"),
         (xbridge, "to_device", "to_backend"),
     ],
 )
@@ -415,30 +305,8 @@ def test_getattr__suggests_similar_names(module: Any, name: str, meant: str) -> 
         getattr(module, name)
 
 
-def test_getattr__names_a_module_to_import() -> None:
-    """The test kit registers a backend when it is imported, so an attribute does not import it."""
-    program = "import xbridge\nxbridge.testing"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stderr.endswith("has no attribute 'testing'; try import xbridge.testing\n")
-
-
 @pytest.mark.parametrize("name", ["to_tf", "to_pandas", "zzz", "__path_of_nothing__"])
 def test_getattr__suggests_nothing_without_a_match(name: str) -> None:
     """A missing attribute with no close match raises a plain `AttributeError`."""
     with pytest.raises(AttributeError, match=rf"has no attribute '{name}'$"):
         getattr(xbridge.tree, name)
-
-
-@pytest.mark.parametrize("name", ["torch", "jax", "dask", "cupy"])
-def test_verbs__exist_for_each_library_and_for_trees(name: str) -> None:
-    """Each library has a `to_<library>` function for arrays and one in `xbridge.tree`."""
-    convert, convert_tree = getattr(xbridge, f"to_{name}"), getattr(tree, f"to_{name}")
-    if not xbridge.is_available(name):
-        with pytest.raises(xbridge.MissingLibraryError):
-            convert(Y)
-        with pytest.raises(xbridge.MissingLibraryError):
-            convert_tree([Y])
-        return
-    assert xbridge.backend_of(convert(Y)) == name
-    (made,) = convert_tree([Y], copy=True)
-    assert (xbridge.backend_of(made), xbridge.to_list(made)) == (name, [1.0, 1.0])

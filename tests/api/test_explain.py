@@ -7,6 +7,7 @@ import pickle
 import re
 from dataclasses import FrozenInstanceError
 from io import StringIO
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def outcome(call: Conversion) -> Any:
         return error
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(conversions())
 def test_explain__plan_describes_the_actual_conversion(call: Conversion) -> None:
     """Everything a plan says about memory, values and gradients holds for the conversion itself."""
@@ -129,36 +130,6 @@ def held(x: Any) -> Any:
     return getattr(x, "_array", x)
 
 
-def test_explain__dask_cast_reports_bytes_of_the_result() -> None:
-    """Casting a chunked array reports the size of the result."""
-    da = pytest.importorskip("dask.array")
-    call = Conversion(da.ones(3, chunks=2), "numpy", {"dtype": "float32"})
-    test_explain__steps_allocate_what_they_report.hypothesis.inner_test(call)  # type: ignore[attr-defined]
-
-
-@settings(max_examples=75)
-@given(conversions().map(lambda call: call._replace(options={})))
-def test_explain__matches_the_fast_path(call: Conversion) -> None:
-    """A plan also describes conversions that take the fast path."""
-    plan = explain(call.array, call.target)
-    result = outcome(call)
-    if isinstance(result, xbridge.XBridgeError):
-        assert str(plan.error) == str(result)
-        return
-    both_ends_are_as_told(plan, call, result)
-    memory_is_as_told(plan, call, result)
-    history_is_as_told(plan, call, result)
-
-
-def test_explain__byte_order_and_cast_are_one_step() -> None:
-    """Swapping bytes and casting takes one copy, not two."""
-    pytest.importorskip("torch")
-    x = np.arange(3, dtype=">f8")
-    plan = explain(x, "torch", dtype="float64")
-    assert [(step.op, step.nbytes) for step in plan.steps if step.copy_reason] == [("astype", 24)]
-    assert xbridge.to_backend(x, "torch", dtype="float64").tolist() == [0, 1, 2]
-
-
 # -- nothing is read -----------------------------------------------------------------------------
 
 
@@ -193,20 +164,13 @@ def test_explain__computes_nothing_lazy() -> None:
     import dask
 
     lazy = da.from_delayed(dask.delayed(fail)(), (3,), "float64")
-    plan = explain(lazy, "numpy", dtype="float32")
-    assert [(step.op, step.nbytes) for step in plan.steps if step.copy_reason] == [
-        ("astype", 12),
-        ("materialize", 12),
-    ]
-    assert not plan.shares_memory
-    unknown = lazy[lazy > 0]
-    assert explain(unknown, "dask").to_dict()["source"]["shape"] == [None]
-    plan = explain(unknown, "numpy", dtype="float32")
-    assert plan.error is None
-    assert [(step.op, step.nbytes) for step in plan.steps if step.copy_reason] == [
-        ("astype", None),
-        ("materialize", None),
-    ]
+    for x, nbytes in ((lazy, 12), (lazy[lazy > 0], None)):
+        plan = explain(x, "numpy", dtype="float32")
+        copies = [(step.op, step.nbytes) for step in plan.steps if step.copy_reason]
+        assert copies == [("astype", nbytes), ("materialize", nbytes)]
+        assert plan.error is None
+        assert not plan.shares_memory
+    assert explain(x, "dask").to_dict()["source"]["shape"] == [None]
     ends = plan.to_dict()["source"], plan.to_dict()["target"]
     assert [(end["shape"], end["nbytes"]) for end in ends] == [([None], None)] * 2
     assert "(nan,)" in str(plan)
@@ -221,47 +185,6 @@ def test_explain__meta_tensor_has_unknown_bytes() -> None:
     assert plan.source.nbytes is plan.source.writable is None
     assert "? bytes" in str(plan)
     assert isinstance(explain(torch.ones(3, device="meta"), "numpy").error, xbridge.UnsupportedArrayError)
-
-
-class Exporter:
-    """What hands out an array, and counts how often it would have had to copy."""
-
-    def __init__(self, array: Any, *, copies: bool) -> None:
-        self.array, self.copies, self.copied = array, copies, 0
-
-    def __array__(self, dtype: object = None, copy: bool | None = None) -> Any:
-        if self.copies:
-            if copy is False:
-                raise ValueError("there is nothing to look at yet")
-            self.copied += 1
-        return self.array.copy() if self.copies else self.array
-
-
-def test_explain__exporter_is_its_exported_array() -> None:
-    """An object with `__array__` is explained by the array it exports."""
-    plan = explain(Exporter(np.ones(3), copies=False), "numpy")
-    assert plan.shares_memory
-    assert plan.source.backend == "numpy"
-    assert plan.writable is False  # `__array__` does not say whose memory it is
-
-
-def test_explain__refuses_exporters_that_copy() -> None:
-    """`explain` does not make an exporter copy its data and raises instead."""
-    exporter = Exporter(np.ones(3), copies=True)
-    with pytest.raises(xbridge.UnsupportedArrayError, match="explain a conversion of an Exporter") as caught:
-        explain(exporter, "numpy")
-    assert caught.value.reason == "its memory cannot be shown without a copy or a computation"
-    assert exporter.copied == 0
-
-
-def test_explain__scalar_shares_no_memory() -> None:
-    """Converting a NumPy scalar never shares memory, so `copy=False` is refused."""
-    plan = explain(np.float32(3), "numpy")
-    assert not plan.shares_memory
-    refused = explain(np.float32(3), "numpy", copy=False)
-    with pytest.raises(xbridge.CopyError) as caught:
-        xbridge.to_numpy(np.float32(3), copy=False)
-    assert str(refused.error) == str(caught.value)
 
 
 def test_explain__plan_holds_no_reference_to_the_array() -> None:
@@ -302,17 +225,6 @@ def test_explain__requires_grad_shows_leaf_and_cut() -> None:
     assert explain(tracked, "torch", requires_grad=False).cuts_graph
 
 
-def test_explain__copy_under_no_grad_cuts_graph() -> None:
-    """Under `torch.no_grad` a copy cuts the graph, while the array itself keeps it."""
-    torch = pytest.importorskip("torch")
-    x = torch.ones(3, requires_grad=True)
-    with torch.no_grad():
-        assert explain(x, "torch", copy=True).cuts_graph
-        assert not explain(x, "torch").cuts_graph
-    assert not explain(x, "torch", copy=True).cuts_graph
-    assert explain(x, "torch", dtype="int64").cuts_graph
-
-
 def test_explain__checks_list_what_may_raise() -> None:
     """A cast that depends on values appears in `checks`."""
     jax = pytest.importorskip("jax")
@@ -322,27 +234,6 @@ def test_explain__checks_list_what_may_raise() -> None:
         assert plan.exact, "or it raises"
         assert "an error if a value does not fit int32" in str(plan)
         assert not explain(np.ones(3), "jax", dtype="default").exact
-
-
-@pytest.mark.parametrize("given", ["bool", "int8", "uint16", "int64", "float16", "float64", "complex64"])
-@pytest.mark.parametrize("wanted", ["bool", "uint8", "int32", "float16", "float32", "float64", "complex64"])
-def test_explain__exact_agrees_with_can_cast(given: str, wanted: str) -> None:
-    """`exact` agrees with `np.can_cast`, except for int64 to float64, which NumPy calls safe."""
-    plan = explain(np.ones(3, given), "numpy", dtype=wanted)
-    safe = np.can_cast(given, wanted) or (given, wanted) == ("int64", "int64")
-    rounds = given == "int64" and wanted == "float64"  # which NumPy calls safe
-    assert plan.exact is (safe and not rounds and plan.error is None)
-
-
-def test_explain__casts_on_host_if_neither_library_can() -> None:
-    """A cast that neither library has is done by NumPy."""
-    strict, jax = pytest.importorskip("array_api_strict"), pytest.importorskip("jax")
-    x = strict.asarray([0.3, -7.0])
-    with jax.enable_x64(False):
-        plan = explain(x, "jax", dtype="float8_e4m3fn")
-        result = xbridge.to_backend(x, "jax", dtype="float8_e4m3fn")
-    assert [step.backend for step in plan.steps if step.op == "astype"] == ["numpy"]
-    assert np.asarray(result).tolist() == np.array([0.3, -7.0]).astype(result.dtype).tolist()
 
 
 # -- how it is shown -----------------------------------------------------------------------------
@@ -359,45 +250,6 @@ def test_plan__str_is_an_aligned_table() -> None:
         "so    new memory, writable; values may change",
     ]
     assert str(explain(np.ones(2), "numpy")).endswith("so    the array itself")
-
-
-def test_plan__str_right_aligns_bytes() -> None:
-    """Sizes are right-aligned and empty for steps that allocate nothing."""
-    pytest.importorskip("torch")
-    assert str(explain(np.ones(20, "float32"), "torch", dtype="float64")).splitlines() == [
-        "from  numpy float32 (20,) on cpu   80 bytes  writable",
-        "1     numpy to_numpy                         a view of its memory",
-        "2     numpy astype float64        160 bytes  float32 becomes float64",
-        "3     torch from_numpy                       an array over that memory",
-        "to    torch float64 (20,) on cpu  160 bytes  writable",
-        "so    new memory, writable",
-    ]
-    assert repr(explain(np.ones(3), "torch")).endswith(": shares memory, writable>")
-
-
-def test_plan__str_shows_unknown_bytes() -> None:
-    """`str(plan)` prints "? bytes" where the size is unknown."""
-    torch = pytest.importorskip("torch")
-    assert str(explain(torch.ones(3, device="meta"), "torch", dtype="float64")).splitlines() == [
-        "from  torch float32 (3,) on meta  ? bytes  memory unknown",
-        "1     torch astype float64        ? bytes  float32 becomes float64",
-        "to    torch float64 (3,) on meta  ? bytes  writable",
-        "so    new memory, writable",
-    ]
-
-
-def test_plan__repr_shows_read_only_result() -> None:
-    """`repr(plan)` says if the result is new memory but read-only."""
-    pytest.importorskip("jax")
-    assert repr(explain(np.ones(3, "float32"), "jax")).endswith(": new memory, read-only>")
-
-
-def test_plan__nbytes_known_for_any_dtype() -> None:
-    """The size of an unchanged array is known even for dtypes specific to NumPy."""
-    x = np.ones(3, "longdouble")
-    target = explain(x, "numpy").target
-    assert target is not None
-    assert target.nbytes == x.nbytes
 
 
 def test_plan__str_shows_the_error() -> None:
@@ -432,16 +284,9 @@ def test_plan__html_is_a_table() -> None:
         ["to", "numpy float32 (3,) on cpu", "12 bytes", "writable"],
         ["so", "new memory, writable; values may change"],
     ]
-    assert html.count("text-align: left") == 11
-    assert html.count("text-align: right") == html.count("bytes") == 3
-    assert html.count('colspan="3"') == 1
     assert "color" not in html
-
-
-def test_plan__html_marks_errors_and_escapes() -> None:
-    """The HTML of a refused plan is colored and escapes what the caller passed."""
     html = explain(np.ones(3), "numpy", device="<here>")._repr_html_()
-    assert '<td colspan="3" style="text-align: left; color: #c62828">DeviceError: ' in html
+    assert 'color: #c62828">DeviceError: ' in html
     assert "&lt;here&gt;" in html
 
 
@@ -472,40 +317,15 @@ def test_plan__is_frozen_and_hashable() -> None:
         plan.steps = ()  # type: ignore[misc] # that is the mistake
 
 
-PICKLED: dict[str, dict[str, Any]] = {
-    "a cast": {"dtype": "float32"},
-    "the array itself": {},
-    "another library": {"target": "array_api_strict", "copy": True},
-}
-
-
-@pytest.mark.parametrize("options", PICKLED.values(), ids=PICKLED)
+@pytest.mark.parametrize("options", [{"dtype": "float32"}, {}, {"device": "cuda"}], ids=str)
 def test_plan__pickle_round_trip(options: dict[str, Any]) -> None:
-    """Pickled and deep-copied plans equal the original."""
-    target = options.get("target", "numpy")
-    pytest.importorskip(target)
-    asked = {word: option for word, option in options.items() if word != "target"}
-    plan = explain(np.arange(6.0)[::-1], target, **asked)
+    """Pickled and deep-copied plans equal the original, also in the error of one that is refused."""
+    plan = explain(np.arange(6.0)[::-1], "numpy", **options)
     for again in (pickle.loads(pickle.dumps(plan)), copy.deepcopy(plan)):
-        assert again == plan
         assert str(again) == str(plan)
         assert again.conversion.source is plan.conversion.source
-
-
-def test_plan__pickle_keeps_the_error() -> None:
-    """The error of a refused plan survives pickling with its hint."""
-    plan = explain(np.ones(3), "numpy", device="cuda")
-    again: Any = pickle.loads(pickle.dumps(plan))
-    assert again.error.hint == "device='cpu'"
-    assert str(again) == str(plan)
-    assert type(again.error) is type(plan.error)
-
-
-def test_plan__pickle_loads_in_another_process() -> None:
-    """A plan can be unpickled in a fresh interpreter."""
-    plan = explain(np.arange(6.0)[::-1], "numpy", dtype="float32")
-    code = f"import pickle; print(pickle.loads({pickle.dumps(plan)!r}))"
-    assert run(code) == (0, str(plan).splitlines())
+        error: Any = again.error
+        assert again == plan or (type(error), error.hint) == (type(plan.error), "device='cpu'")
 
 
 def test_plan__to_dict_is_json_serializable() -> None:
@@ -515,31 +335,17 @@ def test_plan__to_dict_is_json_serializable() -> None:
     end = {"backend": "numpy", "device": "cpu", "shape": [3], "writable": True, "requires_grad": False}
     source = {**end, "dtype": "int64", "nbytes": 24}
     step = {"backend": "numpy", "op": "astype", "args": ["float32"], "nbytes": 12}
-    assert json.loads(json.dumps(explain(np.arange(3), "numpy", dtype="float32").to_dict())) == {
-        "source": source,
+    no = dict.fromkeys(["shares_memory", "writable", "exact", "cuts_graph"], False)
+    always = {"source": source, "backend": "numpy", "checks": []} | no
+    assert json.loads(json.dumps(explain(np.arange(3), "numpy", dtype="float32").to_dict())) == always | {
         "target": {**end, "dtype": "float32", "nbytes": 12},
-        "backend": "numpy",
         "steps": [{**step, "reason": "int64 becomes float32"}],
-        "shares_memory": False,
         "writable": True,
-        "exact": False,
-        "cuts_graph": False,
-        "checks": [],
         "error": None,
     }
     refused = explain(np.arange(3), "numpy", device="nowhere")
-    assert refused.to_dict() == {
-        "source": source,
-        "target": None,
-        "backend": "numpy",
-        "steps": [],
-        "shares_memory": False,
-        "writable": False,
-        "exact": False,
-        "cuts_graph": False,
-        "checks": [],
-        "error": {"type": "DeviceError", "message": str(refused.error)},
-    }
+    error = {"type": "DeviceError", "message": str(refused.error)}
+    assert refused.to_dict() == always | {"target": None, "steps": [], "error": error}
 
 
 # -- where it is found ---------------------------------------------------------------------------
@@ -556,14 +362,10 @@ def test_dir__lists_lazy_names() -> None:
 
 def gone() -> dict[str, Any]:
     """Arrays whose elements can no longer be read, by the words of the error."""
-    torch, made = pytest.importorskip("torch"), {}
+    torch = pytest.importorskip("torch")
     whole, part, pairs = torch.ones(8), torch.ones(8), torch.ones(4, dtype=torch.complex64)
-    made["whole"], made["end"], made["strided"], made["negative"] = (
-        whole,
-        part[4:],
-        part[::2],
-        pairs.conj().imag,
-    )
+    made: dict[str, Any] = {"whole": whole, "end": part[4:], "strided": part[::2]}
+    made["negative"] = pairs.conj().imag
     whole.untyped_storage().resize_(0)
     part.untyped_storage().resize_(24)
     pairs.untyped_storage().resize_(0)
@@ -576,9 +378,7 @@ def gone() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("options", [{"dtype": "float16"}, {"copy": True}], ids=str)
-def test_explain__unreadable_memory_has_the_conversions_error(
-    options: dict[str, Any],
-) -> None:
+def test_explain__unreadable_memory_has_the_conversions_error(options: dict[str, Any]) -> None:
     """A plan for freed or deleted memory has the error that the conversion raises, also in a tree."""
     for kind, x in gone().items():
         name = xbridge.backend_of(x)
@@ -592,17 +392,13 @@ def test_explain__unreadable_memory_has_the_conversions_error(
             assert str(inside.value) == f"at tree[1]: {alone.value}", kind
 
 
-def test_import_xbridge__leaves_lazy_modules_unloaded() -> None:
-    """Importing xbridge does not import the modules of `explain`, `policy` and `record`."""
-    status, lines = run(
-        "import sys, xbridge; print(sorted(m for m in sys.modules if m.startswith('xbridge')))"
-    )
-    assert status == 0
-    assert not any(word in lines[0] for word in ("_explain", "_plan", "_policy", "_record"))
-
-
-def test_explain__exact_is_false_for_unknown_dtypes() -> None:
-    """A cast to or from a dtype of unknown range, or one without a zero, is not exact."""
+def test_explain__exact_is_what_can_cast_says() -> None:
+    """`exact` agrees with `np.can_cast`, except for int64 to float64, and is False for an unknown range."""
+    dtypes = ("bool", "int8", "uint16", "int64", "float16", "float64", "complex64")
+    for old, wanted in product(dtypes, dtypes):
+        plan = explain(np.ones(3, old), "numpy", dtype=wanted)
+        safe = np.can_cast(old, wanted) and (old, wanted) != ("int64", "float64")
+        assert plan.exact is (safe and plan.error is None), (old, wanted)
     pytest.importorskip("ml_dtypes")
     ones = np.ones(2, "float32")
     assert not explain(ones, "numpy", dtype="float8_e8m0fnu").exact
