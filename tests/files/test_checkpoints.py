@@ -150,18 +150,6 @@ def test_convert__all_arrays_are_taken_under_their_keys_and_what_is_left_out_is_
     assert [line.split(maxsplit=1) for line in said[1:]] == [[*pair] for pair in OTHERS.items()]
 
 
-def test_convert__one_array_is_taken_by_its_whole_name(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One array is taken by its whole name."""
-    there = checkpoint.with_name("x.npy")
-    said = refused(capsys, "convert", checkpoint, there, "--array", "weight")
-    assert said.endswith("; try --array model.layer.weight\n")
-    said = shell(capsys, "convert", checkpoint, there, "--array", "model.layer.weight")
-    assert np.load(there).tolist() == A.tolist()
-    assert "not an array" not in said
-
-
 def test_convert__names_that_clash_are_refused_and_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,32 +230,6 @@ def test_convert__tied_weights_are_written_as_arrays_of_their_own_only_if_that_i
     assert len({x.untyped_storage().data_ptr() for x in loaded.values()}) == 3
     assert "embed" in shell(capsys, "show", path)
     shell(capsys, "convert", path, tmp_path / "y.npy", *options, "--array", f"{prefix}head")
-
-
-@pytest.mark.parametrize("content", [{}, [], {"a": {}}])
-def test_convert__checkpoint_without_arrays_is_converted_and_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: object
-) -> None:
-    """A checkpoint without arrays is converted and shown."""
-    path, there = saved(tmp_path / "a.pt", content), tmp_path / "x.npz"
-    shell(capsys, "convert", path, there, "--flatten", "--skip-other")
-    assert found(there) == {}
-    assert shell(capsys, "show", path).startswith("array  dtype  shape  size")
-    assert "there are no arrays" in refused(
-        capsys, "convert", path, tmp_path / "x.npy", "--flatten", "--skip-other"
-    )
-
-
-def test_show__part_of_a_flat_file_is_an_array(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A part of a flat file is an array."""
-    np.savez(tmp_path / "a.npz", w=np.ones(2))
-    said = refused(capsys, "show", tmp_path / "a.npz", "--at", "w")
-    assert said.endswith(
-        "cannot find 'w' in "
-        + str(tmp_path / "a.npz")
-        + ": only .pt files have dicts in dicts; try --array w\n"
-    )
-    shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz", "--flatten", "--skip-other", "--untie")
 
 
 def test_convert__parts_of_one_memory_that_do_not_overlap_are_arrays_of_their_own(

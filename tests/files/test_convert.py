@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 NUMPYS = ("bfloat16", *(f"float8_{kind}" for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")))
 """The dtypes that NumPy has through ml_dtypes only, so that .npy has no word for them."""
 
-CAN_HOLD = {
-    "x.npz": every_dtype(*NUMPYS),
-    "x.safetensors": every_dtype("complex128"),
-    "x.pt": every_dtype(),
-}
+CAN_HOLD = {"x.npz": every_dtype(*NUMPYS), "x.safetensors": every_dtype("complex128"), "x.pt": every_dtype()}
 
 
 def write(path: Path, arrays: dict[str, HostArray]) -> None:
@@ -77,30 +73,17 @@ def test_convert__every_array_arrives_bit_for_bit_under_its_name(
 def test_convert__what_numpy_would_write_as_raw_bytes_is_refused_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """What NumPy would write as raw bytes is refused by name."""
-    save_safetensors({"w": every_dtype()[name], "x": np.ones(2)}, tmp_path / "a.safetensors")
-    for target in ("a.npz", "a.npy"):
-        one = ["--array", "w"] if target == "a.npy" else []
-        said = refused(capsys, "convert", tmp_path / "a.safetensors", tmp_path / target, *one)
-        assert f"'w' is {name}, and NumPy has no such dtype of its own" in said
-        assert f"--cast {name}=float32, which changes no value" in said
+    """What NumPy would write as raw bytes is refused by name, and the cast that is named changes no value."""
+    x, source, target = every_dtype()[name], tmp_path / "a.safetensors", tmp_path / "a.npy"
+    save_safetensors({"w": x, "x": np.ones(2)}, source)
+    said = refused(capsys, "convert", source, target, "--array", "w")
+    assert f"'w' is {name}, and NumPy has no such dtype of its own" in said
+    assert f"--cast {name}=float32, which changes no value" in said
     assert listing(tmp_path) == {"a.safetensors"}
-
-
-def test_convert__cast_that_a_refusal_names_changes_no_value(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The cast that a refusal names changes no value."""
-    small = {name: x for name, x in every_dtype().items() if name in NUMPYS}
-    save_safetensors({**small, "n": np.arange(3)}, tmp_path / "a.safetensors")
-    casts = [word for name in NUMPYS for word in ("--cast", f"{name}=float32")]
-    shell(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "a.npz", *casts)
-    with np.load(tmp_path / "a.npz") as found:
-        for name, x in small.items():
-            assert found[name].dtype == np.float32
-            np.testing.assert_array_equal(found[name], x.astype(np.float64))
-            np.testing.assert_array_equal(np.signbit(found[name]), np.signbit(x))
-        assert bits(found["n"]) == bits(np.arange(3))
+    shell(capsys, "convert", source, target, "--array", "w", "--cast", f"{name}=float32")
+    found = np.load(target)
+    np.testing.assert_array_equal(found, x.astype(np.float64))
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(x))
 
 
 @pytest.mark.parametrize(
@@ -169,27 +152,6 @@ def test_convert__cast_rounds_if_that_is_allowed(
     assert str(found.tolist()) == str(np.array(rounds_to, found.dtype).tolist())
 
 
-def test_convert__rounding_is_named_where_it_helps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Rounding is named where it helps."""
-    np.save(tmp_path / "a.npy", np.array([0.1, 1e300]))
-    words = ("convert", tmp_path / "a.npy", tmp_path / "b.npy")
-    assert refused(capsys, *words, "--cast", "float64=float32").endswith(", or --round\n")
-    assert refused(capsys, *words, "--cast", "float64=float16", "--round").endswith("all of its values\n")
-    said = refused(capsys, *words, "--round")
-    assert "cannot round: there is no --cast; try --cast float64=float32 --round" in said
-
-
-def test_convert__refuses_two_casts_of_one_dtype(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither of the two is taken in silence. The same one twice is one."""
-    np.save(tmp_path / "a.npy", np.ones(2))
-    words = ("convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", "float64=float32", "--cast")
-    said = refused(capsys, *words, "float64=float16")
-    assert "another --cast makes float64 float32; try --cast float64=float16 alone" in said
-    shell(capsys, *words, "float64=float32")
-
-
 def test_convert__cast_that_drops_an_imaginary_part_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,7 +184,7 @@ def test_convert__layout_that_the_target_has_not_changes_only_where_it_may(
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<M8[s]", "S3", "<U2", "V5", "<f2", "i4,f8"])
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<M8[s]", "<U2", "V5", "i4,f8"])
 def test_convert__what_npy_can_spell_goes_between_npy_and_npz_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str, order: Any
 ) -> None:
@@ -261,7 +223,7 @@ def test_convert__array_without_a_name_gets_numpys_and_loses_it_again(
         assert (tmp_path / "back.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
 
 
-@pytest.mark.parametrize("names", [["w"], ["a", "b"], ["a", "b", "c", "d", "e", "f", "g"], []])
+@pytest.mark.parametrize("names", [["w"], ["a", "b", "c", "d", "e", "f", "g"], []])
 def test_convert__names_are_lost_only_where_one_array_was_picked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str]
 ) -> None:
@@ -350,16 +312,6 @@ def test_convert__name_under_which_numpy_would_give_another_array_is_refused(
     assert {name: x.tolist() for name, x in read(tmp_path / "b.safetensors").items()} == {
         name: x.tolist() for name, x in arrays.items()
     }
-
-
-def test_convert__name_that_safetensors_keeps_for_itself_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A name that safetensors keeps for itself is refused."""
-    np.savez(tmp_path / "a.npz", __metadata__=np.ones(2))
-    said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.safetensors")
-    assert "the new file cannot be read back: " in said
-    assert listing(tmp_path) == {"a.npz"}
 
 
 def test_convert__name_that_a_terminal_would_obey_is_shown_and_not_sent(

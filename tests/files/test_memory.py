@@ -14,7 +14,10 @@ import pytest
 from fresh import run
 
 pytest.importorskip("safetensors")
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    pytest.mark.slow,  # processes that convert large files
+]
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +54,6 @@ def big(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", ["npz", "safetensors", "npy --cast float64=float32"])
 def test_convert__file_is_converted_in_memory_that_does_not_grow_with_it(big: Path, target: str) -> None:
     """A file is converted in memory that does not grow with it."""
@@ -72,7 +74,6 @@ def test_convert__measure_can_fail(big: Path) -> None:
     assert growth(use, "after = status('VmHWM')") > BOUND
 
 
-@pytest.mark.slow
 def test_convert__torch_reads_and_writes_maps_of_files_and_loads_none(big: Path) -> None:
     """torch reads and writes maps of files and loads none."""
     pytest.importorskip("torch")
@@ -99,7 +100,6 @@ def test_convert__torch_reads_and_writes_maps_of_files_and_loads_none(big: Path)
     assert (big / "back.npy").read_bytes() == (big / "big.npy").read_bytes()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("source", ["a.npz", "a.safetensors"])
 def test_convert__opens_few_files_for_many_arrays(tmp_path: Path, source: str) -> None:
     """The arrays of a file are mapped together, and so are those that are unpacked or laid out anew."""

@@ -113,24 +113,6 @@ def test_convert_shard__index_that_its_shards_contradict_is_refused(
     assert listing(index.parent) == before
 
 
-def test_convert_shard__text_that_is_not_an_index_is_refused(
-    index: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Text that is not an index is refused."""
-    from xbridge.files.formats import shards
-
-    index.write_text('{"weight_map": {"a": "m-1.safetensors", "a": "m-2.safetensors"}}')
-    assert "its header has 'a' twice" in refused(capsys, "show", index)
-    index.write_text('{"weight_map": ')
-    assert "Expecting value" in refused(capsys, "show", index)
-    monkeypatch.setattr(shards, "_LONGEST", 5)
-    assert "it is text of more than 5 bytes, which is not an index" in refused(capsys, "show", index)
-    name = index.with_name("x.pt")
-    index.rename(name)
-    said = "its name ends in .pt, and its content is that of a .safetensors file"
-    assert said in refused(capsys, "show", name)
-
-
 @pytest.mark.parametrize(
     ("size", "split"),
     [
@@ -289,13 +271,3 @@ def test_convert_shard__index_beside_a_new_single_file_is_removed_with_force_and
     shell(capsys, "convert", whole, there, "--force")
     assert listing(whole.parent) == {*before, there.name} - {index.name}
     assert values(safetensors_numpy.load_file(there)) == values(ARRAYS)
-
-
-def test_convert_shard__other_formats_have_no_index_that_would_be_removed(
-    whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Other formats have no index that would be removed."""
-    index = whole.with_name("s.npz.index.json")
-    index.write_text("of another program")
-    shell(capsys, "convert", whole, whole.with_name("s.npz"), "--drop-metadata", "--cast", "bfloat16=float32")
-    assert index.read_text() == "of another program"
