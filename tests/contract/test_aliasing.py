@@ -6,26 +6,21 @@ Every promise is checked in memory (`rawmemory.py`): bits, addresses, what a wri
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 from rawmemory import bits, in_place, overlaps, poke, same_bits, touched, write
-from strategies import options
-from strategies_torch import SETTLED, TRACKED, tensors, torch_dtype
+from strategies_torch import tensors, torch_dtype
 
 import xbridge
 from xbridge.testing.conformance._probes import planned
-from xbridge.testing.samples.numpy import cases
 from xbridge.testing.strategies import host_arrays
 
 torch = pytest.importorskip("torch")
 
-if TYPE_CHECKING:
-    from rawmemory import Host
-    from torch import Tensor
 
 Asked: TypeAlias = "dict[str, Any]"
 
@@ -104,19 +99,6 @@ def test_to_backend__copy_keeps_axis_order(source: Any, target: str) -> None:
         assert steps(result) == steps(source)
 
 
-@given(any_arrays(), TARGETS, options())
-def test_to_backend__copy_holds_with_other_options(source: Any, target: str, asked: Asked) -> None:
-    """The promise of `copy` holds with any other options."""
-    try:
-        result = xbridge.to_backend(source, target, **asked)
-    except xbridge.XBridgeError:
-        return
-    if asked.get("copy") is True:
-        assert not overlaps(result, source)
-    elif asked.get("copy") is False:
-        assert np.array_equal(touched(result), touched(source))
-
-
 @given(any_arrays(), TARGETS)
 def test_to_backend__fast_path_equals_plan(source: Any, target: str) -> None:
     """The fast path gives the same result as the planned conversion, with the same sharing and flags."""
@@ -133,87 +115,7 @@ def test_to_backend__fast_path_equals_plan(source: Any, target: str) -> None:
     assert is_tracked(expected) == is_tracked(direct)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", cases)
-@settings(max_examples=30)
-@given(data=st.data())
-def test_to_backend__shares_what_torch_can_represent(layout: str, data: st.DataObject) -> None:
-    """Memory is shared with torch if it is writable and its strides are ones torch has."""
-    array = data.draw(host_arrays(layouts=layout))
-    can_express = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
-    sound = array.flags.behaved and array.dtype.isnative and not is_repeating(array)
-    tensor = xbridge.to_backend(array, "torch")
-    if not array.size:
-        return
-    assert overlaps(tensor, array) == (sound and can_express)
-    before = bits(tensor)
-    poke(array)
-    assert np.array_equal(bits(tensor), before) != (sound and can_express)
-
-
-@given(tensors(layouts=list(SETTLED)))
-def test_to_numpy__shares_settled_tensors(
-    tensor: Tensor,
-) -> None:
-    """A tensor with nothing pending is shared, writable unless it is tracked or repeats elements."""
-    array = xbridge.to_numpy(tensor)
-    assert np.array_equal(touched(array), touched(tensor)) or not array.size
-    if array.size:
-        assert array.flags.writeable == (not tensor.requires_grad and not is_repeating(tensor))
-    poke(tensor)
-    assert same_bits(array, tensor)
-
-
 # -- protection ----------------------------------------------------------------------------------
-
-
-@given(host_arrays(writable=False), TARGETS, options())
-def test_to_backend__never_exposes_read_only_memory_to_writes(array: Host, target: str, asked: Asked) -> None:
-    """A write to the result never changes a read-only source."""
-    try:
-        result = xbridge.to_backend(array, target, **asked)
-    except xbridge.XBridgeError:
-        return
-    before = bits(array)
-    if overlaps(result, array):
-        assert isinstance(result, np.ndarray)
-        with pytest.raises(ValueError, match="read-only"):
-            write(result)
-    elif result is not array:
-        write(result)
-    assert np.array_equal(bits(array), before)
-
-
-@given(host_arrays(writable=False), st.sampled_from([None, True, False]))
-def test_asarray__leaf_never_shares_read_only_memory(array: Host, copy: bool | None) -> None:
-    """A new leaf does not share memory that must not be written."""
-    try:
-        leaf = xbridge.asarray(array, backend="torch", copy=copy, requires_grad=True)
-    except (xbridge.CopyError, xbridge.GradientError):
-        return
-    assert not overlaps(leaf, array)
-
-
-@given(tensors(states=TRACKED), TARGETS, options())
-def test_to_backend__never_exposes_tracked_memory_to_writes(
-    tensor: Tensor, target: str, asked: Asked
-) -> None:
-    """A write to the result never changes a tensor that requires grad."""
-    try:
-        result = xbridge.to_backend(tensor, target, **asked)
-    except xbridge.XBridgeError:
-        return
-    before = bits(tensor)
-    if overlaps(result, tensor):
-        with pytest.raises((ValueError, RuntimeError)):
-            write(result)
-        if isinstance(result, np.ndarray):
-            with pytest.raises(ValueError, match="WRITEABLE"):
-                result.setflags(write=True)
-    elif before.size:
-        with torch.no_grad():
-            write(result)
-    assert np.array_equal(bits(tensor), before)
 
 
 @given(any_arrays(), st.booleans())

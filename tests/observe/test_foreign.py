@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +44,7 @@ CALLS: dict[str, tuple[Callable[[], object], str, Sizes]] = {
     "Tensor.type_as": (lambda: T.type_as(T64), "torch float64 on cpu", (0, 24, 0)),
     "torch.asarray": (lambda: torch.asarray(obj=A, dtype=torch.int8), "torch int8 on cpu", (0, 3, 0)),
     "torch.as_tensor": (lambda: torch.as_tensor(A), "torch float64 on cpu", (0, 0, 0)),
-    "torch.tensor": (lambda: torch.tensor(A), "torch float64 on cpu", (24, 0, 0)),
+    "torch.tensor": (lambda: torch.tensor(data=A), "torch float64 on cpu", (24, 0, 0)),
 }
 
 
@@ -57,28 +56,16 @@ def test_record_foreign__has_the_calls_of_torch(name: str) -> None:
     assert (row.call, row.target, row.calls) == (name, target, 1)
     assert (row.copied, row.cast, row.moved) == sizes
     assert row.file == __file__
-    assert row.source == (
-        f"numpy float64 on {'cpu'}" if name.startswith("torch.") else "torch float32 on cpu"
-    )
+    assert row.source == ("numpy float64 on cpu" if name.startswith("torch.") else "torch float32 on cpu")
 
 
 def test_record_foreign__a_move_has_its_bytes_and_advice() -> None:
-    row = row_of(lambda: T.to("meta"))
+    with record(foreign=True) as seen:
+        T.to("meta")
+    (row,) = seen.rows
     assert (row.copied, row.cast, row.moved) == (0, 0, 12)
     assert row.avoid == "keep it where it is, or move it once (if it stays the same)"
-    assert "torch float32 on meta by Tensor.to" in row_table(lambda: T.to("meta"))
-
-
-def row_table(call: Callable[[], object]) -> str:
-    with record(foreign=True) as seen:
-        call()
-    return str(seen)
-
-
-def test_record_foreign__an_array_without_memory_of_its_own_is_counted_as_copied() -> None:
-    sparse = T.to_sparse()
-    row = row_of(lambda: sparse.to("cpu", copy=True))
-    assert (row.copied, row.cast, row.moved) == (12, 0, 0)
+    assert "torch float32 on meta by Tensor.to" in str(seen)
 
 
 def test_record_foreign__has_no_call_that_converts_nothing() -> None:
@@ -120,15 +107,12 @@ def test_record_foreign__ends_with_its_block_and_nests() -> None:
     assert not is_observed()
 
 
+@pytest.mark.slow  # the compiler takes seconds
 def test_record_foreign__leaves_compiled_code_to_the_compiler() -> None:
     compiled: Any = torch.compile(lambda x: x.to(torch.float64) * 2, backend="aot_eager")
     with record(foreign=True) as seen:
         assert compiled(T).tolist() == [2.0, 2.0, 2.0]
     assert [row.call for row in seen.rows] == ["Tensor.tolist"]
-
-
-def test_record_foreign__has_an_array_that_is_given_by_keyword() -> None:
-    assert row_of(lambda: torch.tensor(data=A)).copied == 24
 
 
 def test_record_foreign__leaves_a_trace_and_a_fake_mode_as_they_are() -> None:
@@ -157,22 +141,3 @@ def test_record_foreign__ends_for_itself_alone_in_any_order() -> None:
     T.numpy()
     assert (one.rows, [row.calls for row in other.rows]) == ((), [1])
     assert torch.overrides._get_current_function_mode() is None
-
-
-def test_record_foreign__ends_in_another_thread() -> None:
-    """A generator may be closed by another thread, whose stack has no watch."""
-    seen = record(foreign=True)
-    seen.__enter__()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(seen.__exit__).result()
-    T.numpy()
-    assert seen.rows == ()
-    with record(foreign=True):  # its end removes the former too
-        pass
-    assert torch.overrides._get_current_function_mode() is None
-
-
-def test_record__leaves_out_foreign_calls_unless_they_are_asked_for() -> None:
-    with record() as seen:
-        T.numpy()
-    assert seen.rows == ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import subprocess
 import sys
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from inside import direct, direct_own, get_backend, is_observed
-from toylib import Toy, make_backend
+from inside import get_backend, is_observed
+from toylib import Toy
 
 import xbridge
 from xbridge import PolicyError, policy, unsafe_share
@@ -82,16 +81,11 @@ def test_policy__what_shares_is_never_forbidden() -> None:
     torch = pytest.importorskip("torch")
     host = np.ones(3)
     with policy(copies="raise", transfers="raise", detaches="raise", casts="raise"):
+        xbridge.to_numpy(np.ones((0, 3)), copy=True)  # which copies nothing
         assert xbridge.to_numpy(host) is host
         assert xbridge.asarray(host) is host
         assert xbridge.to_backend(host, "torch").data_ptr() == host.ctypes.data
         assert xbridge.to_numpy(torch.ones(3)).tolist() == [1.0, 1.0, 1.0]
-
-
-def test_policy__to_copy_an_empty_array_copies_nothing() -> None:
-    """To copy an empty array copies nothing."""
-    with policy(copies="raise"):
-        xbridge.to_numpy(np.ones((0, 3)), copy=True)
 
 
 def test_policy__to_stack_a_list_of_arrays_is_a_copy() -> None:
@@ -114,18 +108,6 @@ def test_policy__history_in_a_list_ends_once(tracked_first: bool) -> None:
         with torch.no_grad():
             xbridge.asarray(parts)
         assert len(caught) == 2
-
-
-def test_policy__end_of_a_history_without_a_detach_is_one() -> None:
-    """The end of a history without a detach is one."""
-    torch = pytest.importorskip("torch")
-    x = torch.ones(3, requires_grad=True)
-    with policy(detaches="raise"):
-        with pytest.raises(PolicyError, match="its graph ends there"):
-            xbridge.to_backend(x, "torch", dtype="int64")
-        with torch.no_grad(), pytest.raises(PolicyError):
-            xbridge.to_backend(x, "torch", copy=True)
-        assert xbridge.to_backend(x, "torch", copy=True).requires_grad
 
 
 def test_policy__nothing_is_done_before_it_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,48 +168,6 @@ def test_policy__is_its_threads_own() -> None:
     assert seen == [("allow", [2.0, 1.0, 0.0])]
 
 
-def test_policy__task_has_the_policy_of_the_block_that_began_it_until_the_block_ends() -> None:
-    """A task has the policy of the block that began it until the block ends."""
-
-    async def work(turns: list[asyncio.Event]) -> list[str]:
-        seen: list[str] = []
-        for turn in turns:
-            await turn.wait()
-            seen.append(policy.now().copies)
-        return seen
-
-    async def main() -> list[str]:
-        turns = [asyncio.Event(), asyncio.Event()]
-        with policy(copies="warn"), policy(copies="raise"):
-            task = asyncio.create_task(work(turns))
-            turns[0].set()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-        turns[1].set()
-        assert policy.now().copies == "allow"
-        return await task
-
-    assert asyncio.run(main()) == ["raise", "allow"]
-
-
-def test_policy__tasks_side_by_side_have_each_their_own() -> None:
-    """Tasks side by side have each their own."""
-
-    async def work(rule: Any) -> bool:
-        with policy(copies=rule):
-            await asyncio.sleep(0)
-            try:
-                copy_one()
-            except PolicyError:
-                return False
-            return True
-
-    async def main() -> list[bool]:
-        return await asyncio.gather(*(work(rule) for rule in ("raise", "allow", "raise")))
-
-    assert asyncio.run(main()) == [False, True, False]
-
-
 def test_policy__block_that_is_left_in_another_context_ends_there() -> None:
     """A block that is left in another context ends there."""
 
@@ -270,17 +210,6 @@ def test_policy__async_function_is_held_to_it_while_it_runs() -> None:
         asyncio.run(strict())
 
 
-def test_policy__object_that_is_called_like_an_async_function_is_held_to_it() -> None:
-    """An object that is called like an async function is held to a policy."""
-
-    class Step:
-        async def __call__(self) -> None:
-            copy_one()
-
-    with pytest.raises(PolicyError):
-        asyncio.run(policy(copies="raise")(Step())())
-
-
 def test_policy__object_that_is_not_a_function_cannot_be_decorated_with_a_policy() -> None:
     """An object that is not a function cannot be decorated with a policy."""
     things: list[Any] = [Toy, classmethod(lambda cls: copy_one()), 3]
@@ -303,18 +232,6 @@ def test_policy__generator_cannot_be_held_to_it() -> None:
     for each in (numbers, more, partial(numbers)):
         with pytest.raises(xbridge.OptionError, match="runs in its consumer; try a with block"):
             policy(copies="raise")(each)
-
-
-@pytest.mark.parametrize("rule", ["forbid", "", True])
-def test_policy__another_word_is_refused(rule: Any) -> None:
-    """Another word is refused."""
-    with pytest.raises(xbridge.OptionError, match="'allow', 'warn' or 'raise'; try copies='raise'"):
-        policy(copies=rule)
-
-
-def test_policy__reads_as_it_was_written() -> None:
-    """It reads as it was written."""
-    assert repr(policy(casts="warn", copies="raise")) == "policy(copies='raise', casts='warn')"
 
 
 def test_policy__plan_shows_the_error_of_a_policy_and_does_not_warn() -> None:
@@ -359,68 +276,6 @@ def test_policy__warning_names_the_line_whichever_verb_was_called() -> None:
             assert places == {(__file__, call.__code__.co_firstlineno)}
 
 
-def test_policy__warning_is_filtered_by_its_category() -> None:
-    """A warning is filtered by its category."""
-    with policy(copies="warn", casts="warn"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", xbridge.PolicyWarning)
-        warnings.simplefilter("error", xbridge.CastWarning)
-        copy_one()
-        with pytest.raises(xbridge.CastWarning):
-            xbridge.to_numpy(REVERSED, dtype="float32")
-
-
-def test_policy__line_is_warned_of_once_as_python_does() -> None:
-    """A line is warned of once as Python does."""
-    with policy(copies="warn"), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        for _ in range(3):
-            copy_one()
-    assert len(caught) == 1
-
-
-# -- the hot path --------------------------------------------------------------------------------
-
-
-def tables() -> dict[str, dict[type, Any]]:
-    """The hot tables, by the name of the target."""
-    return {**direct, "asarray, None": direct_own}
-
-
-def test_policy__hot_table_is_empty_while_a_policy_stands_and_full_again_after_the_last() -> None:
-    """The hot table is empty while a policy stands and full again after the last."""
-    xbridge.to_numpy(np.ones(2))
-    full = {name: set(table) for name, table in tables().items()}
-    assert full["numpy"]
-    assert full["asarray, None"]
-    outer, inner = policy(copies="warn"), policy(casts="warn")
-    with outer:
-        with inner:
-            assert not any(tables().values())
-        assert not any(tables().values())
-    assert {name: set(table) for name, table in tables().items()} == full
-
-
-@pytest.mark.usefixtures("own_registry")
-def test_policy__backend_that_is_loaded_under_a_policy_takes_the_plan_too() -> None:
-    """A backend that is loaded under a policy takes the plan too."""
-    xbridge.register_backend("toylib", make_backend())
-    with policy(copies="raise"):
-        assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
-        assert not any(direct.values())
-
-
-def test_policy__compiled_function_is_traced_whole_under_a_policy() -> None:
-    """A compiled function is traced whole under a policy."""
-    torch = pytest.importorskip("torch")
-    torch.compiler.reset()
-    with policy(casts="raise", copies="raise"):
-        double = torch.compile(
-            lambda x: xbridge.to_backend(x * 2, "torch", dtype="float64"), fullgraph=True, backend="eager"
-        )
-        assert double(torch.ones(2)).dtype == torch.float64
-    torch.compiler.reset()
-
-
 # -- the whole process ---------------------------------------------------------------------------
 
 
@@ -459,18 +314,7 @@ def test_policy__of_the_process_that_is_misspelt_is_refused(words: str) -> None:
         _policy.rules_in(words)
 
 
-def test_policy__environment_is_read_when_xbridge_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment is read when xbridge is imported."""
-    monkeypatch.setenv("XBRIDGE_POLICY", "copies=raise")
-    try:
-        importlib.reload(xbridge)
-        assert policy.now().copies == "raise"
-    finally:
-        _policy.set_process_rules(_policy.Rules())
-    assert not is_observed()
-
-
-@pytest.mark.parametrize(("words", "said"), [("copies=raise", "PolicyError"), ("", "fine"), ("x", "Option")])
+@pytest.mark.parametrize(("words", "said"), [("copies=raise", "PolicyError"), ("x", "Option")])
 def test_policy__environment_sets_the_policy_of_a_process(words: str, said: str) -> None:
     """The environment sets the policy of a process."""
     code = "import xbridge, numpy; xbridge.to_numpy(numpy.ones(3), copy=True); print('fine')"
@@ -481,14 +325,14 @@ def test_policy__environment_sets_the_policy_of_a_process(words: str, said: str)
         text=True,
         check=False,
     )
-    assert said in done.stdout + done.stderr
-    assert ("fine" in done.stdout) is (said == "fine")
+    assert said in done.stderr
+    assert "fine" not in done.stdout
 
 
 # -- unsafe_share --------------------------------------------------------------------------------
 
 
-def test_policy__read_only_memory_is_shared_with_a_library_that_cannot_say_so_only_on_demand() -> None:
+def test_unsafe_share__shares_read_only_memory() -> None:
     """Read-only memory is shared with a library that cannot say so only on demand."""
     pytest.importorskip("torch")
     host = np.ones(3)
@@ -497,14 +341,7 @@ def test_policy__read_only_memory_is_shared_with_a_library_that_cannot_say_so_on
     assert unsafe_share(host, "torch").data_ptr() == host.ctypes.data
 
 
-def test_policy__repeated_elements_are_shared_on_demand() -> None:
-    """Repeated elements are shared on demand."""
-    pytest.importorskip("torch")
-    host = np.broadcast_to(np.ones(1), 3)
-    assert unsafe_share(host, "torch").stride() == (0,)
-
-
-def test_policy__what_may_change_is_shared_with_a_library_that_reads_later_on_demand() -> None:
+def test_unsafe_share__shares_with_a_library_that_assumes_immutable_memory() -> None:
     """What may change is shared with a library that reads later on demand."""
     pytest.importorskip("jax")
     raw = np.zeros(64 + 12, "uint8")
@@ -515,7 +352,7 @@ def test_policy__what_may_change_is_shared_with_a_library_that_reads_later_on_de
     assert np.shares_memory(np.asarray(unsafe_share(shared, "numpy")), host)
 
 
-def test_policy__promise_over_memory_sees_what_is_written_later() -> None:
+def test_unsafe_share__lazy_array_sees_what_is_written_later() -> None:
     """A promise over memory sees what is written later."""
     pytest.importorskip("dask")
     host = np.zeros(3)
@@ -524,7 +361,7 @@ def test_policy__promise_over_memory_sees_what_is_written_later() -> None:
     assert lazy.compute().tolist() == [7.0, 7.0, 7.0]
 
 
-def test_policy__what_cannot_be_shared_at_all_is_refused() -> None:
+def test_unsafe_share__refuses_what_cannot_be_shared() -> None:
     """What cannot be shared at all is refused."""
     pytest.importorskip("torch")
     swapped = np.ones(3, np.dtype("float32").newbyteorder())
@@ -535,24 +372,10 @@ def test_policy__what_cannot_be_shared_at_all_is_refused() -> None:
         unsafe_share(np.float32(1), "torch")
 
 
-def test_policy__library_that_copies_unasked_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsafe_share__detects_a_library_that_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that copies although it was not to is found out."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(get_backend("torch"), "from_numpy", torch.tensor)
     message = "cannot share this memory with torch: torch has copied it; try to_backend"
     with pytest.raises(xbridge.CopyError, match=message):
         unsafe_share(np.ones(3), "torch")
-
-
-def test_policy__within_a_library_there_is_nothing_to_share() -> None:
-    """Within a library there is nothing to share."""
-    assert unsafe_share(REVERSED, "numpy") is REVERSED
-
-
-def test_policy__no_policy_changes_what_is_shared() -> None:
-    """No policy changes what is shared."""
-    pytest.importorskip("torch")
-    host = np.ones(3)
-    host.flags.writeable = False
-    with policy(copies="allow", casts="allow", detaches="allow", transfers="allow"):
-        assert xbridge.to_backend(host, "torch").data_ptr() != host.ctypes.data

@@ -7,8 +7,7 @@ import re
 import sys
 import threading
 from contextlib import suppress
-from io import BytesIO, StringIO
-from types import SimpleNamespace
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,12 +46,7 @@ def test_record__calls_of_one_line_are_one_row() -> None:
     (row,) = seen.rows
     assert (row.file, row.line, row.function) == (__file__, COPIES_AT, "copy_one")
     assert (row.source, row.target) == ("numpy float64 on cpu", "numpy float64 on cpu")
-    assert (row.calls, row.copied, row.moved, row.avoid) == (
-        5,
-        40_000,
-        0,
-        "nothing: copy=True asks for new memory",
-    )
+    assert (row.calls, row.copied, row.moved, row.avoid) == (5, 40_000, 0, ASKED)
     assert row.seconds > 0
 
 
@@ -68,16 +62,6 @@ def test_record__what_shares_is_counted_and_costs_no_bytes() -> None:
     ]
 
 
-def test_record__words_are_those_of_a_policy() -> None:
-    """What `policy(copies="raise")` passes is not counted as copied, and what `casts` passes not as cast."""
-    with record() as seen, xbridge.policy(copies="raise"):
-        xbridge.to_numpy(HOST, dtype="float32")
-    assert [(row.copied, row.cast) for row in seen.rows] == [(0, 4000)]
-    with record() as seen, xbridge.policy(casts="raise"):
-        xbridge.to_numpy(HOST, copy=True)
-    assert [(row.copied, row.cast) for row in seen.rows] == [(8000, 0)]
-
-
 def test_record__bytes_between_devices_are_distinguished_from_copies() -> None:
     """Bytes between devices are distinguished from copies."""
     strict = pytest.importorskip("array_api_strict")
@@ -90,16 +74,6 @@ def test_record__bytes_between_devices_are_distinguished_from_copies() -> None:
     assert row.avoid == "cast it once; keep it where it is, or move it once (if it stays the same)"
 
 
-def test_record__two_lines_and_two_routes_are_rows_of_their_own() -> None:
-    """Two lines and two routes are rows of their own."""
-    with record() as seen:
-        for dtype in ("float32", "int32"):
-            xbridge.to_numpy(HOST, dtype=dtype)
-        xbridge.to_numpy(HOST, dtype="float32")
-    assert len(seen.rows) == 3
-    assert len({row.line for row in seen.rows}) == 2
-
-
 def test_record_summary__nothing_is_recorded_before_after_or_without() -> None:
     """Nothing is recorded before, after or without a record."""
     seen = record()
@@ -110,13 +84,6 @@ def test_record_summary__nothing_is_recorded_before_after_or_without() -> None:
     assert seen.rows == ()
     assert seen.summary() == "nothing was converted"
     assert not is_observed()
-
-
-def test_record__what_raises_is_not_counted() -> None:
-    """What raises is not counted."""
-    with record() as seen, pytest.raises(xbridge.CopyError):
-        xbridge.to_numpy(HOST, dtype="float32", copy=False)
-    assert seen.rows == ()
 
 
 def test_record__records_inside_of_each_other_see_each_what_is_theirs() -> None:
@@ -132,9 +99,7 @@ def test_record__records_inside_of_each_other_see_each_what_is_theirs() -> None:
     assert [row.calls for row in outer.rows] == [5], "one of them was in its block twice"
 
 
-def test_record__conversions_of_all_threads_are_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_record__conversions_of_all_threads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Conversions of all threads are counted and none is lost."""
     begin, between = threading.Barrier(4), threading.Barrier(2)
     replace = record_module.RecordRow._replace
@@ -160,9 +125,7 @@ def test_record__conversions_of_all_threads_are_counted(
     assert [(row.calls, row.copied) for row in seen.rows] == [(400, 3_200_000)]
 
 
-def test_record_summary__program_of_endless_lines_is_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_record_summary__program_of_endless_lines_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program of endless lines does not fill the memory."""
     monkeypatch.setattr(_record, "_MOST_ROWS", 3)
     with record() as seen:
@@ -180,7 +143,7 @@ def copy_from_line(n: int) -> None:
     exec(compile("\n" * n + "to_numpy(x, copy=True)", "<made>", "exec"), names)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(conversions())
 def test_record__bytes_are_those_of_the_plan_and_have_a_way_to_avoid_them(call: Conversion) -> None:
     """Bytes are those of the plan and have a way to avoid them."""
@@ -194,9 +157,8 @@ def test_record__bytes_are_those_of_the_plan_and_have_a_way_to_avoid_them(call: 
     (row,) = seen.rows
     assert row.copied + row.cast + row.moved == sum(step.nbytes or 0 for step in plan.steps)
     assert bool(row.avoid) is bool(row.copied + row.cast + row.moved)
-    assert not {step.copy_reason.message for step in plan.steps if step.copy_reason} & set(
-        row.avoid.split("; ")
-    )
+    reasons = {step.copy_reason.message for step in plan.steps if step.copy_reason}
+    assert not reasons & set(row.avoid.split("; "))
     assert not [word for word in ("leave", "unsafe_share", "copy=None", "copy=False") if word in row.avoid]
     if call.options.get("copy"):
         assert row.avoid in ("", ASKED)
@@ -221,32 +183,6 @@ def test_record__snapshot_of_weights_is_not_advised_away() -> None:
     assert {name: weight.tolist() for name, weight in snapshot.items()} == before
     assert sum(row.calls for row in seen.rows) == 8
     assert {row.avoid for row in seen.rows} == {ASKED}
-
-
-def test_record__snapshot_stays_one_whatever_else_makes_new_memory() -> None:
-    """A snapshot stays one whatever else makes new memory."""
-    torch = pytest.importorskip("torch")
-    strict = pytest.importorskip("array_api_strict")
-    fixed = HOST.copy()
-    fixed.flags.writeable = False
-    far = strict.asarray(HOST, device=strict.Device("device1"))
-    with record() as seen:
-        for x in (fixed, HOST[::-1], HOST.astype(">f8"), np.broadcast_to(1.0, 3)):
-            xbridge.to_backend(x, "torch", copy=True)
-        for x in (far, torch.ones(2).requires_grad_(), torch.ones(2, dtype=torch.complex64).conj()):
-            xbridge.to_numpy(x, copy=True)
-    assert {row.avoid for row in seen.rows} == {ASKED}
-
-
-def test_record__copy_that_is_to_be_written_is_not_advised_away() -> None:
-    """A copy that is to be written is not advised away."""
-    fixed = HOST.copy()
-    fixed.flags.writeable = False
-    with record() as seen:
-        xbridge.to_numpy(fixed, writable=True)
-    assert [(row.copied, row.avoid) for row in seen.rows] == [
-        (fixed.nbytes, "nothing: writable=True asks for new memory")
-    ]
 
 
 def same(x: Any) -> Any:
@@ -293,29 +229,6 @@ def test_record__advice_on_what_is_given_spares_the_bytes_and_changes_nothing_el
     assert before.tolist() == after.tolist()
 
 
-def test_record__memory_that_is_guarded_stays_guarded_by_what_is_advised() -> None:
-    """Memory that is guarded stays guarded by what is advised."""
-    pytest.importorskip("torch")
-    fixed = HOST.copy()
-    fixed.flags.writeable = False
-    with record() as seen:
-        once = xbridge.to_backend(fixed, "torch")
-    assert [row.avoid for row in seen.rows] == [f"convert it once{SAME}"]
-    once += 1  # as often as it is used
-    assert fixed.tolist() == HOST.tolist()
-
-
-def test_record__memory_that_is_read_later_stays_private_by_what_is_advised() -> None:
-    """Memory that is read later stays private by what is advised."""
-    pytest.importorskip("dask")
-    a = np.arange(3.0)
-    with record() as seen:
-        once = xbridge.to_backend(a, "dask")
-    assert [row.avoid for row in seen.rows] == [f"convert it once{SAME}"]
-    a[:] = 9
-    assert xbridge.to_list(once) == [0.0, 1.0, 2.0]
-
-
 # -- how it is shown -----------------------------------------------------------------------------
 
 
@@ -327,9 +240,7 @@ def test_record_summary__summary_is_a_table_with_a_last_line_for_all() -> None:
         xbridge.to_numpy(HOST, dtype="float32")
     head, *lines, last = seen.summary().splitlines()
     assert head.split("  ")[0].strip() == "where"
-    assert [word in head for word in ("calls", "copied", "cast", "moved", "time", "to avoid it")] == [
-        True
-    ] * 6
+    assert all(word in head for word in ("calls", "copied", "cast", "moved", "time", "to avoid it"))
     assert len(lines) == 2
     copies = next(line for line in lines if f"test_record.py:{COPIES_AT}" in line)
     assert "16 kB" in copies
@@ -338,14 +249,6 @@ def test_record_summary__summary_is_a_table_with_a_last_line_for_all() -> None:
     assert last.split()[2:7] == ["3", "16", "kB", "4", "kB"]
     assert len(seen.summary(most=1).splitlines()) == 3
     assert seen.summary(most=1).splitlines()[-1].split()[2] == "3"
-
-
-def test_record__file_below_here_is_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file below here is named from here."""
-    row = record_module.RecordRow(str(tmp_path / "a.py"), 7, "f", "", "", 1, 0, 0, 0, 0.0, "")
-    assert row.where == f"{tmp_path / 'a.py'}:7"
-    monkeypatch.chdir(tmp_path)
-    assert row.where == "a.py:7"
 
 
 def test_record_to_json__all_of_it_is_there_as_json() -> None:
@@ -374,13 +277,6 @@ def test_record__shows_its_sums_in_a_line() -> None:
     assert repr(record()) == "<record: nothing was converted>"
 
 
-def test_record_summary__record_prints_its_summary() -> None:
-    """A record prints its summary."""
-    seen = converted_on(2)
-    assert str(seen) == seen.summary()
-    assert str(record()) == "nothing was converted"
-
-
 def test_record__is_a_table_in_a_notebook() -> None:
     """A record is a table in a notebook."""
     seen = converted_on(2)
@@ -407,18 +303,6 @@ def test_record__rich_prints_a_record_as_a_table_that_fits(width: int) -> None:
     assert sorted("".join(shown.getvalue().split())) == sorted("".join(str(seen).split()))
 
 
-def test_record__cell_of_a_notebook_has_its_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A cell of a notebook is named as the notebook names it."""
-    row = record_module.RecordRow("/tmp/ipykernel_7/123.py", 2, "f", "", "", 1, 0, 0, 0, 0.0, "")
-    compiler = SimpleNamespace(_filename_map={"/tmp/ipykernel_7/123.py": 3})
-    shells = iter([SimpleNamespace(compile=compiler), None])
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: next(shells)))
-    assert row.where == "In [3]:2"
-    assert row.where == "/tmp/ipykernel_7/123.py:2"
-
-
 def test_record_plot__without_a_path_the_picture_is_the_result() -> None:
     """Without a path, the picture is the result."""
     pytest.importorskip("matplotlib")
@@ -432,60 +316,24 @@ def test_record_plot__without_a_path_the_picture_is_the_result() -> None:
     assert {name.rpartition("/")[2] for name in names} == {"train.py:1", "train.py:2"}
 
 
-def test_record_plot__picture_shows_itself_where_no_backend_of_matplotlib_is_chosen() -> None:
-    """A picture shows itself where no backend of matplotlib is chosen, on a light or dark page."""
-    pytest.importorskip("matplotlib")
-    image = pytest.importorskip("PIL.Image")
-    with image.open(BytesIO(converted_on(2).plot()._repr_png_())) as shown:
-        pixels = np.asarray(shown.convert("RGBA"))
-    assert pixels[0, 0, 3] == 0  # no background
-    opaque = pixels[pixels[..., 3] == 255]
-    assert opaque[..., :3].max(-1).min() > 40  # nothing is black
-
-
 def test_record_plot__picture_says_what_it_leaves_out() -> None:
     """A picture says what it leaves out."""
     pytest.importorskip("matplotlib")
     figure = converted_on(3).plot(most=1)
     assert len(figure.axes[0].patches) == 3
-    assert figure.get_supxlabel().startswith(
-        "left out: rows 2, calls 2, copied 16 kB, cast 0 B, moved 0 B, time "
-    )
-
-
-def test_record_plot__picture_of_nothing_says_so() -> None:
-    """A picture of nothing says so."""
-    pytest.importorskip("matplotlib")
-    figure = record().plot()
-    assert [text.get_text() for text in figure.texts] == ["nothing was converted"]
-    assert figure.axes == []
+    left_out = "left out: rows 2, calls 2, copied 16 kB, cast 0 B, moved 0 B, time "
+    assert figure.get_supxlabel().startswith(left_out)
 
 
 def test_record_plot__is_drawn_into_a_file(tmp_path: Path) -> None:
-    """A picture is drawn into a file."""
-    pytest.importorskip("matplotlib")
-    with record() as seen:
-        copy_one()
-    seen.plot(tmp_path / "crossings.svg")
-    picture = (tmp_path / "crossings.svg").read_text("utf-8")
-    assert picture.startswith("<?xml")
-    record().plot(tmp_path / "empty.png")
-    assert (tmp_path / "empty.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_record_plot__file_that_is_named_like_a_formula_is_drawn(tmp_path: Path) -> None:
-    """A file that is named like a formula is drawn."""
+    """A picture is drawn into a file, also if the name of a program reads like a formula."""
     pytest.importorskip("matplotlib")
     with record() as seen:
         exec(compile("convert(x, copy=True)", "$a_{$.py", "exec"), {"convert": xbridge.to_numpy, "x": HOST})
     seen.plot(tmp_path / "crossings.svg")
-
-
-def test_record__that_never_began_cannot_end() -> None:
-    """A record that never began cannot end."""
-    with pytest.raises(ValueError, match="not in"):
-        record().__exit__()
-    assert not is_observed()
+    assert (tmp_path / "crossings.svg").read_text("utf-8").startswith("<?xml")
+    record().plot(tmp_path / "empty.png")
+    assert (tmp_path / "empty.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_record_plot__matplotlib_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -495,21 +343,3 @@ def test_record_plot__matplotlib_is_missing(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, "xbridge._observe.figure", raising=False)
     with pytest.raises(xbridge.MissingLibraryError, match=r"try pip install 'xbridge-array\[plot\]'"):
         record().plot(tmp_path / "crossings.png")
-
-
-def test_record__has_only_the_documented_names() -> None:
-    """A record has only the documented names."""
-    public = {name for name in dir(record()) if not name.startswith("_")}
-    assert public == {"plot", "queues", "rows", "summary", "to_json"}
-
-
-def test_record__bounds_the_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queues beyond the limit of rows are not kept."""
-    monkeypatch.setattr(_record, "_MOST_ROWS", 1)
-    x = np.ones(10)
-    with record() as seen:
-        for _ in range(2):
-            list(xbridge.prefetch([x, x], "numpy", dtype="float32"))
-        list(xbridge.prefetch([x], "numpy"))
-    (queue,) = seen.queues
-    assert queue.batches == 4

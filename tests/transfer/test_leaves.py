@@ -59,11 +59,9 @@ def test_transfer__numbers_are_converted_as_asked(way: str) -> None:
     """Python numbers stay, or become arrays as in a tree."""
     batch = {"n": 3, "x": np.ones(1), "y": 2.5, "b": True, "text": "a"}
     assert WAYS[way](batch, "numpy")["n"] == 3
-    made = WAYS[way](batch, "numpy", scalars=True)
-    wanted = tree.to_numpy(batch, scalars=True)
-    assert {key: getattr(y, "dtype", y) for key, y in made.items()} == {
-        key: getattr(y, "dtype", y) for key, y in wanted.items()
-    }
+    trees = (WAYS[way](batch, "numpy", scalars=True), tree.to_numpy(batch, scalars=True))
+    made, wanted = ({key: getattr(y, "dtype", y) for key, y in each.items()} for each in trees)
+    assert made == wanted
     with pytest.raises(xbridge.ValueLossError):
         WAYS[way]({"n": 2**70}, "numpy", scalars=True)
 

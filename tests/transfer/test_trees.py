@@ -13,7 +13,6 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import tree
-from xbridge.tree.flatten import TreeSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,27 +95,6 @@ def test_transfer__error_of_a_single_array_has_no_path(carried: Callable[[Any], 
         carried(COMPLEX)
 
 
-def test_treespec__names_the_original_position() -> None:
-    """An array is named by its position at the time of the call."""
-    batch: dict[str, Any] = {"a": [COMPLEX], "b": A}
-    spec = TreeSpec(batch)
-    batch["a"].clear()
-    batch["b"] = COMPLEX
-    assert spec.name_of(COMPLEX) == "tree['a'][0]"
-    assert TreeSpec(A).name_of(A) == "tree"
-
-
-@pytest.mark.parametrize(
-    "change", [list.reverse, list.clear, lambda rows: rows[0].update(b=rows[0].pop("a"))]
-)
-def test_treespec__ignores_later_changes(change: Callable[[Any], object]) -> None:
-    """Changing a batch after the call does not change the structure of the result."""
-    batch = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
-    spec = TreeSpec(batch)
-    change(batch)
-    assert spec.unflatten([10 * n for n in spec.leaves]) == [{"a": 10, "b": 20}, {"a": 30, "b": 40}]
-
-
 def test_transfer__batch_changed_meanwhile(own_registry: None) -> None:
     """A batch that is modified during the transfer arrives as it was at the call."""
     gate = Gate()
@@ -133,16 +111,3 @@ def test_transfer__batch_changed_meanwhile(own_registry: None) -> None:
     assert list(made) == ["label", "image", "rows", "slow"]
     assert (made["label"].tolist(), made["image"][0].tolist()) == ([1], [0])
     assert [len(row) for row in made["rows"]] == [1, 2]
-
-
-def test_transfer__packed_sequence_keeps_integer_lengths() -> None:
-    """Casting a packed sequence leaves its lengths as integers."""
-    torch = pytest.importorskip("torch")
-    from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
-
-    packed = pack_sequence([torch.ones(2, 3), torch.ones(4, 3)], enforce_sorted=False)
-    made = xbridge.transfer([packed], "torch", dtype="float64").result()[0]
-
-    assert made.data.dtype == torch.float64
-    assert [x.dtype for x in made[1:]] == [torch.int64] * 3
-    assert pad_packed_sequence(made)[1].tolist() == [2, 4]

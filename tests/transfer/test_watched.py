@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from gate import PATIENCE, Gate
-from inside import direct, get_backend, is_observed
+from inside import get_backend
 
 import xbridge
 from xbridge import policy, record
@@ -52,15 +52,6 @@ def test_record__prefetch_has_the_callers_line() -> None:
     assert (row.line, row.function, row.calls, row.cast) == (line_of(ahead), "ahead", 4, 160)
 
 
-def test_record__shows_transfers_done_at_once() -> None:
-    """A transfer that runs without a thread is recorded too."""
-    torch = pytest.importorskip("torch")
-    with record() as seen:
-        xbridge.transfer(torch.ones(2, device="meta"), "torch", dtype="float64").result()
-    (row,) = seen.rows
-    assert (row.file, row.function) == (__file__, "test_record__shows_transfers_done_at_once")
-
-
 def test_record__iterable_has_its_own_line() -> None:
     """Conversions inside the iterable are recorded under their own line."""
 
@@ -69,19 +60,8 @@ def test_record__iterable_has_its_own_line() -> None:
 
     with record() as seen:
         assert len(list(xbridge.prefetch(batches(), "numpy"))) == 1
-    assert {row.function.rpartition(".")[2] for row in seen.rows} == {
-        "batches",
-        "test_record__iterable_has_its_own_line",
-    }
-
-
-def test_record__splits_time_by_bytes() -> None:
-    """The time of a batch is shared among its arrays by size."""
-    with record() as seen:
-        xbridge.transfer([np.ones(1), np.ones(10**6, "int64")], "numpy", dtype="float32").result()
-    small, large = sorted(seen.rows, key=lambda row: row.cast)
-    assert small.cast * 10**6 == large.cast
-    assert 0 < small.seconds * 1000 < large.seconds
+    functions = {row.function.rpartition(".")[2] for row in seen.rows}
+    assert functions == {"batches", "test_record__iterable_has_its_own_line"}
 
 
 def test_policy__refuses_a_transfer_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,26 +107,14 @@ def test_policy__applies_to_each_batch() -> None:
             next(ahead)
 
 
-def test_policy__leaves_no_observers() -> None:
-    """After a policy block the fast path is restored."""
-    with policy(casts="warn"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", xbridge.CastWarning)
-        begin().result()
-        list(ahead())
-    assert not is_observed()
-    assert direct["numpy"]
-
-
 def test_policy__warning_names_the_callers_line() -> None:
     """A warning points to the line that started the transfer."""
     with policy(casts="warn"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", xbridge.CastWarning)
         begin().result()
         list(ahead())
-    assert {(each.filename, each.lineno) for each in caught} == {
-        (__file__, line_of(begin)),
-        (__file__, line_of(ahead)),
-    }
+    assert {each.filename for each in caught} == {__file__}
+    assert {each.lineno for each in caught} == {line_of(begin), line_of(ahead)}
 
 
 # -- the queue -------------------------------------------------------------------------------------

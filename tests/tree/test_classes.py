@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
 import threading
 import time
 from collections import ChainMap, Counter, OrderedDict, UserDict, defaultdict, deque
-from dataclasses import InitVar, dataclass, field, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from enum import Enum
 from functools import cached_property
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
-from weakref import ref
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -105,24 +102,13 @@ class Loud(dict[Any, Any]):
         return self
 
 
-class LoudOrder(OrderedDict[Any, Any]):
-    """The same, with an order that can be changed."""
-
-    items, __copy__, keys, values = Loud.items, Loud.__copy__, Loud.items, Loud.items
-
-
-@pytest.mark.parametrize("cls", [Loud, LoudOrder])
-def test_find_container__dict_is_read_and_written_as_dicts_are(cls: Any) -> None:
+def test_find_container__dict_is_read_and_written_as_dicts_are() -> None:
     """A subclass of dict is read and written by the methods of dict, in the order of its keys."""
-    given = cls(z=A, a=A[:1])
-    if cls is LoudOrder:
-        given.move_to_end("z")
-    order = ["z", "a"] if cls is Loud else ["a", "z"]
+    given = Loud(z=A, a=A[:1])
     converted = there(given)
-    base: Any = cls.__base__
-    assert list(base.keys(converted)) == list(base.keys(given)) == order
-    assert base.__getitem__(converted, "z").data.tolist() == A.tolist()
-    assert base.__getitem__(given, "z") is A
+    assert list(dict.keys(converted)) == list(dict.keys(given)) == ["z", "a"]
+    assert dict.__getitem__(converted, "z").data.tolist() == A.tolist()
+    assert dict.__getitem__(given, "z") is A
 
 
 def test_find_container__dict_that_is_its_own_attributes_stays_so() -> None:
@@ -249,14 +235,6 @@ def test_find_container__class_that_is_both_has_items_and_fields() -> None:
         tree.to_backend(Points(BAD), "toylib")
 
 
-def test_find_container__tuple_in_which_nothing_changed_is_the_one_that_it_was() -> None:
-    """A tuple in which nothing changed is the one that it was."""
-    loud = tuple.__new__(Scaled, (1, "a"))
-    given = [platform.uname(), sys.version_info, os.stat_result(range(10)), loud]
-    converted = tree.to_backend([A, given], "toylib")[1]
-    assert all(x is y for x, y in zip(converted, given, strict=True))
-
-
 def test_find_container__struct_sequence_is_built_by_its_class() -> None:
     """A struct sequence is built by its class, with the fields that are not items."""
     given = time.localtime()
@@ -284,6 +262,9 @@ class Delegate:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
+    def __getattribute__(self, name: str) -> Any:
+        return None if name == "x" else object.__getattribute__(self, name)
+
     def __copy__(self) -> Delegate:
         return self
 
@@ -291,35 +272,12 @@ class Delegate:
         return {}
 
 
-@dataclass
-class Answers:
-    """A dataclass that answers for everything, and doubles what it is asked and what it is told."""
-
-    x: Any
-    unset: Any = field(init=False)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return A
-
-    def __getattribute__(self, name: str) -> Any:
-        value = object.__getattribute__(self, name)
-        return value * 2 if name == "x" else value
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value * 2)
-
-
 def test_find_container__dataclass_is_read_and_built_without_its_own_code() -> None:
     """No method of a dataclass is asked for its attributes, or told of new ones."""
     given = Delegate(A)
     object.__setattr__(given, "note", "kept")
     converted = there(given)
-    assert (type(converted.x), converted.note, given.x is A) == (Toy, "kept", True)
-    same = tree.map(lambda x: x, Answers(A))
-    assert vars(same).keys() == {"x"}
-    assert vars(same)["x"].tolist() == (A * 2).tolist()
+    assert (type(vars(converted)["x"]), converted.note, vars(given)["x"] is A) == (Toy, "kept", True)
 
 
 @attrs.define
@@ -346,20 +304,6 @@ class Slotted(Base):
         return self.__hidden
 
 
-class Computed:
-    """A class with a computed attribute."""
-
-    @cached_property
-    def scale(self) -> float:
-        return 1.0
-
-
-class Settled(Computed, dict[str, Any]):
-    """It is not computed any more."""
-
-    scale: Any = None
-
-
 def test_find_container__computed_attribute_is_computed_again_and_all_others_stay() -> None:
     """Results of a `cached_property` are computed again when asked for; all other attributes stay."""
 
@@ -381,71 +325,6 @@ def test_find_container__computed_attribute_is_computed_again_and_all_others_sta
     again = there(once)
     assert "kind" not in vars(once)
     assert (once.kind, again.kind, there(once).kind) == (np.ndarray, Toy, Toy)
-    settled = Settled(x=A)
-    settled.scale = 0.5
-    assert there(settled).scale == 0.5
-
-
-def test_find_container__field_that_hides_something_of_a_base_keeps_its_value() -> None:
-    """The default of a class hides a slot of its base, and a field what the base computes."""
-
-    @dataclass(slots=True)
-    class Given:
-        x: Any
-        y: Any = None
-
-    @dataclass
-    class Later(Given):
-        y: Any = 5
-
-    @dataclass
-    class Stored(Computed):
-        scale: Any
-
-    @attrs.define(slots=False)
-    class Made(Computed):
-        scale: Any
-
-    later = there(Later(A, A[:1]))
-    assert (later.x.data.tolist(), later.y.data.tolist()) == (A.tolist(), A[:1].tolist())
-    for given in (Stored(A), Made(A)):
-        assert there(given).scale.data.tolist() == A.tolist()
-
-
-def test_find_container__attribute_that_is_not_a_field_stays_unchanged() -> None:
-    """Class variables, arguments of `__init__`, slots of bases and weak references are as in the class."""
-
-    @dataclass(slots=True, weakref_slot=True)
-    class Given:
-        x: Any
-        shared: ClassVar[Any] = A
-        start: InitVar[Any] = A
-
-    @dataclass(slots=True)
-    class More(Given):
-        z: Any = None
-
-    given = More(A, z=A[:1])
-    held = ref(given)
-    converted = there(given)
-    assert (type(converted.x), type(converted.z), converted.shared is A) == (Toy, Toy, True)
-    assert held() is given
-    assert ref(converted)() is converted
-
-
-def test_find_container__default_of_the_class_is_a_field() -> None:
-    """A field that only the class has a value for is converted, and the class stays as it is."""
-    default = Toy(A)
-
-    @dataclass
-    class Default:
-        x: Any
-        mean: Any = field(init=False, default=default)
-        rule: Any = field(init=False, default=len)
-
-    converted = tree.to_numpy(Default(A))
-    assert (type(converted.mean), converted.rule) == (np.ndarray, len)
-    assert Default.mean is default
 
 
 class Tenfold:
@@ -466,25 +345,6 @@ def a_dataclass(it: Any) -> Any:
     cls: Any = make_dataclass("Record", [("x", Any), ("y", Any, None)], eq=False)
     cls.x = it
     return cls
-
-
-def test_find_container__descriptor_that_stores_under_its_name_is_not_called() -> None:
-    """A descriptor that stores a field under its name, or in a slot, neither reads nor writes it."""
-
-    @dataclass(slots=True)
-    class Slotted:
-        x: Any
-        y: Any
-
-    slot: Any = vars(Slotted)["x"]
-
-    class Scaled(Slotted):
-        x: Any = property(slot.__get__, lambda self, v: slot.__set__(self, v * 10))
-
-    for given in (a_dataclass(Tenfold())(A, 1), Scaled(A, 1)):
-        assert tree.map(lambda x: x, given).x is given.x
-        for converted in (there(given), xbridge.transfer(given, "toylib").result()):
-            assert (converted.x.data.tolist(), converted.y) == ((A * 10).tolist(), 1)
 
 
 @pytest.mark.parametrize(
@@ -514,21 +374,9 @@ class Converted:
     x: Any = attrs.field(converter=scaled)
 
 
-@attrs.frozen(slots=False)
-class ConvertedFrozen:
-    """The same, which nobody writes, with a property over a field."""
-
-    _x: Any = attrs.field(converter=scaled)
-
-    @property
-    def x(self) -> Any:
-        return self._x
-
-
-@pytest.mark.parametrize("cls", [Converted, ConvertedFrozen])
-def test_find_container__no_converter_of_an_attrs_class_runs(cls: Any) -> None:
+def test_find_container__no_converter_of_an_attrs_class_runs() -> None:
     """No converter of an attrs class runs."""
-    given = cls(A)
+    given = Converted(A)
     assert tree.map(lambda x: x, given).x is given.x
     assert there(given).x.data.tolist() == (A * 10).tolist()
 
@@ -611,19 +459,3 @@ def test_find_container__models_of_pydantic_and_msgspec_are_leaves_and_their_dat
         validator = pydantic.field_validator("x")(scaled)
 
     assert there(pydantic.dataclasses.dataclass(Checked)(A)).x.data.tolist() == (A * 10).tolist()
-
-
-def test_map__attribute_that_hides_a_class_method() -> None:
-    """An attribute with the name of a class method is a value of the object, and stays."""
-
-    @dataclass
-    class Named:
-        x: Any
-
-        @classmethod
-        def label(cls) -> str:
-            return "class"
-
-    given = Named(np.ones(2))
-    vars(given)["label"] = "own"
-    assert vars(tree.map(lambda x: x + 1, given))["label"] == "own"

@@ -38,19 +38,6 @@ def test_tree_to_numpy__class_is_flattened_as_it_is_registered_with_jax() -> Non
     assert type(back.x[0]) is np.ndarray
 
 
-def test_tree_to_backend__older_jax_cannot_look_up_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older JAX cannot look up a class."""
-    monkeypatch.delattr(jax.tree_util, "is_tree_node", raising=False)
-    given = {"x": np.ones(2, "f4"), "leaves": [object(), {1}, "text"], "p": jax.tree_util.Partial(max, None)}  # type: ignore[no-untyped-call] # theirs
-    made = tree.to_backend(given, "jax")
-    assert isinstance(made["x"], jax.Array)
-    assert made["leaves"] == given["leaves"]
-    assert type(made["p"]) is jax.tree_util.Partial
-    assert xbridge.transfer(given, "jax").result()["leaves"] == given["leaves"]
-    assert [batch["leaves"] for batch in xbridge.prefetch([given], "jax")] == [given["leaves"]]
-    assert xbridge.aligned(lambda x: (x, given["leaves"]))(jax.numpy.ones(2))[1] == given["leaves"]
-
-
 def test_tree_to_numpy__partial_of_jax_is_a_container() -> None:
     """A partial of JAX is a container."""
     made = tree.to_numpy(jax.tree_util.Partial(max, jax.numpy.ones(2)))  # type: ignore[no-untyped-call] # theirs

@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import OrderedDict, deque
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import planned_arrays
 from toylib import Toy, make_backend
 
 import xbridge
@@ -54,9 +52,7 @@ def toys(own_registry: None) -> None:
 
 
 @pytest.mark.parametrize("make", PAIRS.values(), ids=PAIRS)
-def test_tree_to_backend__container_keeps_its_type_and_keys(
-    make: Callable[[Any, Any], Any],
-) -> None:
+def test_tree_to_backend__container_keeps_its_type_and_keys(make: Callable[[Any, Any], Any]) -> None:
     """A container keeps its type and its keys in order."""
     given = make(A, [make(A[:2], "text"), None])
     made = tree.to_backend(given, "toylib")
@@ -145,30 +141,6 @@ def test_tree_to_numpy__numbers_become_arrays_only_if_the_caller_asks() -> None:
     assert tree.to_numpy([1], scalars=True, dtype="float32")[0].dtype == "f4"
 
 
-def test_tree_to_numpy__array_is_a_tree_and_so_is_an_empty_container() -> None:
-    """An array is a tree and so is an empty container."""
-    assert isinstance(tree.to_backend(A, "toylib"), Toy)
-    assert tree.map(np.sum, A) == A.sum()
-    assert tree.to_numpy(2.5, scalars=True) == 2.5
-    assert tree.to_numpy([]) == []
-    assert tree.to_numpy({"x": ()}) == {"x": ()}
-
-
-@pytest.mark.parametrize("dtype", [None, "nearest", "float32"])
-def test_tree_to_numpy__number_is_planned_once(dtype: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number in a tree is planned once."""
-
-    def convert() -> Any:
-        return tree.to_numpy({"x": np.ones(2), "reward": 1.5}, dtype=dtype, scalars=True)
-
-    first = convert()
-    planned = planned_arrays(monkeypatch)
-    again = convert()
-    assert not planned
-    assert again["reward"] == first["reward"] == 1.5
-    assert again["reward"].dtype == first["reward"].dtype
-
-
 @pytest.mark.parametrize(
     "convert",
     [
@@ -188,12 +160,6 @@ def test_tree_to_numpy__number_is_planned_once(dtype: str | None, monkeypatch: p
 def test_tree__none_as_root_is_an_empty_tree(convert: Callable[[], object]) -> None:
     """None is a tree without arrays, as in JAX and optree: every verb returns it."""
     assert convert() is None
-
-
-def test_tree__none_as_root_checks_the_options() -> None:
-    """An option with which no array could be converted raises for an empty tree too."""
-    with pytest.raises(xbridge.OptionError):
-        tree.to_backend(None, "toylib", copy="yes")  # type: ignore[arg-type] # the error under test
 
 
 ROOTS = {"text": "a", "a number": 3, "a scalar of text": np.str_("a"), "an object": object()}
@@ -232,19 +198,13 @@ EXPORTERS: dict[str, Callable[[], Any]] = {
 def test_tree_to_numpy__exporters_are_converted_if_they_are_asked_for(kind: str) -> None:
     """Exporters are converted if they are asked for."""
     x = EXPORTERS[kind]()
-    given = {
-        "x": [x, A],
-        "name": "n",
-        "raw": b"1234",
-        "more": bytearray(4),
-        "scalar": np.str_("s"),
-        "none": None,
-    }
+    others = {"name": "n", "raw": b"1234", "more": bytearray(4), "scalar": np.str_("s"), "none": None}
+    given = {"x": [x, A], **others}
     assert tree.to_numpy(given)["x"][0] is x
     made = tree.to_backend(given, "toylib", exporters=True)
     assert np.ravel(made["x"][0].data).tolist() == [1.0, 2.0]
     assert [type(y) for y in made["x"]] == [Toy, Toy]
-    assert all(made[key] is given[key] for key in ("name", "raw", "more", "scalar", "none"))
+    assert all(made[key] is x for key, x in others.items())
     assert tree.to_numpy(x, exporters=True).shape == np.shape(x)
     aligned, _ = tree.align({"x": x}, A, backend="toylib", exporters=True)
     assert type(aligned["x"]) is Toy
@@ -302,24 +262,6 @@ def test_tree_to_backend__error_names_the_way_to_the_leaf_and_keeps_its_class(gi
     assert not isinstance(caught.value.__cause__, xbridge.XBridgeError)  # the same message twice
 
 
-def test_tree_map__leaf_is_named_by_the_place_that_it_had_when_the_call_began() -> None:
-    """A leaf is named by the place that it had when the call began."""
-    given: dict[str, Any] = {}
-
-    def fail(x: Any, at: int) -> None:
-        given.clear()
-        given["new"] = OrderedDict(z=1)
-        if x.size == at:
-            raise ZeroDivisionError
-
-    for size, way in ((6, "tree['x']['y']"), (5, "tree['w'][1][0]"), (4, "tree['v'][0]['u']")):
-        given |= {"x": OrderedDict(y=A), "w": [[1], [A[1:]]], "v": ({"u": A[2:]}, {"t": 1})}
-        with pytest.raises(ZeroDivisionError) as caught:
-            tree.map(partial(fail, at=size), given)
-        assert caught.value.__notes__ == [f"at {way}"]
-        given.clear()
-
-
 def test_tree_to_numpy__tree_without_an_end_is_refused() -> None:
     """A tree without an end is refused."""
     own: dict[str, Any] = {"ends": [[1], A], "x": [A]}
@@ -372,34 +314,15 @@ def test_tree_to_numpy__every_array_of_a_tree_can_be_writable_at_the_cost_of_the
     x, fixed = np.ones(2), np.broadcast_to(1.0, 2)
     batch = {"x": x, "fixed": [fixed, fixed], "n": 3, "text": np.array(["a"])}
     for _ in range(2):  # the second call may be learned from the first
-        assert not tree.to_numpy(batch)["fixed"][0].flags.writeable
         made = tree.to_numpy(batch, writable=True)
         assert made["x"] is x
         assert made["fixed"][0] is made["fixed"][1]
         assert made["fixed"][0].flags.writeable
         assert not np.shares_memory(made["fixed"][0], fixed)
-        assert (made["n"], made["text"]) == (3, batch["text"])
-    assert not tree.to_numpy(batch)["fixed"][0].flags.writeable
-    assert tree.to_numpy(fixed, writable=True).flags.writeable
-    assert tree.to_numpy([2.0], writable=True, scalars=True)[0].flags.writeable
-    for _ in range(2):
+        assert not tree.to_numpy(batch)["fixed"][0].flags.writeable
         locked = tree.to_numpy({**batch, "loss": 2.0}, writable=False, scalars=True)
-        assert not any(
-            y.flags.writeable for y in (locked["x"], locked["fixed"][0], locked["n"], locked["loss"])
-        )
+        assert not any(y.flags.writeable for y in (locked["x"], locked["fixed"][0], locked["loss"]))
         assert np.shares_memory(locked["x"], x)
         assert x.flags.writeable
     with pytest.raises(xbridge.CopyError, match=r"tree\['fixed'\]\[0\].*writable=True"):
         tree.to_numpy(batch, writable=True, copy=False)
-    with pytest.raises(xbridge.OptionError, match="take writable=1"):
-        tree.to_numpy(batch, writable=1)  # type: ignore[arg-type] # the mistake
-    with pytest.raises(xbridge.UnsupportedArrayError, match="neither a container nor an array"):
-        tree.to_numpy("text", writable=True)
-
-
-def test_tree_map__function_is_called_on_exporters_if_they_are_asked_for() -> None:
-    """A function is called on exporters if they are asked for."""
-    some = [array("d", [1, 2]), A, "text"]
-    assert tree.map(len, some)[0] is some[0]
-    assert tree.map(len, some, exporters=True) == [2, len(A), "text"]
-    assert tree.map(len, array("d", [1]), exporters=True) == 1
