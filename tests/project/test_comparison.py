@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,52 +40,17 @@ TARGETS: dict[str, dict[str, Convert]] = {
 }
 
 
-def pending() -> Any:
-    return torch.tensor([1 + 2j]).conj().imag
-
-
-def masked() -> Any:
-    return np.ma.masked_array([1.0, -999.0], mask=[False, True])
-
-
-def doubles() -> Any:
-    return array.array("d", [1.0, 2.0])
-
-
-def large() -> Any:
-    return np.array([2**40])
-
-
-def fixed() -> Any:
+def locked() -> Any:
     a = np.array([1.0, 2.0])
     a.flags.writeable = False
     return a
 
 
-def tracked() -> Any:
-    return torch.ones(2, requires_grad=True)
-
-
-def brain() -> Any:
-    return torch.tensor([1.0, 1.5], dtype=torch.bfloat16)
-
-
-def sign(x: Any, convert: Convert) -> str:
-    return {-2.0: "exact", 2.0: "**wrong sign**"}[convert(x).item()]
-
-
-def mask(x: Any, convert: Convert) -> str:
-    assert convert(x).tolist() == x.data.tolist()
-    return "**mask dropped**"
-
-
 def bits(x: Any, convert: Convert) -> str:
     y = convert(x)
-    if y.dtype == torch.float64:
-        assert y.tolist() == x.tolist()
-        return "exact"
-    assert y.tolist() == np.frombuffer(x.tobytes(), "f4").tolist()
-    return "**bytes read as float32**"
+    same = np.frombuffer(x.tobytes(), "f8" if y.dtype == torch.float64 else "f4").tolist()
+    assert y.tolist() == same
+    return "exact" if y.dtype == torch.float64 else "**bytes read as float32**"
 
 
 def number(x: Any, convert: Convert) -> str:
@@ -104,42 +69,54 @@ def view(x: Any, convert: Convert) -> str:
     return "**writable view**" if y.flags.writeable else "read-only view"
 
 
-def without_gradients(x: Any, convert: Convert) -> str:
-    with torch.no_grad():
-        return view(x, convert)
+def within(context: Any, look: Callable[[Any, Convert], str]) -> Callable[[Any, Convert], str]:
+    """A look at a conversion in a context of torch."""
+
+    def look_within(x: Any, convert: Convert) -> str:
+        with context:
+            return look(x, convert)
+
+    return look_within
 
 
-def place(x: Any, convert: Convert) -> str:
-    with torch.device("meta"):
-        return "stays" if convert(x).device.type == "cpu" else "**moved**"
+SIGNS = {-2.0: "exact", 2.0: "**wrong sign**"}
+WORDS = {"cpu": "stays", "meta": "**moved**"}
+MASKED = np.ma.masked_array([1.0, -999.0], mask=[False, True])
+BRAIN = torch.tensor([1.0, 1.5], dtype=torch.bfloat16)
+LEAF = torch.ones(2, requires_grad=True)
 
-
-def wide(x: Any, convert: Convert) -> str:
-    assert (convert(x).view("u2") == x.view(torch.int16).numpy().view("u2")).all()
-    return "exact"
-
-
-class Row(NamedTuple):
-    """The source of a row, the library that it goes to, and what the result shows."""
-
-    make: Callable[[], Any]
-    target: str
-    look: Callable[[Any, Convert], str]
-
-
-ROWS = {
-    "values: a pending negation, torch to NumPy": Row(pending, "numpy", sign),
-    "values: a mask, NumPy to torch": Row(masked, "torch", mask),
-    'dtype: `array.array("d")` to torch': Row(doubles, "torch", bits),
-    "dtype: int64 to JAX without x64": Row(large, "jax", number),
-    "read-only: NumPy to torch": Row(fixed, "torch", write),
-    "gradient: torch to NumPy": Row(tracked, "numpy", view),
-    "gradient: a tensor that requires grad, under `torch.no_grad()`": Row(
-        tracked, "numpy", without_gradients
+ROWS: dict[str, tuple[Callable[[], Any], str, Callable[[Any, Convert], str]]] = {
+    "values: a pending negation, torch to NumPy": (
+        lambda: torch.tensor([1 + 2j]).conj().imag,
+        "numpy",
+        lambda x, convert: SIGNS[convert(x).item()],
     ),
-    "device: NumPy to torch, with a default device set": Row(lambda: np.ones(2), "torch", place),
-    "bfloat16: torch to NumPy": Row(brain, "numpy", wide),
+    "values: a mask, NumPy to torch": (
+        lambda: MASKED,
+        "torch",
+        lambda x, convert: "**mask dropped**" if convert(x).tolist() == x.data.tolist() else "",
+    ),
+    'dtype: `array.array("d")` to torch': (lambda: array.array("d", [1.0, 2.0]), "torch", bits),
+    "dtype: int64 to JAX without x64": (lambda: np.array([2**40]), "jax", number),
+    "read-only: NumPy to torch": (locked, "torch", write),
+    "gradient: torch to NumPy": (lambda: LEAF, "numpy", view),
+    "gradient: a tensor that requires grad, under `torch.no_grad()`": (
+        lambda: LEAF,
+        "numpy",
+        within(torch.no_grad(), view),
+    ),
+    "device: NumPy to torch, with a default device set": (
+        lambda: np.ones(2),
+        "torch",
+        within(torch.device("meta"), lambda x, convert: WORDS[convert(x).device.type]),
+    ),
+    "bfloat16: torch to NumPy": (
+        lambda: BRAIN,
+        "numpy",
+        lambda x, convert: "exact" if convert(x).view("i2").tolist() == x.view(torch.int16).tolist() else "",
+    ),
 }
+"""The source of each row, the library that it goes to, and what the result shows."""
 
 
 def table() -> list[list[str]]:
@@ -164,12 +141,12 @@ def test_readme__table_has_the_tested_rows() -> None:
 @pytest.mark.filterwarnings("ignore")  # libraries may warn of what they do; it is no error to them
 def test_readme__table_cells_are_true(title: str, column: str) -> None:
     """Each cell of the comparison table is what the conversion does."""
-    row = ROWS[title]
-    convert = TARGETS[row.target][column]
+    make, target, look = ROWS[title]
+    convert = TARGETS[target][column]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error" if column == "xbridge" else "ignore")
-            found = row.look(row.make(), convert)
+            found = look(make(), convert)
     except xbridge.XBridgeError as error:
         assert error.hint  # noqa: PT017 -- that there is an error at all is what the cell says
         found = "raises"

@@ -41,6 +41,7 @@ def run(project: Path, config: pytest.Config, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow  # a run of pytest with every library
 def test_test_your_library__first_example_covers_every_library(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
@@ -66,6 +67,7 @@ def test_test_your_library__examples_are_in_the_project(number: int) -> None:
     assert any(BLOCKS[number] in text for text in files)
 
 
+@pytest.mark.slow  # two runs of pytest
 def test_test_your_library__finds_a_missing_device(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """Without its `device=` argument the example fails on a CPU with array_api_strict."""
     project = tmp_path / "downstream"

@@ -43,10 +43,7 @@ def matches(row: str, reason: str) -> bool:
 
 def test_errors_page__has_a_section_per_error() -> None:
     """`docs/errors.md` has one section for each error class and one for warnings."""
-    assert rows().keys() == {
-        *(name for name in xbridge.__all__ if name.endswith("Error")),
-        "Warnings",
-    }
+    assert rows().keys() == {*(name for name in xbridge.__all__ if name.endswith("Error")), "Warnings"}
 
 
 def test_errors_page__has_a_row_per_message() -> None:

@@ -24,6 +24,7 @@ def libraries(program: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow  # each trains or optimizes something for seconds
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
 def test_examples__functions_run(program: Path) -> None:
     """Each program in `examples/functions` runs without an error."""

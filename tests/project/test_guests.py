@@ -13,7 +13,7 @@ import pytest
 import xbridge
 
 TESTS = Path(__file__).parents[1]
-GUESTS = {"functions": ("-k", "not aligned"), "testing": ("-o", "xbridge_fixtures=false")}
+GUESTS = {"files": (), "functions": ("-k", "not aligned"), "testing": ("-o", "xbridge_fixtures=false")}
 """Each guest, and the options of pytest by which no test uses it."""
 
 CORE = ("plan", "engine/test_convert.py", "tree/test_registered.py")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from release import disagreements, version_in
+from release import disagreements
 
 from xbridge import __version__
 
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text("utf-8")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-
-
-def test_version_in__is_that_of_package() -> None:
-    """The version that is read from the source is the one that the package has."""
-    assert version_in((ROOT / "src/xbridge/_core/__init__.py").read_text("utf-8")) == __version__
 
 
 def test_disagreements__none_for_this_version() -> None:
@@ -135,14 +130,3 @@ def test_links_hook__links_are_absolute_in_workflow(
         kind = "raw" if target.endswith((".svg", ".png")) else "blob"
         assert f"https://forge.example/owner/name/{kind}/v9/{target}" in targets
     assert all(target.startswith("https://") for target in targets)
-
-
-def test_links_hook__without_repository_there_are_no_links(
-    hook: ModuleType, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Without a repository the metadata has no URLs and no relative link, and the build says so."""
-    found = metadata(hook)
-    assert "urls" not in found
-    assert all("://" in target for target in LINK.findall(found["readme"]["text"]))
-    assert "Why xbridge has more" in found["readme"]["text"] or "The contract has" in found["readme"]["text"]
-    assert "without URLs" in capfd.readouterr().err

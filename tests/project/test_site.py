@@ -2,10 +2,9 @@
 
 import shutil
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,7 +16,6 @@ check = pytest.importorskip("site_check", reason="needs Playwright", exc_type=Im
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-ROOT = Path(__file__).parents[2]
 CHROMIUM = next(filter(None, map(shutil.which, check.BROWSERS)), None)
 needs_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
@@ -33,41 +31,6 @@ def test_site_reference__has_a_page_per_public_name() -> None:
     )
     assert {"tree.map", "testing.assert_same", "testing.strategies.arrays"} < {*names}
     assert sorted(hooks.ERRORS) == sorted(name for name in xbridge.__all__ if name.endswith("Error"))
-
-
-def test_site_described__includes_tables_of_options() -> None:
-    """The page of a function has the tables of the options it takes."""
-    tables = {"copy": "| `copy` | promise [x](libraries.md#jax) |", "grad": "| `grad` | promise |"}
-    page = hooks.described("to_backend", tables)
-    assert "::: xbridge.to_backend" in page
-    assert page.count("| promise") == 2
-    assert "](../libraries.md#jax)" in page
-    assert "Options" not in hooks.described("backend_of", tables)
-
-
-def test_site_docstrings__grouped_parameters_stay_together() -> None:
-    """Parameters documented together stay in one row."""
-    griffe = pytest.importorskip("griffe")
-    together = import_module("site_docstrings").Together()
-    text = (
-        "Do it.\n\nParameters\n----------\ncopy, grad : bool\n    As for `align`.\n*xs, a\n    More, of them."
-    )
-    function = griffe.Function("f", docstring=griffe.Docstring(text))
-    together.on_instance(obj=function)
-    _, section = function.docstring.parse("numpy", warnings=False)
-    assert [one.name.split() for one in section.value] == [["copy,", "grad"], ["*xs,", "a"]]
-    assert str(section.value[0].annotation) == "bool"
-    assert section.value[1].description == "More, of them."
-
-
-def test_site_expanded__folder_becomes_its_pages() -> None:
-    """A folder in the navigation is replaced by its pages, and an empty one is dropped."""
-    entries = ["why.md", {"Empty": "nothing/"}, {"Measured": ["benchmarks/"]}, {"API": "reference.md"}]
-    first, measured, api = hooks.expanded(entries, ["reference.md", {"Convert": ["reference/to_numpy.md"]}])
-    assert first == "why.md"
-    assert measured["Measured"][0] == "benchmarks/README.md"
-    assert "benchmarks/gpu.md" in measured["Measured"]
-    assert api == {"API": ["reference.md", {"Convert": ["reference/to_numpy.md"]}]}
 
 
 @pytest.mark.parametrize(
@@ -119,23 +82,6 @@ def test_link_of__public_name_in_code(
     assert hooks.link_of(code, uri) == found
 
 
-def test_site_added__folder_shows_readme_or_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder is shown by its README or else by a list of its files."""
-    monkeypatch.setattr(hooks, "URIS", {})
-    files: list[Any] = []
-    config = SimpleNamespace(
-        site_dir="x", use_directory_urls=True, plugins=SimpleNamespace(_current_plugin="x")
-    )
-    level = hooks.InclusionLevel.NOT_IN_NAV
-    downstream = ROOT / "examples" / "downstream"
-    assert hooks.added(files, config, downstream, level) == [downstream / "README.md"]
-    assert hooks.URIS["examples/downstream"] == "examples/downstream/README.md"
-    assert hooks.added(files, config, ROOT / "examples" / "functions", level) == []
-    page = next(file for file in files if file.src_uri == "source/examples/functions/index.md")
-    assert "- [forest.py](forest.py.md)" in page.content_string
-    assert hooks.URIS["examples/functions/forest.py"] == "source/examples/functions/forest.py.md"
-
-
 def test_on_page_markdown__rewrites_fences() -> None:
     """The info strings of code blocks are rewritten for mkdocs."""
     text = "```python no-run\n```\n```python file=reel.py\n```\n```console run\n```\n```pycon\n```"
@@ -143,27 +89,6 @@ def test_on_page_markdown__rewrites_fences() -> None:
     assert hooks.on_page_markdown(text, page).splitlines()[::2] == [
         *("```python", '```python title="reel.py"', "```console", "```pycon")
     ]
-
-
-@pytest.mark.parametrize(
-    ("uri", "search"),
-    [
-        ("why.md", None),
-        ("benchmarks/README.md", None),
-        ("add-a-backend.md", {"boost": 0.1}),
-        ("reference/testing.strategies.dtypes.md", {"boost": 0.3}),
-        ("contract.md", {"boost": 4}),
-        ("how-to/migrate.md", {"boost": 2}),
-        ("benchmarks/details.md", {"exclude": True}),
-        ("source/pyproject.toml.md", {"exclude": True}),
-        ("found-bugs.md", {"exclude": True}),
-    ],
-)
-def test_on_page_markdown__ranks_pages_for_search(uri: str, search: dict[str, Any] | None) -> None:
-    """Pages for developers rank lower in the search, and source files are left out."""
-    page = SimpleNamespace(file=SimpleNamespace(src_uri=uri), is_homepage=False, meta={})
-    hooks.on_page_markdown("", page)
-    assert page.meta.get("search") == search
 
 
 # -- the check ------------------------------------------------------------------------------------
@@ -217,49 +142,3 @@ def test_site_check__finds_faults(body: str, chromium: "Browser", tmp_path: Path
     faults += wrong
     wanted = FAULTS[body]
     assert any(wanted in fault for fault in faults) if wanted else faults == []
-
-
-@needs_a_browser
-def test_site_check__finds_missing_headings(chromium: "Browser", tmp_path: Path) -> None:
-    """A page without a heading is reported."""
-    site = write(tmp_path, "<article>text</article>")
-    with check.served(site) as root, chromium.new_page(viewport={"width": check.PHONE, "height": 844}) as tab:
-        assert check.visited(tab, root, site) == (2, [f"{root}dev/: has no heading"])
-
-
-@needs_a_browser
-@pytest.mark.parametrize(("href", "is_right"), [("errors/?h=copyerror#copyerror", True), ("why/", False)])
-def test_site_check__checks_search_results(
-    href: str, is_right: bool, chromium: "Browser", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The check reports a search that leads to the wrong page."""
-    monkeypatch.setattr(check, "WANTED", {"CopyError": check.WANTED["CopyError"]})
-    link = f"<a class='md-search-result__link' href='{href}'>CopyError</a>"
-    site = write(tmp_path, f"{HEADING}<p class='md-search-result__item'>{link}</p>")
-    with check.served(site) as root, chromium.new_page() as tab:
-        assert [*check.searched(tab, f"{root}dev/")] == (
-            [] if is_right else [f"{root}dev/: the search for CopyError finds ['why/']"]
-        )
-
-
-@needs_a_browser
-def test_site_check__finds_dark_mode_that_resets(chromium: "Browser", tmp_path: Path) -> None:
-    """The check reports a dark mode that is lost on the next page, and a missing list of versions."""
-    site = write(tmp_path, f"{HEADING}<label title='Switch to dark mode'>dark</label>")
-    (site / "dev/contract/index.html").write_text("<b class='md-version__current'>1.0</b>", "utf-8")
-    with check.served(site) as root, chromium.new_page() as tab:
-        assert [*check.switched(tab, f"{root}dev/")] == [
-            f"{root}dev/: the dark mode does not stay on",
-            f"{root}dev/: the versions are not shown",
-        ]
-
-
-def test_site_check__needs_a_browser_and_a_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check fails with a hint if there is no browser or no site."""
-    monkeypatch.setattr("sys.argv", ["site_check.py", str(tmp_path)])
-    monkeypatch.setattr(check, "BROWSERS", ("no-such-browser",))
-    with pytest.raises(SystemExit, match="there is no Chromium here; try apt-get install chromium"):
-        check.main()
-    monkeypatch.setattr(check, "BROWSERS", ("sh",))
-    with pytest.raises(SystemExit, match="has none; try make site"):
-        check.main()
