@@ -34,7 +34,7 @@ NAMES = {
     "tree.align tree.map",
     "move": "transfer Transfer prefetch release_buffers",
     "observe": "explain Plan policy record",
-    "inspect": "backend_of dtype_of device_of native_device Device shares_memory",
+    "inspect": "is_array backend_of dtype_of device_of native_device Device shares_memory",
     "backends": "known_backends is_available register_backend",
     "assertions": " ".join(f"testing.{name}" for name in testing.__all__),
     "strategies": " ".join(f"testing.strategies.{name}" for name in strategies.__all__),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         device_of,
         dtype_of,
         explain,
+        is_array,
         native_device,
         shares_memory,
     )
@@ -76,6 +77,7 @@ _LATE = {
     "device_of": "xbridge._inspect",
     "dtype_of": "xbridge._inspect",
     "explain": "xbridge._inspect",
+    "is_array": "xbridge._inspect",
     "native_device": "xbridge._inspect",
     "policy": "xbridge._observe.policy",
     "prefetch": "xbridge._transfer.api",
@@ -98,6 +100,7 @@ __all__ = [
     "device_of",
     "dtype_of",
     "explain",
+    "is_array",
     "is_available",
     "known_backends",
     "native_device",

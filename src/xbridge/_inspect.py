@@ -13,42 +13,75 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
-    from typing import Any, overload
+    from typing import Any, TypeVar, overload
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, Grad
     from xbridge._plan.steps import Plan
     from xbridge.functions.explain import CallPlan
 
+    T = TypeVar("T")
 
-def backend_of(x: Array, /) -> str:
+_RAISE: object = object()
+"""The default of an argument that stands for an error."""
+
+
+def is_array(x: object, /) -> bool:
+    """Return whether `x` is an array of a registered library, convertible or not.
+
+    The scalars of NumPy are; numbers, lists, data frames and other exporters are not. Nothing is imported but
+    the backend of the library that made `x`, and no memory is read.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> is_array(np.zeros(2)), is_array([0.0, 0.0]), is_array("text")
+    (True, False, False)
+    """
+    return backend_for(type(x)) is not None
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def backend_of(x: Array, /) -> str: ...
+    @overload
+    def backend_of(x: object, /, *, default: T) -> str | T: ...
+
+
+def backend_of(x: object, /, *, default: object = _RAISE) -> object:
     """Name the backend that owns an array.
 
     Parameters
     ----------
     x : array
         Any array of a registered library, convertible or not, of any shape, dtype and device.
+    default : object, optional
+        What is returned if `x` is not an array of a known library. Without it, that is an error.
 
     Returns
     -------
     str
-        Such as ``"numpy"``. No memory is read.
+        Such as ``"numpy"``, or `default`. No memory is read.
 
     Raises
     ------
     UnsupportedArrayError
-        `x` is not an array of a known library.
+        `x` is not an array of a known library, and there is no `default`.
 
     Examples
     --------
     >>> import numpy as np
-    >>> backend_of(np.zeros(2))
-    'numpy'
+    >>> backend_of(np.zeros(2)), backend_of(3, default=None)
+    ('numpy', None)
     """
     try:
         return by_type[type(x)].name
     except KeyError:
-        return _owner(x, "backend_of").name
+        if default is _RAISE:
+            return _owner(x, "backend_of").name
+        backend = backend_for(type(x))
+        return default if backend is None else backend.name
 
 
 def device_of(x: Array, /) -> Device:

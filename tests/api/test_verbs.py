@@ -222,6 +222,23 @@ def test_backend_of__accepts_anything_a_backend_owns() -> None:
             ask([1, 2])
 
 
+@pytest.mark.parametrize(
+    "x", [np.zeros(2), np.float32(1), np.ma.masked_array([1.0]), np.array("x")], ids=repr
+)
+def test_is_array__agrees_with_backend_of(x: Any) -> None:
+    """`is_array` is true for what `backend_of` names, convertible or not."""
+    assert xbridge.is_array(x)
+    assert xbridge.backend_of(x, default=None) == xbridge.backend_of(x) == "numpy"
+
+
+@pytest.mark.parametrize("x", [3, 2.5, [np.zeros(1)], "text", None, {}, b"12"], ids=repr)
+def test_is_array__false_for_other_objects(x: Any) -> None:
+    """Numbers, containers and exporters are no arrays, and `backend_of` returns its default for them."""
+    for _ in range(2):  # the second answer is cached
+        assert not xbridge.is_array(x)
+        assert xbridge.backend_of(x, default="none") == "none"
+
+
 def test_to_list__returns_python_numbers() -> None:
     """`to_list` returns Python numbers and raises for dtypes that have no such numbers."""
     assert xbridge.to_list(np.array([[1, 2]], ">i2")) == [[1, 2]]
@@ -239,6 +256,13 @@ def test_is_available__backend_name_must_be_a_string() -> None:
     assert not xbridge.is_available(["numpy"])  # type: ignore[arg-type] # that is the mistake
     with pytest.raises(xbridge.OptionError, match="a name is a string"):
         xbridge.register_backend(3, "three")  # type: ignore[arg-type] # likewise
+
+
+def test_is_available__another_name_of_a_backend_is_an_error() -> None:
+    """A usual name of a library that has another one here is an error, as in every other call."""
+    with pytest.raises(xbridge.UnknownBackendError, match="try 'torch'"):
+        xbridge.is_available("pytorch")
+    assert not xbridge.is_available("nolib")
 
 
 @pytest.mark.parametrize("name", ["to_torch", "to_jax"])

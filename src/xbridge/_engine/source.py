@@ -95,11 +95,11 @@ def resolve_like(like: object) -> Source:
         return import_source(resolve_source(like))
     except UnsupportedArrayError as error:
         given: Any = like
-        named = given if registry.is_available(given) else None
         first = given[0] if type(given) in (list, tuple) and given else None
         hint = "like=None"
-        if named is not None:
-            hint = f"like=None, backend={get(named).name!r}"
+        is_unknown_name = isinstance(given, str) and given not in registry.known_backends()
+        if not is_unknown_name and registry.is_available(given):
+            hint = f"like=None, backend={get(given).name!r}"
         elif first is not None and backend_for(type(first)) is not None:
             hint = "like=y[0]"
         raise OptionError.build(f"take {type_of(like)} as like", "it is not an array", hint) from error

@@ -176,11 +176,18 @@ def _backend_entry_points(package: Distribution) -> list[EntryPoint]:
         return []
 
 
-def unknown_backend_error(name: object, names: tuple[str, ...]) -> UnknownBackendError:
-    """Return the error for an unknown name. Its hint is a similar name, or the first part of a dotted one."""
+def similar_name(name: str, names: tuple[str, ...]) -> str:
+    """Return the one of the names that an unknown one may stand for; "" if there is none."""
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
-    from xbridge._core.wording import option_of, text_of  # noqa: PLC0415 -- as above
+    root = name.casefold().partition(".")[0]
+    near = get_close_matches(_ABBREVIATED.get(root, root), names, n=1, cutoff=_SIMILARITY)
+    return near[0] if near else ""
+
+
+def unknown_backend_error(name: object, names: tuple[str, ...]) -> UnknownBackendError:
+    """Return the error for an unknown name. Its hint is a similar name, or the first part of a dotted one."""
+    from xbridge._core.wording import option_of, text_of  # noqa: PLC0415 -- only an error needs it
 
     known = f"the known names are {', '.join(names)}"
     word = option_of(name, ["device", "dtype"])
@@ -188,9 +195,8 @@ def unknown_backend_error(name: object, names: tuple[str, ...]) -> UnknownBacken
         hint = f"backend='torch', {word}={text_of(name)}"
         return UnknownBackendError.build(f"find a backend by {shown(name)}", f"it is a {word}", hint)
     if isinstance(name, str):
-        root = name.casefold().partition(".")[0]
-        near = get_close_matches(_ABBREVIATED.get(root, root), names, n=1, cutoff=_SIMILARITY)
-        hint = repr(near[0]) if near else "one of these, or register_backend for another library"
+        near = similar_name(name, names)
+        hint = repr(near) if near else "one of these, or register_backend for another library"
         return UnknownBackendError.build(f"find backend {shown(name)}", known, hint)
     if isinstance(name, type(sys)):
         called = getattr(name, "__name__", None)

@@ -26,6 +26,7 @@ from xbridge._registry.loading import (
     find_plugins,
     load,
     modules_being_imported,
+    similar_name,
     unknown_backend_error,
 )
 from xbridge.backends import HOST, INDEX, Entry
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 by_type: dict[type, Backend] = {}
 """The backends of array types that are defined in the library itself. These types live as long as it."""
 
-_by_subtype: dict[ref[type], Backend] = {}
-"""The backends of subclasses from elsewhere, by weak references, because such types may be collected."""
+_by_subtype: dict[ref[type], Backend | None] = {}
+"""The backends of types from elsewhere, or None, by weak references, because such types may be collected."""
 
 
 class _Loaded:
@@ -79,8 +80,10 @@ def _find_backend(cls: type) -> Backend | None:
 
 
 def _find_backend_of_subtype(cls: type) -> Backend | None:
-    found = _by_subtype.get(ref(cls))
-    return _find_backend(cls) if found is None else found
+    try:
+        return _by_subtype[ref(cls)]
+    except KeyError:
+        return _find_backend(cls)
 
 
 def _forget(gone: ref[type]) -> None:
@@ -91,10 +94,8 @@ def _forget(gone: ref[type]) -> None:
 @traced_as(_find_backend)
 def backend_for(cls: type) -> Backend | None:
     """Return the backend that owns instances of the class; None if there is none."""
-    try:
-        return by_type[cls]
-    except KeyError:
-        return _find_backend_of_subtype(cls)
+    found = by_type.get(cls)  # no exception: others ask this of what is no array, in a loop
+    return _find_backend_of_subtype(cls) if found is None else found
 
 
 def backends_for_object(thing: object) -> list[Backend]:
@@ -196,6 +197,11 @@ def is_available(name: str | ModuleType) -> bool:
         False if the name is not registered, or the library cannot be imported, or this thread is still
         importing it.
 
+    Raises
+    ------
+    UnknownBackendError
+        The name is not registered, and is another name of one that is, such as ``"pytorch"``.
+
     Examples
     --------
     >>> is_available("numpy"), is_available("nolib")
@@ -206,6 +212,8 @@ def is_available(name: str | ModuleType) -> bool:
     if not isinstance(name, str):
         return False
     found = entries_for(name)
+    if not found and similar_name(name, known_backends()):
+        raise unknown_backend_error(name, known_backends())
     if len(found) != 1 or found[0] in _failed:
         return False
     try:
@@ -258,6 +266,9 @@ def _backend_name_of_type(cls: type) -> str:
                         else:
                             _by_subtype[ref(cls, _forget)] = backend
                 return name
+    with _lock:
+        if entries is _entries:
+            _by_subtype[ref(cls, _forget)] = None
     return ""
 
 
