@@ -10,7 +10,6 @@ import pytest
 from drawing import drawn, least
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.errors import NoSuchExample, Unsatisfiable
 from inside import category, get_backend
 from rawmemory import bits, same_bits
 from strategies import HOST_DTYPES
@@ -20,14 +19,12 @@ import xbridge
 from xbridge import Device
 from xbridge.testing.samples import numpy as known
 from xbridge.testing.strategies import (
-    array_likes,
     arrays,
     devices,
     dtypes,
     host_arrays,
     layouts,
     samples,
-    trees,
 )
 
 if TYPE_CHECKING:
@@ -74,16 +71,6 @@ def test_samples__layouts_by_name(layout: str) -> None:
     assert {sample.layout for sample in drawn(samples("numpy", layouts=layout), 20)} == {layout}
 
 
-@pytest.mark.parametrize("layout", ["strided", "offset", "odd strides"])
-def test_samples__axes_of_length_one_take_no_memory(layout: str) -> None:
-    """Axes of length one do not enlarge the memory behind an array."""
-    shape = (*[1] * 8, 2, *[1] * 10)
-    owner = least(samples("numpy", layouts=layout, dtypes="int8", shapes=shape)).array
-    while isinstance(owner.base, np.ndarray):
-        owner = owner.base
-    assert owner.nbytes <= 8
-
-
 @pytest.mark.slow
 def test_samples__everything_is_drawn_by_default() -> None:
     """Without options, every layout and dtype is drawn, with and without axes, elements and writability."""
@@ -125,57 +112,6 @@ def test_arrays__list_of_dtypes(own_registry: None) -> None:
     assert {x.data.dtype.name for x in some} == {"int8"}
     with pytest.raises(xbridge.DTypeError, match=r"draw toylib arrays of 'float64': NumPy has no float31"):
         arrays("toylib", dtypes=["float64"])
-
-
-@pytest.mark.slow
-def test_trees__containers_of_the_leaves() -> None:
-    """Trees of every kind of container are drawn, and `tree.map` reaches all of their leaves."""
-    some = drawn(trees(st.builds(np.ones, st.just(2))), 300)
-    kinds = {type(tree).__name__ for tree in some}
-    assert kinds == {
-        *("list", "tuple", "Pair", "deque", "Batch", "FrozenBatch", "dict", "OrderedDict", "defaultdict"),
-    }
-    assert any(isinstance(tree, list) and len(tree) == 2 and tree[0] is tree[1] for tree in some)
-    seen: list[object] = []
-
-    def noted(x: object) -> object:
-        seen.append(x)
-        return x
-
-    for tree in some:
-        assert type(xbridge.tree.map(noted, tree)) is type(tree)
-    assert all(type(x) is np.ndarray for x in seen)
-    assert len(seen) > 300
-
-
-def test_trees__refuse_leaves_without_a_strategy() -> None:
-    """Leaves that are not a strategy are refused."""
-    with pytest.raises(xbridge.OptionError, match="the leaves are not a strategy but of type str"):
-        trees("numpy")  # type: ignore[arg-type] # the mistake
-
-
-def test_arrays__contradictory_strategies() -> None:
-    """Strategies for options that never fit together yield no example."""
-    strategy = arrays("numpy", layouts=st.just("byte-swapped"), dtypes=st.just("int8"))
-    with pytest.raises((NoSuchExample, Unsatisfiable)):
-        least(strategy)
-
-
-def test_host_arrays__requested_options() -> None:
-    """Host arrays have the dtype, shape, layout, writability and bounds that were requested."""
-    some = drawn(
-        host_arrays(dtypes="int16", shapes=(2, 3), layouts="strided", writable=False, elements=(0, 5))
-    )
-    for x in some:
-        assert (x.dtype, x.shape, x.strides, x.flags.writeable) == (np.int16, (2, 3), (24, 4), False)
-        assert x.min() >= 0
-        assert x.max() <= 5
-
-
-def test_dtypes__without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without ml_dtypes, only dtypes of NumPy itself are drawn."""
-    monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
-    assert all(hasattr(np, name) for name in drawn(dtypes("numpy")))
 
 
 def test_dtypes__kinds() -> None:
@@ -255,8 +191,6 @@ def test_strategies__refuse_an_unknown_backend_at_once() -> None:
     for ask in (arrays, samples, dtypes, layouts, devices):
         with pytest.raises(xbridge.UnknownBackendError, match="nolib"):
             ask("nolib")
-    with pytest.raises(xbridge.UnknownBackendError, match="nolib"):
-        array_likes(backends="nolib")
 
 
 def test_dtypes__refuse_missing_kinds_at_once(own_registry: None) -> None:

@@ -78,12 +78,6 @@ def test_xp_dtypes__follow_the_configuration() -> None:
             assert set(drawn(xp_dtypes("jax", "float"))) == {"float32"}
 
 
-def test_arrays_together__unknown_dtype() -> None:
-    """A dtype that the library lacks is refused, as by `arrays`."""
-    with pytest.raises(xbridge.DTypeError, match="; try "):
-        drawn(arrays_together("numpy", dtypes="float99"))
-
-
 def test_arrays__refuse_unknown_nans() -> None:
     """NaNs are quiet or any."""
     with pytest.raises(xbridge.OptionError, match="; try "):

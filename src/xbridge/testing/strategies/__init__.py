@@ -13,26 +13,17 @@ except ImportError as _error:
         "draw arrays", "Hypothesis is not installed", "pip install 'xbridge-array[testing]'"
     ) from _error
 
-from hypothesis.internal import scrutineer as _scrutineer
-
-from xbridge.testing.strategies._array_likes import array_likes
 from xbridge.testing.strategies._arrays import arrays, host_arrays
 from xbridge.testing.strategies._arrays import samples as samples  # for the conformance suite
 from xbridge.testing.strategies._names import devices, dtypes, layouts
 from xbridge.testing.strategies._together import arrays_together, xp_dtypes
-from xbridge.testing.strategies._trees import trees
-
-# The explanation of a failure lists the lines of the tested code, and none of the kit.
-_scrutineer.UNHELPFUL_LOCATIONS = (*getattr(_scrutineer, "UNHELPFUL_LOCATIONS", ()), "/xbridge/**")
 
 __all__ = [
-    "array_likes",
     "arrays",
     "arrays_together",
     "devices",
     "dtypes",
     "host_arrays",
     "layouts",
-    "trees",
     "xp_dtypes",
 ]

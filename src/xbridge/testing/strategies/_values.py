@@ -6,16 +6,13 @@ ones, signed zeros, infinities, quiet and signalling NaNs, subnormals and the en
 because of one of them shrinks to it among zeros, and a failure because of random bits shrinks to few of them.
 """
 
-# pyright: reportReturnType=false
-# The methods of a protocol are their docstrings.
-
 from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import shake_128
 from itertools import cycle, islice
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
@@ -45,21 +42,6 @@ _STOCK = 256
 """The least number of elements in a block."""
 
 _SHARES = 16
-
-
-class Palette(Protocol):
-    """The numbers of a dtype, as bit patterns; a complex number is two."""
-
-    zero: int
-    """The simplest."""
-    specials: tuple[int, ...]
-    """Special ones, the simplest first; similar dtypes have similar ones at the same index."""
-
-    def consecutive(self, count: int) -> HostArray:
-        """Return `count` consecutive numbers."""
-
-    def wild(self, seed: int, count: int) -> HostArray:
-        """Return `count` random numbers; a seed always gives the same first ones."""
 
 
 def draw_contents(draw: st.DrawFn, dtype: str, shape: Shape, bounds: Bounds | None) -> HostArray:
@@ -96,7 +78,7 @@ def _most_exact(dtype: str) -> int:
     return 1 << meaning.digits  # a bool has no digits
 
 
-def _spill(draw: st.DrawFn, codes: HostArray, palette: Palette) -> None:
+def _spill(draw: st.DrawFn, codes: HostArray, palette: Bits | Between) -> None:
     """Write random bits to a part of the array.
 
     Each number that shrinks leaves fewer of them, or moves the same ones towards the start. The first of the
@@ -128,12 +110,16 @@ def numbers(count: int) -> st.SearchStrategy[int]:
 
 
 @lru_cache(maxsize=512)
-def _palette(dtype: str, bounds: Bounds | None) -> Palette:
+def _palette(dtype: str, bounds: Bounds | None) -> Bits | Between:
     return Bits(dtype) if bounds is None else Between(dtype, bounds)
 
 
 class Bits:
-    """Every bit pattern."""
+    """Every bit pattern of a dtype; a complex number is two.
+
+    `zero` is the simplest number, and `specials` are others of interest, the simplest first; similar dtypes
+    have similar ones at the same index.
+    """
 
     zero = 0
 
