@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import kit_toy_backend as good
@@ -50,21 +49,6 @@ _HELD: list[Any] = []
 def _kept(thing: Any) -> Any:
     _HELD.append(thing)
     return thing
-
-
-def _at_once(verb: Callable[[Tile], Tile]) -> Callable[[Tile], Tile]:
-    """A verb that looks for its argument in one place, and does so when two threads have put theirs there."""
-    latest: list[Tile] = []
-    both = Barrier(2, timeout=30)
-
-    def mixed(x: Tile) -> Tile:
-        latest[:] = [x]
-        both.wait()
-        tile = latest[0]
-        both.wait()
-        return verb(tile)
-
-    return mixed
 
 
 _BLOCK = 1 << 12
@@ -268,9 +252,6 @@ FAULTS: Faults = {
             "to_numpy": lambda x: good.to_numpy(_kept(x)),
             "fast_to_numpy": lambda x: None,
         },
-    },
-    "test_two_threads_do_not_mix_their_arrays": {
-        "a copy is of what another thread is copying": {"copy": _at_once(good.copy)},
     },
     "test_a_copy_of_any_size_is_complete": {
         "a copy ends with a whole block": {"copy": through(good.copy, _whole_blocks)},

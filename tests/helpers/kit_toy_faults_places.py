@@ -146,24 +146,17 @@ DEVICES: Faults = {
         },
         "a move keeps the memory": {"to_device": _move_within},
     },
-    "test_moved_arrays_move_back": {
+    "test_a_move_waits_for_pending_work": {
         "a move home keeps the memory": {
             "to_device": lambda x, device: (
                 _move_within(x, device) if device == CPU else good.to_device(x, device)
             )
         },
-    },
-    "test_a_moved_array_has_its_own_memory": {
-        "a move is in name only, and shares": {
-            "to_device": _looked_at,
-            "array_info": lambda x: good.array_info(x)._replace(
-                device=getattr(x, "claimed", good.array_info(x).device)
-            ),
-        },
-    },
-    "test_every_layout_moves_to_other_devices": {
         "a move forgets a conjugate": {
             "to_device": lambda x, device: good.to_device(same(x, conj=False), device)
+        },
+        "a move between devices forgets a negation": {
+            "to_device": _away(good.to_device, _unsigned(good.to_device))
         },
         "a move forgets strides": {
             "to_device": lambda x, device: good.to_device(same(x, memory=as_if_dense(x.memory)), device)
@@ -172,11 +165,6 @@ DEVICES: Faults = {
     "test_every_layout_moves_to_the_host": {
         "a conjugate is forgotten on the way home": {
             "to_device": _away(good.to_device, lambda x, device: good.to_device(same(x, conj=False), device))
-        },
-    },
-    "test_a_move_waits_for_pending_work": {
-        "a move between devices forgets a negation": {
-            "to_device": _away(good.to_device, _unsigned(good.to_device))
         },
     },
     "test_every_layout_is_copied_on_its_device": {
@@ -200,6 +188,12 @@ DEVICES: Faults = {
         },
     },
     "test_an_array_stays_on_its_device": {
+        "a move is in name only, and shares": {
+            "to_device": _looked_at,
+            "array_info": lambda x: good.array_info(x)._replace(
+                device=getattr(x, "claimed", good.array_info(x).device)
+            ),
+        },
         "a copy comes home": {
             "copy": lambda x: good.copy(good.to_device(x, CPU)) if x.place != "host" else good.copy(x)
         },

@@ -16,11 +16,9 @@ from xbridge.testing.conformance._cases import (
     edge_values,
     for_device_arrays,
     plain_array,
-    sweep,
     swept_dtypes,
 )
 from xbridge.testing.conformance._probes import default_device, disjoint, error_of, memory_of, read, same_bits
-from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,50 +135,6 @@ def test_arrays_move_to_other_devices(backend: str) -> None:
         assert device_of(moved) == device
         assert same_bits(read(backend, moved), values), "other values arrived"
         assert same_bits(read(backend, x), values), "the source was changed"
-
-
-def test_every_layout_moves_to_other_devices(backend: str) -> None:
-    for device in other_devices(backend):
-        for sample in sweep(backend, tuple(dtypes_on(backend, device))):
-            for moved in (
-                to_backend(sample.array, backend, device=device),
-                get_backend(backend).to_device(sample.array, device),
-            ):
-                assert device_of(moved) == device
-                assert same_bits(read(backend, moved), sample.values), sample.layout
-        for sample in sweep(HOST, tuple(dtypes_on(backend, device))):
-            moved = to_backend(sample.array, backend, device=device)
-            assert device_of(moved) == device
-            assert same_bits(read(backend, moved), sample.values), sample.layout
-
-
-def test_moved_arrays_move_back(backend: str) -> None:
-    for _, moved, values, device in _moved_arrays(backend):
-        back = to_backend(moved, backend, device=default_device(backend))
-        assert device_of(back) == default_device(backend)
-        assert same_bits(read(backend, back), values)
-        host = to_numpy(moved)
-        assert same_bits(host, values)
-        assert host.flags.writeable, "a result from another device is the caller's own"
-        for other in other_devices(backend):
-            if values.dtype.name in dtypes_on(backend, other):
-                assert same_bits(read(backend, to_backend(moved, backend, device=other)), values), (
-                    device,
-                    other,
-                )
-
-
-def test_a_moved_array_has_its_own_memory(backend: str) -> None:
-    write = samples_of(backend).write
-    for x, moved, values, _ in _moved_arrays(backend):
-        if values.size and any(case.writable for case in samples_of(backend).cases.values()):
-            write(x)
-            assert same_bits(read(backend, moved), values), "the moved array follows a write to its source"
-            back, host = to_backend(moved, backend, device=default_device(backend)), to_numpy(moved)
-            write(moved)
-            assert same_bits(read(backend, back), values), "a result follows a write to the moved array"
-            assert same_bits(host, values), "a result follows a write to the moved array"
-            assert disjoint(memory_of(backend, back), memory_of(HOST, host))
 
 
 def test_an_array_stays_on_its_device(backend: str) -> None:

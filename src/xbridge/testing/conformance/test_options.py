@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
     from xbridge.testing.samples.model import Sample
 
-_UNNAMED = ("default", "nearest")
-"""Values of `dtype` for which the array and the target decide."""
-
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"copy": True},
@@ -79,6 +76,3 @@ def test_unsupported_arrays_raise_with_a_hint(backend: str) -> None:
             if refused is not None:
                 assert type(error) is refused.error, what
                 assert str(error).endswith(f"{refused.reason}; try {refused.hint}"), what
-
-
-# -- any options ---------------------------------------------------------------------------------

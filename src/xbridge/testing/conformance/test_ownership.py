@@ -6,12 +6,9 @@
 from __future__ import annotations
 
 import gc
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 from typing import TYPE_CHECKING
 from weakref import ref
 
-import numpy as np
 import pytest
 
 from xbridge import asarray, to_backend, to_numpy
@@ -24,7 +21,6 @@ from xbridge.testing.conformance._cases import (
     plain_array,
 )
 from xbridge.testing.conformance._probes import default_device, read, refused_write, same_bits
-from xbridge.testing.conformance.test_casts import same_values
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
@@ -32,7 +28,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from xbridge import Device
-    from xbridge.protocol import Array, HostArray
+    from xbridge.protocol import Array
     from xbridge.testing.samples.model import Sample
 
     Step: TypeAlias = Callable[[Array], Array]
@@ -138,27 +134,3 @@ def test_a_deleted_view_releases_its_source(backend: str) -> None:
         look(x)
         del x
     assert _still_alive(sources) == []
-
-
-# -- threads -------------------------------------------------------------------------------------
-
-
-def test_two_threads_do_not_mix_their_arrays(backend: str) -> None:
-    module, dtype = get_backend(backend), _dtype(backend)
-    both: list[HostArray] = [edge_values(dtype, (1 << 10,), turn) for turn in range(2)]
-    steps = [*_steps(backend, dtype), (HOST, "to_numpy", to_numpy)]
-    steps += [] if "host" in module.gaps else [(HOST, "to_numpy", module.to_numpy)]
-    for name, step, make in steps:
-        start = Barrier(2, timeout=60)
-
-        def run(x: Array, make: Step = make, start: Barrier = start) -> list[Array]:
-            start.wait()
-            return [make(x) for _ in range(8)]
-
-        arrays = [plain_array(backend, values) for values in both]
-        with ThreadPoolExecutor(2) as pool:
-            results = [[read(name, y) for y in made] for made in pool.map(run, arrays)]
-        for found, values in zip(results, both, strict=True):
-            with np.errstate(invalid="ignore"):  # some machines warn of a signalling NaN
-                there = values.astype(found[0].dtype)
-            assert all(same_values(one.reshape(-1)[: values.size], there) for one in found), step
