@@ -22,6 +22,7 @@ from xbridge.backends import numpy as host
 from xbridge.testing import (
     assert_close,
     assert_independent,
+    assert_less,
     assert_same,
     assert_shares_memory,
     assert_unchanged,
@@ -165,20 +166,6 @@ def test_assert_same__check_backend_and_check_device(toy: type[Toy]) -> None:
         assert_same(one, A, check_device=True)
     with pytest.raises(AssertionError, match="1 of 6 values"):
         assert_same(one, changed(0.0), check_backend=False)
-
-
-def test_assert_same__compares_devices_within_a_library(own_registry: None) -> None:
-    """Arrays of one library on two devices differ, unless devices are not checked."""
-    far = Toy(A)
-
-    def array_info(x: Toy) -> Any:
-        info = host.array_info(x.data)
-        return info._replace(device=xbridge.Device("toy:0")) if x is far else info
-
-    xbridge.register_backend("toylib", make_backend(array_info=array_info))
-    with pytest.raises(AssertionError, match="differ in device:"):
-        assert_same(far, Toy(A))
-    assert_same(far, Toy(A), check_device=False)
 
 
 @pytest.mark.parametrize(
@@ -474,6 +461,52 @@ def test_assert_close__agrees_with_exact_fractions(one: float, other: float, rto
     elif error > allowed * Fraction(1.001):
         with pytest.raises(AssertionError):
             assert_close(np.array(one), np.array(other), rtol=rtol, atol=0, check_dtype=False)
+
+
+@given(NUMBERS, st.integers(1, 8), st.sampled_from(["float32", "float64"]))
+def test_assert_close__ulp_agrees_with_numpy(number: float, steps: int, dtype: str) -> None:
+    """Numbers that are some units in the last place apart are close with that ulp, and not with a third."""
+    one = np.array([number], dtype)
+    other = one.copy()
+    for _ in range(steps):
+        other = np.nextafter(other, np.array(np.inf, dtype))
+    assert_close(other, one, ulp=steps)
+    assert_close(one, other, ulp=steps)
+    if steps > 3:
+        with pytest.raises(AssertionError):
+            assert_close(other, one, ulp=steps / 3)
+
+
+def test_assert_close__ulp_alone() -> None:
+    """Integers are equal in the last place only if they are equal, and another tolerance is refused."""
+    assert_close(np.arange(3), np.arange(3), ulp=4)
+    with pytest.raises(AssertionError):
+        assert_close(np.arange(3), np.arange(1, 4), ulp=4)
+    with pytest.raises(xbridge.OptionError, match="try ulp=4"):
+        assert_close(A, A, ulp=4, rtol=1e-6)
+
+
+@given(NUMBERS, NUMBERS)
+def test_assert_less__agrees_with_python(one: float, other: float) -> None:
+    """A number is below another one exactly when Python says so, whatever the dtypes."""
+    for or_equal, below in ((False, one < other), (True, one <= other)):
+        try:
+            assert_less(np.array(one), np.array(other), or_equal=or_equal)
+            passed = True
+        except AssertionError:
+            passed = False
+        assert passed == below
+
+
+def test_assert_less__bounds_and_nan(toy: type[Toy]) -> None:
+    """Either side may be a number, arrays broadcast across libraries, and NaN is below nothing."""
+    assert_less(0, toy(A))
+    assert_less(A, 6, or_equal=True)
+    assert_less(A[0], toy(A + 4))
+    assert_less(np.array([-np.inf]), np.array([np.inf]))
+    for lower, upper in ((A, 6), (np.array([np.nan]), 1), (1, np.array([np.nan]))):
+        with pytest.raises(AssertionError, match=r"^lower is not below upper in 1 of "):
+            assert_less(lower, upper, or_equal=lower is not A)
 
 
 def test_assertions__treat_numpy_readonly_as_numpy() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from xbridge.errors import OptionError
-from xbridge.extend import DTYPES
+from xbridge.extend import DTYPES, is_inexact
 
 if TYPE_CHECKING:
     from xbridge.protocol import HostArray
@@ -45,14 +45,26 @@ class Tolerance(NamedTuple):
     equal_nan: bool
 
     @classmethod
-    def of(cls, *dtypes: str, rtol: float | None, atol: float | None, equal_nan: bool) -> Tolerance:
+    def of(
+        cls,
+        *dtypes: str,
+        rtol: float | None = None,
+        atol: float | None = None,
+        ulp: float | None = None,
+        equal_nan: bool,
+    ) -> Tolerance:
         """Return the given tolerances, or those of the coarser dtype; an exact dtype has none."""
-        for name, asked in {"rtol": rtol, "atol": atol}.items():
+        if ulp is not None and (rtol is not None or atol is not None):
+            raise OptionError.build("compare with rtol or atol and ulp", "one of them decides", "ulp=4")
+        for name, asked in {"rtol": rtol, "atol": atol, "ulp": ulp}.items():
             if asked is not None and not (isinstance(asked, Real) and 0 <= asked <= float_info.max):
                 raise OptionError.build(
                     f"compare with {name}={asked!r}", "a tolerance is a number from 0 up", f"{name}=1e-6"
                 )
         usual = [_TOLERANCES.get(dtype, (0.0, 0.0)) for dtype in dtypes]
+        if ulp is not None:
+            known = [DTYPES[dtype] for dtype in dtypes if is_inexact(dtype)]
+            usual = [(ulp * 2.0 ** (1 - it.digits), ulp * 2.0**it.least) for it in known] or usual
         relative, absolute = map(max, zip(*usual, strict=True))
         return cls(
             float(relative if rtol is None else rtol), float(absolute if atol is None else atol), equal_nan
@@ -85,6 +97,14 @@ def words(values: HostArray) -> HostArray:
     """View the bits of each number; the last axis has one entry, or two for a complex number."""
     parts = 1 + (values.dtype.kind == "c")
     return values.reshape(-1).view(f"u{values.itemsize // parts}").reshape((*values.shape, parts))
+
+
+def less(a: HostArray, b: HostArray) -> Bools:
+    """Return a mask of the numbers below others; NaN is below nothing."""
+    (high_a, low_a), (high_b, low_b) = _halves(_wide(a)), _halves(_wide(b))
+    with np.errstate(all="ignore"):
+        below: Bools = np.where(high_a == high_b, low_a < low_b, (high_a - high_b) + (low_a - low_b) < 0)
+    return below
 
 
 def same_bits(a: HostArray, b: HostArray) -> Bools:

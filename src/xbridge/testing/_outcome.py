@@ -17,7 +17,6 @@ import numpy as np
 
 from xbridge.errors import XBridgeError, type_of
 from xbridge.extend import (
-    DTYPES,
     HOST,
     backend_for,
     category,
@@ -270,7 +269,7 @@ def _compare_part(mine: _Part, theirs: _Part, promise: Promise) -> Difference | 
     if a.dtype == b.dtype and a.values.tobytes() == b.values.tobytes():
         return None
     dtypes = (a.dtype, b.dtype, *(promise.inputs if is_inexact(a.dtype) else ()))
-    near = Tolerance.of(*dtypes, rtol=_rtol(promise, *dtypes), atol=None, equal_nan=True)
+    near = Tolerance.of(*dtypes, rtol=promise.rtol, ulp=promise.ulp, equal_nan=True)
     lines = differences(a, b, [], near.agree, names=("actual", promise.beside), explain=near.explain)
     if not lines:
         return None
@@ -319,13 +318,6 @@ def _short(one: Any, other: Any, promise: Promise) -> str:
 def get_library(backend: str) -> str:
     """Return the name of a backend, or of the one that it stands for."""
     return HOST if backend == "numpy_readonly" else backend
-
-
-def _rtol(promise: Promise, *dtypes: str) -> float | None:
-    if promise.ulp is None or not any(map(is_inexact, dtypes)):
-        return promise.rtol
-    digits = min(DTYPES[dtype].digits for dtype in dtypes if is_inexact(dtype))
-    return float(promise.ulp * 2.0 ** (1 - digits))
 
 
 def _nearest_dtype(dtype: str, promise: Promise) -> str:

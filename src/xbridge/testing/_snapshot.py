@@ -22,26 +22,11 @@ if TYPE_CHECKING:
     from xbridge.testing._diff import Look
 
 
-_version = attrgetter("_version")
-
-
-def _grad(x: Array) -> Array | None:
-    """Return the stored gradient of an array; torch warns if `grad` of another tensor is read."""
-    return x.grad if getattr(x, "is_leaf", False) or getattr(x, "retains_grad", False) else None
-
-
-def _describe_grad(x: Array) -> str | None:
-    """Describe the gradient of an array, and how often it was written."""
-    grad = _grad(x)
-    return None if grad is None else f"the one at {id(grad):#x}, written {_version(grad)} times"
-
-
 _MARKS: dict[str, Callable[[Array], object]] = {
     "flags": attrgetter("flags.num"),
     "requires_grad": attrgetter("requires_grad"),
     "grad_fn": attrgetter("grad_fn"),
-    "version": _version,
-    "grad": _describe_grad,
+    "version": attrgetter("_version"),
 }
 
 _State: TypeAlias = "tuple[Look, dict[str, object]]"
@@ -53,11 +38,9 @@ class Unchanged(AbstractContextManager[None]):
     def __init__(self, arrays: tuple[Array, ...]) -> None:
         self._entered = [resolve(x, "watch") for x in arrays]
         self._before: list[_State] = []
-        self._grads: list[Array | None] = []
 
     def __enter__(self) -> None:
         self._before = [_state(backend, x) for backend, x in self._entered]
-        self._grads = [_grad(x) for _, x in self._entered]  # kept alive, so that none gets their addresses
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from xbridge import to_backend
 from xbridge.extend import get_backend
 from xbridge.testing._addresses import overlap, places
-from xbridge.testing._compare_values import Tolerance, same_bits, same_numbers
+from xbridge.testing._compare_values import Tolerance, less, same_bits, same_numbers
 from xbridge.testing._diff import differences, fail_if, look
 from xbridge.testing._snapshot import Unchanged
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any
 
-    from xbridge.protocol import Array
+    from xbridge.protocol import Array, HostArray
+    from xbridge.testing._compare_values import Bools
     from xbridge.testing._diff import Look
 
 
@@ -87,13 +90,14 @@ def assert_same(
     fail_if(differences(a, b, info, same_bits if check_dtype else same_numbers))
 
 
-def assert_close(
+def assert_close(  # noqa: PLR0913 -- independent options
     actual: Array,
     expected: Array,
     /,
     *,
     rtol: float | None = None,
     atol: float | None = None,
+    ulp: float | None = None,
     equal_nan: bool = True,
     check_backend: bool = True,
     check_dtype: bool = True,
@@ -113,6 +117,9 @@ def assert_close(
         float32, 1e-3 and 1e-5 for float16, 1.6e-2 and 1e-5 for bfloat16, for a complex dtype those of its
         parts; for the float8 kinds one step from value to value. Integers, truth values and
         float8_e8m0fnu must be equal. Of two dtypes, the coarser decides.
+    ulp : float, optional
+        The tolerance in units in the last place, instead of `rtol` and `atol`: for numbers from 1 to 2, what
+        `numpy.testing.assert_array_max_ulp` counts.
     equal_nan : bool
         Whether a NaN is close to a NaN. A complex number is NaN if a part of it is.
     check_backend, check_dtype, check_device
@@ -123,7 +130,7 @@ def assert_close(
     AssertionError
         They are not close. The message has the first few wrong values and the largest errors.
     OptionError
-        A tolerance is not a number from 0 up.
+        A tolerance is not a number from 0 up, or `ulp` is given with another one.
     UnsupportedArrayError, DTypeError
         As for `assert_same`.
 
@@ -131,6 +138,7 @@ def assert_close(
     --------
     >>> import numpy as np
     >>> assert_close(np.float32([1.0, 2.0]), np.float32([1.0, 2.000001]))
+    >>> assert_close(np.float32([1.0, 2.0]), np.float32([1.0, 2.000001]), ulp=8)
     >>> assert_close(np.array([1, 2]), np.array([1, 4]), atol=1)
     Traceback (most recent call last):
     AssertionError: the arrays differ in 1 of 2 values:
@@ -144,9 +152,55 @@ def assert_close(
     """
     __tracebackhide__ = True
     a, b = look(actual), look(expected)
-    near = Tolerance.of(a.dtype, b.dtype, rtol=rtol, atol=atol, equal_nan=equal_nan)
+    near = Tolerance.of(a.dtype, b.dtype, rtol=rtol, atol=atol, ulp=ulp, equal_nan=equal_nan)
     info = _choose_facts(a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=True)
     fail_if(differences(a, b, info, near.agree, explain=near.explain))
+
+
+def assert_less(
+    lower: Array | float,
+    upper: Array | float,
+    /,
+    *,
+    or_equal: bool = False,
+) -> None:
+    """Assert that the numbers of an array are below others, as `numpy.testing.assert_array_less` does.
+
+    Parameters
+    ----------
+    lower, upper : array or number
+        Arrays of any registered library, or a bound for all numbers of one. They are compared exactly,
+        as they broadcast, whatever their libraries, devices and dtypes. A NaN is below nothing.
+    or_equal : bool
+        Whether equal numbers are allowed.
+
+    Raises
+    ------
+    AssertionError
+        A number is not below the other. The message has the first few of them.
+    UnsupportedArrayError, DTypeError
+        As for `assert_same`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> assert_less(np.array([0.0, 0.5]), 1)
+    >>> assert_less(np.array([0.0, 1.0]), 1)
+    Traceback (most recent call last):
+    AssertionError: lower is not below upper in 1 of 2 values:
+      lower  numpy float64 array of shape (2,) on cpu
+      upper  numpy int64 array of shape () on cpu
+      at    lower  upper
+      (1,)  1.0    1
+    """
+    __tracebackhide__ = True
+    a, b = (look(np.asarray(x) if isinstance(x, int | float) else x) for x in (lower, upper))
+
+    def agree(x: HostArray, y: HostArray) -> Bools:
+        return less(x, y) | (same_numbers(x, y) & ~np.isnan(x) if or_equal else False)
+
+    head, *lines = differences(a, b, [], agree, names=("lower", "upper")) or [""]
+    fail_if([head.replace("the arrays differ", "lower is not below upper"), *lines] if lines else [])
 
 
 def assert_shares_memory(a: Array, b: Array, /) -> None:
