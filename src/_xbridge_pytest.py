@@ -78,9 +78,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_fixtures, "xbridge_fixtures")
     config.addinivalue_line(
         "markers",
-        "xbridge(only=, skip=, needs=, without=): for a test that uses `backend`: run it with these backends "
-        "alone, with all but these, or skip it if one lacks a needed feature: 'device', 'grad', 'float64', "
-        "...; draw these layouts only on request: 'neg', 'conj', ...",
+        "xbridge(only=, skip=, needs=, without=, xfail=): for a test that uses `backend`: run it with these "
+        "backends alone, with all but these, or skip it if one lacks a needed feature: 'device', 'grad', "
+        "'float64', ...; draw these layouts only on request: 'neg', 'conj', ...; expect it to fail with "
+        "these backends, a dict with the reason for each",
     )
     config.addinivalue_line(
         "markers",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -39,43 +40,27 @@ def example() -> Callable[[], None]:
     return test
 
 
+settings.register_profile("quick", deadline=100)
+
+
 @pytest.mark.usefixtures("slow")
-def test_lift_deadline__slow_example_passes() -> None:
-    """A slow example fails under the default deadline, and passes once it is lifted."""
+@pytest.mark.parametrize(
+    ("profile", "options", "passes"),
+    [
+        ("default", {}, True),
+        ("default", {"max_examples": 3}, True),
+        ("default", {"deadline": 100}, False),
+        ("quick", {}, False),
+    ],
+)
+def test_lift_deadline__default_alone(profile: str, options: dict[str, Any], *, passes: bool) -> None:
+    """The default deadline is lifted, and not that of a test or of a profile; other settings stay."""
+    settings.load_profile(profile)
     with pytest.raises(DeadlineExceeded):
-        example()()
-    test = example()
+        settings(**options)(example())()
+    test = settings(**options)(example())
     lift_deadline(test)
-    test()
-
-
-@pytest.mark.usefixtures("slow")
-def test_lift_deadline__keeps_the_deadline_of_a_test() -> None:
-    """A deadline in the settings of a test is kept."""
-    test = settings(deadline=100)(example())
-    lift_deadline(test)
-    with pytest.raises(DeadlineExceeded):
-        test()
-
-
-@pytest.mark.usefixtures("slow")
-def test_lift_deadline__keeps_other_settings_of_a_test() -> None:
-    """Settings without a deadline are kept, and only the default deadline is lifted."""
-    test = settings(max_examples=3)(example())
-    lift_deadline(test)
-    test()
-    given: Any = test
-    assert given._hypothesis_internal_use_settings.max_examples == 3
-
-
-@pytest.mark.usefixtures("slow")
-def test_lift_deadline__keeps_the_deadline_of_a_profile() -> None:
-    """A deadline in the loaded profile is kept."""
-    settings.register_profile("quick", deadline=100)
-    settings.load_profile("quick")
-    test = example()
-    lift_deadline(test)
-    with pytest.raises(DeadlineExceeded):
+    with nullcontext() if passes else pytest.raises(DeadlineExceeded):
         test()
 
 

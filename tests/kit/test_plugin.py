@@ -54,11 +54,6 @@ def test_plugin__command_line_overrides_the_configuration_file(ids: Ids, pyteste
     assert ids(test, "--xbridge=numpy") == ["test_x[numpy]"]
 
 
-def test_plugin__leaves_other_tests_alone(ids: Ids) -> None:
-    """A test without one of the fixtures runs once, as usual."""
-    assert ids("def test_x(): pass", "--xbridge=all") == ["test_x"]
-
-
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
@@ -82,14 +77,6 @@ def test_plugin__empty_choice_ends_the_run(run: Run) -> None:
     result = run("def test_x(): pass", "--xbridge=,")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --xbridge: *no name is given; try --xbridge=all"])
-
-
-def test_plugin__unknown_name_in_the_configuration_file(run: Run, pytester: pytest.Pytester) -> None:
-    """An unknown name in the configuration file ends the run, and the error says where it is."""
-    pytester.makeini("[pytest]\nxbridge = nunpy\n")
-    result = run("def test_x(): pass")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: xbridge in the configuration file: cannot find backend 'nunpy'*"])
 
 
 # -- fixtures ----------------------------------------------------------------------------------------
@@ -129,29 +116,6 @@ def test_fixtures__device_is_what_the_namespace_takes(run: Run) -> None:
     run(test, "--xbridge=numpy,torch,array_api_strict").assert_outcomes(passed=3)
 
 
-def test_fixtures__any_one_parametrizes_a_test(ids: Ids) -> None:
-    """Any one of the fixtures makes a test run with every backend."""
-    for name in ("backend", "device", "xp"):
-        assert ids(f"def test_x({name}): pass", "--xbridge=numpy,toylib") == [
-            "test_x[numpy]",
-            "test_x[toylib]",
-        ]
-
-
-def test_fixtures__have_session_scope(run: Run) -> None:
-    """Fixtures of session scope can use them."""
-    test = """
-        import pytest
-
-        @pytest.fixture(scope="session")
-        def mine(backend, device, xp):
-            return backend
-
-        def test_x(mine): pass
-    """
-    run(test, "--xbridge=numpy,toylib").assert_outcomes(passed=2)
-
-
 def test_fixtures__library_without_a_namespace(run: Run) -> None:
     """A test that uses xp is skipped for a library without an array namespace."""
     result = run("def test_x(xp): pass", "--xbridge=barelib,numpy")
@@ -172,21 +136,6 @@ def test_fixtures__project_overrides_backend(run: Run) -> None:
             assert (backend, request.node.name) == ("redis", "test_x")
     """
     run(test, "--xbridge=numpy,toylib").assert_outcomes(passed=1)
-
-
-def test_fixtures__project_overrides_device(run: Run) -> None:
-    """A fixture named device in the project takes precedence."""
-    test = """
-        import pytest
-
-        @pytest.fixture
-        def device():
-            return "flux capacitor"
-
-        def test_x(backend, device):
-            assert (backend, device) == ("toylib", "flux capacitor")
-    """
-    run(test, "--xbridge=toylib").assert_outcomes(passed=1)
 
 
 def test_fixtures__device_and_xp_follow_the_backend_of_the_project(run: Run) -> None:
@@ -240,26 +189,6 @@ def test_fixtures__unittest_classes(run: Run) -> None:
     result.stdout.fnmatch_lines(["*try naming backend among the arguments of a test function*"])
 
 
-def test_makereport__exceptions_of_others(run: Run) -> None:
-    """An exception whose attributes happen to be named like the kit's is reported like any other."""
-    test = """
-        class StrangeError(Exception):
-            exceptions = None
-            finding = "none"
-
-        def test_x():
-            raise StrangeError
-    """
-    run(test, "--xbridge=numpy").assert_outcomes(failed=1)
-
-
-def test_plugin__disabled(pytester: pytest.Pytester) -> None:
-    """With -p no:xbridge there are no fixtures."""
-    pytester.makepyfile("def test_x(backend): pass")
-    result = pytester.runpytest("-p", "no:xbridge", "-p", "no:cacheprovider")
-    result.stdout.fnmatch_lines(["*fixture 'backend' not found"])
-
-
 # -- the header --------------------------------------------------------------------------------------
 
 
@@ -270,11 +199,6 @@ def test_report_header__lists_backends_and_devices(run: Run) -> None:
     result = run("def test_x(): pass", "--xbridge=numpy,toylib:cpu,toylib:chip")
     result.stdout.fnmatch_lines([f"xbridge*: numpy {np.__version__} (cpu), toylib (cpu, chip:0, chip:1)"])
     result.stdout.no_fnmatch_line("*missing*")
-
-
-def test_report_header__none_without_a_choice(run: Run) -> None:
-    """A run that chooses no backends has no header."""
-    run("def test_x(backend): pass").stdout.no_fnmatch_line("xbridge*:*")
 
 
 # -- what it costs -----------------------------------------------------------------------------------
@@ -345,13 +269,6 @@ def test_plugin__installs_emulated_devices_first(ids: Ids) -> None:
     for asked in ("toylib:sham", "toylib:sham:0", "toylib:sham:0,toylib", "toylib:cpu,toylib:sham"):
         places = [f"test_x[{word}]" for word in asked.split(",")]
         assert ids("def test_x(backend): pass", f"--xbridge={asked}") == places
-
-
-@pytest.mark.usefixtures("_sham")
-@pytest.mark.parametrize("asked", ["toylib,toylib:sham", "toylib:sham,toylib"])
-def test_plugin__emulated_device_in_any_order(run: Run, asked: str) -> None:
-    """An emulated device is installed for every test, wherever the choice names it."""
-    run("def test_x(device): assert device == 'sham:0'", f"--xbridge={asked}").assert_outcomes(passed=2)
 
 
 def test_emulated__torch_without_backends_in_python(

@@ -105,6 +105,19 @@ def test_mark__needs(run: Run, needs: str, reasons: list[str]) -> None:
     result.stdout.fnmatch_lines([f"SKIPPED*: {reason}" for reason in reasons])
 
 
+def test_mark__xfail(run: Run) -> None:
+    """A test is expected to fail with the backends that have a reason, and with no other."""
+    test = """
+        import pytest
+
+        @pytest.mark.xbridge(xfail={"toylib:chip": "chips are slow"})
+        def test_x(backend, device): assert device == "cpu"
+    """
+    result = run(test, PLACES, "-rx")
+    result.assert_outcomes(passed=2, xfailed=1)
+    result.stdout.fnmatch_lines(["XFAIL *toylib:chip* - chips are slow"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mark", "message"),
@@ -119,8 +132,10 @@ def test_mark__needs(run: Run, needs: str, reasons: list[str]) -> None:
         ("only=['torch', 3]", "*: 3 is not a string; *; try only='numpy'"),
         ("needs=[['grad']]", "*: [[]'grad'[]] is not a string; *; try needs='grad'"),
         ("needs='wings'", "cannot need 'wings': *; try one of *grad*device*float64*"),
-        ("ony='numpy'", "*does not take ony; try only=, skip=, needs= or without="),
-        ("'numpy'", "*does not take 'numpy'; try only=, skip=, needs= or without="),
+        ("ony='numpy'", "*does not take ony; try only=, skip=, needs=, without= or xfail="),
+        ("'numpy'", "*does not take 'numpy'; try only=, skip=, needs=, without= or xfail="),
+        ("xfail='torch'", "*xfail='torch': it is a dict of backends and reasons; try xfail={'numpy': *"),
+        ("xfail={'tourch': 'no'}", "cannot find backend 'tourch': *; try 'torch'"),
     ],
 )
 def test_mark__unknown_words(run: Run, mark: str, message: str) -> None:
@@ -169,12 +184,6 @@ def test_mark__of_module_or_class_spares_other_tests(ids: Ids) -> None:
         def test_y(): pass
     """
     assert ids(test, PLACES) == ["TestClass::test_x", "test_y"]
-
-
-def test_mark__registered(run: Run) -> None:
-    """`pytest --markers` lists the marks."""
-    result = run("def test_x(): pass", "--markers")
-    result.stdout.fnmatch_lines(["@pytest.mark.xbridge(*): *", "@pytest.mark.xbridge_promise(*): *"])
 
 
 # -- gaps --------------------------------------------------------------------------------------------

@@ -78,28 +78,11 @@ def test_xbridge_record__adds_up_parallel_workers() -> None:
     assert (row.where, row.calls, row.copied) == (once.where, 2, 16_000)
 
 
-def test_xbridge_record__off_by_default(run: Run) -> None:
-    """Without --xbridge-record, a run prints no table of conversions."""
-    run(COPIES).stdout.no_fnmatch_line("*xbridge: conversions*")
-
-
 def test_xbridge_policy__applies_to_the_run(run: Run) -> None:
     """The policy applies to every test of the run, in all threads."""
     result = run(COPIES, "--xbridge-policy=copies=raise", "-W", "error")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*PolicyError: *copies='raise'* forbids copies*"])
-
-
-def test_xbridge_policy__relaxed_for_one_test(run: Run) -> None:
-    """A test can relax the policy of the run for itself."""
-    test = f"{COPIES}\ntest_here = xbridge.policy(copies='allow')(test_here)"
-    run(test, "--xbridge-policy=copies=raise", "-k", "here").assert_outcomes(passed=1, deselected=1)
-
-
-def test_xbridge_policy__warnings_name_the_line(run: Run) -> None:
-    """The summary of warnings lists those of the policy with the line that caused them."""
-    result = run(COPIES, "--xbridge-policy", "copies=warn", "-W", "default")
-    result.stdout.fnmatch_lines(["*test_it.py:5: CopyWarning: *copy=True"])
 
 
 def test_xbridge_policy__misspelt(run: Run) -> None:

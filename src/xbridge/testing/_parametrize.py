@@ -59,6 +59,8 @@ class Rule(NamedTuple):
     skip: tuple[str, ...]
     needs: tuple[str, ...]
     without: tuple[str, ...]
+    xfail: dict[str, str]
+    """The reason of an expected failure, by the backend, or the backend with its device."""
 
     def includes(self, here: BackendDevice) -> bool:
         """Return True if the mark does not exclude the combination."""
@@ -118,6 +120,8 @@ def params(function: pytest.Item) -> list[ParameterSet]:
             marks = [pytest.mark.skip(reason=reason) for reason in lacks]
             gaps = get_backend(here.backend).gaps
             marks += [expected_failure(gaps[promise]) for promise in promises if promise in gaps]
+            expected = [(word, why) for rule in rules for word, why in rule.xfail.items()]
+            marks += [pytest.mark.xfail(reason=why) for word, why in expected if _matches(word, here)]
             found.append(pytest.param(here, id=here.id, marks=marks))
     if not found:
         ids = ", ".join(here.id for here in everywhere)
@@ -207,10 +211,17 @@ def _rule(mark: pytest.Mark) -> Rule:
     strange = [*map(repr, mark.args), *(word for word in mark.kwargs if word not in Rule._fields)]
     if strange:
         raise OptionError.build(
-            "read the mark xbridge", f"it does not take {strange[0]}", "only=, skip=, needs= or without="
+            "read the mark xbridge",
+            f"it does not take {strange[0]}",
+            "only=, skip=, needs=, without= or xfail=",
         )
-    rule = Rule(*(_words(field, mark.kwargs.get(field, ())) for field in Rule._fields))
-    for word in rule.only + rule.skip:
+    xfail = mark.kwargs.get("xfail", {})
+    if not isinstance(xfail, dict):
+        asked, reason = f"read the mark xbridge with xfail={xfail!r}", "it is a dict of backends and reasons"
+        raise OptionError.build(asked, reason, "xfail={'numpy': 'it rounds'}")
+    words = [_words(field, mark.kwargs.get(field, ())) for field in Rule._fields[:-1]]
+    rule = Rule(*words, xfail=xfail)
+    for word in (*rule.only, *rule.skip, *xfail):
         _check(word)
     for word in rule.needs:
         if word not in _NEEDS:
