@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +31,6 @@ FAULTS = {
     "raises_for_all": ("changes a setting", ()),
     "ramp_like": ("depends on earlier calls", ()),
     "ramped_by_class": ("is not safe in threads", ()),
-    "scaled_by_identity": ("depends on earlier calls", ()),
     "seeded": ("changes a setting", ()),
     "shifted_in_place_if_strided": ("changes its input", ("transposed",)),
     "sorted_in_place": ("raises ValueError", ("broadcast",)),
@@ -354,33 +352,6 @@ def test_check_command__has_a_line_for_each_reason(
         "not with torch, because it raises ValueError: f, g",
         "not checked, because they are classes: C",
     ]
-
-
-def test_check_command__prints_what_was_found_before_an_interrupt(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The report comes before the status of the interrupt."""
-
-    def interrupted(report: Report) -> None:
-        fill(report, findings=[FOUND])
-        raise KeyboardInterrupt
-
-    assert run(monkeypatch, interrupted) == 130
-    assert "m.f" in capsys.readouterr().out
-
-
-def test_check_command__shows_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Progress goes to stderr, if that is a terminal."""
-
-    class Terminal(StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr(process, "check", lambda *args: args[4](args[3]))
-    assert main(["check", "planted", "--backends", "numpy"]) == 3
-    assert "[0/0] 0 findings" in terminal.getvalue()
 
 
 @pytest.mark.parametrize("seconds", ["0", "nan", "inf", "-1"])

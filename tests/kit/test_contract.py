@@ -45,7 +45,6 @@ def first_use() -> Iterator[None]:
         planted._SCRATCH,
         planted._TABLE,
         planted._MEANS,
-        planted._BY_IDENTITY,
         planted._DTYPED,
         planted._LAST_AXIS,
         planted._WARM,
@@ -75,7 +74,6 @@ BROKEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str
     "cache of the first call": (planted.centred_by_first, (X,), {}, "depends on earlier calls"),
     "count of calls": (planted.counted, (X,), {}, "depends on earlier calls"),
     "buffer that is returned": (planted.tripled_in_buffer, (X,), {}, "changes an earlier result"),
-    "cache by identity": (planted.scaled_by_identity, (X,), {}, "depends on earlier calls"),
     "cache of a class in threads": (planted.ramped_by_class, (X,), {}, "is not safe in threads"),
     "first call kept in a class": (planted.ramped_by_new_attribute, (X,), {}, "depends on earlier calls"),
     "cached array that is returned": (planted.ramp_like, (X,), {}, "depends on earlier calls"),
@@ -680,19 +678,6 @@ def test_reachable_state__unusual_objects() -> None:
     assert (frozen, kept, len(deep)) == ({"a": 2}, {"b": 2}, 1)
 
 
-def test_assert_contract__operations_of_a_second_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A race is found even if Python does not trace the operations of the first call."""
-    listed: list[int] = []
-    switches = _interleavings.Interleavings.switches
-
-    def from_the_second(self: Any, call: Any) -> Any:
-        listed.append(id(self))
-        return switches(self, call) if listed.count(id(self)) > 1 else []
-
-    monkeypatch.setattr(_interleavings.Interleavings, "switches", from_the_second)
-    assert failure(planted.windowed, X).finding.problem == "is not safe in threads"
-
-
 def test_interleavings__only_until_the_switch() -> None:
     """The rest of a call is not traced, so that a long loop takes as long as usual."""
     traced: list[bool] = []
@@ -774,83 +759,17 @@ def test_reachable_state__assertion() -> None:
     assert not state.roots & {"_pytest", "hypothesis"}
 
 
-def test_reachable_state__slots_and_classes() -> None:
-    """Slots and attributes of classes are put back, also where a metaclass refuses to change them."""
-
-    class Frozen(type):
-        def __setattr__(cls, name: str, value: object) -> None:
-            raise AttributeError(name)
-
-        def __delattr__(cls, name: str) -> None:
-            raise AttributeError(name)
-
-    class Counter(metaclass=Frozen):
-        __slots__ = ("seen", "total", "unset")
-        last: Any = None
-
-        def __init__(self) -> None:
-            self.seen: list[int] = []
-            self.total = 0
-
-        def __call__(self, x: Any) -> Any:
-            return x
-
-    counter = Counter()
-    state = ReachableState(counter)
-    counter.seen.append(1)
-    counter.total = 3
-    type.__setattr__(Counter, "first", 1)
-    type.__delattr__(Counter, "last")
-    state.restore()
-    assert (counter.seen, counter.total, hasattr(counter, "unset")) == ([], 0, False)
-    assert Counter.last is None
-    assert "first" not in vars(Counter)
-
-
-def test_assert_contract__result_that_is_restored() -> None:
-    """Results that share memory, which the contract and its program overwrite, are put back."""
-    table = np.arange(6.0)
-    memory = memoryview(table)  # type: ignore[arg-type] # an array is a buffer; its contents are not found
-
-    def look_up(_x: Any) -> tuple[Any, ...]:
-        whole = np.asarray(memory)
-        return whole, whole[::-1], whole[:2]
-
-    message = str(failure(look_up, X))
-    assert "depends on earlier calls" in message
-    assert "[...] = 77" in message
-    assert "this program does not fail" not in message
-    np.testing.assert_array_equal(table, np.arange(6.0))
-
-
 def test_run__interrupted_program_leaves_no_settings() -> None:
-    """A program that is interrupted leaves neither its settings nor what it has written."""
+    """A program that is interrupted leaves no settings."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    table, before = np.zeros(2), np.geterr()
-    interrupt.table = table  # type: ignore[attr-defined] # as a function that owns memory
-    program = "import numpy as np\nnp.seterr(all='raise')\nf.table[...] = 77\nf()"
+    before = np.geterr()
+    program = "import numpy as np\nnp.seterr(all='raise')\nf()"
     with pytest.raises(KeyboardInterrupt):
         _reproduction._run(program, interrupt)
     assert np.geterr() == before
-    np.testing.assert_array_equal(table, 0)
-
-
-@pytest.mark.parametrize("change", ["pop", "append"])
-def test_assert_contract__list_that_is_changed(change: str) -> None:
-    """A function may change the length of a list of arrays."""
-
-    def total(xs: list[Any]) -> Any:
-        made = sum(xs) * 1.0
-        if change == "pop":
-            xs.pop()
-        else:
-            xs.append(xs[0])
-        return made
-
-    assert_contract(total, [X, X + 1], threads=False)
 
 
 def test_assert_contract__changed_settings() -> None:

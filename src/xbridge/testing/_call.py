@@ -89,9 +89,7 @@ class Call(NamedTuple):
         backend = used[0].backend if used else HOST
         device = used[0].device if used else CPU
         home = get_backend(backend).devices()[0]
-        inputs = dict.fromkeys(
-            one.values.dtype.name for one in self.recipes() if is_inexact(one.values.dtype.name)
-        )
+        inputs = dict.fromkeys(one.dtype for one in self.recipes() if is_inexact(one.dtype))
         there = home if device == CPU else device
         return Promise(backend, there, **(self.options or {}), inputs=tuple(inputs))
 
@@ -223,7 +221,7 @@ def removals(call: Call) -> Iterator[Removal]:
     for name, find, instead in _VALUES:
         if any(find(one.values).any() for one in recipes):
             yield name, partial(Call.map, change=partial(_with_values, find=find, instead=instead))
-    for dtype in dict.fromkeys(one.values.dtype.name for one in recipes):
+    for dtype in dict.fromkeys(one.dtype for one in recipes):
         wide = _INEXACT_WIDE.get(category(dtype))
         if wide and wide != dtype and all(_has(one, wide) for one in recipes):
             yield dtype, partial(Call.map, change=partial(_with_dtype, dtype=dtype, wide=wide))
@@ -238,7 +236,7 @@ def _without(recipe: Recipe, *, name: str) -> Recipe:
 
 
 def _with_dtype(recipe: Recipe, *, dtype: str, wide: str) -> Recipe:
-    return recipe._replace(values=recipe.values.astype(wide)) if recipe.values.dtype.name == dtype else recipe
+    return recipe._replace(values=recipe.values.astype(wide)) if recipe.dtype == dtype else recipe
 
 
 def _with_values(recipe: Recipe, *, find: Callable[[HostArray], HostArray], instead: float) -> Recipe:

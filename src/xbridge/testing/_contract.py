@@ -8,13 +8,13 @@ difference from NumPy's is.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from xbridge.errors import OptionError, XBridgeError
-from xbridge.extend import DTYPES, category, get_backend, is_inexact
-from xbridge.testing import _derived, _earlier_calls
+from xbridge.extend import DTYPES, HOST, category, is_inexact
+from xbridge.testing import _derived, _earlier_calls, _values_promised
 from xbridge.testing._addresses import overlap
 from xbridge.testing._call import Call, describe, program
 from xbridge.testing._diff import resolve
@@ -28,10 +28,10 @@ from xbridge.testing._outcome import (
     outcome,
     parts,
 )
-from xbridge.testing._precision import judge_accuracy, narrow, retyped
+from xbridge.testing._precision import judge_accuracy, narrow, retyped, shrink
 from xbridge.testing._reachable import ReachableState
 from xbridge.testing._settings import Settings
-from xbridge.testing._source import AROUND, ON_REQUEST, properties_of, read_expression, recipe_of
+from xbridge.testing._source import AROUND, ON_REQUEST, properties_of, read_expression
 from xbridge.testing._without import excluded
 
 if TYPE_CHECKING:
@@ -46,8 +46,13 @@ class Contract(NamedTuple):
     """The promises of a function, as the keywords of `assert_contract` name them."""
 
     dtype: str | None = None
+    shape: Literal["kept"] | Callable[..., tuple[int, ...]] | None = None
+    device: Literal["kept"] | None = None
     aliases: bool | None = None
     ulp: float | None = None
+    nan: Literal["propagates", "ignored"] | None = None
+    overflow: bool | None = None
+    batched: bool = False
     lazy: bool = False
     differentiable: bool = False
     reference: Callable[..., Any] | None = None
@@ -63,8 +68,13 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
     /,
     *args: Any,
     dtype: str | None = None,
+    shape: Literal["kept"] | Callable[..., tuple[int, ...]] | None = None,
+    device: Literal["kept"] | None = None,
     aliases: bool | None = None,
     ulp: float | None = None,
+    nan: Literal["propagates", "ignored"] | None = None,
+    overflow: bool | None = None,
+    batched: bool = False,
     lazy: bool = False,
     differentiable: bool = False,
     reference: Callable[..., Any] | None = None,
@@ -88,7 +98,15 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
         Its arguments, with arrays of one library.
     dtype : str, optional
         The dtype of every array in the result: ``"kept"`` for that of the arguments, to which NumPy promotes
-        several; ``"kind"`` for one of its kind, such as any floating dtype; or a name, such as ``"bool"``.
+        several; ``"kind"`` for one of its kind, such as any floating dtype; or a name, such as ``"bool"``. A
+        Python float or complex number is no result with a dtype.
+    shape : "kept" or callable, optional
+        The shape of every array in the result: ``"kept"`` for that to which the arguments broadcast, or a
+        function of their shapes, such as ``lambda x: x[:-1]`` for a reduction of the last axis.
+    device : "kept", optional
+        Results are on the device of the arguments in any case. With ``"kept"``, a function of torch is also
+        called while torch's default device is ``meta``, so that a tensor that it makes without ``device=`` is
+        found on a machine without a GPU. 0-d tensors count, which torch takes beside those of a GPU.
     aliases : bool, optional
         False if no result shares memory with an argument, in any layout, float32 or float64; True if each
         does. Arrays that nobody can write, such as those of JAX and Dask, share memory without harm and are
@@ -96,7 +114,16 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
     ulp : float, optional
         The largest error of floating results, in units in the last place. The function is called with the
         arguments in float32, or in the narrower dtype that they have, and in float64. Results in float64 must
-        have its precision: a function that rounds to float32 inside is inaccurate for any number.
+        have its precision: a function that rounds to float32 inside is inaccurate for any number. The
+        arguments are also divided by a power of two, so that a function that loses half of the digits near
+        zero, such as ``log(1 + x)``, is inaccurate for any number too.
+    nan : {"propagates", "ignored"}, optional
+        Whether a NaN as the first number of an argument makes every floating result contain a NaN, or none.
+    overflow : bool, optional
+        False if no integer wraps around: the numbers of the result are those of the same call in int64.
+    batched : bool
+        Whether the first axis counts examples that do not depend on each other: the first row of the result
+        is the result for the first row of each array of that length.
     lazy : bool
         Whether Dask's arrays are not computed and JAX's are traced, see `assert_lazy`. Other libraries have
         no lazy arrays.
@@ -116,8 +143,8 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
         passes.
     repeatable : bool
         Whether a result depends on the arguments alone, not on earlier calls or on what is written into their
-        arrays afterwards; later calls leave it as it is; and settings of the process, such as NumPy's error
-        handling or a seed, stay as they are. A buffer that every call fills and returns breaks this, and so
+        results; later calls leave it as it is; and settings of the process, such as NumPy's error handling or
+        a seed, stay as they are. A buffer that every call fills and returns breaks this, and so
         does state that is documented, such as a running mean: with False, all other promises are held from
         the same state.
     threads : bool
@@ -164,7 +191,22 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
     """
     __tracebackhide__ = True
     promised = Contract(
-        dtype, aliases, ulp, lazy, differentiable, reference, layouts, empty, repeatable, threads, raises
+        dtype=dtype,
+        shape=shape,
+        device=device,
+        aliases=aliases,
+        ulp=ulp,
+        nan=nan,
+        overflow=overflow,
+        batched=batched,
+        lazy=lazy,
+        differentiable=differentiable,
+        reference=reference,
+        layouts=layouts,
+        empty=empty,
+        repeatable=repeatable,
+        threads=threads,
+        raises=raises,
     )
     hold(f, args, kwargs, promised)
 
@@ -217,6 +259,14 @@ def check_promises(promised: Contract) -> None:
     if promised.dtype not in (None, "kept", "kind", *DTYPES):
         reason = "it is 'kept', 'kind' or the name of a dtype"
         raise OptionError.build(f"hold a function to dtype={promised.dtype!r}", reason, "dtype='kept'")
+    for word, given, known in (
+        ("shape", None if callable(promised.shape) else promised.shape, ["kept"]),
+        ("device", promised.device, ["kept"]),
+        ("nan", promised.nan, ["propagates", "ignored"]),
+    ):
+        if given not in (None, *known):
+            reason = f"it is {' or '.join(map(repr, known))}"
+            raise OptionError.build(f"hold a function to {word}={given!r}", reason, f"{word}={known[0]!r}")
     raises: Any = promised.raises
     for one in raises if isinstance(raises, tuple) else (raises,):
         if not (isinstance(one, type) and issubclass(one, Exception)):
@@ -240,6 +290,13 @@ def _groups(
         "aliases": (promised.aliases is False, partial(_in_other_dtypes, call)),
         "reference": (promised.reference is not None, partial(_with_reference, call, promised)),
         "precision": (promised.ulp is not None, partial(_in_float64, call, promised)),
+        "NaN": (
+            promised.nan is not None,
+            partial(_values_promised.with_nan, call, promised.nan, promised.raises),
+        ),
+        "integers": (promised.overflow is False, partial(_values_promised.in_int64, call)),
+        "examples": (promised.batched, partial(_values_promised.examples, call)),
+        "default device": (promised.device is not None, partial(_values_promised.on_meta_device, call)),
         "lazy": (promised.lazy and library in _derived.LAZY, lambda: iter([_derived.as_lazy(call)])),
         "gradient": (
             promised.differentiable and library in _derived.DIFFERENTIABLE,
@@ -262,13 +319,15 @@ def _with_reference(call: Call, promised: Contract) -> Iterator[Call]:
 
 
 def _in_float64(call: Call, promised: Contract) -> Iterator[Call]:
-    if promised.ulp is not None and any(is_inexact(one.values.dtype.name) for one in call.recipes()):
-        yield call.map(narrow)._replace(by=partial(judge_accuracy, ulp=promised.ulp))
+    if promised.ulp is not None and any(is_inexact(one.dtype) for one in call.recipes()):
+        small = call.map(narrow)
+        yield small._replace(by=partial(judge_accuracy, ulp=promised.ulp))
+        yield small.map(shrink)._replace(by=partial(judge_accuracy, ulp=promised.ulp, is_first=False))
 
 
 def _differentiated(call: Call) -> Iterator[Call]:
     """Yield the call to be differentiated, if its arguments are finite numbers."""
-    inexact = [one.values for one in call.recipes() if is_inexact(one.values.dtype.name)]
+    inexact = [one.values for one in call.recipes() if is_inexact(one.dtype)]
     if inexact and all(np.isfinite(values).all() for values in inexact):
         yield _derived.as_differentiable(call)
 
@@ -297,6 +356,10 @@ def _break(call: Call, arrays: list[Array], made: Outcome, promised: Contract) -
     if found := _break_flags(call, arrays):
         return found
     for path, part in parts(made.result):
+        if promised.dtype is not None and type(part) in (float, complex):
+            name = type(part).__name__
+            said = f"result{path} is a Python {name}, which has no dtype"
+            return Difference("dtype", said, path, f"assert not isinstance({{part}}, {name})")
         try:
             backend, x = resolve(part, "compare")
         except XBridgeError:
@@ -307,6 +370,8 @@ def _break(call: Call, arrays: list[Array], made: Outcome, promised: Contract) -
         )
         if promised.dtype is not None:
             found = found or _break_dtype(call, info.dtype, promised.dtype)
+        if promised.shape is not None:
+            found = found or _break_shape(call, tuple(info.shape), promised.shape)
         if promised.aliases is not None and not backend.assumes_immutable:
             found = found or _break_aliases(call, arrays, x, aliases=promised.aliases)
         if found:
@@ -314,19 +379,22 @@ def _break(call: Call, arrays: list[Array], made: Outcome, promised: Contract) -
     return None
 
 
-_FLAGS = {"read-only": "assert {}.flags.writeable", "requires_grad": "assert not {}.requires_grad"}
-"""Flags that a call may set on an argument, and the statement that it does not."""
+_FLAGS: dict[str, tuple[str, Callable[[Any], bool], str]] = {
+    "read-only": (HOST, lambda x: not x.flags.writeable and 0 not in x.strides, "assert {}.flags.writeable"),
+    "requires_grad": ("torch", lambda x: x.requires_grad, "assert not {}.requires_grad"),
+}
+"""Flags that a call may set on an argument: the library, how it is read, and the statement that it is not."""
 
 
 def _break_flags(call: Call, arrays: list[Array]) -> Difference | None:
     """Find a flag of an argument that its recipe does not have."""
     for n, (one, x) in enumerate(zip(call.recipes(), arrays, strict=True)):
-        now = recipe_of(x, get_backend(one.backend)).properties
-        for flag in {*now}.intersection(_FLAGS).difference(one.properties):
-            made = program(call)
-            said = f"array {made.arrays[n]} became {flag}"
-            lines = (f"{made.call}  # {said}", _FLAGS[flag].format(made.arrays[n]))
-            return Difference("changes its input", said, program=lines)
+        for flag, (library, is_set, statement) in _FLAGS.items():
+            if one.backend == library and flag not in one.properties and is_set(x):
+                made = program(call)
+                said = f"array {made.arrays[n]} became {flag}"
+                lines = (f"{made.call}  # {said}", statement.format(made.arrays[n]))
+                return Difference("changes its input", said, program=lines)
     return None
 
 
@@ -344,6 +412,19 @@ def _break_dtype(call: Call, dtype: str, promised: str) -> Difference | None:
     text = "str({part}.dtype).rpartition('.')[2]"
     check = f"assert {category(wanted)!r} in {text}" if promised == "kind" else f"assert {text} == {wanted!r}"
     return Difference("dtype", f"the result is {dtype}, {whose}", check=check)
+
+
+def _break_shape(
+    call: Call, shape: tuple[int, ...], promised: Literal["kept"] | Callable[..., tuple[int, ...]]
+) -> Difference | None:
+    """Compare the shape of a result with the one that the shapes of the arguments give."""
+    given = [one.values.shape for one in call.recipes()]
+    wanted = np.broadcast_shapes(*given) if promised == "kept" else tuple(promised(*given))
+    if shape == wanted or any(n != n for n in shape):  # noqa: PLR0124 -- a NaN, for an unknown length
+        return None
+    return Difference(
+        "shape", f"the result has the shape {shape}, not {wanted}", check=f"assert {{part}}.shape == {wanted}"
+    )
 
 
 def _break_aliases(call: Call, arrays: list[Array], x: Array, *, aliases: bool) -> Difference | None:
@@ -365,16 +446,19 @@ def _break_aliases(call: Call, arrays: list[Array], x: Array, *, aliases: bool) 
 
 def _relaid(call: Call, promised: Contract) -> Iterator[Call]:
     """Yield the call in every layout: that of all arrays that have it, and of each alone."""
-    by = partial(_judge_layout, promised=promised._replace(aliases=promised.aliases and None))
-    call = call._replace(options={"beside": "for plain arrays"}, by=by)
+    call = call._replace(options={"beside": "for plain arrays"})
     recipes = [one._replace(properties=()) for one in call.recipes()]
+    plain = call.fill(recipes)
+    usual, alone = kept(plain.run()), promised._replace(aliases=promised.aliases and None)
     left_out = {*ON_REQUEST, *excluded()}
     for name in dict.fromkeys(word for one in recipes for word in properties_of(one.backend)):
         relaid = (
             {} if name in left_out else {n: x for n, one in enumerate(recipes) if (x := _laid(one, name))}
         )
         ways = [relaid] * bool(relaid) + [{n: x} for n, x in relaid.items() if len(relaid) > 1]
-        yield from (call.fill([way.get(n, one) for n, one in enumerate(recipes)]) for way in ways)
+        for way in ways:
+            relaid_call = plain.fill(way.get(n, one) for n, one in enumerate(recipes))
+            yield relaid_call._replace(by=partial(_judge_layout, promised=alone, known=(plain, usual)))
 
 
 def _laid(one: Recipe, name: str) -> Recipe | None:
@@ -387,18 +471,31 @@ def _laid(one: Recipe, name: str) -> Recipe | None:
     return None
 
 
-def _judge_layout(call: Call, run: partial[Any], *, promised: Contract) -> Difference | None:
-    """Judge the result of a call, and compare it with one on the same values in the simplest layout."""
-    plain = call.map(lambda one: one._replace(properties=()))
+def _judge_layout(
+    call: Call, run: partial[Any], *, promised: Contract, known: tuple[Call, Outcome]
+) -> Difference | None:
+    """Judge the result of a call, and compare it with one on the same values in the simplest layout.
+
+    The result of one such call is known.
+    """
     arrays, made = _given(run), outcome(run)
     if made.error is None and (broken := _break(call, arrays, made, promised)):
         return broken
-    made, usual = kept(made), plain.run()
+    made, (plain, usual) = kept(made), known
+    if not _has_values_of(call, plain):
+        plain = call.map(lambda one: one._replace(properties=()))
+        usual = plain.run()
     found = compare(made, usual, call.promise)
     # What is read beside an array differs in plain ones from call to call.
     steady = (call, made) if any(AROUND in one.properties for one in call.recipes()) else (plain, usual)
     is_unstable = found is not None and found.kind == "values" and _depends_on_last_bits(*steady)
     return None if is_unstable else found
+
+
+def _has_values_of(call: Call, other: Call) -> bool:
+    """Return True if two calls have the same values, which some layouts do not take."""
+    pairs = zip(call.recipes(), other.recipes(), strict=True)
+    return all(one.values is another.values for one, another in pairs)
 
 
 def _depends_on_last_bits(call: Call, made: Outcome) -> bool:

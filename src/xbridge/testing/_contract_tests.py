@@ -11,7 +11,7 @@ from xbridge.testing._contract import Contract, check_promises, hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias, TypedDict, Unpack
+    from typing import Literal, TypeAlias, TypedDict, Unpack
 
     from hypothesis import strategies as st
 
@@ -21,8 +21,13 @@ if TYPE_CHECKING:
         """The promises of `assert_contract`."""
 
         dtype: str | None
+        shape: Literal["kept"] | Callable[..., tuple[int, ...]] | None
+        device: Literal["kept"] | None
         aliases: bool | None
         ulp: float | None
+        nan: Literal["propagates", "ignored"] | None
+        overflow: bool | None
+        batched: bool
         lazy: bool
         differentiable: bool
         reference: Callable[..., Any] | None

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from xbridge.protocol import HostArray
 
-    Flat = Callable[..., list[Any]]
-    """A function of arrays that returns a list of arrays."""
+    Flat = Callable[..., Sequence[Any]]
+    """A function of arrays that returns a sequence of arrays."""
 
 _MOST_COLUMNS = 64
 """The most numbers of an argument that is checked along each axis. Larger ones take random directions."""
@@ -187,6 +187,28 @@ def product(g: Any, t: Any) -> float:
     return float(np.vdot(np.asarray(g), np.asarray(t)).real)
 
 
+def torch_gradients(flat: Flat, leaves: Sequence[Any], seeds: Sequence[Any]) -> Sequence[Any] | None:
+    """Return the gradients of torch; None if no result depends on the arguments for autograd."""
+    import torch  # noqa: PLC0415 -- only if it is installed
+
+    leaves = [x.requires_grad_() for x in leaves]
+    found = [(y, torch.as_tensor(g).to(y)) for y, g in zip(flat(*leaves), seeds, strict=True)]
+    kept = [(y, g) for y, g in found if y.requires_grad]
+    if not kept:
+        return None if any(y.numel() for y, _ in found) else ()
+    ys, gs = zip(*kept, strict=True)
+    return torch.autograd.grad(ys, leaves, gs, allow_unused=True, materialize_grads=True)
+
+
+def jax_gradients(flat: Flat, xs: Sequence[Any], seeds: Sequence[Any]) -> Sequence[Any]:
+    """Return the gradients of JAX, which are the conjugates of the adjoint."""
+    import jax  # noqa: PLC0415 -- only if it is installed
+
+    ys, back = jax.vjp(flat, *xs)
+    given = [jax.numpy.conj(jax.numpy.asarray(g, y.dtype)) for y, g in zip(ys, seeds, strict=True)]
+    return [jax.numpy.conj(g) for g in back(given)]
+
+
 def _by_torch(
     flat: Flat, name: str, xs: Sequence[Any], tangents: Sequence[Any], seeds: Sequence[Any]
 ) -> Iterator[tuple[str, float]]:
@@ -197,8 +219,7 @@ def _by_torch(
     def whole(*a: Any) -> tuple[Any, ...]:
         return tuple(flat(*a))
 
-    leaves = [x.clone().requires_grad_() for x in ins]
-    found = torch.autograd.grad(whole(*leaves), leaves, gs, allow_unused=True, materialize_grads=True)
+    found = torch_gradients(whole, [x.clone() for x in ins], gs) or []
     yield "the gradient", sum(map(product, [g.resolve_conj().numpy() for g in found], tangents))
 
     def pull_back(*a: Any) -> Any:
@@ -224,9 +245,7 @@ def _by_jax(
     found = {}
 
     def pull_back(*a: Any) -> Any:
-        back = jax.vjp(flat, *a[: len(xs)])[1]
-        # JAX's gradients are the conjugates of the adjoint.
-        return [jax.numpy.conj(g) for g in back([jax.numpy.conj(c) for c in a[len(xs) :]])]
+        return jax_gradients(flat, a[: len(xs)], a[len(xs) :])
 
     with jax.enable_x64(True):  # noqa: FBT003 -- JAX takes it by position
         ins, ts, gs = ([to_backend(np.array(x), name) for x in group] for group in (xs, tangents, seeds))

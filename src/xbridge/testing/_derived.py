@@ -14,7 +14,7 @@ import numpy as np
 from xbridge.errors import GradientError, OptionError
 from xbridge.extend import category, get_backend
 from xbridge.testing._call import Call
-from xbridge.testing._derivatives import Case, product
+from xbridge.testing._derivatives import Case, jax_gradients, product, torch_gradients
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._outcome import Difference, describe_error, first_line, outcome, parts
 from xbridge.testing.samples.lookup import samples_of
@@ -192,22 +192,20 @@ def _compare_gradients(call: Call, _run: Callable[[], Any], *, rtol: float | Non
     recipes, read = [one.without("requires_grad") for one in call.recipes()], samples_of(library).read
     moving = [n for n, one in enumerate(recipes) if np.issubdtype(one.values.dtype, np.floating)]
 
-    def run(arrays: list[Array]) -> list[Array]:
-        filled = call.fill(arrays)
-        return [
-            part for _, part in parts(call.f(*filled.args, **filled.kwargs)) if _is_floating(part, library)
-        ]
+    def run(*moved: Array) -> list[Array]:
+        arrays = dict(zip(moving, moved, strict=True))
+        result = call.bind(arrays[n] if n in arrays else one.make() for n, one in enumerate(recipes))()
+        return [part for _, part in parts(result) if _is_floating(part, library)]
 
     def values(*xs: HostArray) -> list[HostArray]:
-        moved = dict(zip(moving, xs, strict=True))
-        made = [one.with_values(moved[n]) if n in moved else one for n, one in enumerate(recipes)]
-        return [read(part) for part in run([one.make() for one in made])]
+        made = [recipes[n].with_values(x).make() for n, x in zip(moving, xs, strict=True)]
+        return [read(part) for part in run(*made)]
 
     made = outcome(partial(Case, values, [recipes[n].values for n in moving]))
     if made.error is not None:
         return describe_error(made.error)
     tangents, seeds = next(made.result.directions())
-    own = outcome(partial(_DERIVE[library], run, [one.make() for one in recipes], moving, seeds))
+    own = outcome(partial(_DERIVE[library], run, [recipes[n].make() for n in moving], seeds))
     if own.error is not None:
         return describe_error(own.error)
     if own.result is None:
@@ -226,32 +224,4 @@ def _is_floating(part: Any, library: str) -> bool:
     return isinstance(part, backend.array_types) and category(backend.array_info(part).dtype) == "float"
 
 
-def _derive_torch(
-    run: Callable[[list[Array]], list[Array]], arrays: list[Array], moving: list[int], seeds: list[HostArray]
-) -> Sequence[Array] | None:
-    import torch  # noqa: PLC0415 -- only for its arrays
-
-    leaves = [arrays[n].requires_grad_() for n in moving]
-    found = [(y, torch.as_tensor(g).to(y)) for y, g in zip(run(arrays), seeds, strict=True)]
-    kept = [(y, g) for y, g in found if y.requires_grad]
-    if not kept:
-        return None if any(y.numel() for y, _ in found) else ()
-    ys, gs = zip(*kept, strict=True)
-    return torch.autograd.grad(ys, leaves, gs, allow_unused=True, materialize_grads=True)
-
-
-def _derive_jax(
-    run: Callable[[list[Array]], list[Array]], arrays: list[Array], moving: list[int], seeds: list[HostArray]
-) -> Sequence[Array]:
-    import jax  # noqa: PLC0415 -- only for its arrays
-
-    def whole(*xs: Array) -> list[Array]:
-        moved = dict(zip(moving, xs, strict=True))
-        return run([moved.get(n, x) for n, x in enumerate(arrays)])
-
-    ys, back = jax.vjp(whole, *(arrays[n] for n in moving))
-    found: Sequence[Array] = back([jax.numpy.asarray(g, y.dtype) for y, g in zip(ys, seeds, strict=True)])
-    return found
-
-
-_DERIVE: dict[str, Callable[..., Sequence[Array] | None]] = {"torch": _derive_torch, "jax": _derive_jax}
+_DERIVE: dict[str, Callable[..., Sequence[Array] | None]] = {"torch": torch_gradients, "jax": jax_gradients}

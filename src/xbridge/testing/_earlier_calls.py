@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 from linecache import getline
+from operator import setitem
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -22,7 +23,6 @@ from xbridge.testing._settings import changed_by, module_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xbridge.protocol import Array
     from xbridge.testing._call import Call, Program
     from xbridge.testing._interleavings import Switch
     from xbridge.testing._reachable import ReachableState
@@ -38,8 +38,12 @@ _MOST_CALLS = 3
 
 
 def repetitions(call: Call, state: ReachableState) -> Iterator[Call]:
-    """Yield the calls that find what an earlier call leaves behind: caches and buffers."""
-    others, narrowed = _others(call), retyped(call)
+    """Yield the calls that find what an earlier call leaves behind: caches and buffers.
+
+    A function without state is called once more, because it may be random.
+    """
+    narrowed = [] if state.is_empty else retyped(call)
+    others = [call] if state.is_empty else _others(call)
     for one, other in [(call, one) for one in (*others, *narrowed)] + [(one, call) for one in narrowed]:
         by = partial(_judge_repeated, other=other, state=state)
         yield one._replace(by=by, options={"beside": "in a first call"})
@@ -48,11 +52,10 @@ def repetitions(call: Call, state: ReachableState) -> Iterator[Call]:
 def writes(call: Call, state: ReachableState, settings: Settings) -> Iterator[Call]:
     """Yield the calls that find what a function keeps: settings, its arguments and its result."""
     yield call._replace(by=partial(_judge_settings, settings=settings))
-    if not get_backend(call.promise.backend).assumes_immutable:
-        plain, other = (one.map(lambda x: x._replace(properties=())) for one in _others(call)[:2])
-        plain = plain._replace(options={"beside": "in a first call"})
-        yield plain._replace(by=partial(_judge_written, other=other, state=state))
-        yield plain._replace(by=partial(_judge_overwritten, state=state))
+    if not (state.is_empty or get_backend(call.promise.backend).assumes_immutable):
+        plain = call.map(lambda x: x._replace(properties=()))
+        by = partial(_judge_overwritten, state=state)
+        yield plain._replace(by=by, options={"beside": "in a first call"})
 
 
 def races(call: Call, state: ReachableState, is_over: Callable[[], bool]) -> Iterator[Call]:
@@ -82,7 +85,7 @@ def _longer(call: Call, axis: int) -> Call:
 def _other_values(one: Recipe) -> Recipe:
     """Return an array of the same dtype and shape with other values, close to the given ones."""
     values = one.values.reshape(-1)[::-1].reshape(one.values.shape)
-    kind = category(one.values.dtype.name)
+    kind = category(one.dtype)
     with np.errstate(all="ignore"):
         other = ~values if kind == "bool" else values // 2 + 1 if kind == "int" else values / 2 + 0.25
     return one.with_values(other.astype(one.values.dtype))
@@ -96,54 +99,27 @@ def _judge_repeated(
     state.restore()
     result = one.run()
     first = kept(result)
-    another.run()
+    if not state.is_empty:
+        another.run()
     if found := compare(result, first, call.promise):
         made, before = _two_programs(call, other)
-        lines = [f"first = {made.call}", before.call, *_checked("first", found, made)]
+        lines = [f"first = {made.call}", before.call, *check_lines("first", found, made)]
         return found._replace(kind="changes an earlier result", program=(*_arrays_of(before), *lines))
-    for count in range(1, 2 if state.is_empty else _MOST_CALLS + 1):
+    for count in [0] if state.is_empty else range(1, _MOST_CALLS + 1):
         state.restore()
         for _ in range(count):
             another.run()
         if found := compare(one.run(), first, call.promise):
             made, before = _two_programs(call, other)
-            lines = [before.call] * count + _checked(made.call, found, made)
+            lines = [before.call] * count + check_lines(made.call, found, made)
             return found._replace(kind=_DEPENDS, program=(*_arrays_of(before), *lines))
     return None
-
-
-def _judge_written(
-    call: Call, _run: Callable[[], Any], *, other: Call, state: ReachableState
-) -> Difference | None:
-    """Compare a call with one after another on the same arrays, which had other values then."""
-    one, another = call._replace(state=None), other._replace(state=None)
-    state.restore()
-    usual = kept(one.run())
-    state.restore()
-    arrays = [each.make() for each in other.recipes()]
-    outcome(another.bind(arrays))
-    if outcome(partial(_assign, arrays, [each.make() for each in call.recipes()])).error is not None:
-        return None
-    found = compare(outcome(one.bind(arrays)), usual, call.promise)
-    if found is None:
-        return None
-    made, before = _two_programs(call, other)
-    names = zip(made.arrays, before.arrays, strict=True)
-    lines = [before.call, *(f"{there}[...] = {here}" for here, there in names)]
-    lines += _checked(before.call, found, made)
-    return found._replace(kind=_DEPENDS, program=(*_arrays_of(before), *lines))
-
-
-def _assign(arrays: list[Array], values: list[Array]) -> None:
-    for array, each in zip(arrays, values, strict=True):
-        array[...] = each
 
 
 def _judge_settings(call: Call, run: Callable[[], Any], *, settings: Settings) -> Difference | None:
     """Find a setting of the process that a call changes for all other code."""
     settings.restore()
     found = outcome(partial(changed_by, run)).result
-    settings.restore()
     if found is None:
         return None
     text, before, after = found
@@ -177,8 +153,8 @@ def _judge_overwritten(call: Call, _run: Callable[[], Any], *, state: ReachableS
     with ExitStack() as before:  # parts may share memory, so the one that was written last is put back first
         for path, part in parts(result.result):
             copy = copied(part)
-            if copy is not part and outcome(partial(_assign, [part], [_OTHER])).error is None:
-                before.callback(_assign, [part], [copy])
+            if copy is not part and outcome(partial(setitem, part, ..., _OTHER)).error is None:
+                before.callback(setitem, part, ..., copy)
                 written.append(path)
         found = compare(one.run(), first, call.promise)
     if found is None:
@@ -186,7 +162,7 @@ def _judge_overwritten(call: Call, _run: Callable[[], Any], *, state: ReachableS
     made = program(call)
     lines = [f"first = {made.call}", *(f"first{path}[...] = {_OTHER}" for path in written)]
     found = found._replace(message=f"the result is memory that later calls read\n{found.message}")
-    return found._replace(kind=_DEPENDS, program=(*lines, *_checked(made.call, found, made)))
+    return found._replace(kind=_DEPENDS, program=(*lines, *check_lines(made.call, found, made)))
 
 
 _OTHER = 77
@@ -247,7 +223,7 @@ def _describe_race(call: Call, other: Call, switch: Switch, number: int, found: 
         "    sys.settrace(switch)",
         f"    return {made.call}",
         *["pool.submit(call_first).result()"] * number,
-        *_checked(("pool.submit(call_first).result()", "seconds[0].result()")[number], found, made),
+        *check_lines(("pool.submit(call_first).result()", "seconds[0].result()")[number], found, made),
     )
     return found._replace(kind="is not safe in threads", message=message, program=lines)
 
@@ -262,7 +238,7 @@ def _arrays_of(made: Program) -> list[str]:
     return [line for line in made.lines if line.partition(" = ")[0] in made.arrays]
 
 
-def _checked(call: str, found: Difference, made: Program) -> list[str]:
+def check_lines(call: str, found: Difference, made: Program) -> list[str]:
     """Return statements that fail if the result of a call is not the expected one."""
     said = f"  # {found.message.splitlines()[0]}"
     check = found.check.replace("{part}", f"result{found.path}")

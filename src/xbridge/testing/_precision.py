@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from xbridge.testing._source import literal, read_expression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from xbridge.protocol import HostArray
     from xbridge.testing._call import Call
@@ -29,20 +31,31 @@ _LEAST_EXPONENTS = {"float16": -13, "float64": -1021, "complex128": -1021}
 
 def narrow(one: Recipe) -> Recipe:
     """Round an array to float32, or leave it in a dtype that is no wider."""
-    dtype = _NARROW.get(one.values.dtype.name)
+    dtype = _NARROW.get(one.dtype)
     with np.errstate(over="ignore"):
         return one if dtype is None else one._replace(values=one.values.astype(dtype))
 
 
 def _widen(one: Recipe) -> Recipe:
     """Return the same numbers in float64, in NumPy if the library does not have it."""
-    name = one.values.dtype.name
-    if not is_inexact(name):
+    if not is_inexact(one.dtype):
         return one
-    dtype = "complex128" if category(name) == "complex" else "float64"
+    return widen(one, "complex128" if category(one.dtype) == "complex" else "float64")
+
+
+def widen(one: Recipe, dtype: str) -> Recipe:
+    """Return the same numbers in a wider dtype, in NumPy if the library does not have it."""
     wide = one._replace(values=one.values.astype(dtype), properties=())
     has = get_backend(one.backend).unsupported_dtype(dtype, one.device) is None
     return wide if has else wide._replace(backend=HOST, device=CPU)
+
+
+def shrink(one: Recipe) -> Recipe:
+    """Divide floating numbers by a power of two, so that adding one of them to 1 loses half of its digits."""
+    if not is_inexact(one.dtype):
+        return one
+    digits = DTYPES[one.dtype].digits
+    return one._replace(values=(one.values * 2.0 ** -(digits // 2)).astype(one.values.dtype))
 
 
 def _widen_there(one: Recipe) -> Recipe:
@@ -60,13 +73,17 @@ def _dtypes(call: Call) -> list[np.dtype[Any]]:
     return [one.values.dtype for one in call.recipes()]
 
 
-def judge_accuracy(call: Call, run: Callable[[], Any], *, ulp: float) -> Difference | None:
-    """Compare floating results with those in float64."""
-    narrow, wide = outcome(run), call.map(_widen).run()
+def judge_accuracy(
+    call: Call, run: Callable[[], Any], *, ulp: float, is_first: bool = True
+) -> Difference | None:
+    """Compare floating results with those in float64; the first time, find what float64 is rounded to."""
+    narrow = outcome(run)
+    with _every_digit(call.promise.backend):
+        wide = call.map(_widen).run()
     if narrow.error is not None or wide.error is not None:
         return None
-    inputs = [one.values.dtype.name for one in call.recipes() if is_inexact(one.values.dtype.name)]
-    for (path, a), (_, b) in zip(_inexact_parts(narrow), _inexact_parts(wide), strict=False):
+    inputs = [one.dtype for one in call.recipes() if is_inexact(one.dtype)]
+    for (path, a), (_, b) in zip(find_inexact(narrow), find_inexact(wide), strict=False):
         if a.values.shape != b.values.shape:
             continue
         dtype = min((a.dtype, *inputs), key=lambda name: DTYPES[name].digits)
@@ -80,14 +97,24 @@ def judge_accuracy(call: Call, run: Callable[[], Any], *, ulp: float) -> Differe
             check = f"np.testing.assert_allclose({shown}, {literal(b.values)}, rtol={rtol:.3g}, atol=0)"
             is_long = b.values.size > MOST_LISTED
             return Difference("is inaccurate", "\n".join([text, *lines]), path, "" if is_long else check)
-    return _find_rounding(call.map(_widen), wide, ulp)
+    with _every_digit(call.promise.backend):
+        return _find_rounding(call.map(_widen), wide, ulp) if is_first else None
+
+
+def _every_digit(library: str) -> AbstractContextManager[object]:
+    """Return a context in which a library has float64, as JAX has it only on request."""
+    if library != "jax":
+        return nullcontext()
+    import jax  # noqa: PLC0415 -- only for its arrays
+
+    return jax.enable_x64(True)  # noqa: FBT003 -- JAX takes it by position
 
 
 def _name(path: str) -> str:
     return f"result{path}" if path else "the result"
 
 
-def _inexact_parts(made: Outcome) -> Iterator[tuple[str, Look]]:
+def find_inexact(made: Outcome) -> Iterator[tuple[str, Look]]:
     """Yield the floating and complex arrays of a result."""
     for path, part in parts(made.result):
         try:
@@ -109,8 +136,8 @@ def _find_rounding(call: Call, usual: Outcome, ulp: float) -> Difference | None:
     Large steps of the arguments in one direction have proportional effects, so the function is smooth there.
     A step below the precision of float32 then has a proportional one too, unless it was rounded away.
     """
-    moved = [[*_inexact_parts(_moved(call, step))] for step in (*_LARGE_STEPS, *_SMALL_STEPS)]
-    for (path, start), *others in zip([*_inexact_parts(usual)], *moved, strict=False):
+    moved = [[*find_inexact(_moved(call, step))] for step in (*_LARGE_STEPS, *_SMALL_STEPS)]
+    for (path, start), *others in zip([*find_inexact(usual)], *moved, strict=False):
         values = start.values
         if start.dtype not in _NARROW or any(x.values.shape != values.shape for _, x in others):
             continue
@@ -151,11 +178,7 @@ def _compare_steps(call: Call, path: str, said: str) -> tuple[str, ...]:
     """Return a program that compares the effects of a large and of a small step."""
     made = program(call)
     before = f"def result({', '.join(made.arrays)}): return {made.call}{path}"
-    inexact = [
-        name
-        for name, one in zip(made.arrays, call.recipes(), strict=True)
-        if is_inexact(one.values.dtype.name)
-    ]
+    inexact = [name for name, one in zip(made.arrays, call.recipes(), strict=True) if is_inexact(one.dtype)]
     moved = ", ".join(f"{name} * (1 + step)" if name in inexact else name for name in made.arrays)
     effect = f"(result({moved}) - result({', '.join(made.arrays)})) / step"
     small, large = (

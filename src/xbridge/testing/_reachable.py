@@ -14,7 +14,7 @@ from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from operator import is_
-from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -140,11 +140,6 @@ class ReachableState:
         self._left.append((type(x), names))
         if hasattr(x, "__dict__"):
             self._left.append((vars(x), names))
-        for slot in (one for base in type(x).__mro__ for one in vars(base).values()):
-            if isinstance(slot, MemberDescriptorType):
-                with suppress(AttributeError):  # it has no value
-                    self._left.append((slot.__get__(x), names))
-                    self._undo.append(partial(slot.__set__, x, slot.__get__(x)))
 
     def _remember(self, undo: Callable[[], object]) -> None:
         self.is_empty = False

@@ -5,14 +5,11 @@ A program ends with the call and what a right result fulfils. It is run before i
 
 from __future__ import annotations
 
-import re
-from contextlib import ExitStack
 from functools import partial
-from operator import setitem
 from typing import TYPE_CHECKING
 
 from xbridge.testing._call import program
-from xbridge.testing._outcome import catch, copied, outcome
+from xbridge.testing._outcome import outcome
 from xbridge.testing._settings import Settings
 from xbridge.testing._source import definition_of, is_described, read_expression
 
@@ -20,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from xbridge.protocol import Array
     from xbridge.testing._call import Call, Program
     from xbridge.testing._outcome import Difference
     from xbridge.testing._source import Recipe
@@ -49,23 +45,13 @@ def reproduction(call: Call, found: Difference) -> str:
     return text if call.path or definition_of(call.f) else text + "\n# f is the function of the test"
 
 
-_WRITES = re.compile(r"^(.+)\[\.\.\.\] = ", re.MULTILINE)
-"""A statement that overwrites an array."""
-
-
 def _run(text: str, f: Callable[..., Any]) -> BaseException | None:
-    """Run a program, and return what it raises. Settings are put back, and arrays that it overwrites.
-
-    Such an array may be the memory of a function that the process goes on to call.
-    """
-    with ExitStack() as after:
-        after.callback(Settings().restore)
-
-        def put_back(x: Array) -> None:
-            after.callback(catch, partial(setitem, x, ..., copied(x)))
-
-        code = _WRITES.sub(r"_put_back(\1)\n\g<0>", text)
-        return outcome(partial(exec, code, {"f": f, "_put_back": put_back})).error
+    """Run a program, and return what it raises. Settings are put back."""
+    settings = Settings()
+    try:
+        return outcome(partial(exec, text, {"f": f})).error
+    finally:
+        settings.restore()
 
 
 def _lines(call: Call, made: Program, found: Difference) -> list[str]:

@@ -1,9 +1,9 @@
 """Arrays as source code: plain values, and the properties that are put around them one by one.
 
 A failure is worth a report if another person can run it. So the kit describes an array by an expression of
-its own library, builds the array by evaluating that expression, and prints what it evaluated. A property,
-such as negative strides or a pending conjugate, encodes the values and wraps the expression. So one can be
-removed.
+its own library. A property, such as negative strides or a pending conjugate, encodes the values and wraps the
+expression around them. So one can be removed. An array is made by evaluating the wrappings around a dense one
+of the same bits, and a program is run before it is printed.
 """
 
 from __future__ import annotations
@@ -140,17 +140,25 @@ class Recipe(NamedTuple):
     device: Device = CPU
     properties: tuple[str, ...] = ()
 
+    @property
+    def dtype(self) -> str:
+        """The name of its dtype."""
+        return _name_of(self.values.dtype)
+
+    def _wrapped(self) -> tuple[HostArray, str]:
+        """Return the values that are written down, and the expression around them, which has `{}` there."""
+        values, code = self.values, "{}"
+        for wrap in reversed([_WRAPS[self.backend][name] for name in self.properties]):
+            shape = values.shape
+            names = {"shape": shape, "length": [*shape, 0][0], "code": values.dtype.str[1:]}
+            code = code.replace("{}", wrap.expression.format("{}", **names))
+            values = wrap.encode(values)
+        return values, code
+
     def expression(self) -> str:
         """Return source code that makes the array, with the names of `imports`."""
-        wraps = [_WRAPS[self.backend][name] for name in self.properties]
-        values, shapes = self.values, []
-        for wrap in reversed(wraps):
-            shapes.append(values.shape)
-            values = wrap.encode(values)
-        code = _dense(self.backend, values, self.device)
-        for wrap, shape in zip(wraps, reversed(shapes), strict=True):
-            names = {"shape": shape, "length": [*shape, 0][0], "code": self.values.dtype.str[1:]}
-            code = wrap.expression.format(code, **names)
+        values, around = self._wrapped()
+        code = around.replace("{}", _dense(self.backend, values, self.device))
         if self.backend == READONLY:
             return _WRAPS["numpy"]["read-only"].expression.format(code, shape=self.values.shape)
         return code
@@ -160,18 +168,22 @@ class Recipe(NamedTuple):
         more = ["import dask.array as da"] if self.backend == "dask" else []
         if self.device.kind == "emu":
             more += ["from xbridge.testing import emulated", "emulated.install()"]
-        if (facts := DTYPES.get(self.values.dtype.name)) and facts.is_extended:
+        if (facts := DTYPES.get(self.dtype)) and facts.is_extended:
             more.append("import ml_dtypes")
         return [_IMPORTS[self.backend][1], *more]
 
     def make(self) -> Array:
-        """Make the array, by the expression."""
-        if self.backend not in _IMPORTS:
-            backend = get_backend(self.backend)
-            host = backend.from_numpy(self.values.copy())
-            return host if self.device == CPU else backend.to_device(host, self.device)
-        made = eval(_compiled(self.expression()), _modules("\n".join(self.imports())))  # noqa: S307 -- our own source
-        return get_backend(READONLY).from_numpy(made) if self.backend == READONLY else made
+        """Make the array."""
+        values, around = self._wrapped()
+        host = np.array(values, order="C")
+        if self.backend == READONLY:
+            made = _evaluate(around, host, _IMPORTS[HOST][1]) if self.properties else host
+            return get_backend(READONLY).from_numpy(made)
+        backend = get_backend(self.backend)
+        dense = backend.from_numpy(host)
+        if self.device != CPU:
+            dense = backend.to_device(dense, self.device)
+        return _evaluate(around, dense, "\n".join(self.imports())) if self.properties else dense
 
     def with_values(self, values: HostArray) -> Recipe:
         """Return the recipe of other values, with those properties that they can have."""
@@ -188,10 +200,21 @@ class Recipe(NamedTuple):
         return wrap is not None and wrap.takes(self.values)
 
 
+@cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """Return the name of a dtype, for which NumPy runs much Python."""
+    return dtype.name
+
+
+def _evaluate(around: str, dense: Array, imports: str) -> Array:
+    """Evaluate an expression around a dense array."""
+    return eval(_compiled(around), {**_modules(imports), "dense": dense})  # noqa: S307 -- our own source
+
+
 @lru_cache
-def _compiled(expression: str) -> CodeType:
+def _compiled(around: str) -> CodeType:
     """Compile an expression once: most calls are repeated with the same arrays."""
-    return compile(expression, "<array>", "eval")
+    return compile(around.format("dense"), "<array>", "eval")
 
 
 @cache

@@ -244,7 +244,7 @@ def _has_ufuncs(library: str) -> bool:
 
 def _at(one: Recipe, *, library: str, device: Device) -> Recipe:
     """Return an array of a library on a device, in a narrower dtype if it does not have the given one."""
-    name = one.values.dtype.name
+    name = one.dtype
     lacks = get_backend(library).unsupported_dtype(name, device) is not None
     values = one.values.astype(_NARROWER.get(name, name)) if lacks else one.values
     return one._replace(backend=library, values=values, device=device)
@@ -280,7 +280,7 @@ def _trials(call: Call, others: Sequence[Device], *, is_first: bool, has_host: b
         yield Trial("device", call.map(partial(_at, library=library, device=device)), compared)
     yield Trial("layout", call, _PLAIN._replace(layouts=True))
     narrowed = call.map(narrow)
-    dtypes = {one.values.dtype.name for one in call.recipes()}
+    dtypes = {one.dtype for one in call.recipes()}
     if (
         dtypes & _NARROWER.keys()
         and {get_backend(library).array_info(x).dtype for x in _arrays(call.run())} == dtypes
