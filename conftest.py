@@ -34,7 +34,6 @@ NEEDING = {
         "src/xbridge/testing/_pure.py",
         "src/xbridge/files/formats/pt.py",
         "src/xbridge/testing/samples/torch.py",
-        "src/xbridge/testing/samples/_torch_refused.py",
         "src/xbridge/_align_back.py",
         "src/xbridge/_api.py",
         "src/xbridge/functions/wrapper.py",

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch_kinds import Wrapper  # noqa: F401 -- calls name it
 
 import xbridge
-from xbridge.testing.samples._torch_refused import Wrapper  # noqa: F401 -- calls name it
 
 if TYPE_CHECKING:
     from collections.abc import Callable

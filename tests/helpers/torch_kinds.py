@@ -48,3 +48,20 @@ class RefusesOddly(torch.Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         raise TheirError
+
+
+class Wrapper(torch.Tensor):
+    """Wraps another tensor, and has no memory of its own."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.wrapped = inner
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override] # torch's stub has no cls
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return func(*(arg.wrapped if isinstance(arg, cls) else arg for arg in args), **(kwargs or {}))

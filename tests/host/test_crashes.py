@@ -144,8 +144,7 @@ def test_to_numpy__wrapper_without_memory_shows_none() -> None:
     """A wrapper without memory shows none."""
     code = f"""
 {PRELUDE}
-from torch_kinds import Endless
-from xbridge.testing.samples._torch_refused import Wrapper
+from torch_kinds import Endless, Wrapper
 from torch._subclasses.fake_tensor import FakeTensorMode
 with FakeTensorMode():
     fake = torch.ones(3)

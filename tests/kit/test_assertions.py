@@ -6,8 +6,6 @@ What they say is compared with bytes, exact fractions and writes, never with wha
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from fractions import Fraction
 from typing import Any
 
@@ -126,12 +124,6 @@ def test_assert_same__equal_numbers_with_different_bits(one: Host, other: Host, 
     with pytest.raises(AssertionError, match=hint):
         assert_same(one, other)
     assert_same(one, other, check_dtype=False)
-
-
-def test_assert_same__shows_values_that_print_alike_exactly() -> None:
-    """Two different values that print the same are shown with all of their digits."""
-    with pytest.raises(AssertionError, match=r"exactly 0\.10000000149011612 and 0\.1"):
-        assert_same(np.array([0.1], "f4"), np.array([0.1]))
 
 
 def test_assert_same__message_lists_the_first_few_values() -> None:
@@ -298,21 +290,6 @@ def test_assert_same__agrees_with_python_on_numbers(whole: int, real: float) -> 
         except AssertionError:
             same = False
         assert same == (whole == near)
-
-
-def test_assertions__fail_under_python_optimization() -> None:
-    """The assertions still fail under `python -O`, which removes assert statements."""
-    code = (
-        "import numpy as np; from xbridge.testing import assert_same; assert_same(np.array(1), np.array(2))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-O", "-c", code],
-        env={"PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "AssertionError: the arrays differ in 1 of 1 values" in done.stderr
 
 
 # -- close ---------------------------------------------------------------------------------------

@@ -170,13 +170,6 @@ def test_assert_roundtrip__device_lost_on_the_way_back(own_registry: None) -> No
         assert_roundtrip(toy, "numpy")
 
 
-def test_assert_roundtrip__options_apply_both_ways(toy: type[Toy]) -> None:
-    """An option such as copy=False applies to the way back too."""
-    xbridge.to_backend(toy(A), "numpy", copy=False)
-    with pytest.raises(xbridge.CopyError):
-        assert_roundtrip(toy(A), "numpy", copy=False)
-
-
 def test_assert_roundtrip__refused_conversion_raises_its_own_error() -> None:
     """A conversion that is refused raises its own error, not an AssertionError."""
     with pytest.raises(xbridge.UnknownBackendError):
@@ -226,15 +219,6 @@ def test_assert_unchanged__reports_what_changed(change: Callable[[Host], None], 
     array = A.copy()
     with pytest.raises(AssertionError, match=rf"^array 1 was changed:\n.*{what}"), assert_unchanged(A, array):
         change(array)
-
-
-def test_assert_unchanged__restored_values_pass() -> None:
-    """Values that are restored before the block ends count as unchanged."""
-    array = A.copy()
-    with assert_unchanged(array) as nothing:
-        array[0] += 1
-        array[0] -= 1
-    assert nothing is None
 
 
 def test_assert_unchanged__reports_every_changed_array() -> None:

@@ -20,7 +20,7 @@ from hypothesis import Phase, seed, settings
 import xbridge
 from xbridge.testing import _interleavings, _reproduction, assert_contract, contract
 from xbridge.testing._matches import MismatchError
-from xbridge.testing._reachable import ReachableState, root_of
+from xbridge.testing._reachable import ReachableState
 from xbridge.testing._settings import Settings
 from xbridge.testing._source import Recipe, definition_of
 from xbridge.testing.strategies import arrays
@@ -280,17 +280,6 @@ def test_assert_contract__ulp_without_float64() -> None:
         assert failure(planted.log_of_one_plus, x, ulp=4).finding.problem == "is inaccurate"
 
 
-def test_assert_contract__ulp_of_a_function_of_one_dtype() -> None:
-    """A function that refuses one of the two dtypes has no error to count."""
-
-    def single(x: Any) -> Any:
-        if x.dtype != "f4":
-            raise TypeError("no")
-        return x
-
-    assert_contract(single, X.astype("f4"), ulp=0, layouts=False)
-
-
 def test_assert_contract__ulp_of_what_is_rounded_inside() -> None:
     """Rounding to float32 is the same for both calls; it is found by changes that float64 does not lose."""
 
@@ -328,14 +317,6 @@ def test_assert_contract__reference() -> None:
     assert failure(np.sin, X, reference=np.cos).finding.problem == "values"
 
 
-def test_assert_contract__layouts() -> None:
-    """The layout that matters is named; one of two arrays alone is tried too."""
-    found = failure(lambda x, y: x.strides[0] - y.strides[0], X, X.copy()).finding
-    assert len(found.needed) == 1
-    assert_contract(planted.in_order_of_memory, X, layouts=False)
-    assert_contract(planted.from_bytes, np.zeros(0))
-
-
 def test_assert_contract__promises_nothing_for_empty_arrays() -> None:
     """Without the promise, a function may do anything with arrays without elements, as a test draws them."""
     assert_contract(lambda x: x - x.min(), np.ones((0, 2)), dtype="float32", empty=False)
@@ -356,17 +337,6 @@ def test_assert_contract__empty() -> None:
     assert (found.problem, "np.empty" in found.program) == ("dtype", True)
     assert_contract(planted.first_row, X, empty=False)
     assert_contract(planted.first_row, X, raises=IndexError)
-
-
-def test_assert_contract__unprintable_message() -> None:
-    """A program shows an error whose message no source code could have."""
-
-    def refuses(x: Any) -> Any:
-        raise ValueError("\x00 \x1b[31m \ud800")
-
-    found = failure(refuses, X).finding
-    assert "does not fail" not in found.program
-    assert found.program.endswith("ValueError: \\x00 \\x1b[31m \\ud800")
 
 
 def test_assert_contract__raises() -> None:
@@ -678,21 +648,6 @@ def test_reachable_state__unusual_objects() -> None:
     assert (frozen, kept, len(deep)) == ({"a": 2}, {"b": 2}, 1)
 
 
-def test_interleavings__only_until_the_switch() -> None:
-    """The rest of a call is not traced, so that a long loop takes as long as usual."""
-    traced: list[bool] = []
-
-    def looping() -> None:
-        for _ in range(3):
-            traced.append(sys.gettrace() is not None)  # noqa: PERF401 -- it is traced in this frame
-
-    runs = _interleavings.Interleavings(frozenset({root_of(__name__)}))
-    first, *_ = runs.switches(looping)
-    traced.clear()
-    runs.run(looping, lambda: None, first)
-    assert traced == [False] * 3
-
-
 def test_reachable_state__closure_and_cache() -> None:
     """Variables of outer functions, defaults, attributes and memoized results are state too."""
     count = 0
@@ -733,17 +688,6 @@ def test_reachable_state__pure_functions() -> None:
         return inner
 
     assert outer()() == 1
-
-
-def test_reachable_state__modules() -> None:
-    """What a function uses of a module of the tested package is state; libraries are not looked into."""
-    state = ReachableState(lambda x: planted.windowed(x) + 1)
-    assert not state.is_empty
-    planted.windowed(np.ones(3))
-    state.restore()
-    assert planted._WINDOW == {}
-    module = types.ModuleType("other")
-    assert ReachableState(lambda: module.missing).is_empty
 
 
 def test_reachable_state__assertion() -> None:
@@ -816,20 +760,6 @@ def test_settings__warnings() -> None:
         assert warnings.filters[:] == filters
         warnings.warn_explicit("old", UserWarning, "file.py", 1, registry=registry)
     assert len(found) == 2
-
-
-@pytest.mark.filterwarnings("error")
-def test_settings__generator() -> None:
-    """Another global generator of NumPy is put back without a warning."""
-    usual = np.random.get_bit_generator()  # type: ignore[attr-defined] # not in the stubs
-    np.random.set_bit_generator(np.random.PCG64(1))  # type: ignore[attr-defined] # as above
-    try:
-        kept = Settings()
-        first = np.random.standard_normal()  # noqa: NPY002 -- the global generator is the point
-        kept.restore()
-        assert np.random.standard_normal() == first  # noqa: NPY002 -- as above
-    finally:
-        np.random.set_bit_generator(usual)  # type: ignore[attr-defined] # as above
 
 
 # -- the decorator -----------------------------------------------------------------------------------

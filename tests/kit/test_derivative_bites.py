@@ -22,12 +22,6 @@ A = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 7.0]])
 X = np.array([0.3, 0.7, 1.1])
 Z = X + 1j * X[::-1]
 
-Wrong = tuple["Callable[..., Any]", "Callable[..., Any]"]
-
-
-def matvec(x: Any) -> Any:
-    return A @ x
-
 
 def outer(a: Any, b: Any) -> Any:
     return np.multiply.outer(a, b)
@@ -44,36 +38,16 @@ VJPS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]] 
     "a factor": (np.sin, lambda g, y, x: 2 * g * np.cos(x), (X,)),
     "the cotangent is forgotten": (np.sin, lambda g, y, x: np.cos(x), (X,)),
     "the inner derivative is forgotten": (lambda x: np.sin(3 * x), lambda g, y, x: g * np.cos(3 * x), (X,)),
-    "the result stands for the argument": (np.exp, lambda g, y, x: g * x, (X,)),
     "the derivative at another point": (np.sin, lambda g, y, x: g * np.cos(x + 1e-3), (X,)),
-    "one element": (np.sin, lambda g, y, x: g * np.cos(x) * [1, 1, 0], (X,)),
-    "reversed": (np.sin, lambda g, y, x: (g * np.cos(x))[::-1], (X,)),
-    "the mean for the sum": (np.sum, lambda g, y, x: np.full_like(x, g / x.size), (X,)),
     "the sum for the mean": (np.mean, lambda g, y, x: np.full_like(x, g), (X,)),
     "not transposed": (lambda x: A[:, :2] @ x, lambda g, y, x: A[:, :2] @ g, (X[:2],)),
     "a diagonal of the derivative": (softmax, lambda g, y, x: g * y * (1 - y), (X,)),
-    "arguments exchanged": (lambda a, b: a * b, lambda g, y, a, b: (g * a, g * b), (X, X[::-1] + 1)),
     "a second argument forgotten": (lambda a, b: a * b, lambda g, y, a, b: (g * b, 0 * g), (X, X)),
     "not conjugated": (lambda z: z * z, lambda g, y, z: g * 2 * z, (Z,)),
-    "the real part alone": (lambda z: z * z, lambda g, y, z: (g * 2 * np.conj(z)).real, (Z,)),
-    "half of a modulus": (lambda z: (z * np.conj(z)).real, lambda g, y, z: g * z, (Z,)),
     "one of two results": (lambda x: (np.sin(x), x * x), lambda g, y, x: g[0] * np.cos(x), (X,)),
-    "results exchanged": (
-        lambda x: (np.sin(x), x * x),
-        lambda g, y, x: g[1] * np.cos(x) + g[0] * 2 * x,
-        (X,),
-    ),
-    "an outer product summed over the wrong axis": (
-        outer,
-        lambda g, y, a, b: (g.T @ a, g @ b),
-        (X, X[::-1] + 1),
-    ),
     "a branch": (np.abs, lambda g, y, x: g, (X - 0.5,)),
-    "a product with a running index": (np.cumsum, lambda g, y, x: np.cumsum(g), (X,)),
-    "rounded": (np.sin, lambda g, y, x: g * np.cos(x).astype("f2"), (X,)),
     "a form of another shape": (np.sin, lambda g, y, x: g[:1] * np.cos(x), (X[:1].repeat(3) * 2,)),
     "none": (np.sin, lambda g, y, x: None, (X,)),
-    "too few": (lambda a, b: a * b, lambda g, y, a, b: (g * b,), (X, X)),
 }
 """What is wrong -> the function, its wrong vjp, and arguments."""
 
@@ -163,12 +137,6 @@ def test_assert_derivative__scale_of_the_function(x: list[float]) -> None:
     assert_derivative(of_vjp(np.sin, lambda g, y, x: g * np.cos(x)), np.array(x))
     with pytest.raises(AssertionError):
         assert_derivative(of_vjp(np.sin, lambda g, y, x: 1.1 * g * np.cos(x)), np.array(x))
-
-
-def test_assert_derivative__jumps_beside_the_arguments() -> None:
-    """A jump beside the arguments does not disturb the comparison."""
-    assert_derivative(of_vjp(np.floor, lambda g, y, x: 0 * g), np.array([0.3, 5.2]))
-    assert_derivative(of_vjp(np.log, lambda g, y, x: g / x), np.array([1e-8, 1.0, 1e8]))
 
 
 def test_assert_derivative__rtol() -> None:

@@ -138,22 +138,6 @@ def test_fixtures__project_overrides_backend(run: Run) -> None:
     run(test, "--xbridge=numpy,toylib").assert_outcomes(passed=1)
 
 
-def test_fixtures__device_and_xp_follow_the_backend_of_the_project(run: Run) -> None:
-    """The device and namespace are those of the backend that the project's own fixture gives."""
-    test = """
-        import pytest
-
-        @pytest.fixture(scope="session")
-        def backend():
-            return "toylib"
-
-        def test_x(backend, device, xp, request):
-            assert (device, xp.__name__) == ("chip:0", "array_api_compat.numpy")
-            assert request.node.name == "test_x"
-    """
-    run(test, "--xbridge=numpy,numpy:cpu").assert_outcomes(passed=1)
-
-
 def test_fixtures__requested_too_late(run: Run) -> None:
     """A test that requests a fixture only while it runs fails with a hint."""
     result = run("def test_x(request): request.getfixturevalue('backend')")
@@ -172,21 +156,6 @@ def test_fixtures__only_if_the_project_asks(run: Run, pytester: pytest.Pytester,
         run(test, option).stdout.fnmatch_lines([outcome])
     shown = pytester.runpytest(*loading, "-p", "no:cacheprovider", "--fixtures").stdout.str()
     assert "xbridge" not in shown.partition("rootdir")[2].partition("\n\n")[2]
-
-
-def test_fixtures__unittest_classes(run: Run) -> None:
-    """pytest does not parametrize a method of a `TestCase`: it fails, and says why."""
-    test = """
-        import unittest
-        import pytest
-
-        @pytest.mark.usefixtures("backend")
-        class TestOne(unittest.TestCase):
-            def test_place(self): pass
-    """
-    result = run(test, "--xbridge=numpy")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*try naming backend among the arguments of a test function*"])
 
 
 # -- the header --------------------------------------------------------------------------------------

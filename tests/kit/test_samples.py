@@ -252,17 +252,6 @@ def test_derived_samples__read_detaches_materializes_and_moves() -> None:
         toys(**far).write(Toy(array))
 
 
-def test_derived_samples__require_grad() -> None:
-    """A library with gradients makes leaves by the `require_grad` of its backend."""
-
-    def require_grad(x: Toy) -> Toy:
-        return x
-
-    kit = toys(require_grad=require_grad)
-    assert kit.cases["C"].require_grad is require_grad
-    assert toys().cases["C"].require_grad is None
-
-
 @pytest.mark.usefixtures("own_registry")
 def test_samples_of__follows_the_registry() -> None:
     """The samples are cached for a backend, and derived anew when it is replaced."""

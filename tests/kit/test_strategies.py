@@ -254,22 +254,6 @@ def test_samples__unknown_library_on_every_device() -> None:
         assert sample.tracked == vars(sample.array).get("tracked", False)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("toylib")
-def test_samples__requested_device_has_its_own_dtypes() -> None:
-    """Arrays on a requested device have only the dtypes that it supports."""
-    for device, has_bytes in (("cpu", True), ("far:0", False)):
-        some = drawn(samples("toylib", devices=device), 300)
-        assert {xbridge.device_of(sample.array) for sample in some} == {device}
-        assert ("int8" in {sample.values.dtype.name for sample in some}) == has_bytes
-    leaves = drawn(samples("toylib", devices="far:0", requires_grad=True), 50)
-    assert all(vars(sample.array)["tracked"] and vars(sample.array)["far"] for sample in leaves)
-    with pytest.raises(xbridge.OptionError, match="leaving one of these open"):
-        arrays("toylib", devices="far:0", dtypes="int8")
-    with pytest.raises(xbridge.DeviceError, match="far:0"):
-        arrays("toylib", devices="far:7")
-
-
 @pytest.mark.usefixtures("toylib")
 def test_arrays__refuse_what_a_library_lacks() -> None:
     """Read-only arrays and gradients of integers are refused where a library has none."""

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from drawing import drawn, least
 from hypothesis import given
-from inside import DTYPES, get_backend
+from inside import DTYPES
 from kit.test_samples import laid, values_of
 from rawmemory import bits, same_bits, touched
 
 import xbridge
 from xbridge.testing._without import LAYOUTS, without
 from xbridge.testing.samples.lookup import samples_of
-from xbridge.testing.strategies import arrays, devices, samples
+from xbridge.testing.strategies import arrays, samples
 
 torch = pytest.importorskip("torch")
 
@@ -142,16 +142,6 @@ def test_arrays__restricted_tensors_only_on_request() -> None:
     assert least(arrays("torch", layouts="leaf")).requires_grad
     with without(["neg"]):
         assert not any(x.is_neg() for x in drawn(arrays("torch", devices="cpu"), 400))
-
-
-def test_samples__every_device_of_torch() -> None:
-    """Tensors on every device of torch hold their values."""
-    assert set(drawn(devices("torch"))) == set(get_backend("torch").devices())
-    for device in get_backend("torch").devices():
-        for sample in drawn(samples("torch", devices=device), 100):
-            assert xbridge.device_of(sample.array) == device
-            assert same_bits(known.read(sample.array), sample.values)
-            assert sample.array.requires_grad == sample.tracked
 
 
 def test_without__knows_the_layouts_of_all_libraries() -> None:

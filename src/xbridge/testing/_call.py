@@ -47,8 +47,6 @@ class Call(NamedTuple):
     reference: Callable[..., Any] | None = None
     options: Any = None
     """The options of a `Promise`, as a dict."""
-    setup: tuple[str, ...] = ()
-    """Statements that a program needs before its imports."""
     path: tuple[str, str] | None = None
     """The module and the name by which the function is imported."""
     by: Callable[[Call, Callable[[], Any]], Difference | None] | None = None
@@ -312,7 +310,7 @@ def program(call: Call, *, taken: int = 0) -> Program:
     imports += [f"from {found[0]} import {found[1]}"] if found else defined
     made = [f"{name} = {one.expression()}" for name, one in zip(names, recipes, strict=True)]
     before, around = call.written
-    lines = [*call.setup, *dict.fromkeys(imports), *(line for line in before if line not in imports), *made]
+    lines = [*dict.fromkeys(imports), *(line for line in before if line not in imports), *made]
     name = found[1] if found else call.f.__name__ if defined else "f"
     shown = _arguments(call, names)
     inner = f"{name}({shown})"

@@ -92,11 +92,6 @@ def describe_error(error: BaseException) -> Difference:
     return Difference(f"raises {name}", f"{name}: {first_line(error)}")
 
 
-def is_panic(error: BaseException | None) -> bool:
-    """Return True for the exception of a Rust extension that has failed. It is no `Exception`."""
-    return any(cls.__module__ == "pyo3_runtime" for cls in type(error).__mro__)
-
-
 class _Caught:
     """A context that ends a block at any exception but an interrupt, and keeps it."""
 
@@ -109,7 +104,7 @@ class _Caught:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if isinstance(error, Exception | SystemExit) or is_panic(error):
+        if isinstance(error, Exception | SystemExit):
             self.error = error
         return self.error is not None
 
@@ -167,7 +162,7 @@ def compare(actual: Outcome, expected: Outcome, promise: Promise) -> Difference 
     actual, read = _read(actual)
     expected, usual = _read(expected)
     if actual.error is not None:
-        if expected.error is not None and not _is_crash(actual.error):
+        if expected.error is not None and not isinstance(actual.error, _CRASHES):
             return None
         return describe_error(actual.error) if promise.errors else None
     if expected.error is not None:
@@ -183,10 +178,6 @@ def compare(actual: Outcome, expected: Outcome, promise: Promise) -> Difference 
             message = f"result{path}: {found.message}" if path else found.message
             return found._replace(message=message, path=path)
     return _compare_warnings(actual, expected) if promise.warnings else None
-
-
-def _is_crash(error: BaseException) -> bool:
-    return isinstance(error, _CRASHES) or is_panic(error)
 
 
 def first_line(error: BaseException | str) -> str:

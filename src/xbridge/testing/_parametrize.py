@@ -219,8 +219,8 @@ def _rule(mark: pytest.Mark) -> Rule:
     if not isinstance(xfail, dict):
         asked, reason = f"read the mark xbridge with xfail={xfail!r}", "it is a dict of backends and reasons"
         raise OptionError.build(asked, reason, "xfail={'numpy': 'it rounds'}")
-    words = [_words(field, mark.kwargs.get(field, ())) for field in Rule._fields[:-1]]
-    rule = Rule(*words, xfail=xfail)
+    only, skip, needs, without = (_words(word, mark.kwargs.get(word, ())) for word in Rule._fields[:-1])
+    rule = Rule(only, skip, needs, without, xfail)
     for word in (*rule.only, *rule.skip, *xfail):
         _check(word)
     for word in rule.needs:

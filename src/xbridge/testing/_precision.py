@@ -107,7 +107,8 @@ def _every_digit(library: str) -> AbstractContextManager[object]:
         return nullcontext()
     import jax  # noqa: PLC0415 -- only for its arrays
 
-    return jax.enable_x64(True)  # noqa: FBT003 -- JAX takes it by position
+    on: AbstractContextManager[object] = jax.enable_x64(True)  # noqa: FBT003 -- JAX takes it by position
+    return on
 
 
 def _name(path: str) -> str:

@@ -39,7 +39,7 @@ def _judge_example(call: Call, _run: Callable[[], Any], *, count: int) -> Differ
     """Compare the result for the first example with the first row of the result for all."""
 
     def is_batch(one: Recipe) -> bool:
-        return one.values.shape[:1] == (count,)
+        return bool(one.values.shape[:1] == (count,))
 
     whole = kept(call.run())
     alone = call.map(lambda one: one.with_values(one.values[:1]) if is_batch(one) else one).run()
@@ -69,7 +69,7 @@ def _first_rows(made: Outcome, count: int) -> Outcome:
     return made._replace(read=rows)
 
 
-def with_nan(call: Call, nan: str, raises: Any) -> Iterator[Call]:
+def with_nan(call: Call, nan: str | None, raises: Any) -> Iterator[Call]:
     """Yield the call with a NaN as the first number of each floating array in turn."""
     recipes = call.recipes()
     for n, one in enumerate(recipes):
@@ -80,7 +80,7 @@ def with_nan(call: Call, nan: str, raises: Any) -> Iterator[Call]:
             yield call.fill(changed)._replace(by=partial(_judge_nan, nan=nan, raises=raises))
 
 
-def _judge_nan(_call: Call, run: Callable[[], Any], *, nan: str, raises: Any) -> Difference | None:
+def _judge_nan(_call: Call, run: Callable[[], Any], *, nan: str | None, raises: Any) -> Difference | None:
     """Find a result without the NaN of an argument, or with it."""
     made = outcome(run)
     if made.error is not None:

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from torch_kinds import Endless, Refuses, RefusesOddly, TheirError
+from torch_kinds import Endless, Refuses, RefusesOddly, TheirError, Wrapper
 from versions import is_older
 
 import xbridge
 
 torch = pytest.importorskip("torch")
-
-from xbridge.testing.samples._torch_refused import Wrapper  # noqa: E402 -- it imports torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,8 @@ not wait for the transfer: a reader must be ordered after it on the stream.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import cupy
 import numpy as np
@@ -21,13 +22,9 @@ if TYPE_CHECKING:
 
     from xbridge import Device
     from xbridge.protocol import Array, HostArray
+    from xbridge.testing.samples.model import Make
 
     Shape: TypeAlias = tuple[int, ...]
-
-    class Make(Protocol):
-        """A maker of arrays from values, on the current device or on another one."""
-
-        def __call__(self, values: HostArray, device: Device = ..., /) -> Array: ...
 
 
 def dense(values: HostArray, device: Device = CPU) -> Array:
@@ -62,16 +59,7 @@ def _last_axis_first(values: HostArray, device: Device = CPU) -> Array:
     return moved.transpose((*range(1, values.ndim), 0))
 
 
-def _part(part: slice, size: Callable[[int], int]) -> Make:
-    """Return a maker of parts of larger arrays."""
-
-    def make(values: HostArray, device: Device = CPU) -> Array:
-        whole = host.space(tuple(size(n) for n in values.shape), values.dtype)
-        where = host.every(part, values.shape)
-        host.opaque(whole)[where] = host.opaque(values)
-        return dense(whole, device)[where]
-
-    return make
+_part = partial(host.part_of, dense)
 
 
 def _repeated(values: HostArray, device: Device = CPU) -> Array:

@@ -111,18 +111,10 @@ def _deleted() -> jax.Array:
     return x
 
 
-def _donated() -> jax.Array:
-    x = jnp.ones(2)
-    jax.jit(lambda x: x + 1, donate_argnums=0)(x)
-    return x
-
-
 refused: dict[str, Callable[[], jax.Array]] = {
     "a tracer": _tracer,
     "a key": lambda: jax.random.key(0),
-    "keys": lambda: jax.random.split(jax.random.key(0)),
     "deleted": _deleted,
-    "donated": _donated,
     **{
         word: lambda word=word: jnp.zeros(2, word)  # type: ignore[misc] # a default binds it
         for word in ("int4", "uint4", "float8_e4m3", "float4_e2m1fn")

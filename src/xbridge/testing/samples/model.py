@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from xbridge.protocol import Array, HostArray
 
 
+class Make(Protocol):
+    """A maker of arrays from values, on the host or on a device."""
+
+    def __call__(self, values: HostArray, device: Device = ..., /) -> Array:
+        """Make an array of these bits."""
+
+
 class LayoutCase(NamedTuple):
     """One way to store values: a memory layout, a flag, a pending operation, a position in a graph."""
 

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from xbridge.extend import DTYPES
+from xbridge.extend import CPU, DTYPES
 from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge.protocol import HostArray
+    from xbridge import Device
+    from xbridge.protocol import Array, HostArray
+    from xbridge.testing.samples.model import Make as MakeAnywhere
 
     DType: TypeAlias = np.dtype[Any]
     Shape: TypeAlias = tuple[int, ...]
@@ -51,6 +53,18 @@ def space(shape: Shape, dtype: DType) -> HostArray:
 def every(part: slice, shape: Shape) -> tuple[Any, ...]:
     """Return an index of the same part of each axis, which never gives a scalar."""
     return (..., *(part for _ in shape))
+
+
+def part_of(dense: MakeAnywhere, part: slice, size: Callable[[int], int]) -> MakeAnywhere:
+    """Return a maker of parts of larger arrays, for a library whose dense arrays are made by a function."""
+
+    def make(values: HostArray, device: Device = CPU) -> Array:
+        whole = space(tuple(size(n) for n in values.shape), values.dtype)
+        where = every(part, values.shape)
+        opaque(whole)[where] = opaque(values)
+        return dense(whole, device)[where]
+
+    return make
 
 
 def base_of_broadcast(values: HostArray) -> HostArray:

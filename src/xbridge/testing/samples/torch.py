@@ -8,7 +8,8 @@ reader must be ordered after it on the stream.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -16,7 +17,6 @@ from torch.autograd.graph import get_gradient_edge
 
 from xbridge.extend import CPU, category, is_inexact, native_dtype
 from xbridge.testing.samples import numpy as host
-from xbridge.testing.samples._torch_refused import refused
 from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
@@ -26,13 +26,9 @@ if TYPE_CHECKING:
 
     from xbridge import Device
     from xbridge.protocol import HostArray
+    from xbridge.testing.samples.model import Make
 
     Shape: TypeAlias = tuple[int, ...]
-
-    class Make(Protocol):
-        """A maker of tensors from values, on the host or on a device."""
-
-        def __call__(self, values: HostArray, device: Device = ..., /) -> Tensor: ...
 
 
 __all__ = ["cases", "dense", "reaches", "read", "refused", "write"]
@@ -117,16 +113,7 @@ def _channels_last(values: HostArray, device: Device = CPU) -> Tensor:
     return dense(np.moveaxis(values, 1, -1).copy(), device).movedim(-1, 1)
 
 
-def _part(part: slice, size: Callable[[int], int]) -> Make:
-    """Return a maker of parts of larger tensors."""
-
-    def make(values: HostArray, device: Device = CPU) -> Tensor:
-        whole = host.space(tuple(size(n) for n in values.shape), values.dtype)
-        where = host.every(part, values.shape)
-        host.opaque(whole)[where] = host.opaque(values)
-        return dense(whole, device)[where]
-
-    return make
+_part = partial(host.part_of, dense)
 
 
 def _expanded(values: HostArray, device: Device = CPU) -> Tensor:
@@ -225,4 +212,24 @@ cases: dict[str, LayoutCase] = {
     "non-leaf": _tracked(_non_leaf)._replace(writable=True),
     "view of a leaf": _tracked(_view_of_a_leaf),
     "view of a grad": _plain(_view_of_a_grad, _inexact),
+}
+
+
+# -- unsupported arrays --------------------------------------------------------------------------
+
+
+def _freed() -> Tensor:
+    """Make a tensor whose storage has released its memory."""
+    tensor = torch.ones(4)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+refused: dict[str, Callable[[], Tensor]] = {
+    "sparse": lambda: torch.eye(2).to_sparse(),
+    "sparse, tracked": lambda: torch.eye(2).to_sparse().requires_grad_(),
+    "mkldnn": lambda: torch.ones(2, 2).to_mkldnn(),
+    "meta": lambda: torch.ones(2, device="meta"),
+    "uninitialized": torch.nn.UninitializedParameter,
+    "freed": _freed,
 }
