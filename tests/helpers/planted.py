@@ -25,6 +25,11 @@ def assumes_contiguous(x: Any) -> Any:
     return x.view(-1) if hasattr(x, "is_neg") else xp_of(x).reshape(x, (-1,))
 
 
+def reads_memory_order(x: Any) -> Any:
+    """Flatten in the order of memory."""
+    return x.ravel(order="K") if isinstance(x, np.ndarray) else xp_of(x).reshape(x, (-1,))
+
+
 def maximum(x: Any, y: Any) -> Any:
     """Return the larger number, by a comparison, which is false for NaN."""
     return xp_of(x, y).where(x > y, x, y)
@@ -69,6 +74,11 @@ def of_a_callable(x: Any, transform: object) -> Any:
 
 def is_torch(x: Any) -> bool:
     return hasattr(x, "is_neg")
+
+
+def not_equal(x: Any) -> Any:
+    """Be wrong for torch's arrays of equal values."""
+    return x + (1 if is_torch(x) and len(x.shape) and (x == x[:1]).all() else 0)
 
 
 def partition_all(x: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from planted_contracts import softmax
 
 import xbridge
 from xbridge.testing import assert_contract
@@ -79,6 +80,12 @@ def test_assert_contract__kept_promise_of_values(name: str, library: str) -> Non
     f, values, promises = KEPT[name]
     x = in_float32(values, library)
     assert_contract(with_namespace(f, library), x, empty=False, **promises)
+
+
+def test_assert_contract__batches_of_the_standard() -> None:
+    """Rows are taken as the standard allows it."""
+    x = pytest.importorskip("array_api_strict").asarray(X)
+    assert_contract(softmax, x, batched=True, shape="kept", nan="propagates", empty=False)
 
 
 def test_assert_contract__default_device() -> None:

@@ -54,8 +54,10 @@ def shrink(one: Recipe) -> Recipe:
     """Divide floating numbers by a power of two, so that adding one of them to 1 loses half of its digits."""
     if not is_inexact(one.dtype):
         return one
-    digits = DTYPES[one.dtype].digits
-    return one._replace(values=(one.values * 2.0 ** -(digits // 2)).astype(one.values.dtype))
+    facts = DTYPES[one.dtype]
+    small = one.values * 2.0 ** -(facts.digits // 2)
+    is_normal = np.abs(small) >= 2.0 ** (facts.least + facts.digits - 1)  # a library may take others for zero
+    return one._replace(values=np.where(is_normal, small, one.values).astype(one.values.dtype))
 
 
 def _widen_there(one: Recipe) -> Recipe:

@@ -49,9 +49,8 @@ def _judge_example(call: Call, _run: Callable[[], Any], *, count: int) -> Differ
     if found is None:
         return None
     made = program(call)
-    cut = [
-        f"{name} = {name}[:1]" for name, one in zip(made.arrays, call.recipes(), strict=True) if is_batch(one)
-    ]
+    named = zip(made.arrays, call.recipes(), strict=True)
+    cut = [f"{name} = {name}[:1, ...]" for name, one in named if is_batch(one)]
     return found._replace(kind="depends on its batch", program=(*cut, *check_lines(made.call, found, made)))
 
 
@@ -59,7 +58,7 @@ def _first_rows(made: Outcome, count: int) -> Outcome:
     """Return an outcome with the first row of each part that has one for each example."""
     rows = [
         one._replace(
-            value=one.value[:1],
+            value=one.value[:1, ...],
             look=one.look._replace(shape=(1, *one.look.shape[1:]), values=one.look.values[:1]),
         )
         if one.look is not None and one.look.shape[:1] == (count,)
