@@ -120,6 +120,7 @@ def _judge_settings(call: Call, run: Callable[[], Any], *, settings: Settings) -
     """Find a setting of the process that a call changes for all other code."""
     settings.restore()
     found = outcome(partial(changed_by, run)).result
+    settings.restore()
     if found is None:
         return None
     text, before, after = found
