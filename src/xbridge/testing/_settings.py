@@ -36,6 +36,9 @@ with warnings.catch_warnings():
 }
 """Expressions of settings, and the statement that writes a value back."""
 
+_CODES = {text: compile(text, "<setting>", "eval") for text in _SETTINGS}
+"""The expressions, compiled once: the settings are read several times for each contract."""
+
 _SET_BY_IMPORTS = ("dict(os.environ)", "warnings.filters[:]")
 """Settings that modules may change when they are imported, which is not the fault of a call."""
 
@@ -46,21 +49,22 @@ class Settings:
     def __init__(self) -> None:
         self._modules = {name: sys.modules[name] for name in _MODULES if name in sys.modules}
         self._values = self._read()
+        self._compared = {text: _comparable(value) for text, value in self._values.items()}
         self._imported = len(sys.modules)
 
     def _read(self) -> dict[str, Any]:
-        found = {}
+        found, names = {}, {**self._modules}
         for text in _SETTINGS:
             if module_of(text) in self._modules:
                 with suppress(OSError):  # the working directory may be gone
-                    found[text] = eval(text, {**self._modules})  # noqa: S307 -- our own expressions
+                    found[text] = eval(_CODES[text], names)  # noqa: S307 -- our own expressions
         return found
 
     def restore(self) -> None:
         """Put all settings back."""
         now = self._read()
         for text, value in self._values.items():
-            if _comparable(now.get(text)) != _comparable(value):
+            if _comparable(now.get(text)) != self._compared[text]:
                 with suppress(OSError):  # as above
                     exec(_SETTINGS[text], {**self._modules, "value": value})  # noqa: S102 -- our own statements
 
@@ -71,7 +75,7 @@ class Settings:
         return {
             text: _format_difference(value, now.get(text))
             for text, value in self._values.items()
-            if text not in left_out and _comparable(now.get(text)) != _comparable(value)
+            if text not in left_out and _comparable(now.get(text)) != self._compared[text]
         }
 
 
