@@ -61,7 +61,7 @@ def assert_gradients(f: Callable[..., Any], /, *args: Any, rtol: float | None = 
     >>> assert_gradients(torch.tanh, torch.tensor([0.5, 2.0], dtype=torch.float64))
     """
     __tracebackhide__ = True
-    call = gradients(f, args, kwargs, rtol)
+    call = as_differentiable(Call.of(f, args, kwargs, None, {}), rtol)
     if found := call.judge():
         raise MismatchError(call, found)
 
@@ -92,18 +92,13 @@ def assert_lazy(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
     >>> assert_lazy(da.sum, da.ones(3))
     """
     __tracebackhide__ = True
-    call = laziness(f, args, kwargs)
-    if found := call.judge():
-        raise MismatchError(call, found)
-
-
-def laziness(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """Return a call that is judged by which lazy arrays it computes."""
     call = Call.of(f, args, kwargs, None, {})
     if call.promise.backend not in LAZY:
         reason = f"{call.promise.backend} has no lazy arrays"
         raise OptionError.build("check what a function computes", reason, "arrays of dask or jax")
-    return as_lazy(call)
+    call = as_lazy(call)
+    if found := call.judge():
+        raise MismatchError(call, found)
 
 
 def as_lazy(call: Call) -> Call:
@@ -158,13 +153,6 @@ def _traced(call: Call, _run: Callable[[], Any]) -> Difference | None:
 
 
 # -- gradients -----------------------------------------------------------------------------------
-
-
-def gradients(
-    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], rtol: float | None = None
-) -> Call:
-    """Return a call that is judged by its gradient."""
-    return as_differentiable(Call.of(f, args, kwargs, None, {}), rtol)
 
 
 def as_differentiable(call: Call, rtol: float | None = None) -> Call:
