@@ -19,7 +19,7 @@ LIMITS = {
     "_registry": 1_100,
     "_transfer": 850,
     "backends": 4_200,
-    "files": 2_750,
+    "files": 2_730,
     "functions": 5_300,
     "testing": 11_700,
     "tree": 1_450,

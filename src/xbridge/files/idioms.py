@@ -37,9 +37,6 @@ DTYPES = {
 TENSOR_METHODS = ("detach", "cpu", "resolve_conj", "resolve_neg")
 """The methods that xbridge makes unnecessary, all without arguments."""
 
-VERBS = {"to_numpy", "to_torch", "to_jax", "to_list"}
-"""The functions that replace an idiom which keeps its meaning."""
-
 DEVICE = m.Name("device") | m.Attribute(attr=m.Name("device")) | m.SimpleString()
 """What `to` takes as a device, and not as a dtype."""
 
@@ -72,12 +69,12 @@ class Replacement(NamedTuple):
     change: str = ""
     keeps_meaning: bool = True
 
-    def to_code(self, node: cst.Call, module: cst.Module, prefix: str) -> str:
+    def to_code(self, node: cst.Call, module: cst.Module) -> str:
         """Return the call as text."""
         array = _descend(node, self.path)
         if array.lpar and not isinstance(array, cst.Yield | cst.GeneratorExp):
             array = array.with_changes(lpar=array.lpar[1:], rpar=array.rpar[:-1])
-        return f"{prefix}{self.verb}({module.code_for_node(array)}{self.options})"
+        return f"xbridge.{self.verb}({module.code_for_node(array)}{self.options})"
 
 
 class Migration(cst.CSTTransformer):
@@ -88,15 +85,12 @@ class Migration(cst.CSTTransformer):
     def __init__(self, module: cst.Module) -> None:
         super().__init__()
         self.found: list[Idiom] = []
-        self.imported: set[str] = set()
         self._module = module
         self._kept: dict[cst.CSTNode, Replacement] = {}
         self._within: set[cst.CSTNode] = set()
         attributes = {x.attr for x in m.findall(module, m.Attribute()) if isinstance(x, cst.Attribute)}
         every = (x for x in m.findall(module, m.Name()) if isinstance(x, cst.Name))
-        names = {x.value for x in every if x not in attributes}
-        self._has_tensors = bool(names & {"torch", "jax", "jnp"})
-        self.prefix = "xbridge." if names & VERBS - _imported_verbs(module) else ""
+        self._has_tensors = any(x.value in ("torch", "jax", "jnp") for x in every if x not in attributes)
 
     def visit_FormattedString(self, node: cst.FormattedString) -> None:  # noqa: N802 -- LibCST calls it so
         """List what stands in an f-string, in which quotes cannot be nested, and leave it as it is."""
@@ -114,7 +108,7 @@ class Migration(cst.CSTTransformer):
         """Replace an idiom, in whose array others may have been replaced already."""
         if original_node not in self._kept:
             return updated_node
-        code = self._kept[original_node].to_code(updated_node, self._module, self.prefix)
+        code = self._kept[original_node].to_code(updated_node, self._module)
         made = cst.parse_expression(code, self._module.config_for_parsing)
         return made.with_changes(lpar=updated_node.lpar, rpar=updated_node.rpar)
 
@@ -128,14 +122,8 @@ class Migration(cst.CSTTransformer):
         keeps = replacement.keeps_meaning and not is_fixed and not m.findall(node, m.Comment())
         if keeps:
             self._kept[node] = replacement
-            self.imported.add(replacement.verb)
-        before, after = (
-            " ".join(code.split())
-            for code in (
-                self._module.code_for_node(node),
-                replacement.to_code(node, self._module, self.prefix),
-            )
-        )
+        codes = self._module.code_for_node(node), replacement.to_code(node, self._module)
+        before, after = (" ".join(code.split()) for code in codes)
         position: Any = self.get_metadata(PositionProvider, node)
         self.found.append(Idiom(position.start.line, before, after, replacement.change, keeps))
 
@@ -270,15 +258,6 @@ class Migration(cst.CSTTransformer):
         return node, "v" * len(links), links
 
 
-def _imported_verbs(module: cst.Module) -> set[str]:
-    """Return the functions of xbridge that a module imports by their own names."""
-    aliases: list[Any] = []
-    for node in m.findall(module, m.ImportFrom(module=m.Name("xbridge"))):
-        names = cst.ensure_type(node, cst.ImportFrom).names
-        aliases += [] if isinstance(names, cst.ImportStar) else names
-    return {alias.evaluated_name for alias in aliases if not alias.asname}
-
-
 def _is_queued(link: Link) -> bool:
     """Whether a method moves a tensor without waiting for it."""
     return any(m.matches(arg, m.Arg(keyword=m.Name("non_blocking"))) for arg in link.args)
@@ -307,6 +286,6 @@ def migrate(source: str) -> tuple[list[Idiom], str]:
     finder = Migration(wrapper.module)
     module = wrapper.visit(finder)
     context = CodemodContext()
-    for verb in sorted(finder.imported):
-        AddImportsVisitor.add_needed_import(context, "xbridge", None if finder.prefix else verb)
+    if any(idiom.keeps_meaning for idiom in finder.found):
+        AddImportsVisitor.add_needed_import(context, "xbridge")
     return sorted(finder.found), AddImportsVisitor(context).transform_module(module).code

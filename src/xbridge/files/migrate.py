@@ -28,9 +28,8 @@ the meaning of the program; the others, marked with ?, depend on what the names 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="PATH", help="Python files, or folders of them"
-    )
+    words = "Python files, or folders of them"
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help=words)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--diff", action="store_true", help="print the replacements as a patch")
     how.add_argument("--write", action="store_true", help="replace them in the files")
@@ -60,11 +59,7 @@ def run(asked: Namespace) -> int:
             old, new = source.splitlines(keepends=True), replaced.splitlines(keepends=True)
             print(*unified_diff(old, new, str(path), str(path)), sep="", end="")
         elif not asked.json:
-            print(
-                *(line for idiom in found for line in _format_idiom(path, idiom)),
-                sep="\n",
-                end="\n" * bool(found),
-            )
+            print("".join(_format_idiom(path, idiom) for idiom in found), end="")
         if asked.write and replaced != source:
             with replace_files([path.resolve()], force=True) as (part,):
                 part.write_bytes(replaced.encode(encoding))
@@ -74,21 +69,18 @@ def run(asked: Namespace) -> int:
     if asked.json:
         print_json(entries)
     elif not asked.diff:
-        kept, files = (
-            sum(bool(entry["keeps_meaning"]) for entry in entries),
-            len({x["path"] for x in entries}),
-        )
+        kept = sum(bool(entry["keeps_meaning"]) for entry in entries)
+        files = len({entry["path"] for entry in entries})
         done = f"{kept} replaced" if asked.write else f"--write replaces {kept}"
         print(f"{len(entries)} conversions in {files} files; {done}")
     return 0
 
 
-def _format_idiom(path: Path, idiom: Idiom) -> Iterator[str]:
+def _format_idiom(path: Path, idiom: Idiom) -> str:
     """Format an idiom as a line that editors can jump to, and a second one if something changes."""
     sign = "" if idiom.keeps_meaning else "? "
-    yield f"{path}:{idiom.line}: {sign}{idiom.before}  ->  {idiom.after}"
-    if idiom.change:
-        yield f"    {idiom.change}"
+    change = f"    {idiom.change}\n" if idiom.change else ""
+    return f"{path}:{idiom.line}: {sign}{idiom.before}  ->  {idiom.after}\n{change}"
 
 
 def _modules(paths: list[Path]) -> Iterator[Path]:
