@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
+from inside import planned
 from rawmemory import bits, in_place, overlaps, poke, same_bits, touched, write
 from strategies_torch import tensors, torch_dtype
 
 import xbridge
-from xbridge.testing.conformance._probes import planned
 from xbridge.testing.strategies import host_arrays
 
 torch = pytest.importorskip("torch")

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from inside import forget_calls
+from inside import forget_calls, planned
 
 import xbridge
-from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from inside import cached, direct, direct_own, forget_calls, get_backend
+from inside import cached, direct, direct_own, forget_calls, get_backend, planned
 
 import xbridge
 from xbridge import tree
 from xbridge._engine import batch, convert
 from xbridge._registry import call_cache
-from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

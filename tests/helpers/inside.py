@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.dtypes import DTYPES, category, exact_integers, is_inexact
-from xbridge._core.protocol import FEATURES
+from xbridge._core.protocol import FEATURES, REQUIRED
 from xbridge._engine import convert
 from xbridge._host.memory import native_dtype
 from xbridge._registry import registry
 from xbridge._registry.call_cache import cached, direct, direct_own
 from xbridge._registry.registry import get as get_backend
+from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
     import pytest
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DTYPES",
     "FEATURES",
+    "REQUIRED",
     "cached",
     "category",
     "direct",
@@ -32,6 +34,7 @@ __all__ = [
     "is_inexact",
     "is_observed",
     "native_dtype",
+    "planned",
     "planned_arrays",
 ]
 

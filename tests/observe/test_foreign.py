@@ -17,12 +17,10 @@ torch = pytest.importorskip("torch")
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._observe.record import RecordRow
-
 Sizes = tuple[int, int, int]
 
 
-def row_of(call: Callable[[], object]) -> RecordRow:
+def row_of(call: Callable[[], object]) -> Any:
     """The one row of a call."""
     with record(foreign=True) as seen:
         call()

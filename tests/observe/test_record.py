@@ -18,7 +18,6 @@ from strategies_conversions import Conversion, conversions
 
 import xbridge
 from xbridge import explain, record
-from xbridge._observe import record as _record
 from xbridge._observe import record as record_module
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def test_record__conversions_of_all_threads_are_counted(monkeypatch: pytest.Monk
 
 def test_record_summary__program_of_endless_lines_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program of endless lines does not fill the memory."""
-    monkeypatch.setattr(_record, "_MOST_ROWS", 3)
+    monkeypatch.setattr(record_module, "_MOST_ROWS", 3)
     with record() as seen:
         for n in range(10):
             copy_from_line(n)

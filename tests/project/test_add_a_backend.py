@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from inside import get_backend
+from inside import FEATURES, REQUIRED, get_backend
 from kit_toy_suite import few_examples, run
 
 import xbridge
-from xbridge._core.protocol import FEATURES, REQUIRED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from inside import forget_calls, get_backend
+from inside import forget_calls, get_backend, planned
 
 import xbridge
 from xbridge import tree
-from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
