@@ -205,7 +205,6 @@ CALLS = [
     "explain([1.0, 2.0], 'numpy')",
     *WANTED,
     "prefetch(3, 'numpy')",
-    "to_numpy(A, writable=1)",
     "explain(A, 'torch', writable=True)",
     "explain(A, 'numpy', 'jax')",
     "aligned(function, backend='numpy', arrays='y')",

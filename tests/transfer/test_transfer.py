@@ -47,11 +47,13 @@ def test_transfer__returns_before_reading() -> None:
 
     assert slow.reading.wait(PATIENCE)
     assert not under_way.done()
+    assert repr(under_way) == "<Transfer: running>"
     with pytest.raises(TimeoutError):
         under_way.result(timeout=0)
     slow.opened.set()
     assert under_way.result(PATIENCE).tolist() == [1, 1]
     assert under_way.done()
+    assert repr(under_way) == "<Transfer: done>"
     assert under_way.result() is under_way.result()
 
 
@@ -108,6 +110,7 @@ def test_result__raises_the_error_every_time() -> None:
         with pytest.raises(xbridge.CopyError):
             under_way.result()
     assert under_way.done()
+    assert repr(under_way).startswith("<Transfer: failed with CopyError(")
 
 
 @pytest.mark.parametrize("alone", ["text", b"bytes", 3, 0.5, None, np.array(["a", "b"])])
