@@ -13,8 +13,6 @@ da = pytest.importorskip("dask.array")
 
 import dask  # noqa: E402 -- only where the library is
 
-from xbridge.backends.dask import _compute  # noqa: E402
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -26,20 +24,13 @@ def by_hand(graph: Any, keys: Any, **options: Any) -> Any:
     return dask.get(graph, keys, **options)
 
 
-SCHEDULERS: dict[str, tuple[object, int]] = {
-    "threads": ("threads", 0),
-    "synchronous": ("synchronous", 0),
-    "by hand": (by_hand, 0),
-    "small": ("threads", _compute.SMALL),
-}
-"""The schedulers of this process, and the size from which an array is computed as a large one."""
+SCHEDULERS: dict[str, object] = {"threads": "threads", "synchronous": "synchronous", "by hand": by_hand}
+"""The schedulers of this process."""
 
 
 @pytest.fixture(params=SCHEDULERS, autouse=True)
-def scheduler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    scheduler, size = SCHEDULERS[request.param]
-    monkeypatch.setattr(_compute, "SMALL", size)
-    with dask.config.set(scheduler=scheduler):
+def scheduler(request: pytest.FixtureRequest) -> Iterator[None]:
+    with dask.config.set(scheduler=SCHEDULERS[request.param]):
         yield
 
 

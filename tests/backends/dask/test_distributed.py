@@ -15,7 +15,7 @@ import xbridge
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 
-from xbridge.backends.dask import _compute  # noqa: E402 -- only where the library is
+from dask.core import flatten  # noqa: E402 -- only where the library is
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,17 +102,16 @@ def test_to_numpy__refuses_unexpected_chunks_of_a_worker(x: Array) -> None:
 
 @pytest.fixture
 def fetched(client: object, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, int]]]:
-    """The dtype and the size of each chunk that the client fetches, call by call. Every array is large."""
+    """The dtype and the size of each chunk that the client fetches, call by call."""
     calls: list[list[tuple[str, int]]] = []
     gather = type(client).gather  # type: ignore[attr-defined] # a client of Dask's
 
     def watched(self: object, futures: Any, *args: Any, **options: Any) -> Any:
         chunks = gather(self, futures, *args, **options)
-        calls.append([(str(getattr(chunk, "dtype", "")), np.size(chunk)) for chunk in chunks])
+        calls.append([(str(getattr(chunk, "dtype", "")), np.size(chunk)) for chunk in flatten(chunks)])
         return chunks
 
     monkeypatch.setattr(type(client), "gather", watched)
-    monkeypatch.setattr(_compute, "SMALL", 0)
     return calls
 
 
@@ -123,20 +122,6 @@ def test_to_numpy__workers_cast_before_sending(fetched: list[Any], x: Array, dty
     assert (made.dtype.name, made.tolist()) == (dtype, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert [*chain.from_iterable(fetched)] == [(dtype, 3)] * 2
     assert runs == [True, True]
-
-
-@pytest.mark.parametrize(("limit", "most"), [(1, 1), (32, 2), (1 << 20, 9)])
-def test_to_numpy__fetches_a_few_chunks_at_a_time(
-    fetched: list[Any], limit: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Chunks are fetched in groups, so that few of them are in memory at once."""
-    monkeypatch.setattr(_compute, "FETCHED", limit)
-    x = da.from_array(np.arange(27.0), chunks=3) + 1
-    one, other = xbridge.tree.to_numpy([x, da.Array(x.dask, x.name, x.chunks, meta=x._meta)])
-    assert one.tolist() == other.tolist() == np.arange(1.0, 28).tolist()
-    assert not np.shares_memory(one, other)
-    assert max(map(len, fetched)) <= most
-    assert sum(map(len, fetched)) == 9
 
 
 def test_to_numpy__unknown_sizes_are_cast_on_workers(fetched: list[Any], x: Array) -> None:
