@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from xbridge._core import entry_points, locks, tracing
     from xbridge._core.devices import CPU
     from xbridge._core.dtypes import DTYPES, category, is_inexact
-    from xbridge._core.text import format_bytes, html_table, printable, rich_table, table
+    from xbridge._core.text import format_bytes, preformatted, printable, table
     from xbridge._host.memory import native_dtype
     from xbridge._observe.policy import rules_in, set_process_rules
     from xbridge._observe.record import merge as merge_record
@@ -51,14 +51,13 @@ __all__ = [
     "entry_points",
     "format_bytes",
     "get_backend",
-    "html_table",
     "is_inexact",
     "locks",
     "merge_record",
     "native_dtype",
+    "preformatted",
     "printable",
     "resolve_dtype",
-    "rich_table",
     "rules_in",
     "set_process_rules",
     "table",
@@ -79,14 +78,13 @@ _LATE = {
     "entry_points": ("xbridge._core.entry_points", ""),
     "format_bytes": ("xbridge._core.text", "format_bytes"),
     "get_backend": ("xbridge._registry.registry", "get"),
-    "html_table": ("xbridge._core.text", "html_table"),
     "is_inexact": ("xbridge._core.dtypes", "is_inexact"),
     "locks": ("xbridge._core.locks", ""),
     "merge_record": ("xbridge._observe.record", "merge"),
     "native_dtype": ("xbridge._host.memory", "native_dtype"),
+    "preformatted": ("xbridge._core.text", "preformatted"),
     "printable": ("xbridge._core.text", "printable"),
     "resolve_dtype": ("xbridge._plan.rules", "chosen"),
-    "rich_table": ("xbridge._core.text", "rich_table"),
     "rules_in": ("xbridge._observe.policy", "rules_in"),
     "set_process_rules": ("xbridge._observe.policy", "set_process_rules"),
     "table": ("xbridge._core.text", "table"),

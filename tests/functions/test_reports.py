@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -56,14 +57,11 @@ def test_aligned__explain_shows_the_plan_of_each_argument_and_where_the_derivati
     assert "nothing is tracked" in str(by_jax)
 
 
-def test_the_plan_of_a_call_is_a_table_in_a_notebook_and_with_rich() -> None:
+def test_call_plan__is_shown_in_a_notebook() -> None:
+    """A notebook shows the lines of the plan of a call."""
     plan = explain(aligned(backend="numpy", signature="(n)->(n)")(np.sort), torch.ones(2))
-    html = plan._repr_html_()
-    assert html.count("<tr>") == len(str(plan).splitlines()) == 5
-    assert "shares memory" in html
-    assert "signature (n)-&gt;(n)" in html
-    (table,) = plan.__rich_console__(None, None)
-    assert table.row_count == 5
+    assert plan._repr_html_() == f"<pre>{escape(str(plan))}</pre>"
+    assert "shares memory" in plan._repr_html_()
 
 
 def test_aligned__explain_shows_the_copy_of_an_array_that_the_function_could_write_to() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-    from typing import Any
 
 
 def table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
@@ -20,33 +19,11 @@ def table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[st
     ]
 
 
-def html_table(rows: Sequence[Sequence[str]], right: Collection[int] = (), color: str = "") -> str:
-    """Return the rows as an HTML table. The last cell of a short row spans the rest, in `color` if given."""
+def preformatted(text: str) -> str:
+    """Return text as HTML for a notebook, which keeps its columns aligned."""
     from html import escape  # noqa: PLC0415 -- only for notebooks
 
-    width, lines = max(map(len, rows)), []
-    for row in rows:
-        cells = []
-        for column, cell in enumerate(row):
-            style = f"text-align: {'right' if column in right else 'left'}"
-            span = f' colspan="{width - column}"' if column + 1 == len(row) < width else ""
-            style += f"; color: {color}" if span and color else ""
-            cells.append(f'<td{span} style="{style}">{escape(cell)}</td>')
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f"<table>{''.join(lines)}</table>"
-
-
-def rich_table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Any:
-    """Return the rows as a table of rich, which folds the cells to the width of the terminal."""
-    from rich.table import Table  # noqa: PLC0415 -- rich calls this
-    from rich.text import Text  # noqa: PLC0415 -- rich calls this; a text is not read as markup
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for column in range(len(rows[0])):
-        table.add_column(justify="right" if column in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+    return f"<pre>{escape(text)}</pre>"
 
 
 def format_bytes(nbytes: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import reduce
 from itertools import chain
@@ -176,7 +176,7 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
     """Collect the conversions in a `with` block.
 
     `rows` has one row for each line of code, source and target. `summary()` returns them as a table,
-    `to_json()` as a list, and `plot()` draws them. A notebook and rich show the table. `queues` has one entry
+    `to_json()` as a list, and `plot()` draws them. A notebook shows the table. `queues` has one entry
     for each line with a `prefetch` from which batches were taken.
 
     Parameters
@@ -272,15 +272,8 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
         return self.summary()
 
     def _repr_html_(self) -> str:
-        """Return the summary as a table, for notebooks."""
-        lines = "".join(text.html_table([[str(queue)]]) for queue in self.queues)
-        return text.html_table(_cells(self.rows, _ROWS_SHOWN), _RIGHT) + lines
-
-    def __rich_console__(self, console: object, options: object) -> Iterator[Any]:
-        """Yield the summary as a table for rich."""
-        yield text.rich_table(_cells(self.rows, _ROWS_SHOWN), _RIGHT)
-        for queue in self.queues:
-            yield text.rich_table([[str(queue)]])
+        """Return the summary for a notebook."""
+        return text.preformatted(str(self))
 
     def to_json(self) -> str:
         """Return the record as a JSON list of objects, one for each row.

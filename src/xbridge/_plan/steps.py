@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, category, holds_every, is_inexact
 from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
-from xbridge._core.text import html_table, rich_table, table
+from xbridge._core.text import preformatted, table
 from xbridge._plan.reasons import CopyReason
 from xbridge.errors import XBridgeError, with_article
 
@@ -300,16 +300,9 @@ class Plan:
         """Return aligned lines for the source, each step, the target and the verdict."""
         return "\n".join([*table([*self._rows()], right=[2]), f"so    {self._verdict()}"])
 
-    def __rich_console__(self, console: object, options: object) -> Iterator[Any]:
-        """Yield the lines as a table for rich. The error of a refused conversion is in color."""
-        from rich.text import Text  # noqa: PLC0415 -- rich calls this
-
-        yield rich_table([*self._rows()], [2])
-        yield Text(f"so  {self._verdict()}", "bold red" if self.error else "")
-
     def _repr_html_(self) -> str:
-        """Return the lines as a table for notebooks. The error of a refused conversion is in color."""
-        return html_table([*self._rows(), ("so", self._verdict())], [2], "#c62828" if self.error else "")
+        """Return the lines for a notebook."""
+        return preformatted(str(self))
 
     def _verdict(self) -> str:
         """Return the facts about the result in a few words each."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from xbridge.extend import html_table, rich_table, table
+from xbridge.extend import preformatted, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from xbridge.extend import Plan
 
 
@@ -33,12 +31,8 @@ class CallPlan(NamedTuple):
         return "\n".join(table(self._facts()))
 
     def _repr_html_(self) -> str:
-        """Return the facts as a table, for notebooks."""
-        return html_table(self._facts())
-
-    def __rich_console__(self, console: object, options: object) -> Iterator[Any]:
-        """Yield the facts as a table for rich."""
-        yield rich_table(self._facts())
+        """Return the facts for a notebook."""
+        return preformatted(str(self))
 
     def _facts(self) -> list[tuple[str, str]]:
         how = "tracked" if self.tracked else "nothing is tracked"
