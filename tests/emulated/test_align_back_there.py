@@ -58,13 +58,3 @@ def test_tree__round_trip_to_the_device() -> None:
     assert made["a"][0].device == torch.device(DEVICE)
     assert made["a"][0] is made["a"][1]
     assert tree.to_numpy(made)["a"][0].tolist() == [0, 1, 2]
-
-
-def test_tree__lengths_of_a_packed_sequence_stay_on_the_host() -> None:
-    """torch needs the batch sizes of a packed sequence on the host, so they are not moved."""
-    from xbridge import tree
-
-    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)
-    made = tree.to_backend([packed], "torch", device=KIND)[0]
-    devices = [str(x.device) for x in made]
-    assert devices == [DEVICE, "cpu", DEVICE, DEVICE]

@@ -129,17 +129,6 @@ def test_tree__moves_only_what_is_elsewhere(bring: Callable[[Any], Any]) -> None
     assert made[1].tolist() == [2, 2]
 
 
-def test_tree__lengths_of_a_packed_sequence_stay_on_the_host() -> None:
-    """The batch sizes of a packed sequence are neither moved nor cast."""
-    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 3), torch.ones(4, 3)], enforce_sorted=False)
-    for made in (
-        tree.to_backend([packed], "torch", device=KIND, dtype="float16"),
-        xbridge.transfer([packed], "torch", device=KIND, dtype="float16").result(),
-    ):
-        assert [x.device.type for x in made[0]] == [KIND, "cpu", KIND, KIND]
-        assert [x.dtype for x in made[0]] == [torch.float16, *[torch.int64] * 3]
-
-
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_tree__error_names_an_array_that_cannot_be_moved(way: Callable[[Any], Any]) -> None:
     """An array that cannot be converted is named by its path."""

@@ -12,7 +12,6 @@ pytest.importorskip("jax")
 
 import jax
 
-import xbridge
 from xbridge import tree
 
 
@@ -43,15 +42,3 @@ def test_tree_to_numpy__partial_of_jax_is_a_container() -> None:
     made = tree.to_numpy(jax.tree_util.Partial(max, jax.numpy.ones(2)))  # type: ignore[no-untyped-call] # theirs
     assert type(made) is jax.tree_util.Partial
     assert type(made.args[0]) is np.ndarray
-
-
-def test_tree_to_backend__packed_sequence_says_that_its_lengths_need_int64() -> None:
-    """A packed sequence says that its lengths need int64."""
-    torch = pytest.importorskip("torch")
-    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2)])
-    expected = r"at tree\[0\]\.batch_sizes: .* int64.*; try torch\.nn\.utils\.rnn\.pad_packed_sequence\(x\)$"
-    with pytest.raises(xbridge.DTypeError, match=expected):
-        tree.to_backend([packed], "jax", dtype="default")
-    with jax.enable_x64(True):
-        made = tree.to_backend([packed], "jax")[0]
-    assert made.batch_sizes.tolist() == [1, 1]

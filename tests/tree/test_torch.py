@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import xbridge
-
 pytest.importorskip("torch")
 pytest.importorskip("attrs")
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 from trees import form, leaves, trees
 
 from xbridge import tree
@@ -57,41 +54,6 @@ def test_tree_to_numpy__state_dict_keeps_its_metadata_and_loads_again() -> None:
     other = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
     other.load_state_dict(back)
     assert all(bool((x == y).all()) for x, y in zip(model.parameters(), other.parameters(), strict=True))
-
-
-def packed() -> PackedSequence:
-    return pack_sequence([torch.ones(2), torch.ones(3) * 2], enforce_sorted=False)
-
-
-def test_tree_to_numpy__packed_sequence_stays_one_and_its_form_keeps_its_dtypes() -> None:
-    """A packed sequence stays one and its form keeps its dtypes."""
-    given = packed()
-    host = tree.to_numpy(given)
-    assert type(host) is PackedSequence
-    assert all(type(x) is np.ndarray for x in host)
-    back = tree.to_backend([host], "torch", dtype="float64")[0]
-    assert [x.dtype for x in back] == [torch.float64, torch.int64, torch.int64, torch.int64]
-    padded, lengths = pad_packed_sequence(back, batch_first=True)
-    assert padded.tolist() == [[1, 1, 0], [2, 2, 2]]
-    assert lengths.tolist() == [2, 3]
-    plain = pack_sequence([torch.ones(2)])
-    assert tree.to_numpy(plain).sorted_indices is None
-
-
-def test_tree_map__map_leaves_the_form_of_a_packed_sequence_alone() -> None:
-    """`map` leaves the form of a packed sequence alone."""
-    given = packed()
-    made = tree.map(lambda x: x * 0, given)
-    assert made.data.tolist() == [0] * 5
-    assert made.batch_sizes is given.batch_sizes
-    assert made.sorted_indices is given.sorted_indices
-
-
-def test_tree_to_numpy__error_names_the_part_of_a_packed_sequence() -> None:
-    """An error names the part of a packed sequence."""
-    bad = packed()._replace(unsorted_indices=torch.ones(2).to_sparse())
-    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\[0\]\.unsorted_indices: "):
-        tree.to_numpy([bad])
 
 
 def test_tree_to_numpy__what_torch_returns_is_a_container() -> None:

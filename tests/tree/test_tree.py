@@ -266,11 +266,11 @@ def test_tree_to_numpy__tree_without_an_end_is_refused() -> None:
     """A tree without an end is refused."""
     own: dict[str, Any] = {"ends": [[1], A], "x": [A]}
     own["x"].append(own)
-    with pytest.raises(xbridge.OptionError, match=r"tree\['x'\]\[1\] is tree again"):
+    with pytest.raises(xbridge.OptionError, match="contains itself"):
         tree.to_numpy(own)
     inner = Sample([], A)
     inner.x.append((A, inner))
-    with pytest.raises(xbridge.OptionError, match=r"tree\[0\]\.x\[0\]\[1\] is tree\[0\] again"):
+    with pytest.raises(xbridge.OptionError, match="contains itself"):
         tree.to_numpy([inner, [], []])
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.literals import NUMBERS
 from xbridge._host.advice import hint_for_object
 from xbridge._host.importers import is_exporter
+from xbridge._registry.registry import are_arrays
 from xbridge.errors import Chained, UnsupportedArrayError, XBridgeError, type_of
 from xbridge.tree.flatten import TreeSpec
-from xbridge.tree.leaf import PLAIN_TYPES, StructuralArray, is_converted, is_plain, is_text
+from xbridge.tree.leaf import PLAIN_TYPES, is_plain, is_text
 
 if TYPE_CHECKING:
     from xbridge._core.protocol import Array, ArrayFn
@@ -37,7 +38,7 @@ class TreeArrays:
         """True if the tree is a leaf that is treated as an array."""
         kinds = self._spec.kinds
         self.kinds: set[type] = (
-            kinds if self.alone else set(filter(is_converted, kinds.difference(PLAIN_TYPES)))
+            kinds if self.alone else set(filter(are_arrays, kinds.difference(PLAIN_TYPES)))
         )
         """The types of leaves that are converted."""
         if exporters or (exporters is None and not kinds <= self.kinds.union(PLAIN_TYPES)):
@@ -73,24 +74,22 @@ class TreeArrays:
 
     @property
     def leaves(self) -> list[Leaf]:
-        """The leaves that are converted, in order: arrays, also of text, and structural ones."""
+        """The leaves that are converted, in order: arrays, also of text."""
         return [x for x in self._spec.leaves if type(x) in self.kinds]
 
     @property
     def arrays(self) -> list[Array]:
         """The arrays that hold numbers, in order, each once."""
-        found = {id(x): x for x in self.leaves if type(x) is not StructuralArray}
-        return [x for x in found.values() if not is_text(x)]
+        return [x for x in {id(x): x for x in self.leaves}.values() if not is_text(x)]
 
-    def map(self, convert: ArrayFn, number: LeafFn | None = None, *, fixtures: bool = True) -> Tree:
+    def map(self, convert: ArrayFn, number: LeafFn | None = None) -> Tree:
         """Return a tree of the same form with converted arrays and numbers.
 
-        `convert` is called once, with each array once, and with structural arrays. `number` is called with
-        each Python number. An error names the path to the leaf at which it was raised.
+        `convert` is called once, with each array once. `number` is called with each Python number. An error
+        names the path to the leaf at which it was raised.
         """
-        kinds = self.kinds if fixtures else self.kinds - {StructuralArray}
         fn = partial(_convert_distinct, partial(self._convert_arrays, convert))
-        done = self._replace_leaves(self._spec.leaves, kinds, fn)
+        done = self._replace_leaves(self._spec.leaves, self.kinds, fn)
         if number is not None:
             kinds = self._spec.kinds.intersection(NUMBERS)
             done = self._replace_leaves(done, kinds, partial(self.each, number))

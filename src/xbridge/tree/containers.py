@@ -21,7 +21,6 @@ from xbridge._core.literals import NUMBERS
 from xbridge._host.importers import is_exporter
 from xbridge._registry.registry import backend_for
 from xbridge.errors import UnsupportedArrayError, type_of, with_article
-from xbridge.tree.leaf import StructuralArray
 from xbridge.tree.registered import find_registration
 
 _BASES = (OrderedDict, defaultdict, dict, list, deque, tuple, object)
@@ -103,8 +102,7 @@ def _find_unregistered(cls: type) -> Container | None:
     names = _field_names(cls)
     if base is object and not names:
         return None
-    is_packed = cls is _get_loaded("torch.nn.utils.rnn", "PackedSequence")
-    found = (_PackedSequence if is_packed else _Unregistered)(cls, base, names)
+    found = _Unregistered(cls, base, names)
     return Container(cls, found.flatten, found.unflatten, found.paths)
 
 
@@ -129,8 +127,7 @@ class _Unregistered:
         self._cls, self._fields = cls, fields
         self._base: Any = base
         self._is_dict = issubclass(base, dict)
-        bases = cls.__mro__[-2::-1]  # without `object`, which stores nothing
-        inside = [(of, name, it) for of in bases for name, it in vars(of).items()]
+        inside = [(of, name, it) for of in cls.__mro__[-2::-1] for name, it in vars(of).items()]
         self._in_force = {name: it for _, name, it in inside}
         # Slots of an attrs class that are not fields hold computed values. A slot of a base that a default of
         # the class hides holds nothing: the object stores the value in its `__dict__`.
@@ -141,13 +138,9 @@ class _Unregistered:
             and (name in fields or "__attrs_attrs__" not in vars(of))
             and hasattr(type(self._in_force[name]), "__set__")
         }
-        # A field that is computed in a base only is not computed any more.
-        owners = {name: of for of, name, _ in inside}
-        self._computed = {
-            name
-            for name, it in self._in_force.items()
-            if _stores_result(it) and (name not in fields or name in _field_names(owners[name]))
-        }
+        self._computed = {name for name, it in self._in_force.items() if _stores_result(it)}.difference(
+            fields
+        )
 
     def flatten(self, x: Any) -> tuple[list[Any], Structure]:
         """Return the items, then the fields that are set."""
@@ -208,8 +201,6 @@ class _Unregistered:
                 action = f"flatten {with_article(self._cls.__name__)}"
                 reason = f"its class stores field {name!r} by {type_of(it)} in an unknown place"
                 raise UnsupportedArrayError.build(action, reason, f"{{{hint}}}")
-            if it is not None and not hasattr(type(it), "__get__"):
-                stored[name] = it  # the default of the class
         return stored
 
 
@@ -222,25 +213,6 @@ def _stores_result(it: object) -> bool:
 def _is_own_dict(x: Any) -> bool:
     """Return True for a dict whose items are its attributes too."""
     return getattr(x, "__dict__", None) is x
-
-
-class _PackedSequence(_Unregistered):
-    """Torch's packed sequences, whose lengths stay on the host and whose indices stay integers."""
-
-    def flatten(self, x: Any) -> tuple[list[Any], Structure]:
-        """Return the parts of a named tuple, and mark those that keep their dtype as structural arrays."""
-        (data, *others), form = super().flatten(x)
-        call = "torch.nn.utils.rnn.pad_packed_sequence(x)"
-        fixed = [
-            each if each is None else StructuralArray(each, on_host=i == 0, instead=call)
-            for i, each in enumerate(others)
-        ]
-        return [data, *fixed], form
-
-    def unflatten(self, form: Structure, parts: list[Any]) -> Any:
-        """Return a packed sequence of arrays of any library."""
-        arrays = [part.array if type(part) is StructuralArray else part for part in parts]
-        return super().unflatten(form, arrays)
 
 
 def _index_paths(_: object, form: Collection[Any]) -> list[str]:

@@ -28,9 +28,6 @@ _Opened: TypeAlias = "tuple[Container, Any, Collection[Any], Any, _Rows, bool]"
 """A container that was flattened: its class, the object, its children, its form, copies of its children if
 all are plain containers of leaves, and True if all its children are leaves."""
 
-_DEEPEST = 2000
-"""The depth to which a tree is searched for a container that contains itself."""
-
 
 class TreeSpec:
     """The structure and the leaves of a tree, as they were when it was flattened."""
@@ -53,7 +50,7 @@ class TreeSpec:
             else:
                 self.leaves.append(tree)
         except RecursionError:
-            raise _endless_error(tree) from None
+            raise _endless_error() from None
 
     @property
     def is_leaf(self) -> bool:
@@ -67,7 +64,7 @@ class TreeSpec:
         try:
             return _build(self._containers, iter(self._opened), iter(leaves))
         except RecursionError:
-            raise _endless_error(self._tree) from None
+            raise _endless_error() from None
 
     def name_of(self, leaf: Any) -> str:
         """Return the path to the first occurrence of a leaf, as Python writes it."""
@@ -191,25 +188,10 @@ def _flatten_again(x: Any, name: str) -> list[tuple[str, Any]]:
     return [] if container is None else _named_children(container, x, *_flatten(container, x), name)
 
 
-def _endless_error(tree: Tree) -> OptionError:
-    """Return the error for a tree that is too deep for Python's stack, which may contain itself."""
-    with suppress(RecursionError):  # a class may raise it while it is flattened
-        todo = [(tree, iter(_flatten_again(tree, "tree")))]
-        around, done = {id(tree): "tree"}, set()
-        while todo and len(todo) < _DEEPEST:
-            x, children = todo[-1]
-            name, child = next(children, ("", None))
-            if not name:
-                done.add(id(x))
-                del around[id(x)]
-                todo.pop()
-            elif id(child) in around:
-                reason = f"{name} is {around[id(child)]} again, so it has no end"
-                return OptionError.build("walk this tree", reason, "a tree without it")
-            elif id(child) not in done and find_container(child) is not None:
-                around[id(child)] = name
-                todo.append((child, iter(_flatten_again(child, name))))
-    return OptionError.build("walk this tree", "it is nested too deep for Python's stack", "a flatter one")
+def _endless_error() -> OptionError:
+    """Return the error for a tree that is too deep for Python's stack."""
+    reason = "it contains itself, or is nested too deep for Python's stack"
+    return OptionError.build("walk this tree", reason, "a flatter one")
 
 
 def _flatten(container: Container, x: Any) -> tuple[list[Any], Any]:

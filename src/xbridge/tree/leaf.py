@@ -11,11 +11,10 @@ from xbridge._core.dtypes import UNNAMED
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
 from xbridge._engine.each import each
-from xbridge._engine.source import resolve_source
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._registry.call_cache import cache_version
-from xbridge._registry.registry import are_arrays, backend_for
-from xbridge.errors import Chained, DTypeError, XBridgeError, index_errors
+from xbridge._registry.registry import backend_for
+from xbridge.errors import Chained, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,26 +30,6 @@ _KINDS = {bool: "bool", int: "int", float: "float", complex: "complex"}
 
 _TEXT = frozenset("SUT")
 """NumPy's codes for the kinds of dtypes whose items are strings."""
-
-
-class StructuralArray:
-    """An array that is part of the structure of its container, such as the lengths of a packed sequence.
-
-    It keeps its dtype in every conversion.
-    """
-
-    __slots__ = ("array", "instead", "on_host")
-
-    def __init__(self, array: Array, *, on_host: bool, instead: str) -> None:
-        self.array: Array = array
-        self.on_host: bool = on_host
-        self.instead: str = instead
-        """The call to make instead if the target does not have its dtype."""
-
-
-def is_converted(cls: type) -> bool:
-    """Return True if leaves of a class are converted."""
-    return are_arrays(cls) or cls is StructuralArray
 
 
 def is_plain(cls: type) -> bool:
@@ -81,13 +60,13 @@ def _holds_text(x: Any) -> bool:
 def leaf_converter(target: Backend, options: CallOptions, *, later: bool = False) -> ArrayFn:
     """Return a function that converts arrays of any types.
 
-    A structural array keeps its dtype, and an array of text is returned as it is. The options must have been
-    checked. With `later`, the default dtypes are those of this moment.
+    An array of text is returned as it is. The options must have been checked. With `later`, the default
+    dtypes are those of this moment.
     """
     checked = read_options((target,), options)
     if later and checked.dtype == "default":
         checked = checked._replace(defaults=default_dtypes(target))
-    return partial(_convert, target, options, checked)
+    return partial(_convert, target, checked)
 
 
 def number_converter(target: Backend, options: CallOptions, *, later: bool = False) -> Callable[[Any], Array]:
@@ -109,31 +88,5 @@ def default_dtypes(target: Backend) -> tuple[tuple[str, str], ...]:
     return tuple((kind, target.default_dtype(kind, CPU)) for kind in _KINDS.values())
 
 
-def _convert(target: Backend, options: CallOptions, checked: Options, xs: list[Any]) -> list[Array]:
-    done = each(xs, target, checked, cache_version(), stays=_stays)
-    if StructuralArray not in set(map(type, xs)):
-        return done
-    return list(
-        index_errors(
-            _convert_structural(y, target.name, options) if type(y) is StructuralArray else y for y in done
-        )
-    )
-
-
-def _stays(x: Any) -> bool:
-    """Return True for leaves that are no arrays to convert: text, and structural arrays, which come later."""
-    return type(x) is StructuralArray or is_text(x)
-
-
-def _convert_structural(structural: StructuralArray, name: str, options: CallOptions) -> Array:
-    device = "cpu" if structural.on_host else options.device
-    try:
-        return verbs.to_backend(
-            structural.array, name, options._replace(dtype=None, device=device, writable=None)
-        )
-    except DTypeError as error:
-        raise DTypeError.build(
-            f"convert the form of a container to {name}",
-            f"its dtype must stay, and {name} has no {resolve_source(structural.array).info().dtype} here",
-            structural.instead,
-        ) from error
+def _convert(target: Backend, checked: Options, xs: list[Any]) -> list[Array]:
+    return each(xs, target, checked, cache_version(), stays=is_text)

@@ -47,8 +47,8 @@ def to_backend(
     Parameters
     ----------
     tree : tree
-        Lists, tuples, dicts and deques, named tuples, dataclasses, attrs classes, packed sequences and
-        classes that are registered with optree, torch or JAX, nested to any depth; or an array, or None.
+        Lists, tuples, dicts and deques, named tuples, dataclasses, attrs classes and classes that are
+        registered with optree, torch or JAX, nested to any depth; or an array, or None.
         Arrays are those of registered libraries, and NumPy scalars.
     backend, device, dtype, copy, grad
         As for `xbridge.to_backend`, for each array.
@@ -266,8 +266,7 @@ def map(  # noqa: A001 -- other libraries have this name too
     fn : callable
         From an array to anything.
     tree : tree
-        As for `xbridge.tree.to_backend`. The lengths and indices of a packed sequence are its form, and
-        are not arrays of the caller.
+        As for `xbridge.tree.to_backend`.
     scalars : bool
         True to call `fn` on Python numbers too.
     exporters : bool
@@ -297,7 +296,7 @@ def map(  # noqa: A001 -- other libraries have this name too
         raise OptionError.build(f"map {type_of(fn)}", "it is not a function", "xbridge.tree.map(fn, x)")
     batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
-    return batch.map(partial(batch.each, fn), fn if scalars else None, fixtures=False)
+    return batch.map(partial(batch.each, fn), fn if scalars else None)
 
 
 def _convert(  # noqa: PLR0913 -- the options one by one, because a bundle takes longer than the look-up
