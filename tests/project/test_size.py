@@ -10,7 +10,7 @@ import floors
 import pytest
 
 LIMITS = {
-    "_core": 1_650,
+    "_core": 1_600,
     "_engine": 2_500,
     "_host": 2_050,
     "_observe": 900,
@@ -18,15 +18,15 @@ LIMITS = {
     "_pyinstaller": 150,
     "_registry": 1_100,
     "_transfer": 850,
-    "backends": 4_200,
+    "backends": 4_050,
     "files": 2_730,
     "functions": 5_300,
     "testing": 11_700,
-    "tree": 1_450,
+    "tree": 1_350,
 }
 """The most lines of each folder of the package."""
 
-ALL = 37_900
+ALL = 37_100
 """The most lines of all."""
 
 

@@ -43,7 +43,7 @@ def test_to_numpy__chunk_is_released_when_it_is_written(
 ) -> None:
     """No chunk that was written into the result is in memory when the next one is written."""
     written: list[ref[Array]] = []
-    fill = _compute.fill
+    fill = vars(_compute)["fill"]
 
     def watched(part: Array, chunk: Array) -> None:
         assert [one() for one in written] == [None] * len(written)

@@ -61,7 +61,7 @@ class InParts(NamedTuple):
         if not self.casts():
             return self.array
         given, to = native_dtype(array_info(self.array).dtype), native_dtype(str(self.dtype))
-        check = partial(_host.check_cast, dtype=self.dtype) if self.check else None
+        check = partial(_host.check_cast, dtype=str(self.dtype)) if self.check else None
         cast, meta = make_chunk_cast(given, to, check), np.empty((0,) * self.array.ndim, to)
         return da.map_blocks(cast, self.array, name=f"xbridge-{uuid4().hex}", dtype=to, meta=meta)
 
