@@ -113,8 +113,6 @@ def cache_plan(version: int, x: Array, plan: Plan, read_state: ReadState, state:
     step: CachedStep | None = None
     if {info.device, device} != {CPU}:
         step = _find_mover(plan)
-    elif source is target and options == Options(CPU) and not plan.steps:
-        step = CachedStep(_stay_on_host(source))
     elif not (options.copy is False and plan.copies):  # of an empty array; others are refused
         step = _find_within(source, x, plan) if source is target else _find_between(x, plan)
     if step is None or read_state() != state:
@@ -307,20 +305,6 @@ def _is_dense_copy(step: Step) -> bool:
 
 
 # -- by the key of an array --------------------------------------------------------------------------
-
-
-def _stay_on_host(backend: Backend) -> Convert:
-    """Return the function that returns arrays on the host as they are, and declines others.
-
-    If a device is all that is asked for, nothing else about an array of the library matters.
-    """
-    device_of = backend.device_of
-
-    def stay_on_host(x: Array) -> Array | None:
-        device = device_of(x)
-        return x if device is CPU or device == CPU else None
-
-    return stay_on_host
 
 
 def _dispatch_on_view(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge._core.devices import CPU
 from xbridge._engine.caller import CallSite, is_ours
-from xbridge._plan.reasons import reason
+from xbridge._plan.reasons import IF_SAME, reason
 from xbridge._plan.steps import nbytes_of
 from xbridge._registry.registry import are_arrays, backend_for, imported, is_root
 
@@ -25,27 +25,16 @@ if TYPE_CHECKING:
 _PYTHON = "Python numbers"
 
 
-class ForeignCall(NamedTuple):
-    """A call of a library that converted an array."""
+def watch(add: Callable[..., None]) -> ExitStack:
+    """Call `add` after each conversion by the imported libraries' own calls in this thread.
 
-    name: str
-    caller: CallSite
-    source: str
-    target: str
-    copied: int
-    cast: int
-    moved: int
-    seconds: float
-    avoid: str
-
-
-def watch(add: Callable[[ForeignCall], None]) -> ExitStack:
-    """Call `add` after each conversion by the imported libraries' own calls in this thread."""
+    Its arguments are the fields of a row of a record.
+    """
 
     def notice(name: str, source: Array, result: object, seconds: float) -> None:
         by = _find_call_site()
         if by and result is not source and are_arrays(type(source)):
-            add(_describe_call(name, by, source, result, seconds))
+            add(*_describe_call(name, by, source, result, seconds))
 
     with ExitStack() as stack:
         for backend in imported():
@@ -54,18 +43,21 @@ def watch(add: Callable[[ForeignCall], None]) -> ExitStack:
         return stack.pop_all()
 
 
-def _describe_call(name: str, by: CallSite, source: Array, result: object, seconds: float) -> ForeignCall:
+def _describe_call(
+    name: str, by: CallSite, source: Array, result: object, seconds: float
+) -> tuple[str | int | float, ...]:
     """Describe a call, with the bytes that it moved between devices, cast or copied."""
     given, made = _ArrayFacts.of(source), _ArrayFacts.of(result)
-    sizes = dict.fromkeys(("copied", "cast", "moved"), 0)
+    copied = cast = moved = 0
     avoid = ""
     if given.device != made.device:
-        sizes["moved"], (avoid,) = made.nbytes or given.nbytes, reason("device", "").advice
+        moved, avoid = made.nbytes or given.nbytes, "".join(reason("device", "").advice)
     elif made.dtype and made.dtype != given.dtype:
-        sizes["cast"], (avoid,) = made.nbytes, reason("cast", "").advice
+        cast, avoid = made.nbytes, "".join(reason("cast", "").advice)
     elif not given.address or given.address != made.address:
-        sizes["copied"] = made.nbytes
-    return ForeignCall(name, by, given.name, made.name, **sizes, seconds=seconds, avoid=avoid)
+        copied = made.nbytes
+    place = by.f_code.co_filename, by.f_lineno, by.f_code.co_qualname, given.name, made.name
+    return (*place, 1, copied, cast, moved, seconds, avoid and avoid + IF_SAME, name)
 
 
 class _ArrayFacts(NamedTuple):

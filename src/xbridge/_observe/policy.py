@@ -20,7 +20,6 @@ from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import lock
 from xbridge._engine.caller import CallSite
 from xbridge._engine.execute import Observer, add_observer, remove_observer
-from xbridge._observe.statement import Statement
 from xbridge._plan.steps import Plan, Step
 from xbridge.errors import (
     CastWarning,
@@ -101,7 +100,7 @@ def _innermost_block() -> _Block:
     return next((block for block in reversed(_blocks_here.get()) if block.runs), _process_block)
 
 
-class policy(metaclass=Statement):  # noqa: N801 -- read as a statement, like `contextlib.suppress`
+class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     """Allow, warn about or forbid conversions, in a `with` block or in a decorated function.
 
     Parameters

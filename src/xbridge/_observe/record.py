@@ -22,10 +22,9 @@ from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import lock
 from xbridge._engine.caller import CallSite
 from xbridge._engine.execute import Observer, add_observer, remove_observer
-from xbridge._observe.foreign import ForeignCall, watch
+from xbridge._observe.foreign import watch
 from xbridge._observe.policy import words_of
-from xbridge._observe.statement import Statement
-from xbridge._plan.reasons import ONCE
+from xbridge._plan.reasons import IF_SAME, ONCE
 from xbridge._plan.steps import Plan
 from xbridge.errors import MissingLibraryError, OptionError, shown
 
@@ -42,9 +41,6 @@ _PATH_LENGTH = 40
 """The number of characters of a path in a picture."""
 
 _NOTHING = "nothing was converted"
-
-_IF_SAME = " (if it stays the same)"
-"""Added to the advice to convert once: a result that is kept does not show later writes to the source."""
 
 _ASKED = "nothing: copy=True asks for new memory"
 """The advice for an explicit copy, which the program wants because the source will change."""
@@ -88,14 +84,6 @@ class RecordRow(NamedTuple):
             sizes[words_of(step)[-1]] += step.nbytes or 0
         copied, cast, moved = sizes.values()
         return cls(*place, 1, copied, cast, moved, seconds, _advise(plan))
-
-    @classmethod
-    def of_foreign(cls, call: ForeignCall) -> Self:
-        """Return the row of a conversion by a library's own call."""
-        code = call.caller.f_code
-        place = (code.co_filename, call.caller.f_lineno, code.co_qualname, call.source, call.target)
-        avoid = call.avoid and call.avoid + _IF_SAME
-        return cls(*place, 1, call.copied, call.cast, call.moved, call.seconds, avoid, call.name)
 
     def plus(self, other: RecordRow) -> RecordRow:
         """Return the sum of two rows."""
@@ -172,7 +160,7 @@ class _Counter(Observer):
                 self._queues[key] = QueueStats(*old[:4], *totals)
 
 
-class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `contextlib.suppress`
+class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     """Collect the conversions in a `with` block.
 
     `rows` has one row for each line of code, source and target. `summary()` returns them as a table,
@@ -215,7 +203,7 @@ class record(metaclass=Statement):  # noqa: N801 -- read as a statement, like `c
     def __enter__(self) -> Self:
         """Start collecting conversions."""
         if self._foreign:
-            self._watches.append(watch(lambda call: self._counter.add(RecordRow.of_foreign(call))))
+            self._watches.append(watch(lambda *row: self._counter.add(RecordRow(*row))))
         add_observer(self._counter)
         return self
 
@@ -430,4 +418,4 @@ def _advise(plan: Plan) -> str:
     if reasons and plan.conversion.options.copy:
         return _ASKED
     advice = "; ".join(dict.fromkeys(chain.from_iterable(why.advice for why in reasons)))
-    return advice + _IF_SAME if any(why.kind in ONCE for why in reasons) else advice
+    return advice + IF_SAME if any(why.kind in ONCE for why in reasons) else advice

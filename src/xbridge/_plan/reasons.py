@@ -25,6 +25,9 @@ Kind: TypeAlias = Literal[
 ONCE: frozenset[Kind] = frozenset(("read_only", "mutable", "pending", "lazy", "cast", "device"))
 """The kinds whose advice is to convert once, and to keep the result."""
 
+IF_SAME = " (if it stays the same)"
+"""Added to the advice to convert once: a result that is kept does not show later writes to the source."""
+
 
 class CopyReason(NamedTuple):
     """Why a step makes new memory."""

@@ -37,9 +37,6 @@ T = TypeVar("T")
 GRACE = 2.0
 """Seconds that the end of a loop or of the program waits for threads: an iterable may block for ever."""
 
-LONGEST_WAIT = 1.0
-"""Seconds after which a wait for a future begins anew."""
-
 _workers: set[Worker] = set()
 """The threads to wait for at the exit of the program."""
 
@@ -109,22 +106,6 @@ def start_thread(fn: Callable[[ArrayFn], Any], convert: ArrayFn) -> Future[Any] 
     return begun
 
 
-class _Task(Future[T]):
-    """A future for which the main thread may wait.
-
-    Python can miss a Ctrl-C that comes just as the wait for a lock begins, and sees it when the wait ends.
-    """
-
-    def result(self, timeout: float | None = None) -> T:
-        while timeout is None:
-            try:
-                return super().result(LONGEST_WAIT)
-            except TimeoutError:
-                if self.done():  # the task may have raised it, or have ended just now
-                    break
-        return super().result(timeout)
-
-
 class Worker:
     """A daemon thread that calls functions one after the other, and keeps their results in futures.
 
@@ -147,7 +128,7 @@ class Worker:
 
     def submit(self, fn: Callable[P, T], *args: P.args, **keywords: P.kwargs) -> Future[T]:
         """Call a function after those that were submitted before, and `begin` before the first one."""
-        future = _Task[T]()
+        future: Future[T] = Future()
         self._tasks.put((future, partial(fn, *args, **keywords)))
         return future
 

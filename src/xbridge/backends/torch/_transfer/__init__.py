@@ -9,12 +9,13 @@ The other modules of this package are imported when they are first needed: most 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from xbridge._core.devices import CPU, Device
-from xbridge._core.protocol import ArrayFn, HostArray, Pending, Transfers
+from xbridge._core.protocol import HostArray, Transfers
 from xbridge.backends.torch import _private
 from xbridge.backends.torch._private import dispatch_modes, dual_levels
 from xbridge.backends.torch._unsupported import apply_pending, check_readable
@@ -50,6 +51,15 @@ def _move_large(x: torch.Tensor, goal: torch.device) -> torch.Tensor:
     if not is_bare(x):
         return x.to(goal)
     return large.send_tensor(x, goal) if x.is_cpu else large.fetch_tensor(x)
+
+
+def _late(module: str, word: str) -> Callable[..., Any]:
+    """Return a method that calls a function of a module here, which is imported when it is first needed."""
+
+    def call(_: Transfers, *args: Any) -> Any:
+        return getattr(import_module(f"{__name__}.{module}"), word)(*args)
+
+    return call
 
 
 class _TorchTransfers(Transfers):
@@ -102,45 +112,14 @@ class _TorchTransfers(Transfers):
         except DECLINED:
             return None
 
-    def send_many(self, hosts: list[HostArray], device: Device, /) -> list[torch.Tensor | None] | None:
-        from xbridge.backends.torch._transfer import packs  # noqa: PLC0415 -- for a device
-
-        return packs.send_many(hosts, device)
-
-    def fetch_many(self, xs: list[torch.Tensor], /) -> list[HostArray | None] | None:
-        from xbridge.backends.torch._transfer import packs  # noqa: PLC0415 -- for a device
-
-        return packs.fetch_many(xs)
-
-    def begin_send(self, hosts: list[HostArray], device: Device, /) -> Pending | None:
-        from xbridge.backends.torch._transfer import packs  # noqa: PLC0415 -- for a device
-
-        return packs.begin_send(hosts, device)
-
-    def begin_fetch(self, xs: list[torch.Tensor], /) -> Pending | None:
-        from xbridge.backends.torch._transfer import packs  # noqa: PLC0415 -- for a device
-
-        return packs.begin_fetch(xs)
-
-    def release_buffers(self) -> None:
-        from xbridge.backends.torch._transfer import pinned  # noqa: PLC0415 -- for a device
-
-        pinned.release_buffers()
-
-    def threaded(self, fn: ArrayFn, device: Device, /) -> ArrayFn:
-        from xbridge.backends.torch._transfer import streams  # noqa: PLC0415 -- for a device
-
-        return streams.threaded(fn, device)
-
-    def thread_context(self) -> Callable[[], object]:
-        from xbridge.backends.torch._transfer import streams  # noqa: PLC0415 -- for a device
-
-        return streams.thread_context()
-
-    def queue_mark(self, device: Device, /) -> Callable[[], object]:
-        from xbridge.backends.torch._transfer import streams  # noqa: PLC0415 -- for a device
-
-        return streams.queue_mark(device)
+    send_many = _late("packs", "send_many")
+    fetch_many = _late("packs", "fetch_many")
+    begin_send = _late("packs", "begin_send")
+    begin_fetch = _late("packs", "begin_fetch")
+    release_buffers = _late("pinned", "release_buffers")
+    threaded = _late("streams", "threaded")
+    thread_context = _late("streams", "thread_context")
+    queue_mark = _late("streams", "queue_mark")
 
     def to_device_many(self, xs: list[torch.Tensor], device: Device, /) -> list[torch.Tensor]:
         from xbridge.backends.torch._transfer import packs  # noqa: PLC0415 -- for a device

@@ -18,7 +18,6 @@ from xbridge._core.devices import Device
 from xbridge._core.protocol import ArrayFn
 from xbridge.backends.torch import _private
 from xbridge.backends.torch._devices import accelerators
-from xbridge.backends.torch._modes import autocast_dtypes
 from xbridge.errors import DeviceError
 
 _worker_streams: dict[torch.device, Any] = {}
@@ -85,7 +84,8 @@ def thread_context() -> Callable[[], None]:
     """Return a function that gives another thread the modes, devices and streams of this one."""
     recording, mine = torch.is_grad_enabled(), _current_streams()
     default, inference = torch.get_default_device(), torch.is_inference_mode_enabled()
-    autocast = autocast_dtypes()
+    kinds = [kind for kind in ("cpu", *accelerators()) if torch.amp.is_autocast_available(kind)]
+    autocast = {kind: torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)}
     numbers = {api: api.current_device() for api in map(streams_of, mine)}
 
     def apply() -> None:
