@@ -7,13 +7,11 @@ with their host memory called a device, so that their own DLPack is what carries
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import stub_cupy
-from exporters import Exporter
 from inside import get_backend
 from toylib import Toy, make_backend
 
@@ -200,39 +198,6 @@ def test_asarray__stacks_on_the_device(cupy: ModuleType) -> None:
     stacked = xbridge.asarray([card, card], backend="cupy")
     assert stub_cupy.state.to_numpy == before, "it has been on the host"
     assert xbridge.to_list(stacked) == [[1.0, 2.0], [1.0, 2.0]]
-
-
-# -- what torch is told --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stream", [7, None, 1, 2])
-def test_from_dlpack__torch_shares_after_synchronizing(
-    stream: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torch shares exported memory on its device after the producer's stream is synchronized."""
-    torch = pytest.importorskip("torch")
-    calls: list[object] = []
-
-    def external(number: int, device: object) -> Any:
-        return SimpleNamespace(synchronize=lambda: calls.append((number, device)))
-
-    def as_tensor(_: object, device: str) -> Any:
-        """A tensor of CUDA device 1, which torch copies to whichever other device is named."""
-        return SimpleNamespace(device=device, data_ptr=lambda: 4096 if device == "cuda:1" else 8192)
-
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "ExternalStream", external)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: calls.append(("all of it", device)))
-    monkeypatch.setattr(torch, "as_tensor", as_tensor)
-    take: Any = get_backend("torch").from_dlpack
-    assert (
-        take(Exporter(__cuda_array_interface__={"data": (4096, False), "stream": stream})).device == "cuda:1"
-    )
-    expected: dict[object, list[Any]] = {7: [(7, "cuda:1")], None: []}
-    assert calls == expected.get(stream, [("all of it", "cuda:1")])
-    with pytest.raises(xbridge.DeviceError, match="torch copied it"):
-        take(Exporter(__cuda_array_interface__={"data": (512, False), "stream": None}))
 
 
 # -- torch and JAX, with their host memory called a device ---------------------------------------

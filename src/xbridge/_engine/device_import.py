@@ -1,10 +1,9 @@
-"""Import device arrays from unregistered libraries via DLPack or `__cuda_array_interface__`.
+"""Import device arrays from unregistered libraries via DLPack.
 
 The target imports them, or else a backend with the flag `imports_dlpack`. Importers do not check an export,
-so each export is checked before the importer reads it. A capsule is checked during the importer's own call
-of `__dlpack__`, because the stream that has to wait is an argument of that call. A CUDA array interface is
-read once, and the importer gets what was checked. Read-only memory is copied on import, because importers may
-lack read-only arrays.
+so each capsule is checked before the importer reads it: during its own call of `__dlpack__`, because the
+stream that has to wait is an argument of that call. Read-only memory is copied on import, because importers
+may lack read-only arrays.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from xbridge._core.devices import Device
 from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
-from xbridge._host.array_interface import chain_export_errors, read_cuda_interface, unreadable_error
+from xbridge._host.array_interface import chain_export_errors, unreadable_error
 from xbridge._host.dlpack import (
     IS_COPIED,
     READ_ONLY,
@@ -60,15 +58,15 @@ def import_device_array(
     return (importer.copy(array) if guarded and not shown.copied else array), importer
 
 
-def _import_checked(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _Shown]:
+def _import_checked(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _Capsule]:
     """Import the memory, and check that the array agrees with the export and with the attributes of `x`."""
-    shown = _Capsule(x, refused, importer) if refused.code else _Interface(x, refused, importer)
+    shown = _Capsule(x, refused, importer)
     assert importer.from_dlpack is not None  # noqa: S101 -- importers have it
     with chain_export_errors(x):
-        array = importer.from_dlpack(shown)  # type: ignore[arg-type] # through either protocol
+        array = importer.from_dlpack(shown)
         found = importer.array_info(array)
         check_export(x, found.dtype, found.shape)
-    if (found.dtype, found.shape) != (shown.dtype, shown.layout.shape) or not _is_at(refused, found.device):
+    if (found.dtype, found.shape) != (shown.dtype, shown.layout.shape) or found.device != refused.device:
         shows = f"it shows {shown.dtype} of shape {shown.layout.shape} on {refused.device}"
         sees = f"{importer.name} sees {found.dtype} of shape {found.shape} on {found.device}"
         raise unreadable_error(x, f"{shows}, and {sees}")
@@ -86,53 +84,24 @@ def _find_importers(refused: NotOnHostError, target: Backend | None) -> Iterator
     names = (*INDEXED, *(name for name in known_backends() if name not in INDEX))
     others = (get(name) for name in names if is_available(name))
     for backend in chain(own, (other for other in others if other.imports_dlpack)):
-        if backend.from_dlpack and any(_is_at(refused, device) for device in backend.devices()):
+        if backend.from_dlpack and refused.device in backend.devices():
             yield backend
 
 
-def _is_at(refused: NotOnHostError, device: Device) -> bool:
-    """Return True if a device is that of the memory, which may be known by its kind alone."""
-    return refused.device in (device, device.kind)
-
-
-class _Shown:
-    """An export of device memory, which is checked before the importer reads it."""
+class _Capsule:
+    """A proxy of an exporter, which reads and checks the capsule before it hands it to the importer."""
 
     dtype: str
     layout: MemoryLayout
     copied = False
     """True if the memory is a new copy."""
+    _error: XBridgeError | None = None
 
     def __init__(self, x: Any, refused: NotOnHostError, importer: Backend) -> None:
         self._x, self._refused, self._importer = x, refused, importer
 
-    def _check(self, dtype: str, layout: MemoryLayout) -> None:
-        """Store the dtype and the layout, or raise if the importer cannot use such an array."""
-        device = self._refused.device
-        assert device is not None  # noqa: S101 -- otherwise no importer was found
-        lacks = self._importer.unsupported_dtype(dtype, device)
-        if lacks:
-            raise unreadable_error(self._x, lacks.reason, "casting it in its own library first", lacks.error)
-        low, high = layout.span()
-        info = ArrayInfo(dtype, device, layout.shape)
-        if not layout.is_unallocated():
-            if not 0 < layout.address + low < layout.address + high <= _TOP:
-                raise unreadable_error(self._x, "its memory would be outside of any device's")
-            if not self._importer.accepts_layout(info, layout):
-                raise unreadable_error(
-                    self._x, f"{self._importer.name} does not support its strides or its alignment"
-                )
-        self.dtype, self.layout = dtype, layout
-
-
-class _Capsule(_Shown):
-    """A proxy of an exporter, which reads and checks the capsule before it hands it to the importer."""
-
-    _error: XBridgeError | None = None
-
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return the device that the exporter gave at first."""
-        assert self._refused.code is not None  # noqa: S101 -- only an exporter of capsules has a code
         return self._refused.code
 
     def __dlpack__(self, *, stream: int | None = None, max_version: object = None, **_: object) -> object:
@@ -154,11 +123,20 @@ class _Capsule(_Shown):
             raise
         return capsule
 
-
-class _Interface(_Shown):
-    """A proxy with the CUDA array interface that was checked. It holds `x`, which owns the memory."""
-
-    def __init__(self, x: Any, refused: NotOnHostError, importer: Backend) -> None:
-        super().__init__(x, refused, importer)
-        self.__cuda_array_interface__, dtype, layout = read_cuda_interface(x, refused.interface)
-        self._check(dtype, layout)
+    def _check(self, dtype: str, layout: MemoryLayout) -> None:
+        """Store the dtype and the layout, or raise if the importer cannot use such an array."""
+        device = self._refused.device
+        assert device is not None  # noqa: S101 -- otherwise no importer was found
+        lacks = self._importer.unsupported_dtype(dtype, device)
+        if lacks:
+            raise unreadable_error(self._x, lacks.reason, "casting it in its own library first", lacks.error)
+        low, high = layout.span()
+        info = ArrayInfo(dtype, device, layout.shape)
+        if not layout.is_unallocated():
+            if not 0 < layout.address + low < layout.address + high <= _TOP:
+                raise unreadable_error(self._x, "its memory would be outside of any device's")
+            if not self._importer.accepts_layout(info, layout):
+                raise unreadable_error(
+                    self._x, f"{self._importer.name} does not support its strides or its alignment"
+                )
+        self.dtype, self.layout = dtype, layout

@@ -33,11 +33,9 @@ class NotOnHostError(DeviceError):
     """An exporter has its memory on a device that the host cannot read. The fields say which device."""
 
     device: Device | None = None
-    """The device; without an index if the exporter gives none, and None if its type has no name here."""
-    code: tuple[int, int] | None = None
-    """The type and the index of the device in DLPack's numbers, if the exporter has DLPack."""
-    interface: object = None
-    """The CUDA array interface, if the exporter has one."""
+    """The device; None if its type has no name here."""
+    code: tuple[int, int] = (0, 0)
+    """The type and the index of the device in DLPack's numbers."""
 
 
 class ExportError(UnsupportedArrayError):

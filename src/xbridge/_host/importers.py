@@ -16,18 +16,26 @@ from typing import Any
 
 import numpy as np
 
-from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, holds_every, is_inexact
 from xbridge._core.literals import LITERALS, NUMBERS
 from xbridge._core.protocol import HostArray
 from xbridge._host.advice import hint_for_object
 from xbridge._host.array_interface import chain_export_errors, from_interface, unreadable_error
-from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
+from xbridge._host.dlpack import ExportError, from_dlpack
 from xbridge._host.exporters import adapter_for, columns_of, dtype_of, name_of, names_of
 from xbridge._host.exporters.generic import has_attribute
 from xbridge._host.memory import as_readonly, layout_of
 from xbridge._host.sequences import promote
-from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError, XBridgeError, shown, type_of
+from xbridge.errors import (
+    Chained,
+    CopyError,
+    DeviceError,
+    DTypeError,
+    UnsupportedArrayError,
+    XBridgeError,
+    shown,
+    type_of,
+)
 
 _ELSEWHERE = "in its own library first"
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
@@ -88,11 +96,9 @@ def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
     """Return the array that `x` exports by a protocol other than DLPack."""
     if (interface := _get_attribute(x, "__array_interface__")) is not None:
         return from_interface(x, interface)
-    if (interface := _get_attribute(x, "__cuda_array_interface__")) is not None:
-        action, hint = f"read {type_of(x)}", "moving it to the cpu first"
-        refused = NotOnHostError.build(action, "its memory is on a CUDA device", hint)
-        refused.device, refused.interface = Device("cuda"), interface
-        raise refused
+    if _get_attribute(x, "__cuda_array_interface__") is not None:
+        reason = "its memory is on a CUDA device, and it has no DLPack"
+        raise DeviceError.build(f"read {type_of(x)}", reason, "moving it to the cpu first")
     if _get_attribute(x, "__array__") is not None:
         return _from_array_method(x, must_share=must_share)
     return _from_buffer(x)

@@ -213,7 +213,7 @@ def to_dlpack(x: Array, /) -> Exporter:
 
 
 def from_dlpack(shown: Exporter, /) -> Array:
-    return cupy.from_dlpack(shown) if hasattr(shown, "__dlpack__") else cupy.asarray(shown)
+    return cupy.from_dlpack(shown)
 
 
 class _Transfers(Transfers):

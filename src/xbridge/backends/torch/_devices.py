@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 
@@ -11,7 +10,6 @@ from xbridge._core.devices import CUDA, CUDA_MANAGED, ROCM
 from xbridge._core.protocol import Exporter
 from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge.backends.torch import _private
-from xbridge.errors import DeviceError
 
 
 def accelerators() -> tuple[str, ...]:
@@ -38,32 +36,8 @@ def to_dlpack(x: torch.Tensor, /) -> Exporter:
 
 
 def from_dlpack(shown: Exporter, /) -> torch.Tensor:
-    """Return a tensor over the memory of an exporter, by DLPack or else by the CUDA array interface."""
-    if not hasattr(shown, "__dlpack__"):
-        return _wrap_interface(getattr(shown, "__cuda_array_interface__"), shown)  # noqa: B009 -- not in the type
+    """Return a tensor over the memory of an exporter."""
     kind, number = shown.__dlpack_device__()
     with torch.cuda.device(number) if kind in (CUDA, ROCM, CUDA_MANAGED) else nullcontext():
         taken: torch.Tensor = torch.from_dlpack(shown)  # type: ignore[attr-defined] # it is public
         return taken
-
-
-def _wrap_interface(interface: dict[str, Any], owner: object) -> torch.Tensor:
-    """Return a tensor over the memory of a CUDA array interface, on the device that has it.
-
-    The interface does not name the device, and torch copies to the device that it is told. So each device is
-    tried until the address shows that nothing was copied. Torch does not wait for the stream that writes the
-    memory, so this function does.
-    """
-    now = torch.cuda.current_device()
-    for number in (now, *(other for other in range(count_devices("cuda")) if other != now)):
-        tensor = torch.as_tensor(owner, device=f"cuda:{number}")
-        if tensor.data_ptr() == interface["data"][0]:
-            break
-    else:
-        raise DeviceError.build("share memory that is on no CUDA device", "torch copied it", "x.copy()")
-    stream = interface.get("stream")
-    if stream in (1, 2):  # the protocol's numbers for the two default streams, which are not addresses
-        torch.cuda.synchronize(tensor.device)
-    elif stream is not None:
-        torch.cuda.ExternalStream(stream, tensor.device).synchronize()  # type: ignore[no-untyped-call] # torch leaves it untyped
-    return tensor
