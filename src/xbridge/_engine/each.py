@@ -18,7 +18,7 @@ from xbridge._registry.call_cache import decline
 from xbridge.errors import XBridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from xbridge._core.protocol import Array, Backend
     from xbridge._engine.source import Source
@@ -111,17 +111,17 @@ class Converters(dict[type, "Convert | None"]):
         return found
 
 
-def by_type(converters: Mapping[type, Convert]) -> Callable[[Iterable[Any]], list[Any] | None]:
+def convert_by_type(converters: Mapping[type, Convert]) -> Callable[[Iterable[Any]], tuple[Any, ...] | None]:
     """Return the function that converts inputs, each by the converter of its type; None if one declines."""
 
-    def convert_each(xs: Iterable[Any]) -> list[Any] | None:
+    def convert_each(xs: Iterable[Any]) -> tuple[Any, ...] | None:
         ys = []
         for x in xs:
             y = converters[type(x)](x)
             if y is None:
                 return None
             ys.append(y)
-        return ys
+        return tuple(ys)
 
     return convert_each
 
@@ -144,14 +144,3 @@ def with_like(convert: Callable[[T], Any], source: Source | None) -> Callable[[T
         return convert(x) if device is CPU or device == CPU else None
 
     return convert_like
-
-
-def aligned_by_type(converters: Mapping[type, Convert]) -> Callable[[Sequence[Any]], tuple[Any, ...] | None]:
-    """Return the function that aligns inputs of these types; None if one declines."""
-    convert_each = by_type(converters)
-
-    def align_each(xs: Sequence[Any]) -> tuple[Any, ...] | None:
-        ys = convert_each(xs)
-        return None if ys is None else tuple(ys)
-
-    return align_each

@@ -170,7 +170,7 @@ def _find_within(backend: Backend, x: Array, plan: Plan) -> CachedStep | None:
     options, plan_key = plan.conversion.options, backend.fast.plan_key
     key_of: KeyOf | None = plan_key
     if backend.name == HOST:
-        key_of = _dtype_of if options.ignore_layout() else _flags_and_dtype_of
+        key_of = _flags_and_dtype_of if options.writable is not None else _dtype_of  # no other option asks it
     elif plan_key and (options.grad or options.requires_grad):
         key_of = partial(plan_key, graph=True)
     key = key_of(x) if key_of else None

@@ -24,7 +24,7 @@ from xbridge._core.protocol import ArrayInfo
 from xbridge._core.tracing import none_in_traces
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, plan
-from xbridge._engine.each import by_type, each
+from xbridge._engine.each import convert_by_type, each
 from xbridge._engine.execute import is_observed, run
 from xbridge._engine.numbers import explicit_dtype, read_numbers, refuse_overflow, refuse_sharing
 from xbridge._engine.repeat import compose
@@ -341,11 +341,11 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
         return None
     if backend is stacker and len(kinds) == 1:
         return many, stacker
-    convert = by_type(converters)
+    convert = convert_by_type(converters)
 
     def stack(items: list[Array]) -> Array | None:
         alike = convert(items)
-        return None if alike is None else many(alike)
+        return None if alike is None else many(list(alike))
 
     # A plan stacks arrays of the library alone in the mode of the caller, and others outside of it.
     return (stack if backends == {stacker} else stacker.fast.outside_modes(stack)), stacker

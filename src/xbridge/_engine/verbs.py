@@ -12,7 +12,7 @@ from xbridge._core.devices import SHARDED
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.tracing import none_in_traces
 from xbridge._engine.convert import convert, list_values, plan_for_explain, share
-from xbridge._engine.each import aligned_by_type, each, unless_followed, with_like
+from xbridge._engine.each import convert_by_type, each, unless_followed, with_like
 from xbridge._engine.execute import call_untraced
 from xbridge._engine.literals import choose_converter, literal_converter
 from xbridge._engine.requests import refuse_alignment, resolve_request
@@ -195,7 +195,7 @@ def _cache_align(
     # Converters of `options` decline an array on another device, so only that of `like` is read.
     model = device_source if like is not None and device_source not in sources else None
     key = given.key("align", name, tuple([type(source.array) for source in sources]), type(like))
-    store(key, version, with_like(aligned_by_type(converters), model))
+    store(key, version, with_like(convert_by_type(converters), model))
 
 
 def _is_cacheable(like: object, backends: list[Backend]) -> bool:

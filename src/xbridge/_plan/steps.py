@@ -63,14 +63,6 @@ class Options(NamedTuple):
     defaults: tuple[tuple[str, str], ...] = ()
     """The target's default dtypes by category when the call was made, if the conversion runs later."""
 
-    def ignore_layout(self) -> bool:
-        """Return True if arrays of one dtype have one plan within a library, whatever their memory.
-
-        An option that this function does not name is taken to depend on the memory, as `writable` does.
-        """
-        known = Options(self.device, self.dtype, self.copy, self.grad, self.requires_grad, self.check_loss)
-        return self == known._replace(compiled=self.compiled, unsafe=self.unsafe, defaults=self.defaults)
-
 
 class Step(NamedTuple):
     """One operation of one backend: the source's, the target's or the host's."""
