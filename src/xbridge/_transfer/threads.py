@@ -7,7 +7,6 @@ one conversion, and with `thread_context` for the life of a thread.
 from __future__ import annotations
 
 import atexit
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
@@ -26,9 +25,8 @@ from xbridge._engine import caller as _caller
 from xbridge._engine.caller import CallSite
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import destination, has_device
-from xbridge._registry import call_cache, registry
-from xbridge._registry.registry import backend_for, get, is_available, known_backends
-from xbridge.backends import INDEX
+from xbridge._registry import registry
+from xbridge._registry.registry import backend_for, get, imported, loaded
 from xbridge.errors import DeviceError, XBridgeError
 
 P = ParamSpec("P")
@@ -84,9 +82,7 @@ def can_leave(x: object) -> bool:
 
 def capture_context() -> Callable[[], None]:
     """Return a function that gives another thread the context of this one, for all imported libraries."""
-    imported = {name for name, entry in INDEX.items() if not sys.modules.keys().isdisjoint(entry.roots)}
-    names = [name for name in known_backends() if name in imported or name in call_cache.direct]
-    known = [get(name).transfers.thread_context() for name in names if is_available(name)]
+    known = [backend.transfers.thread_context() for backend in dict.fromkeys([*imported(), *loaded()])]
 
     def there() -> None:
         for take_over in known:
