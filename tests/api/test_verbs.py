@@ -250,14 +250,6 @@ def test_to_list__returns_python_numbers() -> None:
             xbridge.to_list(a)
 
 
-def test_is_available__backend_name_must_be_a_string() -> None:
-    """Backend names are strings; `is_available` is False for anything else."""
-    assert xbridge.is_available("numpy")
-    assert not xbridge.is_available(["numpy"])  # type: ignore[arg-type] # that is the mistake
-    with pytest.raises(xbridge.OptionError, match="a name is a string"):
-        xbridge.register_backend(3, "three")  # type: ignore[arg-type] # likewise
-
-
 def test_is_available__another_name_of_a_backend_is_an_error() -> None:
     """A usual name of a library that has another one here is an error, as in every other call."""
     with pytest.raises(xbridge.UnknownBackendError, match="try 'torch'"):

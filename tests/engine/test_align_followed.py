@@ -33,6 +33,8 @@ def test_align__followed_array_decides() -> None:
 def test_align_back__followed_array_decides() -> None:
     """Results go back to the array that requires grad."""
     w = torch.ones(2, requires_grad=True)
+    for _ in range(2):
+        assert type(align_back(np.ones(2, "f4"), torch.ones(2))[0][1]) is np.ndarray
     (x, y), restore = align_back(np.ones(2, "f4"), w)
     assert restore(x * y).requires_grad
     assert type(restore(x * y, to=0)) is np.ndarray

@@ -104,6 +104,13 @@ KEYS: dict[str, tuple[Call, str, Any, Any, CallOptions]] = {
         type(None),
         CallOptions(dtype="float32", requires_grad=False),
     ),
+    "asarray like": (
+        lambda x: xbridge.asarray(x, backend="numpy", like=x, dtype="float32"),
+        "asarray",
+        np.ndarray,
+        np.ndarray,
+        CallOptions(dtype="float32"),
+    ),
     "align": (
         lambda x: xbridge.align(x, x, backend="numpy", like=x, dtype="float32", copy=True),
         "align",
