@@ -108,6 +108,9 @@ def test_to_device_many__error_names_the_array(moves: Moves) -> None:
     with pytest.raises(xbridge.DeviceError, match=r"^at tree\[2\]: .*-13 is unlucky"):
         there([np.ones(2), np.ones(3), np.full(2, -13.0), np.ones(2)])
     assert moves.alone == [16, 24]
+    large = np.zeros(batch.SMALL_NBYTES + 1, np.int8)  # which is moved alone
+    with pytest.raises(xbridge.DeviceError, match=r"^at tree\[2\]: .*-13 is unlucky"):
+        there([large, np.ones(2), np.full(2, -13.0)])
 
 
 def test_to_device_many__falls_back_to_single_moves(moves: Moves, monkeypatch: pytest.MonkeyPatch) -> None:
