@@ -53,7 +53,8 @@ class Purity:
         self._name = name
         owner = getattr(fn, "__self__", None)  # of a method, such as `module.forward`
         self._modules = WeakSet(owner.modules() if isinstance(owner, torch.nn.Module) else ())
-        self._tensors: dict[int, TensorWeakRef] = {}
+        self._tensors: dict[int, tuple[TensorWeakRef, bool]] = {}
+        """The tensors that the function read, and whether torch allocated their memory."""
         self._members, self._marks = self._read_members(), self._read_marks()
         self._version = 0
         self.layout = 0
@@ -72,7 +73,7 @@ class Purity:
             replaced = members != self._members or None in marks
             if replaced:
                 self.layout += 1
-                self._tensors = {key: x for key, x in self._tensors.items() if x() is not None}
+                self._tensors = {key: held for key, held in self._tensors.items() if held[0]() is not None}
             if replaced or marks != self._marks:
                 self._version += 1
                 self._members, self._marks = members, self._read_marks()
@@ -88,8 +89,14 @@ class Purity:
         ]
 
     def _read_marks(self) -> list[int | None]:
-        """Return the versions of the tensors; None for one that is gone."""
-        return [None if (x := found()) is None else x._version for found in self._tensors.values()]
+        """Return the versions of the tensors; None for one that is gone.
+
+        Other memory, such as that of `torch.frombuffer`, may get another tensor in each run. None is missed.
+        """
+        return [
+            x._version if (x := found()) is not None else None if allocated else 0
+            for found, allocated in self._tensors.values()
+        ]
 
     @property
     def reads(self) -> bool:
@@ -148,7 +155,8 @@ class Purity:
         """Remember what the function read in a run."""
         with _lock:
             self.version()
-            self._tensors.update({key: TensorWeakRef(x) for key, x in watch.reads().items()})
+            for key, x in watch.reads().items():
+                self._tensors[key] = TensorWeakRef(x), x.untyped_storage().resizable()
             self._modules = WeakSet([*self._modules, *watch.modules])
             self._members, self._marks = self._read_members(), self._read_marks()
         self.known = True
