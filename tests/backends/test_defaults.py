@@ -261,60 +261,6 @@ def test_resolve_device__refuses_missing_devices(device: str) -> None:
         Completed(chips(), get).resolve_device(xbridge.Device(device), CPU)
 
 
-def test_plan__uses_dlpack_only_if_both_libraries_can() -> None:
-    """Libraries that share a device go through the host unless both exchange memory."""
-    both: dict[str, Any] = {"to_dlpack": lambda x: x, "from_dlpack": lambda x: x}
-    by_host = ["to_device", "to_numpy", "as_writable", "from_numpy", "to_device"]
-    for given, taken, expected in (
-        ({}, {}, by_host),
-        (both, {}, by_host),
-        ({}, both, by_host),
-        (both, both, ["to_dlpack", "from_dlpack"]),
-    ):
-        xbridge.register_backend("chips", chips(**given), roots=(ROOT,), replace=True)
-        xbridge.register_backend("others", chips("others", **taken), roots=(), replace=True)
-        x = Chip(np.arange(3.0), CHIP)
-        assert [step.op for step in xbridge.explain(x, "others").steps] == expected
-
-
-def test_explain__cast_that_neither_library_has() -> None:
-    """A cast that neither library can do on the device is refused for the source's dtype."""
-
-    def only(name: str, dtype: str) -> ModuleType:
-        def unsupported_dtype(word: str, device: xbridge.Device) -> Unsupported | None:
-            lacks = Unsupported(xbridge.DTypeError, f"{name} has no {word}", "another library")
-            return None if word == dtype else lacks
-
-        verbs: dict[str, Any] = {"to_dlpack": lambda x: x, "from_dlpack": lambda x: x}
-        return chips(name, unsupported_dtype=unsupported_dtype, **verbs)
-
-    xbridge.register_backend("chips", only("chips", "float64"), roots=(ROOT,))
-    xbridge.register_backend("others", only("others", "float32"), roots=())
-    plan = xbridge.explain(Chip(np.arange(3.0), CHIP), "others", dtype="float32")
-    assert isinstance(plan.error, xbridge.DTypeError)
-    assert plan.error.reason == "chips has no float32"
-
-
-def test_explain__same_width_cast_follows_the_move() -> None:
-    """A cast runs before a move only if it makes the array smaller."""
-    xbridge.register_backend("chips", chips(), roots=(ROOT,))
-    for dtype, expected in (("int64", ["to_device", "astype"]), ("int32", ["astype", "to_device"])):
-        plan = xbridge.explain(Chip(np.arange(3.0)), "chips", device=CHIP, dtype=dtype)
-        assert [step.op for step in plan.steps] == expected
-
-
-def test_to_backend__gathers_only_on_a_named_device() -> None:
-    """An array on several devices is gathered only if a device is named."""
-    xbridge.register_backend("chips", chips(), roots=(ROOT,))
-    x = Chip(np.arange(3.0), xbridge.Device("sharded"))
-    error = xbridge.explain(x, "numpy").error
-    assert isinstance(error, xbridge.DeviceError)
-    assert error.action == "convert a chips float64 array of shape (3,) on sharded to numpy"
-    assert error.reason == "it is on several devices, and is gathered only if a device is named"
-    assert error.hint == "to_backend(x, 'numpy', device='cpu')"
-    assert xbridge.to_backend(x, "numpy", device="cpu").tolist() == [0, 1, 2]
-
-
 class Leaf(Toy):
     """A toy that may require grad, and that NumPy must not see then."""
 

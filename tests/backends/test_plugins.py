@@ -78,28 +78,17 @@ def is_unharmed() -> bool:
 # -- found ---------------------------------------------------------------------------------------
 
 
-def test_known_backends__lists_a_plugin_without_importing_it(install: Callable[..., None]) -> None:
-    """A plugin is known by name at once and imported when it is used."""
+def test_plugin__is_imported_when_it_is_needed(install: Callable[..., None]) -> None:
+    """A plugin is known by name at once, and imported by its name or by an array of its library alone."""
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
     assert xbridge.known_backends()[-1] == "toylib"
-    assert "toy_plugin" not in sys.modules
-    assert isinstance(xbridge.to_backend(np.ones(2), "toylib"), Toy)
-
-
-def test_backend_of__finds_a_plugin_by_its_array(install: Callable[..., None]) -> None:
-    """An array of a plugin's library loads that plugin."""
-    install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
-    assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
-    assert xbridge.to_numpy(Toy(np.ones(2))).tolist() == [1.0, 1.0]
-
-
-def test_backend_of__array_of_others_imports_no_plugin(install: Callable[..., None]) -> None:
-    """Arrays of other libraries import no plugin."""
-    install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
     assert xbridge.to_numpy(memoryview(b"ab")).tolist() == [97, 98]
     with pytest.raises(xbridge.UnsupportedArrayError):
         xbridge.backend_of(ast.parse("1"))
     assert "toy_plugin" not in sys.modules
+    assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
+    assert xbridge.to_numpy(Toy(np.ones(2))).tolist() == [1.0, 1.0]
+    assert isinstance(xbridge.to_backend(np.ones(2), "toylib"), Toy)
 
 
 def test_import_xbridge__does_not_look_for_plugins(install: Callable[..., None], tmp_path: Path) -> None:

@@ -75,31 +75,6 @@ def test_to_numpy__worker_memory_is_not_shared(client: object, chunks: int) -> N
     assert xbridge.to_list(kept) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
 
-def test_to_backend__cluster_gets_the_values_at_the_call(client: object) -> None:
-    """The cluster sees the values at the time of the call, whatever is written later."""
-    a = np.arange(6.0)
-    x = xbridge.to_backend(a, "dask")
-    a[...] = 9.0
-    assert xbridge.to_list(x + 0) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    assert xbridge.to_list(xbridge.to_backend(a, "dask")) == [9.0] * 6
-
-
-def test_to_numpy__worker_error_propagates(x: Array) -> None:
-    """What a task raises on a worker reaches the caller."""
-
-    def fail(chunk: HostArray) -> HostArray:
-        raise ZeroDivisionError("on a worker")
-
-    with pytest.raises(ZeroDivisionError, match="on a worker"):
-        xbridge.to_numpy(x.map_blocks(fail, dtype="f8", meta=np.empty(0)))
-
-
-def test_to_numpy__refuses_unexpected_chunks_of_a_worker(x: Array) -> None:
-    """A chunk that contradicts its metadata is refused when a worker sends it."""
-    with pytest.raises(xbridge.UnsupportedArrayError, match=r"came as numpy\.ndarray float32"):
-        xbridge.to_numpy(x.map_blocks(np.float32, dtype="f8", meta=np.empty(0)))
-
-
 @pytest.fixture
 def fetched(client: object, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, int]]]:
     """The dtype and the size of each chunk that the client fetches, call by call."""
@@ -122,13 +97,6 @@ def test_to_numpy__workers_cast_before_sending(fetched: list[Any], x: Array, dty
     assert (made.dtype.name, made.tolist()) == (dtype, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert [*chain.from_iterable(fetched)] == [(dtype, 3)] * 2
     assert runs == [True, True]
-
-
-def test_to_numpy__unknown_sizes_are_cast_on_workers(fetched: list[Any], x: Array) -> None:
-    """Arrays of unknown sizes are cast on the cluster too."""
-    part = xbridge.to_numpy(x[x > 2], dtype="float32")
-    assert (part.dtype.name, part.tolist()) == ("float32", [3.0, 4.0, 5.0, 6.0])
-    assert {dtype for dtype, _ in chain.from_iterable(fetched)} == {"float32"}
 
 
 def test_to_backend__value_loss_on_a_worker_names_the_array(fetched: list[Any]) -> None:

@@ -11,6 +11,7 @@ from weakref import ref
 
 import numpy as np
 import pytest
+from inside import get_backend
 
 import xbridge
 
@@ -18,7 +19,6 @@ da = pytest.importorskip("dask.array")
 
 import dask  # noqa: E402 -- only where the library is
 
-from xbridge._registry.registry import get  # noqa: E402
 from xbridge.backends.dask import _compute  # noqa: E402
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def test_to_numpy__chunk_is_released_when_it_is_written(
 
 def test_memory_layout__of_a_computed_array() -> None:
     """A Dask array has no memory until it is computed, and then that of its one chunk."""
-    backend, x = get("dask"), da.ones((4, 6), chunks=2, dtype="f4")
+    backend, x = get_backend("dask"), da.ones((4, 6), chunks=2, dtype="f4")
     assert backend.memory_layout(x).is_unallocated()
     made = backend.materialize(x)
     layout = backend.memory_layout(made)

@@ -235,16 +235,6 @@ def test_asarray__refuses_to_lose_a_gradient() -> None:
     gradient(fn, matrix())
 
 
-def test_to_numpy__works_in_a_callback() -> None:
-    """A host callback can convert the arrays that it receives."""
-
-    def on_the_host(x: Array) -> np.ndarray[Any, np.dtype[Any]]:
-        return xbridge.to_numpy(x, copy=True) * 2
-
-    fn = jax.jit(lambda x: jax.pure_callback(on_the_host, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
-    assert fn(matrix()).tolist() == (matrix() * 2).tolist()
-
-
 @pytest.mark.slow
 def test_asarray__promotes_tracers_as_jax_does(inside: Callable[[Fn], Any]) -> None:
     """Tracers in a list are promoted by JAX's rules."""
@@ -257,9 +247,3 @@ def test_asarray__promotes_tracers_as_jax_does(inside: Callable[[Fn], Any]) -> N
         return made
 
     inside(fn)
-
-
-def test_asarray__gradient_through_a_mixed_list() -> None:
-    """A gradient flows through a list of several dtypes."""
-    found = jax.grad(lambda x: xbridge.asarray([jnp.arange(2), 3 * x]).sum())(jnp.ones(2))
-    assert found.tolist() == [3.0, 3.0]

@@ -4,61 +4,27 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from exporters import Exporter
-from rawmemory import overlaps
+from inside import DTYPES, get_backend
 
 import xbridge
-from xbridge._registry.registry import get
 
 torch = pytest.importorskip("torch")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import Tensor
+    from collections.abc import Hashable, Iterator
 
 CPU = xbridge.Device("cpu")
-
-TENSORS: dict[str, Callable[[], Tensor]] = {
-    "dense": lambda: torch.arange(6.0),
-    "a part": lambda: torch.arange(6.0)[2:],
-    "reversed axes": lambda: torch.arange(6.0).reshape(2, 3).T,
-    "every second": lambda: torch.arange(6.0)[::2],
-    "tracked": lambda: torch.arange(6.0).requires_grad_(),
-    "a tracked part": lambda: torch.arange(6.0).requires_grad_()[1:],
-}
-
-
-@pytest.mark.parametrize("name", TENSORS)
-def test_fast_to_numpy__shares_memory(name: str) -> None:
-    """Plain tensors are shared, and those that require grad are read-only."""
-    x = TENSORS[name]()
-    host = get("torch").fast.to_numpy(x)
-    assert host is not None
-    assert overlaps(host, x.detach())
-    assert host.tolist() == x.tolist()
-    assert host.flags.writeable is not x.requires_grad
-
-
-def test_fast_from_numpy__copies_read_only_arrays() -> None:
-    """Writable arrays are shared and read-only ones are copied."""
-    host = np.arange(3.0)
-    made: Any = get("torch").fast.from_numpy(host)
-    host[0] = 7
-    assert made.tolist() == [7, 1, 2]
-    host.flags.writeable = False
-    copied: Any = get("torch").fast.from_numpy(host)
-    copied[0] = 0
-    assert host.tolist() == [7, 1, 2]
 
 
 def test_stack_many__needs_like_tensors() -> None:
     """Tensors of one shape and dtype that are inside of their storage are stacked; others are declined."""
-    stack_many: Any = get("torch").fast.stack_many
+    stack_many: Any = get_backend("torch").fast.stack_many
     assert stack_many([torch.ones(2), torch.zeros(2)]).tolist() == [[1, 1], [0, 0]]
     assert stack_many([torch.ones(2), torch.zeros(3)[1:]]).tolist() == [[1, 1], [0, 0]]
     assert stack_many([torch.ones(2), torch.zeros(2).double()]) is None
@@ -69,23 +35,10 @@ def test_stack_many__needs_like_tensors() -> None:
         assert stack_many([torch.zeros(8)[:: shrunk.stride(0)][:2], shrunk]) is None
 
 
-def test_asarray__nested_list_of_one_tensor() -> None:
-    """A tensor in nested lists gets an axis for each list."""
-    assert xbridge.asarray([[torch.ones(2)]]).shape == (1, 1, 2)
-    assert xbridge.asarray([[torch.ones(3)[1:]]]).shape == (1, 1, 2)
-
-
-def test_from_numpy__converts_ulonglong() -> None:
-    """NumPy's second unsigned 64-bit dtype keeps its values."""
-    host = np.array([0, 1, 2**64 - 1], np.ulonglong)
-    made = get("torch").from_numpy(host)
-    assert (made.dtype, made.tolist()) == (torch.uint64, [0, 1, 2**64 - 1])
-
-
 def test_materialize__zero_tensor_stays_on_its_device() -> None:
     """A zero tensor without memory is made on the device that it names."""
     x = torch._efficientzerotensor((3,), device="meta")
-    assert get("torch").materialize(x).device.type == "meta"
+    assert get_backend("torch").materialize(x).device.type == "meta"
 
 
 @pytest.mark.parametrize("items", [1, 7, 100])
@@ -132,7 +85,7 @@ def test_materialize__keeps_the_sign_of_zero_where_conjugate_and_negative_are_pe
 
 def test_is_tracing__releases_no_reference_of_another() -> None:
     """To ask whether a compiler traces leaves None as it is, of which Python 3.11 counts the references."""
-    backend = get("torch")
+    backend = get_backend("torch")
     before = sys.getrefcount(None)
     for _ in range(1000):
         backend.is_tracing()
@@ -141,18 +94,15 @@ def test_is_tracing__releases_no_reference_of_another() -> None:
 
 def test_resolve_device__cpu_index_is_ignored() -> None:
     """torch has one CPU device, whatever index another library gives it."""
-    assert get("torch").resolve_device(CPU, xbridge.Device("cpu:1")) == CPU
+    assert get_backend("torch").resolve_device(CPU, xbridge.Device("cpu:1")) == CPU
 
 
 def test_resolve_device__missing_accelerator_lists_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request for a GPU that does not exist lists the devices that do."""
-    import xbridge.backends.torch as module
-    from xbridge.backends.torch import _devices
-
-    monkeypatch.setattr(_devices, "accelerators", tuple)
-    monkeypatch.setattr(module, "devices", lambda: (CPU, xbridge.Device("npu:0")))
+    monkeypatch.setattr("xbridge.backends.torch._devices.accelerators", tuple)
+    monkeypatch.setattr("xbridge.backends.torch.devices", lambda: (CPU, xbridge.Device("npu:0")))
     with pytest.raises(xbridge.DeviceError) as caught:
-        get("torch").resolve_device(xbridge.Device("gpu"), CPU)
+        get_backend("torch").resolve_device(xbridge.Device("gpu"), CPU)
     assert caught.value.reason == "torch has no device gpu here, only cpu, npu:0"
 
 
@@ -160,8 +110,6 @@ def test_from_dlpack__torch_makes_the_device_current(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """torch imports and exports with the device of the memory as the current one."""
-    from xbridge.backends.torch import _devices
-
     current: list[object] = [0]
 
     @contextmanager
@@ -173,14 +121,10 @@ def test_from_dlpack__torch_makes_the_device_current(
     monkeypatch.setattr(torch.cuda, "device", device)
     seen: list[object] = []
     monkeypatch.setattr(torch, "from_dlpack", lambda shown: seen.append(current[-1]))
-    backend: Any = get("torch")
+    backend: Any = get_backend("torch")
     for kind in (2, 10, 13, 1):
         backend.from_dlpack(Exporter(__dlpack__=None, __dlpack_device__=lambda kind=kind: (kind, 3)))
     assert seen == [3, 3, 3, 0]
-    for place, number in (("cuda:2", 2), ("cpu", 0), ("meta", 0)):
-        with _devices.make_current(torch.device(place)):
-            assert current[-1] == number
-        assert current == [0]
     t = torch.ones(2)
     shown = backend.to_dlpack(t)
     assert shown.__dlpack_device__() == (1, 0)
@@ -192,7 +136,132 @@ def test_from_dlpack__torch_makes_the_device_current(
 
 def test_follows__every_tensor_while_a_compiler_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler that traces follows every tensor."""
-    follows: Any = get("torch").follows
+    follows: Any = get_backend("torch").follows
     assert not follows(torch.ones(2))
     monkeypatch.setattr("xbridge.backends.torch._is_traced", lambda: True)
     assert follows(torch.ones(2))
+
+
+# -- the fast path ---------------------------------------------------------------------------------
+
+LAYOUTS = {
+    "the whole memory": ((2, 3), (3, 1), 0),
+    "columns": ((2, 3), (1, 2), 0),
+    "the last row": ((3,), (1,), 3),
+    "a part of each row": ((2, 2), (3, 1), 1),
+    "every second element of each row": ((2, 2), (3, 2), 0),
+    "every second element": ((3,), (2,), 1),
+    "one element for all": ((3,), (0,), 2),
+    "rows that overlap": ((2, 3), (2, 1), 0),
+    "windows": ((4, 3), (1, 1), 0),
+}
+
+
+def places(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> list[int]:
+    """The place of every element in the storage, counted in elements."""
+    indices = product(*map(range, shape))
+    return [offset + sum(i * s for i, s in zip(index, strides, strict=True)) for index in indices]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_fast_to_numpy__declines_tensors_beyond_their_storage(
+    layout: tuple[tuple[int, ...], tuple[int, ...], int],
+) -> None:
+    """A tensor that reaches beyond its storage is declined."""
+    last = max(places(*layout))
+    base = torch.arange(last + 1.0)
+    x = base.as_strided(*layout)
+    base.untyped_storage().resize_((last + 1) * base.itemsize - 1)
+
+    assert get_backend("torch").fast.to_numpy(x) is None
+
+
+def test_stack_many__accepts_pending_conjugates() -> None:
+    """Tensors with a pending conjugation are stacked in one call."""
+    x = torch.tensor([1 + 2j])
+    stack: Any = get_backend("torch").fast.stack_many
+    assert stack([x.conj(), x]).tolist() == [[1 - 2j], [1 + 2j]]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2])
+def test_fast_to_numpy__leaf_of_a_foreign_dtype_is_read_only(dtype: Any) -> None:
+    """A leaf of an ml_dtypes dtype can never be made writable, on any call."""
+    pytest.importorskip("ml_dtypes")
+    x = torch.ones(4).to(dtype).requires_grad_()
+    for _ in range(2):
+        host = get_backend("torch").fast.to_numpy(x)
+        assert host is not None
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            host.flags.writeable = True
+
+
+def test_fast_to_numpy__declines_read_only_results_when_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a compiler, only a tensor whose result is writable takes the fast path."""
+    repeated, brain = torch.ones(1).expand(3), torch.ones(3).bfloat16().requires_grad_()
+    module = get_backend("torch")
+    assert module.fast.to_numpy(repeated) is not None
+    assert module.fast.to_numpy(brain) is not None
+    monkeypatch.setattr("xbridge.backends.torch._compiler", lambda: print)
+    assert module.fast.to_numpy(repeated) is None
+    assert module.fast.to_numpy(brain) is None
+    assert module.fast.to_numpy(torch.ones(3)[::2]) is not None
+
+
+@pytest.mark.parametrize("dtype", [">U1", ">M8[s]", "S1", ">g"])
+def test_fast_from_numpy__declines_unsupported_dtypes(dtype: str) -> None:
+    """A dtype that torch lacks is declined in either byte order."""
+    assert get_backend("torch").fast.from_numpy(np.zeros(2, dtype)) is None
+
+
+def test_fast_to_numpy__declines_other_devices() -> None:
+    """Tensors on other devices are declined each time, and the others keep the fast path."""
+    module, there = get_backend("torch"), torch.ones(3, device="meta")
+    for _ in range(3):
+        assert module.fast.to_numpy(there) is None
+        assert module.fast.to_numpy(torch.ones(3, device="meta", dtype=torch.bfloat16)) is None
+        for x in (torch.ones(3), torch.ones(3).bfloat16(), torch.ones(3)[1:]):
+            host = module.fast.to_numpy(x)
+            assert host is not None
+            assert host.astype("f4").tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("start", [1, 2])
+@pytest.mark.parametrize("left", [0, 4, 8, 11])
+def test_fast_to_numpy__declines_views_beyond_a_shrunk_storage(start: int, left: int) -> None:
+    """A view is declined if its storage ends before it."""
+    x = torch.arange(3.0)[start:]
+    x.untyped_storage().resize_(left)
+    assert get_backend("torch").fast.to_numpy(x) is None
+
+
+class Devices:
+    """A module of devices with a current one, as `torch.cuda` is."""
+
+    number = 1
+
+    def current_device(self) -> int:
+        return self.number
+
+    def set_device(self, number: int) -> None:
+        self.number = number
+
+    def default_stream(self, place: Hashable) -> str:
+        return f"of {place}"
+
+
+def test_thread_context__selects_the_device_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name without an index means the same device in the other thread."""
+    api, place, streams = Devices(), torch.device("cuda", 1), "xbridge.backends.torch._transfer.streams"
+    monkeypatch.setattr(f"{streams}.streams_of", lambda _: api)
+    monkeypatch.setattr(f"{streams}._current_streams", lambda: {place: api.default_stream(place)})
+    take_over = get_backend("torch").transfers.thread_context()
+    api.set_device(0)  # as it is in a new thread
+    take_over()
+    assert api.current_device() == 1
+
+
+def test_unsupported_dtype__metal_has_single_precision() -> None:
+    """Apple's GPUs lack what is wider than float32."""
+    lacks = get_backend("torch").unsupported_dtype
+    here, metal = ([w for w in DTYPES if not lacks(w, xbridge.Device(d))] for d in ("cpu", "mps:0"))
+    assert set(here) - set(metal) == {"float64", "complex128"}

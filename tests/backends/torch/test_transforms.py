@@ -1,21 +1,20 @@
-"""Function transforms, tracers and fake tensors: free within torch, never a leak on the way out."""
+"""Transforms, tracers, symbolic traces and fake tensors: free within torch, never a leak on the way out."""
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.func import functionalize, grad, hessian, jvp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import xbridge
+from xbridge import tree
 from xbridge._registry import registry
-
-torch = pytest.importorskip("torch")
-
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402 -- not without torch
-from torch.autograd import forward_ad  # noqa: E402
-from torch.func import functionalize, grad, hessian, jvp, vmap  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +22,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Fn = Callable[[Tensor], Tensor]
+    from collections.abc import Callable
+
+torch = pytest.importorskip("torch")
+
 
 # torch itself uses what it deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
@@ -110,19 +113,6 @@ def test_to_numpy__refuses_to_bake_values_into_a_trace(transform: str) -> None:
     TRANSFORMS[transform](leave)
 
 
-@pytest.mark.parametrize("transform", ["vmap", "functionalize"])
-def test_to_numpy__plain_tensor_inside_a_transform(transform: str) -> None:
-    """A tensor that is not transformed leaves from within vmap and functionalize."""
-    seen = []
-
-    def leave(y: Tensor) -> Tensor:
-        seen.append(xbridge.to_numpy(X).tolist())
-        return y * 1
-
-    TRANSFORMS[transform](leave)
-    assert seen == [[1.0, 2.0, 3.0]]
-
-
 # -- forward mode --------------------------------------------------------------------------------
 
 
@@ -147,14 +137,6 @@ def test_asarray__freed_storage_in_a_transform(transform: Any, options: dict[str
     read = transform(lambda x: xbridge.asarray(x, **options).sum())
     with pytest.raises(xbridge.UnsupportedArrayError, match="storage was freed or shrunk"):
         read(freed)
-
-
-def test_asarray__sparse_tensor_has_no_tangent() -> None:
-    """A sparse tensor passes through forward mode unchanged."""
-    sparse = torch.eye(2).to_sparse()
-    with forward_ad.dual_level():
-        assert xbridge.asarray(sparse, backend="torch", grad="keep") is sparse
-        assert xbridge.aligned(lambda x: x)(sparse) is sparse
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
@@ -266,3 +248,69 @@ def test_to_torch__jit_trace_finds_the_same_lines_in_each_run(call: Callable[[Te
     registry._rebuild_in_child()
     traced = torch.jit.trace(call, (torch.ones(3),))
     assert torch.equal(traced(torch.full((3,), 2.0)), call(torch.full((3,), 2.0)))
+
+
+torch = pytest.importorskip("torch")
+fake = pytest.importorskip("torch._subclasses.fake_tensor")
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["first call", "repeated call"])
+@pytest.mark.parametrize("options", [{}, {"copy": True}, {"dtype": "float32"}, {"grad": "keep"}], ids=str)
+def test_to_backend__fake_mode_agrees_with_explain(options: dict[str, Any], *, before: bool) -> None:
+    """A NumPy array becomes a fake tensor, as in torch, and the plan shares no memory."""
+    a = np.ones(3)
+    if before:
+        assert xbridge.to_numpy(xbridge.to_backend(a, "torch", **options)).tolist() == [1, 1, 1]
+    with fake.FakeTensorMode():
+        made = xbridge.to_backend(a, "torch", **options)
+        (both,) = tree.to_backend([a], "torch", **options)
+        plan = xbridge.explain(a, "torch", **options)
+        assert {type(made), type(both)} == {fake.FakeTensor}
+        assert plan.copies
+        assert "no values" in str(plan) or options
+    real = xbridge.to_backend(a, "torch")
+    assert np.shares_memory(real.numpy(), a)
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["first call", "repeated call"])
+def test_to_backend__fake_mode_shares_no_memory(*, before: bool) -> None:
+    """`copy=False` is refused in a fake mode, even after the same call succeeded outside of it."""
+    a = np.ones(3)
+    calls: list[Callable[[], object]] = [
+        lambda: xbridge.to_backend(a, "torch", copy=False),
+        lambda: tree.to_backend([a], "torch", copy=False),
+        lambda: xbridge.unsafe_share(a, "torch"),
+    ]
+    for call in calls if before else ():
+        call()
+    with fake.FakeTensorMode():
+        for call in calls:
+            with pytest.raises(xbridge.CopyError, match="a fake mode is running"):
+                call()
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "asarray": lambda x: xbridge.asarray(x, dtype="float64"),
+    "to_backend": lambda x: xbridge.to_backend(x, "torch", dtype="float64"),
+    "to_numpy": lambda x: xbridge.to_numpy(x),  # noqa: PLW0108 -- torch.fx would pass a proxy for each option
+    "a list": lambda x: xbridge.asarray([x, x], dtype="float64"),
+    "align": lambda x: xbridge.align(torch.ones(1), x, dtype="float64"),
+    "tree": lambda x: tree.to_backend({"a": [x, 1]}, "torch", dtype="float64")["a"][0],
+    "tree.to_numpy": lambda x: tree.to_numpy([x]),
+    "tree.align": lambda x: tree.align([torch.ones(1)], x, dtype="float64"),
+    "exporters": lambda x: tree.to_backend([x], "torch", dtype="float64", exporters=True),
+    "restore": lambda x: xbridge.align_back(torch.ones(1))[1]([x], dtype="float64"),
+    "aligned": lambda x: [xbridge.aligned(backend="numpy")(np.sin)(x)],
+    "transfer": lambda x: xbridge.transfer([x], "torch", dtype="float64").result(),
+    "prefetch": lambda x: next(iter(xbridge.prefetch([[x]], "torch", dtype="float64"))),
+    "dtype_of": lambda x: [xbridge.dtype_of(x)],
+    "device_of": lambda x: [xbridge.device_of(x)],
+}
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_fx__proxy_is_always_refused(verb: str) -> None:
+    """A conversion of a proxy is refused anywhere, and never left out of the traced program."""
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"torch\.fx: .*; try x\.to\(dtype\)"):
+        torch.fx.symbolic_trace(CALLS[verb])
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("xbridge-")]
