@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +9,6 @@ import pytest
 import torch
 from emulated.engine import SIZES, use_sizes, use_small_buffers, watch_packs
 from emulated.there import DEVICE, KIND, PACES, api, paced
-from inside import get_backend
 from torch.autograd import forward_ad
 from torch_modes import Passes
 
@@ -22,12 +18,10 @@ from xbridge.backends.torch._transfer import large, packs, pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
     from types import ModuleType
 
 
 transfers: Any = _transfer.transfers
-PATIENCE = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -102,18 +96,6 @@ def test_to_device__lays_out_as_torch_does(lay: Callable[[torch.Tensor], torch.T
     assert there.stride() == x.to(KIND).stride()
     assert back.stride() == y.to("cpu").stride()
     assert bits(there) == bits(back) == bits(x)
-
-
-@at_every_pace
-def test_to_device__works_in_inference_mode() -> None:
-    """A tensor made in inference mode is moved, and stays an inference tensor."""
-    with torch.inference_mode():
-        x = numbered(torch.int32, 50)
-        there = xbridge.to_backend(x, "torch", device=KIND) + 1
-        back = xbridge.to_backend(there, "torch", device="cpu")
-
-    assert there.is_inference()
-    assert (back == x + 1).all()
 
 
 def test_to_device_many__results_are_not_views() -> None:
@@ -204,42 +186,6 @@ def test_to_device__ignores_the_default_device(default: str, n: int) -> None:
         assert all(bits(y) == bits(x) and y.stride() == x.stride() for y in others)
 
 
-@pytest.mark.usefixtures("no_staging")
-def test_to_device__leaves_zero_tensors_to_torch(engine: ModuleType) -> None:
-    """A zero tensor without memory, as autograd makes it, is moved by torch."""
-    zeros = torch._efficientzerotensor((50,))  # what autograd makes of no gradient
-
-    for x in (
-        engine.to_device(zeros, xbridge.Device(DEVICE)),
-        *engine.transfers.to_device_many([zeros], xbridge.Device(DEVICE)),
-    ):
-        assert x.device == torch.device(DEVICE)
-        assert x.cpu().eq(0).all().item()
-
-
-@pytest.mark.parametrize("transform", [torch.func.grad, lambda fn: lambda x: torch.func.vjp(fn, x)])
-def test_to_device__untransformed_tensor_in_a_transform(transform: Any) -> None:
-    """A tensor that a transform does not track is moved by torch while one runs."""
-    given = [torch.ones(50), torch.ones(50)]
-
-    def loss(x: torch.Tensor) -> torch.Tensor:
-        one = xbridge.to_backend(given[0], "torch", device=KIND).cpu()
-        packed, _ = transfers.to_device_many(given, xbridge.Device(DEVICE))
-        total: torch.Tensor = (x * one * packed.cpu()).sum()
-        return total
-
-    transform(loss)(torch.ones(50))
-
-
-@pytest.mark.usefixtures("no_staging")
-def test_to_device__stages_nothing_on_one_side(engine: ModuleType) -> None:
-    """A move within the host or within the device uses no buffer."""
-    x = torch.ones(50)
-
-    assert engine.to_device(x, xbridge.Device("cpu")) is x
-    assert len(engine.transfers.to_device_many([x.to(KIND)] * 2, xbridge.Device(DEVICE))) == 2
-
-
 # -- the buffers -----------------------------------------------------------------------------------
 
 
@@ -285,24 +231,6 @@ def test_staging__divides_a_large_tensor_among_buffers(
     assert bits(back) == bits(here)
 
 
-def test_staging__reuses_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two threads help to copy three buffers, and the next array starts no other thread."""
-    use_sizes(monkeypatch, SIZES._replace(buffers=3))
-    started = []
-    start = threading.Thread.start
-
-    def watched(thread: threading.Thread) -> None:
-        started.append(thread.name)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", watched)
-    for n in range(4):
-        there = xbridge.to_backend(np.arange(100) + n, "torch", device=KIND)
-        assert there.tolist() == list(range(n, n + 100))
-    assert {name.partition("_")[0] for name in started} == {"xbridge-copy"}
-    assert len(started) <= 2
-
-
 def test_streams_to_device__starts_at_the_least_size(
     shared: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,35 +243,6 @@ def test_streams_to_device__starts_at_the_least_size(
         assert bits(_transfer.to_device(there, xbridge.Device("cpu"))) == bits(x)
 
     assert list(map(sum, shared)) == [48, 48, 56, 56]
-
-
-def test_staging__casts_a_memmap_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mapped file is cast piece by piece, in little memory."""
-    use_sizes(monkeypatch, SIZES._replace(chunk=1 << 14, buffers=2, least=1))
-    np.arange(1e5).tofile(tmp_path / "numbers")
-    mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
-    xbridge.to_backend(mapped, "torch", device=KIND, dtype="float32")  # its buffers are made
-
-    tracemalloc.start()
-    there = xbridge.to_backend(mapped, "torch", device=KIND, dtype="float32")
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-
-    assert there.dtype == torch.float32
-    assert (there.cpu().numpy() == np.arange(1e5, dtype="float32")).all()
-    assert most < there.nbytes // 2
-
-
-@at_every_pace
-def test_pinned_buffers__are_shared_by_threads() -> None:
-    """Several threads transfer at once with one set of buffers."""
-
-    def there_and_back(i: int) -> bool:
-        a = np.arange(100.0) + i
-        return bool((xbridge.to_numpy(xbridge.to_backend(a, "torch", device=KIND)) == a).all())
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(there_and_back, range(12)))
 
 
 def fail(*_: object) -> None:
@@ -381,45 +280,6 @@ def test_to_backend__out_of_memory_is_torchs_error(monkeypatch: pytest.MonkeyPat
         assert caught.value is error
 
 
-def test_staging__caller_works_alone_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If no thread can be started, the calling thread does the whole transfer."""
-    use_sizes(monkeypatch, SIZES._replace(buffers=4))
-    start = threading.Thread.start
-    started: list[threading.Thread] = []
-
-    def refused(thread: threading.Thread) -> None:
-        if started:
-            message = "can't start new thread"
-            raise RuntimeError(message)
-        started.append(thread)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refused)
-    for _ in range(2):  # with one other thread instead of three
-        assert xbridge.to_backend(np.arange(100), "torch", device=KIND).tolist() == list(range(100))
-    use_sizes(monkeypatch, SIZES)  # and other threads, of which none can be started
-    assert xbridge.to_backend(np.arange(100), "torch", device=KIND).tolist() == list(range(100))
-
-
-def test_staging__error_of_another_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an error in any thread, no other piece is begun, and the error is raised."""
-    fill, failed = large.plain_copy, threading.Event()
-    home = threading.current_thread()
-
-    def failing_elsewhere(goal: np.ndarray, host: np.ndarray) -> None:
-        if threading.current_thread() is not home:
-            failed.set()
-            raise ZeroDivisionError
-        assert failed.wait(PATIENCE)
-        fill(goal, host)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(large, "plain_copy", failing_elsewhere)
-        with pytest.raises(xbridge.DeviceError, match="ZeroDivisionError"):
-            xbridge.to_backend(np.ones(100), "torch", device=KIND, copy=True)  # planned, so tried once
-    assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
-
-
 # -- packs -----------------------------------------------------------------------------------------
 
 
@@ -442,44 +302,6 @@ def test_to_device_many__aligns_tensors_in_a_pack(
     assert len({y.untyped_storage().data_ptr() for y in there[:-1]}) == 1
 
 
-def test_to_device_many__is_one_copy(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pack is moved in a single copy, in both directions."""
-    if KIND == "cuda":
-        pytest.skip("the pretend device counts its copies")
-    use_sizes(monkeypatch, SIZES._replace(chunk=4096, buffers=1, least=1 << 20))
-    xs = [torch.full((3,), i, dtype=dtype) for i in range(4) for dtype in (torch.float32, torch.int64)]
-    copies = []
-    copy = api.Stream.copy
-
-    def counting(stream: Any, run: Callable[[], object]) -> None:
-        copies.append(run)
-        copy(stream, run)
-
-    monkeypatch.setattr(api.Stream, "copy", counting)
-
-    there = engine.transfers.to_device_many(xs, xbridge.Device(DEVICE))
-    assert len(copies) == 1
-    back = engine.transfers.to_device_many(there, xbridge.Device("cpu"))
-    assert len(copies) == 2
-    assert [x.tolist() for x in back] == [x.tolist() for x in xs]
-
-
-def test_to_device_many__host_results_have_their_own_storage(
-    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On the host, no tensor of a pack reaches into the memory of another."""
-    use_sizes(monkeypatch, SIZES._replace(chunk=4096, buffers=1, least=1 << 20))
-
-    back = engine.transfers.to_device_many(
-        [torch.ones(3, device=KIND), torch.ones(3, device=KIND)], xbridge.Device("cpu")
-    )
-
-    assert [x.untyped_storage().nbytes() for x in back] == [12, 12]
-    assert not any(x._is_view() for x in back)
-    with pytest.raises(RuntimeError, match="not resizable"):
-        back[0].resize_(100)
-
-
 def test_transfer__packs_small_arrays_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small arrays of a batch are moved together and large ones alone, with a cast or without."""
     use_sizes(monkeypatch, SIZES._replace(chunk=1 << 16, buffers=2, least=1 << 18))
@@ -494,76 +316,6 @@ def test_transfer__packs_small_arrays_only(monkeypatch: pytest.MonkeyPatch) -> N
         assert all(x.device == torch.device(DEVICE) for x in there)
         assert [x.tolist() for x in there] == [a.tolist() for a in batch]
     assert seen == [4, 4]
-
-
-def test_transfer__packed_array_equals_a_single_one() -> None:
-    """An array in a pack arrives as it would alone, however it differs from the first one."""
-    first = np.arange(6.0)
-    read_only = np.arange(6.0) + 1
-    read_only.flags.writeable = False
-    followers = [
-        read_only,
-        np.arange(6.0)[::-1],
-        np.arange(12.0)[::2],
-        np.arange(6.0).reshape(2, 3).T,
-        np.broadcast_to(np.float64(3), (2, 2)),
-        np.arange(6.0).astype(">f8"),
-        np.zeros((0, 3)),
-        np.array(2.5),
-        np.ones(6, np.float32),
-        torch.arange(6.0, dtype=torch.float64),
-    ]
-
-    there = xbridge.transfer([first, *followers], "torch", device=KIND).result()
-
-    for x, y in zip([first, *followers], there, strict=True):
-        alone = xbridge.to_backend(x, "torch", device=KIND)
-        assert (y.dtype, y.shape, y.stride(), y.device) == (
-            alone.dtype,
-            alone.shape,
-            alone.stride(),
-            alone.device,
-        )
-        assert bits(y) == bits(alone)
-
-
-def test_transfer__failed_pack_is_moved_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a pack fails, its arrays are moved one by one, and an error names one of them."""
-
-    def failing(xs: list[torch.Tensor], device: object) -> None:
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(
-        get_backend("torch").transfers, "send_many", lambda hosts, device: [None] * len(hosts)
-    )
-    monkeypatch.setattr(get_backend("torch").transfers, "begin_send", lambda hosts, device: None)
-    monkeypatch.setattr(get_backend("torch").transfers, "to_device_many", failing)
-
-    there = xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND, copy=True).result()
-
-    assert [x.tolist() for x in there] == [[1, 1], [1, 1, 1]]
-    monkeypatch.setattr(get_backend("torch"), "to_device", failing)
-    with pytest.raises(xbridge.DeviceError, match=r"^at tree\[0\]: .*out of memory"):
-        xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND, copy=True).result()
-
-
-def test_transfer__gradients_flow() -> None:
-    """Gradients flow back through a transfer of several tensors."""
-    w = [torch.ones(3, requires_grad=True), torch.ones(50, requires_grad=True)]
-
-    there = xbridge.transfer(w, "torch", device=KIND, grad="keep").result()
-    sum((x * 2).sum() for x in there).backward()
-
-    assert all(x.grad is not None and x.grad.eq(2).all() for x in w)
-
-
-def test_transfer__refuses_freed_storage() -> None:
-    """A tensor whose storage was freed is refused in a batch too."""
-    freed = torch.ones(5)
-    freed.untyped_storage().resize_(0)
-
-    with pytest.raises(xbridge.UnsupportedArrayError, match="freed"):
-        xbridge.transfer([torch.ones(5), freed], "torch", device=KIND).result()
 
 
 def test_fetch_many__declines_tensors_beyond_their_storage() -> None:
@@ -611,12 +363,6 @@ def test_pinned_mib__zero_stages_nothing(
     assert xbridge.to_numpy(xbridge.to_backend(np.ones(100), "torch", device=KIND)).sum() == 100
 
 
-@pytest.mark.parametrize("said", ["", " ", " 64 "])
-def test_pinned_mib__ignores_spaces(said: str, setting: Callable[[str], pinned.Sizes]) -> None:
-    """Spaces around the number are ignored, and an empty setting means the default."""
-    assert setting(said) == setting("64")
-
-
 def test_pin_buffer__error_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     """If memory cannot be pinned, the error has its size, torch's reason and the setting."""
     empty = torch.empty
@@ -635,21 +381,6 @@ def test_pin_buffer__error_names_the_setting(monkeypatch: pytest.MonkeyPatch) ->
     assert str(failure.value) == (
         "cannot pin 3 MiB: no memory is left; try a smaller XBRIDGE_PINNED_MIB, or XBRIDGE_PINNED_MIB=0"
     )
-
-
-@pytest.mark.parametrize(("processors", "buffers"), [(None, 1), (1, 1), (6, 6), (8, 8), (100, 8)])
-def test_pinned_mib__one_buffer_for_each_processor(
-    processors: int | None,
-    buffers: int,
-    setting: Callable[[str], pinned.Sizes],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each processor has a buffer, up to eight of them."""
-    monkeypatch.setattr("os.cpu_count", lambda: processors)
-    found = setting("64")
-
-    assert found.buffers == buffers
-    assert 32 << 20 < found.chunk * buffers <= 64 << 20
 
 
 @pytest.mark.parametrize("said", ["much", "-1", "1.5"])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,11 +14,12 @@ from emulated.there import DEVICE, KIND, PACES, api, paced
 from inside import get_backend
 
 import xbridge
+from xbridge._transfer.threads import participating_backends
 from xbridge.backends.torch import _transfer
-from xbridge.backends.torch._transfer import large, packs, streams
+from xbridge.backends.torch._transfer import large, packs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import ModuleType
 
 PATIENCE = 60
@@ -48,22 +48,6 @@ def test_prefetch__batch_is_complete_when_handed_out(target: str, pace: float | 
 
         ahead = iter(xbridge.prefetch(batches, target, device="cpu"))
         assert [x.tolist() for x in ahead] == EXPECTED
-
-
-@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
-def test_prefetch__iterable_may_use_its_own_stream(pace: float | None) -> None:
-    """Batches that the iterable computes on a stream of its own arrive complete."""
-    own = api.Stream()
-
-    def batches() -> Iterator[torch.Tensor]:
-        with api.stream(own):
-            for i in range(3):
-                yield made(i)
-
-    with paced(pace):
-        assert [x.tolist() for x in xbridge.prefetch(batches(), "numpy")] == EXPECTED
-        there = xbridge.prefetch(batches(), "torch", device=KIND, dtype="float64")
-        assert [x.tolist() for x in there] == EXPECTED
 
 
 def test_prefetch__iterable_runs_on_the_consumers_stream() -> None:
@@ -97,71 +81,13 @@ def test_prefetch__iterable_sees_the_consumers_default_device() -> None:
     assert batch.device.type == "cpu"
 
 
-@pytest.mark.parametrize("device", [None, KIND])
-def test_prefetch__records_the_consumers_stream(device: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's allocator learns that the consumer's stream uses a batch."""
-    told = []
-    record_stream = torch.Tensor.record_stream
-
-    def watched(x: torch.Tensor, stream: torch.Stream) -> None:
-        told.append((x.dtype, stream))
-        record_stream(x, stream)
-
-    monkeypatch.setattr(torch.Tensor, "record_stream", watched)
-    mine, own = api.Stream(), api.Stream()
-
-    def batches() -> Iterator[torch.Tensor]:
-        with api.stream(own):
-            yield torch.ones(4, device=KIND)
-
-    with api.stream(mine):
-        list(xbridge.prefetch(batches(), "torch", device=device, dtype="float64"))
-
-    assert any(dtype == torch.float64 and stream == mine for dtype, stream in told)
-
-
-@pytest.mark.parametrize("pending", [torch.conj, lambda x: x.conj().imag], ids=["conjugate", "negative"])
-def test_threaded__pending_operation_stays_pending(pending: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """A lazily conjugated or negated tensor stays lazy in another thread."""
-    x = pending(torch.full((4,), 1 + 2j, device=KIND))
-    for made in (xbridge.transfer([x], "torch").result()[0], *xbridge.prefetch([x], "torch")):
-        assert (made.is_conj(), made.is_neg()) == (x.is_conj(), x.is_neg())
-        assert made.cpu().tolist() == x.cpu().tolist()
-
-
-class Foreign:
-    """An array of another library on the same device."""
-
-    def __init__(self, values: torch.Tensor) -> None:
-        self.values = values
-
-
-def test_ends__names_each_library_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_participating_backends__names_each_library_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries that share a device are each asked for their own stream on it."""
-    asked, backend = [], get_backend("torch")
-    threaded = backend.transfers.threaded
-
-    def watched(fn: Callable[..., list[object]], place: xbridge.Device) -> Callable[..., list[object]]:
-        asked.append(place)
-        return threaded(fn, place)
-
-    class Theirs:
-        """Its library, as far as it is asked."""
-
-        host_only = False
-        device_of = staticmethod(lambda x: backend.device_of(x.values))
-
-    monkeypatch.setattr(backend.transfers, "threaded", watched)
-    monkeypatch.setattr(
-        "xbridge._transfer.threads.backend_for", lambda cls: Theirs if cls is Foreign else None
-    )
-    from xbridge._transfer.threads import participating_backends
-
-    found = list(
-        participating_backends([Foreign(torch.ones(2, device=KIND)), Foreign(torch.ones(2))], backend)
-    )
-
-    assert found == [(Theirs, DEVICE), (backend, DEVICE), (Theirs, "cpu")]
+    ours, theirs = get_backend("torch"), SimpleNamespace(host_only=False, device_of=lambda x: x.place)
+    monkeypatch.setattr("xbridge._transfer.threads.backend_for", lambda _: theirs)
+    xs: list[object] = [SimpleNamespace(place=xbridge.Device(place)) for place in (DEVICE, "cpu")]
+    found = list(participating_backends(xs, ours))
+    assert found == [(theirs, DEVICE), (ours, DEVICE), (theirs, "cpu")]
 
 
 def test_transfer__does_not_wait_for_other_streams() -> None:
@@ -219,16 +145,6 @@ def test_prefetch__refuses_the_next_batch_during_graph_capture(monkeypatch: pyte
     assert [*loop] == []
 
 
-@pytest.mark.parametrize("kind", ["cpu", "meta", "mps", "xpu", KIND])
-def test_streams_of__asks_only_devices_with_streams(kind: str) -> None:
-    """Only a kind of device that has streams is asked for them."""
-    api = streams.streams_of(torch.device(kind))
-
-    assert hasattr(api, "Stream") is (api is not None)
-    assert api is None or kind not in ("cpu", "meta")
-    assert api is not None or kind != KIND
-
-
 def test_to_backend__uses_no_pinned_buffer_during_graph_capture(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,21 +188,3 @@ def test_prefetch__batches_on_the_device_are_bounded(depth: int, monkeypatch: py
     assert all(done >= k - depth - 1 for k, done in enumerate(begun)), begun
     stream.synchronize()
     assert used == list(range(12))
-
-
-def test_prefetch__last_reference_to_a_batch_is_dropped_by_the_program() -> None:
-    """No thread of the loop deletes a batch, since that would delay its work."""
-    dropped: list[int] = []
-
-    def noted(batch: torch.Tensor) -> None:
-        weakref.finalize(batch, lambda: dropped.append(threading.get_ident()))
-
-    loop = iter(xbridge.prefetch((np.full(4, i) for i in range(6)), "torch", device=KIND))
-    for batch in loop:
-        noted(batch)
-    del batch
-    loop = iter(xbridge.prefetch((np.full(4, i) for i in range(6)), "torch", device=KIND))
-    noted(next(loop))
-    loop.close()
-    gc.collect()
-    assert dropped == [threading.get_ident()] * 7

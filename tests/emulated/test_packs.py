@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,13 +15,9 @@ from inside import get_backend
 import xbridge
 import xbridge.tree
 from xbridge._transfer import queued
-from xbridge.backends.torch._transfer import packs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-PLACE = torch.device(DEVICE)
-PATIENCE = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -135,14 +129,6 @@ def test_transfer__other_batches_use_a_thread(make: Callable[[], list[np.ndarray
     assert equal(handle.result(), make())
 
 
-def test_transfer__large_batch_is_packed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call returns soon, and a thread packs what takes time."""
-    monkeypatch.setattr(packs, "INLINE_NBYTES", 100)
-    handle = xbridge.transfer(arrays(), "torch", device=KIND)
-    assert not isinstance(handle._future, queued.Queued)
-    assert equal(handle.result(), arrays())
-
-
 def test_transfer__child_process_cannot_wait_for_a_handle(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handle of another process is refused unless it has its result already."""
     handle, had = xbridge.transfer(tensors(), "numpy"), xbridge.transfer(arrays(), "torch", device=KIND)
@@ -174,29 +160,6 @@ def test_batch__failing_device_leaves_all_to_plans(
     assert made == [None] * 20
 
 
-@pytest.mark.parametrize("last", [256, 257])
-def test_batch__pack_ends_with_its_buffer(last: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pack may fill its buffer, and a byte more begins another one."""
-    seen = watch_packs(monkeypatch)
-    given = [np.arange(n, dtype=np.uint8) for n in (700, last)]
-    assert equal(xbridge.tree.to_backend(given, "torch", device=KIND), given)
-    assert seen == ([2] if last == 256 else [1, 1])
-
-
-@pytest.mark.parametrize("many", [arrays, tensors])
-def test_transfer__handle_with_a_result_keeps_no_source(many: Callable[[], list[Any]]) -> None:
-    """A handle that has returned its result keeps none of the arrays that were given."""
-    given = many()
-    kept = [weakref.ref(x) for x in given]
-    handle = (
-        xbridge.transfer(given, "torch", device=KIND) if many is arrays else xbridge.transfer(given, "numpy")
-    )
-    made = handle.result()
-    del given
-    assert [x() for x in kept] == [None] * 3
-    assert handle.result() is made
-
-
 @pytest.mark.parametrize("pinning", [True, False])
 def test_batch__falls_back_without_memory_for_a_pack(pinning: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """If memory for a pack is lacking, arrays are moved one by one."""
@@ -217,62 +180,6 @@ def test_batch__falls_back_without_memory_for_a_pack(pinning: bool, monkeypatch:
     assert equal(xbridge.tree.to_numpy(there), given)
     assert equal(xbridge.transfer(there, "numpy").result(), given)
     assert equal(xbridge.transfer(given, "torch", device=KIND).result(), given)
-
-
-def test_batch__can_be_packed_by_several_threads() -> None:
-    """Each thread has buffers of its own while it needs them."""
-    wrong: list[int] = []
-
-    def work(start: int) -> None:
-        for i in range(start, start + 5):
-            given = [a + i for a in arrays(40)]
-            there = xbridge.tree.to_backend(given, "torch", device=KIND)
-            if not equal(xbridge.tree.to_numpy(there), given):
-                wrong.append(i)
-
-    threads = [threading.Thread(target=work, args=(10 * i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-def test_queue_mark__waits_for_queued_work() -> None:
-    """The mark of a device waits for its queue; that of the host has nothing to wait for."""
-    mark = get_backend("torch").transfers.queue_mark
-    x = torch.ones(3, device=KIND) + 1
-    asked = api.current_stream().record_event()
-    mark(xbridge.Device(DEVICE))()
-    assert asked.query()
-    assert not mark(xbridge.Device("cpu"))()
-    assert x.tolist() == [2] * 3
-
-
-def test_send_many__declines_inference_mode() -> None:
-    """In inference mode, the arrays of a batch become ordinary tensors, as single ones do."""
-    with torch.inference_mode():
-        there = xbridge.tree.to_backend(arrays(20), "torch", device=KIND)
-    assert not any(x.is_inference() for x in there)
-    assert equal(there, arrays(20))
-
-
-def test_fetch_many__declines_host_tensors() -> None:
-    """Tensors of the host are not packed, alone or next to other arrays."""
-    assert get_backend("torch").transfers.fetch_many([torch.ones(2), torch.ones(3)]) is None
-    given = [*arrays(20), *(torch.ones(2) for _ in range(3))]
-    assert equal(xbridge.tree.to_numpy(given), [*arrays(20), *[np.ones(2)] * 3])
-    mixed = xbridge.tree.to_numpy([*arrays(20), *tensors(2)])
-    assert equal(mixed, [*arrays(20), *arrays(2)])
-
-
-def test_batch__packs_arrays_at_any_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An array in the middle of a file, say, is packed although it is not aligned."""
-    given = [np.frombuffer(bytes(range(1, 17 + i)), np.float64, 1, i) for i in range(3)]
-    assert [a.flags.aligned for a in given].count(False) >= 2
-    seen = watch_packs(monkeypatch)
-    assert equal(xbridge.tree.to_backend(given, "torch", device=KIND), given)
-    assert seen == [3]
 
 
 def test_batch__arrays_of_a_pack_are_tracked_one_by_one() -> None:
@@ -320,12 +227,3 @@ def test_batch__is_one_pack_whatever_the_shapes(
     assert equal(back, given)
     assert seen == [len(shapes)] * 2
     assert len({id(b.base) for b in back}) == 1
-
-
-def test_batch__host_and_missing_devices_have_no_packs() -> None:
-    """Arrays for the host are shared, and a missing device is the usual error."""
-    given = arrays(20)
-    here = xbridge.tree.to_backend(given, "torch", device="cpu")
-    assert all(xbridge.shares_memory(a, x) for a, x in zip(given, here, strict=True))
-    with pytest.raises(xbridge.DeviceError, match=r"tree\[0\]"):
-        xbridge.tree.to_backend(given, "torch", device=f"{KIND}:77")

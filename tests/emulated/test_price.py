@@ -109,60 +109,6 @@ def test_to_numpy__ordinary_tensor_costs_as_much_as_torch() -> None:
     assert cost.c <= 12, cost
 
 
-def test_to_numpy__tensor_with_a_gradient_is_copied_once() -> None:
-    """A tensor that requires grad is left to a plan before it is copied, and not after."""
-    (t,) = there(hosts(1))
-    xbridge.to_numpy(t)
-    t.requires_grad_()
-    assert price(lambda: xbridge.to_numpy(t)).copies == 1
-
-
-ALIKE: dict[str, Callable[[int], list[np.ndarray]]] = {
-    "alike": hosts,
-    "rows": lambda n: hosts(n, (8, 3)),
-    "of one dtype": lambda n: [np.ones(20 + i % 9) for i in range(n)],
-    "of two dtypes": lambda n: [np.ones(20 + i % 9, (np.int64, np.float32)[i % 2]) for i in range(n)],
-    "each of its own shape": lambda n: [np.ones((2, 20 + i)) for i in range(n)],
-}
-
-
-@pytest.mark.parametrize("make", ALIKE.values(), ids=ALIKE)
-def test_tree__another_array_costs_no_python_call(make: Callable[[int], list[np.ndarray]]) -> None:
-    """The work for each array of a batch is done by loops in C, in both directions."""
-    sent = slope(lambda n: partial(xbridge.tree.to_backend, make(n), "torch", device=KIND))
-    got = slope(lambda n: partial(xbridge.tree.to_numpy, there(make(n))))
-    for cost in (sent, got):
-        assert cost.python <= 0.1, cost
-        assert cost.c <= 4, cost
-        assert cost.copies == cost.allocations == cost.waits == 0, cost
-
-
-EMULATED = {"aten::to", "aten::lift_fresh", "aten::detach_", "aten::empty"}
-"""The operators by which the emulated accelerator opens its memory, for each array that it reads."""
-
-
-def operators(fn: Callable[[], object]) -> int:
-    """Count the operators of torch that a function calls itself when it has been called before."""
-    fn()
-    with torch.autograd.profiler.profile(use_kineto=False) as seen:
-        fn()
-    outer = (e for e in seen.function_events if not e.cpu_parent or not e.cpu_parent.name.startswith("aten"))
-    return sum(e.name.startswith("aten::") and e.name not in EMULATED for e in outer)
-
-
-@pytest.mark.parametrize("kind", ALIKE)
-def test_tree__another_array_costs_at_most_one_operator(kind: str) -> None:
-    """Another array of the same shape costs no operator of torch, and one of another shape at most one."""
-    few, many = ALIKE[kind](20), ALIKE[kind](40)
-    for cost in (
-        operators(partial(xbridge.tree.to_backend, many, "torch", device=KIND))
-        - operators(partial(xbridge.tree.to_backend, few, "torch", device=KIND)),
-        operators(partial(xbridge.tree.to_numpy, there(many)))
-        - operators(partial(xbridge.tree.to_numpy, there(few))),
-    ):
-        assert cost <= (0 if kind == "alike" else 20), cost
-
-
 WAYS: dict[str, tuple[Callable[[Any], object], Callable[[Any], object]]] = {
     "tree": (lambda xs: xbridge.tree.to_backend(xs, "torch", device=KIND), xbridge.tree.to_numpy),
     "transfer": (
@@ -211,39 +157,6 @@ def test_batch__another_array_of_any_way_costs_no_operator_or_wait(way: str) -> 
         assert cost.copies == cost.allocations == cost.waits == 0, cost
 
 
-def test_batch__larger_than_a_buffer_is_two_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch that fills a buffer is one copy, and one more byte makes it two."""
-    use_sizes(monkeypatch, SIZES._replace(chunk=4096, least=1 << 20))
-    for last, packs in ((1024, 1), (1025, 2)):
-        xs = [np.ones(1024, np.uint8)] * 3 + [np.ones(last, np.uint8)]
-        xs = [x.copy() for x in xs]
-        sent = price(partial(xbridge.tree.to_backend, xs, "torch", device=KIND))
-        got = price(partial(xbridge.tree.to_numpy, there(xs)))
-        assert sent.copies == got.copies == packs
-
-
-def test_transfer__small_batch_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device copies a small batch by itself, with little work on the host."""
-    xs = hosts(100)
-    ts = there(xs)
-    xbridge.transfer(xs, "torch", device=KIND).result()
-    monkeypatch.setattr(threading.Thread, "start", None)
-    assert price(lambda: xbridge.transfer(xs, "torch", device=KIND).result()).python <= 150
-    assert price(lambda: xbridge.transfer(ts, "numpy").result()).python <= 150
-
-
-def test_prefetch__another_batch_costs_a_few_calls() -> None:
-    """Another batch of one array costs a bounded number of calls in both threads."""
-    (a,) = hosts(1)
-
-    def make(n: int) -> Callable[[], object]:
-        return lambda: [None for _ in xbridge.prefetch([a] * n, "torch", device=KIND)]
-
-    cost = slope(make, 50, 100)
-    assert cost.python <= 60, cost
-    assert cost.c <= 60, cost
-
-
 def test_large_array__another_piece_costs_two_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that copies takes the interpreter's lock only a few times for each piece."""
     use_sizes(monkeypatch, SIZES._replace(chunk=128, buffers=1))  # one thread, which is this one
@@ -258,18 +171,3 @@ def test_large_array__another_piece_costs_two_calls(monkeypatch: pytest.MonkeyPa
         cost = slope(make, 32, 96)
         assert cost.python <= 2, cost
         assert price(make(32)).python <= 80, price(make(32))
-
-
-def test_repeated_move__is_seen_by_policies_and_records() -> None:
-    """A policy or a record sees each conversion, including those that are repeated."""
-    (a,), (t,) = hosts(1), there(hosts(1))
-    xbridge.to_backend(a, "torch", device=KIND)
-    xbridge.to_numpy(t)
-    with xbridge.policy(transfers="raise"):
-        for call in (lambda: xbridge.to_backend(a, "torch", device=KIND), lambda: xbridge.to_numpy(t)):
-            with pytest.raises(xbridge.PolicyError):
-                call()
-    with xbridge.record() as seen:
-        xbridge.to_backend(a, "torch", device=KIND)
-        xbridge.to_numpy(t)
-    assert [row.calls for row in seen.rows] == [1, 1]

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from emulated.engine import SIZES, use_sizes
 from emulated.there import DEVICE, KIND, PACES, api, paced
-from inside import cached, planned_arrays
-from torch_modes import Passes
+from inside import planned_arrays
 
 import xbridge
 from xbridge.backends.torch import _transfer
@@ -119,62 +117,7 @@ def test_fast_from_device__declines_tensors_beyond_their_storage(monkeypatch: py
         assert _transfer.transfers.fast_from_device(moved) is None
 
 
-def test_repeated_move__is_planned_under_a_mode(planned: list[Any]) -> None:
-    """Modes and transforms are checked at each call, which is then planned as a first one is."""
-    a, t = np.ones(3), torch.ones(3, device=KIND)
-    with torch.inference_mode():
-        there = xbridge.to_backend(a, "torch", device=KIND)
-    assert not there.is_inference()
-    assert len(planned) == 1
-    with Passes():  # type: ignore[no-untyped-call] # theirs
-        assert xbridge.to_backend(a, "torch", device=KIND).device.type == KIND
-        assert xbridge.to_numpy(t).tolist() == [1] * 3
-    assert len(planned) == 3
-    with torch.autograd.forward_ad.dual_level():
-        assert xbridge.to_numpy(t).tolist() == [1] * 3
-    assert len(planned) == 4
-    mapped = torch.func.vmap(lambda x: x + xbridge.to_backend(a, "torch", device=KIND).cpu())(
-        torch.ones(2, 3)
-    )
-    assert mapped.tolist() == [[2.0] * 3] * 2
-
-
-def test_repeated_move__other_options_are_planned(planned: list[Any]) -> None:
-    """A call with other options is planned each time, so `copy=False` always raises."""
-    for _ in range(2):
-        with pytest.raises(xbridge.CopyError):
-            xbridge.to_backend(np.ones(3), "torch", device=KIND, copy=False)
-        with pytest.raises(xbridge.CopyError):
-            xbridge.to_numpy(torch.ones(3, device=KIND), copy=False)
-        narrow = xbridge.to_backend(np.ones(3), "torch", device=KIND, dtype="float32")
-        assert narrow.dtype == torch.float32
-    assert len(planned) == 6
-
-
-def test_repeated_move__shares_memory_does_not_move() -> None:
-    """`shares_memory` compares tensors of the device without a move to the host."""
-    t = torch.ones(3, device=KIND)
-    for _ in range(3):
-        xbridge.to_numpy(t)
-        assert xbridge.shares_memory(t, t)
-        assert xbridge.to_list(t) == [1] * 3
-
-
 @pytest.mark.parametrize("device", ["cpu", "meta", "gpu", "nowhere", 3.5, "cuda:x"])
 def test_fast_to_device__declines_other_devices(device: object) -> None:
     """A device that is not torch's own name of an accelerator is left to a plan."""
     assert _transfer.transfers.fast_to_device(device) is None
-
-
-def test_repeated_move__large_array_is_not_planned(
-    planned: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Large arrays move through buffers without a new plan."""
-    use_sizes(monkeypatch, SIZES)
-    for n in range(4):
-        a = np.arange(100.0) + n
-        for device in (KIND, DEVICE):
-            there = xbridge.to_backend(a, "torch", device=device)
-            assert (xbridge.to_numpy(there) == a).all()
-    assert not planned
-    assert any(key[:3] == ("convert", "numpy", torch.Tensor) for key in cached)
