@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pytest
-from contract.pair_contract import nearest_of
 
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, nearest
 
@@ -56,18 +53,6 @@ def test_nearest__is_the_narrowest_that_holds_every_value_or_else_the_widest_of_
 ) -> None:
     """The nearest dtype is the narrowest that holds every value, or else the widest of its kind."""
     assert nearest(given, there.__contains__) == wanted
-
-
-def test_nearest__words_of_the_model_and_of_the_library_agree() -> None:
-    """The words of the model and of the library agree."""
-    pytest.importorskip("ml_dtypes")
-    sets = [
-        ("float32", "int32", "bool"),
-        ("float16", "bfloat16", "uint8", "int64"),
-        ("float64", "uint64", "complex64"),
-    ]
-    for there, dtype in product(sets, DTYPES):
-        assert nearest_of(dtype, there) == nearest(dtype, there.__contains__), (dtype, there)
 
 
 @pytest.mark.parametrize("word", [word for word, facts in DTYPES.items() if facts.kind == "float"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import ctypes
 import mmap
-import pickle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -172,22 +171,6 @@ def test_to_numpy__array_method_that_cannot_promise_to_share_is_not_trusted_to()
     assert np.shares_memory(xbridge.to_numpy(promises, copy=False), A)
 
 
-def test_to_numpy__array_method_may_return_a_memmap_or_a_matrix(tmp_path: Any) -> None:
-    """An array method may return a memmap or a matrix."""
-    mapped = np.memmap(tmp_path / "numbers", "f8", "w+", shape=(3,))
-    mapped[:] = [1, 2, 3]
-    host = xbridge.to_numpy(array_only(mapped))
-    assert type(host) is np.ndarray
-    assert host.tolist() == [1, 2, 3]
-
-
-@pytest.mark.parametrize("dtype", ["O", "U3", "M8[D]", "V3", "i4,f4"])
-def test_to_numpy__array_method_that_returns_no_numbers_is_refused(dtype: str) -> None:
-    """An array method that returns no numbers is refused."""
-    with pytest.raises(xbridge.DTypeError, match=r"cannot read an Exporter: it exports .*; try "):
-        xbridge.to_numpy(array_only(np.zeros(2, dtype)))
-
-
 ANSWERS = [None, 1, [1.0], np.float64(1), np.ma.masked_array(A, A > 2)]
 
 
@@ -199,36 +182,6 @@ def test_to_numpy__array_method_that_returns_no_array_is_refused(answer: object)
 
 
 # -- everything else -----------------------------------------------------------------------------
-
-RAISED = [TypeError("t"), BufferError("b"), RuntimeError("r"), ValueError("v"), KeyError("k"), OSError("o")]
-
-
-@pytest.mark.parametrize("error", RAISED, ids=repr)
-@pytest.mark.parametrize("method", ["__dlpack__", "__dlpack_device__", "__array__"])
-def test_to_numpy__what_an_exporter_raises_is_chained(method: str, error: Exception) -> None:
-    """What an exporter raises is chained."""
-
-    def fail(**_: object) -> None:
-        raise error
-
-    methods: dict[str, Any] = {"__dlpack__": A.__dlpack__, "__dlpack_device__": A.__dlpack_device__}
-    x = Exporter(__array__=fail) if method == "__array__" else Exporter(**{**methods, method: fail})
-    with pytest.raises(xbridge.UnsupportedArrayError) as caught:
-        xbridge.to_numpy(x)
-    assert caught.value.__cause__ is error
-
-
-@pytest.mark.parametrize("word", ["__dlpack__", "__array_interface__", "__array__"])
-def test_to_numpy__property_that_raises_is_chained_too(word: str) -> None:
-    """A property that raises is chained too."""
-
-    def fail(_: object) -> None:
-        message = "not today"
-        raise RuntimeError(message)
-
-    with pytest.raises(xbridge.UnsupportedArrayError) as caught:
-        xbridge.to_numpy(Exporter(**{word: property(fail), "__dlpack_device__": lambda: (1, 0)}))
-    assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 NOTHING = [None, ..., {}, set(), "text", object(), np, len, slice(1), np.dtype("f4"), np.ndarray, array.array]
@@ -245,34 +198,3 @@ def test_asarray__what_exports_nothing_is_refused_by_every_verb(x: object) -> No
     if x is not None:  # which passes through
         with pytest.raises(xbridge.XBridgeError, match="; try "):
             xbridge.align(x)
-
-
-def test_to_numpy__pickle_buffer_is_a_buffer() -> None:
-    """A pickle buffer is a buffer."""
-    assert np.shares_memory(xbridge.to_numpy(pickle.PickleBuffer(view_of(A))), A)
-
-
-def test_to_numpy__pandas_columns_are_read_and_never_written() -> None:
-    """pandas columns are read and never written."""
-    pandas = pytest.importorskip("pandas")
-    for column in (pandas.Series([1.5, 2.5], dtype="f4"), pandas.Index([1, 2]), pandas.Series([True, False])):
-        host = xbridge.to_numpy(column)
-        assert (host.dtype, host.tolist()) == (column.dtype, list(column))
-        assert np.shares_memory(host, column.to_numpy())
-        assert not host.flags.writeable
-        assert xbridge.to_numpy(column, copy=True).flags.writeable
-    frame = pandas.DataFrame([[1.0, 2.0], [3.0, 4.0]])
-    assert xbridge.to_numpy(frame).tolist() == [[1.0, 2.0], [3.0, 4.0]]
-
-
-def test_to_numpy__pandas_columns_of_no_numbers_are_refused() -> None:
-    """pandas columns of no numbers are refused."""
-    pandas = pytest.importorskip("pandas")
-    dates = pandas.Series(pandas.to_datetime(["2020-01-01"]))
-    for column in (pandas.Series(["a"]), pandas.Series([True, None]), dates, dates.dt.tz_localize("UTC")):
-        for call in (xbridge.to_numpy, xbridge.to_list):
-            with pytest.raises(xbridge.DTypeError, match="; try "):
-                call(column)
-    for missing in (pandas.NA, pandas.NaT, pandas.Timestamp("2020")):
-        with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
-            xbridge.to_numpy(missing)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-import decimal
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from exporters import dlpack_only
+from exporters import array_only
+from fresh import run
 from rawmemory import same_bits, write
 
 import xbridge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 DAY = dt.date(2020, 1, 1)
@@ -23,36 +22,36 @@ LARGE = 2**53 + 1
 """The first integer that a float64 rounds."""
 
 
-class Case(NamedTuple):
-    """What a library makes, and what must come of it."""
-
-    library: str
-    name: str
-    make: Callable[[Any], Any]
-    dtype: str
-    values: Any
-    shares: bool = True
-    writable: bool = False
-
-    def object(self) -> Any:
-        """The library's own object, or a skip."""
-        return self.make(pytest.importorskip(self.library))
-
-
 FILES = itertools.count()
 
 
-def dataset(h5py: Any, data: Any) -> Any:
-    """A dataset in a file that is nowhere but in memory."""
+def dataset(data: Any) -> Any:
+    """A dataset of h5py in a file that is nowhere but in memory."""
+    h5py = pytest.importorskip("h5py")
     file = h5py.File(f"numbers {next(FILES)}", "w", driver="core", backing_store=False)
     return file.create_dataset("x", data=data)
 
 
-def image(pil: Any, mode: str, pixels: list[Any]) -> Any:
-    """Two rows of pixels, the second all like the first pixel."""
-    made = pil.new(mode, (3, 2))
+def image(mode: str, pixels: list[Any]) -> Any:
+    """An image of Pillow: two rows of pixels, the second all like the first pixel."""
+    made = pytest.importorskip("PIL.Image").new(mode, (3, 2))
     made.putdata(pixels + [pixels[0]] * 3)
     return made
+
+
+def encoded(values: list[Any]) -> Any:
+    """A dictionary of pyarrow in which the first value is there, and the second is missing."""
+    pa = pytest.importorskip("pyarrow")
+    return pa.chunked_array([pa.DictionaryArray.from_arrays(pa.array([0, None], pa.int32()), values)])
+
+
+LIBRARIES = {"pa": "pyarrow", "pd": "pandas", "pl": "polars", "zarr": "zarr", "h5py": "h5py"}
+
+
+def made(source: str) -> Any:
+    """What an expression makes of a library's own, or a skip."""
+    names = {name: pytest.importorskip(LIBRARIES[name]) for name in LIBRARIES if f"{name}." in source}
+    return eval(source, {**globals(), **names})
 
 
 def equal(x: Any, expected: Any) -> bool:
@@ -62,159 +61,75 @@ def equal(x: Any, expected: Any) -> bool:
     return same_bits(x, expected)
 
 
-def rows(first: list[Any]) -> list[Any]:
-    """The values of `image`."""
-    return [first, [first[0]] * 3]
-
-
-GREY, COLOUR = [1, 2, 255], [(1, 2, 3), (4, 5, 6), (7, 8, 255)]
-
-ARROW = [
-    Case("pyarrow", "integers", lambda pa: pa.array([1, -2, LARGE]), "int64", [1, -2, LARGE]),
-    Case("pyarrow", "halves", lambda pa: pa.array(np.array([0.5, -2], "f2")), "float16", [0.5, -2]),
-    Case("pyarrow", "bytes", lambda pa: pa.array([1, 255], pa.uint8()), "uint8", [1, 255]),
-    Case("pyarrow", "a slice", lambda pa: pa.array(range(10))[2:5], "int64", [2, 3, 4]),
-    Case("pyarrow", "a slice without its null", lambda pa: pa.array([None, 1, 2])[1:], "int64", [1, 2]),
-    Case("pyarrow", "nothing", lambda pa: pa.array([], pa.int32()), "int32", [], writable=True),
-    Case("pyarrow", "chunks", lambda pa: pa.chunked_array([[1, LARGE], [3]]), "int64", [1, LARGE, 3], False),
-    Case("pyarrow", "truth, bit by bit", lambda pa: pa.array([True, False]), "bool", [1, 0], False),
-    Case(
-        "pyarrow",
-        "a dictionary",
-        lambda pa: pa.array([LARGE, 1]).dictionary_encode(),
-        "int64",
-        [LARGE, 1],
-        False,
-    ),
-    Case(
-        "pyarrow",
-        "a table of several dtypes",
-        lambda pa: pa.table({"a": pa.array([1, 2], pa.int32()), "b": [0.5, 4], "c": [True, False]}),
-        "float64",
-        [[1, 0.5, 1], [2, 4, 0]],
-        False,
-    ),
-    Case("pyarrow", "chunks of truth", lambda pa: pa.chunked_array([[True], [False]]), "bool", [1, 0], False),
-    Case(
-        "pyarrow",
-        "a table",
-        lambda pa: pa.table({"a": [1, 2], "b": [3, 4]}),
-        "int64",
-        [[1, 3], [2, 4]],
-        False,
-    ),
-    Case(
-        "pyarrow",
-        "a read-only tensor",
-        lambda pa: pa.Tensor.from_numpy(np.frombuffer(bytes(8), "f4").reshape(1, 2)),
-        "float32",
-        [[0, 0]],
-    ),
-    Case(
-        "pyarrow",
-        "tensors in an array",
-        lambda pa: pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(8.0).reshape(2, 2, 2)),
+SHARED: dict[str, tuple[str, Any]] = {
+    "pa.array([1, -2, LARGE])": ("int64", [1, -2, LARGE]),
+    "pa.array(np.array([0.5, -2], 'f2'))": ("float16", [0.5, -2]),
+    "pa.array([1, 255], pa.uint8())": ("uint8", [1, 255]),
+    "pa.array(range(10))[2:5]": ("int64", [2, 3, 4]),
+    "pa.array([None, 1, 2])[1:]": ("int64", [1, 2]),
+    "pa.Tensor.from_numpy(np.frombuffer(bytes(8), 'f4').reshape(1, 2))": ("float32", [[0, 0]]),
+    "pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(8.0).reshape(2, 2, 2))": (
         "float64",
         [[[0, 1], [2, 3]], [[4, 5], [6, 7]]],
     ),
-]
-PANDAS = [
-    Case("pandas", "a series", lambda pd: pd.Series([1.5, -2], dtype="f4"), "float32", [1.5, -2]),
-    Case("pandas", "an index", lambda pd: pd.Index([1, LARGE]), "int64", [1, LARGE]),
-    Case("pandas", "a column", lambda pd: pd.DataFrame({"a": [1.0, 2.0]})["a"], "float64", [1, 2]),
-    Case("pandas", "every second", lambda pd: pd.Series(range(4))[::-2], "int64", [3, 1]),
-    Case("pandas", "a frame", lambda pd: pd.DataFrame({"a": [1, 2], "b": [3, 4]}), "int64", [[1, 3], [2, 4]]),
-    Case(
-        "pandas",
-        "mixed",
-        lambda pd: pd.DataFrame({"a": np.array([1, 2], "i4"), "b": [0.5, 4]}),
+    "pd.Series([1.5, -2], dtype='f4')": ("float32", [1.5, -2]),
+    "pd.Index([1, LARGE])": ("int64", [1, LARGE]),
+    "pd.DataFrame({'a': [1.0, 2.0]})['a']": ("float64", [1, 2]),
+    "pd.Series(range(4))[::-2]": ("int64", [3, 1]),
+    "pd.DataFrame({'a': [1, 2], 'b': [3, 4]})": ("int64", [[1, 3], [2, 4]]),
+    "pd.array([1, LARGE])": ("int64", [1, LARGE]),
+    "pd.array([True, False])": ("bool", [True, False]),
+    "pl.Series([1, LARGE])": ("int64", [1, LARGE]),
+    "pl.Series([0.5, -2], dtype=pl.Float32)": ("float32", [0.5, -2]),
+    "pl.Series(range(9))[2:5]": ("int64", [2, 3, 4]),
+    "pl.Series([], dtype=pl.Int8)": ("int8", []),
+    "pl.Series([[1, 2], [3, 4]], dtype=pl.Array(pl.Int8, 2))": ("int8", [[1, 2], [3, 4]]),
+}
+"""Expressions, the dtypes and the values of the arrays over their memory."""
+
+COPIES: dict[str, tuple[str, Any]] = {
+    "pa.chunked_array([[1, LARGE], [3]])": ("int64", [1, LARGE, 3]),
+    "pa.array([True, False])": ("bool", [1, 0]),
+    "pa.array([LARGE, 1]).dictionary_encode()": ("int64", [LARGE, 1]),
+    "pa.table({'a': pa.array([1, 2], pa.int32()), 'b': [0.5, 4], 'c': [True, False]})": (
         "float64",
-        [[1, 0.5], [2, 4]],
-        False,
+        [[1, 0.5, 1], [2, 4, 0]],
     ),
-    Case("pandas", "nullable without nulls", lambda pd: pd.array([1, LARGE]), "int64", [1, LARGE]),
-    Case("pandas", "nullable truth", lambda pd: pd.array([True, False]), "bool", [True, False]),
-    Case(
-        "pandas", "a category", lambda pd: pd.Series([5, 7, 5], dtype="category"), "int64", [5, 7, 5], False
+    "pa.table({'a': [1, 2], 'b': [3, 4]})": ("int64", [[1, 3], [2, 4]]),
+    "pd.DataFrame({'a': np.array([1, 2], 'i4'), 'b': [0.5, 4]})": ("float64", [[1, 0.5], [2, 4]]),
+    "pd.Series([5, 7, 5], dtype='category')": ("int64", [5, 7, 5]),
+    "pd.arrays.SparseArray([0, 0, 1])": ("int64", [0, 0, 1]),
+    "pl.Series([True, False])": ("bool", [True, False]),
+    # Columns of one dtype are exported without a copy if they happen to lie side by side.
+    "pl.DataFrame({'a': [1, 2], 'b': pl.Series([3, 4], dtype=pl.Int32)})": ("int64", [[1, 3], [2, 4]]),
+    "image('1', [255, 0, 0])": ("bool", [[1, 0, 0], [1, 1, 1]]),
+    "image('L', [1, 2, 255])": ("uint8", [[1, 2, 255], [1, 1, 1]]),
+    "image('RGB', [(1, 2, 3), (4, 5, 6), (7, 8, 255)])": (
+        "uint8",
+        [[(1, 2, 3), (4, 5, 6), (7, 8, 255)], [(1, 2, 3)] * 3],
     ),
-    Case("pandas", "sparse", lambda pd: pd.arrays.SparseArray([0, 0, 1]), "int64", [0, 0, 1], False),
-]
-POLARS = [
-    Case("polars", "integers", lambda pl: pl.Series([1, LARGE]), "int64", [1, LARGE]),
-    Case("polars", "singles", lambda pl: pl.Series([0.5, -2], dtype=pl.Float32), "float32", [0.5, -2]),
-    Case("polars", "a slice", lambda pl: pl.Series(range(9))[2:5], "int64", [2, 3, 4]),
-    Case("polars", "nothing", lambda pl: pl.Series([], dtype=pl.Int8), "int8", []),
-    Case("polars", "truth, bit by bit", lambda pl: pl.Series([True, False]), "bool", [True, False], False),
-    Case(
-        "polars",
-        "rows",
-        lambda pl: pl.Series([[1, 2], [3, 4]], dtype=pl.Array(pl.Int8, 2)),
-        "int8",
-        [[1, 2], [3, 4]],
-    ),
-    Case(
-        "polars",
-        "a frame",
-        # Columns of one dtype are exported without a copy if they happen to lie side by side.
-        lambda pl: pl.DataFrame({"a": [1, 2], "b": pl.Series([3, 4], dtype=pl.Int32)}),
-        "int64",
-        [[1, 3], [2, 4]],
-        False,
-    ),
-]
-PIL = [
-    Case("PIL.Image", "1", lambda pil: image(pil, "1", [255, 0, 0]), "bool", rows([1, 0, 0]), False),
-    Case("PIL.Image", "L", lambda pil: image(pil, "L", GREY), "uint8", rows(GREY), False),
-    Case("PIL.Image", "RGB", lambda pil: image(pil, "RGB", COLOUR), "uint8", rows(COLOUR), False),
-    Case(
-        "PIL.Image",
-        "I;16",
-        lambda pil: image(pil, "I;16", [1, 2, 65535]),
-        "uint16",
-        rows([1, 2, 65535]),
-        False,
-    ),
-    Case(
-        "PIL.Image",
-        "I;16B",
-        lambda pil: image(pil, "I;16B", [1, 2, 65535]),
-        "uint16",
-        rows([1, 2, 65535]),
-        False,
-    ),
-    Case("PIL.Image", "I", lambda pil: image(pil, "I", [-1, 2, 70000]), "int32", rows([-1, 2, 70000]), False),
-    Case("PIL.Image", "F", lambda pil: image(pil, "F", [0.5, -2, 3]), "float32", rows([0.5, -2, 3]), False),
-]
-STORES = [
-    Case(
-        "h5py", "integers", lambda h5: dataset(h5, [[1, 2], [3, LARGE]]), "int64", [[1, 2], [3, LARGE]], False
-    ),
-    Case("h5py", "foreign order", lambda h5: dataset(h5, np.array([1, 2], ">f4")), "float32", [1, 2], False),
-    Case("h5py", "truth", lambda h5: dataset(h5, [True, False]), "bool", [True, False], False),
-    Case("h5py", "a number", lambda h5: dataset(h5, 2.5), "float64", 2.5, False),
-    Case(
-        "zarr",
-        "integers",
-        lambda zarr: zarr.array(np.arange(6).reshape(2, 3)),
-        "int64",
-        [[0, 1, 2], [3, 4, 5]],
-        False,
-    ),
-    Case("zarr", "halves", lambda zarr: zarr.array(np.array([0.5, -2], "f2")), "float16", [0.5, -2], False),
-    Case("zarr", "a number", lambda zarr: zarr.array(np.array(2.5)), "float64", 2.5, False),
-]
-CASES = [*ARROW, *PANDAS, *POLARS, *PIL, *STORES]
-every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.library}, {case.name}")
+    "image('I;16B', [1, 2, 65535])": ("uint16", [[1, 2, 65535], [1, 1, 1]]),
+    "image('F', [0.5, -2, 3])": ("float32", [[0.5, -2, 3], [0.5] * 3]),
+    "dataset([[1, 2], [3, LARGE]])": ("int64", [[1, 2], [3, LARGE]]),
+    "dataset(np.array([1, 2], '>f4'))": ("float32", [1, 2]),
+    "dataset(2.5)": ("float64", 2.5),
+    "zarr.array(np.array([0.5, -2], 'f2'))": ("float16", [0.5, -2]),
+    "zarr.array(np.array(2.5))": ("float64", 2.5),
+}
+"""The same of objects that export a copy each time."""
+
+CASES = {**SHARED, **COPIES}
 
 
-@every_case
-def test_to_numpy__values_come_exactly_and_cannot_be_written(case: Case) -> None:
+@pytest.mark.parametrize("source", CASES)
+def test_to_numpy__values_come_exactly_and_cannot_be_written(source: str) -> None:
     """The values come exactly and cannot be written."""
-    x, expected = case.object(), np.array(case.values, case.dtype)
+    dtype, values = CASES[source]
+    x, expected = made(source), np.array(values, dtype)
     host = xbridge.to_numpy(x)
-    assert xbridge.dtype_of(host) == case.dtype
+    assert xbridge.dtype_of(host) == dtype
     assert equal(host, expected)
-    assert host.flags.writeable is case.writable
+    assert not host.flags.writeable
     own = xbridge.to_numpy(x, copy=True)
     write(own)
     assert equal(xbridge.to_numpy(x), expected)
@@ -222,22 +137,11 @@ def test_to_numpy__values_come_exactly_and_cannot_be_written(case: Case) -> None
     assert equal(xbridge.asarray([x, x]), np.stack([expected] * 2))
 
 
-@every_case
-def test_to_backend__tensor_of_them_is_the_callers_own(case: Case) -> None:
-    """A tensor of them is the caller's own."""
-    pytest.importorskip("torch")
-    x, expected = case.object(), np.array(case.values, case.dtype)
-    tensor = xbridge.to_backend(x, "torch")
-    assert equal(tensor, expected)
-    write(tensor)
-    assert equal(xbridge.to_numpy(x), expected)
-
-
-@every_case
-def test_to_numpy__exporter_of_copies_shares_nothing(case: Case) -> None:
+@pytest.mark.parametrize("source", CASES)
+def test_to_numpy__exporter_of_copies_shares_nothing(source: str) -> None:
     """An exporter of copies shares nothing."""
-    x = case.object()
-    if case.shares:
+    x = made(source)
+    if source in SHARED:
         host = xbridge.to_numpy(x, copy=False)
         assert host.size == 0 or np.shares_memory(host, xbridge.to_numpy(x))
         assert xbridge.shares_memory(x, x) is bool(host.size)
@@ -247,200 +151,86 @@ def test_to_numpy__exporter_of_copies_shares_nothing(case: Case) -> None:
         assert not xbridge.shares_memory(x, x)
 
 
-REFUSED: list[tuple[str, str, Callable[[Any], Any], str]] = [
-    ("pyarrow", "a null", lambda pa: pa.array([1, None]), "int64, and it exports float64"),
-    ("pyarrow", "no truth", lambda pa: pa.array([True, None]), "exports object"),
-    ("pyarrow", "text", lambda pa: pa.array(["a"]), "exports object"),
-    ("pyarrow", "dates", lambda pa: pa.array([DAY]), "exports datetime64"),
-    ("pyarrow", "lists", lambda pa: pa.array([[1, 2], [3, 4]]), "exports object"),
-    (
-        "pyarrow",
-        "a null in chunks",
-        lambda pa: pa.chunked_array([[LARGE], [None]]),
-        "int64, and it exports float64",
-    ),
-    ("pyarrow", "no truth in chunks", lambda pa: pa.chunked_array([[True], [None]]), "exports object"),
-    ("pyarrow", "a number", lambda pa: pa.scalar(5), "it is not an array, and it exports no memory"),
-    ("pandas", "a null", lambda pd: pd.array([LARGE, None]), "int64, and it exports float64"),
-    ("pandas", "no truth", lambda pd: pd.array([True, None]), "exports object"),
-    ("pandas", "text", lambda pd: pd.Series(["a"]), "not a numeric dtype"),
-    ("pandas", "dates", lambda pd: pd.to_datetime(pd.Series([DAY])), "exports datetime64"),
-    ("pandas", "a category", lambda pd: pd.Series(["a"], dtype="category"), "not a numeric dtype"),
-    ("pandas", "several levels", lambda pd: pd.MultiIndex.from_tuples([(1, 2)]), "exports object"),
-    (
-        "pandas",
-        "columns of all kinds",
-        lambda pd: pd.DataFrame({"a": [1], "b": ["x"]}),
-        "its column 'b' is (str|object), and it exports object",
-    ),
-    (
-        "polars",
-        "columns of all kinds",
-        lambda pl: pl.DataFrame({"a": [1], "b": ["x"]}),
-        "its column 'b' is string, and it exports object",
-    ),
-    (
-        "pyarrow",
-        "columns of all kinds",
-        lambda pa: pa.table({"a": [1], "b": ["x"]}),
-        "its column 'b' is string, and it exports object",
-    ),
-    ("polars", "a null", lambda pl: pl.Series([LARGE, None]), "int64, and it exports float64"),
-    ("polars", "no truth", lambda pl: pl.Series([True, None]), "exports object"),
-    ("polars", "text", lambda pl: pl.Series(["a"]), "not a numeric dtype"),
-    ("polars", "dates", lambda pl: pl.Series([DAY]), "exports datetime64"),
-    ("polars", "decimals", lambda pl: pl.Series([decimal.Decimal("1.5")]), "exports object"),
-    ("polars", "128 bits", lambda pl: pl.Series([1], dtype=pl.Int128), "i128"),
-    (
-        "polars",
-        "a plan",
-        lambda pl: pl.DataFrame({"a": [1]}).lazy(),
-        "it is not an array, and it exports no memory",
-    ),
-    ("h5py", "text", lambda h5py: dataset(h5py, ["a"]), "exports object"),
-    ("h5py", "fields", lambda h5py: dataset(h5py, np.zeros(2, "i4,f4")), "not a numeric dtype"),
-    (
-        "h5py",
-        "nothing at all",
-        lambda h5py: dataset(h5py, h5py.Empty("f4")),
-        "(its shape is None|export failed)",
-    ),
-    ("zarr", "a group", lambda zarr: zarr.group(), "it is not an array, and it exports no memory"),
-]
+NO_MEMORY = "it is not an array, and it exports no memory"
+REFUSED = {
+    "pa.array([1, None])": "int64, and it exports float64",
+    "pa.array([True, None])": "exports object",
+    "pa.array(['a'])": "exports object",
+    "pa.array([DAY])": "exports datetime64",
+    "pa.array([[1, 2], [3, 4]])": "exports object",
+    "pa.chunked_array([[True], [None]])": "exports object",
+    "pa.scalar(5)": NO_MEMORY,
+    "pa.table({'a': [1], 'b': ['x']})": "its column 'b' is string, and it exports object",
+    "pd.array([True, None])": "exports object",
+    "pd.Series(['a'])": "not a numeric dtype",
+    "pd.to_datetime(pd.Series([DAY]))": "exports datetime64",
+    "pd.Series(['a'], dtype='category')": "not a numeric dtype",
+    "pd.MultiIndex.from_tuples([(1, 2)])": "exports object",
+    "pd.DataFrame({'a': [1], 'b': ['x']})": r"its column 'b' is (str|object), and it exports object",
+    "pl.DataFrame({'a': [1], 'b': ['x']})": "its column 'b' is string, and it exports object",
+    "pl.Series([LARGE, None])": "int64, and it exports float64",
+    "pl.Series([True, None])": "exports object",
+    "pl.Series(['a'])": "not a numeric dtype",
+    "pl.Series([DAY])": "exports datetime64",
+    "pl.Series([1.5]).cast(pl.Decimal(10, 2))": "exports object",
+    "pl.Series([1], dtype=pl.Int128)": "i128",
+    "pl.DataFrame({'a': [1]}).lazy()": NO_MEMORY,
+    "dataset(['a'])": "exports object",
+    "dataset(np.zeros(2, 'i4,f4'))": "not a numeric dtype",
+    "dataset(h5py.Empty('f4'))": "(its shape is None|export failed)",
+    "zarr.group()": NO_MEMORY,
+}
 
 
 @pytest.mark.filterwarnings("ignore:Passing None into shape arguments:DeprecationWarning")
-@pytest.mark.parametrize(
-    ("library", "make", "reason"),
-    [(library, make, reason) for library, _, make, reason in REFUSED],
-    ids=[f"{library}, {name}" for library, name, _, _ in REFUSED],
-)
-def test_asarray__values_that_would_be_lost(library: str, make: Callable[[Any], Any], reason: str) -> None:
+@pytest.mark.parametrize("source", REFUSED)
+def test_asarray__values_that_would_be_lost(source: str) -> None:
     """What would be lost is refused."""
-    x = make(pytest.importorskip(library))
+    x = made(source)
     for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.asarray([x])):
-        with pytest.raises(TypeError, match=f"{reason}.*; try ") as caught:
+        with pytest.raises(TypeError, match=f"{REFUSED[source]}.*; try ") as caught:
             call(x)
         assert isinstance(caught.value, xbridge.XBridgeError)
 
 
-def _encoded(pa: Any, values: list[Any]) -> Any:
-    """A dictionary in which the first value is there, and the second is missing."""
-    return pa.chunked_array([pa.DictionaryArray.from_arrays(pa.array([0, None], pa.int32()), values)])
+ROUNDED = {
+    "pd.DataFrame({'a': [LARGE], 'b': [0.5]})": "column 'a' is int64",
+    "type('Mine', (pd.DataFrame,), {})({'a': [LARGE], 'b': [0.5]})": "column 'a' is int64",
+    "pd.DataFrame({'dtype': [LARGE], 'schema': [1], 'type': [0.5]})": "column 'dtype' is int64",
+    "pd.DataFrame({'a': np.array([1], 'u8'), 'b': [LARGE]})": "column 'a' is uint64",
+    "pd.DataFrame({'a': pd.array([LARGE, None])})": "column 'a' is int64",
+    "pd.DataFrame({'a': pd.arrays.SparseArray([LARGE]), 'b': [0.5]})": "column 'a' is int64",
+    "pd.Categorical([LARGE, None])": "values are int64",
+    "pd.CategoricalIndex([LARGE, None])": "values are int64",
+    "pd.Series([LARGE, None], dtype=pd.CategoricalDtype([LARGE]))": "values are int64",
+    "pd.Series([LARGE, None], dtype='Int64')": "dtype is int64",
+    "pl.DataFrame({'a': [LARGE], 'b': [0.5]})": "column 'a' is int64",
+    "pl.Series([[[LARGE, None]]], dtype=pl.Array(pl.Array(pl.Int64, 2), 1))": "values are int64",
+    "pl.Series([{'a': LARGE, 'b': 0.5}])": "values are int64",
+    "pl.DataFrame({'a': [dt.datetime(2020, 1, 1, tzinfo=dt.UTC)], 'b': [1]})": "column 'a' is datetime",
+    "pl.DataFrame({'a': pl.Series([LARGE], dtype=pl.Int128), 'b': [0.5]})": "column 'a' is int128",
+    "pa.table({'a': [LARGE], 'b': [0.5]})": "column 'a' is int64",
+    "pa.RecordBatch.from_pydict({'a': [LARGE, None], 'b': [0.5, 1]})": "column 'a' is int64",
+    "pa.array([LARGE, None])": "dtype is int64",
+    "pa.chunked_array([[LARGE], [None]])": "dtype is int64",
+    "pa.array([LARGE, None]).dictionary_encode()": "values are int64",
+    "encoded([LARGE])": "1 of its values are missing",
+    "encoded([0.5])": "1 of its values are missing",
+    "pa.table({'a': encoded([LARGE])})": "1 of its values are missing",
+}
 
 
-ROUNDED: list[tuple[str, str, Callable[[Any], Any], str]] = [
-    ("pandas", "beside floats", lambda pd: pd.DataFrame({"a": [LARGE], "b": [0.5]}), "column 'a' is int64"),
-    (
-        "pandas",
-        "columns named like attributes",
-        lambda pd: pd.DataFrame({"dtype": [LARGE], "schema": [1], "type": [0.5]}),
-        "column 'dtype' is int64",
-    ),
-    (
-        "pandas",
-        "signed beside unsigned",
-        lambda pd: pd.DataFrame({"a": np.array([1], "u8"), "b": [LARGE]}),
-        "column 'a' is uint64",
-    ),
-    (
-        "pandas",
-        "gaps in a frame",
-        lambda pd: pd.DataFrame({"a": pd.array([LARGE, None])}),
-        "column 'a' is int64",
-    ),
-    (
-        "pandas",
-        "a sparse column",
-        lambda pd: pd.DataFrame({"a": pd.arrays.SparseArray([LARGE]), "b": [0.5]}),
-        "column 'a' is int64",
-    ),
-    ("pandas", "a category with a gap", lambda pd: pd.Categorical([LARGE, None]), "values are int64"),
-    (
-        "pandas",
-        "an index of categories",
-        lambda pd: pd.CategoricalIndex([LARGE, None]),
-        "values are int64",
-    ),
-    (
-        "pandas",
-        "a series of categories",
-        lambda pd: pd.Series([LARGE, None], dtype=pd.CategoricalDtype([LARGE])),
-        "values are int64",
-    ),
-    ("pandas", "a nullable series", lambda pd: pd.Series([LARGE, None], dtype="Int64"), "dtype is int64"),
-    ("polars", "beside floats", lambda pl: pl.DataFrame({"a": [LARGE], "b": [0.5]}), "column 'a' is int64"),
-    ("polars", "a gap in a frame", lambda pl: pl.DataFrame({"a": [LARGE, None]}), "column 'a' is int64"),
-    (
-        "polars",
-        "an array with a gap",
-        lambda pl: pl.Series([[LARGE, None]], dtype=pl.Array(pl.Int64, 2)),
-        "values are int64",
-    ),
-    (
-        "polars",
-        "arrays of arrays",
-        lambda pl: pl.Series([[[LARGE, None]]], dtype=pl.Array(pl.Array(pl.Int64, 2), 1)),
-        "values are int64",
-    ),
-    ("polars", "a struct", lambda pl: pl.Series([{"a": LARGE, "b": 0.5}]), "values are int64"),
-    (
-        "polars",
-        "dates beside integers",
-        lambda pl: pl.DataFrame({"a": [dt.datetime(2020, 1, 1, tzinfo=dt.UTC)], "b": [1]}),
-        "column 'a' is datetime",
-    ),
-    (
-        "polars",
-        "128 bits beside floats",
-        lambda pl: pl.DataFrame({"a": pl.Series([LARGE], dtype=pl.Int128), "b": [0.5]}),
-        "column 'a' is int128",
-    ),
-    ("pyarrow", "beside floats", lambda pa: pa.table({"a": [LARGE], "b": [0.5]}), "column 'a' is int64"),
-    ("pyarrow", "a gap in a table", lambda pa: pa.table({"a": [LARGE, None]}), "column 'a' is int64"),
-    (
-        "pyarrow",
-        "a batch",
-        lambda pa: pa.RecordBatch.from_pydict({"a": [LARGE, None], "b": [0.5, 1]}),
-        "column 'a' is int64",
-    ),
-    ("pyarrow", "a null", lambda pa: pa.array([LARGE, None]), "dtype is int64"),
-    ("pyarrow", "chunks", lambda pa: pa.chunked_array([[LARGE], [None]]), "dtype is int64"),
-    (
-        "pyarrow",
-        "a dictionary",
-        lambda pa: pa.array([LARGE, None]).dictionary_encode(),
-        "values are int64",
-    ),
-    ("pyarrow", "a dictionary in chunks", lambda pa: _encoded(pa, [LARGE]), "1 of its values are missing"),
-    ("pyarrow", "floats in a dictionary", lambda pa: _encoded(pa, [0.5]), "1 of its values are missing"),
-    (
-        "pyarrow",
-        "a dictionary in a table",
-        lambda pa: pa.table({"a": _encoded(pa, [LARGE])}),
-        "1 of its values are missing",
-    ),
-]
-every_rounded = pytest.mark.parametrize(
-    ("library", "make", "reason"),
-    [(library, make, reason) for library, _, make, reason in ROUNDED],
-    ids=[f"{library}, {name}" for library, name, _, _ in ROUNDED],
-)
-
-
-@every_rounded
+@pytest.mark.parametrize("source", ROUNDED)
 def test_to_numpy__what_an_export_would_round_or_invent_is_refused_with_a_cast_that_works(
-    library: str, make: Callable[[Any], Any], reason: str
+    source: str,
 ) -> None:
     """What an export would round or invent is refused with a cast that works."""
-    x = make(pytest.importorskip(library))
+    x, reason = made(source), ROUNDED[source]
     with pytest.raises(xbridge.DTypeError, match=f"its {reason}|{reason}") as caught:
         xbridge.to_numpy(x)
     with pytest.raises(xbridge.DTypeError):
         xbridge.to_backend(x, "numpy", dtype="float64")
-    advice = str(caught.value).rpartition("; try ")[2]
-    cast = eval(advice, {"xbridge": xbridge, "x": x})
-    host = xbridge.to_numpy(cast)
+    host = xbridge.to_numpy(eval(caught.value.hint, {"xbridge": xbridge, "x": x}))
     assert host.dtype == np.float64
     assert host.shape == np.shape(np.asarray(x))
 
@@ -461,14 +251,6 @@ def test_to_numpy__what_has_no_cast_by_name_is_refused_all_the_same() -> None:
     for x in (runs, pa.chunked_array([runs]), pa.table({"a": runs, "b": [0.5] * 4})):
         with pytest.raises(xbridge.DTypeError, match=r"(values are|'a' is) int64, .* float64; try fil"):
             xbridge.to_numpy(x)
-
-
-def test_to_list__advice_about_what_is_missing_works() -> None:
-    """The advice about what is missing works."""
-    pandas = pytest.importorskip("pandas")
-    x = pandas.array([1, None])
-    assert xbridge.to_list(x.fillna(0)) == [1, 0]
-    assert np.isnan(xbridge.to_numpy(x.astype("Float64"))).tolist() == [False, True]
 
 
 def test_to_numpy__writable_arrow_tensor_is_shared_both_ways() -> None:
@@ -496,55 +278,13 @@ def test_to_numpy__image_that_is_closed_or_cut_off_is_refused(tmp_path: Path) ->
                 xbridge.to_numpy(x)
 
 
-def test_to_numpy__image_is_exported_once() -> None:
-    """An image is exported once."""
-    pil = pytest.importorskip("PIL.Image")
-    reads = []
-
-    class Counted(pil.Image):  # type: ignore[name-defined, misc] # known when the test runs
-        @property
-        def __array_interface__(self) -> dict[str, Any]:
-            reads.append(1)
-            return super().__array_interface__  # type: ignore[no-any-return] # theirs
-
-    x = Counted()
-    x.__dict__.update(pil.new("L", (3, 2)).__dict__)
-    assert xbridge.to_numpy(x).tolist() == [[0] * 3] * 2
-    assert len(reads) == 1
-
-
 def test_to_numpy__dataset_whose_file_is_closed_is_refused() -> None:
     """A dataset whose file is closed is refused."""
-    h5py = pytest.importorskip("h5py")
-    x = dataset(h5py, [1, 2])
+    x = dataset([1, 2])
     x.file.close()
     for copy in (None, True):
         with pytest.raises(xbridge.UnsupportedArrayError, match=r"its export failed.*; try "):
             xbridge.to_numpy(x, copy=copy)
-
-
-def test_to_numpy__array_of_the_standards_own_library_needs_no_backend() -> None:
-    """An array of the standard's own library needs no backend."""
-    strict = pytest.importorskip("array_api_strict")
-    a = np.array([1.5, -2])
-    for x in (strict.asarray(a), strict.flip(strict.asarray(a)), strict.asarray(a) > 0):
-        host = xbridge.to_numpy(dlpack_only(x))
-        assert same_bits(host, np.asarray(x))
-        assert np.shares_memory(host, np.asarray(x))
-
-
-WORDS = ["Int8", "Int64", "UInt64", "boolean", "Float32", "Float64", "int64[pyarrow]", "double[pyarrow]"]
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_to_numpy__frame_of_one_nullable_dtype_has_that_dtype(word: str) -> None:
-    """Columns of one nullable dtype are an array of it, as one such column is."""
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    frame = pandas.DataFrame({"a": [1, 0], "b": [0, 1]}).astype(word)
-    made = xbridge.to_numpy(frame)
-    assert made.dtype == xbridge.to_numpy(frame["a"]).dtype
-    assert made.tolist() == [[1, 0], [0, 1]]
 
 
 def test_to_numpy__frame_of_nullable_dtypes_is_promoted_exactly() -> None:
@@ -573,39 +313,37 @@ def test_to_numpy__advice_for_missing_values_gives_nan(word: str) -> None:
         np.testing.assert_array_equal(made.ravel(), [1, np.nan])
 
 
-def test_to_numpy__advice_for_text_beside_numbers_gives_the_numbers() -> None:
-    """The numeric columns of a frame with text can be selected and converted, nullable or not."""
-    pandas = pytest.importorskip("pandas")
-    for frame in (table := pandas.DataFrame({"a": [1, 2], "b": ["x", "y"]})), table.convert_dtypes():
-        with pytest.raises(xbridge.DTypeError) as caught:
-            xbridge.to_numpy(frame)
-        assert xbridge.to_numpy(eval(caught.value.hint, {"x": frame})).tolist() == [[1], [2]]
-
-
 NUMBERS_WANTED: dict[str, tuple[str, Any]] = {
-    "pandas.DataFrame({'a': ['1', '2'], 'b': ['3.5', '4']})": ("astype", [[1, 3.5], [2, 4]]),
-    "pandas.DataFrame({'a': ['1', '2'], 'b': [True, False]})": ("astype", [[1, 1], [2, 0]]),
-    "pandas.DataFrame({'a': ['x', 'y', 'x']})": ("factorize", [[0], [1], [0]]),
-    "pandas.DataFrame({'a': pandas.to_datetime(['1970-01-02']).as_unit('s'), 'b': [1]})": (
+    "pd.DataFrame({'a': ['1', '2'], 'b': ['3.5', '4']})": ("astype", [[1, 3.5], [2, 4]]),
+    "pd.DataFrame({'a': ['1', '2'], 'b': [True, False]})": ("astype", [[1, 1], [2, 0]]),
+    "pd.DataFrame({'a': ['x', 'y', 'x']})": ("factorize", [[0], [1], [0]]),
+    "pd.DataFrame({'a': pd.to_datetime(['1970-01-02']).as_unit('s'), 'b': [1]})": (
         "assign",
         [[86_400, 1]],
     ),
-    "pandas.DataFrame({'a b': pandas.Categorical(['y', 'x']), 'b': [1, 2]})": ("assign", [[1, 1], [0, 2]]),
-    "pandas.DataFrame({'a': pandas.to_datetime(['1970-01-02', None]), 'b': [1, 2]})": ("select", [[1], [2]]),
-    "polars.Series(['y', 'x', 'y'])": ("rank", [1, 0, 1]),
-    "polars.Series(['1', '2.5'])": ("cast", [1, 2.5]),
-    "polars.Series([dt.date(1970, 1, 3)])": ("to_physical", [2]),
-    "polars.Series(['y', 'x'], dtype=polars.Categorical)": ("to_physical", [0, 1]),
-    "polars.Series(['y', 'x'], dtype=polars.Enum(['x', 'y']))": ("to_physical", [1, 0]),
-    "polars.Series([[1, 2], [3, 4]])": ("to_list", [[1, 2], [3, 4]]),
-    "polars.DataFrame({'a': [1, 2], 'b': ['x', 'y']})": ("select", [[1], [2]]),
-    "pyarrow.array(['y', 'x', 'y'])": ("dictionary_encode", [0, 1, 0]),
-    "pyarrow.chunked_array([['y', 'x'], ['y']])": ("combine_chunks", [0, 1, 0]),
-    "pyarrow.array(['1', '2.5'])": ("cast", [1, 2.5]),
-    "pyarrow.array([dt.date(1970, 1, 3)])": ("cast", [2]),
-    "pyarrow.array([dt.datetime(1970, 1, 2)])": ("cast", [86_400_000_000]),
-    "pyarrow.array([[1, 2], [3, 4]])": ("to_pylist", [[1, 2], [3, 4]]),
-    "pyarrow.table({'a': [1, 2], 'b': ['x', 'y']})": ("select", [[1], [2]]),
+    "pd.DataFrame({'a b': pd.Categorical(['y', 'x']), 'b': [1, 2]})": ("assign", [[1, 1], [0, 2]]),
+    "pd.DataFrame({'a': pd.to_datetime(['1970-01-02', None]), 'b': [1, 2]})": ("select", [[1], [2]]),
+    "pd.Index(['1', '2'])": ("astype", [1, 2]),
+    "pd.MultiIndex.from_tuples([(1, 2)])": ("to_frame", [[1, 2]]),
+    "pd.Series(pd.to_datetime(['1970-01-02', None]).as_unit('s'))": ("dropna", [86_400]),
+    "pd.Series(pd.period_range('1970', periods=2, freq='Y'))": ("astype", [0, 1]),
+    "pd.Series(pd.interval_range(0, 2))": ("mid", [0.5, 1.5]),
+    "pd.interval_range(0, 2)": ("mid", [0.5, 1.5]),
+    "pd.Series(pd.arrays.ArrowExtensionArray(pa.array([[1], [2]])))": ("tolist", [[1], [2]]),
+    "pl.Series(['y', 'x', 'y'])": ("rank", [1, 0, 1]),
+    "pl.Series(['1', '2.5'])": ("cast", [1, 2.5]),
+    "pl.Series([dt.date(1970, 1, 3)])": ("to_physical", [2]),
+    "pl.Series(['y', 'x'], dtype=pl.Categorical)": ("to_physical", [0, 1]),
+    "pl.Series(['y', 'x'], dtype=pl.Enum(['x', 'y']))": ("to_physical", [1, 0]),
+    "pl.Series([[1, 2], [3, 4]])": ("to_list", [[1, 2], [3, 4]]),
+    "pl.DataFrame({'a': [1, 2], 'b': ['x', 'y']})": ("select", [[1], [2]]),
+    "pa.array(['y', 'x', 'y'])": ("dictionary_encode", [0, 1, 0]),
+    "pa.chunked_array([['y', 'x'], ['y']])": ("combine_chunks", [0, 1, 0]),
+    "pa.array(['1', '2.5'])": ("cast", [1, 2.5]),
+    "pa.array([dt.date(1970, 1, 3)])": ("cast", [2]),
+    "pa.array([dt.datetime(1970, 1, 2)])": ("cast", [86_400_000_000]),
+    "pa.array([[1, 2], [3, 4]])": ("to_pylist", [[1, 2], [3, 4]]),
+    "pa.table({'a': [1, 2], 'b': ['x', 'y']})": ("select", [[1], [2]]),
 }
 """Columns and tables that are refused, a word of the advice, and the numbers that following it gives."""
 
@@ -613,42 +351,60 @@ NUMBERS_WANTED: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize("source", NUMBERS_WANTED)
 def test_to_numpy__advice_for_columns_of_other_values_gives_numbers(source: str) -> None:
     """Text that spells numbers, labels, categories, times and lists become numbers by the advice."""
-    library = source.partition(".")[0]
-    names = {library: pytest.importorskip(library), "dt": dt}
-    x, (word, wanted) = eval(source, names), NUMBERS_WANTED[source]
+    x, (word, wanted) = made(source), NUMBERS_WANTED[source]
     with pytest.raises(xbridge.DTypeError) as caught:
         xbridge.to_numpy(x)
     assert word in caught.value.hint
-    made = eval(caught.value.hint, {"x": x, "asarray": xbridge.asarray})
-    assert xbridge.to_list(made) == wanted
+    assert xbridge.to_list(eval(caught.value.hint, {"x": x, "asarray": xbridge.asarray})) == wanted
 
 
 @pytest.mark.parametrize(
     "source",
-    [
-        "pandas.DataFrame({'a': [{}]})",
-        "polars.DataFrame({'a': ['x']})",
-        "polars.Series([{'a': 'x'}])",
-        "polars.DataFrame({'a': [[1], [2]]})",
-        "pyarrow.table({'a': ['x']})",
-        "pyarrow.array([b'x'])",
-    ],
+    ["pl.DataFrame({'a': [[1, 2], [3]]})", "pa.table({'a': [[1, 2], [3]]})", "pa.array([{'a': 1}])"],
 )
-def test_to_numpy__without_an_advice_for_the_values(source: str) -> None:
-    """Values that are neither numbers nor codes of something are left to their library."""
-    library = source.partition(".")[0]
-    x = eval(source, {library: pytest.importorskip(library)})
-    with pytest.raises(xbridge.DTypeError, match=r"casting it,? in its own library first"):
+def test_to_numpy__values_without_a_cast(source: str) -> None:
+    """No cast is named for values that the library cannot cast to numbers."""
+    with pytest.raises(xbridge.DTypeError, match="try filling what is missing, or casting it, in its own"):
+        xbridge.to_numpy(made(source))
+
+
+NESTED = {
+    "pd.SparseDtype('int64')": "values are int64",
+    "pd.CategoricalDtype([1, 2])": "values are int64",
+    "pd.Int8Dtype()": "dtype is int8",
+    "pd.ArrowDtype(pa.float64())": "values are float64",
+    "pd.ArrowDtype(pa.list_(pa.int8()))": "values are int8",
+    "pl.Array(pl.Array(pl.Int64, 2), 1)": "values are int64",
+    "pl.List(pl.Int8)": "values are int8",
+    "pl.Struct({'a': pl.Int64, 'b': pl.Float32})": "values are int64",
+    "pl.Enum(['a'])": "values are string",
+    "pl.UInt8": "dtype is uint8",
+    "pa.dictionary(pa.int8(), pa.int64())": "values are int64",
+    "pa.run_end_encoded(pa.int32(), pa.int64())": "values are int64",
+    "pa.list_(pa.float64())": "values are float64",
+    "pa.large_list(pa.int8())": "values are int8",
+    "pa.list_(pa.int64(), 2)": "values are int64",
+    "pa.fixed_shape_tensor(pa.float32(), [2, 2])": "values are float32",
+    "pa.struct({'a': pa.int8(), 'b': pa.bool_()})": "values are int8",
+    "pa.float16()": "values are float16",
+}
+"""Dtypes of libraries, and what an export of truth values does not keep of them."""
+
+
+@pytest.mark.parametrize("source", NESTED)
+def test_to_numpy__nested_and_encoded_dtypes_are_those_of_their_values(source: str) -> None:
+    """What a dtype is made of is found in the library's own classes, and an export has to keep it."""
+    x = array_only(np.ones(2, bool))
+    type(x).dtype = made(source)  # type: ignore[attr-defined] # of a class made at run time
+    with pytest.raises(xbridge.DTypeError, match=f"its {NESTED[source]}, and it exports bool; try "):
         xbridge.to_numpy(x)
 
 
-@pytest.mark.parametrize("label", ["null_count", "columns", "schema", "type", "fields"])
-@pytest.mark.parametrize("word", ["int64", "Int64", "int64[pyarrow]"])
-def test_to_numpy__label_of_a_series_is_not_an_attribute(label: str, word: str) -> None:
-    """A Series gives items as attributes, by their labels. They say nothing about the Series."""
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    made = xbridge.to_numpy(pandas.Series([1, 0], index=[label, "b"], dtype=word))
-    assert made.tolist() == [1, 0]
-    frame = pandas.DataFrame({label: [1, 0], "b": [2, 3]}).astype(word)
-    assert xbridge.to_numpy(frame).tolist() == [[1, 2], [0, 3]]
+def test_to_numpy__imports_a_library_only_for_an_object_of_it() -> None:
+    """Reading the export of an object of an unknown library imports none of those that have adapters."""
+    code = """
+        import sys, array, xbridge
+        xbridge.to_numpy(array.array("d", [1, 2]))
+        print(sorted({"pandas", "polars", "pyarrow"} & {*sys.modules}))
+    """
+    assert run(code) == (0, ["[]"])

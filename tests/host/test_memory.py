@@ -140,12 +140,6 @@ def test_shares_memory__is_exact_where_the_solver_of_numpy_gives_up(one: Lie, ot
     assert xbridge.shares_memory(a, b) == overlaps(a, b) == np.shares_memory(a, b, max_work=EXACT)
 
 
-def test_copy__hard_pairs_are_of_both_kinds() -> None:
-    """The hard pairs are of both kinds."""
-    buffer = np.zeros(4000, np.uint8)
-    assert {overlaps(one.over(buffer), other.over(buffer)) for one, other in HARD} == {True, False}
-
-
 CASTS = [
     *itertools.product(
         ["bool", "int8", "int64", "float16", "float64", "bfloat16"],
@@ -225,17 +219,6 @@ def test_finite_extremes__few_numbers_show_a_loss() -> None:
     assert memory.finite_extremes(jnp, jnp.array([3.0 - 7j, jnp.inf * 1j])).tolist() == [0.0, 3.0, -7.0, 0.0]
     empty = jnp.ones((0, 2))
     assert get_backend("jax").check_cast(empty, "float16") is empty
-
-
-@pytest.mark.slow
-def test_copy__is_aligned_for_jax() -> None:
-    """Copies and casts on the host are aligned so that JAX can take them over."""
-    for n in (1 << 14, (1 << 14) + 1, 1 << 20, 1 << 24):
-        for a in (np.ones(n, "f4"), np.ones((n, 2), "f4").T, np.ones(n, "f8")[::-1]):
-            for made in (_host.copy(a, "C"), _host.astype(a, "float64", "C")):
-                assert made.ctypes.data % memory.ALIGNMENT == 0
-                assert made.flags.c_contiguous
-                np.testing.assert_array_equal(made, a)
 
 
 @pytest.mark.parametrize(

@@ -151,27 +151,6 @@ def test_cast__failure_in_a_chunk_is_an_error_of_ours() -> None:
         xbridge.asarray(lazy, dtype=np.dtype("M8[s]")).compute()
 
 
-def test_cast__complex_object_stays_complex() -> None:
-    """Objects become complex numbers, and an array of complex numbers becomes one of objects."""
-    objects = RECORDS["an object"]()
-    assert xbridge.asarray(objects, dtype="complex64").tolist() == [1.5, 1 + 2j]
-    assert xbridge.asarray(np.array(NUMBERS), dtype=np.dtype(object)).tolist() == NUMBERS
-    assert xbridge.asarray(RECORDS["a field"](), dtype=np.dtype(object)).tolist() == [(1 + 2j,)]
-
-
-@pytest.mark.parametrize(
-    "numbers", [[10**400, 0.5], [10**400, 1j], 10**400], ids=["float", "complex", "alone"]
-)
-def test_asarray__integer_beyond_any_float_is_not_advised_a_float(numbers: Any) -> None:
-    """An integer that no float can hold stays a Python integer, and is not advised another dtype."""
-    cases: list[dict[str, Any]] = [{}, {"backend": "torch"}, {"dtype": "float64"}]
-    for options in cases:
-        if options.get("backend") == "torch":
-            pytest.importorskip("torch")
-        with pytest.raises(xbridge.ValueLossError, match=r"any float; try numpy\.array\(x, object\)$"):
-            xbridge.asarray(numbers, **options)
-
-
 def test_unsafe_share__names_the_address_and_not_the_strides() -> None:
     """Dense memory that JAX cannot share begins at a wrong address."""
     pytest.importorskip("jax")
@@ -182,14 +161,3 @@ def test_unsafe_share__names_the_address_and_not_the_strides() -> None:
         xbridge.unsafe_share(dense, "jax")
     with pytest.raises(xbridge.CopyError, match="jax does not support its strides"):
         xbridge.unsafe_share(np.ones(8, "f4")[::2], "jax")
-
-
-def test_asarray__advice_for_a_stack_with_complex_numbers_keeps_them() -> None:
-    """Arrays without a common dtype, one of them complex, are to become complex numbers."""
-    torch = pytest.importorskip("torch")
-    arrays = [torch.ones(1, dtype=torch.float8_e5m2), torch.tensor([1j])]
-    try:
-        made = xbridge.asarray(arrays, backend="numpy")
-    except xbridge.DTypeError as error:
-        made = xbridge.asarray(arrays, backend="numpy", **eval(f"dict({error.hint})"))
-    assert made.ravel().tolist() == [1, 1j]

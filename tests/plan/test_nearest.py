@@ -11,13 +11,10 @@ from inside import DTYPES, category, get_backend, native_dtype
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge import tree
 from xbridge.protocol import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 
 
 def poor(*words: str) -> Callable[[str, xbridge.Device], Unsupported | None]:
@@ -77,75 +74,10 @@ def test_nearest__looks_at_the_values_only_where_one_could_be_lost() -> None:
         assert plan.exact is (dtype != "float64")
 
 
-LOST: dict[str, list[Any]] = {
-    "int64": [2**31, -(2**31) - 1],
-    "uint64": [2**32],
-    "float64": [1e39, -1e300],
-    "complex128": [1e39, -1e300j],
-    "longdouble": [np.longdouble("1e39")],
-}
-
-
 @pytest.fixture
 def jax() -> Any:
     """JAX, whose 64 bits are off."""
     return pytest.importorskip("jax")
-
-
-CALLS: dict[str, Callable[[Any], Any]] = {
-    "to_backend": lambda x: xbridge.to_backend(x, "jax", dtype="nearest"),
-    "asarray": lambda x: xbridge.asarray(x, backend="jax", dtype="nearest", copy=True),
-    "a list": lambda x: xbridge.asarray([x], backend="jax", dtype="nearest")[0],
-    "a nested list": lambda x: xbridge.asarray([[x, x]], backend="jax", dtype="nearest")[0, 1],
-    "align": lambda x: xbridge.align(x, backend="jax", dtype="nearest")[0],
-    "align_back": lambda x: xbridge.align_back(x, backend="jax", dtype="nearest")[0][0],
-    "restore": lambda x: xbridge.align_back(jax_ones())[1](x, dtype="nearest"),
-    "aligned": lambda x: xbridge.aligned(backend="jax", dtype="nearest")(seen)(x).x,
-    "aligned, back": lambda x: xbridge.aligned(backend="numpy", dtype="nearest")(lambda _: x)(jax_ones()),
-    "tree": lambda x: tree.to_backend({"x": [x]}, "jax", dtype="nearest")["x"][0],
-    "transfer": lambda x: xbridge.transfer([x], "jax", dtype="nearest").result()[0],
-    "prefetch": lambda x: next(iter(xbridge.prefetch([x], "jax", dtype="nearest"))),
-}
-
-
-class Seen:
-    """What a function was called with."""
-
-    x: Any
-
-    def __init__(self, x: Any) -> None:
-        self.x = x
-
-
-def seen(x: Any) -> Seen:
-    """Keep the argument of a call."""
-    return Seen(x)
-
-
-def jax_ones() -> Any:
-    """An array of JAX's."""
-    return xbridge.asarray([1.0], backend="jax")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", CALLS)
-def test_nearest__every_call_takes_it_to_a_library_without_64_bits(jax: Any, way: str) -> None:
-    """Every call takes `nearest` to a library without 64 bits."""
-    call = CALLS[way]
-    for dtype in (*DTYPES, "longdouble", "clongdouble"):
-        values = np.array([1, 100]).astype(native_dtype(dtype))
-        made = call(values)
-        usual = {"longdouble": "float32", "clongdouble": "complex64"}
-        assert xbridge.backend_of(made) == "jax"
-        assert xbridge.dtype_of(made) == usual.get(dtype, WIDE.get(dtype, dtype))
-        assert np.asarray(made).astype("c16").tolist() == values.astype("c16").tolist()
-    for dtype, numbers in LOST.items():
-        for number in numbers:
-            with pytest.raises(
-                xbridge.ValueLossError,
-                match=r"would change it; try jax\.config|try naming it: dtype='float32'",
-            ):
-                call(np.array([number], dtype))
 
 
 def test_nearest__to_numpy_takes_what_numpy_lacks(recwarn: pytest.WarningsRecorder) -> None:
@@ -241,18 +173,6 @@ def test_nearest__is_a_matter_of_the_device() -> None:
             xbridge.to_backend(x, name, device="no_x64")
         with pytest.raises(xbridge.ValueLossError):
             xbridge.to_backend(np.array([1e300]), name, device="no_x64", dtype="nearest")
-
-
-def test_nearest__metal_gets_single_precision() -> None:
-    """Metal gets single precision."""
-    torch = pytest.importorskip("torch")
-    from xbridge._plan.rules import chosen
-
-    backend, place = get_backend("torch"), xbridge.Device("mps:0")
-    for dtype in (word for word in DTYPES if hasattr(torch, word)):
-        wanted = {"float64": "float32", "complex128": "complex64"}.get(dtype, dtype)
-        assert chosen("nearest", dtype, backend, place) == wanted
-        assert chosen("nearest", dtype, backend, xbridge.Device("cpu")) == dtype
 
 
 @pytest.mark.usefixtures("own_registry")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from facts import CPU, GPU0, SHARDED, array_of, library, options, steps_of
+from facts import CPU, GPU0, HOST, SHARDED, array_of, library, options, steps_of
 
 import xbridge
 from xbridge import Device
 from xbridge._plan.rules import check_destination, destination, plan_between, plan_within
-from xbridge.protocol import Gap
+from xbridge._plan.steps import Op
+from xbridge.protocol import Backend, Gap, Transfers
 
 READERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]] = {
     # the target, the array, the options: what the host does between the two libraries
@@ -357,3 +358,9 @@ def test_destination__is_the_named_device_or_the_nearest(case: str) -> None:
     """A result goes to the named device, or stays where the array is, or where the target's arrays are."""
     facts, asked, near, expected = DESTINATIONS[case]
     assert destination(library(**facts), asked, near) == expected
+
+
+@pytest.mark.parametrize("op", get_args(Op))
+def test_step__op_is_a_backend_or_host_function(op: str) -> None:
+    """Every operation a step can name exists in the backend protocol, its transfers or `_host`."""
+    assert op in vars(Backend) | vars(Transfers) or callable(getattr(HOST, op))
