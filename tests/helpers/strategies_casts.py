@@ -7,12 +7,14 @@ beside the ties of the narrower dtypes, where rounding twice is not rounding onc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
 from inside import DTYPES, category
 from strategies import host_dtype
+
+from xbridge.testing.conformance._cases import edge_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,8 +47,15 @@ def castable(source: str, target: str, rng: np.random.Generator, shape: Shape = 
     if not DTYPES[target].rounds_as_numpy or (category(source) == "float" and category(target) == "int"):
         return _small_numbers(source, target, rng, shape)
     if source == "float64" and category(target) == "float":
-        return np.where(rng.random(shape) < 0.5, contents(source, shape, rng), _ties(target, rng, shape))
-    return contents(source, shape, rng)
+        return np.where(
+            rng.random(shape) < 0.5, edge_values(source, shape, turn(rng)), _ties(target, rng, shape)
+        )
+    return edge_values(source, shape, turn(rng))
+
+
+def turn(rng: np.random.Generator) -> int:
+    """Which of many values `edge_values` makes."""
+    return int(rng.integers(1 << 16))
 
 
 def _small_numbers(source: str, target: str, rng: np.random.Generator, shape: Shape) -> Host:
@@ -57,37 +66,10 @@ def _small_numbers(source: str, target: str, rng: np.random.Generator, shape: Sh
 
 def _ties(target: str, rng: np.random.Generator, shape: Shape) -> Host:
     """Numbers a little beside the middle of two neighbours in the target dtype."""
-    lower = contents(target, shape, rng)
+    lower = edge_values(target, shape, turn(rng))
     code = f"u{lower.itemsize}"
     upper = (lower.view(code) + np.ones(shape, code)).view(lower.dtype)
     with np.errstate(all="ignore"):
         middle = (lower.astype("float64") + upper.astype("float64")) / 2
         beside: Host = np.nextafter(middle, rng.choice([-np.inf, np.inf], shape))
         return beside
-
-
-def contents(word: str, shape: Shape, rng: np.random.Generator) -> Host:
-    """A dense native array of any bits that are values of the dtype."""
-    dtype = host_dtype(word)
-    if dtype.kind == "b":
-        return rng.integers(0, 2, shape).astype(bool)
-    parts = 2 if dtype.kind == "c" else 1
-    part = np.dtype(f"f{dtype.itemsize // 2}") if parts == 2 else dtype
-    code = np.dtype(f"u{part.itemsize}")
-    count = int(np.prod(shape, dtype=int)) * parts
-    drawn = rng.integers(0, np.iinfo(code).max, count, code, endpoint=True)
-    special = np.array(_specials(part), code)
-    drawn = np.where(rng.random(count) < 0.4, rng.choice(special, count), drawn)
-    return drawn.view(dtype).reshape(shape)
-
-
-def _specials(part: np.dtype[Any]) -> list[int]:
-    """Bit patterns at the ends of a dtype's ranges."""
-    sign = 1 << 8 * part.itemsize - 1
-    ends = [0, 1, sign - 1, sign, sign + 1, 2 * sign - 1]
-    if part.kind in "iu":
-        return ends
-    with np.errstate(all="ignore"):
-        infinity = int(np.array(np.inf).astype(part).view(f"u{part.itemsize}"))
-    around = [infinity - 1, infinity, infinity + 1, infinity ^ sign]
-    return [*ends, *(pattern % (2 * sign) for pattern in around)]

@@ -7,10 +7,7 @@ and failed: an error on the way to it does not count.
 from __future__ import annotations
 
 import pytest
-from kit_toy_faults_memory import FAULTS as MEMORY
-from kit_toy_faults_module import FAULTS as MODULE
-from kit_toy_faults_places import FAULTS as PLACES
-from kit_toy_faults_values import FAULTS as VALUES
+from kit_toy_faults import FAULTS as BY_TEST
 from kit_toy_suite import every_dtype, few_examples, register, run
 
 import xbridge
@@ -20,24 +17,15 @@ __all__ = ["every_dtype", "few_examples"]
 
 pytestmark = pytest.mark.usefixtures("own_registry", "few_examples", "every_dtype")
 
-FAULTS = {
-    fault: (test, changes)
-    for area in (VALUES, MEMORY, PLACES, MODULE)
-    for test, faults in area.items()
-    for fault, changes in faults.items()
-}
+FAULTS = {fault: (test, changes) for test, faults in BY_TEST.items() for fault, changes in faults.items()}
 """What is wrong -> the test that must notice it, and the words to plant."""
 
 
 RAISED: dict[str, type[Exception]] = {
-    "the hot path raises in doubt": ValueError,
     "the hot path raises for what must not leave": TypeError,
     "memory of the host is held forever": BufferError,
-    "an unknown device is a KeyError": KeyError,
     "a dtype object of NumPy is an error": TypeError,
     "a refusal is raised": TypeError,
-    "a name is misspelt on the hot path": AttributeError,
-    "what must not leave is not described": KeyError,
 }
 """Where a test fails by what the faulty backend raises, and not by a check or a refusal."""
 
