@@ -7,7 +7,6 @@ path. A real one, with a real library, is `plugin_package`, which has tests of i
 from __future__ import annotations
 
 import ast
-import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -228,17 +227,6 @@ def test_plugins__duplicate_name_is_refused(install: Callable[..., None]) -> Non
         for a, b in (("one", "two"), ("two", "one"))
     }
     assert not {"one_plugin", "two_plugin"} & set(sys.modules)
-    assert is_unharmed()
-
-
-def test_plugins__package_on_the_path_twice_counts_once(
-    install: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a package that is on the path twice, the first one counts."""
-    install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
-    shutil.copytree(tmp_path, tmp_path / "older")
-    (tmp_path / "older" / "toy_plugin.py").write_text("1 / 0\n", "utf-8")
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "older")])
     assert is_unharmed()
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from xbridge.protocol import HostArray
-
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -82,14 +80,6 @@ def test_register_backend__replace_updates_every_table() -> None:
     info = backend.array_info(toy.data)._replace(dtype="replaced")
     xbridge.register_backend("toylib", make_backend(array_info=lambda _: info), replace=True)
     assert xbridge.dtype_of(toy) == "replaced"
-
-
-def test_register_backend__replacement_is_tried_again() -> None:
-    """A replacement for a backend that failed to load is tried."""
-    xbridge.register_backend("toylib", "no_such_toys")
-    assert not xbridge.is_available("toylib")
-    xbridge.register_backend("toylib", make_backend(), replace=True)
-    assert xbridge.is_available("toylib")
 
 
 def test_register_backend__path_is_imported_on_demand(
@@ -194,30 +184,6 @@ def test_default_dtype__depends_on_the_device() -> None:
     assert moved == [toys, toys]
     assert isinstance(xbridge.asarray(a, like=toy, device="cpu"), Toy)
     assert moved == [toys, toys]
-
-
-def test_to_backend__plain_arrays_take_the_fast_path() -> None:
-    """Plain arrays pass from one library to another through both fast functions."""
-    asked: list[str] = []
-
-    def fast_from_numpy(host: HostArray) -> Toy | None:
-        asked.append("fast_from_numpy")
-        return None if host.size == 0 else Toy(host)
-
-    xbridge.register_backend("toylib", make_backend(fast_to_numpy=lambda x: x.data if x.data.size else None))
-    xbridge.register_backend(
-        "others",
-        make_backend(
-            "others", fast_from_numpy=fast_from_numpy, array_types=(SubToy,), assumes_immutable=False
-        ),
-        roots=(),
-    )
-    assert xbridge.is_available("toylib")
-    assert xbridge.is_available("others")
-    a = np.ones(3)
-    assert np.shares_memory(xbridge.to_backend(Toy(a), "others").data, a)
-    assert xbridge.to_backend(Toy(np.ones(0)), "others").data.size == 0
-    assert asked == ["fast_from_numpy"]
 
 
 # -- libraries that are imported meanwhile ---------------------------------------------------------

@@ -136,15 +136,6 @@ def test_empty__has_all_bits_set(name: str) -> None:
         assert (bits(x.cpu()) == 0xFF).all()
 
 
-def test_empty__holds_no_computed_value() -> None:
-    """New memory holds values that no program would compute, such as NaN."""
-    assert torch.empty(2, device="emu").isnan().all()
-    assert torch.empty(2, dtype=torch.bfloat16, device="emu").isnan().all()
-    no_bool = torch.empty(2, dtype=torch.bool, device="emu").clone().cpu()
-    assert not same_bits(no_bool, torch.tensor([False, False]))
-    assert not same_bits(no_bool, torch.tensor([True, True]))
-
-
 def test_memory__is_cleared_when_freed() -> None:
     """Memory that is used again holds nothing of its former values."""
     x = torch.ones(129, device="emu")

@@ -17,7 +17,7 @@ import xbridge.tree
 from xbridge._transfer import queued
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 @pytest.fixture(autouse=True)
@@ -31,16 +31,6 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread can be started by mistake."""
     monkeypatch.setattr("xbridge._transfer.api.start_thread", None)
-
-
-@pytest.fixture(params=PACES.values(), ids=list(PACES))
-def pace(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What is complete when the call returns is so at every pace."""
-    with paced(request.param):
-        yield
-
-
-at_every_pace = pytest.mark.usefixtures("pace")
 
 
 def arrays(n: int = 3) -> list[np.ndarray]:
@@ -213,17 +203,18 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
 }
 
 
-@at_every_pace
+@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
 def test_batch__is_one_pack_whatever_the_shapes(
-    shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+    shapes: list[tuple[int, ...]], pace: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrays of one shape or of several, with gaps after them or without, arrive in one pack."""
     given = [np.full(shape, i + 0.5) for i, shape in enumerate(shapes)]
     seen = watch_packs(monkeypatch)
-    there = xbridge.tree.to_backend(given, "torch", device=KIND)
-    back = xbridge.tree.to_numpy(there)
-    assert equal(there, given)
-    assert equal(back, given)
+    with paced(pace):
+        there = xbridge.tree.to_backend(given, "torch", device=KIND)
+        back = xbridge.tree.to_numpy(there)
+        assert equal(there, given)
+        assert equal(back, given)
     assert seen == [len(shapes)] * 2
     assert len({id(b.base) for b in back}) == 1

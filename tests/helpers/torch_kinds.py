@@ -36,20 +36,6 @@ class Refuses(torch.Tensor):
         raise RuntimeError(message)
 
 
-class TheirError(Exception):
-    """No error that Python knows."""
-
-
-class RefusesOddly(torch.Tensor):
-    """The same, with an error of its own."""
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        raise TheirError
-
-
 class Wrapper(torch.Tensor):
     """Wraps another tensor, and has no memory of its own."""
 

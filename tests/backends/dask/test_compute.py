@@ -227,14 +227,6 @@ def test_align__task_error_names_no_array(x: Array) -> None:
     assert caught.value.__notes__ == ["in a task, which xbridge ran to compute 2 Dask arrays together"]
 
 
-def test_align__xbridge_error_in_a_task_names_no_array(x: Array) -> None:
-    """An error that xbridge raises inside a task is not blamed on one array."""
-    failing = x.map_blocks(lambda chunk: xbridge.to_backend(chunk, "nowhere"), dtype="f8", meta=np.empty(0))
-    with pytest.raises(xbridge.UnknownBackendError) as caught:
-        xbridge.align(np.ones(2), failing, x)
-    assert "xs[" not in str(caught.value)
-
-
 def test_to_numpy__unsupported_cast_computes_nothing() -> None:
     """A cast that NumPy lacks is refused before any chunk is computed."""
     ml_dtypes = pytest.importorskip("ml_dtypes")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -312,31 +311,6 @@ def test_to_backend__chunks_are_read_only() -> None:
     with suppress(ValueError):  # what Dask itself returns is a copy, or the chunk, which is read-only
         x.compute()[...] = 9.0
     assert x.compute().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-
-
-def test_to_backend__tensor_in_a_task_is_a_copy() -> None:
-    """A tensor that a task makes of its chunk is a copy."""
-    torch = pytest.importorskip("torch")
-
-    def spoil(chunk: HostArray) -> HostArray:
-        tensor = xbridge.to_backend(chunk, "torch")
-        assert isinstance(tensor, torch.Tensor)
-        return xbridge.to_numpy(tensor.add_(1))
-
-    x = xbridge.to_backend(np.arange(6.0), "dask")
-    spoiled = x.map_blocks(spoil, dtype="f8", meta=np.empty(0))
-    assert xbridge.to_numpy(spoiled).tolist() == VALUES
-    assert x.compute().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-
-
-def test_array_namespace__lacks_what_the_docs_list(x: Array) -> None:
-    """The namespace lacks exactly what its description says."""
-    xp = xbridge.array_namespace(x)
-    described = ("take_along_axis", "broadcast_shapes", "from_dlpack")
-    assert [word for word in described if hasattr(xp, word)] == []
-    with pytest.raises(ValueError, match="single chunk"):
-        xp.fft.fft(x.rechunk(2))
-    assert math.isnan(xp.unique_values(x).shape[0])
 
 
 def test_aligned__function_may_return_lazy_arrays() -> None:

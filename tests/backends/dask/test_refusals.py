@@ -69,26 +69,6 @@ def test_to_numpy__advice_for_masks_units_and_dates_works() -> None:
     assert xbridge.to_numpy(dates.astype("int64")).tolist() == [2]
 
 
-class Tile:
-    """A chunk of a library that nobody knows, with a dtype of its own."""
-
-    shape, ndim, dtype = (3,), 1, "tiles.float64"
-
-    def __getitem__(self, _where: object) -> Tile:
-        return self
-
-
-def test_to_numpy__refuses_chunks_of_unknown_libraries() -> None:
-    """Chunks of a library that xbridge does not know are described and refused."""
-    tiles = da.Array({("tiles", 0): Tile()}, "tiles", ((3,),), meta=Tile())
-    assert (xbridge.backend_of(tiles), xbridge.device_of(tiles)) == ("dask", "cpu")
-    assert xbridge.dtype_of(tiles) == "float64"
-    error = refusal_of(lambda: xbridge.to_numpy(tiles))
-    assert str(error).endswith(
-        "its chunks are tests.Tile; try x.map_blocks(f), where f makes NumPy arrays of them"
-    )
-
-
 def test_to_numpy__advice_for_sparse_chunks_works() -> None:
     """Sparse chunks are refused, and making them dense helps."""
     sparse = pytest.importorskip("sparse")

@@ -158,45 +158,6 @@ def test_to_backend__repeated_move_is_not_planned() -> None:
     """)
 
 
-def test_fast_from_device__is_a_new_writable_array(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It declines arrays of the host and deleted ones, and an error of JAX, for which a plan has a reason."""
-    x, gone = jnp.arange(3), jnp.ones(3)
-    assert module.transfers.fast_from_device(x) is None
-    monkeypatch.setattr(module, "_is_on_first_cpu", lambda _: False)
-    host = module.transfers.fast_from_device(x)
-    assert host is not None
-    assert host.flags.writeable
-    np.testing.assert_array_equal(host, [0, 1, 2])
-    gone.delete()
-    assert module.transfers.fast_from_device(gone) is None
-
-    def fail(*_: object) -> None:
-        message = "out of memory"
-        raise RuntimeError(message)
-
-    monkeypatch.setattr(module, "to_device", fail)
-    assert module.transfers.fast_from_device(x) is None
-
-
-def test_fast_to_device__declines_what_a_plan_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The array is new. Odd arrays, unknown devices and a JAX that refuses are left to a plan."""
-    a = np.arange(3, dtype="f4")
-    there = module.transfers.fast_to_device(jax.devices("cpu")[0])
-    assert there
-    x = there(a)
-    a[:] = 5
-    np.testing.assert_array_equal(np.asarray(x), [0, 1, 2])
-    assert there(a[::-1]) is None
-    with jax.enable_x64(False):
-        assert there(np.ones(2)) is None
-    assert module.transfers.fast_to_device(object()) is None
-    counted = module.transfers.fast_to_device("gpu:77")
-    assert counted
-    assert counted(a) is None
-    monkeypatch.setattr(module, "_device_put", None)
-    assert there(a) is None
-
-
 def test_to_backend__sharded_array_needs_a_named_device() -> None:
     """An array on several devices is gathered only on a device that is named."""
     run("""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,22 +137,3 @@ def test_fast_to_numpy__declines_small_dtypes(read: Callable[[Any], object]) -> 
     """A dtype without a canonical name takes the planned path."""
     assert read(jnp.ones(3, "int4")) is None
     assert read(jnp.ones(3)) is not None
-
-
-@pytest.mark.parametrize("device", [("gpu", 0), ("cpu", 1)], ids=str)
-def test_fast_to_numpy__declines_other_devices(
-    device: tuple[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An array on a GPU or on a second CPU takes the planned path."""
-    monkeypatch.setattr(backend, "_is_alone", False)
-    platform, index = device
-    one = SimpleNamespace(platform=platform, local_hardware_id=index)
-    x: Any = SimpleNamespace(sharding=_Place(one))
-    assert backend.fast_to_numpy(x) is None
-
-
-class _Place:
-    """A place in JAX."""
-
-    def __init__(self, device: object) -> None:
-        self._device_assignment = (device,)

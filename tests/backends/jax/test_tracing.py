@@ -247,3 +247,40 @@ def test_asarray__promotes_tracers_as_jax_does(inside: Callable[[Fn], Any]) -> N
         return made
 
     inside(fn)
+
+
+# -- callbacks of compiled code, where JAX may wait for itself --------------------------------------
+
+IN_CALLBACK: dict[str, Callable[[Any], Any]] = {
+    "dtype": lambda x: xbridge.asarray(x, dtype="float16"),
+    "copy": lambda x: xbridge.asarray(x, copy=True),
+    "a list": lambda x: xbridge.asarray([x, x]),
+    "a cast": lambda x: xbridge.asarray(x, dtype="default", like=x[0]),
+}
+
+
+def call_back(fn: Callable[[Any], Any]) -> Any:
+    shape = jax.eval_shape(lambda: jnp.ones(2))
+    return jax.jit(lambda x: jax.pure_callback(fn, shape, x))(jnp.ones(2))
+
+
+@pytest.mark.parametrize("call", IN_CALLBACK)
+def test_refuse_in_callback__conversion_within_jax(call: str) -> None:
+    """What JAX would compute is refused in place of a wait that may have no end."""
+    seen: list[Exception] = []
+
+    def fn(x: Any) -> Any:
+        try:
+            IN_CALLBACK[call](x)
+        except xbridge.OptionError as error:
+            seen.append(error)
+        return xbridge.to_numpy(x)
+
+    assert call_back(fn).tolist() == [1.0, 1.0]
+    assert len(seen) == (call != "a cast")
+
+
+def test_refuse_in_callback__conversion_to_the_host() -> None:
+    """The advice, a conversion to NumPy, is possible there."""
+    assert call_back(lambda x: xbridge.to_numpy(x, dtype="float64").astype("f4")).tolist() == [1.0, 1.0]
+    assert call_back(lambda x: np.asarray(xbridge.to_jax(np.asarray(x)))).tolist() == [1.0, 1.0]

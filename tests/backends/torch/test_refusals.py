@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from torch_kinds import Endless, Refuses, RefusesOddly, TheirError, Wrapper
+from torch_kinds import Endless, Refuses, Wrapper
 from versions import is_older
 
 import xbridge
@@ -189,11 +189,10 @@ def batches(x: Any) -> Any:
     yield xbridge.aligned(backend="numpy")(lambda y: y)(x).detach().as_subclass(torch.Tensor).numpy()
 
 
-@pytest.mark.parametrize("cls", [Refuses, RefusesOddly])
-def test_to_numpy__does_not_call_methods_of_a_subclass(cls: Any) -> None:
+def test_to_numpy__does_not_call_methods_of_a_subclass() -> None:
     """A tensor is described and read without a call to a method of its class."""
     plain = torch.ones(2)
-    x = plain.as_subclass(cls)
+    x = plain.as_subclass(Refuses)
     assert (xbridge.backend_of(x), xbridge.dtype_of(x), xbridge.device_of(x)) == ("torch", "float32", "cpu")
     assert xbridge.array_namespace(x) is xbridge.array_namespace(plain)
     assert xbridge.shares_memory(x, plain)
@@ -209,7 +208,6 @@ def test_to_numpy__does_not_call_methods_of_a_subclass(cls: Any) -> None:
     assert [row.copied for row in seen.rows] == [8]
 
 
-@pytest.mark.parametrize("cls", [Refuses, RefusesOddly])
 @pytest.mark.parametrize(
     "call",
     [
@@ -220,12 +218,12 @@ def test_to_numpy__does_not_call_methods_of_a_subclass(cls: Any) -> None:
     ],
     ids=["astype", "copy", "stack", "transfer"],
 )
-def test_asarray__chains_the_error_of_a_subclass(cls: Any, call: Callable[[Any], Any]) -> None:
+def test_asarray__chains_the_error_of_a_subclass(call: Callable[[Any], Any]) -> None:
     """An error that a subclass raises in torch's operation is the cause of ours."""
     with pytest.raises(xbridge.XBridgeError, match=r"; try that step in torch itself$") as caught:
-        call(torch.ones(2).as_subclass(cls))
+        call(torch.ones(2).as_subclass(Refuses))
     causes = [caught.value.__cause__, getattr(caught.value.__cause__, "__cause__", None)]
-    assert any(isinstance(cause, (RuntimeError, TheirError)) for cause in causes)
+    assert any(isinstance(cause, RuntimeError) for cause in causes)
 
 
 @pytest.fixture

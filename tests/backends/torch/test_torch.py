@@ -225,15 +225,6 @@ def test_fast_to_numpy__declines_other_devices() -> None:
             assert host.astype("f4").tolist() == x.tolist()
 
 
-@pytest.mark.parametrize("start", [1, 2])
-@pytest.mark.parametrize("left", [0, 4, 8, 11])
-def test_fast_to_numpy__declines_views_beyond_a_shrunk_storage(start: int, left: int) -> None:
-    """A view is declined if its storage ends before it."""
-    x = torch.arange(3.0)[start:]
-    x.untyped_storage().resize_(left)
-    assert get_backend("torch").fast.to_numpy(x) is None
-
-
 class Devices:
     """A module of devices with a current one, as `torch.cuda` is."""
 

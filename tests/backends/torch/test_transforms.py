@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.func import functionalize, grad, hessian, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Fn = Callable[[Tensor], Tensor]
-    from collections.abc import Callable
 
 torch = pytest.importorskip("torch")
 
@@ -250,10 +249,6 @@ def test_to_torch__jit_trace_finds_the_same_lines_in_each_run(call: Callable[[Te
     assert torch.equal(traced(torch.full((3,), 2.0)), call(torch.full((3,), 2.0)))
 
 
-torch = pytest.importorskip("torch")
-fake = pytest.importorskip("torch._subclasses.fake_tensor")
-
-
 @pytest.mark.parametrize("before", [False, True], ids=["first call", "repeated call"])
 @pytest.mark.parametrize("options", [{}, {"copy": True}, {"dtype": "float32"}, {"grad": "keep"}], ids=str)
 def test_to_backend__fake_mode_agrees_with_explain(options: dict[str, Any], *, before: bool) -> None:
@@ -261,11 +256,11 @@ def test_to_backend__fake_mode_agrees_with_explain(options: dict[str, Any], *, b
     a = np.ones(3)
     if before:
         assert xbridge.to_numpy(xbridge.to_backend(a, "torch", **options)).tolist() == [1, 1, 1]
-    with fake.FakeTensorMode():
+    with FakeTensorMode():
         made = xbridge.to_backend(a, "torch", **options)
         (both,) = tree.to_backend([a], "torch", **options)
         plan = xbridge.explain(a, "torch", **options)
-        assert {type(made), type(both)} == {fake.FakeTensor}
+        assert {type(made), type(both)} == {FakeTensor}
         assert plan.copies
         assert "no values" in str(plan) or options
     real = xbridge.to_backend(a, "torch")
@@ -283,7 +278,7 @@ def test_to_backend__fake_mode_shares_no_memory(*, before: bool) -> None:
     ]
     for call in calls if before else ():
         call()
-    with fake.FakeTensorMode():
+    with FakeTensorMode():
         for call in calls:
             with pytest.raises(xbridge.CopyError, match="a fake mode is running"):
                 call()
