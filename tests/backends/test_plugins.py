@@ -19,7 +19,7 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import protocol
-from xbridge._core.protocol import FEATURES
+from xbridge.protocol import FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

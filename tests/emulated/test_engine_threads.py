@@ -15,7 +15,6 @@ from inside import get_backend
 
 import xbridge
 from xbridge._transfer.threads import participating_backends
-from xbridge.backends.torch import _transfer
 from xbridge.backends.torch._transfer import large, packs
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ def test_prefetch__batches_on_the_device_are_bounded(depth: int, monkeypatch: py
         pytest.skip("a computation that goes on until it may end is the pretend one's")
     begun: list[int] = []
     used: list[int] = []
-    move, enough = _transfer.transfers.to_device_many, threading.Semaphore(0)
+    move, enough = get_backend("torch").transfers.to_device_many, threading.Semaphore(0)
 
     def watched(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor] | None:
         begun.append(len(used))

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 from emulated.there import DEVICE, KIND, PACES, api, paced
-from inside import planned_arrays
+from inside import get_backend, planned_arrays
 
 import xbridge
-from xbridge.backends.torch import _transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,16 +107,16 @@ def test_fast_from_device__unusual_tensor_is_planned(
 def test_fast_from_device__declines_tensors_beyond_their_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing outside of a storage is read, and no error leaves the function."""
     moved = torch.ones(5, device=KIND)
-    assert _transfer.transfers.fast_from_device(moved) is not None
-    assert _transfer.transfers.fast_from_device(torch.ones(5)) is None
+    assert get_backend("torch").transfers.fast_from_device(moved) is not None
+    assert get_backend("torch").transfers.fast_from_device(torch.ones(5)) is None
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "untyped_storage", lambda x: b"few bytes")
-        assert _transfer.transfers.fast_from_device(moved) is None
+        assert get_backend("torch").transfers.fast_from_device(moved) is None
         patch.setattr(torch.Tensor, "untyped_storage", lambda x: None)
-        assert _transfer.transfers.fast_from_device(moved) is None
+        assert get_backend("torch").transfers.fast_from_device(moved) is None
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta", "gpu", "nowhere", 3.5, "cuda:x"])
 def test_fast_to_device__declines_other_devices(device: object) -> None:
     """A device that is not torch's own name of an accelerator is left to a plan."""
-    assert _transfer.transfers.fast_to_device(device) is None
+    assert get_backend("torch").transfers.fast_to_device(device) is None

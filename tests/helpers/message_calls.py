@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from exporters import Exporter, capsule
+from inside import get_backend as get  # noqa: F401 -- calls name it
 
 import xbridge
-from xbridge._registry.registry import get  # noqa: F401 -- calls name it
 
 
 class Metres(np.ndarray[Any, np.dtype[Any]]):

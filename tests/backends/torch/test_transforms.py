@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from inside import forget_calls
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.func import functionalize, grad, hessian, jvp, vmap
@@ -14,7 +15,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import xbridge
 from xbridge import tree
-from xbridge._registry import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -244,7 +244,7 @@ JIT_TRACED: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("call", JIT_TRACED.values(), ids=JIT_TRACED)
 def test_to_torch__jit_trace_finds_the_same_lines_in_each_run(call: Callable[[Tensor], Tensor]) -> None:
     """`torch.jit.trace` runs a program again and compares the lines: no call is repeated in other ones."""
-    registry._rebuild_in_child()
+    forget_calls()
     traced = torch.jit.trace(call, (torch.ones(3),))
     assert torch.equal(traced(torch.full((3,), 2.0)), call(torch.full((3,), 2.0)))
 
