@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from fresh import run
 from hypothesis import event, given, settings
-from strategies_conversions import Conversion, conversions
+from strategies import Conversion, conversions
 
 import xbridge
 from xbridge import explain

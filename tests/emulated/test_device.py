@@ -177,11 +177,6 @@ def test_pin_memory__keeps_values_and_layout() -> None:
     assert pinned.stride() == x.stride()
 
 
-def test_repr__shows_values_and_device() -> None:
-    """A tensor of the device prints its values and its device."""
-    assert repr(there(2)) == "tensor([0., 1.], device='emu:0')"
-
-
 def test_backward__through_moves() -> None:
     """A gradient flows through a move to the device and back."""
     w = torch.ones(3, requires_grad=True)

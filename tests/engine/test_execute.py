@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from strategies_conversions import Conversion, conversions
+from strategies import Conversion, conversions
 
 import xbridge
 from xbridge import Plan, explain

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor, dtype
 
 TORCH_DTYPES = tuple(word for word in DTYPES if hasattr(torch, word))
-PENDING = ("conj", "neg")
-SETTLED = tuple(name for name in cases if name not in PENDING)
 TRACKED = ("leaf", "view of a leaf", "parameter")
 STATES = ("as laid", "inference", *TRACKED)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from inside import is_observed
-from strategies_conversions import Conversion, conversions
+from strategies import Conversion, conversions
 
 import xbridge
 from xbridge import explain, record
