@@ -54,6 +54,7 @@ CAPSULES: dict[str, tuple[Callable[[], Exporter], list[Any]]] = {
     "no strides": (lambda: capsule(A, shape=(2, 3), no_strides=True), [[0, 1, 2], [3, 4, 5]]),
     "an offset": (lambda: capsule(A, offset=8, shape=(2,), strides=(2,)), [1, 3]),
     "pinned": (lambda: capsule(A[:1], device=(3, 0)), [0]),
+    "pinned by ROCm": (lambda: capsule(A[:1], device=(11, 0)), [0]),
     "the next minor version": (lambda: capsule(A[:1], version=(1, 99)), [0]),
     "empty without memory": (lambda: capsule(A, data=0, shape=(0,)), []),
     "one element again and again": (lambda: capsule(A[1:], shape=(3,), strides=(0,)), [1, 1, 1]),
