@@ -178,17 +178,6 @@ def test_tree__thousand_small_tensors_arrive_in_order(
     assert [tuple(y.shape) for y in made] == [tuple(x.shape) for x in xs]
 
 
-def test_tree__lengths_of_a_packed_sequence_stay_on_the_host() -> None:
-    """The batch sizes of a packed sequence are neither moved nor cast."""
-    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 3), torch.ones(4, 3)], enforce_sorted=False)
-    for made in (
-        tree.to_backend([packed], "torch", device=KIND, dtype="float16"),
-        xbridge.transfer([packed], "torch", device=KIND, dtype="float16").result(),
-    ):
-        assert [x.device.type for x in made[0]] == [KIND, "cpu", KIND, KIND]
-        assert [x.dtype for x in made[0]] == [torch.float16, *[torch.int64] * 3]
-
-
 def test_tree__dask_arrays_are_computed_and_sent_together(packs: list[int]) -> None:
     """Dask arrays in a tree are computed in one go and sent in packs."""
     da = pytest.importorskip("dask.array")
