@@ -148,7 +148,7 @@ LIES: dict[str, tuple[Callable[[HostArray], Any], str]] = {
     "a list": (list, r"builtins\.list;"),
     "a tuple": (tuple, r"builtins\.tuple;"),
     "another axis": (lambda chunk: chunk[:, None], r"of shape \(3, 1\)"),
-    "no axis": (lambda chunk: chunk[0], r"numpy\.float64 float64 of shape \(\)"),
+    "no axis": (lambda chunk: chunk[0], r"of shape \(\)"),
     "a number": (lambda chunk: float(chunk[0]), r"builtins\.float;"),
     "a shape": (lambda chunk: chunk[:1], r"float64 of shape \(1,\)|float32 of shape \(1,\)"),
 }
