@@ -158,6 +158,15 @@ def test_policy__can_be_used_again_within_itself_and_by_threads() -> None:
     assert not is_observed()
 
 
+def test_policy__forbids_within_a_record() -> None:
+    """A record that began before a policy does not keep it from its work."""
+    with xbridge.record() as seen, policy(copies="raise"):
+        for call in (copy_one, lambda: xbridge.tree.to_numpy([REVERSED], copy=True)):
+            with pytest.raises(PolicyError):
+                call()
+    assert seen.rows == ()
+
+
 def test_policy__is_its_threads_own() -> None:
     """A policy is its thread's own."""
     seen: list[object] = []
