@@ -157,6 +157,14 @@ def test_align__precedence_of_backend_like_and_first() -> None:
         xbridge.align(a, device="cuda")
 
 
+def test_align__first_array_of_the_target_decides_the_device() -> None:
+    """With `backend`, all arrays meet on the device of the first array of that library."""
+    strict = pytest.importorskip("array_api_strict")
+    far = strict.asarray([1.0, 2.0], device=strict.Device("device1"))
+    made = xbridge.align(np.ones(2), far, backend="array_api_strict")
+    assert [str(xbridge.device_of(x)) for x in made] == ["device1", "device1"]
+
+
 def test_align__list_subclass_can_be_an_array() -> None:
     """A registered array type that subclasses list is treated as an array."""
 
