@@ -152,7 +152,7 @@ def nearest_of(dtype: str, there: Sequence[str]) -> str:
     alike = [word for word in there if category(word) == category(dtype)]
     if dtype in there or not alike:
         return dtype
-    sizes = {word: native_dtype(word).itemsize for word in alike}
+    sizes = {word: DTYPES[word].bits for word in alike}
     enough = [word for word in alike if _holds_all_of(dtype, word)]
     size = min(sizes[word] for word in enough) if enough else max(sizes.values())
     chosen = [word for word in enough or alike if sizes[word] == size]
@@ -163,9 +163,11 @@ def nearest_of(dtype: str, there: Sequence[str]) -> str:
 def _holds_all_of(dtype: str, other: str) -> bool:
     """Whether every value goes there and is the same; of small dtypes each is tried."""
     native, wide = native_dtype(dtype), native_dtype(other)
-    if native.itemsize > 2 or category(dtype) != "float":
+    if native.itemsize > 2 or (category(dtype) != "float" and native.kind != "V"):
         return np.can_cast(native, wide)
     values = np.arange(1 << 8 * native.itemsize).astype(f"u{native.itemsize}").view(native)
+    if not np.can_cast(native, wide, "unsafe"):
+        return False
     with np.errstate(all="ignore"):
         given, kept = values.astype("f8"), values.astype(wide).astype("f8")
     return np.array_equal(given, kept, equal_nan=True)

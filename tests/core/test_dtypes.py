@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import frexp
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,8 @@ from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, nearest
         ("float8_e8m0fnu", "dtype='float32'"),
         ("longdouble", "dtype='float64'"),
         ("clongdouble", "dtype='complex128'"),
-        ("int4", "casting it in its own library first"),
+        ("int4", "dtype='float32'"),
+        ("int1", "casting it in its own library first"),
     ],
 )
 def test_instead__suggests_a_dtype(word: str, hint: str) -> None:
@@ -45,7 +48,14 @@ def test_instead__suggests_a_dtype(word: str, hint: str) -> None:
         ("clongdouble", ("complex64", "float64"), "complex64"),
         ("bool", ("uint8", "int8"), "bool"),
         ("complex64", ("float64",), "complex64"),
-        ("int4", ("int8",), "int4"),
+        ("int4", ("int8", "float32"), "int8"),
+        ("uint2", ("int4", "uint8"), "int4"),
+        ("int2", ("uint8", "int16"), "int16"),
+        ("float4_e2m1fn", ("float8_e5m2", "float8_e4m3fn"), "float8_e4m3fn"),
+        ("float6_e3m2fn", ("float8_e3m4", "float8_e8m0fnu", "float16"), "float16"),
+        ("float6_e2m3fn", ("float8_e5m2", "float8_e3m4"), "float8_e3m4"),
+        ("float8_e4m3b11fnuz", ("float8_e4m3fn", "bfloat16"), "bfloat16"),
+        ("int1", ("int8",), "int1"),
     ],
 )
 def test_nearest__is_the_narrowest_that_holds_every_value_or_else_the_widest_of_its_kind(
@@ -63,5 +73,6 @@ def test_dtypes__facts_are_those_of_ml_dtypes(word: str) -> None:
     dtype = getattr(ml_dtypes, word) if facts.is_extended else word
     info = ml_dtypes.finfo(dtype)
     assert (facts.digits, 2.0**facts.least) == (info.nmant + 1, float(info.smallest_subnormal))
+    assert facts.most in (1024, frexp(float(info.max))[1])
     assert facts.itemsize == np.dtype(dtype).itemsize
     assert facts.is_extended == hasattr(ml_dtypes, word)

@@ -183,7 +183,7 @@ FOREIGN = "a result is in the byte order of this machine"
 OTHER = "arrays hold numbers, and it is a dtype of other things"
 DTYPES_MISTAKEN: dict[str, tuple[str, str]] = {
     # no dtype of another width is suggested
-    **dict.fromkeys(("f16", "c32", "g", "i4,i4", "int128", "float128", "int4"), (NOT_NAMED, "one of bool, ")),
+    **dict.fromkeys(("f16", "c32", "g", "i4,i4", "int128", "float128"), (NOT_NAMED, "one of bool, ")),
     **dict.fromkeys(("<class 'numpy.float32", "numpy.float32'>"), (NOT_NAMED, "")),
     **dict.fromkeys((".float32", "numpy.", "<class ''>"), (NOT_NAMED, "")),
     **dict.fromkeys(("O", "U", "S5", "V8", "M8[s]", "<m8", "object"), (OTHER, "dtype='float32'")),

@@ -29,7 +29,7 @@ from xbridge.testing.strategies import host_arrays
 if TYPE_CHECKING:
     from rawmemory import Host
 
-NAMES = [name for name in DTYPES if hasattr(torch, name)]
+NAMES = [name for name, it in DTYPES.items() if hasattr(torch, name) and not it.is_packed]
 EVERY = [(given, wanted) for given, wanted in pairs_of(NAMES) if given != wanted]
 PAIRS = [(one, other) for one, other in EVERY if np.can_cast(host_dtype(one), host_dtype(other), "unsafe")]
 """The casts that torch has, and those of them that NumPy has."""

@@ -34,6 +34,13 @@ class Steps(list[Any]):
     """A list of a class."""
 
 
+class Outer:
+    """A class with another one in it."""
+
+    class Inner:
+        """A class that a pickle names as an attribute."""
+
+
 OTHERS: dict[str, Any] = {
     "a dict of a class": Settings(a=1),
     "a list of a class": Steps([1, 2]),
@@ -50,6 +57,7 @@ OTHERS: dict[str, Any] = {
     "a NumPy array": np.arange(3, dtype="i4"),
     "a namespace": Namespace(lr=0.1),
     "a path": Path("x"),
+    "a class in a class": [Outer.Inner()],
     "a dict with a default": defaultdict(int, a=1),
     "code": Evil(),
 }

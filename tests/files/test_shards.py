@@ -93,9 +93,9 @@ def test_convert_shard__text_of_the_shards_and_of_the_index_is_kept(
             {"weight_map": {"a": M, "b": "m-2.safetensors"}},
             "m-1.safetensors has the array 'b', and its index",
         ),
-        ({"weight_map": {"a": f"../{M}"}}, "which is not a .safetensors file in its folder"),
+        ({"weight_map": {"a": f"../{M}"}}, "which is not a .safetensors or .bin file in its folder"),
         ({"weight_map": {"a": f"{'m' * 300}.safetensors"}}, "m" * 300),
-        ({"weight_map": {"a": "model-1.bin"}}, "which is not a .safetensors file in its folder"),
+        ({"weight_map": {"a": "model-1.pt"}}, "which is not a .safetensors or .bin file in its folder"),
         ({"weight_map": {"a": 3}}, "it is JSON, and not an index of shards"),
         ({"weight_map": None}, "it is JSON, and not an index of shards"),
         ({"metadata": [1]}, "it is JSON, and not an index of shards"),
@@ -271,3 +271,19 @@ def test_convert_shard__index_beside_a_new_single_file_is_removed_with_force_and
     shell(capsys, "convert", whole, there, "--force")
     assert listing(whole.parent) == {*before, there.name} - {index.name}
     assert values(safetensors_numpy.load_file(there)) == values(ARRAYS)
+
+
+def test_convert__index_of_torch_files_and_of_dtypes_that_are_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shards may be files of torch, and an array of an unknown dtype in one can be left out."""
+    torch, file = pytest.importorskip("torch"), pytest.importorskip("safetensors.torch")
+    small = torch.tensor([[1, 2]], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    torch.save({"a": torch.ones(2)}, tmp_path / "m-1.bin")
+    file.save_file({"b": torch.zeros(1), "small": small}, tmp_path / "m-2.safetensors")
+    files = {"a": "m-1.bin", "b": "m-2.safetensors", "small": "m-2.safetensors"}
+    index = write_index(tmp_path / "m.bin.index.json", weight_map=files)
+    assert "F4" in shell(capsys, "show", index)
+    assert "--skip small" in refused(capsys, "convert", index, tmp_path / "m.npz")
+    shell(capsys, "convert", index, tmp_path / "m.npz", "--skip", "small")
+    assert {name: x.tolist() for name, x in np.load(tmp_path / "m.npz").items()} == {"a": [1, 1], "b": [0]}

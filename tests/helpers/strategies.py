@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 EXTENDED = tuple(word for word in DTYPES if not hasattr(np, word))
 """The dtypes that NumPy has through ml_dtypes."""
 
-HOST_DTYPES = tuple(word for word in DTYPES if word not in EXTENDED or find_spec("ml_dtypes"))
+HOST_DTYPES = tuple(
+    word
+    for word, facts in DTYPES.items()
+    if not facts.is_packed and (word not in EXTENDED or find_spec("ml_dtypes"))
+)
 
 SWEPT = swept_dtypes("numpy")
 """The dtypes that a parametrised test goes through: four, or with --exhaustive all."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, dtype
 
-TORCH_DTYPES = tuple(word for word in DTYPES if hasattr(torch, word))
+TORCH_DTYPES = tuple(word for word, it in DTYPES.items() if hasattr(torch, word) and not it.is_packed)
 TRACKED = ("leaf", "view of a leaf", "parameter")
 STATES = ("as laid", "inference", *TRACKED)
 

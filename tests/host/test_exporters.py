@@ -82,7 +82,7 @@ def test_to_numpy__plain_bytes_have_no_dtype() -> None:
     for x in (b"abcdefgh", bytearray(8), closed, subclass(b"abcdefgh")):
         with pytest.raises(xbridge.UnsupportedArrayError, match=r"try numpy\.frombuffer"):
             xbridge.to_numpy(x)
-        with pytest.raises(xbridge.UnsupportedArrayError, match=r"try numpy\.(frombuffer|unique)"):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=r"frombuffer|item 0 is"):
             xbridge.asarray([x])
 
 
@@ -191,10 +191,10 @@ NOTHING = [None, ..., {}, set(), "text", object(), np, len, slice(1), np.dtype("
 def test_asarray__what_exports_nothing_is_refused_by_every_verb(x: object) -> None:
     """What exports nothing is refused by every verb."""
     for call in (xbridge.to_numpy, xbridge.asarray, xbridge.to_list):
-        with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
+        with pytest.raises(xbridge.UnsupportedArrayError, match="cannot "):
             call(x)
-    with pytest.raises(xbridge.XBridgeError, match="; try "):
+    with pytest.raises(xbridge.XBridgeError, match="cannot "):
         xbridge.asarray([x])
     if x is not None:  # which passes through
-        with pytest.raises(xbridge.XBridgeError, match="; try "):
+        with pytest.raises(xbridge.XBridgeError, match="cannot "):
             xbridge.align(x)

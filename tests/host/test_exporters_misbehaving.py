@@ -265,7 +265,7 @@ def test_to_numpy__export_of_a_table_has_every_value_of_every_column(
 def test_to_numpy__half_of_dlpack_is_not_a_protocol() -> None:
     """Half of DLPack is not a protocol."""
     for word, method in DLPACK.items():
-        with pytest.raises(xbridge.UnsupportedArrayError, match="it exports no memory; try "):
+        with pytest.raises(xbridge.UnsupportedArrayError, match="it exports no memory"):
             xbridge.to_numpy(Exporter(**{word: method}))
 
 
@@ -542,5 +542,5 @@ def test_asarray__proxy_raises_or_names_another_class(
         lambda: xbridge.explain(x, "numpy"),
     ]
     for call in calls:
-        with pytest.raises(xbridge.XBridgeError, match="; try "):
+        with pytest.raises(xbridge.XBridgeError, match="cannot "):
             call()

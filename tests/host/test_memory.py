@@ -237,5 +237,8 @@ def test_as_readonly__objects_cannot_be_written(x: Any) -> None:
     assert made.tolist() == x.tolist()
     assert (made.dtype, made.shape) == (x.dtype, x.shape)
     assert np.shares_memory(made, x) is (x.dtype.names is None)
+    if x.dtype.names:
+        with pytest.raises(xbridge.CopyError, match="cannot protect its items"):
+            xbridge.to_numpy(x, writable=False, copy=False)
     with pytest.raises(ValueError, match="WRITEABLE"):
         made.flags.writeable = True

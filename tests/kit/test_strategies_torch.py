@@ -24,7 +24,7 @@ from xbridge.testing.samples import torch as known  # noqa: E402 -- it imports t
 if TYPE_CHECKING:
     from xbridge.testing.samples.model import Sample
 
-DTYPES_OF_TORCH = tuple(word for word in DTYPES if hasattr(torch, word))
+DTYPES_OF_TORCH = tuple(word for word, it in DTYPES.items() if hasattr(torch, word) and not it.is_packed)
 
 
 @pytest.mark.parametrize("name", [name for name, case in known.cases.items() if case.require_grad])

@@ -8,7 +8,7 @@ from pathlib import Path
 import xbridge
 
 ROOT = Path(__file__).parents[2]
-MESSAGE = re.compile(r"^    (\w+): (?:at .*?: )?cannot .*?: (.*); try ", re.MULTILINE)
+MESSAGE = re.compile(r"^    (\w+): (?:at .*?: )?cannot .*?: (.*?)(?:; try .*)?$", re.MULTILINE)
 
 
 def rows() -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ LIMITS = {
     "_registry": 1_050,
     "_transfer": 800,
     "backends": 4_000,
-    "files": 2_730,
+    "files": 2_750,
     "functions": 4_800,
     "testing": 11_700,
     "tree": 1_350,

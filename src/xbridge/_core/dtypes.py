@@ -15,22 +15,29 @@ class DType(NamedTuple):
 
     kind: str
     bits: int
-    """The width of an item. In memory it takes a byte at least."""
+    """The width of an item. In NumPy's memory it takes a byte at least."""
     digits: int = 0
-    """Every integer from -2**digits to 2**digits is exact in a floating dtype."""
+    """The digits of a floating dtype: every integer up to 2**digits is exact, unless it exceeds `most`."""
     least: int = 0
     """The exponent of two of the least positive number of a floating dtype."""
     dlpack_code: int = 0
-    """DLPack's code of the kind, for a dtype that NumPy lacks and gets from ml_dtypes."""
+    """DLPack's code of the kind, for a dtype of whole bytes that NumPy gets from ml_dtypes."""
     rounds_as_numpy: bool = True
     """Whether libraries round to the dtype, and treat what is out of its range, as NumPy does."""
     is_signed: bool = True
     """False for a floating dtype with neither a sign nor a zero, whose numbers are powers of two."""
+    most: int = 1024
+    """The greatest number of a floating dtype is less than 2**most, if that matters."""
 
     @property
     def is_extended(self) -> bool:
         """True if NumPy lacks the dtype, and gets it from ml_dtypes."""
-        return self.dlpack_code != 0
+        return self.dlpack_code != 0 or self.is_packed
+
+    @property
+    def is_packed(self) -> bool:
+        """True if libraries store several items in a byte, where NumPy takes a byte for each."""
+        return self.bits < 8
 
     @property
     def itemsize(self) -> int:
@@ -48,7 +55,10 @@ DTYPES = {
     "uint16": DType("uint", 16),
     "uint32": DType("uint", 32),
     "uint64": DType("uint", 64),
-    "float8_e4m3fn": DType("float", 8, 4, -9, 10, rounds_as_numpy=False),
+    "float8_e3m4": DType("float", 8, 5, -6, 7, rounds_as_numpy=False, most=4),
+    "float8_e4m3": DType("float", 8, 4, -9, 8, rounds_as_numpy=False, most=8),
+    "float8_e4m3b11fnuz": DType("float", 8, 4, -13, 9, rounds_as_numpy=False, most=5),
+    "float8_e4m3fn": DType("float", 8, 4, -9, 10, rounds_as_numpy=False, most=9),
     "float8_e5m2": DType("float", 8, 3, -16, 12, rounds_as_numpy=False),
     "float8_e4m3fnuz": DType("float", 8, 4, -10, 11, rounds_as_numpy=False),
     "float8_e5m2fnuz": DType("float", 8, 3, -17, 13, rounds_as_numpy=False),
@@ -59,6 +69,13 @@ DTYPES = {
     "float64": DType("float", 64, 53, -1074),
     "complex64": DType("complex", 64, 24, -149),
     "complex128": DType("complex", 128, 53, -1074),
+    "int2": DType("int", 2),
+    "int4": DType("int", 4),
+    "uint2": DType("uint", 2),
+    "uint4": DType("uint", 4),
+    "float4_e2m1fn": DType("float", 4, 2, -1, rounds_as_numpy=False, most=3),
+    "float6_e2m3fn": DType("float", 6, 4, -3, rounds_as_numpy=False, most=3),
+    "float6_e3m2fn": DType("float", 6, 3, -4, rounds_as_numpy=False, most=5),
 }
 
 UNNAMED = ("default", "nearest")
@@ -134,7 +151,8 @@ def exact_integers(name: str) -> tuple[int, int]:
         return -(1 << meaning.bits - 1), (1 << meaning.bits - 1) - 1
     if meaning.kind == "uint":
         return 0, (1 << meaning.bits) - 1
-    return -(1 << meaning.digits), 1 << meaning.digits
+    limit = min(1 << meaning.digits, (1 << meaning.most) - 1)
+    return -limit, limit
 
 
 def holds_integers(name: str, low: int, high: int) -> bool:
@@ -156,7 +174,8 @@ def holds_every(narrow: str, wide: str) -> bool:
         return holds_integers(wide, *exact_integers(narrow))
     if (given.kind, other.kind) == ("float", "complex"):
         return 2 * given.bits <= other.bits
-    return given.kind == other.kind and given.bits < other.bits and given.least >= other.least
+    ranges = given.least >= other.least and given.most <= other.most and given.digits <= other.digits
+    return given.kind == other.kind and given.bits < other.bits and ranges
 
 
 def no_wider(name: str, default: str) -> str:

@@ -12,9 +12,10 @@ from xbridge._engine.execute import observers, run
 from xbridge._engine.repeat import cache_import, cache_plan, state_reader
 from xbridge._engine.source import Source, import_for, import_source
 from xbridge._host.advice import aim
-from xbridge._host.memory import overlap
+from xbridge._host.memory import check_castable, native_dtype, overlap
 from xbridge._plan.rules import plan_between, plan_within
 from xbridge._plan.steps import Conversion, Options, Plan, in_words
+from xbridge.backends import HOST
 from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError, XBridgeError, type_of
 
 
@@ -82,6 +83,8 @@ def plan_for_explain(source: Source, target: Backend, options: Options) -> Plan:
         if options.copy is False:
             import_source(source, target, must_share=True)
         found = plan(given, target, options).with_sizes(given.array)
+        if backend.name == HOST and any(step.op == "astype" for step in found.steps):
+            check_castable(given.array, native_dtype(found.conversion.dtype))
         for observer in observers():
             observer.forbid(found)
     except XBridgeError as error:

@@ -1,4 +1,8 @@
-"""Hints for inputs that are not arrays, by their class: what the user can type instead."""
+"""Hints for inputs that are not arrays, by their class: what the user can type instead.
+
+A hint is a call that a test has run with such an object, and it changes no value. For any other object there
+is none, and the message says only why it is refused.
+"""
 
 from __future__ import annotations
 
@@ -16,63 +20,32 @@ from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, XBridgeError, 
 E = TypeVar("E", bound=XBridgeError)
 
 IN_A_TREE = "xbridge.tree.to_backend(x, 'numpy')"
-_BATCHES = "prefetch(x, 'torch'), which converts its batches"
-_DAYS = "numpy.datetime64(x).astype('int64')"
 _FLOATS = "[float(i) for i in x]"
-_GAPS = "[float('nan') if i == '' else float(i) for i in x]"
-_NO_TEXT = "[float('nan') if isinstance(i, (str, bytes)) else i for i in x]"
-_ONLY_ARRAYS = "[i for i in x if not isinstance(i, (str, bytes))]"
-_NOT_NONE = "[i for i in x if i is not None]"
-_LABELS = "numpy.unique(x, return_inverse=True)[1]"
+_FUNCTIONS = ("function", "method", "builtin_function_or_method")
 _MANY = 1000
 """The most items that are looked at for a hint."""
 
 _BY_NAME = {
-    "NoneType": "an array in its place",
-    **dict.fromkeys(("function", "method", "builtin_function_or_method"), "x()"),
-    **dict.fromkeys(("ufunc", "_ArrayFunctionDispatcher", "PjitFunction"), "x(y)"),
-    "module": "an array of it",
+    **dict.fromkeys(_FUNCTIONS, "x()"),
     "PyCapsule": "from_dlpack(x) of the library that made it",
-    "type": "one of its objects",
-    "dtype": "an array of that dtype",
-    "device": "an array on that device",
-    "ShapeDtypeStruct": "asarray(numpy.zeros(x.shape, x.dtype), backend='numpy')",
-    "DataLoader": _BATCHES,
-    "TensorDataset": "x.tensors[0]",
-    "Dataset": "xbridge.tree.to_backend(x[0], 'numpy')",
-    "GroupBy": "xbridge.tree.to_backend({key: group for key, group in x}, 'numpy', exporters=True)",
-    **dict.fromkeys(("NAType", "NaTType"), "float('nan') in its place"),
-    "Period": "asarray(x.ordinal, backend='numpy')",
-    "date": _DAYS,
+    "date": "numpy.datetime64(x).astype('int64')",
     "timedelta": "asarray(x.total_seconds(), backend='numpy')",
 }
 """Hints by the name of a class, or of a base."""
 
-_READERS = {
-    ".npy": "numpy.load(x)",
-    ".npz": "xbridge.tree.to_backend(dict(numpy.load(x)), 'numpy')",
-    ".csv": "numpy.loadtxt(x, delimiter=',')",
-    ".txt": "numpy.loadtxt(x)",
-    **dict.fromkeys((".pt", ".pth"), "xbridge.tree.to_backend(torch.load(x), 'numpy')"),
-    **dict.fromkeys((".png", ".jpg", ".jpeg"), "PIL.Image.open(x)"),
-}
+_READERS = {".npy": "numpy.load(x)", ".npz": "xbridge.tree.to_backend(dict(numpy.load(x)), 'numpy')"}
 """Hints for the name of a file, by its suffix."""
 
 _BY_ATTRIBUTE = {
     "state_dict": "xbridge.tree.to_backend(x.state_dict(), 'numpy')",
-    **{word: f"x.{word}()" for word in ("toarray", "todense", "to_tensor")},
+    **{word: f"x.{word}()" for word in ("toarray", "todense")},
     "__jax_array__": "x.__jax_array__()",
     "__float__": "asarray(float(x), backend='numpy')",
-    "compute": "x.compute()",
-    "collect": "x.collect()",
+    **{word: f"x.{word}()" for word in ("compute", "collect", "result")},
     "as_py": "asarray(x.as_py(), backend='numpy')",
-    "result": "x.result()",
-    "getbuffer": "numpy.frombuffer(x.getbuffer(), dtype)",
-    "__fspath__": "numpy.load(x)",
-    "isdigit": "numpy.frombuffer(x.encode(), 'uint8') for its bytes, or numpy.load(x) for a file",
     **dict.fromkeys(("_fields", "__dataclass_fields__", "__attrs_attrs__"), IN_A_TREE),
+    "get_tensor": "{name: x.get_tensor(name) for name in x.keys()}",
     "keys": "xbridge.tree.to_backend(dict(x), 'numpy')",
-    "__dict__": "xbridge.tree.to_backend(vars(x), 'numpy')",
 }
 """Hints by an attribute that the class of an object has."""
 
@@ -83,14 +56,11 @@ _ITEMS = {
     "date": "numpy.array(x, 'datetime64[us]').astype('int64')",
     "timedelta": "[i.total_seconds() for i in x]",
     "dict": "xbridge.tree.to_backend(x, 'numpy', scalars=True)",
-    **dict.fromkeys(("function", "method", "builtin_function_or_method"), "[i() for i in x]"),
+    **dict.fromkeys(_FUNCTIONS, "[i() for i in x]"),
     **dict.fromkeys(("set", "frozenset", "dict_values", "generator", "map"), "[list(i) for i in x]"),
     **dict.fromkeys(("str", "bytes"), ""),
 }
-"""Hints for a list, by the name of the class of an item that is not a number. That for text depends on it."""
-
-_BESIDE_ARRAYS = {_NO_TEXT: _ONLY_ARRAYS, _GAPS: _ONLY_ARRAYS, _ITEMS["NoneType"]: _NOT_NONE}
-"""The hints where a number in place of the item would not fit, because other items are arrays."""
+"""Hints for a list, by the name of the class of an item that is not a number. Text may spell numbers."""
 
 
 def aim(error: E, target: str) -> E:
@@ -101,7 +71,7 @@ def aim(error: E, target: str) -> E:
 
 
 def hint_for_object(x: object) -> str:
-    """Return a hint for an object that is not an array."""
+    """Return a hint for an object that is not an array; "" if there is none."""
     cls = type(x)
     if issubclass(cls, dict):
         values: list[object] = [*dict.values(x)]  # type: ignore[arg-type] # it is a dict
@@ -109,8 +79,8 @@ def hint_for_object(x: object) -> str:
         return f"{IN_A_TREE[:-1]}, scalars=True)" if has_numbers else IN_A_TREE
     if issubclass(cls, str) and _spell_numbers([x]):
         return _BY_ATTRIBUTE["__float__"]
-    if issubclass(cls, (str, PurePath)) and (read := _READERS.get(PurePath(x).suffix.lower())):  # type: ignore[arg-type] # it is one
-        return read
+    if issubclass(cls, (str, PurePath)):
+        return _READERS.get(PurePath(x).suffix.lower(), "")  # type: ignore[arg-type] # it is one
     return _hint_for_class(cls, _BY_NAME) or _hint_for_methods(cls)
 
 
@@ -122,7 +92,7 @@ def _hint_for_methods(cls: type) -> str:
     if {"__iter__", "__len__"} <= words and words.isdisjoint(_BY_ATTRIBUTE):
         one, tree = "asarray(list(x), backend='numpy')", "xbridge.tree.to_backend(list(x), 'numpy')"
         return f"{one} if it holds numbers, or {tree} for the arrays in it"
-    return next((hint for word, hint in _BY_ATTRIBUTE.items() if word in words), "an array")
+    return next((hint for word, hint in _BY_ATTRIBUTE.items() if word in words), "")
 
 
 def hint_for_items(x: HostArray) -> str:
@@ -137,7 +107,7 @@ def hint_for_items(x: HostArray) -> str:
             return f"x.astype({dtype.name!r})" if dtype.kind in "biu" else "x.astype(float)"
         return "x.astype(float)"
     if all(isinstance(item, (str, bytes)) for item in items):
-        return f"{_LABELS} for labels, or x.tolist()"
+        return "numpy.unique(x, return_inverse=True)[1] for labels, or x.tolist()"
     return "x.tolist()"
 
 
@@ -147,6 +117,8 @@ def _has_shape(item: object) -> bool:
 
 def _spell_numbers(items: Sequence[object]) -> bool:
     """Return True if Python can read each item as a float."""
+    if any(isinstance(item, (complex, np.complexfloating)) for item in items):  # its real part alone
+        return False
     try:
         np.array(items, object).astype(float)
     except FOREIGN_ERRORS:
@@ -155,7 +127,7 @@ def _spell_numbers(items: Sequence[object]) -> bool:
 
 
 def item_error(x: Any) -> UnsupportedArrayError | None:
-    """Return the error for a list with an item that is not a number; None if there is no advice for it.
+    """Return the error for a list with an item that is not a number; None if all are numbers or arrays.
 
     The items of rows are looked at too.
     """
@@ -163,36 +135,30 @@ def item_error(x: Any) -> UnsupportedArrayError | None:
     is_nested = bool(items) and all(type(row) in (list, tuple) for _, row in items)
     if is_nested:
         items = [(f"{i}, {j}", item) for i, row in enumerate(x) for j, item in enumerate(row)]
-    for place, item in items:
-        if is_mistaken(type(item)):
-            others = [one for _, one in items]
-            hint = _hint_for_class(type(item), _ITEMS) or _hint_for_texts(others)
-            if any(map(_has_shape, others)):
-                hint = _BESIDE_ARRAYS.get(hint, hint)
-            if is_nested and hint.endswith(" in x]"):
-                hint = f"[{hint.removesuffix('x]')}row] for row in x]"
-            reason = f"item {place} is {'None' if item is None else type_of(item)}"
-            return UnsupportedArrayError.build("make an array of this list", reason, hint)
-    return None
+    mistaken = [(place, item) for place, item in items if is_mistaken(type(item))]
+    if not mistaken:
+        return None
+    place, item = mistaken[0]
+    reason = f"item {place} is {'None' if item is None else type_of(item)}"
+    hint = _hint_for_list([one for _, one in items], {type(one) for _, one in mistaken})
+    if is_nested and hint.endswith(" in x]"):
+        hint = f"[{hint.removesuffix('x]')}row] for row in x]"
+    return UnsupportedArrayError.build("make an array of this list", reason, hint)
 
 
-def _hint_for_texts(items: list[object]) -> str:
-    """Return a hint for a list with text, which may spell numbers or dates, or be labels."""
-    texts = [item for item in items if isinstance(item, (str, bytes))]
-    if _spell_numbers([text for text in texts if text != ""]):
-        return _GAPS if "" in texts else _FLOATS
-    if len(texts) < len(items):
-        return _NO_TEXT
-    try:
-        np.array(texts, "M8[us]")
-    except ValueError:
-        return _LABELS
-    return _ITEMS["date"]
+def _hint_for_list(items: list[Any], mistaken: set[type]) -> str:
+    """Return a hint for a list, some items of which are no numbers; "" if none keeps all values."""
+    if any(map(_has_shape, items)):
+        return ""
+    if mistaken <= {str, bytes, int, float}:
+        return _FLOATS if _spell_numbers(items) else ""
+    hints = {_hint_for_class(cls, _ITEMS) for cls in mistaken}
+    return hints.pop() if len(hints) == 1 else ""
 
 
 @constant_in_traces
 def is_mistaken(cls: type) -> bool:
-    """Return True if there is advice for a list with items of a class."""
+    """Return True if a list with items of a class is no array."""
     return any(base.__name__ in _ITEMS for base in cls.__mro__)
 
 

@@ -26,7 +26,7 @@ _KINDS = {CUDA: "cuda", ROCM: "rocm", CUDA_MANAGED: "cuda"}
 READ_ONLY, IS_COPIED = 1, 2
 _MOST_AXES = 64
 _NAMES = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
-_EXTENDED = {(it.dlpack_code, it.bits): name for name, it in DTYPES.items() if it.is_extended}
+_EXTENDED = {(it.dlpack_code, it.bits): name for name, it in DTYPES.items() if it.dlpack_code}
 
 
 class NotOnHostError(DeviceError):
@@ -210,7 +210,7 @@ def _dtype_name(x: object, tensor: _Tensor) -> str:
     if name is None:
         kind = _NAMES.get(tensor.code, "opaque")
         name = "bool" if (kind, tensor.bits) == ("bool", 8) else f"{kind}{tensor.bits}"
-    if tensor.lanes != 1 or name not in DTYPES:
+    if tensor.lanes != 1 or name not in DTYPES or DTYPES[name].is_packed:
         reason = f"NumPy has no dtype for type code {tensor.code} of {tensor.bits} bits, {tensor.lanes} lanes"
         raise _export_error(x, reason, DTypeError, "casting it in its own library first")
     return name

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES, holds_integers
+from xbridge._core.dtypes import DTYPES, category, holds_integers
 from xbridge._core.protocol import Array, HostArray, MemoryLayout
 from xbridge.errors import DTypeError, MissingLibraryError, ValueLossError
 
@@ -266,11 +266,16 @@ def as_readonly(host: HostArray) -> HostArray:
     if host.dtype.kind == "O":
         view: HostArray = np.asarray(memoryview(host).toreadonly())  # type: ignore[arg-type] # it is a buffer
         return view if type(host) is np.ndarray else view.view(type(host))
-    if host.dtype.hasobject:
+    if copies_to_protect(host):
         copied = host.copy()
         copied.flags.writeable = False
         return copied.view()
     return _reinterpret(host, writable=False)
+
+
+def copies_to_protect(host: HostArray) -> bool:
+    """Return True if `as_readonly` copies: records with objects, and strings of variable width."""
+    return host.dtype.hasobject and host.dtype.kind != "O"
 
 
 def as_writable(host: HostArray) -> HostArray:
@@ -297,7 +302,7 @@ def check_cast(host: HostArray, dtype: str) -> HostArray:
     target = native_dtype(dtype)
     if host.size == 0:
         return host
-    if host.dtype.kind in "biu":
+    if category(host.dtype.name) in ("bool", "int"):
         lost = not holds_integers(dtype, int(host.min()), int(host.max()))
     else:
         lost = _may_overflow(host, target)

@@ -286,7 +286,8 @@ def _unknown_dtype_error(dtype: object) -> XBridgeError:
         return _option_error("dtype", dtype, "arrays hold numbers, and it is a dtype of other things")
     word = word.casefold()
     alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
-    near = [_ALIASES[word]] if word in _ALIASES else get_close_matches(word, alike) if word != "tf32" else []
+    alias = _ALIASES.get(word) if isinstance(dtype, (str, type)) else None  # Arrow's `float` has 32 bits
+    near = [alias] if alias else get_close_matches(word, alike) if word != "tf32" else []
     begun = [name for name in DTYPES if name.startswith(word)]
     near = near or (begun if len(begun) == 1 else [])
     reason = "it is not a canonical name or a library's native dtype"

@@ -34,6 +34,7 @@ from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
 
 _READONLY = Step(_host, "as_readonly")
 """The result is read-only from here on."""
+_UNPROTECTED = reason("read_only", "NumPy cannot protect its items from writes where they are")
 
 
 def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:
@@ -51,7 +52,7 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
         elif options.writable and not backend.memory_layout(x).writable:
             changes = [Step(backend, "copy", copy_reason=ASKED_WRITABLE)]
     if options.writable is False and (changes or backend.memory_layout(x).writable):
-        changes = [*changes, _READONLY]
+        changes = [*changes, _protect(x)]
     if changes:
         refuse_unreadable(backend, x, info)
     if changes and options.grad == "keep" and info.requires_grad and not backend.is_grad_enabled():
@@ -61,6 +62,11 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
     if options.requires_grad and not steps and info.requires_grad and backend.is_leaf and backend.is_leaf(x):
         return Plan(conversion, ())  # it is a leaf that requires grad, as asked
     return _make_plan(conversion, steps)
+
+
+def _protect(x: Array) -> Step:
+    """Return the step that makes a host array read-only, which copies what NumPy cannot protect."""
+    return _READONLY._replace(copy_reason=_UNPROTECTED) if _host.copies_to_protect(x) else _READONLY
 
 
 def refuse_unreadable(backend: Backend, x: Array, info: ArrayInfo) -> None:
@@ -290,6 +296,8 @@ def _reasons_not_to_share(conversion: Conversion, layout: MemoryLayout) -> Itera
         yield ASKED_WRITABLE
     elif options.compiled and target.readonly and (guard or options.writable is False):
         yield reason("compiled", "a compiler would make its read-only array writable")
+    elif options.compiled and source.readonly and not target.readonly:
+        yield reason("compiled", "a compiler does not show whether it is read-only")
 
 
 def _layout_reason(target: Backend, info: ArrayInfo, layout: MemoryLayout) -> CopyReason:

@@ -53,7 +53,7 @@ def _cast_real(values: HostArray, dtype: np.dtype[Any], *, rounds: bool) -> Cast
             return _to_integers(np.rint(wide) + 0.0 if rounds else wide, dtype)
         cast, kept = _to_floats(wide, dtype)
     else:
-        whole = values.astype(np.uint8) if values.dtype.kind == "b" else values
+        whole = values.astype(np.int16) if values.itemsize == 1 else values  # not every dtype compares
         if not is_float:
             low, high = _range_of(dtype)
             return whole.astype(dtype), (whole >= low) & (whole <= high)
@@ -76,7 +76,9 @@ def _cast_real(values: HostArray, dtype: np.dtype[Any], *, rounds: bool) -> Cast
 
 def _range_of(dtype: np.dtype[Any]) -> tuple[int, int]:
     """Return the least and the greatest value of an integer dtype, or of bool."""
-    return (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    kind, bits = DTYPES[dtype.name][:2]
+    bits = 1 if kind == "bool" else bits - (kind == "int")
+    return -(1 << bits) if kind == "int" else 0, (1 << bits) - 1
 
 
 def _to_integers(wide: HostArray, dtype: np.dtype[Any]) -> Cast:

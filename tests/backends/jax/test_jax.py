@@ -125,21 +125,6 @@ def test_to_device__keeps_64_bits_without_x64(dtype: str, monkeypatch: pytest.Mo
         assert (moved.dtype, xbridge.to_numpy(moved).tobytes()) == (dtype, values.tobytes())
 
 
-def test_dtype_of__dtype_without_a_canonical_name() -> None:
-    """A dtype that only JAX names stays in JAX and is refused by other libraries."""
-    wide = {"int4": "int8", "uint4": "uint8", "int2": "int8"}
-    for word in (*wide, "float8_e4m3", "float4_e2m1fn"):
-        hint = wide.get(word, "float32")
-        x = jnp.zeros(2, word)
-        assert xbridge.dtype_of(x) == word
-        assert xbridge.asarray(x) is x
-        for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.to_backend(x, "torch")):
-            with pytest.raises(
-                xbridge.DTypeError, match=rf"{word} has no canonical name; try x.astype\('{hint}'\)"
-            ):
-                call(x)
-
-
 # -- what must not leave, and what has no gradient -----------------------------------------------
 
 
@@ -273,8 +258,7 @@ def test_asarray__falls_back_to_numpy_promotion() -> None:
     with pytest.raises(ValueError, match="no available implicit dtype promotion path"):
         jnp.result_type(*pair)
     assert xbridge.asarray(pair).dtype == "float32"
-    with pytest.raises(xbridge.DTypeError, match="no common dtype"):
-        xbridge.asarray([jnp.ones(2, "int4"), jnp.ones(2)])
+    assert xbridge.asarray([jnp.ones(2, "int4"), jnp.ones(2)]).dtype == "float32"
 
 
 @pytest.mark.parametrize(

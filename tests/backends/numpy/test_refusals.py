@@ -127,7 +127,7 @@ def test_unsupported_dtype__knows_numpy_dtypes(word: str, known: bool) -> None:
     assert (lacks and lacks.reason) == (None if known else f"NumPy has no {word}")
 
 
-@pytest.mark.parametrize("word", sorted({"int4", "uint2", "float8_e3m4", "float4_e2m1fn"}.difference(DTYPES)))
+@pytest.mark.parametrize("word", ["int1", "uint1"])
 def test_dtype_of__small_dtype_stays_in_numpy(word: str) -> None:
     """A dtype of ml_dtypes without a canonical name stays in NumPy."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -136,7 +136,7 @@ def test_dtype_of__small_dtype_stays_in_numpy(word: str) -> None:
     assert xbridge.to_numpy(x) is x
     assert xbridge.dtype_of(x) == word
     for call in (xbridge.to_list, lambda x: xbridge.to_backend(x, "toylib")):
-        with pytest.raises(D, match=rf": {word} is not a numeric dtype; try x\.astype\('float32'\)$"):
+        with pytest.raises(D, match=rf"{word} is not a numeric dtype; try x\.astype\('float32'\)$"):
             call(x)
 
 

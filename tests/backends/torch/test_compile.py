@@ -161,12 +161,29 @@ def test_to_numpy__compiled_call_shares_writable_results() -> None:
     assert x.tolist() == [5.0, 1.0, 1.0]
 
 
-def test_to_backend__compiled_call_shares_numpy_memory() -> None:
-    """NumPy memory is shared with torch in compiled code as in eager."""
-    a = np.ones(3, "f4")
-    shared = torch.compile(lambda a: xbridge.to_backend(a, "torch"), backend="eager")(a)
-    a[0] = 5
-    assert shared.tolist() == [5.0, 1.0, 1.0]
+def test_to_backend__compiled_call_copies_numpy_memory() -> None:
+    """A write to the result does not reach the array, whose read-only flag the compiler has changed."""
+    for a in (np.ones(3, "f4"), np.ones(3, "f4")):
+        a.flags.writeable = False
+        made = torch.compile(lambda a: xbridge.to_backend(a, "torch"), backend="eager")(a)
+        made[0] = 5
+        constant = torch.compile(lambda x, a=a: xbridge.align(x, a)[1], backend="eager")(made)
+        constant[0] = 5
+        assert a.tolist() == [1.0, 1.0, 1.0]
+        with pytest.raises(xbridge.CopyError, match="does not show whether it is read-only"):
+            torch.compile(lambda a: xbridge.to_torch(a, copy=False), backend="eager")(a)
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_asarray__compiled_list_with_a_number_breaks_the_graph(fullgraph: bool) -> None:
+    """A list of tensors and numbers is made as in eager code, and not in one graph."""
+    x = torch.arange(3.0)
+    fn = torch.compile(lambda x: xbridge.asarray([x[0], 2.5]), fullgraph=fullgraph, backend="eager")
+    if fullgraph:
+        with pytest.raises(torch._dynamo.exc.Unsupported):
+            fn(x)
+    else:
+        assert fn(x).tolist() == [0.0, 2.5]
 
 
 def test_to_numpy__copies_between_parts_of_a_compiled_program(monkeypatch: pytest.MonkeyPatch) -> None:

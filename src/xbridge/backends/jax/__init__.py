@@ -50,11 +50,17 @@ from xbridge.backends.jax._dtypes import copy_booleans, find_unsupported, with_p
 from xbridge.backends.jax._threads import capture_options, refuse_in_callback, with_options
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
-_NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
+_NATIVE = {
+    word: np.dtype(getattr(jnp, word))
+    for word, facts in DTYPES.items()
+    if hasattr(jnp, word) and facts.bits != 6  # of which XLA knows no arrays
+}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
 _WITHOUT_X64 = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 _WIDEST = {"longdouble": "float64", "clongdouble": "complex128"}
-_SMALL = [dtype for dtype in _NAMES if dtype.itemsize < 4 and dtype.kind not in "biu"]
+_BYTES = [word for word in _NATIVE if not DTYPES[word].is_packed]
+"""The dtypes of whole bytes, which JAX has in memory as NumPy does."""
+_SMALL = [_NATIVE[word] for word in _BYTES if DTYPES[word].kind == "float" and DTYPES[word].bits < 32]
 _BITS = {dtype: np.dtype(f"uint{8 * dtype.itemsize}") for dtype in _SMALL}
 _X32_DTYPES = frozenset(dtype for dtype, word in _NAMES.items() if word not in _WITHOUT_X64)
 _Array = _private.Array
@@ -62,7 +68,7 @@ _Tracer = jax.core.Tracer
 _DELETED = Unsupported(
     UnsupportedArrayError, "its memory was deleted or donated", "a copy made before that, with x.copy()"
 )
-_SINGLES = ("complex64", *(word for word in _NATIVE if DTYPES[word].is_extended))
+_SINGLES = ("complex64", *(word for word in _BYTES if DTYPES[word].is_extended))
 _VIEW_FLAGS = (0x103, 0x101)
 """NumPy's `flags.num` for a read-only view in C order of memory that NumPy does not own.
 
@@ -90,7 +96,7 @@ assumes_immutable = True
 samples = "xbridge.testing.samples.jax"
 host_casts: frozenset[tuple[str, str]] = frozenset(
     {
-        *((whole, to) for whole in _NATIVE if category(whole) in ("bool", "int") for to in _NATIVE),
+        *((whole, to) for whole in _BYTES if category(whole) in ("bool", "int") for to in _BYTES),
         *(("float32", to) for to in _SINGLES),
         *((small, "float32") for small in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")),
     }
@@ -144,6 +150,10 @@ def memory_layout(x: Array, /) -> MemoryLayout:
         raise refused.error.build("look at the memory of a JAX array", refused.reason, refused.hint)
     part, size = x.addressable_data(0), x.dtype.itemsize
     address, strides = part.unsafe_buffer_pointer(), c_strides(part.shape, size)
+    bits = DTYPES[_NAMES[x.dtype]].bits
+    if bits < 8:  # several items in a byte, which each conversion unpacks
+        nbytes = -(-part.size * bits // 8)
+        return MemoryLayout(address, (nbytes,), (1,), 1, writable=False, materialized=False)
     return MemoryLayout(address, part.shape, strides, size, writable=False, materialized=is_c_order(part))
 
 

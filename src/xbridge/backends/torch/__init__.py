@@ -39,7 +39,7 @@ from xbridge.backends.torch._unsupported import (
     why_not_values,
 )
 from xbridge.backends.torch._unsupported import is_leaf as is_leaf
-from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
+from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_TORCH_BY_NAME = {word: getattr(torch, word) for word in DTYPES if hasattr(torch, word)}
+_TORCH_BY_NAME = {
+    word: getattr(torch, word)
+    for word, facts in DTYPES.items()
+    if hasattr(torch, word) and not facts.is_packed  # of which torch has the names alone
+}
 _NAME_BY_TORCH = {dtype: word for word, dtype in _TORCH_BY_NAME.items()}
 _BIT_DTYPES = {
     dtype: {1: torch.uint8, 2: torch.uint16}[dtype.itemsize]
@@ -268,7 +272,7 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
 
 
 def dtype_name(dtype: object, /) -> str | None:
-    return _name(dtype) if isinstance(dtype, torch.dtype) else None
+    return _name(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else None
 
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
@@ -305,7 +309,10 @@ def astype(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
 def check_cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
     from xbridge.backends.torch._casts import loses_values  # noqa: PLC0415 -- for a check alone
 
-    if x.numel() and loses_values(check_readable(x).detach(), dtype):
+    given = check_readable(x).detach()
+    if str(x.layout).startswith("torch.sparse"):  # what it does not store is zero
+        given = (given.coalesce() if x.is_sparse else given).values()
+    if given.numel() and loses_values(given, dtype):
         raise ValueLossError.narrowing(_name(x.dtype), dtype)
     return x
 
@@ -370,6 +377,9 @@ def detach(x: torch.Tensor, /) -> torch.Tensor:
 
 
 def require_grad(x: torch.Tensor, /) -> torch.Tensor:
+    if x.is_inference() and not torch.is_inference_mode_enabled():
+        action, reason = "make a torch tensor require grad", "it was made in inference mode"
+        raise GradientError.build(action, reason, "copy=True")
     return x.detach().requires_grad_()
 
 
@@ -643,4 +653,6 @@ def _device(x: torch.Tensor) -> Device:
 
 def _name(dtype: torch.dtype) -> str:
     """Return the canonical name of a dtype, or torch's own name if there is none."""
-    return _NAME_BY_TORCH.get(dtype) or str(dtype).removeprefix("torch.")
+    word = str(dtype)
+    own = word.removeprefix("torch.")
+    return _NAME_BY_TORCH.get(dtype) or (word if own in DTYPES else own)

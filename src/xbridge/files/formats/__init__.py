@@ -160,7 +160,7 @@ def format_of(path: Path) -> Format:
         reason = f"its name ends in {suffix!r}" if suffix else "its name has no suffix"
         hint = f"a name that ends in {', '.join(SUFFIXES)}"
         raise RefusedError.build(f"find the format of {path}", reason, hint)
-    return _load_format(SUFFIXES[suffix], path)
+    return load_format(SUFFIXES[suffix], path)
 
 
 def _format_in(path: Path, asked: str | None) -> Format:
@@ -174,7 +174,7 @@ def _format_in(path: Path, asked: str | None) -> Format:
     if name is None:
         hint = f"a file in one of the formats {', '.join(FORMATS)}"
         raise unreadable_error(path, "it does not begin like a file of a known format", hint)
-    return _load_format(name, path)
+    return load_format(name, path)
 
 
 def name_of_array(x: Stored | Refused) -> str:
@@ -235,7 +235,8 @@ def is_json(first: bytes) -> bool:
     return first.lstrip()[:1] == b"{" and b"\0" not in first
 
 
-def _load_format(name: str, path: Path) -> Format:
+def load_format(name: str, path: Path) -> Format:
+    """Return the module of a format. The path is for an error."""
     install = _INSTALL.get(name, "pip install numpy")
     try:
         return cast("Format", import_module(f"xbridge.files.formats.{name}"))

@@ -126,6 +126,7 @@ _FILLED = re.compile(rf"Can only .* (lists|collections.Counter), but got <class 
 _NEW: tuple[Callable[..., object], ...] = (lambda *_, **__: {}, lambda *_, **__: [])
 _MOST_CLASSES = 200
 _DATA: dict[str, Callable[..., object]] = {
+    "builtins.getattr": lambda cls, _: cls,  # a class inside of another one is named by it
     "collections.defaultdict": lambda *_: {},
     "numpy.ndarray": np.ndarray,
     "numpy.dtype": np.dtype,

@@ -21,7 +21,7 @@ from safetensors import safe_open
 
 from xbridge.extend import native_dtype
 from xbridge.files.errors import chain_read_errors, unreadable_error
-from xbridge.files.formats import Content, Reading, Refused, is_json
+from xbridge.files.formats import Content, Reading, Refused, is_json, load_format
 from xbridge.files.formats.shards import read_index
 from xbridge.files.formats.stored import ArrayInfo, InFile, map_file, name_of
 
@@ -66,7 +66,11 @@ def lacks(dtype: np.dtype[Any]) -> str:
 def read(path: Path, how: Reading) -> Content:
     with path.open("rb") as file:
         first = file.read(9)
-    return read_index(path, _read, _refuse_repeated_names) if is_json(first) else _read(path)
+
+    def read_shard(shard: Path) -> Content:
+        return load_format("pt", shard).read(shard, how) if shard.suffix == ".bin" else _read(shard)
+
+    return read_index(path, read_shard, _refuse_repeated_names) if is_json(first) else _read(path)
 
 
 def _read(path: Path) -> Content:

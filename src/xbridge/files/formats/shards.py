@@ -1,4 +1,4 @@
-"""Shards of safetensors: several files, and an index that gives the file of each array by name."""
+"""Shards of a model: several files, and an index that gives the file of each array by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xbridge.files.errors import RefusedError, chain_read_errors, unreadable_error
-from xbridge.files.formats import Content
+from xbridge.files.formats import Content, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +38,9 @@ def read_index(path: Path, read: Callable[[Path], Content], pairs: Callable[[Any
         if key not in _TOTALS
     }
     arrays: dict[tuple[str, str], Stored] = {}
+    left: set[tuple[str, str]] = set()
+    refused: list[Refused] = []
+    others: list[tuple[str, str]] = []
     shards = [_shard(path, file) for file in dict.fromkeys(files.values())]
     for shard in shards:
         content = read(shard)
@@ -45,18 +48,23 @@ def read_index(path: Path, read: Callable[[Path], Content], pairs: Callable[[Any
             if texts.setdefault(key, value) != value:
                 raise unreadable_error(path, f"its shards differ in the metadata {key!r}", "each shard alone")
         arrays |= {(str(x.name), shard.name): x for x in content.arrays}
-    for name, file in sorted(arrays.keys() ^ files.items()):
+        left |= {(str(x.name), shard.name) for x in content.refused}
+        refused += content.refused
+        others += content.others
+    there = arrays.keys() | left
+    for name, file in sorted(there ^ files.items()):
         reason = f"its shard {file} lacks the array {name!r}"
-        if (name, file) in arrays:
+        if (name, file) in there:
             reason = f"its shard {file} has the array {name!r}, and its index does not"
         raise unreadable_error(path, reason, "the index and the shards of one model")
-    return Content([arrays[pair] for pair in files.items()], texts, files=shards)
+    found = [arrays[pair] for pair in files.items() if pair in arrays]
+    return Content(found, texts, others=others, refused=refused, files=shards)
 
 
 def _shard(path: Path, name: str) -> Path:
     """Return a shard of an index, which is a file in its folder."""
-    if not name.endswith(".safetensors") or Path(name).name != name:
-        reason = f"it names the shard {name!r}, which is not a .safetensors file in its folder"
+    if not name.endswith((".safetensors", ".bin")) or Path(name).name != name:
+        reason = f"it names the shard {name!r}, which is not a .safetensors or .bin file in its folder"
         raise unreadable_error(path, reason, "an index of safetensors")
     shard = path.with_name(name)
     with chain_read_errors(path):  # the name may be too long for the system

@@ -51,7 +51,9 @@ def common_dtypes(backend: str) -> tuple[str, ...]:
     """Return the canonical dtypes that both the library and the host have."""
     modules = get_backend(backend), get_backend(HOST)
     return tuple(
-        word for word in DTYPES if not any(module.unsupported_dtype(word, CPU) for module in modules)
+        word
+        for word, facts in DTYPES.items()
+        if not (facts.is_packed or any(module.unsupported_dtype(word, CPU) for module in modules))
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from xbridge.extend import CPU, DTYPES, get_backend
+from xbridge.extend import CPU, get_backend
 from xbridge.testing.samples import numpy as host
 from xbridge.testing.samples.model import LayoutCase
 
@@ -115,11 +115,6 @@ refused: dict[str, Callable[[], jax.Array]] = {
     "a tracer": _tracer,
     "a key": lambda: jax.random.key(0),
     "deleted": _deleted,
-    **{
-        word: lambda word=word: jnp.zeros(2, word)  # type: ignore[misc] # a default binds it
-        for word in ("int4", "uint4", "float8_e4m3", "float4_e2m1fn")
-        if word not in DTYPES
-    },
 }
 
 

@@ -250,8 +250,7 @@ def _small() -> dict[str, Callable[[], HostArray]]:
         return {}
     import ml_dtypes  # noqa: PLC0415 -- only where it is installed
 
-    words = ("int4", "uint2", "float8_e3m4", "float6_e2m3fn", "float4_e2m1fn")
-    kinds = [getattr(ml_dtypes, word) for word in words if hasattr(ml_dtypes, word) and word not in DTYPES]
+    kinds = [getattr(ml_dtypes, word) for word in ("int1", "uint1") if hasattr(ml_dtypes, word)]
     return {kind.__name__: partial(np.zeros, 2, kind) for kind in kinds}
 
 

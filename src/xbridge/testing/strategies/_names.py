@@ -27,8 +27,8 @@ _KINDS = ("bool", "int", "float", "complex")
 _FAMILIAR = ("float64", "float32", "int64", "int32", "bool", "complex128", "uint8", "bfloat16")
 """The most readable dtypes, to which examples shrink."""
 
-ORDER = tuple(dict.fromkeys((*_FAMILIAR, *DTYPES)))
-"""All dtypes, the most readable first."""
+ORDER = tuple(dict.fromkeys((*_FAMILIAR, *(word for word, it in DTYPES.items() if not it.is_packed))))
+"""All dtypes of whole bytes, the most readable first."""
 
 
 def dtypes(backend: str, *, kinds: Iterable[str] | None = None) -> st.SearchStrategy[str]:

@@ -38,7 +38,11 @@ start of the threads, which stay for the next array (`benchmarks/gpu.md`).
 """
 
 _BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-ITEMS = {dtype: _BYTES[dtype.itemsize] for word in DTYPES if (dtype := getattr(torch, word, None))}
+ITEMS = {
+    dtype: _BYTES[dtype.itemsize]
+    for word, facts in DTYPES.items()
+    if not facts.is_packed and (dtype := getattr(torch, word, None))
+}
 """For each dtype, one of the same size that NumPy has too, under which the bytes are copied."""
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

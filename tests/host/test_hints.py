@@ -1,0 +1,112 @@
+"""Hints for objects that are not arrays: each is a call that is run here, and keeps the values."""
+
+from __future__ import annotations
+
+import datetime as dt
+from concurrent.futures import Future
+from fractions import Fraction
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import xbridge
+import xbridge.tree
+from xbridge._host import advice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+A = np.arange(3.0)
+
+
+class Pair(NamedTuple):
+    """A container, and no array."""
+
+    a: Any
+    b: Any
+
+
+def listed(made: Any) -> Any:
+    """Values as floats in Python's containers."""
+    if isinstance(made, dict):
+        return {key: listed(value) for key, value in made.items()}
+    if hasattr(made, "__iter__") and not hasattr(made, "shape"):
+        return [listed(value) for value in made]
+    return np.asarray(xbridge.to_list(xbridge.asarray(made)), float).tolist()
+
+
+def objects(folder: Path) -> dict[Any, list[tuple[Any, Any]]]:
+    """Objects that no call accepts, with the values that they stand for; None if no hint has them."""
+    torch, jax, pandas = map(pytest.importorskip, ("torch", "jax", "pandas"))
+    dask, polars, pyarrow = map(pytest.importorskip, ("dask", "polars", "pyarrow"))
+    sparse, of_jax = map(pytest.importorskip, ("scipy.sparse", "jax.experimental.sparse"))
+    np.save(folder / "a.npy", A)
+    np.savez(folder / "a.npz", a=A)
+    file = pytest.importorskip("safetensors")
+    pytest.importorskip("safetensors.numpy")
+    file.numpy.save_file({"a": A}, folder / "a.safetensors")
+    future, day = Future[Any](), dt.date(1970, 1, 3)
+    future.set_result(A)
+    return {
+        xbridge.to_numpy: [
+            (lambda: A, A),
+            (torch.utils.dlpack.to_dlpack(torch.ones(1)), [1]),
+            (day, 2),
+            (dt.timedelta(seconds=2), 2),
+            (folder / "a.npy", A),
+            (str(folder / "a.npz"), {"a": A}),
+            (torch.nn.PReLU(1, 0.5), {"weight": [0.5]}),
+            (sparse.csr_array([[1.0]]), [[1]]),
+            (of_jax.BCOO.fromdense(jax.numpy.ones((1, 1))), [[1]]),
+            (type("Own", (), {"__jax_array__": lambda _: jax.numpy.ones(1)})(), [1]),
+            (Fraction(1, 2), 0.5),
+            (dask.delayed(A), A),
+            (polars.LazyFrame({"a": [1.0]}), [[1]]),
+            (future, A),
+            (pyarrow.scalar(True), 1),
+            (Pair(A, A), [A, A]),
+            (MappingProxyType({"a": A}), {"a": A}),
+            (file.safe_open(folder / "a.safetensors", "np"), {"a": A}),
+            (np.sin, None),
+            (None, None),
+            ("a.png", None),
+            (object(), None),
+        ],
+        xbridge.asarray: [
+            ([Fraction(1, 2)], [0.5]),
+            ([None, 1.0], [np.nan, 1]),
+            ([pandas.NA, 1.0], [np.nan, 1]),
+            ([day], [2 * 86_400_000_000]),
+            ([dt.timedelta(seconds=2)], [2]),
+            ([{"a": 1}], [{"a": 1}]),
+            ([lambda: 3], [3]),
+            ([{1, 2}], [[1, 2]]),
+            (["1", 2], [1, 2]),
+            (["x", 2], None),
+            ([A, None], None),
+            ([None, "1"], None),
+        ],
+    }
+
+
+def test_hint__of_each_kind_of_object_gives_its_values(tmp_path: Path) -> None:
+    """Each hint in the tables by class is followed with an object of the kind; other objects have none."""
+    torch, pandas = pytest.importorskip("torch"), pytest.importorskip("pandas")
+    names = {"numpy": np, "xbridge": xbridge, "asarray": xbridge.asarray, "pandas": pandas}
+    names["from_dlpack"] = torch.from_dlpack
+    followed = {""}
+    for call, pairs in objects(tmp_path).items():
+        for x, wanted in pairs:
+            with pytest.raises(xbridge.XBridgeError) as caught:
+                call(x)
+            hint = caught.value.hint
+            followed.add(hint)
+            if wanted is not None:
+                made = eval(hint.partition(" of the library")[0], {**names, "x": x})
+                assert repr(listed(made)) == repr(listed(wanted)), hint
+            else:
+                assert hint == ""
+    tables = (advice._BY_NAME, advice._READERS, advice._BY_ATTRIBUTE, advice._ITEMS)
+    assert {hint for table in tables for hint in table.values()} <= followed
