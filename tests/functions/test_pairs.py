@@ -169,7 +169,7 @@ def test_aligned__torch_checks_the_gradients(function: str) -> None:
     torch = pytest.importorskip("torch")
     x = torch.from_numpy(X).requires_grad_()
     f = in_library(function)
-    assert torch.autograd.gradcheck(f, (x,), check_forward_ad=True)
+    assert torch.autograd.gradcheck(f, (x,), check_forward_ad=True, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(f, (x,))
 
 

@@ -87,10 +87,3 @@ def test_aligned__result_has_no_values_if_one_of_the_tensors_has_none(library: s
     for x in (torch.ones(2), torch.ones(2, requires_grad=True)):
         assert f(x, torch.ones(2, device="meta")).is_meta
         assert f(torch.ones(2, device="meta"), x).is_meta
-
-
-def test_aligned__batch_of_gradients_is_refused() -> None:
-    """Torch's older batches, which are none of `torch.func`, are refused with the call that works."""
-    f, x = aligned(backend="jax")(lambda x: x**2), torch.ones(3, requires_grad=True)
-    with pytest.raises(xbridge.GradientError, match=r"a batch of gradients .*; try torch\.func\.jacrev"):
-        torch.autograd.functional.jacobian(f, x, vectorize=True)

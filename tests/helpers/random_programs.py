@@ -324,7 +324,7 @@ def check_gradients(case: Case) -> None:
             import torch
 
             x = torch.from_numpy(np.array(case.x)).requires_grad_()
-            assert torch.autograd.gradcheck(program, (x,), check_forward_ad=True)
+            assert torch.autograd.gradcheck(program, (x,), check_forward_ad=True, check_batched_grad=True)
             assert torch.autograd.gradgradcheck(program, (x,))
         else:
             from jax.test_util import check_grads

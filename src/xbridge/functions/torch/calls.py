@@ -7,6 +7,7 @@ argument, so that nothing has to be registered while a program is traced.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +19,6 @@ from xbridge.functions.rules import (
     DerivableFunction,
     Spec,
     latest,
-    no_derivative_error,
     replace_chosen,
     rules,
     select,
@@ -58,11 +58,10 @@ def _is_transformed() -> bool:
 
 def apply(rule: DerivableFunction, ts: Tensors) -> Tensors:
     """Run a derivable function on tensors of one device, within torch's current graph or transforms."""
-    if any(map(is_gradient_batch, ts)):
-        reason = "a batch of gradients is no transform of torch.func, and a function has no batches in it"
-        raise no_derivative_error(rule.call.name, reason, "torch.func.jacrev, or is_grads_batched=False")
     if not _is_transformed():
         if torch.is_grad_enabled() and any(t.requires_grad for t in ts):
+            if any(map(is_gradient_batch, ts)):
+                return _compute_slices(rule, ts)
             # A wrapped tensor may outlive its transform, as in the pullback of a vjp. It is unwrapped,
             # because it only seems to require grad.
             living = map(unwrap_if_dead, ts)
@@ -77,9 +76,19 @@ def _apply_transformed(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
 
 
 def _compute(rule: DerivableFunction, ts: Tensors) -> Tensors:
+    """Run a derivable function without a graph, once for each slice in a batch of gradients."""
+    return _compute_slices(rule, ts) if any(map(is_gradient_batch, ts)) else _compute_whole(rule, ts)
+
+
+def _compute_whole(rule: DerivableFunction, ts: Tensors) -> Tensors:
     if _is_dispatched() or any(type(t) not in _PLAIN or t.is_meta for t in ts):
         return torch.ops.xbridge.call.default(list(ts), rule.key)  # type: ignore[no-any-return]
     return _evaluate(rule, ts)
+
+
+def _compute_slices(rule: DerivableFunction, ts: Tensors) -> Tensors:
+    made = _make_operator_of_slices(len(ts), len(rule.shapes(_specs(ts))))(rule.key, *ts)
+    return made if isinstance(made, tuple) else (made,)
 
 
 def _is_dispatched() -> bool:
@@ -126,7 +135,7 @@ class _Plain(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rule: DerivableFunction, *ts: torch.Tensor) -> Any:
-        ys = tuple(_compute(rule, ts))
+        ys = tuple(_compute_whole(rule, ts))
         _save_for_derivatives(ctx, rule, ts, ys)
         return ys
 
@@ -277,6 +286,31 @@ _call = torch.library.custom_op(
     "xbridge::call", _compute_checked, mutates_args=(), schema="(Tensor[] ts, str key) -> Tensor[]"
 )
 _call.register_fake(_describe_call)
+
+
+@cache
+def _make_operator_of_slices(inputs: int, outputs: int) -> Any:
+    """Return the operator for a batch of gradients, as `is_grads_batched` makes it.
+
+    Torch repeats an operator for each slice if its schema has no lists, so there is one for each number of
+    inputs and outputs. The batch is below autograd, so the operator records the graph of each slice, which an
+    autograd function around all slices would lose.
+    """
+    result = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
+    schema = f"(str key, {', '.join(f'Tensor x{i}' for i in range(inputs))}) -> {result}"
+
+    def run(key: str, *ts: torch.Tensor) -> Any:
+        ys = tuple(_evaluate(rules[key], ts))
+        return ys[0] if outputs == 1 else ys
+
+    def setup(ctx: Any, inputs: Any, output: Any) -> None:
+        key, *ts = inputs
+        _save_for_derivatives(ctx, rules[key], ts, output if isinstance(output, tuple) else (output,))
+
+    name = f"xbridge::slices_{inputs}_{outputs}"
+    operator = torch.library.custom_op(name, run, mutates_args=(), schema=schema)
+    operator.register_autograd(_backward, setup_context=setup)
+    return operator
 
 
 def _set_up_context(ctx: Any, inputs: Any, output: Any) -> None:
