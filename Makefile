@@ -34,7 +34,7 @@ PYTEST = $(if $(COVERAGE),-m coverage run --data-file=.coverage.$@) -m pytest $(
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive test-suite test-conformance test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage test-freethreaded hunt fuzz mutation lint format bench docs site serve site-check dist sbom install-wheel test-wheel test-applications release-check clean
+.PHONY: help demo test test-slow test-exhaustive test-suite test-conformance test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage test-freethreaded hunt fuzz mutation lint format bench docs site serve site-check dist sbom install-wheel test-wheel test-applications release-check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,10 +43,13 @@ demo: $(VENV)/run.stamp ## Run the example on real data, and a filter of SciPy i
 	@$(VENV)/bin/python -W error examples/digits.py
 	@$(VENV)/bin/python -W error examples/functions/deblur.py
 
-test: SWEEP = $(QUICK)
+test test-core test-emulated: SWEEP = $(QUICK)
 test: $(VENV)/dev.stamp ## Run the suite without its slow tests, in two processes (ARGS="-n 8" takes more)
 	COVERAGE_FILE=.coverage.$@ $(VENV)/bin/python -m pytest -q -n 2 --dist worksteal $(SWEEP) \
 	    $(if $(COVERAGE),--cov --cov-report= --cov-fail-under=0 --durations=20 --durations-min=5) $(PROGRAMS:%=--ignore=%) $(ARGS)
+
+test-slow: $(VENV)/dev.stamp ## Run the slow tests
+	$(VENV)/bin/python -m pytest -q -n 2 --dist worksteal -m slow $(PROGRAMS:%=--ignore=%) $(ARGS)
 
 test-exhaustive: ## Run all of it, with all dtypes
 	$(MAKE) test SWEEP=--exhaustive
@@ -59,10 +62,8 @@ PROGRAMS := $(patsubst %,tests/project/test_%.py,adopters downstream examples si
 test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promise
 	$(VENV)/bin/python -m pytest $(SWEEP) src/xbridge/testing/conformance $(ARGS)
 
-# Where all dtypes are asked for, without those and without slow tests, which `make test` tries:
-# what differs without torch is what can be imported.
 test-core: $(CORE)/core.stamp ## Run what needs NumPy alone, with no torch installed
-	$(CORE)/bin/python $(subst --exhaustive,$(QUICK),$(PYTEST)) $(ARGS)
+	$(CORE)/bin/python $(PYTEST) $(ARGS)
 
 test-oldest: $(OLDEST)/oldest.stamp ## Run the whole suite with every oldest version allowed (PYTHON=python3.11)
 	$(OLDEST)/bin/python -m pytest $(ARGS)
@@ -95,8 +96,7 @@ adopters: $(VENV)/adopters.stamp ## Run those projects' own tests before and aft
 	$(VENV)/bin/python examples/adopters/measure.py
 
 coverage: COVERAGE = yes
-coverage: SWEEP = --exhaustive
-coverage: $(MEASURED) ## Run the suites with all dtypes; list the branches that ran in none of them
+coverage: $(MEASURED) ## Run the suites that count; list the branches that ran in none of them
 	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage $(MEASURED:%=.coverage.%)
 	$(VENV)/bin/python -m coverage report
 
