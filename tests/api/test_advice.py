@@ -200,7 +200,6 @@ CALLS = [
     "explain(A, 'torch', writable=True)",
     "explain(A, 'numpy', 'jax')",
     "aligned(function, backend='numpy', arrays='y')",
-    "aligned(function, backend='numpy', vjp='exact')",
     "tree.to_numpy(3)",
     "tree.to_numpy(array.array('d', [1.0]))",
     "asarray(np.array([np.complex64(1j)], object), dtype='float32')",

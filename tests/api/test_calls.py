@@ -112,13 +112,6 @@ def test_callerror__hint_runs(hint: str) -> None:
         assert "device=0" in hint  # of a machine with an accelerator
 
 
-def test_callerror__class_used_as_context_manager() -> None:
-    """Using `policy` or `record` uncalled in a `with` statement raises and says it is a class."""
-    for context in (xbridge.policy, xbridge.record):
-        with pytest.raises(xbridge.CallError, match="it is a class"), context:  # type: ignore[union-attr]
-            pass
-
-
 VERBS = ["to_backend", "to_numpy", "to_torch", "to_jax", "asarray", "align", "to_list", "explain", "transfer"]
 
 

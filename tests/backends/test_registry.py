@@ -186,6 +186,39 @@ def test_default_dtype__depends_on_the_device() -> None:
     assert moved == [toys, toys]
 
 
+def test_register_backend__racing_threads_see_old_or_new() -> None:
+    """Threads that convert during a replacement see the old backend or the new one."""
+    info = backend.array_info(np.ones(2))
+    first = make_backend(array_info=lambda _: info._replace(dtype="first"))
+    second = make_backend(array_info=lambda _: info._replace(dtype="second"))
+    xbridge.register_backend("toylib", first)
+    seen: set[str] = set()
+    failures: list[BaseException] = []
+    start = threading.Barrier(5)
+
+    def look() -> None:
+        start.wait()
+        try:
+            for _ in range(2000):
+                seen.add(xbridge.dtype_of(Toy(np.ones(2))))
+        except xbridge.XBridgeError as error:
+            failures.append(error)
+
+    def register() -> None:
+        start.wait()
+        for turn in range(200):
+            xbridge.register_backend("toylib", (first, second)[turn % 2], replace=True)
+
+    threads = [threading.Thread(target=work) for work in (look, look, look, look, register)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert seen <= {"first", "second"}
+    assert xbridge.dtype_of(Toy(np.ones(2))) == "second"
+
+
 # -- libraries that are imported meanwhile ---------------------------------------------------------
 
 PATIENCE = 30

@@ -51,13 +51,13 @@ VJPS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]] 
 }
 """What is wrong -> the function, its wrong vjp, and arguments."""
 
-JVPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "zero": (np.sin, lambda t, y, x: 0 * t[0]),
-    "the transpose": (lambda x: np.tri(3) @ x, lambda t, y, x: np.tri(3).T @ t[0]),
-    "the sign": (np.cos, lambda t, y, x: t[0] * np.sin(x)),
-    "the tangent is forgotten": (np.sin, lambda t, y, x: np.cos(x)),
+JVPS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    "zero": (np.sin, lambda x: np.diag(np.cos(x)), lambda t, y, x: 0 * t[0]),
+    "the transpose": (lambda x: np.tri(3) @ x, lambda x: np.tri(3), lambda t, y, x: np.tri(3).T @ t[0]),
+    "the sign": (np.cos, lambda x: np.diag(-np.sin(x)), lambda t, y, x: t[0] * np.sin(x)),
+    "the tangent is forgotten": (np.sin, lambda x: np.diag(np.cos(x)), lambda t, y, x: np.cos(x)),
 }
-"""What is wrong -> the function and its wrong jvp."""
+"""What is wrong -> the function, its Jacobian, and its wrong jvp."""
 
 
 @pytest.mark.parametrize("fault", VJPS)
@@ -71,11 +71,11 @@ def test_assert_derivative__wrong_vjp(fault: str) -> None:
 @pytest.mark.parametrize("fault", JVPS)
 def test_assert_derivative__wrong_jvp(fault: str) -> None:
     """Every planted mistake in a jvp is noticed, and the message names the tangent."""
-    fn, jvp = JVPS[fault]
-    right = aligned(backend="numpy", vjp="central", jvp="central")(fn)
-    assert_derivative(right, X, rtol=1e-5)
+    fn, jacobian, jvp = JVPS[fault]
+    options = {"backend": "numpy", "vjp": lambda g, y, x: jacobian(x).T @ g}
+    assert_derivative(aligned(**options, jvp=lambda t, y, x: jacobian(x) @ t[0])(fn), X, rtol=1e-5)
     with pytest.raises(AssertionError, match="the tangent in torch"):
-        assert_derivative(aligned(backend="numpy", vjp="central", jvp=jvp)(fn), X, rtol=1e-5)
+        assert_derivative(aligned(**options, jvp=jvp)(fn), X, rtol=1e-5)
 
 
 def test_assert_derivative__wrong_signature() -> None:

@@ -197,7 +197,8 @@ def _name_of(fn: Callable[..., object]) -> str:
     if not callable(fn) or isinstance(fn, staticmethod):
         kind = type(fn).__name__
         wraps_one = isinstance(fn, (classmethod, staticmethod))
-        hint = f"@{kind} above @aligned" if wraps_one else "@aligned(backend='torch')"
+        library = repr(fn if isinstance(fn, str) and fn in known_backends() else "torch")
+        hint = f"@{kind} above @aligned" if wraps_one else f"@aligned(backend={library})"
         raise OptionError.build(f"align {with_article(kind)}", "it is not a function", hint)
     own = (getattr(fn, word, None) for word in ("__qualname__", "__name__"))
     name = next((str(word) for word in own if word), type(fn).__name__)
