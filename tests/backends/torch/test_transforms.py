@@ -8,10 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from inside import forget_calls
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.autograd import forward_ad
-from torch.func import functionalize, grad, hessian, jvp, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import xbridge
 from xbridge import tree
@@ -25,6 +21,10 @@ if TYPE_CHECKING:
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402 -- not without torch
+from torch.autograd import forward_ad  # noqa: E402
+from torch.func import functionalize, grad, hessian, jvp, vmap  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 # torch itself uses what it deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

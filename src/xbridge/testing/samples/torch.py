@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from xbridge import Device
-    from xbridge.protocol import HostArray
+    from xbridge.protocol import Array, HostArray
     from xbridge.testing.samples.model import Make
 
     Shape: TypeAlias = tuple[int, ...]
@@ -225,7 +225,7 @@ def _freed() -> Tensor:
     return tensor
 
 
-refused: dict[str, Callable[[], Tensor]] = {
+refused: dict[str, Callable[[], Array]] = {
     "sparse": lambda: torch.eye(2).to_sparse(),
     "sparse, tracked": lambda: torch.eye(2).to_sparse().requires_grad_(),
     "mkldnn": lambda: torch.ones(2, 2).to_mkldnn(),
