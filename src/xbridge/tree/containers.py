@@ -17,8 +17,11 @@ from operator import is_
 from types import BuiltinFunctionType, MemberDescriptorType, NoneType
 from typing import Any, NamedTuple, cast
 
+from xbridge._core.devices import CPU
 from xbridge._core.literals import NUMBERS
+from xbridge._engine import verbs
 from xbridge._host.importers import is_exporter
+from xbridge._plan.options import CallOptions
 from xbridge._registry.registry import backend_for
 from xbridge.errors import UnsupportedArrayError, type_of, with_article
 from xbridge.tree.registered import find_registration
@@ -102,6 +105,8 @@ def _find_unregistered(cls: type) -> Container | None:
     names = _field_names(cls)
     if base is object and not names:
         return None
+    if cls is _get_loaded("torch.nn.utils.rnn", "PackedSequence"):
+        return Container(cls, _flatten_packed, _unflatten_packed, lambda _x, _form: [".data"])
     found = _Unregistered(cls, base, names)
     return Container(cls, found.flatten, found.unflatten, found.paths)
 
@@ -213,6 +218,27 @@ def _stores_result(it: object) -> bool:
 def _is_own_dict(x: Any) -> bool:
     """Return True for a dict whose items are its attributes too."""
     return getattr(x, "__dict__", None) is x
+
+
+def _flatten_packed(x: Any) -> tuple[list[Any], Any]:
+    """Return the data of torch's packed sequence; its lengths and indices are no arrays of the caller."""
+    return [x.data], x
+
+
+def _unflatten_packed(x: Any, parts: list[Any]) -> Any:
+    """Return a packed sequence of other data: its lengths are on the host, its indices beside the data."""
+    (data,) = parts
+    if data is x.data:
+        return x
+    owner = backend_for(type(data))
+    if owner is None:  # what a function of `tree.map` returned
+        return tuple.__new__(type(x), (data, *x[1:]))
+    there = owner.array_info(data).device
+    form = list(x[1:])
+    for i, device in enumerate((CPU, there, there)):
+        if form[i] is not None:
+            form[i] = verbs.to_backend(form[i], owner.name, CallOptions(device=device, dtype="nearest"))
+    return tuple.__new__(type(x), (data, *form))
 
 
 def _index_paths(_: object, form: Collection[Any]) -> list[str]:
