@@ -114,8 +114,7 @@ def test_to_backend__unknown_backend_suggests_the_nearest() -> None:
         xbridge.to_backend(np.ones(2), "nunpy")
     with pytest.raises(xbridge.UnknownBackendError, match=r"backend by \['numpy'\]: .*; try one of these$"):
         xbridge.to_backend(np.ones(2), ["numpy"])  # type: ignore[call-overload] # that is the mistake
-    with pytest.raises(xbridge.UnknownBackendError, match="try 'numpy'"):
-        xbridge.is_available("nunpy")
+    assert not xbridge.is_available("nunpy")
 
 
 def test_entry_points__are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,18 +80,20 @@ def test_compile__has_second_derivative_if_its_backend_leaves_autograd_alone(lib
 def test_call__refuses_a_function_of_another_process() -> None:
     """A saved program holds a name of a function, which only the process that made it has."""
     with pytest.raises(OptionError, match=r"run f in a program.*torch\.export"):
-        torch.ops.xbridge.call.default([leaf(2)], "f#0")
+        torch.ops.xbridge.call.default([leaf(2)], [], "f#0", [])
 
 
-def test_compile__has_numbers_as_constants() -> None:
-    """Integers and floats keep their exact values, in a program for each of them."""
+@pytest.mark.slow
+def test_compile__dynamic_has_one_program_for_all_numbers() -> None:
+    """Integers and floats are symbols, and keep their exact values."""
     f = aligned(backend="jax")(lambda x, n, k: {"y": x * n * k, "tag": "text"})
-    run, _ = compiled(lambda x, n, k: f(x, n, k)["y"].sum(), dynamic=True)
-    for n in (2, 3, -4):
+    run, counter = compiled(lambda x, n, k: f(x, n, k)["y"].sum(), dynamic=True)
+    for n in range(2, 13):
         x, k = leaf(3), n + 1 / 3
         y = run(x, n, k)
         same(y, x.detach().sum() * n * k, 1e-15)
         same(torch.autograd.grad(y, x)[0], np.full(3, n * k), 1e-15)
+    assert counter.frame_count == 1
 
 
 @pytest.mark.slow
@@ -159,9 +161,10 @@ def test_compile__makes_a_program_for_each_function_of_the_same_code(make: Any) 
         lambda x: deque([x]),
         lambda x: OrderedDict(a=x),
         lambda x: {x},
+        lambda x: partial(pow, x),
         lambda x: Scaled(x, 3.0),
     ],
-    ids=["deque", "OrderedDict", "set", "dataclass"],
+    ids=["deque", "OrderedDict", "set", "partial", "dataclass"],
 )
 def test_compile__refuses_containers_that_a_compiler_cannot_make(make: Any) -> None:
     """An error of ours says what to pass, and to return, instead."""
@@ -179,24 +182,24 @@ def test_compile__refuses_containers_that_a_compiler_cannot_make(make: Any) -> N
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("library", ["jax", "numpy"])
 def test_export__keeps_gradient_and_function_for_any_batch(library: str, strict: bool) -> None:
-    """An exported program has the gradient, takes another batch, and outlives the function."""
+    """An exported program has the gradient, takes another batch and number, and outlives the function."""
 
     class Model(torch.nn.Module):  # type: ignore[misc, name-defined] # Any, as above
         def __init__(self) -> None:
             super().__init__()
             self.f = in_library(library)
 
-        def forward(self, x: Any) -> Any:
-            return self.f(x * 3)
+        def forward(self, x: Any, n: int) -> Any:
+            return self.f(x * n)
 
-    shapes = {"x": {0: torch.export.Dim("batch")}}
-    program = torch.export.export(Model(), (leaf(3, 2),), dynamic_shapes=shapes, strict=strict).module()
+    shapes = {"x": {0: torch.export.Dim("batch")}, "n": torch.export.Dim.DYNAMIC}
+    program = torch.export.export(Model(), (leaf(3, 2), 3), dynamic_shapes=shapes, strict=strict).module()
     gc.collect()
     for n in (3, 5):
         x = leaf(n, 2)
-        y = program(x)
-        same(y, value(3 * x.detach().numpy()))
-        same(torch.autograd.grad(y.sum(), x)[0], 3 * slope(3 * x.detach().numpy()))
+        y = program(x, n)
+        same(y, value(n * x.detach().numpy()))
+        same(torch.autograd.grad(y.sum(), x)[0], n * slope(n * x.detach().numpy()))
 
 
 def test_compile__keeps_tangents_of_forward_mode() -> None:

@@ -45,12 +45,12 @@ def test_aligned__explain_shows_the_plan_of_each_argument_and_where_the_derivati
     assert (by_jax.tracked, by_jax.derivative, by_jax.shapes) == (False, "by jax, any order", "by jax")
     twice = explain(by_hand(), leaf())
     assert (twice.derivative, twice.batch, twice.shapes) == (
-        "vjp given; jvp given",
+        "vjp given, twice; jvp given, twice",
         "one call for all examples",
         "signature ()->()",
     )
-    declared = explain(aligned(backend="numpy", vjp=np.cos, result=np.empty_like)(np.sin), leaf())
-    assert (declared.derivative, declared.shapes) == ("vjp given; no jvp", "result=")
+    numeric = explain(aligned(backend="numpy", vjp="central", result=np.empty_like)(np.sin), leaf())
+    assert (numeric.derivative, numeric.shapes) == ("vjp by central, once; no jvp", "result=")
     text = str(bare)
     assert text.splitlines()[-1] == "shapes      not declared"
     assert ", tracked" in text

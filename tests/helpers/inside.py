@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from xbridge import record as planned
 from xbridge._core.dtypes import DTYPES, category, exact_integers, is_inexact
 from xbridge._core.protocol import FEATURES, REQUIRED
 from xbridge._engine import convert
@@ -14,7 +15,6 @@ from xbridge._host.memory import native_dtype
 from xbridge._registry import registry
 from xbridge._registry.call_cache import cached, direct, direct_own
 from xbridge._registry.registry import get as get_backend
-from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
     import pytest

@@ -20,13 +20,13 @@ LIMITS = {
     "_transfer": 800,
     "backends": 4_000,
     "files": 2_750,
-    "functions": 4_800,
+    "functions": 5_300,
     "testing": 11_700,
     "tree": 1_400,
 }
 """The most lines of each folder of the package."""
 
-ALL = 36_300
+ALL = 36_900
 """The most lines of all."""
 
 

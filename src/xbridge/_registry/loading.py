@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Backend
 
 
-_ABBREVIATED = {"np": "numpy", "jnp": "jax", "da": "dask", "cp": "cupy"}
-"""Usual short names of libraries."""
+OTHER_NAMES = {"np": "numpy", "jnp": "jax", "da": "dask", "cp": "cupy", "pytorch": "torch"}
+"""Usual other names of libraries."""
 
 _SIMILARITY = 0.8
 """The least similarity of a name that is suggested. With less, `scipy` and `numba` would suggest others."""
@@ -176,18 +176,11 @@ def _backend_entry_points(package: Distribution) -> list[EntryPoint]:
         return []
 
 
-def similar_name(name: str, names: tuple[str, ...]) -> str:
-    """Return the one of the names that an unknown one may stand for; "" if there is none."""
-    from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
-
-    root = name.casefold().partition(".")[0]
-    near = get_close_matches(_ABBREVIATED.get(root, root), names, n=1, cutoff=_SIMILARITY)
-    return near[0] if near else ""
-
-
 def unknown_backend_error(name: object, names: tuple[str, ...]) -> UnknownBackendError:
     """Return the error for an unknown name. Its hint is a similar name, or the first part of a dotted one."""
-    from xbridge._core.wording import option_of, text_of  # noqa: PLC0415 -- only an error needs it
+    from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
+
+    from xbridge._core.wording import option_of, text_of  # noqa: PLC0415 -- as above
 
     known = f"the known names are {', '.join(names)}"
     word = option_of(name, ["device", "dtype"])
@@ -195,8 +188,9 @@ def unknown_backend_error(name: object, names: tuple[str, ...]) -> UnknownBacken
         hint = f"backend='torch', {word}={text_of(name)}"
         return UnknownBackendError.build(f"find a backend by {shown(name)}", f"it is a {word}", hint)
     if isinstance(name, str):
-        near = similar_name(name, names)
-        hint = repr(near) if near else "one of these, or register_backend for another library"
+        root = name.casefold().partition(".")[0]
+        near = get_close_matches(OTHER_NAMES.get(root, root), names, n=1, cutoff=_SIMILARITY)
+        hint = repr(near[0]) if near else "one of these, or register_backend for another library"
         return UnknownBackendError.build(f"find backend {shown(name)}", known, hint)
     if isinstance(name, type(sys)):
         called = getattr(name, "__name__", None)

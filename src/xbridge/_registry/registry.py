@@ -22,11 +22,11 @@ from xbridge._core.locks import in_child, lock
 from xbridge._core.tracing import constant_in_traces, traced_as
 from xbridge._registry import call_cache
 from xbridge._registry.loading import (
+    OTHER_NAMES,
     complete,
     find_plugins,
     load,
     modules_being_imported,
-    similar_name,
     unknown_backend_error,
 )
 from xbridge.backends import HOST, INDEX, Entry
@@ -200,7 +200,7 @@ def is_available(name: str | ModuleType) -> bool:
     Raises
     ------
     UnknownBackendError
-        The name is not registered, and is another name of one that is, such as ``"pytorch"``.
+        The name is a usual one of a library that has another one here, such as ``"pytorch"``.
 
     Examples
     --------
@@ -212,7 +212,7 @@ def is_available(name: str | ModuleType) -> bool:
     if not isinstance(name, str):
         return False
     found = entries_for(name)
-    if not found and similar_name(name, known_backends()):
+    if not found and name in OTHER_NAMES:
         raise unknown_backend_error(name, known_backends())
     if len(found) != 1 or found[0] in _failed:
         return False

@@ -32,24 +32,25 @@ from xbridge.extend import (
     resolve_dtype,
     tracing,
 )
+from xbridge.functions.leaves import NUMBERS, are_arrays
 from xbridge.functions.libraries import functions_of
 from xbridge.functions.named import protect_host
 from xbridge.functions.numpy import copy_if_kept, make_opaque_rule
+from xbridge.functions.programs import Program
+from xbridge.functions.results import refuse_async_result
 from xbridge.functions.rules import get_or_make, latest
 from xbridge.functions.treedef import (
     ARRAY,
-    NUMBERS,
-    are_arrays,
     children_of,
     flatten,
-    refuse_async_result,
+    number_slots,
     traceable,
     unflatten,
     with_objects,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import ModuleType
 
     from xbridge import Device
@@ -111,8 +112,8 @@ class Function:
         self.is_plain = self.like is None and options.are_plain()
         self.explain: Callable[..., Any] = fn
         self.rules: dict[Any, DerivableFunction] = {}
-        self.traced: list[DerivableFunction] = []
-        """The rules in compiled programs, which live as long as the function."""
+        self.programs: list[Program] = []
+        """The calls in compiled programs, which live as long as the function."""
         self.key = f"{name}#{uuid4().hex}"
         functions[self.key] = self
 
@@ -139,12 +140,14 @@ class Function:
         library: str,
         array_library: str,
         treedef: TreeDef,
+        numbers: tuple[Any, ...],
         device: Device | None,
     ) -> DerivableFunction:
         """Return the rule for calls of a structure, whose results go to the library `array_library`."""
+        exact = tuple([(type(n), n.hex() if type(n) is float else n) for n in numbers])
         find_modes = functions_of(get_backend(library)).modes
         modes = find_modes and find_modes()
-        key = (library, array_library, device, treedef, modes)
+        key = (library, array_library, device, treedef, exact, modes)
         try:
             found = self.rules.get(key)
         except TypeError as error:
@@ -160,7 +163,7 @@ class Function:
         return get_or_make(
             self.rules,
             key,
-            lambda: Call(self, (library, array_library), treedef, device, modes).rule(),
+            lambda: Call(self, (library, array_library), treedef, numbers, device, modes).rule(),
         )
 
 
@@ -172,6 +175,7 @@ class Call:
         function: Function,
         libraries: tuple[str, str],
         treedef: TreeDef,
+        numbers: tuple[Any, ...],
         device: Device | None,
         modes: object,
     ) -> None:
@@ -179,7 +183,7 @@ class Call:
         self.library, self.array_library = libraries
         self.declared: TreeDef = None
         self.vjp, self.jvp, self.signature, self.result = function.given
-        self.treedef = treedef
+        self.treedef, self.numbers = treedef, numbers
         self.modes: Any = modes
         args, kwargs = children_of(treedef)
         self._is_flat = not children_of(kwargs) and {*children_of(args)} <= {ARRAY}
@@ -218,7 +222,7 @@ class Call:
             return ARRAY, [tree]
         arrays: list[Array] = []
         refuse_async_result(tree, self.name)
-        treedef = flatten(tree, arrays, is_result=True)
+        treedef = flatten(tree, arrays, None)
         return treedef, [self._number(y, xs) if type(y) in NUMBERS else y for y in arrays]
 
     def _number(self, y: Any, xs: Sequence[Array]) -> Array:
@@ -261,8 +265,12 @@ class Call:
         """Return the arguments of the function, positional and by keyword, with these arrays."""
         if self._is_flat:
             return xs, {}
-        bound: tuple[Sequence[Array], dict[str, Any]] = unflatten(self.treedef, iter(xs))
+        bound: tuple[Sequence[Array], dict[str, Any]] = self.unflatten(self.treedef, xs)
         return bound
+
+    def unflatten(self, treedef: TreeDef, leaves: Iterable[Any]) -> Any:
+        """Return the tree of a treedef, with the given leaves and the numbers of this call."""
+        return unflatten(treedef, iter(leaves), iter(self.numbers))
 
     def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
         """Return the arrays in a result of the function, and store its treedef in `latest.treedef`."""
@@ -363,9 +371,23 @@ def program_key(function: str, traced: TreeDef, library: str, array_library: str
     treedef = with_objects(traced, iter(objects))
     own = functions[function]
     device = check_options((get_backend(library),), device=own.options.device).device
-    rule = own.rule(library, array_library, treedef, device).in_program()
-    own.traced.append(rule)
-    return rule.key
+    kinds = number_slots(treedef)
+
+    def find(ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
+        values: dict[str, Any] = {"int": map(int, ints), "float": map(float, floats)}
+        return own.rule(
+            library, array_library, treedef, tuple([next(values[kind]) for kind in kinds]), device
+        )
+
+    program = Program(own.name, find)
+    own.programs.append(program)
+    return program.key
+
+
+@tracing.constant_in_traces
+def latest_treedef() -> TreeDef:
+    """Return the treedef of the result of the call that was last run or described in this thread."""
+    return latest.treedef
 
 
 @tracing.constant_in_traces

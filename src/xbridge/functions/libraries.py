@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xbridge.extend import get_backend, tracing
 
@@ -46,8 +46,8 @@ class LibraryFunctions(ModuleType):
     A library whose backend has no `follows` runs only rules of functions with a signature, to compute them
     later.
     """
-    trace: Callable[[str, list[Array]], Sequence[Array]] | None = None
-    """`trace(key, xs)`: add a call to the program that a compiler of the library traces.
+    trace: Callable[[str, list[Array], list[Any]], Sequence[Array]] | None = None
+    """`trace(key, xs, numbers)`: add a call to the program that a compiler of the library traces.
 
     The key stands for the call in `xbridge.functions.rules`. A compiler follows this function.
     """

@@ -1,4 +1,4 @@
-"""Shapes of calls in compiled programs, where sizes may be symbols of the compiler.
+"""Calls in compiled programs, where sizes and numbers may be symbols of the compiler.
 
 A compiler asks for the shapes of a result as expressions of its symbols. But a function gives shapes for
 numbers only. So it is asked for other sizes, which show the axes that follow one, and each run compares what
@@ -7,22 +7,92 @@ that predicts with its result.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
+from xbridge.functions.rules import Spec, get_or_make, latest, rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from xbridge.functions.rules import DerivableFunction, Spec
+    from xbridge.functions.rules import DerivableFunction
     from xbridge.functions.treedef import TreeDef
 
+    Find: TypeAlias = Callable[[Sequence[int], Sequence[float]], DerivableFunction]
     Shapes: TypeAlias = tuple[tuple[Any, ...], ...]
     Described: TypeAlias = tuple[tuple[Spec, ...], TreeDef]
 
-_STEP = 40
-"""How much a size is changed to see what follows it: a multiple of 8, because a function may divide it."""
+_STAND_IN = 0.5
+"""The value that is assumed for a float that the compiler does not tell. A run compares the shapes."""
+
+_STEPS = (40, 72)
+"""How much a size is changed to see what follows it: multiples of 8, because a function may divide it."""
+
+
+class Program:
+    """A call in one compiled program, which passes the numbers of the call in each run.
+
+    `gradients` is the mask of the inputs whose gradients the call returns, or None if it is no vjp. Gradients
+    have the shapes of the inputs. So a program can be traced although the function has no derivative, and the
+    error comes when the gradient is computed.
+    """
+
+    wants_outputs = False
+
+    def __init__(self, name: str, find: Find, gradients: tuple[bool, ...] | None = None) -> None:
+        self.name, self._find, self.gradients = name, find, gradients
+        self.key = f"{name}#{uuid4().hex}"
+        self._derived: dict[Any, Program] = {}
+        self._formulas: dict[Any, ShapeFormula | None] = {}
+        self._numbers: list[float] = []
+        rules[self.key] = self
+
+    def rule(self, ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
+        """Return the rule for the numbers of a run."""
+        rule = self._find(ints, floats)
+        self.wants_outputs = rule.wants_outputs
+        return rule
+
+    def derive(self, how: str, *what: Any) -> Program:
+        """Return the program of a derivative, as `DerivableFunction.derive` returns its rule."""
+
+        def find(ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
+            return self.rule(ints, floats).derive(how, *what)
+
+        return get_or_make(
+            self._derived, (how, what), lambda: Program(f"the {how} of {self.name}", find, what[0])
+        )
+
+    def describe(
+        self, ints: Sequence[int], floats: Sequence[float | None], specs: tuple[Spec, ...]
+    ) -> Described:
+        """Describe the outputs. For a float that is not known, that of an earlier description is used."""
+        known = self._numbers or [_STAND_IN] * len(floats)
+        self._numbers = [old if n is None else n for n, old in zip(floats, known, strict=True)]
+        return self.rule(ints, self._numbers).shapes(specs), latest.treedef
+
+    def formula(
+        self, symbols: tuple[Any, ...], hints: list[int], describe: Callable[[list[int]], Described]
+    ) -> ShapeFormula | None:
+        """Return the formula of a call with symbols for some sizes. A size that is a number has None."""
+        key = tuple(zip(symbols, hints, strict=True))
+        if key not in self._formulas:
+            self._formulas[key] = find_formula(symbols, hints, describe)
+        return self._formulas[key]
+
+    def check(self, sizes: list[int], found: tuple[Spec, ...]) -> None:
+        """Raise if a result has other shapes than those that its program was compiled for."""
+        shapes = tuple([spec.shape for spec in found])
+        for formula in self._formulas.values():
+            if formula is not None and formula.shapes(sizes) != shapes:
+                raise OptionError.build(
+                    f"use the result of {self.name}",
+                    f"its shapes are {shapes}, and the program was compiled for {formula.shapes(sizes)}",
+                    "torch.compile(f, dynamic=False)",
+                )
 
 
 class ShapeFormula(NamedTuple):
@@ -39,37 +109,31 @@ class ShapeFormula(NamedTuple):
 
 
 def find_formula(
-    symbols: tuple[Any, ...], sizes: list[int], describe: Callable[[list[int]], Described]
+    symbols: tuple[Any, ...], hints: list[int], describe: Callable[[list[int]], Described]
 ) -> ShapeFormula | None:
-    """Return a formula that is right for the sizes, for larger and for small ones; None if there is none.
-
-    A size that is no symbol of the compiler has None in `symbols`, and is never changed.
-    """
+    """Return a formula that computes shapes from sizes, from two others of each; None if there is none."""
     names = list(dict.fromkeys(symbols))
-    larger = [
-        n if s is None else n + _STEP * (1 + names.index(s)) for s, n in zip(symbols, sizes, strict=True)
+    tried = [
+        [
+            n if name is None else n + step * (1 + names.index(name))
+            for name, n in zip(symbols, hints, strict=True)
+        ]
+        for step in _STEPS
     ]
-    small = [n if s is None else 2 + (n - 2) % 4 for s, n in zip(symbols, sizes, strict=True)]
-    specs, treedef = describe(sizes)
-    pairs = list(zip(sizes, larger, strict=True))
-    formula = ShapeFormula([], [spec.dtype for spec in specs], treedef)
     try:
-        for spec, other in zip(specs, describe(larger)[0], strict=True):
-            lengths = list(zip(spec.shape, other.shape, strict=True))
-            formula.outputs.append([(None, a) if a == b else (pairs.index((a, b)), a) for a, b in lengths])
-        is_right = formula.shapes(small) == tuple([spec.shape for spec in describe(small)[0]])
+        (specs, treedef), (others, other) = map(describe, tried)
+        expected = tuple([spec.shape for spec in describe(hints)[0]])
     except (XBridgeError, *FOREIGN_ERRORS):
         return None
-    return formula if is_right else None
-
-
-def check_formulas(rule: DerivableFunction, sizes: Sequence[int], found: tuple[Spec, ...]) -> None:
-    """Raise if a result has other shapes than those that a program was compiled for."""
-    shapes = tuple([spec.shape for spec in found])
-    for formula in rule.formulas.values():
-        if formula is not None and formula.shapes(sizes) != shapes:
-            raise OptionError.build(
-                f"use the result of {rule.name}",
-                f"its shapes are {shapes}, and the program was compiled for {formula.shapes(sizes)}",
-                "torch.compile(f, dynamic=False)",
-            )
+    formula = ShapeFormula([], [spec.dtype for spec in specs], treedef)
+    pairs = list(zip(*tried, strict=True))
+    for spec, its in zip(specs, others, strict=False):
+        lengths = list(zip(spec.shape, its.shape, strict=False))
+        if any(a != b and (a, b) not in pairs for a, b in lengths):
+            return None
+        formula.outputs.append([(None, a) if a == b else (pairs.index((a, b)), a) for a, b in lengths])
+    least = [n if name is None else 2 + (n - 2) % 4 for name, n in zip(symbols, hints, strict=True)]
+    with suppress(XBridgeError, *FOREIGN_ERRORS):  # not every function accepts the smallest sizes
+        if formula.shapes(least) != tuple([spec.shape for spec in describe(least)[0]]):
+            return None
+    return formula if other == treedef and formula.shapes(hints) == expected else None

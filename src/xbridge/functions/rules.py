@@ -8,7 +8,6 @@ of the caller runs the rule within its own graphs and transforms.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from copy import copy
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
         treedef: TreeDef
         declared: TreeDef
         """The treedef of the result, if the call was unpickled from compiled code of another process."""
+        numbers: tuple[Any, ...]
         modes: Any
         """What `modes` of the backend returned when the call was made."""
         vjp: UserDerivative | None
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         def without_rules(self, declared: TreeDef) -> Call: ...
         def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]: ...
         def bind(self, xs: Sequence[Array]) -> tuple[Sequence[Array], dict[str, Any]]: ...
+        def unflatten(self, treedef: TreeDef, leaves: Iterable[Any]) -> Any: ...
         def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]: ...
         def result_dtype(self, dtype: str) -> str: ...
         def state(self) -> object: ...
@@ -85,9 +86,9 @@ class Spec(NamedTuple):
 
 
 class UserDerivative(NamedTuple):
-    """A function that the user gave, with its derivatives."""
+    """A derivative that the user gave: a function or the name of a numeric method, with its derivatives."""
 
-    fn: Callable[..., Any]
+    fn: Any
     vjp: UserDerivative | None = None
     jvp: UserDerivative | None = None
 
@@ -169,8 +170,6 @@ class DerivableFunction(ABC):
         self._derived: dict[Any, DerivableFunction] = {}
         self._described: dict[Any, tuple[tuple[Spec, ...], TreeDef]] = {}
         """The results of `shapes`, by the inputs and the state of the libraries."""
-        self.formulas: dict[Any, Any] = {}
-        """The shapes of the results in a compiled program, by the symbols and sizes of its traces."""
 
     @abstractmethod
     def __call__(self, *xs: Array) -> Sequence[Array]:
@@ -183,12 +182,6 @@ class DerivableFunction(ABC):
             self._key = f"{self.name}#{uuid4().hex}"
             rules[self._key] = self
         return self._key
-
-    def in_program(self) -> DerivableFunction:
-        """Return this rule with a key and derivatives of its own, for one compiled program."""
-        other = copy(self)
-        vars(other).update(_key="", _derived={}, formulas={})
-        return other
 
     def derive(self, how: str, *what: Any) -> DerivableFunction:
         """Return ``vjp(ins, outs, treedef)``, ``jvp(...)`` likewise or ``batched(axes)``, cached."""

@@ -31,20 +31,21 @@ from xbridge.functions.function import (
     copy_option,
     could_write,
     latest_traceable,
+    latest_treedef,
     program_key,
 )
+from xbridge.functions.leaves import LEAVES
 from xbridge.functions.libraries import functions_of
 from xbridge.functions.named import import_exporter, protect_host
+from xbridge.functions.results import refuse_async_result
 from xbridge.functions.rules import latest, mask_inexact, sharded_call_error
 from xbridge.functions.treedef import (
     ARRAY,
-    LEAVES,
     argument_paths,
     argument_treedefs,
     flatten,
     has_arrays,
     leaf_paths,
-    refuse_async_result,
     unflatten,
     without_objects,
 )
@@ -52,7 +53,7 @@ from xbridge.functions.treedef import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge.functions.function import Function, FunctionOptions
+    from xbridge.functions.function import Function
     from xbridge.functions.rules import DerivableFunction
     from xbridge.functions.treedef import TreeDef
     from xbridge.protocol import Array, Backend
@@ -116,7 +117,7 @@ def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
     for path, x in zip(argument_paths(read.treedef), read.arrays, strict=True):
         options = function.options._replace(copy=copy_option(x, library, function.options))
         plans[path] = xbridge.explain(x, library.name, **options._asdict())
-    rule = function.rule(library.name, array_library.name, read.treedef, None)
+    rule = function.rule(library.name, array_library.name, read.treedef, tuple(read.numbers), None)
     names = function.name, library.name, array_library.name
     return CallPlan(*names, _is_embedded(function, read), plans, **rule.report())
 
@@ -132,6 +133,7 @@ class CallInputs(NamedTuple):
     """The keyword arguments, in the order in which `treedef` has them."""
     treedef: TreeDef
     arrays: list[Array]
+    numbers: list[Any]
     leading: int
     """The index of the array that decides."""
     array_library: Backend
@@ -153,7 +155,7 @@ def _read_inputs(function: Function, args: tuple[Any, ...], kwargs: dict[str, An
 
     def make(x: Any) -> Array:
         inside: list[Array] = []
-        flatten(x, inside)
+        flatten(x, inside, [])
         if inside or (found.arrays and (dtype is None or function.narrowing)):
             y = xbridge.asarray(x, backend=found.array_library.name)
         else:
@@ -173,9 +175,10 @@ def _find_arrays(
 ) -> CallInputs:
     """Find the arrays in the arguments of a call. `news`, made of numbers and lists, decide only if alone."""
     arrays: list[Array] = []
+    numbers: list[Any] = []
     version, kwargs = call_cache.cache_version(), function.order_keywords(kwargs)
     try:
-        treedef = flatten((args, kwargs), arrays)
+        treedef = flatten((args, kwargs), arrays, numbers)
     except XBridgeError as error:
         raise error.at(f"an argument of {function.name}") from error
     leading = _leading_index(arrays, news)
@@ -185,7 +188,7 @@ def _find_arrays(
         library = get_backend(function.backend)
     elif function.like is not None:
         library = get_backend(xbridge.backend_of(_array_like(function)))
-    return CallInputs(version, args, kwargs, treedef, arrays, leading, array_library, library)
+    return CallInputs(version, args, kwargs, treedef, arrays, numbers, leading, array_library, library)
 
 
 def _array_like(function: Function) -> Array:
@@ -244,10 +247,11 @@ def _run_embedded(function: Function, read: CallInputs) -> Any:
         objects: list[object] = []
         traced = without_objects(treedef, objects)
         key = program_key(function.key, traced, library.name, array_library.name, *objects)
-        ys = trace(key, xs)
-        treedef = latest_traceable() if tracing.is_traced() else latest.treedef
-        return unflatten(treedef, iter(ys))
-    rule = function.rule(library.name, array_library.name, treedef, options.device)
+        ys = trace(key, xs, read.numbers)
+        treedef = latest_traceable() if tracing.is_traced() else latest_treedef()
+        return unflatten(treedef, iter(ys), iter(()))
+    numbers = tuple(read.numbers)
+    rule = function.rule(library.name, array_library.name, treedef, numbers, options.device)
     return _run_rule(rule, xs, refuses_cut=options.grad == "keep")
 
 
@@ -263,7 +267,7 @@ def _run_rule(rule: DerivableFunction, xs: list[Array], *, refuses_cut: bool = F
         ins = tuple(kind and array_library.follows(x) for x, kind in zip(xs, kinds, strict=True))
         if any(ins):  # the graph would end here if the function has no gradient
             rule.derive("vjp", ins, mask_inexact(map(array_library.array_info, ys)), treedef)
-    return ys[0] if treedef == ARRAY else unflatten(treedef, iter(ys))
+    return ys[0] if treedef == ARRAY else unflatten(treedef, iter(ys), iter(()))
 
 
 def _cast_and_cut(x: Array, array_library: Backend, library: Backend, options: Any) -> Array:
@@ -300,7 +304,7 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
     if home[1].kind == SHARDED:  # before an array is copied in vain
         raise sharded_call_error(name, read.array_library.name)
     made = iter(_convert_inputs(function, read))
-    values, named = unflatten(read.treedef, made)
+    values, named = unflatten(read.treedef, made, iter(read.numbers))
     # Arguments without arrays are passed as they are.
     count, given, same = len(values), [*values, *named.values()], []
     for i, x in enumerate((*read.args, *read.kwargs.values())):
@@ -361,9 +365,10 @@ def _restore_result(result: Any, home: Home, function: Function) -> Any:
     (name, device), dtype, place = home, function.narrowing, f"the result of {function.name}"
     refuse_async_result(result, function.name)
     arrays: list[Array] = []
+    numbers: list[Any] = []
     made: list[Array] = []
     try:
-        treedef = flatten(result, arrays)
+        treedef = flatten(result, arrays, numbers)
     except XBridgeError as error:
         raise error.at(place) from error
     for x in arrays:
@@ -374,7 +379,7 @@ def _restore_result(result: Any, home: Home, function: Function) -> Any:
         except XBridgeError as error:
             raise error.at(leaf_paths(treedef, place)[len(made)]) from error
     same = all(y is x for x, y in zip(arrays, made, strict=True))
-    return result if same else unflatten(treedef, iter(made))
+    return result if same else unflatten(treedef, iter(made), iter(numbers))
 
 
 # -- again ---------------------------------------------------------------------------------------------------
@@ -410,20 +415,8 @@ def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Cal
     name, device_of = array_library.name, array_library.device_of
     check, follows = functions_of(library).check_call, array_library.follows
     is_own, can_embed = library is array_library, is_plain and not read.kwargs and len(at) == len(read.args)
-    # One look-up converts an ordinary array, where no option is to be read and the function cannot write.
-    is_direct, is_host = is_plain and (is_own or not could_write(library)), library.name == HOST
-    table = call_cache.direct[library.name]
-    has_device = (is_own or not is_direct) and not array_library.host_only
-
-    def convert(x: Array, options: FunctionOptions) -> Array | None:
-        """Convert an argument; return None for one that is refused, because the planned call names it."""
-        if not is_direct:
-            try:
-                return convert_input(x, library, options, options.device)
-            except XBridgeError:
-                return None
-        y = x if is_own else table.get(type(x), call_cache.decline)(x)
-        return protect_host(y, x) if is_host and not is_own and y is not None else y
+    convert = _ordinary_converter(read, is_plain=is_plain)
+    has_device = (is_own or convert is None) and not array_library.host_only
 
     def call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """Return the result in a tuple, or None to decline, before the function runs."""
@@ -438,9 +431,9 @@ def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Cal
                 if follows(given[i]):
                     if not can_embed or array_library.is_tracing():
                         return None
-                    return (_run_rule(function.rule(library.name, name, treedef, None), given),)
+                    return (_run_rule(function.rule(library.name, name, treedef, (), None), given),)
         for i in at:
-            y = convert(given[i], function.options)
+            y = _try_convert(given[i], library, function) if convert is None else convert(given[i])
             if y is None:
                 return None
             given[i] = y
@@ -456,3 +449,29 @@ def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Cal
         return (_restore_result(result, (name, home), function),)
 
     return call_cached
+
+
+def _try_convert(x: Array, library: Backend, function: Function) -> Array | None:
+    """Convert an argument; return None for one that is refused, because the planned call names it."""
+    try:
+        return convert_input(x, library, function.options, function.options.device)
+    except XBridgeError:
+        return None
+
+
+def _ordinary_converter(read: CallInputs, *, is_plain: bool) -> Callable[[Any], Any] | None:
+    """Return the function that converts ordinary arrays by one look-up; None where options are to be read."""
+    library = read.library
+    if not is_plain or (could_write(library) and library is not read.array_library):
+        return None
+    if library is read.array_library:
+        return call_cache.unchanged
+    table = call_cache.direct[library.name]
+    if library.name != HOST:
+        return lambda x: table.get(type(x), call_cache.decline)(x)
+
+    def to_host(x: Array) -> Array | None:
+        y = table.get(type(x), call_cache.decline)(x)
+        return None if y is None else protect_host(y, x)
+
+    return to_host

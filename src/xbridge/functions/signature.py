@@ -70,13 +70,21 @@ class Signature(NamedTuple):
         return OptionError.build(f"call {name} with signature={self.text!r}", reason, hint)
 
 
+def _guess(text: str) -> str:
+    """Return the signature that was meant: with parentheses around axes that have none, as in `einsum`."""
+    sides = [re.findall(r"\([\w,]*\)|\w+", side) for side in text.split("->")]
+    cores = [[core if core[0] == "(" else f"({','.join(core)})" for core in side] for side in sides]
+    guess = "->".join(",".join(side or ["()"]) for side in cores)
+    return guess if _SIGNATURE.fullmatch(guess) else "(n),(n)->()"
+
+
 def parse_signature(text: object) -> Signature:
     """Parse a signature; raise if it is none."""
     plain = text.replace(" ", "") if isinstance(text, str) else ""
     found = _SIGNATURE.fullmatch(plain)
     if found is None:
         reason = "it is not the signature of a generalized universal function"
-        raise OptionError.build(f"read signature={shown(text)}", reason, "signature='(m,n),(n)->(m)'")
+        raise OptionError.build(f"read signature={shown(text)}", reason, f"signature={_guess(plain)!r}")
     inputs, outputs = (
         tuple(tuple(filter(None, core[1:-1].split(","))) for core in re.findall(_SIDE, side))
         for side in found.groups()

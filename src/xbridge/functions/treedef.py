@@ -1,46 +1,38 @@
 """The structure of a tree without its arrays: flatten trees, build them, and compare their structures.
 
 A `TreeDef` consists of nested tuples, and is the key of a rule. Constants are part of it, and are compared by
-type and value. Containers are those of `xbridge.tree`, whose own `TreeSpec` is the structure of one tree,
-made for speed with many leaves, and not hashable.
+type and value. Integers and floats are not, because a compiler may turn them into variables. Containers are
+those of `xbridge.tree`, whose own `TreeSpec` is the structure of one tree, made for speed with many leaves,
+and not hashable.
 
 A compiler traces `flatten`, `unflatten` and `without_objects` line by line, which limits their Python.
 """
 
 from __future__ import annotations
 
-import inspect
 import pickle
 from collections import deque, namedtuple
 from collections.abc import Mapping, ValuesView
 from collections.abc import Set as AbstractSet
 from functools import cache, partial
-from gc import get_referents
 from itertools import repeat
-from math import nan
-from operator import index
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from xbridge.errors import FOREIGN_ERRORS, OptionError, UnsupportedArrayError, with_article
-from xbridge.extend import backend_for, containers, tracing
+from xbridge.errors import FOREIGN_ERRORS, with_article
+from xbridge.extend import containers, tracing
+from xbridge.functions.leaves import LEAVES, NUMBERS, are_arrays, holds_arrays
+from xbridge.functions.results import hidden_arrays_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Never
 
+    from xbridge.errors import OptionError
+
 TreeDef: TypeAlias = Any
-"""The structure of a tree: `ARRAY`, ``("=", type, identity, value)`` for a constant, or
+"""The structure of a tree: `ARRAY`, "int", "float", ``("=", type, identity, value)`` for a constant, or
 ``(kind, data, *children)`` for a container."""
-
-NUMBERS = (bool, int, float, complex)
-"""The number types of Python."""
-
-LITERALS = (*NUMBERS, list, tuple, range)
-"""The types of numbers and of nested lists of them, of which `xbridge.asarray` makes arrays."""
-
-LEAVES = (str, bytes, type(None), *NUMBERS)
-"""Types of arguments that are never arrays, and have no arrays in them."""
 
 ARRAY = "*"
 """The structure of an array."""
@@ -59,49 +51,6 @@ _UNREBUILT: dict[Any, Callable[[Any], Any]] = {
 """Classes that cannot be made again with other arrays, and the call that makes a container of one."""
 
 
-def are_arrays(cls: type) -> bool:
-    """Return True if a backend owns instances of a class. `numpy.str_`, a string too, does not count."""
-    return backend_for(cls) is not None and not issubclass(cls, (str, bytes))
-
-
-def holds_arrays(x: object) -> bool:
-    """Return True if an array can be reached from an object, not counting modules, classes and globals."""
-    seen: dict[int, object] = {}
-    rest = [x]
-    while rest:
-        x = rest.pop()
-        if id(x) in seen or isinstance(x, (type, ModuleType)):
-            continue
-        seen[id(x)] = x
-        if are_arrays(type(x)):
-            return True
-        if isinstance(x, FunctionType):
-            rest += [x.__closure__, x.__defaults__, x.__kwdefaults__, vars(x)]
-        else:
-            rest += get_referents(x)
-    return False
-
-
-def refuse_async_result(result: object, name: str) -> None:
-    """Raise if a result comes later than the call."""
-    later = isinstance(result, (map, filter, zip)) or inspect.isgenerator(result)
-    if later or (inspect.isawaitable(result) and backend_for(type(result)) is None):  # Dask's are both
-        raise async_result_error(name)
-
-
-def async_result_error(name: str) -> OptionError:
-    """Return the error for a function whose results come later than the call."""
-    return OptionError.build(
-        f"align {name}", "its results come later than it returns", "align_back inside it"
-    )
-
-
-def hidden_arrays_error(what: str, hint: str) -> UnsupportedArrayError:
-    """Return the error for arrays in an object that cannot be built again with other arrays."""
-    reason = "it cannot be made again with other arrays"
-    return UnsupportedArrayError.build(f"convert the arrays in {what}", reason, hint)
-
-
 class _Order(tuple[Any, ...]):
     """The keys of a dict in its own order, which is no part of the structure: any two are equal."""
 
@@ -114,46 +63,38 @@ class _Order(tuple[Any, ...]):
         return 0
 
 
-def flatten(x: Any, arrays: list[Any], *, is_result: bool = False) -> TreeDef:
-    """Return the structure of a tree, and append its arrays.
+def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
+    """Return the structure of a tree, and append its arrays and numbers.
 
-    In a result, numbers are arrays too, and the items of a dict are sorted by key, because each run may have
-    them in another order.
+    With None for `numbers`, as for a result, numbers are arrays too, and the items of a dict are sorted by
+    key, because each run may have them in another order.
     """
     # This runs for each argument of a call that is not cached, so it tests exact types first, the most common
     # ones at the top. Tuples are made of lists, because a compiler does not follow generators.
     cls = type(x)
     if cls is tuple:
-        return ("tuple", None, *[flatten(child, arrays, is_result=is_result) for child in x])
-    if is_result and cls in NUMBERS:
+        return ("tuple", None, *[flatten(child, arrays, numbers) for child in x])
+    if numbers is None and cls in NUMBERS:
         arrays.append(x)
         return ARRAY
+    if numbers is not None and (cls is int or cls is float):
+        numbers.append(x)
+        return "int" if cls is int else "float"
     if cls in LEAVES:
-        return _flatten_leaf(x)
+        return ("=", cls, x if cls is not complex else repr(x), x)
     if cls is list:
-        return ("list", None, *[flatten(child, arrays, is_result=is_result) for child in x])
+        return ("list", None, *[flatten(child, arrays, numbers) for child in x])
     if cls is dict:
-        keys, order = (sorted(x, key=repr), _Order(x)) if is_result else (list(x), None)
+        keys, order = (list(x), None) if numbers is not None else (sorted(x, key=repr), _Order(x))
         known = tuple([_flatten_key(key) for key in keys])
-        return ("dict", (known, order), *[flatten(x[key], arrays, is_result=is_result) for key in keys])
+        return ("dict", (known, order), *[flatten(x[key], arrays, numbers) for key in keys])
     if are_arrays(cls):
         arrays.append(x)
         return ARRAY
     named = _named_tuple_class(cls)
     if named is not None:
-        return ("named", named, *[flatten(child, arrays, is_result=is_result) for child in x])
-    return _flatten_other(x, arrays, is_result=is_result)
-
-
-def _flatten_leaf(x: Any) -> TreeDef:
-    """Return a number, text or None as a constant. A compiler may not know a number before it is read so."""
-    cls = type(x)
-    if cls is int:
-        return ("=", cls, None, index(x))
-    if cls is float:
-        text = x.hex()  # which tells zeros from each other, and equals itself for NaN
-        return ("=", cls, text, nan if text == "nan" else float.fromhex(text))
-    return ("=", cls, x if cls is not complex else repr(x), x)
+        return ("named", named, *[flatten(child, arrays, numbers) for child in x])
+    return _flatten_other(x, arrays, numbers)
 
 
 def _flatten_key(key: Any) -> TreeDef:
@@ -180,50 +121,51 @@ def _make_named_tuple_class(cls: type) -> Any:
     return namedtuple(cls.__name__, vars(cls)["__match_args__"])  # noqa: PYI024 -- names are data
 
 
-def _flatten_other(x: Any, arrays: list[Any], *, is_result: bool) -> TreeDef:
+def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
     """Flatten any other container if it holds an array; else the object is a constant."""
     if tracing.is_traced():
-        return _flatten_traced(x)
-    if type(x) in tracing.symbolic_numbers:
-        kind = {"int": int, "float": float}[tracing.symbolic_numbers[type(x)]]
-        return flatten(kind(x), arrays, is_result=is_result)
+        return _flatten_traced(x, numbers)
+    if numbers is not None and type(x) in tracing.symbolic_numbers:
+        numbers.append(x)
+        return tracing.symbolic_numbers[type(x)]
     container = containers.find_container(x)
     if container is None:
         _refuse_hidden(x)
-        if is_result and holds_arrays(x):  # they would leave their library unconverted
+        if numbers is None and holds_arrays(x):  # they would leave their library unconverted
             raise hidden_arrays_error(with_article(type(x).__name__), "a tuple or a dict of them")
         return ("=", type(x), identify(x), x)
     children, form = container.flatten(x)
     inside: list[Any] = []
-    treedefs = [flatten(child, inside, is_result=is_result) for child in children]
+    inner: list[Any] | None = None if numbers is None else []
+    treedefs = [flatten(child, inside, inner) for child in children]
     if not inside:
         return ("=", type(x), identify(x), x)
     arrays.extend(inside)
+    if numbers is not None and inner is not None:
+        numbers.extend(inner)
     return ("node", _Node(container, form, x, len(treedefs)), *treedefs)
 
 
-def _flatten_traced(x: Any) -> TreeDef:
+def _flatten_traced(x: Any, numbers: list[Any] | None) -> TreeDef:
     """Return an object that a compiler traces as a constant; raise if it holds arrays."""
     cls = type(x)
-    if cls is partial:
-        parts = [x.func, x.args, x.keywords]
-    elif issubclass(cls, Mapping):
-        parts = list(x.values())
-    elif issubclass(cls, (list, AbstractSet, ValuesView, deque)):
-        parts = list(x)
-    else:
-        parts = [getattr(x, name) for name in _field_names(cls)]
     inside: list[Any] = []
-    treedef = flatten(parts, inside)
+    treedef: TreeDef = None
+    if cls is partial:
+        treedef = ("partial", *flatten((x.func, x.args, x.keywords), inside, numbers)[1:])
+    elif issubclass(cls, Mapping):
+        flatten(list(x.values()), inside, [])
+    elif issubclass(cls, (list, AbstractSet, ValuesView, deque)):
+        flatten(list(x), inside, [])
+    elif _field_names(cls):
+        flatten([getattr(x, name) for name in _field_names(cls)], inside, [])
+    else:
+        _refuse_container(x)
     if inside:
         _refuse_untraceable(cls)
-    if cls is partial:
-        return ("partial", *treedef[1:])
-    if not parts:
-        _refuse_arrays(x)
     # A compiler regards functions of the same code as equal, whatever their closures and defaults are. With
     # `id` it also checks that the function is the same object.
-    return ("=", cls, id(x) if cls is FunctionType else None, x)
+    return treedef or ("=", cls, id(x) if cls is FunctionType else None, x)
 
 
 @tracing.constant_in_traces
@@ -233,12 +175,11 @@ def _field_names(cls: type) -> tuple[str, ...]:
 
 
 @tracing.constant_in_traces
-def _refuse_arrays(x: object) -> None:
-    """Raise if an object is a container of arrays, because a compiler would treat them as constants."""
-    inside: list[Any] = []
-    flatten(x, inside)
-    if inside:
+def _refuse_container(x: object) -> None:
+    """Raise if an object is a container, because a compiler would treat the arrays in it as constants."""
+    if containers.find_container(x) is not None:
         _refuse_untraceable(type(x))
+    _refuse_hidden(x)
 
 
 @tracing.constant_in_traces
@@ -292,7 +233,7 @@ def _refuse_hidden(x: Any) -> None:
     for kinds, read in _UNREBUILT.items():
         if issubclass(cls, kinds):
             inside: list[Any] = []
-            flatten(read(x), inside)
+            flatten(read(x), inside, [])
             if inside:
                 raise hidden_arrays_error(what, f"{read.__name__}(x)")
 
@@ -344,24 +285,26 @@ def identify(x: Any) -> str | bytes | int | None:
         return id(x)
 
 
-def unflatten(treedef: TreeDef, arrays: Iterator[Any]) -> Any:
-    """Build the tree of a structure from arrays."""
+def unflatten(treedef: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
+    """Build the tree of a structure from arrays and numbers."""
     if treedef == "*":
         return next(arrays)
+    if treedef == "int" or treedef == "float":  # noqa: PLR1714 -- a compiler traces this
+        return next(numbers)
     kind = treedef[0]
     if kind == "=":
         return treedef[3]
-    parts = [unflatten(child, arrays) for child in treedef[2:]]
+    parts = [unflatten(child, arrays, numbers) for child in treedef[2:]]
     if kind == "tuple":
         return tuple(parts)
     if kind == "dict":
         keys, order = treedef[1]
         items = dict(zip([key[3] for key in keys], parts, strict=True))
         return items if order is None else {key: items[key] for key in order}
-    if kind == "partial":
-        return partial(parts[0], *parts[1], **parts[2])
     if kind == "named":
         return tuple.__new__(treedef[1], parts)  # a compiler cannot call a class that it has from a constant
+    if kind == "partial":
+        return partial(parts[0], *parts[1], **parts[2])
     return treedef[1].container.unflatten(treedef[1].form, parts) if kind == "node" else parts
 
 
@@ -384,6 +327,13 @@ def _map_children(fn: Callable[[TreeDef], TreeDef], treedef: TreeDef) -> TreeDef
     """Return the structure of a container with other children; a leaf as it is."""
     children = children_of(treedef)
     return (*treedef[:2], *map(fn, children)) if children else treedef
+
+
+def number_slots(treedef: TreeDef) -> list[str]:
+    """Return the kinds of the numbers in a structure, "int" or "float", in order."""
+    if isinstance(treedef, str) and treedef != ARRAY:
+        return [treedef]
+    return [kind for child in children_of(treedef) for kind in number_slots(child)]
 
 
 def leaves_like(treedef: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:

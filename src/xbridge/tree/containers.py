@@ -206,6 +206,8 @@ class _Unregistered:
                 action = f"flatten {with_article(self._cls.__name__)}"
                 reason = f"its class stores field {name!r} by {type_of(it)} in an unknown place"
                 raise UnsupportedArrayError.build(action, reason, f"{{{hint}}}")
+            if it is not None and not hasattr(type(it), "__get__"):
+                stored[name] = it  # the default of the class
         return stored
 
 

@@ -337,7 +337,20 @@ def _transpose(cotangents: Arrays, *a: Any, of: _Tangent) -> list[Any]:
         for c, spec in zip(cotangents, of.specs, strict=True)
     ]
     gradients = _bind(call_p, *map(conj, seeds), *kept, rule=of.derive("vjp"))
-    return [*map(conj, gradients), *[None] * len(kept)]
+    xs = select(of.ins, kept[-len(of.ins) :])
+    return [*[_place_like(conj(g), x) for g, x in zip(gradients, xs, strict=True)], *[None] * len(kept)]
+
+
+def _place_like(y: Any, x: Any) -> Any:
+    """Return a gradient on the devices of its argument, if it is computed now and for one example."""
+    if not (_is_known(y) and _is_known(x)) or jnp.shape(x) != jnp.shape(y):
+        return y
+    place = getattr(x, "sharding", None)
+    return y if place in (None, y.sharding) else jax.device_put(y, place)
+
+
+def _is_known(x: Any) -> bool:
+    return not isinstance(x, jax.core.Tracer)
 
 
 tangent_p.def_impl(lambda *a, of: _run(of.derive("jvp"), a))  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -39,8 +39,8 @@ def run(rule: DerivableFunction, xs: list[torch.Tensor]) -> Sequence[torch.Tenso
     return apply(rule, xs)
 
 
-def trace(key: str, xs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+def trace(key: str, xs: list[torch.Tensor], numbers: list[Any]) -> Sequence[torch.Tensor]:
     """Add a call to the program that is traced."""
     from xbridge.functions.torch.calls import call_by_key  # noqa: PLC0415 -- as above
 
-    return call_by_key(key, xs)
+    return call_by_key(key, xs, numbers)

@@ -8,21 +8,15 @@ argument, so that nothing has to be registered while a program is traced.
 from __future__ import annotations
 
 from functools import cache
+from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from xbridge.errors import OptionError
 from xbridge.extend import get_backend
-from xbridge.functions.programs import check_formulas, find_formula
-from xbridge.functions.rules import (
-    DerivableFunction,
-    Spec,
-    latest,
-    replace_chosen,
-    rules,
-    select,
-)
+from xbridge.functions.programs import Program
+from xbridge.functions.rules import DerivableFunction, Spec, latest, replace_chosen, rules, select
 from xbridge.functions.torch.private import (
     current_level,
     dispatch_modes,
@@ -30,6 +24,7 @@ from xbridge.functions.torch.private import (
     get_dispatch_modes,
     is_gradient_batch,
     unwrap_if_dead,
+    without_dispatch_modes,
 )
 from xbridge.functions.torch.purity import Watch
 
@@ -82,7 +77,7 @@ def _compute(rule: DerivableFunction, ts: Tensors) -> Tensors:
 
 def _compute_whole(rule: DerivableFunction, ts: Tensors) -> Tensors:
     if _is_dispatched() or any(type(t) not in _PLAIN or t.is_meta for t in ts):
-        return torch.ops.xbridge.call.default(list(ts), rule.key)  # type: ignore[no-any-return]
+        return torch.ops.xbridge.bare.default(list(ts), [], rule.key, [])  # type: ignore[no-any-return]
     return _evaluate(rule, ts)
 
 
@@ -193,27 +188,31 @@ def _run_batched(rule: DerivableFunction, ts: Tensors, dims: Sequence[int | None
     ]
 
 
-# -- the operator, which a compiler and other tools of torch see ---------------------------------------------
+# -- the operators, which a compiler and other tools of torch see --------------------------------------------
 
 
-def call_by_key(key: str, ts: list[torch.Tensor]) -> Tensors:
+def call_by_key(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors:
     """Add a call to the program that is traced. A compiler follows this function."""
+    ints = [n for n in numbers if type(n) in (int, torch.SymInt)]
+    floats = [n for n in numbers if type(n) in (float, torch.SymFloat)]
     if _is_transformed():  # the compiler would silently drop the jvp and vjp, so it interrupts here
-        return _apply_key(key, ts)  # type: ignore[no-any-return]
+        return _apply_key(key, ts, ints, floats)  # type: ignore[no-any-return]
     if any(t.device != ts[0].device for t in ts):
         tracked = [i for i, t in enumerate(ts) if t.requires_grad and torch.is_grad_enabled()]
         ts = list(move_to_device_of(ts, tracked[0] if tracked else 0))
-    return torch.ops.xbridge.call.default(ts, key)  # type: ignore[no-any-return]
+    # The compiler makes a program for each value of a float. Those in tensors are inputs of one program.
+    held = [torch.tensor(1.0, dtype=torch.float64, device="cpu") * n for n in floats]
+    return torch.ops.xbridge.call.default(ts, held, key, ints)  # type: ignore[no-any-return]
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator] # torch leaves it untyped
-def _apply_key(key: str, ts: Tensors) -> Any:
-    return apply(_rule_of(key), ts)
+def _apply_key(key: str, ts: Tensors, ints: list[int], floats: list[float]) -> Any:
+    return apply(_rule_of(key).rule(ints, floats), ts)
 
 
-def _rule_of(key: str) -> DerivableFunction:
-    """Return the rule of a key; raise if the key was saved by another process."""
-    found: DerivableFunction | None = rules.get(key)
+def _rule_of(key: str) -> Any:
+    """Return the function or program of a key; raise if the key was saved by another process."""
+    found = rules.get(key)
     if found is None:
         raise OptionError.build(
             f"run {key.partition('#')[0]} in a program",
@@ -223,37 +222,45 @@ def _rule_of(key: str) -> DerivableFunction:
     return found
 
 
-def _describe_call(ts: Tensors, key: str) -> Tensors:
+def _describe_program(ts: Tensors, floats: Tensors, key: str, ints: list[int]) -> Tensors:
     places = [t.device for t in ts] or [torch.device("cpu")]
     device = next((place for place in places if place.type == "meta"), places[0])  # it has no values
-    rule = _rule_of(key)
+    found = _rule_of(key)
     if torch.compiler.is_exporting():
-        _exported.add(rule)
-    specs = _describe_outputs(rule, ts)
+        _exported.add(found)
+    specs = _describe_outputs(found, ts, floats, ints)
     return [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device) for spec in specs]
 
 
-def _describe_outputs(rule: DerivableFunction, ts: Tensors) -> Sequence[Spec]:
+def _describe_outputs(
+    found: DerivableFunction | Program, ts: Tensors, floats: Tensors, ints: Sequence[int]
+) -> Sequence[Spec]:
     """Describe the outputs. Their sizes are symbols if they follow from symbolic sizes of the inputs."""
+    if isinstance(found, DerivableFunction):
+        return found.shapes(_specs(ts))
+    if found.gradients is not None:
+        return [
+            Spec(tuple(t.shape), str(t.dtype)[6:])
+            for t in select(found.gradients, ts[len(ts) - len(found.gradients) :])
+        ]
     dtypes, ranks = [str(t.dtype)[6:] for t in ts], [t.ndim for t in ts]
+    values = [_known_value(t) for t in floats]
 
     def describe(numbers: Sequence[int]) -> tuple[tuple[Spec, ...], TreeDef]:
         rest = iter(numbers)
+        ints_ = [next(rest) for _ in ints]
         shapes = [tuple([next(rest) for _ in range(rank)]) for rank in ranks]
-        return rule.shapes(tuple(map(Spec, shapes, dtypes))), latest.treedef
+        return found.describe(ints_, values, tuple(map(Spec, shapes, dtypes)))
 
-    sizes: list[Any] = [n for t in ts for n in t.shape]
+    sizes: list[Any] = [*ints, *[n for t in ts for n in t.shape]]
     symbols = tuple([n.node.expr if _is_symbol(n) else None for n in sizes])
     if any(symbol is not None for symbol in symbols):
-        hints = list(map(_size_hint, sizes))
-        key = symbols, tuple(hints)
-        if key not in rule.formulas:
-            rule.formulas[key] = find_formula(symbols, hints, describe)
-        formula = rule.formulas[key]
+        formula = found.formula(symbols, [_size_hint(n) for n in sizes], describe)
         if formula is not None:
             latest.treedef = formula.treedef
             return list(map(Spec, formula.shapes(sizes), formula.dtypes))
-    return describe(list(map(int, sizes)))[0]
+    specs, latest.treedef = describe(list(map(int, sizes)))
+    return specs
 
 
 def _is_symbol(n: Any) -> bool:
@@ -267,25 +274,45 @@ def _size_hint(n: Any) -> int:
     return int(n.node.hint) if n.node.has_hint() else 4
 
 
-def _compute_checked(ts: list[torch.Tensor], key: str) -> list[torch.Tensor]:
-    rule, specs = _rule_of(key), _specs(ts)
+def _known_value(t: torch.Tensor) -> float | None:
+    """Return the number in a tensor; None if it is not known while a compiler traces."""
+    known = t if type(t) is torch.Tensor else getattr(t, "constant", None)
+    with without_dispatch_modes():
+        number = nan if known is None else float(known)
+    return None if isnan(number) else number
+
+
+def _compute_checked(
+    ts: list[torch.Tensor], floats: list[torch.Tensor], key: str, ints: list[int]
+) -> list[torch.Tensor]:
+    found = _rule_of(key)
+    rule = found if isinstance(found, DerivableFunction) else found.rule(ints, [float(t) for t in floats])
+    specs = _specs(ts)
     declared = rule.shapes(specs)
     treedef = latest.treedef
     ys = _evaluate(rule, ts)
     if rule.order == 0:
         rule.check_treedef(treedef)
     rule.check(_specs(ys), declared)
-    check_formulas(rule, [n for spec in specs for n in spec.shape], declared)
+    if found is not rule:
+        found.check([*ints, *[n for spec in specs for n in spec.shape]], declared)
     return list(ys)
 
 
-_exported: set[DerivableFunction] = set()
+_SCHEMA = "(Tensor[] ts, Tensor[] floats, str key, SymInt[] ints) -> Tensor[]"
+
+
+def _make_operator(name: str) -> Any:
+    operator = torch.library.custom_op(f"xbridge::{name}", _compute_checked, mutates_args=(), schema=_SCHEMA)
+    operator.register_fake(_describe_program)
+    return operator
+
+
+_exported: set[DerivableFunction | Program] = set()
 """Functions in exported programs, kept alive because such a program has only their keys."""
 
-_call = torch.library.custom_op(
-    "xbridge::call", _compute_checked, mutates_args=(), schema="(Tensor[] ts, str key) -> Tensor[]"
-)
-_call.register_fake(_describe_call)
+_make_operator("bare")
+_graph = _make_operator("call")
 
 
 @cache
@@ -314,20 +341,28 @@ def _make_operator_of_slices(inputs: int, outputs: int) -> Any:
 
 
 def _set_up_context(ctx: Any, inputs: Any, output: Any) -> None:
-    ts, key = inputs
-    ctx.rule, ctx.count, ctx.outs = _rule_of(key), len(ts), tuple(map(_is_inexact, output))
-    _describe_outputs(ctx.rule, ts)  # for the treedef of the result
-    ctx.treedef = latest.treedef
-    ctx.save_for_backward(*(output if ctx.rule.wants_outputs else ()), *ts)
+    ts, floats, key, ints = inputs
+    found = _rule_of(key)
+    _describe_outputs(found, ts, floats, ints)  # for the treedef of the result
+    ctx.found, ctx.treedef, ctx.count, ctx.floats, ctx.ints = found, latest.treedef, len(ts), floats, ints
+    ctx.outs = tuple(map(_is_inexact, output))
+    ctx.save_for_backward(*(output if found.wants_outputs else ()), *ts)
 
 
 def _backward_of_operator(ctx: Any, cotangents: Tensors) -> Any:
     kept = ctx.saved_tensors
     inputs = kept[len(kept) - ctx.count :]
     ins = tuple([need and _is_inexact(t) for need, t in zip(ctx.needs_input_grad[0], inputs, strict=True)])
-    rule = ctx.rule.derive("vjp", ins, ctx.outs, ctx.treedef)
-    made = torch.ops.xbridge.call.default([*select(ctx.outs, cotangents), *kept], rule.key)
-    return replace_chosen(ins, made, [None] * len(ins)), None
+    found = ctx.found.derive("vjp", ins, ctx.outs, ctx.treedef)
+    seeds = select(ctx.outs, cotangents)
+    made = torch.ops.xbridge.call.default([*seeds, *kept], ctx.floats, found.key, ctx.ints)
+    # A list of numbers is one leaf, and an empty list is none.
+    return (
+        replace_chosen(ins, made, [None] * len(ins)),
+        [None] * len(ctx.floats),
+        None,
+        None if ctx.ints else [],
+    )
 
 
-_call.register_autograd(_backward_of_operator, setup_context=_set_up_context)
+_graph.register_autograd(_backward_of_operator, setup_context=_set_up_context)

@@ -28,6 +28,7 @@ from xbridge.functions.rules import (
     refuse_user_derivative,
     select,
 )
+from xbridge.functions.torch.detached import find_cut
 from xbridge.functions.torch.modes import enter_autocast
 from xbridge.functions.torch.private import (
     FakeTensorMode,
@@ -101,14 +102,6 @@ def _differentiate(ys: Tensors, xs: Tensors, seeds: Tensors, *, again: bool) -> 
         return list(map(torch.zeros_like, xs))
     ends, starts = tuple(select(live, ys)), tuple(select(live, seeds))
     return _fill(xs, run_backward(ends, starts, True, again, tuple(xs), True, accumulate_grad=False))  # noqa: FBT003 -- torch's order
-
-
-def _depends(y: torch.Tensor, xs: Tensors) -> bool:
-    """Return True if the graph of a tensor leads to one of `xs`."""
-    if not y.requires_grad:
-        return False
-    found = torch.autograd.grad(y, xs, torch.ones_like(y), retain_graph=True, allow_unused=True)
-    return any(x is not None for x in found)
 
 
 class _Graph(NamedTuple):
@@ -389,7 +382,7 @@ class _Derivative(TorchRule):
     def follow(self, xs: Tensors, seeds: Tensors | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Run the rule with a graph; return the inputs in `ins` and the results in `outs`.
 
-        Raise if no result has a graph, unless all seeds are zero, or a gradient is constant.
+        Raise if no result has a graph, unless all are constant, or all seeds are zero.
         """
         leaves = [
             x if not moves or x.requires_grad else x.detach().requires_grad_()
@@ -397,20 +390,10 @@ class _Derivative(TorchRule):
         ]
         starts, ys = select(self.ins, leaves), select(self.outs, self.of.fn(*leaves))
         if not any(map(_requires_grad, ys)) and (seeds is None or any(map(torch.Tensor.any, seeds))):
-            self._refuse_cut(xs)
+            error = find_cut(self.call.name, lambda: select(self.outs, self.of.fn(*leaves)), starts)
+            if error is not None:
+                raise error
         return starts, ys
-
-    def _refuse_cut(self, xs: Tensors) -> None:
-        """Raise for results without a graph, except for gradients that are linear in their seeds, or zero."""
-        count = self.of.seeds
-        seeds = [x.detach().requires_grad_() for x in xs[:count]]
-        ys = select(self.outs, self.of.fn(*seeds, *xs[count:]))
-        if not count or any(y.any() and not _depends(y, seeds) for y in ys):
-            raise no_derivative_error(
-                self.call.name,
-                "its result has no graph: it is detached, constant, or computed outside of torch",
-                "operations of torch instead, or jax.lax.stop_gradient around the result",
-            )
 
 
 class _Vjp(_Derivative):
