@@ -21,7 +21,7 @@ from xbridge.errors import DeviceError
 
 several: dict[Device, Sharding] = {}
 """The shardings over several devices that have a name, and where `to_device` puts an array by that name."""
-_names: dict[object, Device] = {}
+_names: dict[Sharding, Device] = {}
 _numbers = count()
 
 
@@ -60,27 +60,27 @@ def device_of_sharding(sharding: Sharding) -> Device:
     """
     if sharding.num_devices == 1:
         return name_device(next(iter(sharding.device_set)))
-    assigned = sharding._device_assignment
-    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else Mesh(np.array(assigned), ("all",))
+    is_named = isinstance(sharding, NamedSharding)
+    mesh = sharding.mesh if is_named else Mesh(np.array(sharding._device_assignment), ("all",))
     everywhere = PartitionSpec()  # type: ignore[no-untyped-call] # JAX leaves it untyped
-    return _name_several(assigned, NamedSharding(mesh, everywhere))
+    return _name_several(NamedSharding(mesh, everywhere))
 
 
 @lru_cache(1024)
 def device_for_sharding(sharding: Sharding) -> Device:
     """Return the name under which arrays get exactly this sharding."""
     device = device_of_sharding(sharding)
-    return _name_several(sharding, sharding) if device.kind == SHARDED else device
+    return _name_several(sharding) if device.kind == SHARDED else device
 
 
-def _name_several(key: object, sharding: Sharding) -> Device:
+def _name_several(sharding: Sharding) -> Device:
     """Return the name of a sharding over several devices: `sharded`, and from the second on with a number."""
-    if key not in _names:
+    if sharding not in _names:
         number = next(_numbers)
         device = device_named(f"{SHARDED}:{number}" if number else SHARDED)
         several[device] = sharding
-        _names.setdefault(key, device)
-    return _names[key]
+        _names.setdefault(sharding, device)
+    return _names[sharding]
 
 
 @cache
