@@ -17,7 +17,7 @@ class DType(NamedTuple):
     bits: int
     """The width of an item. In NumPy's memory it takes a byte at least."""
     digits: int = 0
-    """The digits of a floating dtype: every integer up to 2**digits is exact, unless it exceeds `most`."""
+    """The digits of a floating dtype: every integer up to 2**digits is exact, unless it reaches 2**most."""
     least: int = 0
     """The exponent of two of the least positive number of a floating dtype."""
     dlpack_code: int = 0
@@ -27,7 +27,7 @@ class DType(NamedTuple):
     is_signed: bool = True
     """False for a floating dtype with neither a sign nor a zero, whose numbers are powers of two."""
     most: int = 1024
-    """The greatest number of a floating dtype is less than 2**most, if that matters."""
+    """Every number of a floating dtype is less than 2**most; 1024, as for float64, is no limit of its own."""
 
     @property
     def is_extended(self) -> bool:

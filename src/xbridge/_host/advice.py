@@ -1,7 +1,7 @@
 """Hints for inputs that are not arrays, by their class: what the user can type instead.
 
-A hint is a call that a test has run with such an object, and it changes no value. For any other object there
-is none, and the message says only why it is refused.
+A hint is a call that a test has run with such an object, and whose values it has compared. For any other
+object there is none, and the message says only why it is refused.
 """
 
 from __future__ import annotations

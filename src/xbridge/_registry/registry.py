@@ -94,7 +94,7 @@ def _forget(gone: ref[type]) -> None:
 @traced_as(_find_backend)
 def backend_for(cls: type) -> Backend | None:
     """Return the backend that owns instances of the class; None if there is none."""
-    found = by_type.get(cls)  # no exception: others ask this of what is no array, in a loop
+    found = by_type.get(cls)  # not by an exception: callers ask about objects that are no arrays, in loops
     return _find_backend_of_subtype(cls) if found is None else found
 
 

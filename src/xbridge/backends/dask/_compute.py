@@ -1,7 +1,7 @@
 """Compute Dask arrays: tasks cast the chunks, which are then checked, written into the result and released.
 
 The scheduler returns the chunks of all arrays, because Dask would join chunks of any type. The memory of a
-chunk is released as soon as it is written, so the arrays are never in memory twice.
+chunk is released as soon as it is written, so the peak is between once and twice the memory of the results.
 """
 
 from __future__ import annotations
