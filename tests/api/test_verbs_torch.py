@@ -267,3 +267,32 @@ def test_align__error_of_a_missing_device_names_the_argument() -> None:
     """If the device does not exist, the error begins with the first argument that cannot go there."""
     with pytest.raises(xbridge.DeviceError, match=r"^at xs\[0\]: .* 'gpu'"):
         xbridge.align(torch.ones(2), np.ones(2), device="gpu")
+
+
+SEVERAL: dict[str, Callable[[], Any]] = {
+    "max": lambda: torch.max(torch.ones(2, 3), 0),
+    "lstm": lambda: torch.nn.LSTM(3, 2)(torch.ones(4, 3)),
+    "pair": lambda: (torch.ones(2), torch.ones(2)),
+}
+"""Results of torch that are several arrays."""
+
+
+@pytest.mark.parametrize("make", SEVERAL.values(), ids=SEVERAL)
+def test_to_numpy__several_results_are_a_tree(make: Callable[[], Any]) -> None:
+    """The hint for a tuple of arrays converts each: stacked, values and indices would be one array."""
+    x = make()
+    with pytest.raises(xbridge.UnsupportedArrayError) as caught:
+        xbridge.to_numpy(x)
+    assert caught.value.hint == "xbridge.tree.to_backend(x, 'numpy')"
+    assert all(isinstance(y, np.ndarray) for y in xbridge.tree.to_numpy(x)[:1])
+
+
+@pytest.mark.parametrize(
+    "ask", [xbridge.backend_of, xbridge.device_of, xbridge.dtype_of], ids=lambda f: f.__name__
+)
+def test_backend_of__of_a_module_is_that_of_its_parameters(ask: Callable[[Any], object]) -> None:
+    """The hint for a question about a module of torch asks one of its parameters."""
+    x = torch.nn.Linear(2, 1)
+    with pytest.raises(xbridge.UnsupportedArrayError) as caught:
+        ask(x)
+    assert eval(caught.value.hint, {"x": x, ask.__name__: ask}) == ask(x.weight)

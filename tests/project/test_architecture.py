@@ -145,7 +145,7 @@ NAMED: dict[str, set[str]] = {
     "_host/exporters": {*exporters.INDEX},  # one adapter for each
     "files": {"jax", "numpy", "torch"},  # reads and writes their files, asks for their accelerators
     "_registry/defaults.py": {"numpy"},  # the backend that does what another one leaves out
-    "_registry/loading.py": {"cupy", "dask", "jax", "numpy"},  # what `np` and `jnp` stand for
+    "_registry/loading.py": {"cupy", "dask", "jax", "numpy", "torch"},  # what `np` and `jnp` stand for
     "tree/verbs.py": {"cupy", "dask", "jax", "torch"},  # as `_api.py`
     "tree/containers.py": {"torch"},  # finds its classes in `sys.modules`
     "tree/registered.py": {"jax", "torch"},  # finds their registries in `sys.modules`

@@ -11,7 +11,7 @@ import pytest
 
 LIMITS = {
     "_core": 1_600,
-    "_engine": 2_450,
+    "_engine": 2_500,
     "_host": 2_050,
     "_observe": 850,
     "_plan": 1_300,

@@ -9,6 +9,7 @@ from xbridge._core.dtypes import DTYPES
 from xbridge._core.wording import option_of, text_of
 from xbridge._engine.source import resolve_source
 from xbridge._host.advice import hint_for_object, literal_error
+from xbridge._host.importers import is_exporter
 from xbridge._host.sequences import is_literal
 from xbridge._registry.registry import backend_for, get, known_backends
 from xbridge.errors import OptionError, UnknownBackendError, UnsupportedArrayError, shown, type_of
@@ -74,8 +75,15 @@ def ownerless_error(x: Any, verb: str) -> UnsupportedArrayError:
         word = "" if issubclass(type(x), ModuleType) else _option_for(x)
         if word:
             reason = f"it is a {word}"
-        hint = _FOR_OPTIONS.get(word) or hint_for_object(x)
+        hint = _FOR_OPTIONS.get(word) or _question_about(x, verb)
     return UnsupportedArrayError.build(f"{_ASKED.get(verb, 'find the device of')} {type_of(x)}", reason, hint)
+
+
+def _question_about(x: Any, verb: str) -> str:
+    """Return the call that asks the same of an array that an object exports or owns, or another hint."""
+    if hasattr(type(x), "parameters"):  # of a module of torch
+        return f"{verb}(next(x.parameters()))"
+    return f"{verb}(asarray(x))" if is_exporter(x) else hint_for_object(x)
 
 
 def refuse_alignment(sources: Sequence[Source], verb: str = "align") -> None:

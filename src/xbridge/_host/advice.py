@@ -166,13 +166,23 @@ def literal_error(x: object, target: str) -> UnsupportedArrayError:
     """Return the error for a number or a list that was given to a conversion of arrays."""
     one, tree = f"asarray(x, backend={target!r})", f"xbridge.tree.to_backend(x, {target!r})"
     items: list[Any] = [*x] if type(x) in (list, tuple) else []  # type: ignore[misc] # it is one of them
-    if any(isinstance(item, dict) for item in items):
+    if isinstance(x, tuple) and _has_arrays(x):  # several results, such as those of `torch.max` or of an LSTM
+        hint = tree
+    elif any(isinstance(item, dict) for item in items):
         hint = f"xbridge.tree.to_backend(x, {target!r}, scalars=True)"
-    elif items and not any(issubclass(type(item), (*LITERALS, str, type(None))) for item in items):
+    elif items and all(map(_is_array_like, items)):
         hint = f"{one} for one array, or {tree} for a list of arrays"
     else:
         hint = one
     return UnsupportedArrayError.build(f"convert {type_of(x)}", "numbers and lists are not arrays", hint)
+
+
+def _has_arrays(x: tuple[Any, ...]) -> bool:
+    return any(_has_arrays(item) if isinstance(item, tuple) else _is_array_like(item) for item in x)
+
+
+def _is_array_like(item: object) -> bool:
+    return not issubclass(type(item), (*LITERALS, dict, str, type(None)))
 
 
 def _hint_for_class(cls: type, hints: dict[str, str]) -> str:
