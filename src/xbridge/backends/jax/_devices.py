@@ -60,8 +60,10 @@ def device_of_sharding(sharding: Sharding) -> Device:
     """
     if sharding.num_devices == 1:
         return name_device(next(iter(sharding.device_set)))
-    is_named = isinstance(sharding, NamedSharding)
-    mesh = sharding.mesh if is_named else Mesh(np.array(sharding._device_assignment), ("all",))
+    if isinstance(sharding, NamedSharding):
+        mesh = sharding.mesh
+    else:
+        mesh = Mesh(np.array(sharding._device_assignment), ("all",))
     everywhere = PartitionSpec()  # type: ignore[no-untyped-call] # JAX leaves it untyped
     return _name_several(NamedSharding(mesh, everywhere))
 
