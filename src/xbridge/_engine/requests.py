@@ -81,7 +81,7 @@ def ownerless_error(x: Any, verb: str) -> UnsupportedArrayError:
 
 def _question_about(x: Any, verb: str) -> str:
     """Return the call that asks the same of an array that an object exports or owns, or another hint."""
-    if hasattr(type(x), "parameters"):  # of a module of torch
+    if hasattr(type(x), "named_parameters"):  # a module of a neural network
         return f"{verb}(next(x.parameters()))"
     return f"{verb}(asarray(x))" if is_exporter(x) else hint_for_object(x)
 

@@ -653,6 +653,8 @@ def _device(x: torch.Tensor) -> Device:
 
 def _name(dtype: torch.dtype) -> str:
     """Return the canonical name of a dtype, or torch's own name if there is none."""
-    word = str(dtype)
-    own = word.removeprefix("torch.")
-    return _NAME_BY_TORCH.get(dtype) or (word if own in DTYPES else own)
+    known = _NAME_BY_TORCH.get(dtype)
+    if known:
+        return known
+    own = str(dtype).removeprefix("torch.")
+    return str(dtype) if own in DTYPES else own  # torch has names of small dtypes, and no arrays of them
