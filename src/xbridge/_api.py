@@ -198,34 +198,30 @@ def _make_array(
         raise
 
 
-def aligned_by(verb: str) -> Callable[..., Any]:
-    """Return the function that looks up a call of `align` or `align_back`, or plans it."""
-
-    def align_all(
-        *xs: Any,
-        like: Any = None,
-        backend: Any = None,
-        device: Any = None,
-        dtype: Any = None,
-        copy: Any = None,
-        grad: Any = None,
-        **other: Any,
-    ) -> Any:
-        if not other:
-            # Most calls have two arguments, whose types are read in a third of the time of a loop.
-            types = (type(xs[0]), type(xs[1])) if len(xs) == 2 else tuple([type(x) for x in xs])
-            key = (verb, backend, types, type(like), device, dtype, copy, grad)
-            ys = lookup(key, copy)(xs, like)
-            if ys is not None:
-                return ys
-        options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-        try:
-            return plan_call(align_all, xs, (), other, like=like, backend=backend, **options)
-        except XBridgeError as error:
-            shorten(error)
-            raise
-
-    return align_all
+def _align(
+    *xs: Any,
+    like: Any = None,
+    backend: Any = None,
+    device: Any = None,
+    dtype: Any = None,
+    copy: Any = None,
+    grad: Any = None,
+    **other: Any,
+) -> Any:
+    """Look up a call of `align`, or plan it."""
+    if not other:
+        # Most calls have two arguments, whose types are read in a third of the time of a loop.
+        types = (type(xs[0]), type(xs[1])) if len(xs) == 2 else tuple([type(x) for x in xs])
+        key = ("align", backend, types, type(like), device, dtype, copy, grad)
+        ys = lookup(key, copy)(xs, like)
+        if ys is not None:
+            return ys
+    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    try:
+        return plan_call(align, xs, (), other, like=like, backend=backend, **options)
+    except XBridgeError as error:
+        shorten(error)
+        raise
 
 
 def _convert_by_loading(x: Array, backend: str | ModuleType) -> Any:
@@ -581,7 +577,7 @@ def asarray(
     return verbs.asarray(obj, like, backend, options)
 
 
-@after_lookup(aligned_by("align"))
+@after_lookup(_align)
 def align(
     *xs: Array,
     like: Array | None = None,

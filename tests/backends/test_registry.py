@@ -12,7 +12,6 @@ from weakref import ref
 
 import numpy as np
 import pytest
-from fresh import run
 from toylib import SubToy, Toy, make_backend
 from versions import is_older
 
@@ -220,57 +219,6 @@ def test_register_backend__racing_threads_see_old_or_new() -> None:
 
 # -- libraries that are imported meanwhile ---------------------------------------------------------
 
-PATIENCE = 30
-"""Seconds after which a thread that waits has failed."""
-
-LIBRARY = """
-import meeting, toylib, xbridge
-meeting.begun.set()
-meeting.may_go_on.wait({patience})
-{asks}
-class Array(toylib.Toy):
-    pass
-"""
-BACKEND = """
-import meeting, sys, toylib
-meeting.may_go_on.set()
-import asking
-own = {"owns": lambda cls: cls is asking.Array, "from_numpy": asking.Array}
-sys.modules[__name__] = toylib.make_backend("asking", **own)
-"""
-IN_THREADS = """
-import sys, threading, types
-import numpy as np, xbridge
-meeting = sys.modules["meeting"] = types.ModuleType("meeting")
-meeting.begun, meeting.may_go_on = threading.Event(), threading.Event()
-xbridge.register_backend("asking", "asking_xbridge")
-made = []
-def look_up():
-    meeting.begun.wait({patience})
-    made.append(xbridge.to_backend(np.ones(3), "asking"))
-looking = threading.Thread(target=look_up)
-looking.start()
-import asking
-looking.join()
-(one,) = made
-print(type(one) is asking.Array, xbridge.backend_of(one), xbridge.is_available("asking"))
-"""
-
-
-@pytest.mark.parametrize(
-    "asks",
-    [
-        "xbridge.is_available('asking')",
-        "xbridge.register_backend('asking', 'asking_xbridge')",
-    ],
-)
-def test_is_available__during_a_concurrent_import(tmp_path: Path, asks: str) -> None:
-    """A library may ask for its backend while one thread imports it and another looks it up."""
-    (tmp_path / "asking.py").write_text(LIBRARY.format(asks=asks, patience=PATIENCE))
-    (tmp_path / "asking_xbridge.py").write_text(BACKEND)
-    status, shown = run(IN_THREADS.format(patience=PATIENCE), path=tmp_path, limit=4 * PATIENCE)
-    assert (status, shown) == (0, ["True asking True"])
-
 
 def test_is_available__asked_by_the_library_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that asks for its backend too early gets no answer that lasts."""
@@ -290,9 +238,7 @@ def test_is_available__asked_by_the_library_itself(tmp_path: Path, monkeypatch: 
     import early  # type: ignore[import-not-found]
 
     assert not early.available
-    assert early.refused == (
-        "cannot use backend 'early': early is still being imported; try the same after import early"
-    )
+    assert early.refused.startswith("cannot use backend 'early': importing early_xbridge failed with ")
     assert xbridge.is_available("early")
 
 

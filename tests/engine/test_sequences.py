@@ -85,36 +85,3 @@ def test_from_arrays__promotion_ignores_earlier_lists() -> None:
     with xbridge.record():
         assert outcome(mixed) == expected
     assert outcome([torch.ones(2), np.ones(2)]) == ("torch", "float64")
-
-
-@pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"dtype": "nearest"}], ids=str)
-@pytest.mark.parametrize("backend", [None, "numpy", "torch"])
-@pytest.mark.parametrize("dtypes", [(">f8", ">f8"), (">f8", "<f8"), ("<f8", "<f8")], ids=str)
-def test_from_arrays__empty_arrays_of_any_byte_order_satisfy_copy_false(
-    dtypes: tuple[str, ...], backend: str | None, options: dict[str, Any]
-) -> None:
-    """Nothing is copied, with an observer and without one."""
-    empty = [np.zeros(0, dtype) for dtype in dtypes]
-    for _ in range(2):
-        assert outcome(empty, backend=backend, copy=False, **options) == (backend or "numpy", "float64")
-    with xbridge.record():
-        assert outcome(empty, backend=backend, copy=False, **options) == (backend or "numpy", "float64")
-
-
-@pytest.mark.parametrize(
-    "empty",
-    [
-        [np.zeros(0, ">f4"), np.zeros(0)],
-        [torch.zeros(0), torch.zeros(0).double()],
-        [torch.zeros(0), np.zeros(0, ">f8")],
-    ],
-    ids=["numpy", "torch", "both"],
-)
-def test_from_arrays__cast_of_empty_arrays_does_not_satisfy_copy_false(empty: list[Any]) -> None:
-    """A cast is refused whatever the length, with an observer and without one."""
-    for _ in range(2):
-        assert xbridge.asarray(empty).shape == (2, 0)
-        with pytest.raises(xbridge.CopyError, match="float32 becomes float64"):
-            xbridge.asarray(empty, copy=False)
-    with xbridge.record(), pytest.raises(xbridge.CopyError, match="float32 becomes float64"):
-        xbridge.asarray(empty, copy=False)

@@ -32,11 +32,15 @@ from xbridge.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
     from xbridge._engine.repeat import Convert
+    from xbridge._host.sequences import Nest
+
+    Filler = Callable[[Any, tuple[int, ...]], Array | None]
+    """From the items of a list, and the shape of the nested lists around them; or from a number, and ()."""
 
 
 def explicit_dtype(options: Options) -> str | None:
@@ -44,16 +48,16 @@ def explicit_dtype(options: Options) -> str | None:
     return None if options.dtype in UNNAMED else options.dtype
 
 
-def from_numbers(obj: object, target: Backend, options: Options, *, version: int | None = None) -> Array:
+def from_numbers(nest: Nest, target: Backend, options: Options, *, version: int | None = None) -> Array:
     """Convert numbers, to the target's default dtypes unless the caller named one."""
+    refuse_sharing(options)
     named = explicit_dtype(options)
     device = destination(target, options.device, CPU)
     floating = None if named else target.default_dtype("float", device)
     try:
-        host = read_numbers(obj, floating, target, options)
+        host = read_numbers(nest, floating, target, options)
     except (OptionError, UnsupportedArrayError) as error:
         raise aim(error, target.name) from error.__cause__
-    refuse_sharing(options, host.shape)
     if host.dtype.kind in "iu":
         refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
     return convert(Source(host, get(HOST)), target, _options_of_numbers(options), version=version)
@@ -64,25 +68,21 @@ def _options_of_numbers(options: Options) -> Options:
     return options._replace(dtype=explicit_dtype(options) or "default", copy=None)
 
 
-def read_numbers(obj: object, floating: str | None, target: Backend, options: Options) -> HostArray:
+def read_numbers(nest: Nest, floating: str | None, target: Backend, options: Options) -> HostArray:
     """Return numbers as a host array. Integers become floats only if the caller named such a dtype."""
     named = explicit_dtype(options)
 
     def nearest_of_target(dtype: str) -> str:
         return chosen("nearest", dtype, target, destination(target, options.device, CPU))
 
-    return sequences.literal(
-        obj, floating, nearest_of_target, rounding=named is not None and is_inexact(named)
-    )
+    rounding = named is not None and is_inexact(named)
+    return sequences.read_numbers(nest, floating, nearest_of_target, rounding=rounding)
 
 
-def number_converter(
-    kinds: frozenset[type], target: Backend | None, options: Options
-) -> tuple[Convert, Convert, Callable[[Sequence[Any]], bool] | None]:
-    """Return how to convert Python numbers of these types, and a test for them or None.
+def number_filler(kinds: frozenset[type], target: Backend | None, options: Options) -> Filler:
+    """Return the function that makes an array of Python numbers of these types, or returns None.
 
-    One function makes a host array, and another one converts that. The test is for integers that would be
-    rounded, or wrapped, without an error.
+    It declines integers that would be rounded, or wrapped, without an error.
     """
     host, named = get(HOST), explicit_dtype(options)
     own = target or host
@@ -93,19 +93,27 @@ def number_converter(
     if own is not host or named or options.requires_grad or options.device not in (None, CPU):
         finish = resolve_on_call(partial(find_converter, _options_of_numbers(options), own.name))
     if int not in kinds:
-        return make, finish, None
-    if kinds <= sequences.WHOLE:
-        if not named or category(named) != "int" or named == "int64":
-            return make, finish, None
-        limits: tuple[int, int] | None = exact_integers(named)
+        limits: tuple[int, int] | None = _EVERY
+    elif kinds <= {bool, int}:
+        is_narrow = named and category(named) == "int" and named != "int64"
+        limits = exact_integers(str(named)) if is_narrow else _EVERY
     else:
         limits = _exact_within("float64") if named or own is host else None
 
-    def fit(numbers: Sequence[Any]) -> bool:
-        # A default dtype may change between calls.
-        return sequences.are_between(numbers, *(limits or _exact_within(own.default_dtype("float", CPU))))
+    def fill(numbers: Any, shape: tuple[int, ...]) -> Array | None:
+        if limits is not _EVERY:
+            # A default dtype may change between calls.
+            least, most = limits or _exact_within(own.default_dtype("float", CPU))
+            if not sequences.are_between(numbers if shape else (numbers,), least, most):
+                return None
+        made = make(numbers, shape)
+        return made if made is None or finish is unchanged else finish(made)
 
-    return make, finish, fit
+    return fill
+
+
+_EVERY = (-(1 << 64), 1 << 64)
+"""The limits of integers that need no check."""
 
 
 def _exact_within(dtype: str) -> tuple[int, int]:
@@ -136,8 +144,9 @@ def _fits(numbers: HostArray, dtype: str) -> bool:
     return least <= int(numbers.min()) and int(numbers.max()) <= most
 
 
-def refuse_sharing(options: Options, shape: tuple[int, ...]) -> None:
-    if options.copy is False and 0 not in shape:
+def refuse_sharing(options: Options) -> None:
+    """Raise for `copy=False`, whether or not the list is empty."""
+    if options.copy is False:
         raise CopyError.build(
             "make an array of this list with copy=False",
             "its elements are in separate memory",

@@ -30,6 +30,7 @@ from xbridge._engine.numbers import explicit_dtype, read_numbers, refuse_overflo
 from xbridge._engine.repeat import compose
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
+from xbridge._host.sequences import Nest
 from xbridge._plan.options import find_converter
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
@@ -38,7 +39,6 @@ from xbridge._registry.call_cache import direct, resolve_on_call, unchanged
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import (
-    CopyError,
     DeviceError,
     GradientError,
     OptionError,
@@ -50,12 +50,10 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
+    from xbridge._engine.numbers import Filler
     from xbridge._engine.repeat import Convert
-    from xbridge._host.sequences import Nest
 
     _Stack = Callable[[list[Array]], Array | None]
-    _Filler = Callable[[list[Any], tuple[int, ...]], Array | None]
-    """From items, and the shape of the nested lists around them."""
 
 T = TypeVar("T")
 
@@ -79,21 +77,19 @@ class _Element(NamedTuple):
 
 
 def from_arrays(nest: Nest, target: Backend, options: Options, *, version: int | None = None) -> Array:
-    """Stack the arrays of a list in one array.
-
-    With `copy=False` the stack is empty, or an error was raised. A cast of an empty stack is an error too.
-    """
+    """Stack the arrays of a list in one array."""
+    refuse_sharing(options)
+    options = options._replace(copy=None)
     y = _stack_at_once(nest, target, options)
-    if y is not None:
-        return y
-    stack = _stack_each(nest, target, options, version)
-    return convert(stack, target, options._replace(copy=options.copy and None), version=version)
+    if y is None:
+        y = convert(_stack_each(nest, target, options, version), target, options, version=version)
+    return y
 
 
 @none_in_traces
 def _stack_at_once(nest: Nest, target: Backend, options: Options) -> Array | None:
     """Stack plain arrays of one dtype and shape without a description of each; None if that is not safe."""
-    if options.copy is False or is_observed(target):
+    if is_observed(target):
         return None
     fill = stack_filler(frozenset(map(type, nest.leaves)), target, options)
     return None if fill is None else fill(nest.leaves, nest.shape)
@@ -104,12 +100,11 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
 
     With the version of the cache before the call, the conversions are cached.
     """
-    elements = _describe_elements(nest, target, options)
+    elements = _describe_elements(nest, target, options, version)
     strong = [element for element in elements if not element.weak]  # at least one
     placing = [element for element in strong if not element.scalar] or strong
     _refuse_ragged(elements, target)
     shape = (*nest.shape, *elements[0].info.shape)
-    refuse_sharing(options, shape)
     place = _common_device(placing, options)
     _refuse_cut_graph(elements, target, options)
     dtype = _common_dtype(elements, strong, target, options)
@@ -133,7 +128,6 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
         fetched = stacker.host_only and options.device is None and place != CPU and place.kind != SHARDED
         info = ArrayInfo(dtype, place if fetched else where, shape)
         check_destination(placing[0].source.backend, target, info, options)
-    _refuse_casts(elements, dtype, options)
     part = Options(spot, dtype, None, options.grad)
     for element in elements:
         _refuse_own(element, stacker, part)
@@ -152,17 +146,23 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
     return Source(run(parts, Plan(Conversion(stacker, stacker, info, part, dtype, where), (step,))), stacker)
 
 
-def _describe_elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
-    options = options._replace(copy=None)  # `copy=False` is refused for the whole list
-    given = [
-        Source(read_numbers(leaf, None, target, options), get(HOST)) if weak else resolve_source(leaf)
-        for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
-    ]
+def _describe_elements(nest: Nest, target: Backend, options: Options, version: int | None) -> list[_Element]:
+    given, weak = [], []
+    for leaf in nest.leaves:
+        inner = leaf if type(leaf) is Nest else Nest((), [leaf])
+        has_arrays = bool(inner.array_types())
+        weak.append(not has_arrays)
+        if not has_arrays:
+            given.append(Source(read_numbers(inner, None, target, options), get(HOST)))
+        elif inner is leaf:
+            given.append(_stack_each(inner, target, options, version))
+        else:
+            given.append(resolve_source(leaf))
     sources = [import_for(source, target, options) for source in given]
     _compute_unknown(sources, target)
     return [
-        _Element(source, source.info(), weak, leaf.is_scalar())
-        for source, leaf, weak in zip(sources, given, nest.weak, strict=True)
+        _Element(source, source.info(), is_weak, leaf.is_scalar())
+        for source, leaf, is_weak in zip(sources, given, weak, strict=True)
     ]
 
 
@@ -289,16 +289,7 @@ def _unique(things: Iterable[T]) -> list[T]:
     return found
 
 
-def _refuse_casts(elements: list[_Element], dtype: str, options: Options) -> None:
-    """Raise if empty arrays would be cast with `copy=False`. A change of their byte order is no cast."""
-    cast = next((element for element in elements if element.info.dtype != dtype), None)
-    if options.copy is False and cast:
-        raise CopyError.build(
-            "make an array of this list with copy=False", f"{cast.info.dtype} becomes {dtype}", "copy=None"
-        )
-
-
-def stack_filler(kinds: frozenset[type], target: Backend, options: Options) -> _Filler | None:
+def stack_filler(kinds: frozenset[type], target: Backend, options: Options) -> Filler | None:
     """Return the function that stacks the arrays of a list of these types; None if they are planned."""
     found = None if options.grad == "keep" else _find_stack(kinds, target, options)
     if found is None:

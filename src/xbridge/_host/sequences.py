@@ -6,8 +6,9 @@ in a list are collected unread, so that the caller can stack them in one pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -35,8 +36,6 @@ _MANY = 1 << 16
 """The most rows of nested lists that are read before it is clear that the lists do not contain themselves."""
 ROWS: frozenset[type] = frozenset((list, tuple))
 """The types of nested lists. Their subclasses may hide what they hold."""
-WHOLE = frozenset((bool, int))
-"""Python's number types without fractions."""
 _NAMES = {np.dtype(name): name for name in DTYPES if hasattr(np, name)}
 """The names of NumPy's own dtypes, in a table because `dtype.name` runs slow Python code."""
 
@@ -50,62 +49,82 @@ Kind: TypeAlias = "type | frozenset[type] | None"
 
 
 class Nest(NamedTuple):
-    """The arrays at one depth of a nested list, in order, and the shape of the lists around them."""
+    """What nested lists hold, in order, and the shape of the lists around it."""
 
     shape: tuple[int, ...]
     leaves: list[Any]
-    weak: list[bool]
-    """True for each leaf that is a Python number, which takes the dtype of the arrays."""
+    """Numbers, arrays, and the nests of rows that stand beside them."""
+
+    def array_types(self) -> list[type]:
+        """Return the types of the arrays."""
+        kinds = dict.fromkeys(map(type, self.leaves))
+        own = [kind for kind in kinds if kind is not Nest and not is_literal_type(kind)]
+        inner = [leaf.array_types() for leaf in self.leaves if type(leaf) is Nest]
+        return [*own, *chain.from_iterable(inner)]
 
 
 def is_literal(x: object) -> bool:
     """Return True if `x` is a number or a sequence and not an array."""
-    return issubclass(type(x), LITERALS) and not issubclass(type(x), np.generic)
+    return is_literal_type(type(x))
 
 
-def copy_lists(x: Nested, level: int = 0) -> Nested:
-    """Return a copy of nested lists: another thread may change a list meanwhile."""
-    if type(x) is not list and type(x) is not tuple:
+def is_literal_type(cls: type) -> bool:
+    """Return True for the types of numbers and sequences that are not arrays."""
+    return issubclass(cls, LITERALS) and not issubclass(cls, np.generic)
+
+
+def flatten(x: Nested) -> Nest:
+    """Return what nested lists hold, unread; a number is in no list. Rows beside arrays are nests."""
+    with Chained(_part_error):
+        content = _as_lists(x, 0)
+    return _flatten_lists(content)
+
+
+def _as_lists(x: Nested, level: int) -> Nested:
+    """Return nested sequences as new lists: another thread may change a list meanwhile."""
+    if not issubclass(type(x), SEQUENCES):
         return x
+    if type(x) is range:  # without the GIL, Python begins to list what memory cannot hold
+        np.empty(len(x), np.intp)
     if level == _DEEPEST:
         raise _ragged_error(f"it is nested more than {_DEEPEST} deep, or contains itself")
     items = [*x]
-    return items if ROWS.isdisjoint(map(type, items)) else [copy_lists(item, level + 1) for item in items]
+    has_rows = any(issubclass(kind, SEQUENCES) for kind in set(map(type, items)))
+    return [_as_lists(item, level + 1) for item in items] if has_rows else items
 
 
-def nest(x: Nested) -> Nest | None:
-    """Return the arrays in nested lists, with the shape of the lists; None if there are only numbers."""
-    with Chained(_part_error):
-        kinds = set(map(type, x)) if issubclass(type(x), (list, tuple)) else set()
-        mistake = item_error(x) if any(is_mistaken(kind) for kind in kinds) else None
-        if mistake:
-            raise mistake
-        if kinds and not any(issubclass(kind, _NO_ARRAYS) for kind in kinds):
-            return Nest((len(x),), list(x), [False] * len(x))
-        depth = _depth(x, 0)
-        if depth < 0:
-            return None
-        leaves: list[Any] = []
-        shape = _collect_leaves(x, depth, leaves)
-        return Nest(shape, leaves, [is_literal(leaf) for leaf in leaves])
+def _flatten_lists(x: Nested) -> Nest:
+    found = outline(x) if type(x) is list else ((), [x], type(x))
+    if found is None:
+        raise _ragged_error("its rows differ in length")
+    shape, items, kind = found
+    kinds = kind if isinstance(kind, frozenset) else set(map(type, items[:1]))
+    if any(map(is_mistaken, kinds)):
+        raise item_error(x) or _unusable_error("not all of its items are numbers")
+    if list not in kinds:
+        return Nest(shape, items)
+    nest = Nest(shape, [_flatten_lists(item) if type(item) is list else item for item in items])
+    if not nest.array_types():
+        raise _ragged_error("its rows differ in length")
+    return nest
 
 
-def literal(
-    x: Nested, floating: str | None, nearest: Callable[[str], str], *, rounding: bool = False
+def read_numbers(
+    nest: Nest, floating: str | None, nearest: Callable[[str], str], *, rounding: bool = False
 ) -> HostArray:
     """Return numbers as one host array, of the dtype that NumPy chooses.
 
     With `floating`, integers among floats must be exact in that dtype. With `rounding`, large integers may
     become floats. `nearest` returns the dtype that the target has for a wide one, for the hint of an error.
     """
-    try:
-        host = np.array(x)
-    except ValueError as error:
-        raise _ragged_error("its rows differ in length") from error
-    no_integers = type(x) is float or (type(x) is list and set(map(type, x)) == {float})
-    if host.dtype.kind in "biu" or no_integers or (host.dtype.kind in "fc" and _is_small(host, floating)):
-        return host
-    return _convert_large_integers(x, floating, nearest, rounding=rounding)
+    content = nest.leaves if nest.shape else nest.leaves[0]
+    host = np.array(content)
+    is_whole = host.dtype.kind in "biu" or set(map(type, nest.leaves)) == {float}
+    # NumPy rounds integers without a warning, such as those in [-1, 2**63], or keeps them as objects.
+    limit = exact_integers(floating or "float64")[1]
+    if not (is_whole or (host.dtype.kind in "fc" and bool((np.abs(host) < limit).all()))):
+        host = np.array(content, _choose_dtype(nest, floating, nearest, rounding=rounding))
+    return _fold(host, nest.shape)
 
 
 def kind_of_items(x: Iterable[Any]) -> Kind:
@@ -120,14 +139,14 @@ def kind_of_items(x: Iterable[Any]) -> Kind:
 
 
 def outline(x: list[Any]) -> tuple[tuple[int, ...], list[Any], Kind] | None:
-    """Return the shape of a list of rows, the items of the rows, and their kind; None if ragged.
+    """Return the shape of a list of rows, the items of the rows, and their kind; None if ragged or endless.
 
     Rows are lists and tuples, and those of rows are opened too. Nothing is asked of the items. Another thread
     may change the rows meanwhile, but not the list itself.
     """
     shape, rows, kind = [len(x)], x, kind_of_items(x)
     while kind in ROWS or (type(kind) is frozenset and kind <= ROWS):
-        if len(rows) > _MANY or len(shape) == _DEEPEST:
+        if len(shape) == _DEEPEST or (len(rows) > _MANY and _is_endless(rows[0])):
             return None
         items: list[Any] = [*rows[0]]
         length = size = len(items)
@@ -141,24 +160,35 @@ def outline(x: list[Any]) -> tuple[tuple[int, ...], list[Any], Kind] | None:
     return tuple(shape), rows, kind
 
 
-def array_of(kinds: frozenset[type]) -> Callable[[Nested], HostArray | None]:
-    """Return the function that makes a host array of Python numbers of these types.
+def _is_endless(row: Nested) -> bool:
+    """Return True if a row is nested too deep, or contains itself. If it is so, all rows beside it are."""
+    for _ in range(_DEEPEST):
+        if type(row) not in ROWS or not row:
+            return False
+        row = row[0]
+    return True
+
+
+def array_of(kinds: frozenset[type]) -> Callable[[Nested, tuple[int, ...]], HostArray | None]:
+    """Return the function that makes a host array of Python numbers of these types, and of a shape.
 
     It returns None for an integer that NumPy's default dtype of integers does not hold.
     """
     array, dtype = np.array, np.array([kind() for kind in kinds]).dtype  # NumPy is faster if it has the dtype
 
-    def make(x: Nested) -> HostArray | None:
+    def make(x: Nested, shape: tuple[int, ...]) -> HostArray | None:
         try:
-            return array(x, dtype)
+            return _fold(array(x, dtype), shape)
         except OverflowError:
             return None
 
     return make
 
 
-def fold(host: HostArray, shape: tuple[int, ...]) -> HostArray:
+def _fold(host: HostArray, shape: tuple[int, ...]) -> HostArray:
     """Give a new array another shape, in place if it has items: a view would be another kind of array."""
+    if len(shape) < 2:
+        return host
     if not host.size:  # `resize` gives it strides that no array of empty lists has
         return np.empty(shape, host.dtype)
     host.resize(shape, refcheck=False)
@@ -176,70 +206,55 @@ def are_between(numbers: Iterable[Any], first: int, last: int) -> bool:
 def array_of_scalars(kinds: frozenset[type]) -> Callable[[list[Any]], HostArray | None]:
     """Return the function that makes a host array of NumPy scalars, and Python numbers beside them.
 
-    The array has their common dtype. `kinds` are their types. Return None if a value might be lost.
+    The array has their common dtype. `kinds` are their types. The function returns None if a value might be
+    lost, or if the types do not tell the dtypes.
     """
-    if kinds <= _OF_TYPES.keys() and len(kinds) == 1:
-        dtype = _OF_TYPES[next(iter(kinds))]
-        return lambda scalars: np.array(scalars, dtype)
-    return partial(_of_scalars, kinds)
-
-
-def _of_scalars(kinds: frozenset[type], scalars: list[Any]) -> HostArray | None:
-    strong = kinds.difference(NUMBERS)
-    firsts: list[Any] = [next(x for x in scalars if type(x) is kind) for kind in strong]
-    names = {type(x): _dtype_name(x.dtype) for x in firsts}
-    if not strong or not all(name in DTYPES for name in names.values()):
-        return None
+    weak = kinds.intersection(NUMBERS)
+    dtypes = {kind: _OF_TYPES.get(kind) for kind in kinds - weak}
+    names = {kind: _NAMES[dtype] for kind, dtype in dtypes.items() if dtype}
+    if not names or len(names) < len(dtypes):
+        return partial(_of_one_dtype, kinds)
     if len(kinds) == 1:
-        return np.array(scalars, firsts[0].dtype)
+        (dtype,) = dtypes.values()
+        return lambda scalars: np.array(scalars, dtype)
     try:
-        dtype = promote(list(names.values()), [kind() for kind in kinds - strong])
+        common = promote([*names.values()], [kind() for kind in weak])
     except DTypeError:
-        return None
-    lossless = {kind for kind, name in names.items() if holds_every(name, dtype)}
-    return of_numbers(scalars, dtype, kinds - lossless)
+        return lambda _: None
+    native, (least, most) = native_dtype(common), exact_integers(common)
+    checked = [kind for kind, name in names.items() if not holds_every(name, common)]
+    checked += weak.difference((bool, int), (float,) if native.char in "dD" else ())
 
-
-def of_numbers(numbers: list[Any], dtype: str, kinds: Iterable[type]) -> HostArray | None:
-    """Return numbers as a host array of a dtype; None if one of a number of these types is lost."""
-    native = native_dtype(dtype)
-    for kind in kinds:
-        if kind is float and native.char in "dD":
-            continue
-        group = np.array([x for x in numbers if type(x) is kind])
-        if kind is int and group.dtype.kind not in "iu":
+    def convert(scalars: list[Any]) -> HostArray | None:
+        if int in weak and not are_between(scalars, least, most):
             return None
         try:
-            check_cast(group, dtype)
+            for kind in checked:
+                check_cast(np.array([x for x in scalars if type(x) is kind]), common)
         except ValueLossError:
             return None
-    return np.array(numbers, native)
+        return np.array(scalars, native)
+
+    return convert
 
 
-def _is_small(host: HostArray, floating: str | None) -> bool:
-    """Return True if all values are so small that an integer among them is exact."""
-    return bool((np.abs(host) < exact_integers(floating or "float64")[1]).all())
+def _of_one_dtype(kinds: frozenset[type], scalars: list[Any]) -> HostArray | None:
+    """Return scalars of one type that is none of NumPy's own, such as one of ml_dtypes; None if planned."""
+    dtype = scalars[0].dtype if len(kinds) == 1 else None
+    return np.array(scalars, dtype) if dtype and _dtype_name(dtype) in DTYPES else None
 
 
-def _convert_large_integers(
-    x: Nested, floating: str | None, nearest: Callable[[str], str], *, rounding: bool
-) -> HostArray:
-    """Convert numbers that NumPy would round without a warning, such as [-1, 2**63], or keep as objects."""
-    with Chained(_part_error):
-        numbers = list(_iterate_flat(x))
-    if not all(isinstance(n, NUMBERS) for n in numbers):
-        raise (
-            item_error(x if issubclass(type(x), SEQUENCES) else ())
-            or _unusable_error("not all of its items are numbers")
-        )
+def _choose_dtype(nest: Nest, floating: str | None, nearest: Callable[[str], str], *, rounding: bool) -> str:
+    """Return the dtype of numbers with large integers; raise if an integer would be rounded."""
+    numbers, alone = nest.leaves, not nest.shape
     integers = [n for n in numbers if isinstance(n, int)]
     dtype = "complex128" if any(isinstance(n, complex) for n in numbers) else "float64"
-    alone, made, reason = not issubclass(type(x), SEQUENCES), "an", ""
+    made, reason = "an", ""
     if not _are_finite(integers, dtype):
         reason = "it is larger than any float" if alone else "an integer is larger than any float"
     elif len(integers) == len(numbers):
         if min(numbers) >= 0 and max(numbers) < 1 << 64:
-            return np.array(x, np.uint64)
+            return "uint64"
         if not rounding:
             reason = "it fits no integer dtype" if alone else "its integers fit no integer dtype together"
     elif floating and not all(_is_exact(n, floating) for n in integers):
@@ -253,8 +268,7 @@ def _convert_large_integers(
         elif not all(_is_exact(n, there) for n in integers):
             hint = f"{hint} to accept rounding"
         raise ValueLossError.build(action, reason, hint)
-    with Chained(_part_error):
-        return np.array(x, dtype)
+    return dtype
 
 
 def _are_finite(integers: list[int], dtype: str) -> bool:
@@ -297,53 +311,6 @@ def _no_common_dtype_error(names: list[str]) -> DTypeError:
     holding = (word for word in wide if all(holds_every(name, word) for name in names))
     hint = f"leaving out what is {odd}" if odd else f"dtype={next(holding, wide[-1])!r}"
     return DTypeError.build(action, "they have no common dtype", hint)
-
-
-def _iterate_flat(x: Nested) -> Iterator[Any]:
-    if issubclass(type(x), SEQUENCES):
-        for item in x:
-            yield from _iterate_flat(item)
-    else:
-        yield x
-
-
-def _depth(x: Nested, level: int) -> int:
-    """Return the number of lists above the deepest array in `x`; -1 if there is no array.
-
-    It raises an error for a range that memory cannot hold, which would take long to look through.
-    """
-    if not is_literal(x):
-        return -1 if x is None or issubclass(type(x), str) else level
-    if type(x) is range:  # without the GIL, Python begins to list what memory cannot hold
-        np.empty(len(x), np.intp)
-    if not issubclass(type(x), (list, tuple)):
-        return -1
-    if level == _DEEPEST:
-        raise _ragged_error(f"it is nested more than {_DEEPEST} deep, or contains itself")
-    deepest = -1
-    for item in x:
-        if type(item) not in NUMBERS:
-            deepest = max(deepest, _depth(item, level + 1))
-    return deepest
-
-
-def _collect_leaves(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
-    """Append the items that are `depth` lists deep, and return the shape of those lists."""
-    if depth == 0:
-        leaves.append(x)
-        return ()
-    if not issubclass(type(x), SEQUENCES):
-        if is_literal(x) or not getattr(x, "shape", ()):
-            raise _ragged_error("it holds arrays and numbers at different depths")
-        if any(tuple(getattr(n, "shape", ())) != tuple(x.shape[1:]) for n in x):
-            raise _ragged_error("it holds a table beside rows")
-    shape: tuple[int, ...] | None = None
-    for item in x:
-        found = _collect_leaves(item, depth - 1, leaves)
-        if shape is not None and found != shape:
-            raise _ragged_error("its rows differ in length")
-        shape = found
-    return (len(x), *(shape or ()))
 
 
 def _ragged_error(reason: str) -> OptionError:

@@ -34,50 +34,22 @@ _SIMILARITY = 0.8
 
 
 def load(name: str, path: str, entry: Entry) -> Any:
-    """Import a module; retry once if it failed because another thread was still importing the library."""
+    """Import a module."""
     with Chained(lambda error: _import_failure(name, path, entry, error)):
         try:
-            return _import(path)
-        except FOREIGN_ERRORS:
-            if sys.modules.keys().isdisjoint(entry.roots):
-                raise
-        for module in modules_being_imported(entry):
-            _import(module)  # waits for that thread, which no longer waits for this one
-        return _import(path)
-
-
-def _import(path: str) -> ModuleType:
-    """Import a module. One that would end the program, as without a driver that it needs, has failed."""
-    try:
-        return import_module(path)
-    except SystemExit as error:
-        raise ImportError(repr(error)) from error
-
-
-def modules_being_imported(entry: Entry) -> list[str]:
-    """Return the modules of the library and of the backend that any thread is importing now."""
-    path = entry.module if isinstance(entry.module, str) else entry.module.__name__
-    roots = {*entry.roots, path.partition(".")[0]}
-    known = sys.modules.copy().items()
-    return [name for name, module in known if name.partition(".")[0] in roots and _is_initializing(module)]
-
-
-def _is_initializing(module: object) -> bool:
-    """Return True if the body of a module is still running. Python's own import system tests it like this."""
-    return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
+            return import_module(path)
+        except SystemExit as error:  # of a library that ends the program, as without a driver that it needs
+            raise ImportError(repr(error)) from error
 
 
 def _import_failure(name: str, path: str, entry: Entry, error: Exception) -> MissingLibraryError:
-    """Return the error for a failed import: a module is missing, still being imported, or broken."""
-    begun = modules_being_imported(entry)
+    """Return the error for a failed import: a module is missing, or broken."""
     absent = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
     if absent and entry.package and f"{path}.".startswith(f"{absent}."):
         reason = f"the package {entry.package} announces a module {path}, and there is none"
         hint = f"pip install --upgrade {entry.package}"
     elif absent.partition(".")[0] in {*entry.roots, path.partition(".")[0]}:
         reason, hint = f"{absent.partition('.')[0]} is not installed", entry.install
-    elif begun:
-        reason, hint = f"{begun[0]} is still being imported", f"the same after import {begun[0]}"
     else:
         reason, hint = f"importing {entry} failed with {error!r}", f'python -c "import {path}"'
     return MissingLibraryError.build(f"use backend {name!r}", reason, hint)
@@ -88,9 +60,6 @@ def complete(module: ModuleType, name: str, entry: Entry, get: Callable[[str], o
     from xbridge._registry.defaults import Completed  # noqa: PLC0415 -- it imports NumPy
 
     fault = next(_faults(name, module), None)
-    if fault and _is_initializing(module):
-        reason, hint = f"{entry} is still being imported", f"the same after import {entry}"
-        raise MissingLibraryError.build(f"use backend {name!r}", reason, hint)
     if fault:
         raise OptionError.build(f"use backend {name!r}", f"its module {entry} {fault[0]}", fault[1])
     completed: Any = Completed(module, get)  # type checkers treat its functions as methods

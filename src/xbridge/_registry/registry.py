@@ -26,7 +26,6 @@ from xbridge._registry.loading import (
     complete,
     find_plugins,
     load,
-    modules_being_imported,
     unknown_backend_error,
 )
 from xbridge.backends import HOST, INDEX, Entry
@@ -194,8 +193,7 @@ def is_available(name: str | ModuleType) -> bool:
     Returns
     -------
     bool
-        False if the name is not registered, or the library cannot be imported, or this thread is still
-        importing it.
+        False if the name is not registered, or the library cannot be imported, or is still being imported.
 
     Raises
     ------
@@ -219,7 +217,7 @@ def is_available(name: str | ModuleType) -> bool:
     try:
         _load(name)
     except (MissingLibraryError, UnknownBackendError, OptionError):
-        if not modules_being_imported(found[0]):
+        if sys.modules.keys().isdisjoint(found[0].roots):  # else the library may be importing itself now
             _failed.update(found)
         return False
     return True
