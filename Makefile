@@ -228,7 +228,7 @@ $(OLDEST)/pins.txt $(FLOORS)/pins.txt: %/pins.txt: requirements/oldest.txt $(PIN
 $(OLDEST)/oldest.stamp: requirements/tests.txt requirements/core.txt $(OLDEST)/pins.txt pyproject.toml
 	@echo "Installing the oldest versions xbridge allows, torch among them, into $(OLDEST)"
 	@$(OLDEST)/bin/python $(PIP_INSTALL) -r requirements/tests.txt -c $(OLDEST)/pins.txt
-	@$(OLDEST)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,dask,jax,plot,testing,torch]' -c $(OLDEST)/pins.txt
+	@$(OLDEST)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,dask,jax,testing,torch]' -c $(OLDEST)/pins.txt
 	@touch $@
 
 $(FLOORS)/floors.stamp: requirements/floors.txt requirements/core.txt $(FLOORS)/pins.txt pyproject.toml
@@ -250,7 +250,7 @@ $(WHEEL)/wheel.stamp: requirements/wheel.txt $(PINS) | $(WHEEL)/new.stamp
 $(NEWEST)/newest.stamp: requirements/tests.txt requirements/core.txt pyproject.toml | $(NEWEST)/new.stamp
 	@echo "Installing the newest versions there are into $(NEWEST)"
 	@$(NEWEST)/bin/python $(PIP_INSTALL) --upgrade -r requirements/tests.txt
-	@$(NEWEST)/bin/python $(PIP_INSTALL) --upgrade --no-build-isolation -e '.[cli,dask,jax,plot,testing,torch]'
+	@$(NEWEST)/bin/python $(PIP_INSTALL) --upgrade --no-build-isolation -e '.[cli,dask,jax,testing,torch]'
 	@touch $@
 
 # What has no wheel for it is left out: to build NumPy or torch takes longer than the tests.

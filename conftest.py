@@ -59,7 +59,6 @@ NEEDING = {
         "src/xbridge/testing/samples/dask.py",
     ],
     **{path.stem: [str(path)] for path in EXPORTERS if path.stem not in ("__init__", "generic")},
-    "matplotlib": ["src/xbridge/_observe/figure.py"],
     "libcst": ["src/xbridge/files/idioms.py"],
     "safetensors": ["src/xbridge/files/formats/safetensors.py"],
     "array_api_strict": [

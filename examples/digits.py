@@ -5,8 +5,8 @@ the probabilities back to scikit-learn while they still require grad, and then c
 five awkward forms. The table is made by NumPy's and torch's own means, and the script stops with an error as
 soon as a promise is not kept.
 
-With `--record PICTURE` it trains instead in a loop that converts in every step, as many loops do, and then
-in a loop that converts once. A record of both is printed as a table, and drawn into the picture.
+With `--record` it trains instead in a loop that converts in every step, as many loops do, and then in a loop
+that converts once. A record of both is printed as a table.
 """
 
 import argparse
@@ -170,7 +170,7 @@ def convert_once(pixels: Array, labels: Array, device: str) -> None:
     print(f"  the loss went from {first:.2f} to {last:.2f}")
 
 
-def watch(picture: Path, device: str) -> None:
+def watch(device: str) -> None:
     """Record both loops."""
     if device == "emu":
         emulated.install()
@@ -181,9 +181,7 @@ def watch(picture: Path, device: str) -> None:
             print(f"\nTraining on {device}, and converting {title}:")
             torch.manual_seed(0)
             loop(pixels, labels, device)
-    print(f"\n{seen.summary()}\n")
-    seen.plot(picture)
-    print(f"A picture of this table: {picture}")
+    print(f"\n{seen.summary()}")
 
 
 # -- the program ---------------------------------------------------------------------------------
@@ -192,11 +190,11 @@ def watch(picture: Path, device: str) -> None:
 def main() -> None:
     """Show the conversions, or record two training loops."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--record", type=Path, metavar="PICTURE", help="record two training loops instead")
+    parser.add_argument("--record", action="store_true", help="record two training loops instead")
     parser.add_argument("--device", default="cpu", help="where they train: cuda, or emu, which is pretended")
     asked = parser.parse_args()
     if asked.record:
-        watch(asked.record, asked.device)
+        watch(asked.device)
     else:
         show()
 

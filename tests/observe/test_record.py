@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import threading
 from contextlib import suppress
 from html import escape
@@ -22,7 +21,6 @@ from xbridge._observe import record as record_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 HOST = np.ones(1000)
@@ -288,45 +286,3 @@ def test_record__is_shown_in_a_notebook() -> None:
     seen = converted_on(2)
     list(xbridge.prefetch([HOST], "numpy"))
     assert seen._repr_html_() == f"<pre>{escape(str(seen))}</pre>"
-
-
-def test_record_plot__without_a_path_the_picture_is_the_result() -> None:
-    """Without a path, the picture is the result."""
-    pytest.importorskip("matplotlib")
-    figure = converted_on(2).plot()
-    left, right = figure.axes
-    assert (len(left.patches), len(right.patches)) == (6, 2)
-    assert figure.get_supxlabel() == ""
-    names = [label.get_text().partition("\n")[0] for label in left.get_yticklabels()]
-    assert {name[:3] for name in names} == {"..."}
-    assert {len(name) for name in names} == {40}
-    assert {name.rpartition("/")[2] for name in names} == {"train.py:1", "train.py:2"}
-
-
-def test_record_plot__picture_says_what_it_leaves_out() -> None:
-    """A picture says what it leaves out."""
-    pytest.importorskip("matplotlib")
-    figure = converted_on(3).plot(most=1)
-    assert len(figure.axes[0].patches) == 3
-    left_out = "left out: rows 2, calls 2, copied 16 kB, cast 0 B, moved 0 B, time "
-    assert figure.get_supxlabel().startswith(left_out)
-
-
-def test_record_plot__is_drawn_into_a_file(tmp_path: Path) -> None:
-    """A picture is drawn into a file, also if the name of a program reads like a formula."""
-    pytest.importorskip("matplotlib")
-    with record() as seen:
-        exec(compile("convert(x, copy=True)", "$a_{$.py", "exec"), {"convert": xbridge.to_numpy, "x": HOST})
-    seen.plot(tmp_path / "crossings.svg")
-    assert (tmp_path / "crossings.svg").read_text("utf-8").startswith("<?xml")
-    record().plot(tmp_path / "empty.png")
-    assert (tmp_path / "empty.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_record_plot__matplotlib_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without matplotlib, the error says what to install."""
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.delitem(sys.modules, "xbridge._observe.figure", raising=False)
-    with pytest.raises(xbridge.MissingLibraryError, match=r"try pip install 'xbridge-array\[plot\]'"):
-        record().plot(tmp_path / "crossings.png")

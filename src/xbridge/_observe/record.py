@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import reduce
 from itertools import chain
-from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from xbridge._core import text
 from xbridge._core.entry_points import entry_point
@@ -26,7 +25,7 @@ from xbridge._observe.foreign import watch
 from xbridge._observe.policy import words_of
 from xbridge._plan.reasons import IF_SAME, ONCE
 from xbridge._plan.steps import Plan
-from xbridge.errors import MissingLibraryError, OptionError, shown
+from xbridge.errors import OptionError, shown
 
 _MOST_ROWS = 10_000
 
@@ -36,9 +35,6 @@ _ROWS_SHOWN = 20
 _AMOUNTS = ("calls", "copied", "cast", "moved", "time")
 _RIGHT = range(3, 8)
 """The columns that are aligned to the right: the amounts."""
-
-_PATH_LENGTH = 40
-"""The number of characters of a path in a picture."""
 
 _NOTHING = "nothing was converted"
 
@@ -163,9 +159,9 @@ class _Counter(Observer):
 class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     """Collect the conversions in a `with` block.
 
-    `rows` has one row for each line of code, source and target. `summary()` returns them as a table,
-    `to_json()` as a list, and `plot()` draws them. A notebook shows the table. `queues` has one entry
-    for each line with a `prefetch` from which batches were taken.
+    `rows` has one row for each line of code, source and target. `summary()` returns them as a table, which
+    a notebook shows, and `to_json()` as a list. `queues` has one entry for each line with a `prefetch` from
+    which batches were taken.
 
     Parameters
     ----------
@@ -280,51 +276,6 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         """
         return json.dumps([row._asdict() for row in self.rows], indent=1)
 
-    def plot(self, path: str | PathLike[str] | None = None, most: int = 12) -> Any:
-        """Draw bytes and time by line, source and target.
-
-        Parameters
-        ----------
-        path : path, optional
-            The file to write. Its suffix decides the format, such as ``.png`` or ``.svg``.
-        most : int
-            The number of rows to draw, the longest time first. The picture says what it leaves out.
-
-        Returns
-        -------
-        matplotlib.figure.Figure or None
-            The picture, on a transparent background; None if it is written to a file. As the last value of
-            a cell it shows itself in a notebook.
-
-        Raises
-        ------
-        MissingLibraryError
-            Matplotlib is not installed.
-
-        Examples
-        --------
-        >>> record().plot("conversions.png")  # doctest: +SKIP
-        """
-        try:
-            from xbridge._observe.figure import INK, RecordFigure  # noqa: PLC0415 -- matplotlib is an extra
-        except ImportError as error:
-            reason, hint = f"matplotlib cannot be imported: {error}", "pip install 'xbridge-array[plot]'"
-            raise MissingLibraryError.build("draw a record", reason, hint) from error
-        rows = self.rows
-        size = (11, 1.4 + 0.45 * len(rows[:most]))
-        figure = RecordFigure(figsize=size, layout="constrained", facecolor="none")
-        if rows:
-            _draw(figure, rows[:most][::-1])
-        else:
-            figure.text(0.5, 0.5, _NOTHING, ha="center", va="center", color=INK)
-        if rows[most:]:
-            left_out = ", ".join([f"left out: rows {len(rows[most:]):,}", *_format_sums(rows[most:])])
-            figure.supxlabel(left_out, fontsize="medium", color=INK)
-        if path is None:
-            return figure
-        figure.savefig(path)
-        return None
-
 
 def merge(seen: record, rows: str) -> None:
     """Add the rows of a record of another process, from its JSON."""
@@ -351,35 +302,6 @@ def _cells(rows: Sequence[RecordRow], most: int) -> list[tuple[str, ...]]:
     ]
     count = f"all {len(rows)}" if len(rows) > 1 else "all"
     return [*cells, (count, "", "", *_format_amounts(reduce(RecordRow.plus, rows)), "")]
-
-
-def _draw(figure: Any, rows: Sequence[RecordRow]) -> None:
-    """Draw the bytes of some rows on the left, and their time on the right."""
-    from xbridge._observe.figure import INK, tint  # noqa: PLC0415 -- matplotlib is an extra
-
-    places = range(len(rows))
-    left, right = figure.subplots(1, 2, sharey=True)
-    begin = [0.0] * len(rows)
-    for word, label in (("copied", "copied"), ("cast", "cast"), ("moved", "moved between devices")):
-        sizes = [getattr(row, word) / 1e6 for row in rows]
-        left.barh(places, sizes, left=begin, label=label)
-        begin = [a + b for a, b in zip(begin, sizes, strict=True)]
-    left.set_xlabel("MB")
-    names = [f"{_shorten(row.where)}\n{row.source} to {_format_target(row)}" for row in rows]
-    left.set_yticks(places, names, parse_math=False)  # a file may be named like a formula
-    right.barh(places, [row.seconds * 1e3 for row in rows], color="tab:gray")
-    right.set_xlabel("ms")
-    right.margins(x=0.2)  # room for the number of calls beside the bars
-    for place, row in enumerate(rows):
-        right.annotate(f" {row.calls:,} x", (row.seconds * 1e3, place), va="center", color=INK)
-    tint(left)
-    tint(right)
-    figure.legend(loc="outside upper right", ncols=3, frameon=False, labelcolor=INK)
-
-
-def _shorten(where: str) -> str:
-    """Return the end of a path that is too long for a picture."""
-    return where if len(where) <= _PATH_LENGTH else f"...{where[3 - _PATH_LENGTH :]}"
 
 
 def _format_target(row: RecordRow) -> str:

@@ -19,7 +19,6 @@ modules = [path.relative_to(PACKAGE).with_suffix("").parts for path in PACKAGE.r
 hiddenimports = [".".join(("xbridge", *parts)) for parts in modules if parts[0] not in LEFT_OUT]
 datas = copy_metadata("xbridge-array")
 excludedimports = [
-    "matplotlib",
     *exporters.INDEX,
     *(root for name, entry in backends.INDEX.items() if name != backends.HOST for root in entry.roots),
 ]
