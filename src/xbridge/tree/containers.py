@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import fields
 from enum import Enum
 from operator import is_
@@ -63,8 +62,6 @@ def find_container(x: object) -> Container | None:
         return PLAIN[cls]
     if cls in (str, bytes, NoneType, _get_loaded("torch", "Size"), *NUMBERS) or backend_for(cls) is not None:
         return None
-    if is_struct_sequence(cls):
-        return _make_struct_sequence(cls)
     # The libraries register builtin containers too, but keep less of them, such as no default factory.
     registered = None if cls in _BASES else find_registration(cls, x)
     if registered:
@@ -81,16 +78,6 @@ def _get_loaded(module: str, name: str) -> Any:
 def is_struct_sequence(cls: type) -> bool:
     """Return True if C code has made a class of tuples, such as `torch.return_types.max`."""
     return cls.__bases__ == (tuple,) and "n_sequence_fields" in vars(cls) and not cls.__flags__ & _IS_BASE
-
-
-def _make_struct_sequence(cls: Any) -> Container:
-    """Return the container class of a struct sequence. Some have fields that are not items."""
-    paths = [f".{name}" for name in vars(cls)["__match_args__"]]
-
-    def unflatten(x: Any, parts: list[Any]) -> Any:
-        return x if all(map(is_, x, parts)) else cls(parts, *x.__reduce__()[1][1:])
-
-    return Container(cls, lambda x: (list(x), x), unflatten, lambda *_: paths)
 
 
 def _find_unregistered(cls: type) -> Container | None:
@@ -132,20 +119,7 @@ class _Unregistered:
         self._cls, self._fields = cls, fields
         self._base: Any = base
         self._is_dict = issubclass(base, dict)
-        inside = [(of, name, it) for of in cls.__mro__[-2::-1] for name, it in vars(of).items()]
-        self._in_force = {name: it for _, name, it in inside}
-        # Slots of an attrs class that are not fields hold computed values. A slot of a base that a default of
-        # the class hides holds nothing: the object stores the value in its `__dict__`.
-        self._slots = {
-            name: it
-            for of, name, it in inside
-            if type(it) is MemberDescriptorType
-            and (name in fields or "__attrs_attrs__" not in vars(of))
-            and hasattr(type(self._in_force[name]), "__set__")
-        }
-        self._computed = {name for name, it in self._in_force.items() if _stores_result(it)}.difference(
-            fields
-        )
+        self._in_force = {name: it for of in cls.__mro__[-2::-1] for name, it in vars(of).items()}
 
     def flatten(self, x: Any) -> tuple[list[Any], Structure]:
         """Return the items, then the fields that are set."""
@@ -168,20 +142,12 @@ class _Unregistered:
             made = tuple.__new__(self._cls, items)
         else:
             made = base.__new__(self._cls)
-        if self._is_dict:
-            if _is_own_dict(model):
-                made.__dict__ = made
-            for key, item in zip(form.keys, items, strict=True):
-                self._base.__setitem__(made, key, item)
-        elif base is list:
-            list.extend(made, items)
-        elif base is deque:
-            deque.__init__(made, items, deque.maxlen.__get__(model))
-        attributes = {**form.attributes, **values}
-        for name in attributes.keys() & self._slots:
-            self._slots[name].__set__(made, attributes.pop(name))
-        if attributes:
-            vars(made).update(attributes)
+            _fill(made, base, form, items)
+        for name, value in {**form.attributes, **values}.items():
+            if type(self._in_force.get(name)) is MemberDescriptorType:
+                object.__setattr__(made, name, value)
+            else:
+                vars(made)[name] = value
         return made
 
     def paths(self, _: object, form: Structure) -> list[str]:
@@ -194,14 +160,16 @@ class _Unregistered:
 
     def _read_attributes(self, x: Any) -> dict[str, Any]:
         """Return the attributes that an object stores, except those that a descriptor has computed."""
-        own = {} if not self._cls.__dictoffset__ or _is_own_dict(x) else vars(x)
-        stored = {name: it for name, it in own.items() if name not in self._computed}
-        for name, slot in self._slots.items():
-            with suppress(AttributeError):  # an empty slot
-                stored[name] = slot.__get__(x)
+        state: Any = object.__getstate__(x)
+        own, slots = state if type(state) is tuple else (state, {})
+        stored = {
+            name: value
+            for name, value in {**({} if own is None or own is x else own), **slots}.items()
+            if name in self._fields or not _stores_result(self._in_force.get(name))
+        }
         for name in [name for name in self._fields if name not in stored]:
             it = self._in_force.get(name)
-            if hasattr(type(it), "__set__") and name not in self._slots:
+            if hasattr(type(it), "__set__") and type(it) is not MemberDescriptorType:
                 hint = ", ".join(f"{field!r}: x.{field}" for field in self._fields)
                 action = f"flatten {with_article(self._cls.__name__)}"
                 reason = f"its class stores field {name!r} by {type_of(it)} in an unknown place"
@@ -211,15 +179,27 @@ class _Unregistered:
         return stored
 
 
-def _stores_result(it: object) -> bool:
-    """Return True for a descriptor like `cached_property`, whose result the object stores under its name."""
+def _stores_result(it: Any) -> bool:
+    """Return True for a `cached_property`, whose result the object stores, or attrs' slot for one."""
+    if type(it) is MemberDescriptorType:
+        return "__attrs_attrs__" in vars(it.__objclass__)
     stores = hasattr(type(it), "__get__") and not hasattr(type(it), "__set__")
     return stores and not callable(it) and not isinstance(it, classmethod)
 
 
-def _is_own_dict(x: Any) -> bool:
-    """Return True for a dict whose items are its attributes too."""
-    return getattr(x, "__dict__", None) is x
+def _fill(made: Any, base: Any, form: Structure, items: list[Any]) -> None:
+    """Put items into a new object by its builtin base, with all else that the base knows."""
+    if issubclass(base, dict):
+        if getattr(form.model, "__dict__", None) is form.model:  # its items are its attributes too
+            made.__dict__ = made
+        for key, item in zip(form.keys, items, strict=True):
+            base.__setitem__(made, key, item)
+    if base is defaultdict:
+        defaultdict.default_factory.__set__(made, defaultdict.default_factory.__get__(form.model))
+    elif base is list:
+        list.extend(made, items)
+    elif base is deque:
+        deque.__init__(made, items, deque.maxlen.__get__(form.model))
 
 
 def _flatten_packed(x: Any) -> tuple[list[Any], Any]:
