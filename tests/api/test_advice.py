@@ -110,7 +110,6 @@ WANTED: dict[str, Any] = {
     "to_numpy(pd.Series(pd.to_datetime(['1970-01-02']).as_unit('s')))": [86_400],
     "to_numpy(pd.Series(pd.to_datetime(['1970-01-02']).as_unit('s').tz_localize('UTC')))": [86_400],
     "to_numpy(pd.Series([True, None], dtype='boolean').fillna(False).astype(object))": [1.0, 0.0],
-    "to_numpy(pd.MultiIndex.from_tuples([(1, 2), (3, 4)]))": [[1.0, 2.0], [3.0, 4.0]],
     "to_numpy(pd.DataFrame({'a': [1, 2], 'b': [True, False], 'c': ['x', 'y']}))": [[1.0, 1.0], [2.0, 0.0]],
 }
 """Calls that fail, and the values that the user wanted, which the first advice that can be followed gives."""

@@ -141,9 +141,11 @@ def cache_import(version: int, cls: type, host: Array, target: Backend, options:
     if convert is decline or call is None or options.copy is False or not (is_imported and is_global):
         return
 
+    named = options.dtype if options.dtype in DTYPES else None
+
     def import_or_decline(x: object) -> HostArray | None:
         try:
-            return import_array(x, must_share=False, fetch=target.host_only)
+            return import_array(x, must_share=False, fetch=target.host_only, dtype=named)
         except _FAILURES:
             return None
 

@@ -106,18 +106,24 @@ def resolve_like(like: object) -> Source:
 
 
 def import_source(
-    source: Source, target: Backend | None = None, *, must_share: bool = False, fetch: bool = False
+    source: Source,
+    target: Backend | None = None,
+    *,
+    must_share: bool = False,
+    fetch: bool = False,
+    dtype: str | None = None,
 ) -> Source:
     """Import a scalar or an exporter. An array stays as it is.
 
     An exporter on the host becomes a host array. With `fetch`, an exporter on a device must move to the host.
-    Without `fetch`, the target or another backend imports the memory on its device.
+    Without `fetch`, the target or another backend imports the memory on its device. With a dtype, the columns
+    of a table are cast to it.
     """
     # A compiler takes a NumPy scalar for an array while it traces, and gives the scalar itself to this call.
     if source.is_array and not isinstance(source.array, source.backend.scalar_types):
         return source
     try:
-        host = import_array(source.array, must_share=must_share, fetch=fetch)
+        host = import_array(source.array, must_share=must_share, fetch=fetch, dtype=dtype)
         return Source(host, get(HOST), foreign=source.foreign)
     except NotOnHostError as error:
         refused = error
@@ -132,7 +138,8 @@ def import_source(
 def import_for(source: Source, target: Backend, options: Options) -> Source:
     """Import an input for a conversion to the target with these options."""
     fetch = target.host_only or options.device == CPU
-    found = import_source(source, target, must_share=options.copy is False, fetch=fetch)
+    named = options.dtype if options.dtype in DTYPES else None
+    found = import_source(source, target, must_share=options.copy is False, fetch=fetch, dtype=named)
     if found.backend.on_one_device and found.backend is not target:
         return Source(found.backend.on_one_device(found.array), found.backend, foreign=found.foreign)
     if options.dtype in DTYPES and found.backend.name == HOST:

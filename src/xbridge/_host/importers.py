@@ -24,7 +24,7 @@ from xbridge._host.array_interface import chain_export_errors, from_interface, u
 from xbridge._host.dlpack import ExportError, from_dlpack
 from xbridge._host.exporters import adapter_for, columns_of, dtype_of, name_of, names_of
 from xbridge._host.exporters.generic import has_attribute
-from xbridge._host.memory import as_readonly, layout_of
+from xbridge._host.memory import as_readonly, check_castable, fill, layout_of, native_dtype
 from xbridge._host.sequences import promote
 from xbridge.errors import (
     Chained,
@@ -46,11 +46,12 @@ _TOP = max(sys.maxsize, 1 << 32)
 """The end of the address space."""
 
 
-def import_array(x: Any, *, must_share: bool, fetch: bool) -> HostArray:
+def import_array(x: Any, *, must_share: bool, fetch: bool, dtype: str | None = None) -> HostArray:
     """Return a host array of `x`.
 
     With `must_share`, raise if it would not be over the memory of `x`. With `fetch`, an exporter on a device
-    may move its memory to the host.
+    may move its memory to the host. With the dtype that the caller named, a table whose columns have several
+    dtypes is cast to it, and so are numbers of which some are missing, if it is floating.
     """
     if issubclass(type(x), np.generic):  # not isinstance: the `__class__` of a proxy may raise
         if must_share:
@@ -59,6 +60,10 @@ def import_array(x: Any, *, must_share: bool, fetch: bool) -> HostArray:
     if issubclass(type(x), type):
         reason = "it is a class, and its arrays are objects of it"
         raise UnsupportedArrayError.build(f"convert the class {shown(x)}", reason, "one of its objects")
+    if dtype is not None and not must_share:
+        cast = _cast_as_named(x, dtype)
+        if cast is not None:
+            return cast
     host, shares = _read_export(x, must_share=must_share, fetch=fetch)
     if must_share and host.size:
         # An object that shares its memory exports the same address each time.
@@ -167,9 +172,7 @@ def _hint_for_objects(x: Any) -> str:
     encoded = adapter.codes_hint(x)
     if encoded:
         return encoded
-    columns = columns_of(x)
-    names = names_of(dtype_of(x)) if columns is None else [name for _, name in columns]
-    if names and DTYPES.keys() >= set(names):
+    if _castable_names(x):
         return _hint_for_cast(x, "float64")
     return adapter.numbers_hint(x) or f"casting it {_ELSEWHERE}"
 
@@ -211,6 +214,8 @@ def _check_announced_dtypes(x: Any, exported: str) -> list[tuple[str, str, bool]
 
 def _hint_for_cast(x: object, dtype: str) -> str:
     """Return the call that makes the promotion explicit."""
+    if _castable_names(x):
+        return f"to_numpy(x, dtype={dtype!r})"
     return adapter_for(x).cast_hint(x, dtype) or f"filling what is missing, or casting it, {_ELSEWHERE}"
 
 
@@ -237,26 +242,52 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
         host = host.data
     if type(host) not in (np.ndarray, np.memmap, np.matrix):
         raise unreadable_error(x, f"its __array__ returned {type_of(host)}")
-    if host.dtype.hasobject and (numbers := _numbers_of_table(x)) is not None:
+    if host.dtype.hasobject and (numbers := _promote_columns(x)) is not None:
         host = numbers
     return host if host.dtype.hasobject else as_readonly(host.view(np.ndarray))
 
 
-def _numbers_of_table(x: Any) -> HostArray | None:
-    """Return the numbers of a table that exports objects, in their common dtype; None if there is none."""
+def _castable_names(x: Any) -> list[str]:
+    """Return the names of the dtypes in a table or column of numbers; nothing for any other object."""
+    names = {name for part in adapter_for(x).parts(x) or () for name in names_of(dtype_of(part))}
+    return sorted(names) if names.issubset(DTYPES) else []
+
+
+def _promote_columns(x: Any) -> HostArray | None:
+    """Return a table that exports objects in the dtype that has all its numbers; None if there is none."""
     with chain_export_errors(x):
-        names = {name for _, name in columns_of(x) or ()}
-    if not names or not names.issubset(DTYPES):
-        return None
+        names = _castable_names(x) if columns_of(x) else []
     try:
-        with chain_export_errors(x):
-            adapter, dtype = adapter_for(x), promote([*names], [])
-            if not is_inexact(dtype) and adapter.count_missing(x):
-                return None  # there is no such number
-            table = adapter.cast_table(x, dtype)
-            return None if table is None else np.asarray(table)
-    except (DTypeError, UnsupportedArrayError):  # no common dtype, or a missing value that is no float
+        return _cast_columns(x, promote(names, [])) if names else None
+    except (DTypeError, UnsupportedArrayError):  # no common dtype, or no cast
         return None
+
+
+def _cast_as_named(x: Any, dtype: str) -> HostArray | None:
+    """Return a table or column in a named dtype, if its columns differ in dtype or miss values."""
+    with chain_export_errors(x):
+        names = _castable_names(x)
+        is_plain = not names or (len(names) == 1 and not adapter_for(x).count_missing(x))
+    return None if is_plain else _cast_columns(x, dtype)
+
+
+def _cast_columns(x: Any, dtype: str) -> HostArray | None:
+    """Return a table or column of numbers in a dtype, cast column by column.
+
+    A missing value is NaN. Return None if there is one and the dtype has no NaN.
+    """
+    adapter = adapter_for(x)
+    with chain_export_errors(x):
+        parts = adapter.parts(x) or []
+        if adapter.count_missing(x):
+            if not is_inexact(dtype):
+                return None
+            parts = [adapter.as_floats(part) for part in parts]
+    hosts = [import_array(part, must_share=False, fetch=False) for part in parts]
+    made = np.empty((len(hosts[0]), len(hosts)), native_dtype(dtype))
+    for i, host in enumerate(hosts):
+        fill(made[:, i], check_castable(host, made.dtype))
+    return made if columns_of(x) is not None else made[:, 0]
 
 
 def _from_buffer(x: object) -> HostArray:

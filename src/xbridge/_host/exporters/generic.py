@@ -34,7 +34,7 @@ class Adapter:
         return count if isinstance(count, int) else 0
 
     def cast_hint(self, x: Any, dtype: str) -> str | None:
-        """Return the call that casts all values to `dtype`, or to a float at least as wide."""
+        """Return the call that casts all values to `dtype`, if the object has one itself."""
         return f"x.astype({dtype!r})" if _has_astype(x) else None
 
     def numbers_hint(self, x: Any) -> str | None:
@@ -50,9 +50,13 @@ class Adapter:
         is_time = str(self.dtype(x)).startswith(("datetime64", "timedelta64"))
         return "x.astype('int64')" if is_time and _has_astype(x) else None
 
-    def cast_table(self, x: Any, dtype: str) -> object:  # noqa: ARG002 -- for other adapters
-        """Cast all columns of a table to one dtype, if it would export objects; None if that is no use."""
+    def parts(self, x: Any) -> list[Any] | None:  # noqa: ARG002 -- for other adapters
+        """Return the columns of a table, or a column itself, in a list; None if they cannot be cast."""
         return None
+
+    def as_floats(self, x: Any) -> Any:
+        """Return a column of numbers as float64, with NaN where a value is missing."""
+        return x
 
 
 def has_attribute(x: object, name: str) -> bool:

@@ -30,14 +30,17 @@ class Adapter(generic.Adapter):
         dtypes = [dtype for _, dtype in self.columns(x) or [("", self.dtype(x))]]
         if isinstance(x, pd.MultiIndex) or not any(isinstance(dtype, ExtensionDtype) for dtype in dtypes):
             return 0  # NaN is exported as it is
-        parts = [column for _, column in x.items()] if isinstance(x, pd.DataFrame) else [x]
-        return sum(map(_count_gaps, parts))
+        return sum(map(_count_gaps, _columns_of(x)))
 
-    def cast_hint(self, x: Any, dtype: str) -> str | None:
-        """Return a call of `astype`. An index of several levels has none, and is a data frame first."""
+    def parts(self, x: Any) -> list[Any]:
+        """Return the columns of a data frame, the levels of an index, or what is a column itself."""
         if isinstance(x, pd.MultiIndex):
-            return f"x.to_frame().to_numpy({dtype!r})"
-        return super().cast_hint(x, dtype)
+            return [x.get_level_values(i) for i in range(x.nlevels)]
+        return _columns_of(x)
+
+    def as_floats(self, x: Any) -> Any:
+        """Return a column as float64."""
+        return x.astype("float64")
 
     def numbers_hint(self, x: Any) -> str | None:
         """Return the columns of numbers of a data frame, if it has any; a cast of a series or an index."""
@@ -79,9 +82,9 @@ class Adapter(generic.Adapter):
         # A missing time is stored as the lowest integer, and the code of a missing category is -1.
         return hint.replace("x.", "x.dropna().") if hint and x.isna().any() else hint
 
-    def cast_table(self, x: Any, dtype: str) -> object:
-        """Return a data frame in one dtype: columns of nullable dtypes export objects together."""
-        return x.astype(dtype) if isinstance(x, pd.DataFrame) else None
+
+def _columns_of(x: Any) -> list[Any]:
+    return [column for _, column in x.items()] if isinstance(x, pd.DataFrame) else [x]
 
 
 def _count_gaps(column: Any) -> int:

@@ -6,8 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from xbridge._core.dtypes import DTYPES
-from xbridge._host.exporters import generic, names_of
+from xbridge._host.exporters import generic
 
 
 class Adapter(generic.Adapter):
@@ -27,11 +26,13 @@ class Adapter(generic.Adapter):
 
     def count_missing(self, x: Any) -> int:
         """Return the number of nulls in all columns, also those in lists and structs."""
-        return sum(map(_count_nulls, x.get_columns() if isinstance(x, pl.DataFrame) else [x]))
+        return sum(map(_count_nulls, _columns_of(x)))
 
     def numbers_hint(self, x: Any) -> str | None:
         """Return the call that selects the numeric columns of a frame, or reads the numbers in text."""
         if isinstance(x, pl.Series):
+            if isinstance(x.dtype, pl.List):  # they may be ragged
+                return "asarray(x.to_list(), backend='numpy')"
             return _hint_for_text(x) if x.dtype == pl.String else None
         names = [name for name, kind in x.schema.items() if kind.is_numeric() or kind == pl.Boolean]
         return f"x.select({names})" if names else None
@@ -43,14 +44,18 @@ class Adapter(generic.Adapter):
             return None
         return "x.drop_nulls().to_physical()" if x.null_count() else "x.to_physical()"
 
-    def cast_hint(self, x: Any, dtype: str) -> str | None:
-        """Return a cast to floats, in arrays of the same shape; for lists, which may be ragged, a list."""
-        kinds = x.schema.values() if isinstance(x, pl.DataFrame) else [x.dtype]
-        if any(isinstance(kind, pl.List) for kind in kinds):
-            dtype = "".join(names_of(x.dtype)[:1]) if isinstance(x, pl.Series) else ""
-            return f"asarray(x.to_list(), backend='numpy', dtype={dtype!r})" if dtype in DTYPES else None
-        nested = isinstance(x, pl.Series) and isinstance(x.dtype, pl.Array)
-        return "x.cast(type(x.dtype)(float, x.dtype.shape))" if nested else "x.cast(float)"
+    def parts(self, x: Any) -> list[Any] | None:
+        """Return the columns of a data frame, or a series itself; None if values are nested."""
+        columns = _columns_of(x)
+        return None if any(column.dtype.is_nested() for column in columns) else columns
+
+    def as_floats(self, x: Any) -> Any:
+        """Return a series as float64."""
+        return x.cast(float)
+
+
+def _columns_of(x: Any) -> list[Any]:
+    return x.get_columns() if isinstance(x, pl.DataFrame) else [x]
 
 
 def _count_nulls(x: pl.Series) -> int:

@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from xbridge._core.dtypes import DTYPES
-from xbridge._host.exporters import generic, names_of
+from xbridge._host.exporters import generic
 
 _TABLES = (pa.Table, pa.RecordBatch)
 _COLUMNS = (pa.Array, pa.ChunkedArray)
@@ -32,8 +31,7 @@ class Adapter(generic.Adapter):
 
     def count_missing(self, x: Any) -> int:
         """Return the number of nulls in all columns, also those in what encodes them or is nested."""
-        parts = x.columns if isinstance(x, _TABLES) else [x] if isinstance(x, _COLUMNS) else []
-        return sum(map(_count_nulls, parts))
+        return sum(map(_count_nulls, _columns_of(x)))
 
     def codes_hint(self, x: Any) -> str | None:
         """Return the cast of times to the integers that they are stored as, of 32 or 64 bits."""
@@ -47,6 +45,8 @@ class Adapter(generic.Adapter):
         if isinstance(x, _TABLES):
             names = [field.name for field in x.schema if _is_number(field.type)]
             return f"x.select({names})" if names else None
+        if isinstance(x, _COLUMNS) and isinstance(x.type, _LISTS):  # they may be ragged
+            return "asarray(x.to_pylist(), backend='numpy')"
         if not isinstance(x, _COLUMNS) or not pa.types.is_string(x.type):
             return None
         try:
@@ -57,17 +57,19 @@ class Adapter(generic.Adapter):
             return f"{whole}.dictionary_encode().indices"
         return "x.cast('float64')"
 
-    def cast_hint(self, x: Any, dtype: str) -> str | None:
-        """Return a cast of each column; None if there is none for the values, and for tensors."""
-        kinds = x.schema.types if isinstance(x, _TABLES) else [x.type]
-        if isinstance(x, _COLUMNS) and isinstance(x.type, _LISTS):
-            dtype = names_of(x.type)[0]
-            return f"asarray(x.to_pylist(), backend='numpy', dtype={dtype!r})" if dtype in DTYPES else None
-        if any(isinstance(kind, (pa.StructType, *_NESTED)) for kind in kinds):
-            return None
-        if isinstance(x, _TABLES):
-            return f"xbridge.asarray([c.cast({dtype!r}, safe=False) for c in x.columns]).T"
-        return f"x.cast({dtype!r}, safe=False)" if isinstance(x, _COLUMNS) else None
+    def parts(self, x: Any) -> list[Any] | None:
+        """Return the columns of a table, or a column itself; None if values are nested, and for a tensor."""
+        columns = _columns_of(x)
+        is_nested = any(isinstance(column.type, (pa.StructType, *_NESTED)) for column in columns)
+        return None if is_nested else columns
+
+    def as_floats(self, x: Any) -> Any:
+        """Return a column as float64."""
+        return x.cast("float64", safe=False)
+
+
+def _columns_of(x: Any) -> list[Any]:
+    return x.columns if isinstance(x, _TABLES) else [x] if isinstance(x, _COLUMNS) else []
 
 
 def _count_nulls(x: Any) -> int:
