@@ -195,7 +195,8 @@ def _fill(made: Any, base: Any, form: Structure, items: list[Any]) -> None:
         for key, item in zip(form.keys, items, strict=True):
             base.__setitem__(made, key, item)
     if base is defaultdict:
-        base.default_factory.__set__(made, base.default_factory.__get__(form.model))
+        factory: Any = vars(defaultdict)["default_factory"]
+        factory.__set__(made, factory.__get__(form.model))
     elif base is list:
         list.extend(made, items)
     elif base is deque:
