@@ -57,7 +57,7 @@ test-exhaustive: ## Run all of it, with all dtypes
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
 	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)
 
-PROGRAMS := $(patsubst %,tests/project/test_%.py,adopters downstream examples site) tests/hunt
+PROGRAMS := $(patsubst %,tests/project/test_%.py,adopters downstream examples site)
 
 test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promise
 	$(VENV)/bin/python -m pytest $(SWEEP) src/xbridge/testing/conformance $(ARGS)
@@ -79,7 +79,7 @@ test-freethreaded: $(FREETHREADED)/freethreaded.stamp ## Run the suite without t
 	PYTHON_GIL=0 $(FREETHREADED)/bin/python -m pytest $(ARGS)
 
 test-emulated: $(VENV)/dev.stamp ## Run the transfers, and what torch promises, on the emulated accelerator
-	$(VENV)/bin/python $(PYTEST) tests/emulated tests/contract/test_transfers.py tests/project/test_idioms.py src/xbridge/testing/emulated $(ARGS)
+	$(VENV)/bin/python $(PYTEST) tests/emulated tests/project/test_idioms.py src/xbridge/testing/emulated $(ARGS)
 	$(VENV)/bin/python -m pytest $(SWEEP) --pyargs xbridge.testing.conformance --xbridge=torch:emu $(ARGS)
 
 test-downstream: $(VENV)/dev.stamp ## Run the tests of the example package that uses the kit

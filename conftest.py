@@ -75,7 +75,6 @@ WITHOUT_EXAMPLES = [
 """What cannot be imported without a GPU, or without PyInstaller."""
 
 WITH_TORCH = [
-    "tests/hunt",
     "tests/kit/test_bites.py",
     "tests/project/test_add_a_backend.py",
     "tests/project/test_adopters.py",

@@ -100,16 +100,6 @@ def test_completed__has_every_name_of_the_protocol() -> None:
     assert set(REQUIRED) <= set(names)
 
 
-def test_get__leaves_the_module_unchanged() -> None:
-    """A backend is completed without a change to its module, and only once."""
-    module = of_four_names("fours")
-    before = dict(vars(module))
-    xbridge.register_backend("fours", module, roots=(ROOT, "toylib"))
-    xbridge.to_backend(np.ones(2), "fours")
-    assert vars(module) == before
-    assert get("fours") is get("fours")
-
-
 def test_completed__four_names_convert_both_ways() -> None:
     """A backend of the four required names converts, copies, casts, stacks and refuses."""
     xbridge.register_backend("fours", of_four_names("fours"), roots=("toylib",))

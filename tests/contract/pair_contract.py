@@ -109,6 +109,8 @@ def has(name: str, dtype: str, device: str = "cpu") -> bool:
     if name == "jax":
         import jax
 
+        if DTYPES[dtype].bits == 6:  # JAX has names for these, and XLA knows no arrays of them
+            return False
         return hasattr(jax.numpy, dtype) and (dtype not in WIDE or jax.config.jax_enable_x64)  # type: ignore[attr-defined] # it comes while JAX is imported
     if name == "torch":
         import torch

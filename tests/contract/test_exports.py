@@ -63,18 +63,6 @@ class Quantity:
         return self.magnitude
 
 
-class Table:
-    """A table of columns, and an export that rounds or marks what an array of numbers cannot hold."""
-
-    def __init__(self, exported: Any, **facts: object) -> None:
-        self._exported = exported
-        cls = type("Table", (Table,), {"columns": ("a", "b"), **facts})
-        self.__class__ = cls
-
-    def __array__(self, dtype: object = None, copy: object = None) -> Any:
-        return np.array(self._exported)
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_import_array__protocol_of_what_an_object_wraps_is_not_its_own(name: str) -> None:
     """A protocol counts only if the object has it, so a wrapper that scales gives scaled numbers."""
@@ -96,26 +84,6 @@ def test_import_array__unit_is_not_dropped(name: str) -> None:
         assert caught.value.hint == "x.magnitude"
     for nothing in (None, "", Unit("dimensionless"), 3, str.upper):
         assert np.asarray(CALLS[name](Quantity(nothing))).tolist() == [1.0, 2.0]
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_import_array__table_of_an_unknown_library_keeps_its_integers(name: str) -> None:
-    """A table's integers are not rounded; without a schema, floats may be rounded integers."""
-    floats = [[1.0, float(LARGE)], [2.0, 3.0]]
-    refused: list[dict[str, object]] = [
-        {},
-        {"schema": {"a": "Float64", "b": "Int64"}},
-        {"schema": lambda _: {"a": "int64", "b": "int64"}},
-        {"dtypes": {"a": "Float64", "b": "UInt64"}},
-    ]
-    for facts in refused:
-        with pytest.raises(xbridge.DTypeError, match="and it exports float64"):
-            CALLS[name](Table(floats, **facts))
-    announced: list[dict[str, object]]
-    announced = [{"schema": {"a": "Float64", "b": "Float32"}}, {"dtype": np.dtype("f8")}]
-    for facts in announced:
-        assert np.asarray(CALLS[name](Table(floats, **facts))).tolist() == floats
-    assert np.asarray(CALLS[name](Table([[1, LARGE]] * 2))).tolist() == [[1, LARGE]] * 2
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])

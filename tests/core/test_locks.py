@@ -5,27 +5,13 @@ A conformance test has a barrier, which is gone when its two threads are.
 
 from __future__ import annotations
 
-import ast
 import os
 import threading
-from pathlib import Path
 
 import pytest
 from fresh import forked, run
 
-import xbridge
 from xbridge._core import locks
-
-ROOT = Path(xbridge.__file__).parent
-FILES = sorted(
-    path
-    for path in ROOT.rglob("*.py")
-    if path.name not in ("locks.py", "test_ownership.py") and path.parent.name != "emulated"
-)
-"""The modules that may make no lock: all but the emulator, a guest, which resets its own after a fork."""
-
-MAKERS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier", "allocate_lock"}
-MODULES = ("threading", "_thread", "multiprocessing")
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
@@ -34,51 +20,6 @@ EMULATOR = "torch._dynamo"
 
 LIMIT = 120
 """Seconds after which a process that should have ended has failed."""
-
-
-def locks_made(code: str) -> list[str]:
-    """The locks that code makes, or imports the makers of, without a word to the module for locks."""
-    tree = ast.parse(code)
-    checked = [
-        node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-    ]
-    passed = {id(inner) for node in checked for inner in ast.walk(node)}
-    notes = [getattr(node, word, None) for node in ast.walk(tree) for word in ("annotation", "returns")]
-    passed |= {id(inner) for note in notes if note is not None for inner in ast.walk(note)}
-    passed |= {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "reset_in_child"
-        for given in node.args
-        for inner in ast.walk(given)
-    }
-    found = []
-    for node in ast.walk(tree):
-        if id(node) in passed:
-            continue
-        if isinstance(node, ast.ImportFrom) and node.module in MODULES:
-            found += [alias.name for alias in node.names if alias.name in MAKERS]
-        elif isinstance(node, ast.Attribute) and node.attr in MAKERS and isinstance(node.value, ast.Name):
-            found += [node.attr] if node.value.id in MODULES else []
-    return found
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_lock__no_other_module_makes_a_lock(path: Path) -> None:
-    """No other module makes a lock."""
-    assert locks_made(path.read_text(encoding="utf-8")) == []
-
-
-def test_lock__check_for_locks_can_fail() -> None:
-    """The check for locks can fail."""
-    for line in (
-        "from threading import Lock",
-        "from _thread import RLock, get_ident",
-        "import threading\nclass A:\n    held = threading.Condition()",
-        "import threading\nreset_in_child(1), threading.Event()",
-    ):
-        assert len(locks_made(line)) == 1
-    assert locks_made("import threading\nover: threading.Event = reset_in_child(threading.Event())") == []
 
 
 EVERY_LOCK = """

@@ -283,25 +283,6 @@ def test_to_backend__out_of_memory_is_torchs_error(monkeypatch: pytest.MonkeyPat
 # -- packs -----------------------------------------------------------------------------------------
 
 
-@at_every_pace
-def test_to_device_many__aligns_tensors_in_a_pack(
-    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tensors of a pack are laid where each could have been allocated alone. Others keep their layout."""
-    use_sizes(monkeypatch, SIZES._replace(chunk=1 << 14, least=1 << 20))
-    xs = [numbered(dtype, 2, 3) for dtype in DTYPES] + [torch.ones(1), torch.ones(3, 2).t()]
-
-    there = engine.transfers.to_device_many(xs, xbridge.Device(DEVICE))
-    back = engine.transfers.to_device_many([x.clone() for x in there], xbridge.Device("cpu"))
-
-    for x, y, z in zip(xs, there, back, strict=True):
-        assert bits(x) == bits(y) == bits(z)
-        assert (y.dtype, y.shape, z.dtype, z.shape) == (x.dtype, x.shape) * 2
-        assert y.stride() == z.stride() == x.to(KIND).stride()
-    assert all(y.storage_offset() * y.itemsize % 256 == 0 for y in there)
-    assert len({y.untyped_storage().data_ptr() for y in there[:-1]}) == 1
-
-
 def test_transfer__packs_small_arrays_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small arrays of a batch are moved together and large ones alone, with a cast or without."""
     use_sizes(monkeypatch, SIZES._replace(chunk=1 << 16, buffers=2, least=1 << 18))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 from typing import TYPE_CHECKING, Any
 
@@ -146,40 +145,6 @@ def test_operator__refuses_wrong_shapes_at_the_call() -> None:
 
 
 VALUES = torch.tensor([1.0, -2.0, 3.0])
-
-
-LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
-    "conv1d": (lambda: torch.nn.Conv1d(4, 2, 2, groups=2, bias=False), (1, 4, 5)),
-    "conv2d": (lambda: torch.nn.Conv2d(2, 3, 3), (1, 2, 5, 5)),
-    "conv2d, transposed": (lambda: torch.nn.ConvTranspose2d(4, 6, 3, groups=2), (1, 4, 5, 5)),
-    "lstm": (lambda: torch.nn.LSTM(3, 2, 2, bidirectional=True), (2, 1, 3)),
-    "gru": (lambda: torch.nn.GRU(3, 2), (2, 1, 3)),
-}
-every_layer = pytest.mark.parametrize(("make", "shape"), LAYERS.values(), ids=LAYERS)
-
-
-def first(result: Any) -> torch.Tensor:
-    """What a layer gives, or the first of all that it gives."""
-    found: torch.Tensor = result[0] if isinstance(result, tuple) else result
-    return found
-
-
-@every_layer
-def test_layer__agrees_with_the_host(make: Callable[[], torch.nn.Module], shape: tuple[int, ...]) -> None:
-    """The gradients of a layer agree with those on the host."""
-    torch.manual_seed(3)
-    layer, x = make(), torch.randn(shape)
-    twin, y = copy.deepcopy(layer).to("emu"), x.to("emu").requires_grad_()
-    with torch.autograd.set_multithreading_enabled(False):  # coverage sees no thread of torch
-        first(layer(x.requires_grad_())).square().sum().backward()  # type: ignore[no-untyped-call]
-        first(twin(y)).square().sum().backward()  # type: ignore[no-untyped-call]
-
-    assert x.grad is not None
-    assert y.grad is not None
-    torch.testing.assert_close(y.grad.cpu(), x.grad)
-    for mine, theirs in zip(twin.parameters(), layer.parameters(), strict=True):
-        assert mine.grad is not None
-        torch.testing.assert_close(mine.grad.cpu(), theirs.grad)
 
 
 def test_kernel__missing_on_the_host_is_refused_at_the_call() -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from emulated.engine import SIZES, use_sizes
 from emulated.there import KIND
 
 import xbridge
@@ -126,19 +125,6 @@ WAYS: dict[str, tuple[Callable[[Any], object], Callable[[Any], object]]] = {
 }
 
 
-@pytest.mark.parametrize("n", [20, 1000])
-@pytest.mark.parametrize("way", WAYS)
-def test_batch__is_one_copy_for_each_buffer(n: int, way: str) -> None:
-    """A batch of less than a buffer is one copy and one allocation."""
-    send, fetch = WAYS[way]
-    xs = dict(enumerate(hosts(n, (64,))))
-    ts = dict(enumerate(there(list(xs.values()))))
-    sent, got = price(lambda: send(xs)), price(lambda: fetch(ts))
-    for cost in (sent, got):
-        assert (cost.copies, cost.allocations) == (1, 1), cost
-        assert cost.waits <= (3 if way == "prefetch" else 2), cost  # one for the thread that loads
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_batch__another_array_of_any_way_costs_no_operator_or_wait(way: str) -> None:
     """Another array of a batch costs no copy, allocation or wait, and no Python call but in `prefetch`.
@@ -155,19 +141,3 @@ def test_batch__another_array_of_any_way_costs_no_operator_or_wait(way: str) -> 
     for cost, python in ((sent, 0.1), (got, 8)):
         assert cost.python <= (python if way == "prefetch" else 0.1), cost
         assert cost.copies == cost.allocations == cost.waits == 0, cost
-
-
-def test_large_array__another_piece_costs_two_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that copies takes the interpreter's lock only a few times for each piece."""
-    use_sizes(monkeypatch, SIZES._replace(chunk=128, buffers=1))  # one thread, which is this one
-
-    def send(n: int) -> Callable[[], object]:
-        return partial(xbridge.to_backend, np.zeros(64 * n, np.uint8), "torch", device=KIND)
-
-    def fetch(n: int) -> Callable[[], object]:
-        return partial(xbridge.to_numpy, torch.zeros(64 * n, dtype=torch.uint8, device=KIND))
-
-    for make in (send, fetch):
-        cost = slope(make, 32, 96)
-        assert cost.python <= 2, cost
-        assert price(make(32)).python <= 80, price(make(32))

@@ -8,7 +8,6 @@ from functools import partial, wraps
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import fresh
 import numpy as np
 import pytest
 from toylib import Toy, make_backend
@@ -89,17 +88,6 @@ def call_elsewhere() -> None:
     for fn in (by_torch, by_numpy):
         fn(x)
         fn(y=np.ones(n + 1))
-
-
-@pytest.mark.slow
-def test_asarray__first_conversion_of_a_process_is_compiled() -> None:
-    """A program can be the first code to convert an array of its library."""
-    status, lines = fresh.run("""
-        import torch, xbridge
-        compiled = torch.compile(lambda x: xbridge.asarray(x) * 2, backend="eager", fullgraph=True)
-        print(compiled(torch.arange(3.0)).tolist())
-    """)
-    assert (status, lines) == (0, ["[0.0, 2.0, 4.0]"])
 
 
 @pytest.mark.slow

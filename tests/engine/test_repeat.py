@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 from typing import TYPE_CHECKING, Any, cast
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -80,75 +79,6 @@ def test_repeat__none_names_no_backend_before_and_after_others_were_used() -> No
     for convert in (xbridge.to_backend, tree.to_backend, xbridge.unsafe_share):
         with pytest.raises(xbridge.UnknownBackendError, match="backend by None"):
             convert(x, none)
-
-
-KEYS: dict[str, tuple[Call, str, Any, Any, CallOptions]] = {
-    "to_backend": (
-        lambda x: xbridge.to_backend(x, "numpy", device="cpu", dtype="float32", copy=True, grad="detach"),
-        "convert",
-        np.ndarray,
-        None,
-        CallOptions(device="cpu", dtype="float32", copy=True, grad="detach"),
-    ),
-    "to_numpy": (
-        lambda x: xbridge.to_numpy(x, dtype="float32", copy=True, grad="detach", writable=True),
-        "convert",
-        np.ndarray,
-        None,
-        CallOptions(dtype="float32", copy=True, grad="detach", writable=True),
-    ),
-    "asarray": (
-        lambda x: xbridge.asarray(x, backend="numpy", dtype="float32", requires_grad=False),
-        "asarray",
-        np.ndarray,
-        type(None),
-        CallOptions(dtype="float32", requires_grad=False),
-    ),
-    "asarray like": (
-        lambda x: xbridge.asarray(x, backend="numpy", like=x, dtype="float32"),
-        "asarray",
-        np.ndarray,
-        np.ndarray,
-        CallOptions(dtype="float32"),
-    ),
-    "align": (
-        lambda x: xbridge.align(x, x, backend="numpy", like=x, dtype="float32", copy=True),
-        "align",
-        (np.ndarray, np.ndarray),
-        np.ndarray,
-        CallOptions(dtype="float32", copy=True),
-    ),
-    "tree": (
-        lambda x: tree.to_numpy([x], dtype="float32", writable=True),
-        "tree",
-        (),
-        None,
-        CallOptions(dtype="float32", writable=True),
-    ),
-    "restore": (
-        lambda x: xbridge.align_back(x)[1](x, dtype="float32"),
-        "convert",
-        np.ndarray,
-        None,
-        CallOptions(device="cpu", dtype="float32"),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", KEYS)
-def test_call_key__equals_the_tuple_that_the_function_writes(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A public function finds the call that the engine has cached, with every option in its place."""
-    call, verb, types, like, options = KEYS[name]
-    for _ in range(2):  # the first call loads the backend
-        call(np.ones(2))
-    key: Any = options.key(verb, "numpy", types, like)
-    assert key in cached
-    found = Mock(return_value="found")
-    monkeypatch.setitem(cached, key, found)
-    assert call(np.ones(2)) == "found"
-    found.assert_called_once()
 
 
 def test_repeat__value_that_a_cached_cast_would_lose_is_an_error() -> None:

@@ -153,18 +153,6 @@ def test_convert__with_one_wrong_bit_the_values_are_right_or_the_file_is_refused
     assert of_directory | {"values", "rest in its header"} <= refusals
 
 
-@pytest.mark.slow  # 150 conversions of each file
-@pytest.mark.parametrize("name", ["a.pt", "a.npz", "packed.npz"])
-def test_convert__whichever_bit_is_wrong_the_values_are_right_or_the_file_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    """Bits drawn from the whole archive are wrong, one at a time."""
-    whole, draw = good(tmp_path / name), np.random.default_rng(3)
-    places = draw.integers(0, whole.stat().st_size, 150)
-    for at, bit in zip(places, draw.integers(0, 8, 150), strict=True):
-        is_refused(whole, at, bit, capsys)
-
-
 @pytest.mark.skipif(not hasattr(torch.serialization, "set_crc32_options"), reason="always writes them")
 def test_convert__torch_file_without_checksums_is_read_only_if_that_is_allowed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

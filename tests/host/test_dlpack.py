@@ -69,20 +69,6 @@ def test_from_dlpack__capsule_is_read_as_it_is_written(name: str) -> None:
     assert xbridge.to_numpy(make()).tolist() == expected
 
 
-def test_from_dlpack__exporter_is_asked_for_the_version_that_is_understood() -> None:
-    """An exporter is asked for the version that is understood."""
-    asked: list[tuple[int, int]] = []
-
-    def export(*, max_version: tuple[int, int]) -> object:
-        asked.append(max_version)
-        return A.__dlpack__(max_version=max_version)
-
-    assert (
-        xbridge.to_numpy(Exporter(__dlpack__=export, __dlpack_device__=lambda: (1, 0))).tolist() == A.tolist()
-    )
-    assert [major for major, _ in asked] == [1]
-
-
 def test_from_dlpack__unaligned_memory_is_seen_as_such() -> None:
     """Unaligned memory is seen as such."""
     raw = np.zeros(17, "u1")
@@ -123,12 +109,6 @@ def test_from_dlpack__capsule_that_cannot_be_read_is_refused(name: str) -> None:
     changes, error = BROKEN[name]
     with pytest.raises(error, match="; try "):
         xbridge.to_numpy(capsule(A, **changes))
-
-
-def test_from_dlpack__capsule_without_a_shape_does_not_bring_the_interpreter_down() -> None:
-    """A capsule without a shape does not bring the interpreter down."""
-    with pytest.raises(xbridge.UnsupportedArrayError, match="its capsule has no shape"):
-        xbridge.to_numpy(capsule(np.ones(3), no_shape=True))
 
 
 @pytest.mark.parametrize("answer", [None, 1, "capsule", object(), A], ids=lambda x: type(x).__name__)

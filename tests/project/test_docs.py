@@ -2,70 +2,18 @@
 
 import inspect
 import re
-import shutil
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from pins import is_pinned
 
 import xbridge
 from xbridge import testing
-from xbridge.backends import INDEX
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-GENERATED = ("how-it-works.md", "reference.md", "support.md")
-
-
-needs_every_library = pytest.mark.skipif(
-    not all(is_pinned(name) for name in INDEX if name != "cupy"),  # which is declared, and not measured
-    reason="support.md is measured with every library, in the versions of requirements/constraints.txt",
-)
-
-
-@pytest.mark.slow  # every cell of the tables is measured
-@needs_every_library
-def test_generate__pages_are_up_to_date(tmp_path: Path) -> None:
-    """The generated parts of the documents match the code."""
-    for page in GENERATED:
-        shutil.copy(DOCS / page, tmp_path)
-    command = [sys.executable, "-W", "error", str(DOCS / "generate.py"), str(tmp_path)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr
-    for page in GENERATED:
-        assert (tmp_path / page).read_text("utf-8") == (DOCS / page).read_text("utf-8"), f"{page} is stale"
-
-
-@pytest.fixture
-def scripts(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The modules of the generator."""
-    monkeypatch.syspath_prepend(DOCS)
-    names = ("claims", "declared", "generate", "measured")
-    return SimpleNamespace(**{name: import_module(name) for name in names})
-
-
-@needs_every_library
-def test_generate__check_finds_stale_pages(
-    tmp_path: Path, scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`--check` fails on a stale page in any folder and leaves it unchanged."""
-    texts = [(DOCS / page).read_text("utf-8") for page in GENERATED]
-    fresh = {part[1]: part[0] for text in texts for part in scripts.generate.PART.finditer(text)}
-    monkeypatch.setattr(scripts.generate, "parts", lambda: fresh)
-    monkeypatch.setattr(sys, "argv", ["generate.py", str(tmp_path), "--check"])
-    page = tmp_path / "how-to" / "support.md"
-    page.parent.mkdir()
-    shutil.copy(DOCS / page.name, page)
-    scripts.generate.main()
-    stale = page.read_text("utf-8").replace("| copied |", "| shared |", 1)
-    page.write_text(stale, "utf-8")
-    with pytest.raises(SystemExit, match=r"how-to.support\.md is stale; try python docs/generate\.py"):
-        scripts.generate.main()
-    assert page.read_text("utf-8") == stale
 
 
 @pytest.fixture
@@ -102,19 +50,6 @@ def test_docs_check__runs_examples_and_follows_links(
     assert "docs/how-to/convert.md: contract.md does not exist" in shown.err
     assert "docs/how-to/convert.md: ../contract.md#device: no such heading" in shown.err
     assert 'File "docs/how-to/convert.md", line 8' in shown.err
-
-
-@needs_every_library
-def test_generate__stops_on_false_declarations(
-    scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A backend that declares something untrue stops the generation."""
-    backends = scripts.declared.declarations()
-    assert [*scripts.claims.contradictions(backends)] == []
-    wrong = [one._replace(gaps={}) if one.name == "jax" else one for one in backends]
-    monkeypatch.setattr(scripts.generate, "declarations", lambda: wrong)
-    with pytest.raises(SystemExit, match="jax declares no gap in 'axis_order', which is broken"):
-        scripts.generate.parts()
 
 
 def test_reference__lists_every_public_name() -> None:

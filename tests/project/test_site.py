@@ -1,10 +1,6 @@
 """The site: its pages and links come from the repository, and the check finds what is wrong with it."""
 
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,12 +8,6 @@ import xbridge
 
 hooks = pytest.importorskip("site_hooks", reason="needs MkDocs", exc_type=ImportError)
 check = pytest.importorskip("site_check", reason="needs Playwright", exc_type=ImportError)
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
-CHROMIUM = next(filter(None, map(shutil.which, check.BROWSERS)), None)
-needs_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
 
 # -- the pages ------------------------------------------------------------------------------------
@@ -92,53 +82,3 @@ def test_on_page_markdown__rewrites_fences() -> None:
 
 
 # -- the check ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator["Browser"]:
-    """A browser."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-def write(folder: Path, body: str) -> Path:
-    """A site with two pages."""
-    for name, text in (("dev", body), ("dev/contract", '<article><h1 id="a">Contract</h1></article>')):
-        (folder / name).mkdir(exist_ok=True)
-        page = f'<!doctype html><link rel="icon" href="data:,"><body>{text}</body>'
-        (folder / name / "index.html").write_text(page, "utf-8")
-    return folder
-
-
-HEADING = "<article><h1>Home</h1></article>"
-FAULTS = {
-    "": None,
-    "<a href='contract/#a'>x</a><a href='https://example.org/x'>x</a>": None,
-    "<a href='contract/#b'>x</a>": "contract/#b: no such anchor",
-    "<a href='absent/'>x</a>": "absent/ does not exist",
-    "<div style='width: 999px'>x</div>": "is 999 pixels wide on a screen of 390",
-    "<script>console.error('broken')</script>": "broken",
-    "<script>throw new Error('thrown')</script>": "thrown",
-    "<script>fetch('https://example.org/x').catch(() => 0)</script>": "asks for https://example.org/x",
-}
-
-
-@needs_a_browser
-@pytest.mark.parametrize("body", FAULTS)
-def test_site_check__finds_faults(body: str, chromium: "Browser", tmp_path: Path) -> None:
-    """The check reports each kind of fault and nothing on a good page."""
-    site = write(tmp_path, f"<style>body {{ margin: 0 }}</style>{HEADING}{body}")
-    with (
-        check.served(site) as root,
-        chromium.new_context(viewport={"width": check.PHONE, "height": 844}) as context,
-    ):
-        faults = check.watched(context, root)
-        pages, wrong = check.visited(context.new_page(), root, site)
-    assert pages == 2
-    faults += wrong
-    wanted = FAULTS[body]
-    assert any(wanted in fault for fault in faults) if wanted else faults == []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,46 +76,6 @@ def test_transfer__batch_that_fails_is_not_tried_again(
         convert(batch)
     assert seen == [0, 1, 2]
     assert isinstance(told.value.__cause__, RuntimeError)
-
-
-@dataclass
-class Sample:
-    """A dataclass."""
-
-    x: Any
-    y: Any
-
-
-TREES: dict[str, Callable[[], Any]] = {
-    "list": lambda: [A, [A[1:]], 3],
-    "dict": lambda: {"a": A, "b": (A[1:], 3)},
-    "rows": lambda: [[A, 1], [A[1:], 2]],
-    "rows of a dict": lambda: {"x": {"a": A}, "y": {"a": A[1:]}},
-    "OrderedDict": lambda: OrderedDict(a=A, b=A[1:]),
-    "deque": lambda: deque([A, A[1:]]),
-    "dataclass": lambda: Sample(A, [A[1:]]),
-}
-
-
-@pytest.mark.parametrize("make", TREES.values(), ids=TREES)
-def test_tree_map__converts_the_tree_as_it_was_at_the_time_of_the_call(make: Callable[[], Any]) -> None:
-    """A function that changes containers of the tree changes nothing about the result."""
-    batch = make()
-
-    def fn(x: Any) -> Any:
-        stack = [batch]
-        while stack:
-            node = stack.pop()
-            if isinstance(node, Sample):
-                stack.append(node.y)
-                node.x = node.y = None
-            elif isinstance(node, (list, deque, dict)):
-                stack += node.values() if isinstance(node, dict) else node
-                node.clear()
-        return len(x)
-
-    expected = tree.map(len, make())
-    assert tree.map(fn, batch) == expected
 
 
 def test_tree_to_backend__error_of_one_leaf_alone_says_which_it_is() -> None:

@@ -75,10 +75,6 @@ def fail(*_: object) -> Any:
     raise KeyError("no")
 
 
-def forever(*args: Any) -> Any:
-    return forever(*args)
-
-
 def test_find_registration__class_is_flattened_as_it_is_registered(register: Register) -> None:
     """What was registered says which parts are children, and how to build an object of new ones."""
     cls = new_class()
@@ -109,18 +105,6 @@ def test_find_registration__what_registered_code_raises_is_chained(
     with pytest.raises(xbridge.UnsupportedArrayError, match=expected) as caught:
         tree.to_numpy([cls(A, "n")])
     assert isinstance(caught.value.__cause__, KeyError)
-
-
-@pytest.mark.parametrize("kind", ["contains its like", "builds without end", "flattens without end"])
-def test_find_registration__registered_code_without_end_is_refused(register: Register, kind: str) -> None:
-    """A class that contains or calls itself without end is an error, and no `RecursionError`."""
-    cls = new_class()
-    flatten = {"contains its like": lambda _: ([cls(A, "n")], None), "builds without end": take}.get(
-        kind, forever
-    )
-    register(cls, flatten, forever)
-    with pytest.raises(xbridge.OptionError, match="too deep"):
-        tree.to_numpy([cls(A, "n")])
 
 
 @pytest.mark.parametrize(

@@ -87,18 +87,6 @@ def test_to_numpy__refusal_computes_nothing(x: Array) -> None:
     assert runs == []
 
 
-def test_asarray__result_in_dask_stays_lazy(x: Array) -> None:
-    """What stays in Dask is cast, copied and stacked once Dask computes it."""
-    assert xbridge.asarray(x) is x
-    assert xbridge.asarray(x, dtype="float32").compute().dtype == np.float32
-    assert xbridge.asarray(x, copy=True).compute().tolist() == VALUES
-    stacked = xbridge.asarray([[x, x], [x, x + 1]])
-    assert stacked.shape == (2, 2, 6)
-    assert stacked.compute()[1].tolist() == [VALUES, [n + 1 for n in VALUES]]
-    mixed = xbridge.asarray([x, np.ones(6, "i4")])
-    assert mixed.compute().tolist() == [VALUES, [1.0] * 6]
-
-
 def test_check_cast__refuses_promotions_that_depend_on_values(x: Array) -> None:
     """A promotion that only the values could justify is refused for a lazy array."""
     whole = x.astype("int64")
@@ -154,15 +142,6 @@ def test_to_numpy__computes_once(x: Array, way: str, unknown: bool) -> None:
     """Every way out of Dask computes each chunk once, of known sizes or not."""
     assert list(LEAVING[way](x[x > 0] if unknown else x)) == VALUES
     assert runs == [(3,), (3,)]
-
-
-def test_asarray__computes_a_list_together(x: Array) -> None:
-    """The arrays of a list share one computation."""
-    table = xbridge.asarray([[x, x + 1], [x * 2, x]], backend="numpy")
-    assert table[1, 0].tolist() == [2 * n for n in VALUES]
-    assert runs == [(3,), (3,)]
-    whole = da.ones((), dtype="int64")
-    assert xbridge.asarray([whole, 1.5, whole], backend="numpy").tolist() == [1, 1.5, 1]
 
 
 def test_transfer__computes_together_under_record(x: Array) -> None:
@@ -239,16 +218,6 @@ def test_asarray__unknown_sizes_are_not_shared_or_ragged(x: Array) -> None:
     with pytest.raises(xbridge.OptionError, match=r"it holds shapes \(4,\), \(3,\)"):
         xbridge.asarray([x[x > 2], x[x > 3]], backend="numpy")
     assert len(runs) == 2  # both, together
-
-
-def test_policy__sees_arrays_of_unknown_sizes(x: Array) -> None:
-    """Policies and records see arrays of unknown sizes as any others."""
-    with xbridge.record() as seen:
-        xbridge.to_numpy(x[x > 2])
-    (row,) = seen.rows
-    assert (row.copied, row.avoid) == (0, "compute it once (if it stays the same)")
-    with xbridge.policy(copies="raise"), pytest.raises(xbridge.PolicyError, match="still to be computed"):
-        xbridge.to_numpy(x[x > 2])
 
 
 @pytest.mark.parametrize("others", [[], [np.ones(6)]])

@@ -11,7 +11,6 @@ from weakref import ref
 
 import numpy as np
 import pytest
-from inside import get_backend
 
 import xbridge
 
@@ -55,16 +54,6 @@ def test_to_numpy__chunk_is_released_when_it_is_written(
     with dask.config.set(scheduler=scheduler):
         CALLS[call](x)
     assert len(written) in (CHUNKS, 2 * CHUNKS)
-
-
-def test_memory_layout__of_a_computed_array() -> None:
-    """A Dask array has no memory until it is computed, and then that of its one chunk."""
-    backend, x = get_backend("dask"), da.ones((4, 6), chunks=2, dtype="f4")
-    assert backend.memory_layout(x).is_unallocated()
-    made = backend.materialize(x)
-    layout = backend.memory_layout(made)
-    assert not layout.is_unallocated()
-    assert layout.strides == xbridge.to_numpy(made).strides
 
 
 def test_to_numpy__result_is_aligned() -> None:

@@ -17,7 +17,7 @@ import xbridge
 torch = pytest.importorskip("torch")
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Iterator
 
 CPU = xbridge.Device("cpu")
 
@@ -58,29 +58,6 @@ def test_materialize__negates_nan_bit_for_bit(dtype: str, nan: int, items: int) 
     assert copied.view(torch.int16).tolist() == expected.tolist()
     assert xbridge.asarray([x, x]).view(torch.int16).tolist() == [expected.tolist()] * 2
     assert host.view("i2").tolist() == expected.tolist()
-
-
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
-def test_materialize__conjugates_nan_of_complex32_bit_for_bit() -> None:
-    """A pending conjugate flips the sign of the imaginary part alone: in a copy and in a stack."""
-    bits = torch.tensor([[0x7C05, 0x7C05], [0x3C00, 0x7E05]], dtype=torch.int16)
-    x = torch.view_as_complex(bits.view(torch.float16)).conj()
-    expected = (bits.numpy() ^ np.array([0, -(2**15)], "i2")).tolist()
-    copied, stacked = xbridge.to_backend(x, "torch", copy=True), xbridge.asarray([x, x])
-    assert torch.view_as_real(copied).view(torch.int16).tolist() == expected
-    assert torch.view_as_real(stacked).view(torch.int16).tolist() == [expected] * 2
-
-
-@pytest.mark.parametrize("items", [1, 8, 100])
-def test_materialize__keeps_the_sign_of_zero_where_conjugate_and_negative_are_pending(items: int) -> None:
-    """The negative of a conjugate flips the sign of the real part alone: in a copy, in a stack, in NumPy."""
-    plain = torch.zeros(items, dtype=torch.complex64)
-    x = torch._neg_view(plain.conj())
-    copied, host = xbridge.to_backend(x, "torch", copy=True), xbridge.to_numpy(x)
-    stacked = xbridge.asarray([plain, x])[1]
-    for made in (copied.numpy(), host, stacked.numpy()):
-        assert np.signbit(made.real).all()
-        assert not np.signbit(made.imag).any()
 
 
 def test_is_tracing__releases_no_reference_of_another() -> None:
@@ -134,14 +111,6 @@ def test_from_dlpack__torch_makes_the_device_current(
     assert t.tolist() == [5.0, 1.0]
 
 
-def test_follows__every_tensor_while_a_compiler_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler that traces follows every tensor."""
-    follows: Any = get_backend("torch").follows
-    assert not follows(torch.ones(2))
-    monkeypatch.setattr("xbridge.backends.torch._is_traced", lambda: True)
-    assert follows(torch.ones(2))
-
-
 # -- the fast path ---------------------------------------------------------------------------------
 
 LAYOUTS = {
@@ -176,13 +145,6 @@ def test_fast_to_numpy__declines_tensors_beyond_their_storage(
     assert get_backend("torch").fast.to_numpy(x) is None
 
 
-def test_stack_many__accepts_pending_conjugates() -> None:
-    """Tensors with a pending conjugation are stacked in one call."""
-    x = torch.tensor([1 + 2j])
-    stack: Any = get_backend("torch").fast.stack_many
-    assert stack([x.conj(), x]).tolist() == [[1 - 2j], [1 + 2j]]
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2])
 def test_fast_to_numpy__leaf_of_a_foreign_dtype_is_read_only(dtype: Any) -> None:
     """A leaf of an ml_dtypes dtype can never be made writable, on any call."""
@@ -195,24 +157,6 @@ def test_fast_to_numpy__leaf_of_a_foreign_dtype_is_read_only(dtype: Any) -> None
             host.flags.writeable = True
 
 
-def test_fast_to_numpy__declines_read_only_results_when_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under a compiler, only a tensor whose result is writable takes the fast path."""
-    repeated, brain = torch.ones(1).expand(3), torch.ones(3).bfloat16().requires_grad_()
-    module = get_backend("torch")
-    assert module.fast.to_numpy(repeated) is not None
-    assert module.fast.to_numpy(brain) is not None
-    monkeypatch.setattr("xbridge.backends.torch._compiler", lambda: print)
-    assert module.fast.to_numpy(repeated) is None
-    assert module.fast.to_numpy(brain) is None
-    assert module.fast.to_numpy(torch.ones(3)[::2]) is not None
-
-
-@pytest.mark.parametrize("dtype", [">U1", ">M8[s]", "S1", ">g"])
-def test_fast_from_numpy__declines_unsupported_dtypes(dtype: str) -> None:
-    """A dtype that torch lacks is declined in either byte order."""
-    assert get_backend("torch").fast.from_numpy(np.zeros(2, dtype)) is None
-
-
 def test_fast_to_numpy__declines_other_devices() -> None:
     """Tensors on other devices are declined each time, and the others keep the fast path."""
     module, there = get_backend("torch"), torch.ones(3, device="meta")
@@ -223,32 +167,6 @@ def test_fast_to_numpy__declines_other_devices() -> None:
             host = module.fast.to_numpy(x)
             assert host is not None
             assert host.astype("f4").tolist() == x.tolist()
-
-
-class Devices:
-    """A module of devices with a current one, as `torch.cuda` is."""
-
-    number = 1
-
-    def current_device(self) -> int:
-        return self.number
-
-    def set_device(self, number: int) -> None:
-        self.number = number
-
-    def default_stream(self, place: Hashable) -> str:
-        return f"of {place}"
-
-
-def test_thread_context__selects_the_device_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name without an index means the same device in the other thread."""
-    api, place, streams = Devices(), torch.device("cuda", 1), "xbridge.backends.torch._transfer.streams"
-    monkeypatch.setattr(f"{streams}.streams_of", lambda _: api)
-    monkeypatch.setattr(f"{streams}._current_streams", lambda: {place: api.default_stream(place)})
-    take_over = get_backend("torch").transfers.thread_context()
-    api.set_device(0)  # as it is in a new thread
-    take_over()
-    assert api.current_device() == 1
 
 
 def test_unsupported_dtype__metal_has_single_precision() -> None:
