@@ -35,7 +35,6 @@ _Array = type(array_api_strict.empty(0))
 name = "array_api_strict"
 array_types: tuple[type, ...] = (_Array,)
 gaps: dict[str, Gap] = {"autograd": Gap("never", "the array API standard has no gradients")}
-samples = "xbridge.testing.samples.array_api_strict"
 host_casts: frozenset[tuple[str, str]] = frozenset(
     (source, target)
     for source, target in permutations(_NATIVE, 2)

@@ -29,7 +29,6 @@ host = get_backend(HOST)
 name = "numpy_readonly"
 array_types: tuple[type, ...] = (ReadOnlyArray,)
 gaps = host.gaps
-samples = "xbridge.testing.samples.numpy_readonly"
 
 
 def to_numpy(x: ReadOnlyArray, /) -> HostArray:

@@ -38,6 +38,7 @@ class DerivedSamples:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.refused: Mapping[str, Callable[[], Array]] = {}
+        self._is_writable = backend.memory_layout(backend.from_numpy(np.zeros(1, bool))).writable
         known = {name: self._case(case) for name, case in host.cases.items()}
         self.cases: Mapping[str, LayoutCase] = {
             name: case for name, case in known.items() if case is not None and _takes_any(case)
@@ -63,7 +64,7 @@ class DerivedSamples:
             info = ArrayInfo(dtype, CPU, shape, native_byteorder=memory.dtype.isnative)
             return backend.accepts_layout(info, get_backend(HOST).memory_layout(memory))
 
-        writable = not fixed and not backend.assumes_immutable
+        writable = not fixed and not backend.assumes_immutable and self._is_writable
         return LayoutCase(
             make,
             fold=case.fold,
@@ -88,10 +89,15 @@ class DerivedSamples:
         return memory.view(dtype) if info.native_byteorder else host.read(memory.view(dtype.newbyteorder()))
 
     def write(self, x: Array, /) -> None:
-        """Invert every bit at the address that the backend reports, if that is writable host memory."""
+        """Invert every bit at the address that the backend reports; on a device, by an assignment."""
         info, layout = self._backend.array_info(x), self._backend.memory_layout(x)
-        if info.device != CPU or info.requires_grad or self._backend.assumes_immutable or not layout.writable:
+        if info.requires_grad or self._backend.assumes_immutable or not layout.writable:
             message = f"{type_of(x)} on {info.device} is read-only"
             raise ValueError(message)
+        if info.device != CPU:
+            values = self.read(x)
+            host.write(values)
+            x[...] = self._backend.to_device(self._backend.from_numpy(values), info.device)
+            return
         raw = _raw_memory.in_place(layout)
         raw[...] = raw.copy() ^ np.uint8(1 if info.dtype == "bool" else 0xFF)
