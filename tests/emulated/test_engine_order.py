@@ -219,10 +219,10 @@ CHECKS = [check for name, check in dict(globals()).items() if name.startswith("c
 @pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
 @pytest.mark.parametrize("check", CHECKS)
 def test_engine__keeps_each_promise_at_every_pace(
-    check: Callable[[], None], pace: float | None, monkeypatch: pytest.MonkeyPatch
+    check: Callable[[], None], pace: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The transfer engine passes all checks, whether the device is fast or slow."""
-    if check is check_that_nobody_waits_for_this_thread and (KIND == "cuda" or pace is not None):
+    if check is check_that_nobody_waits_for_this_thread and (KIND == "cuda" or pace):
         pytest.skip("nobody can see that: whoever computes may be done")
     use_small_buffers(monkeypatch)
     with paced(pace):

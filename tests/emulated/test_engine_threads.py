@@ -40,7 +40,7 @@ EXPECTED = [[i + 1.0] * 4 for i in range(3)]
 
 @pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
 @pytest.mark.parametrize("target", ["numpy", "torch"])
-def test_prefetch__batch_is_complete_when_handed_out(target: str, pace: float | None) -> None:
+def test_prefetch__batch_is_complete_when_handed_out(target: str, pace: bool) -> None:
     """A batch is complete when it is handed out, even if its work was queued before."""
     with paced(pace), api.stream(api.Stream()):
         batches = [made(i) for i in range(3)]

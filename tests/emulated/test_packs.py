@@ -48,7 +48,7 @@ def equal(made: list[Any], given: list[np.ndarray]) -> bool:
 
 
 @pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
-def test_batch__odd_arrays_are_converted_one_by_one(pace: float | None) -> None:
+def test_batch__odd_arrays_are_converted_one_by_one(pace: bool) -> None:
     """An unusual array in a batch does not keep the others from being packed."""
     odd = [np.arange(6.0)[::2], np.ones(3, ">f4"), np.zeros((0, 2)), np.zeros(1 << 12), np.array(["text"])]
     given = [*arrays(20), *odd]
@@ -206,7 +206,7 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
 @pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
 def test_batch__is_one_pack_whatever_the_shapes(
-    shapes: list[tuple[int, ...]], pace: float | None, monkeypatch: pytest.MonkeyPatch
+    shapes: list[tuple[int, ...]], pace: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrays of one shape or of several, with gaps after them or without, arrive in one pack."""
     given = [np.full(shape, i + 0.5) for i, shape in enumerate(shapes)]

@@ -23,7 +23,7 @@ import xbridge.tree
 if KIND != "emu":
     pytest.skip("the emulated accelerator counts what it is asked for", allow_module_level=True)
 
-from xbridge.testing.emulated import _memory, _streams
+from xbridge.testing.emulated import _kernels, _memory, _streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +61,8 @@ def price(fn: Callable[[], object]) -> Price:
 
         return count
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_streams.Stream, "copy", counted("copies", _streams.Stream.copy))
+    with pytest.MonkeyPatch.context() as outer, pytest.MonkeyPatch.context() as patch:
+        outer.setattr(_kernels, "_moved", counted("copies", _kernels._moved))
         patch.setattr(_memory, "_allocate", counted("allocations", _memory._allocate))
         patch.setattr(_streams.Event, "synchronize", counted("waits", _streams.Event.synchronize))
         threading.setprofile(see)
@@ -72,6 +72,8 @@ def price(fn: Callable[[], object]) -> Price:
         finally:
             sys.setprofile(None)
             threading.setprofile(None)
+        patch.undo()
+        _streams.synchronize()  # each copy is counted when it runs
     return Price(**counts)
 
 

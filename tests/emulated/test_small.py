@@ -26,7 +26,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
-def test_fast_to_device__ordinary_array_is_not_planned(planned: list[Any], pace: float | None) -> None:
+def test_fast_to_device__ordinary_array_is_not_planned(planned: list[Any], pace: bool) -> None:
     """The result is complete, of the same values, and in memory of its own."""
     with paced(pace):
         for word in ("float64", "int8", "bool", "complex64", "uint16"):
@@ -43,7 +43,7 @@ def test_fast_to_device__ordinary_array_is_not_planned(planned: list[Any], pace:
 
 
 @pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
-def test_fast_from_device__ordinary_tensor_is_not_planned(planned: list[Any], pace: float | None) -> None:
+def test_fast_from_device__ordinary_tensor_is_not_planned(planned: list[Any], pace: bool) -> None:
     """The result is new writable memory with all that the current stream has computed."""
     with paced(pace), api.stream(api.Stream()):
         for dtype in (torch.float64, torch.int8, torch.bool, torch.complex64):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from xbridge.testing import emulated
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
 
 KIND = "cuda" if torch.cuda.is_available() else "emu"
 if KIND == "emu":
@@ -19,14 +20,29 @@ DEVICE = f"{KIND}:0"
 api: Any = getattr(torch, KIND)
 """`torch.cuda` or `torch.emu`: streams and events have the same names in both."""
 
-PACES: dict[str, float | None] = {"as it comes": None}
-RUSHED: dict[str, float | None] = {}
-"""Paces at which what is right has to be right; and those at which what is wrong is wrong every time."""
+PACES: dict[str, bool] = {"as it comes": False}
+"""Paces at which what is right has to be right: whether queued work is begun in the background."""
 if KIND == "emu":
-    PACES = {"as late as possible": None, "at once, in the background": 0}
-    RUSHED = {"as late as possible": None, "with a delay": 60}
+    PACES = {"as late as possible": False, "at once, in the background": True}
 
 
-def paced(seconds: float | None) -> AbstractContextManager[None]:
-    """Copies as they come, or in the background, so many seconds late."""
-    return nullcontext() if seconds is None else emulated.delay(seconds)
+@contextmanager
+def paced(pace: bool) -> Iterator[None]:
+    """Run queued work as it comes, or begin it in the background again and again."""
+    if not pace:
+        yield
+        return
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(0.0005):
+            api.synchronize()
+
+    background = threading.Thread(target=run, daemon=True)
+    background.start()
+    try:
+        yield
+    finally:
+        over.set()
+        background.join()
+        api.synchronize()

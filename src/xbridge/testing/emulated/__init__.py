@@ -63,11 +63,10 @@ except ImportError as _error:
         "emulate an accelerator", "torch is not installed", "pip install 'xbridge-array[torch]'"
     ) from _error
 
-from xbridge.errors import MissingLibraryError
 from xbridge.testing.emulated import _device, _kernels
-from xbridge.testing.emulated._streams import Stream, delay
+from xbridge.testing.emulated._streams import Stream
 
-__all__ = ["delay", "install"]
+__all__ = ["install"]
 
 
 @cache

@@ -110,7 +110,7 @@ def _copy(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
     origin = source.clone() if source.is_cpu and not pinned else _there(source)
     goal = _there(target)
     stream = current_stream()
-    stream.copy(lambda: _moved(_open(goal), _open(origin)))
+    stream.do(lambda: _moved(_open(goal), _open(origin)))
     if (source.is_cpu and not non_blocking) or (target.is_cpu and not (pinned and non_blocking)):
         stream.synchronize()
     return target

@@ -2,7 +2,7 @@
 
 A real device runs its work at some time between the call and the end of a wait, so code without a wait is
 right by luck. Here work runs as late as possible: nothing runs before the program waits, every time and
-without a clock. `delay` starts a background thread that waits for every copy some seconds after its call.
+without a clock.
 
 A thread releases the lock of a stream while it waits for another stream, and a stream waits only for earlier
 work. So threads that wait for streams that wait for each other do not deadlock.
@@ -12,23 +12,17 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import deque
-from contextlib import contextmanager
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Self, TypeAlias
-
-    Asked: TypeAlias = SimpleQueue[tuple[float, "Event"] | None]
+    from collections.abc import Callable
+    from typing import Self
 
 _KIND = int(torch._C._autograd.DeviceType.PrivateUse1)  # type: ignore[call-overload] # an enum of pybind
 _streams: list[Stream] = []
-_delays: list[tuple[float, Asked]] = []
 _local = threading.local()
 
 
@@ -146,13 +140,6 @@ class Stream(torch.Stream):
         """Queue a function after all earlier work."""
         self._queue.append(_Work(run))
 
-    def copy(self, run: Callable[[], object]) -> None:
-        """Queue a copy, which `delay` can start."""
-        self.do(run)
-        if _delays:
-            seconds, asked = _delays[-1]
-            asked.put((time.monotonic() + seconds, self.record_event()))
-
     def _pending(self, index: int) -> _Work | None:
         """Return the first or the last pending work; None if all is done."""
         try:
@@ -200,54 +187,6 @@ def synchronize(device: object = None) -> None:
     """Wait on the host until the work of all streams is done."""
     for each in tuple(_streams):
         each.synchronize()
-
-
-@contextmanager
-def delay(seconds: float) -> Iterator[None]:
-    """Run copies in the background, some seconds after their call.
-
-    Without it a copy runs only when the program waits for it. A wait still runs a copy at once: the delay is
-    only the time in which code can be wrong, so a long delay costs nothing. A copy runs after all earlier
-    work on its stream. At the end of the block everything is done.
-
-    Parameters
-    ----------
-    seconds
-        From the call to the copy; 0 starts it at once.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from xbridge.testing import emulated
-    >>> emulated.install()
-    >>> with emulated.delay(60):
-    ...     host = torch.ones(3, device="emu").to("cpu", non_blocking=True)
-    ...     host.tolist()  # read too early
-    [nan, nan, nan]
-    >>> host.tolist()
-    [1.0, 1.0, 1.0]
-    """
-    asked: Asked = SimpleQueue()
-    over = threading.Event()
-    background = threading.Thread(target=_wait_for_each, args=(asked, over), daemon=True)
-    background.start()
-    _delays.append((seconds, asked))
-    try:
-        yield
-    finally:
-        _delays.pop()
-        over.set()
-        asked.put(None)
-        background.join()
-        synchronize()
-
-
-def _wait_for_each(asked: Asked, over: threading.Event) -> None:
-    """Wait for each event when it is due, or at the end of the block."""
-    while copy := asked.get():
-        due, event = copy
-        over.wait(max(0.0, due - time.monotonic()))
-        event.synchronize()
 
 
 def _entered() -> list[Stream]:
