@@ -1,13 +1,11 @@
 """Elements that the caller gives: bounds, or a strategy whose numbers the dtype must hold exactly.
 
 A number that the dtype would round is an error that names it: a test of rounded numbers is not the test that
-the caller wrote. A large array repeats one number and has a few others, so that it costs little more than a
-small one.
+the caller wrote.
 """
 
 from __future__ import annotations
 
-from math import prod
 from sys import float_info
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,30 +16,10 @@ from xbridge.errors import DTypeError, OptionError
 from xbridge.extend import category, native_dtype
 
 if TYPE_CHECKING:
-    from xbridge.protocol import HostArray
-
-    Shape: TypeAlias = tuple[int, ...]
     Bounds: TypeAlias = tuple[float, float]
     Bound: TypeAlias = float | np.number[Any]
     Elements: TypeAlias = st.SearchStrategy[Any] | tuple[Bound, Bound] | None
     Checked: TypeAlias = st.SearchStrategy[Any] | Bounds | None
-
-_SMALL = 12
-"""The largest number of elements that are drawn one by one."""
-
-
-def draw_elements(draw: st.DrawFn, dtype: str, shape: Shape, elements: st.SearchStrategy[Any]) -> HostArray:
-    """Draw a dense native array whose elements all come from a strategy."""
-    count = prod(shape)
-    values = np.empty(count, native_dtype(dtype))
-    if count > _SMALL:
-        values[...] = exactly(draw(elements), dtype)
-        places = draw(st.lists(st.integers(0, count - 1), max_size=_SMALL))
-    else:
-        places = list(range(count))
-    for place in places:
-        values[place] = exactly(draw(elements), dtype)
-    return values.reshape(shape)
 
 
 def read_elements(elements: object) -> Checked:

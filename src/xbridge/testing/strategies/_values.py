@@ -1,9 +1,9 @@
 """Values of arrays: a background, and a few special elements on it.
 
-Two draws make most arrays of any size: a number that selects the background, and a list of the special
-elements. The background is zeros, or a count, or random bits in a part of the array. The special elements are
-ones, signed zeros, infinities, quiet and signalling NaNs, subnormals and the ends of each range. So a failure
-because of one of them shrinks to it among zeros, and a failure because of random bits shrinks to few of them.
+A few draws make an array of any size: two that select the background, and one for each special element. The
+background is zeros, or random numbers of few digits, or random bits, in a part of the array. The special
+elements are ones, signed zeros, infinities, quiet and signalling NaNs, subnormals and the ends of ranges. A
+failure because of one of them shrinks to it among zeros, and one because of random bits to few of them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from functools import lru_cache
 from hashlib import shake_128
 from itertools import cycle, islice
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
 
 from xbridge.extend import DTYPES, native_dtype
+from xbridge.testing.strategies._bounds import exactly
 
 if TYPE_CHECKING:
     from xbridge.protocol import HostArray
@@ -29,36 +30,42 @@ _MOST = 4
 """The largest number of special elements."""
 
 _SPECIALS = 16
-_KINDS = 4
-"""Kinds of backgrounds: zeros, a count, and twice random bits."""
-
-_SEEDS = 256
-"""The number of blocks of random bits."""
-
-_READABLE = 16
-"""The number of first blocks, to which examples shrink, with numbers that are easy to read."""
-
-_STOCK = 256
-"""The least number of elements in a block."""
 
 _SHARES = 16
+"""The number of eighths of an array that the background may fill: most often all of it."""
+
+_SEEDS = 256
+"""The number of backgrounds: zeros, and blocks of random numbers."""
+
+_READABLE = 128
+"""The number of the first backgrounds, to which examples shrink, with numbers that are easy to read."""
+
+_EIGHTHS = sorted(np.arange(-72, 73) / 8, key=lambda n: (n % 1 != 0, abs(n), n < 0))
+"""Numbers of few digits, the simplest first."""
 
 
 def draw_contents(draw: st.DrawFn, dtype: str, shape: Shape, bounds: Bounds | None) -> HostArray:
     """Draw a dense native array of any bits that are values of the dtype, or within bounds."""
-    palette = _palette(dtype, bounds)
     whole = native_dtype(dtype)
-    part = _part(whole)
+    part, palette = _part(whole), _palette(dtype, bounds)
     count = prod(shape) * (whole.itemsize // part.itemsize)
-    places = draw(_places(max(count, 1)))
-    kind = draw(numbers(_KINDS))
-    codes = palette.consecutive(count) if kind == 1 else np.full(count, palette.zero, f"u{part.itemsize}")
-    if kind > 1:
-        _spill(draw, codes, palette)
-    for place in places if count else ():
-        index, special = divmod(place, _SPECIALS)
-        codes[index] = palette.specials[special]
+    codes = palette.background(draw(numbers(_SEEDS)), count)
+    codes[count * draw(numbers(_SHARES)) // 8 + 1 :] = palette.zero
+    places = _SPECIALS * count
+    for _ in range(_MOST):
+        place = draw(numbers(2 * places + 1)) - 1  # outside of the array half of the time
+        if 0 <= place < places:
+            index, special = divmod(place, _SPECIALS)
+            codes[index] = palette.specials[special]
     return codes.view(whole).reshape(shape)
+
+
+def draw_elements(draw: st.DrawFn, dtype: str, shape: Shape, elements: st.SearchStrategy[Any]) -> HostArray:
+    """Draw a dense native array whose elements all come from a strategy, the first of which repeat."""
+    few = np.empty(min(prod(shape), _SPECIALS), native_dtype(dtype))
+    for place in range(few.size):
+        few[place] = exactly(draw(elements), dtype)
+    return few[np.arange(prod(shape)) % _SPECIALS].reshape(shape)
 
 
 def quieten(values: HostArray) -> None:
@@ -70,127 +77,67 @@ def quieten(values: HostArray) -> None:
             part[np.isnan(part)] = np.nan
 
 
-def _most_exact(dtype: str) -> int:
-    """Return the number up to which every positive integer is a value of the dtype."""
-    meaning = DTYPES[dtype]
-    if meaning.kind in ("int", "uint"):
-        return int(np.iinfo(dtype).max)
-    return 1 << meaning.digits  # a bool has no digits
-
-
-def _spill(draw: st.DrawFn, codes: HostArray, palette: Bits | Between) -> None:
-    """Write random bits to a part of the array.
-
-    Each number that shrinks leaves fewer of them, or moves the same ones towards the start. The first of the
-    block precedes itself, so that a small array has no others that a smaller number loses.
-    """
-    end = _share(draw(numbers(_SHARES)), codes.size)
-    length = min(_share(draw(numbers(_SHARES)), codes.size), end)
-    last, seed = draw(numbers(_STOCK)), draw(numbers(_SEEDS))
-    stock = palette.wild(seed, max(codes.size, _STOCK))
-    mode: Literal["clip", "wrap"] = "clip" if codes.size <= _STOCK else "wrap"
-    codes[end - length : end] = stock.take(range(last - length + 1, last + 1), mode=mode)
-
-
-def _share(eighths: int, count: int) -> int:
-    """Return a number from 1 to `count`, and often `count`."""
-    return min(count * eighths // 8, count - 1) + 1
-
-
-@lru_cache(maxsize=512)
-def _places(count: int) -> st.SearchStrategy[list[int]]:
-    """Strategy of positions combined with the indices of special elements."""
-    return st.lists(numbers(count * _SPECIALS), max_size=_MOST)
-
-
 @lru_cache(maxsize=512)
 def numbers(count: int) -> st.SearchStrategy[int]:
     """Strategy of the integers below `count`."""
     return st.integers(0, count - 1)
 
 
-@lru_cache(maxsize=512)
-def _palette(dtype: str, bounds: Bounds | None) -> Bits | Between:
-    return Bits(dtype) if bounds is None else Between(dtype, bounds)
+class _Palette:
+    """The numbers of a dtype, or those within bounds, as bits; those of a complex number are two."""
 
-
-class Bits:
-    """Every bit pattern of a dtype; a complex number is two.
-
-    `zero` is the simplest number, and `specials` are others of interest, the simplest first; similar dtypes
-    have similar ones at the same index.
-    """
-
-    zero = 0
-
-    def __init__(self, dtype: str) -> None:
+    def __init__(self, dtype: str, bounds: Bounds | None) -> None:
         self._part = _part(native_dtype(dtype))
-        self._code = f"u{self._part.itemsize}"
-        self._exact = min(_most_exact(dtype), 1 << 31) if self._part.kind != "b" else 1
-        self.specials = tuple(islice(cycle(self._some(DTYPES[dtype].digits)), _SPECIALS))
-        powers = np.array([0.0, *(sign * 2.0**n for n in range(-3, 13) for sign in (1, -1))])
+        self._code, self._bounds = f"u{self._part.itemsize}", bounds
+        special = np.array(_specials(self._part, DTYPES[dtype].digits), self._code)
         with np.errstate(all="ignore"):
-            here = powers.astype(self._part)
-            self._round: HostArray = here[here.astype(float) == powers].view(self._code)
+            near = np.array(_EIGHTHS).astype(self._part)
+            readable = near[near.astype(float) == _EIGHTHS].view(self._code)
+            if bounds is not None:
+                ends = np.array(bounds).astype(self._part)
+                special, readable = (
+                    x[(ends[0] <= x.view(self._part)) & (x.view(self._part) <= ends[1])]
+                    for x in (special, readable)
+                )
+                special = np.array([*special, *ends.view(self._code)], self._code)
+        self.zero, *others = special.tolist()
+        self.specials = tuple(islice(cycle(others or [self.zero]), _SPECIALS))
+        self._readable: HostArray = readable if readable.size else special
 
-    def _some(self, digits: int) -> list[int]:
-        part, sign = self._part, 1 << 8 * self._part.itemsize - 1
-        if part.kind == "b":
-            return [1]
-        if part.kind in "iu":
-            return [1, 2, 3, 2 * sign - 1, sign - 1, sign, sign + 1, sign - 2, 2 * sign - 2]
-        with np.errstate(all="ignore"):
-            simple = np.array([1, 2, 3, 0.5, -1, np.nan, np.inf]).astype(part).view(self._code).tolist()
-        infinity, normal = simple[-1], 1 << digits - 1
-        around = [infinity ^ sign, sign, infinity - 1, infinity + 1, sign - 1, 2 * sign - 1]
-        return [code % (2 * sign) for code in (*simple, *around, 1, normal - 1, normal)]
-
-    def consecutive(self, count: int) -> HostArray:
-        """Count from 1 to the largest exact integer of the dtype, and repeat."""
-        return (np.arange(count) % self._exact + 1).astype(self._part).view(self._code)
-
-    def wild(self, seed: int, count: int) -> HostArray:
-        """Return random bits, or round numbers; a bool is 0 or 1."""
+    def background(self, seed: int, count: int) -> HostArray:
+        """Return the simplest number, or random ones."""
+        if seed == 0:
+            return np.full(count, self.zero, self._code)
+        noise = _noise(seed, count)
         if seed < _READABLE:
-            return self._round.take(_noise(seed, count, "u4") % self._round.size)
-        codes = _noise(seed, count, self._code)
-        return codes & 1 if self._part.kind == "b" else codes
-
-
-class Between:
-    """The numbers between two bounds, which are values of the dtype themselves."""
-
-    def __init__(self, dtype: str, bounds: Bounds) -> None:
-        self._part = _part(native_dtype(dtype))
-        self._whole = self._part.kind in "biu"
-        low, high = map(int if self._whole else float, bounds)
-        self._low, self._high = low, high
-        self._least = min(max(0, low), high)
-        known = (1, 2, 3, -1, low, high) if self._whole else (1, 2, 3, 0.5, -1, -0.0, low, high)
-        self.zero, *codes = self._codes([self._least, *(n for n in known if low <= n <= high)]).tolist()
-        self.specials = tuple(islice(cycle(codes), _SPECIALS))
-
-    def _codes(self, values: Any) -> HostArray:
-        code = f"u{self._part.itemsize}"
-        if self._whole:
-            return np.array([value % (1 << 64) for value in values], "u8").astype(code)
-        return np.array(values, float).astype(self._part).view(code)
-
-    def consecutive(self, count: int) -> HostArray:
-        """Count from the simplest number to the upper bound, and repeat."""
-        steps = int(self._high - self._least) + 1
-        return self._codes([self._least + n % steps for n in range(1, count + 1)])
-
-    def wild(self, seed: int, count: int) -> HostArray:
-        """Return evenly distributed numbers within the bounds; the first blocks have integers and eighths."""
-        noise, low, high = _noise(seed, count, "u8"), self._low, self._high
-        if self._whole:
-            return self._codes([low + n % (high - low + 1) for n in noise.tolist()])
+            return self._readable.take(noise % self._readable.size)
+        if self._bounds is None:
+            return (noise % 2 if self._part.kind == "b" else noise).astype(self._code)
+        low, high = self._bounds
+        if self._part.kind in "biu":
+            low, high = int(low), int(high)
+            return np.array([(low + n % (high - low + 1)) % (1 << 64) for n in noise.tolist()], "u8").astype(
+                self._code
+            )
         share = noise / 2.0**64
-        values = low * (1 - share) + high * share
-        if seed < _READABLE:
-            values = values - np.fmod(values, 1 if seed < _READABLE / 2 else 1 / 8)
-        return self._codes(np.clip(values, low, high))
+        return np.clip(low * (1 - share) + high * share, low, high).astype(self._part).view(self._code)
+
+
+_palette = lru_cache(maxsize=512)(_Palette)
+
+
+def _specials(part: np.dtype[Any], digits: int) -> list[int]:
+    """Return the bits of numbers of interest, the simplest first."""
+    sign = 1 << 8 * part.itemsize - 1
+    if part.kind == "b":
+        return [0, 1]
+    if part.kind in "iu":
+        return [0, 1, 2, 3, 2 * sign - 1, sign - 1, sign, sign + 1, sign - 2, 2 * sign - 2]
+    with np.errstate(all="ignore"):
+        simple = np.array([1, 2, 3, 0.5, -1, np.nan, np.inf]).astype(part).view(f"u{part.itemsize}").tolist()
+    infinity, normal = simple[-1], 1 << digits - 1
+    around = [infinity ^ sign, sign, infinity - 1, infinity + 1, sign - 1, 2 * sign - 1]
+    return [code % (2 * sign) for code in (0, *simple, *around, 1, normal - 1, normal)]
 
 
 def _part(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -198,8 +145,6 @@ def _part(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
-def _noise(seed: int, count: int, code: str) -> HostArray:
-    """Bits that depend only on a seed, on any machine."""
-    width = np.dtype(code).itemsize
-    drawn = shake_128(bytes([seed])).digest(count * width)
-    return np.frombuffer(drawn, f"<u{width}").astype(code)
+def _noise(seed: int, count: int) -> HostArray:
+    """Return 64 bits for each number that depend on a seed alone, on any machine."""
+    return np.frombuffer(shake_128(bytes([seed])).digest(8 * count), "<u8")
