@@ -243,7 +243,6 @@ def test_arrays__failure_shows_the_layout(capsys: pytest.CaptureFixture[str]) ->
     ("library", "module", "message"),
     [
         ("hypothesis", "strategies", "cannot draw arrays: Hypothesis is not installed"),
-        ("hypothesis", "conformance", "cannot run the conformance suite: hypothesis is not installed"),
         ("pytest", "conformance", "cannot run the conformance suite: pytest is not installed"),
         ("torch", "emulated", "cannot emulate an accelerator: torch is not installed"),
     ],

@@ -13,11 +13,10 @@ from pkgutil import iter_modules
 from xbridge.errors import MissingLibraryError
 
 try:
-    import hypothesis as _hypothesis  # noqa: F401 -- reports a missing library here
     import pytest  # noqa: F401 -- reports a missing library here
 except ImportError as _error:
     raise MissingLibraryError.build(
-        "run the conformance suite", f"{_error.name} is not installed", "pip install 'xbridge-array[testing]'"
+        "run the conformance suite", "pytest is not installed", "pip install 'xbridge-array[testing]'"
     ) from _error
 
 __all__ = []

@@ -1,8 +1,8 @@
 """Arrays whose values are known, and the tests that run over them.
 
-A check is a function of a backend's name and a `Sample`. It first runs over a sweep: every layout with every
-dtype, and with every kind of shape. So a fault cannot hide in a pair that was not drawn. Hypothesis then
-draws further samples. `XBRIDGE_TEST_DTYPES` limits the dtypes of the sweep, and not those drawn.
+A check is a function of a backend's name and a `Sample`. It runs over a sweep: every layout with every dtype,
+and with every kind of shape. Nothing is drawn, so a fault cannot hide in a pair that was left out.
+`XBRIDGE_TEST_DTYPES` limits the dtypes.
 """
 
 from __future__ import annotations
@@ -13,24 +13,20 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from xbridge.extend import CPU, DTYPES, HOST, get_backend, is_inexact, native_dtype
 from xbridge.testing.samples.lookup import make_on, samples_of
 from xbridge.testing.samples.model import Sample
-from xbridge.testing.strategies._arrays import samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
-    from typing import Any, Self, TypeAlias, TypeVar
+    from typing import Any, Self, TypeAlias
 
     from xbridge import Device
     from xbridge.protocol import Array, HostArray
 
     Shape: TypeAlias = tuple[int, ...]
-    Example = TypeVar("Example")
     Check: TypeAlias = Callable[[str, Sample], None]
 
 FULL_SHAPE = (3, 4)
@@ -198,25 +194,9 @@ def _over(check: Check, origin: Callable[[str], str]) -> Callable[[str], None]:
         for sample in sweep(name, swept_dtypes(backend)):
             with _SampleNote(sample):
                 check(backend, sample)
-        drawn = samples(name, dtypes=st.sampled_from(common_dtypes(backend)), devices="cpu")
-        run_examples(drawn, lambda sample: check(backend, sample), check.__name__, share=4)
 
     del test.__wrapped__  # pytest would ask for the arguments of the check
     return test
-
-
-def run_examples(
-    drawn: st.SearchStrategy[Example], check: Callable[[Example], None], name: str, *, share: int = 1
-) -> None:
-    """Run a check on as many examples as the current settings say, or on a share of them."""
-
-    def trial(example: Example) -> None:
-        check(example)
-
-    trial.__name__ = name  # Hypothesis stores failures under this name
-    count = -(-settings().max_examples // share)
-    patient = settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    patient(given(drawn)(trial))()
 
 
 class _SampleNote:

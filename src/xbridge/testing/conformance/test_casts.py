@@ -6,7 +6,7 @@ towards zero to an integer. They differ for values that do not fit, so these tes
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import permutations, product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from xbridge import Device
     from xbridge.protocol import HostArray
-    from xbridge.testing.samples.model import Sample
 
 _WHOLE_NUMBERS = (*range(-5, 6), 100, -100, 127, 255)
 _LARGE_NUMBERS = (2**24 + 1, 2**53 + 1, 2**62 + 1)
@@ -190,29 +189,6 @@ def _exact_and_lossy(dtype: str, other: str) -> tuple[list[complex], list[list[c
     return [*kept], [*lost, [complex(0, -large), 0j]] if category(dtype) == "complex" else lost
 
 
-def _after_zeros(number: complex) -> list[complex]:
-    """Put a number behind 4096 zeros."""
-    return [*[0] * (1 << 12), number]
-
-
-def _one_of_each_kind(backend: str, device: Device) -> Iterator[tuple[str, str]]:
-    """Yield one narrowing that can lose a value for each kind of dtype on the device."""
-    module, found = get_backend(backend), {}
-    for dtype, other in narrowings(backend):
-        there = not (module.unsupported_dtype(dtype, device) or module.unsupported_dtype(other, device))
-        if there and _exact_and_lossy(dtype, other)[1]:
-            found[DTYPES[dtype].kind] = dtype, other
-    yield from found.values()
-
-
-def _in_every_layout(backend: str, device: Device, *several: HostArray) -> Iterator[Sample]:
-    """Yield arrays on a device that hold each of some values, in every layout that takes them."""
-    for values in several:
-        for layout, case in samples_of(backend).cases.items():
-            if case.takes(values.dtype.name, values.shape):
-                yield from variants(backend, layout, values, device)
-
-
 def test_check_cast_raises_if_a_value_would_be_lost(backend: str) -> None:
     module = get_backend(backend)
     for dtype, other in narrowings(backend):
@@ -221,21 +197,21 @@ def test_check_cast_raises_if_a_value_would_be_lost(backend: str) -> None:
         for numbers in (kept, [], *kept):
             x = module.materialize(plain_array(backend, np.array(numbers, kind)))
             assert module.check_cast(x, other) is x, f"every value fits from {dtype} to {other}"
-        alone = [numbers[0] for numbers in lost[:1]]
-        for numbers in (*lost, *alone, *map(_after_zeros, alone)):
+        for numbers in (*lost, *([*[0] * (1 << 12), one[0]] for one in lost[:1])):
             x = module.materialize(plain_array(backend, np.array(numbers, kind)))
             refused = error_of(module.check_cast, x, other)
             assert isinstance(refused, ValueLossError), f"{numbers} in {dtype}, unasked to {other}"
 
 
 def test_check_cast_detects_loss_in_every_layout_and_on_every_device(backend: str) -> None:
-    module = get_backend(backend)
-    for device in module.devices():
-        for dtype, other in _one_of_each_kind(backend, device):
-            whole = np.zeros(FULL_SHAPE, native_dtype(dtype))
-            whole[:, -1] = _exact_and_lossy(dtype, other)[1][0][0]  # repeating elements keeps some of these
-            for sample in _in_every_layout(backend, device, whole, whole[0, -1, ...].copy()):
-                nowhere = module.memory_layout(sample.array).is_unallocated()
-                x = module.materialize(sample.array) if nowhere else sample.array
-                refused = error_of(module.check_cast, x, other)
-                assert isinstance(refused, ValueLossError), (sample.layout, sample.values, device)
+    module, cases = get_backend(backend), samples_of(backend).cases
+    lossy = {DTYPES[pair[0]].kind: pair for pair in narrowings(backend) if _exact_and_lossy(*pair)[1]}
+    for device, (dtype, other), layout in product(module.devices(), lossy.values(), cases):
+        there = not (module.unsupported_dtype(dtype, device) or module.unsupported_dtype(other, device))
+        if not (there and cases[layout].takes(dtype, FULL_SHAPE)):
+            continue
+        values = np.full(FULL_SHAPE, _exact_and_lossy(dtype, other)[1][0][0], native_dtype(dtype))
+        for sample in variants(backend, layout, values, device):
+            nowhere = module.memory_layout(sample.array).is_unallocated()
+            x = module.materialize(sample.array) if nowhere else sample.array
+            assert isinstance(error_of(module.check_cast, x, other), ValueLossError), (layout, device)

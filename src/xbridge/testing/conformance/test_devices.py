@@ -196,18 +196,6 @@ def test_every_layout_is_copied_on_its_device(backend: str, sample: Sample) -> N
 
 
 @for_device_arrays
-def test_every_layout_materializes_on_its_device(backend: str, sample: Sample) -> None:
-    module, x = get_backend(backend), sample.array
-    if not module.memory_layout(x).materialized:
-        materialized = module.materialize(x)
-        assert module.memory_layout(materialized).materialized
-        assert device_of(materialized) == device_of(x)
-        assert same_bits(read(backend, materialized), sample.values)
-    assert same_bits(read(backend, module.detach(x)), sample.values)
-    assert same_bits(read(backend, x), sample.values), "the source was changed"
-
-
-@for_device_arrays
 def test_every_layout_is_cast_on_its_device(backend: str, sample: Sample) -> None:
     module, x, values = get_backend(backend), sample.array, sample.values
     for target in CASTS[values.dtype.name]:

@@ -1,4 +1,4 @@
-"""The fast path: it agrees with the plan, or declines, and caches no array."""
+"""The fast path: it agrees with the plan, or declines."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ import numpy as np
 from xbridge import asarray, to_backend, to_numpy
 from xbridge.extend import HOST, get_backend
 from xbridge.testing.conformance._cases import (
-    FULL_SHAPE,
-    common_dtypes,
-    edge_values,
     for_host_arrays,
     for_own_arrays,
-    make_sample,
 )
 from xbridge.testing.conformance._probes import (
     default_device,
@@ -28,8 +24,6 @@ from xbridge.testing.conformance._probes import (
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from xbridge.protocol import Array
     from xbridge.testing.samples.model import Sample
 
@@ -106,49 +100,3 @@ def test_the_fast_path_declines_unsupported_arrays(backend: str) -> None:
     for what, make in samples_of(HOST).refused.items():
         if backend != HOST and type(make()) in get_backend(HOST).fast.types:
             assert module.fast.from_numpy(make()) is None, what
-
-
-# -- no array is cached --------------------------------------------------------------------------
-
-
-def _conversions(backend: str) -> list[tuple[str, Callable[[Array], Array]]]:
-    module = get_backend(backend)
-    return [
-        (HOST, to_numpy),
-        (HOST, lambda x: to_numpy(x, copy=True)),
-        (HOST, lambda x: to_backend(x, HOST, device="cpu")),
-        (backend, lambda x: to_backend(x, backend)),
-        (backend, lambda x: to_backend(x, backend, copy=True)),
-        (backend, lambda x: to_backend(x, backend, grad="detach")),
-        (backend, lambda x: asarray([x])),
-        (backend, module.materialize),
-    ]
-
-
-def _few_dtypes(backend: str) -> list[str]:
-    """Return enough dtypes for every pending operation."""
-    return [word for word in ("float32", "complex64", "int16") if word in common_dtypes(backend)]
-
-
-def test_consecutive_arrays_are_not_confused(backend: str) -> None:
-    for dtype in _few_dtypes(backend):
-        for target, convert in _conversions(backend):
-            for layout, case in samples_of(backend).cases.items():
-                for turn in range(2 if case.takes(dtype, FULL_SHAPE) else 0):
-                    x, values, *_ = make_sample(backend, layout, edge_values(dtype, FULL_SHAPE, turn))
-                    assert same_bits(read(target, convert(x)).reshape(FULL_SHAPE), values), (layout, turn)
-                    del x
-
-
-def test_a_written_array_is_converted_again(backend: str) -> None:
-    for dtype in _few_dtypes(backend):
-        for target, convert in _conversions(backend):
-            for layout, case in samples_of(backend).cases.items():
-                if case.takes(dtype, FULL_SHAPE) and case.writable and not case.tracked:
-                    x, values, *_ = make_sample(backend, layout, edge_values(dtype, FULL_SHAPE))
-                    before = read(target, convert(x))
-                    samples_of(backend).write(x)
-                    after = read(target, convert(x)).reshape(FULL_SHAPE)
-                    assert same_bits(after, read(backend, x)), layout
-                    assert not same_bits(after, values), layout
-                    assert same_bits(before.reshape(FULL_SHAPE), values), layout

@@ -99,20 +99,7 @@ def test_unsupported_arrays_are_owned(backend: str) -> None:
         assert backend_of(make()) == backend, what
 
 
-# -- compilers and namespace ---------------------------------------------------------------------
-
-
-def test_without_a_compiler_nothing_is_traced(backend: str) -> None:
-    module, x, seen = get_backend(backend), object(), []
-
-    def called(*args: object) -> object:
-        seen.append(args)
-        return x
-
-    assert module.is_tracing() is False
-    assert module.untraced(called)(1, x) is x
-    assert seen == [(1, x)]
-    assert type(module.is_grad_enabled()) is bool
+# -- its namespace ----------------------------------------------------------------------------------
 
 
 @promise("namespace")

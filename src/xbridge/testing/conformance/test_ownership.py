@@ -20,14 +20,13 @@ from xbridge.testing.conformance._cases import (
     for_own_arrays,
     plain_array,
 )
-from xbridge.testing.conformance._probes import default_device, read, refused_write, same_bits
+from xbridge.testing.conformance._probes import read, refused_write, same_bits
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeAlias
 
-    from xbridge import Device
     from xbridge.protocol import Array
     from xbridge.testing.samples.model import Sample
 
@@ -47,23 +46,10 @@ def _steps(backend: str, dtype: str) -> Iterator[tuple[str, str, Step]]:
         yield backend, "astype", lambda x: module.astype(x, wider)
         yield backend, "dtype=", lambda x: to_backend(x, backend, dtype=wider)
         yield HOST, "dtype= on the host", lambda x: to_numpy(x, dtype=wider)
-    for device in module.devices():
-        if device != default_device(backend) and not module.unsupported_dtype(dtype, device):
-            yield from _steps_on(backend, device)
-
-
-def _steps_on(backend: str, device: Device) -> Iterator[tuple[str, str, Step]]:
-    """Yield the same for another device: to it, within it, and back."""
-    module = get_backend(backend)
-    yield backend, f"move to {device}", lambda x: module.to_device(x, device)
-    yield backend, f"device={device}", lambda x: to_backend(x, backend, device=device)
-    yield backend, f"copy on {device}", lambda x: module.copy(module.to_device(x, device))
-    yield (
-        backend,
-        f"move from {device}",
-        lambda x: module.to_device(module.to_device(x, device), default_device(backend)),
-    )
-    yield HOST, f"{device} to the host", lambda x: to_numpy(module.to_device(x, device))
+    for device in module.devices()[1:]:
+        if not module.unsupported_dtype(dtype, device):
+            yield backend, f"move to {device}", lambda x, device=device: to_backend(x, backend, device=device)
+            yield HOST, f"from {device}", lambda x, device=device: to_numpy(module.to_device(x, device))
 
 
 def _can_write(name: str) -> bool:
