@@ -136,8 +136,9 @@ site: $(VENV)/dev.stamp ## Build the documents as a site, into build/site; a war
 	@echo '<meta http-equiv="refresh" content="0; url=dev/index.html">' > build/site/index.html
 	@echo "The site is in build/site. To read it: make serve"
 
-serve: site ## Build the site, serve it on this machine and open it in a browser (ARGS=8001 takes another port)
-	@$(VENV)/bin/python docs/serve.py $(ARGS)
+serve: site ## Build the site, and serve it on this machine (ARGS=8001 takes another port)
+	@echo "http://127.0.0.1:$(or $(ARGS),8000)/dev/"
+	@$(VENV)/bin/python -m http.server --bind 127.0.0.1 --directory build/site $(or $(ARGS),8000)
 
 site-check: site ## Open every page of the site in Chromium; pictures go to build/site-pictures
 	$(VENV)/bin/python docs/site_check.py $(ARGS)

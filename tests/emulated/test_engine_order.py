@@ -15,10 +15,18 @@ import xbridge.tree
 from xbridge.backends.torch import _transfer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
 transfers: Any = _transfer.transfers
 SIZE = 5 * CHUNK + 7
+
+
+@pytest.fixture(params=PACES.values(), ids=list(PACES), autouse=True)
+def pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """Small buffers, and a device that is fast or slow."""
+    use_small_buffers(monkeypatch)
+    with paced(request.param):
+        yield request.param
 
 
 def numbers(start: int) -> np.ndarray:
@@ -26,7 +34,7 @@ def numbers(start: int) -> np.ndarray:
     return ((np.arange(SIZE) * 7 + start) % 251).astype(np.uint8)
 
 
-def check_what_is_sent() -> None:
+def test_engine__what_is_sent() -> None:
     """What arrives is what was there at the call, for whoever uses it next, on any stream."""
     source = numbers(1)
     there = xbridge.to_backend(source, "torch", device=KIND)
@@ -36,7 +44,7 @@ def check_what_is_sent() -> None:
         assert (there.cpu().numpy() == numbers(1)).all()
 
 
-def check_memory_that_is_still_used() -> None:
+def test_engine__memory_that_is_still_used() -> None:
     """Work that the current stream still has to do on the memory does not reach what arrives."""
     for _ in range(2):
         torch.zeros(SIZE, dtype=torch.uint8, device=KIND).add_(3)
@@ -45,7 +53,7 @@ def check_memory_that_is_still_used() -> None:
         assert (there.cpu().numpy() == numbers(2)).all()
 
 
-def check_what_is_fetched() -> None:
+def test_engine__what_is_fetched() -> None:
     """What the current stream has yet to compute is on the host on return."""
     for start in (3, 4):
         x = torch.from_numpy(numbers(start)).to(KIND) + 1
@@ -53,7 +61,7 @@ def check_what_is_fetched() -> None:
         assert (xbridge.to_numpy(x) == numbers(start) + 1).all()
 
 
-def check_packs() -> None:
+def test_engine__packs() -> None:
     """Small tensors arrive as large ones do, there and back, and so does what comes after them."""
     with pytest.MonkeyPatch.context() as patch:
         use_sizes(patch, SIZES._replace(chunk=1024, buffers=1, least=1 << 20))
@@ -83,7 +91,7 @@ def batch_of(start: int) -> list[np.ndarray]:
     return [numbers(start + i)[:n].astype(("u1", "i2")[i % 2]) for i, n in enumerate(BATCH)]
 
 
-def check_batches() -> None:
+def test_engine__batches() -> None:
     """All arrays of a batch arrive, each where memory could begin, and come back when they are computed."""
     with pytest.MonkeyPatch.context() as patch:
         use_sizes(patch, SIZES._replace(chunk=1024, buffers=3, least=1 << 20))
@@ -100,7 +108,7 @@ def check_batches() -> None:
                     assert x.storage_offset() * x.itemsize % 256 == 0
 
 
-def check_handles() -> None:
+def test_engine__handles() -> None:
     """What a handle returns has arrived: all that this stream computed before, and nothing of later work."""
     with pytest.MonkeyPatch.context() as patch:
         use_sizes(patch, SIZES._replace(chunk=4096, buffers=3, least=1 << 20))
@@ -125,7 +133,7 @@ def check_handles() -> None:
             assert len(later) == 2
 
 
-def check_memory_of_handles_that_this_thread_still_uses() -> None:
+def test_engine__memory_of_handles_that_this_thread_still_uses() -> None:
     """What this thread has dropped, and its stream not, is not written by the next transfer."""
     with pytest.MonkeyPatch.context() as patch:
         use_sizes(patch, SIZES._replace(chunk=4096, least=1 << 20))
@@ -138,7 +146,7 @@ def check_memory_of_handles_that_this_thread_still_uses() -> None:
             assert (second.cpu().numpy() == numbers(10)).all()
 
 
-def check_memory_of_a_handle_on_its_way_back() -> None:
+def test_engine__memory_of_a_handle_on_its_way_back() -> None:
     """The memory from which a pack is copied is not used again before."""
     with pytest.MonkeyPatch.context() as patch:
         use_sizes(patch, SIZES._replace(chunk=4096, least=1 << 20))
@@ -150,7 +158,7 @@ def check_memory_of_a_handle_on_its_way_back() -> None:
         assert len(written) == 3
 
 
-def check_a_result_of_another_thread() -> None:
+def test_engine__a_result_of_another_thread() -> None:
     """It is complete for any stream, casts on the device included, also of what was there before."""
     for given in (numbers(7), torch.from_numpy(numbers(7)).to(KIND)):
         there = xbridge.transfer(given, "torch", device=KIND, dtype="int64").result()
@@ -159,7 +167,7 @@ def check_a_result_of_another_thread() -> None:
             assert (there.cpu().numpy() == numbers(7)).all()
 
 
-def check_what_another_thread_reads() -> None:
+def test_engine__what_another_thread_reads() -> None:
     """Another thread reads what this one has asked for, on whatever stream."""
     side = api.Stream()
     with api.stream(side):
@@ -171,7 +179,7 @@ def check_what_another_thread_reads() -> None:
     assert (some == numbers(8)[:3] + 1).all()
 
 
-def check_memory_that_this_thread_still_uses() -> None:
+def test_engine__memory_that_this_thread_still_uses() -> None:
     """What this thread has dropped, and its stream not, is not written by the next transfer."""
     for _ in range(5):  # for a moment the other thread may have it too
         first = xbridge.transfer(numbers(9), "torch", device=KIND, dtype="int64").result()
@@ -183,7 +191,7 @@ def check_memory_that_this_thread_still_uses() -> None:
         assert (second.cpu().numpy() == numbers(10)).all()
 
 
-def check_batches_that_come_ahead_of_their_use() -> None:
+def test_engine__batches_that_come_ahead_of_their_use() -> None:
     """Each is there when it is handed out, and stays until the caller's stream is done with it."""
     batches = (numbers(i) for i in range(6))
     side = api.Stream()
@@ -195,7 +203,7 @@ def check_batches_that_come_ahead_of_their_use() -> None:
             assert (x.cpu().numpy() == numbers(i) + 1).all()
 
 
-def check_batches_that_are_made_on_the_device() -> None:
+def test_engine__batches_that_are_made_on_the_device() -> None:
     """What the iterable has asked for in its thread is on the host when it is handed out."""
     batches = ([torch.from_numpy(numbers(i)).to(KIND) + 1] for i in range(4))
 
@@ -203,27 +211,13 @@ def check_batches_that_are_made_on_the_device() -> None:
         assert (batch == numbers(i) + 1).all()
 
 
-def check_that_nobody_waits_for_this_thread() -> None:
+def test_engine__nobody_waits_for_this_thread(pace: bool) -> None:
     """A transfer from the host goes on while the current stream computes."""
+    if KIND == "cuda" or pace:
+        pytest.skip("nobody can see that: whoever computes may be done")
     computing = torch.ones(3, device=KIND) + 1
     asked = api.current_stream().record_event()
     xbridge.transfer(numbers(11), "torch", device=KIND, dtype="int64").result()
 
     assert not asked.query()
     assert computing.eq(2).all().item()
-
-
-CHECKS = [check for name, check in dict(globals()).items() if name.startswith("check_")]
-
-
-@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
-@pytest.mark.parametrize("check", CHECKS)
-def test_engine__keeps_each_promise_at_every_pace(
-    check: Callable[[], None], pace: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The transfer engine passes all checks, whether the device is fast or slow."""
-    if check is check_that_nobody_waits_for_this_thread and (KIND == "cuda" or pace):
-        pytest.skip("nobody can see that: whoever computes may be done")
-    use_small_buffers(monkeypatch)
-    with paced(pace):
-        check()

@@ -144,13 +144,3 @@ def test_asarray__refuses_tensors_on_two_devices() -> None:
     """A list of tensors on two devices is refused, and `align` is suggested."""
     with pytest.raises(xbridge.DeviceError, match="align"):
         xbridge.asarray([torch.ones(2, device=KIND), torch.zeros(2)])
-
-
-def test_to_backend__meta_device_is_left_to_torch() -> None:
-    """A move to the meta device gives what torch's own move gives."""
-    for place in ("cpu", KIND):
-        for x in (torch.ones(100, device=place), torch.ones(2, 3, device=place).T):
-            there = xbridge.to_backend(x, "torch", device="meta")
-            assert (there.device.type, there.shape, there.stride()) == ("meta", x.shape, x.stride())
-        (one, other) = xbridge.tree.to_backend([x, x.double()], "torch", device="meta")
-        assert (one.is_meta, other.is_meta, other.dtype) == (True, True, torch.float64)

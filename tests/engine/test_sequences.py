@@ -12,7 +12,6 @@ import xbridge
 pytest.importorskip("torch")
 
 import torch
-from torch.autograd import forward_ad
 
 
 @pytest.mark.parametrize(
@@ -32,27 +31,6 @@ def test_asarray__long_range_is_refused_at_once(options: dict[str, Any]) -> None
                     xbridge.asarray(x, **options)
                 assert xbridge.asarray(range(5, 1, -2), **options).tolist() == [5, 3]
     assert xbridge.asarray(range(0), **options).shape == (0,)
-
-
-def test_asarray__compiles_to_a_stack() -> None:
-    """`torch.compile` follows the stacking of a list in one graph."""
-    whole = torch.compile(lambda x: xbridge.asarray([x, 2 * x]), backend="eager", fullgraph=True)
-    assert whole(torch.ones(2)).tolist() == [[1, 1], [2, 2]]
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_asarray__keeps_tangents_of_lists(backend: str) -> None:
-    """Stacked dual tensors keep their tangents, and leaving torch raises."""
-    with forward_ad.dual_level():
-        dual: Any = forward_ad.make_dual
-        duals = [dual(torch.ones(2), torch.full((2,), float(i))) for i in range(5)]
-        if backend == "torch":
-            made: Any = forward_ad.unpack_dual(xbridge.asarray(duals))  # type: ignore[no-untyped-call] # theirs
-            assert made.tangent.tolist() == [[i, i] for i in range(5)]
-        else:
-            with pytest.raises(xbridge.UnsupportedArrayError, match="tangent would be lost"):
-                xbridge.asarray(duals, backend=backend)
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize:DeprecationWarning", "ignore:.*quantize:UserWarning")

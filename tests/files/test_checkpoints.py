@@ -145,6 +145,8 @@ def test_convert__all_arrays_are_taken_under_their_keys_and_what_is_left_out_is_
         "model.layer.bias": B.tolist(),
         "optimizer.state.0.step": 7,
     }
+    named = [word for name in OTHERS for word in ("--skip", name)]
+    shell(capsys, *words[:-1], "--force", *named)
     said = shell(capsys, *words, "--force").split("\n\n")[1].splitlines()
     assert said[0].split("  ")[0] == "not an array"
     assert [line.split(maxsplit=1) for line in said[1:]] == [[*pair] for pair in OTHERS.items()]

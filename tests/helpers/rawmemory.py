@@ -63,11 +63,6 @@ def overlaps(x: Any, y: Any) -> bool:
     return bool(np.intersect1d(touched(x), touched(y)).size)
 
 
-def poke(x: Any) -> None:
-    """Change every element where it lies, whether or not its library would allow it."""
-    in_place(x)[...] = _changed(x, in_place(x))
-
-
 def write(x: Any) -> None:
     """Change every element by its library's own assignment, which may refuse."""
     if isinstance(x, np.ndarray):

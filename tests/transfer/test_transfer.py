@@ -597,9 +597,9 @@ def test_transfer__follows_enable_x64_of_the_caller() -> None:
 
 
 def test_transfer__tracer_converts_at_once() -> None:
-    """A tracer inside `jax.jit` is converted while it is traced."""
+    """A tracer inside `jax.jit` is converted while it is traced, also beside other arrays."""
     jax = pytest.importorskip("jax")
 
-    doubled = jax.jit(lambda x: xbridge.transfer([x * 2], "jax", dtype="int32").result()[0])
+    doubled = jax.jit(lambda x: xbridge.transfer([np.ones(1), x * 2], "jax", dtype="int32").result()[1])
 
     assert doubled(np.float32(3)).item() == 6

@@ -284,17 +284,6 @@ def test_aligned__cannot_restore_to_several_devices() -> None:
     """)
 
 
-def test_device_of__mesh_of_one_device() -> None:
-    """An array sharded over a single device counts as an array on that device."""
-    run("""
-    assert xbridge.device_of(on_one) == "cpu"
-    host = xbridge.to_numpy(on_one)
-    assert host.ctypes.data == on_one.unsafe_buffer_pointer()
-    assert not host.flags.writeable
-    print("done")
-    """)
-
-
 def test_to_device__column_major_array_keeps_its_values() -> None:
     """An array that JAX lays out by columns keeps its values on every move."""
     run("""

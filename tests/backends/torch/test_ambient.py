@@ -137,16 +137,3 @@ def test_to_numpy__works_under_dispatch_modes(mode: type[Passes | PassesFunction
         assert overlaps(xbridge.to_backend(A, "torch"), A)
         assert xbridge.to_numpy(torch.ones(2, dtype=torch.complex64).conj()).tolist() == [1, 1]
         assert xbridge.asarray([x, A]).tolist() == [[0, 1, 2], [0, 1, 2]]
-
-
-def test_asarray__no_grad_loses_nothing() -> None:
-    """Under `no_grad`, a gradient is kept or its loss is refused."""
-    x = torch.ones(2, requires_grad=True)
-    with torch.no_grad():
-        assert not xbridge.to_numpy(x).flags.writeable
-        assert xbridge.asarray(x, grad="keep") is x
-        with pytest.raises(xbridge.GradientError, match="; try "):
-            xbridge.asarray(x, grad="keep", dtype="float64")
-        with pytest.raises(xbridge.GradientError, match="; try "):
-            xbridge.asarray([x, x], grad="keep")
-        assert xbridge.asarray(np.ones(2), backend="torch", requires_grad=True).requires_grad

@@ -75,6 +75,7 @@ SCALARS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCALARS)
 def test_compile__numbers_are_what_they_are_in_eager_code(name: str) -> None:
     """A NumPy scalar, which the compiler takes for an array, or a number in a list is the same."""
@@ -145,6 +146,7 @@ def test_to_numpy__compiled_call_copies_read_only_results() -> None:
         torch.compile(lambda x: xbridge.to_numpy(x, copy=False), backend="eager")(x)
 
 
+@pytest.mark.slow
 def test_to_numpy__compiled_call_shares_writable_results() -> None:
     """What eager shares writable is shared in compiled code too."""
     x = torch.ones(3)
@@ -153,6 +155,7 @@ def test_to_numpy__compiled_call_shares_writable_results() -> None:
     assert x.tolist() == [5.0, 1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_to_backend__compiled_call_copies_numpy_memory() -> None:
     """A write to the result does not reach the array, whose read-only flag the compiler has changed."""
     for a in (np.ones(3, "f4"), np.ones(3, "f4")):
@@ -166,6 +169,7 @@ def test_to_backend__compiled_call_copies_numpy_memory() -> None:
             torch.compile(lambda a: xbridge.to_torch(a, copy=False), backend="eager")(a)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fullgraph", [False, True])
 def test_asarray__compiled_list_with_a_number_breaks_the_graph(fullgraph: bool) -> None:
     """A list of tensors and numbers is made as in eager code, and not in one graph."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from exporters import Exporter
-from inside import DTYPES, get_backend
+from inside import get_backend
 
 import xbridge
 
@@ -167,10 +167,3 @@ def test_fast_to_numpy__declines_other_devices() -> None:
             host = module.fast.to_numpy(x)
             assert host is not None
             assert host.astype("f4").tolist() == x.tolist()
-
-
-def test_unsupported_dtype__metal_has_single_precision() -> None:
-    """Apple's GPUs lack what is wider than float32."""
-    lacks = get_backend("torch").unsupported_dtype
-    here, metal = ([w for w in DTYPES if not lacks(w, xbridge.Device(d))] for d in ("cpu", "mps:0"))
-    assert set(here) - set(metal) == {"float64", "complex128"}
