@@ -44,14 +44,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tables of the test's own, as they are before anything is loaded."""
-    monkeypatch.setattr(registry, "by_type", {})
-    monkeypatch.setattr(registry, "_by_subtype", {})
-    monkeypatch.setattr(registry, "_failed", set())
-    monkeypatch.setattr(registry, "_current", set())
-    monkeypatch.setattr(registry, "_Loaded", type("_Loaded", (), {}))
-    monkeypatch.setattr(registry, "release_functions", {})
-    monkeypatch.setattr(registry, "_entries", dict(INDEX))
-    monkeypatch.setattr(registry, "_plugins", None)
+    empty: dict[str, object] = {
+        **{name: {} for name in ("by_type", "_by_subtype", "release_functions")},
+        **{name: set() for name in ("_failed", "_current")},
+        "_Loaded": type("_Loaded", (), {}),
+        "_entries": dict(INDEX),
+        "_plugins": None,
+    }
+    for name, table in empty.items():
+        monkeypatch.setattr(registry, name, table)
     yield
     monkeypatch.undo()
     registry._rebuild_in_child()

@@ -102,13 +102,6 @@ def flat(x: Any) -> list[Any]:
     return [leaf for item in x for leaf in flat(item)] if isinstance(x, list | tuple) else [x]
 
 
-def test_asarray__stacks_on_meta() -> None:
-    """Tensors can be stacked with meta tensors on the meta device."""
-    for other in (X.to("meta"), X.double().to("meta")):
-        made = xbridge.asarray([X, other], device="meta")
-        assert (made.device.type, made.shape) == ("meta", (2, 3))
-
-
 def test_asarray__cuts_graphs_of_lists_only_if_asked() -> None:
     """A list ends the graph of its tensors only if `grad` or the target says so."""
     assert not xbridge.asarray([leaf(), X], grad="detach").requires_grad

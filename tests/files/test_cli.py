@@ -139,8 +139,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Terminal:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setattr(sys, "stderr", terminal)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, terminal)
     return terminal
 
 

@@ -38,18 +38,26 @@ def test_copy__memory_filled_by_several_threads_is_filled_all_the_same(array: Ho
     assert result.strides == _host.copy(array).strides
 
 
-def test_copy__cast_by_several_threads_is_numpys_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=[0, memory.LARGE], ids=["large", "small"])
+def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every array is large enough for several threads, or none is."""
+    monkeypatch.setattr(memory, "LARGE", request.param)
+
+
+by_size = pytest.mark.usefixtures("large")
+
+
+@by_size
+def test_copy__cast_by_several_threads_is_numpys_own() -> None:
     """A cast by several threads is NumPy's own."""
-    monkeypatch.setattr(memory, "LARGE", 0)
     array = np.array([1e300, 1.5, -2.5])
     assert _host.astype(array, "float32").tolist() == [np.inf, 1.5, -2.5]
     assert _host.astype(array[1:], "int8").tolist() == [1, -2]
 
 
-@pytest.mark.parametrize("large", [0, memory.LARGE])
-def test_copy__is_in_the_order_that_was_asked_for(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@by_size
+def test_copy__is_in_the_order_that_was_asked_for() -> None:
     """A copy is in the order that was asked for."""
-    monkeypatch.setattr(memory, "LARGE", large)
     for side in (3, 200):  # less than is aligned, and more
         array = np.asfortranarray(np.arange(float(side * side)).reshape(side, side))
         kept, turned = _host.copy(array), _host.copy(array, "C")
@@ -59,10 +67,9 @@ def test_copy__is_in_the_order_that_was_asked_for(large: int, monkeypatch: pytes
         assert np.array_equal(turned, array)
 
 
-@pytest.mark.parametrize("large", [0, memory.LARGE])
-def test_copy__of_a_subclass_is_a_plain_array(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@by_size
+def test_copy__of_a_subclass_is_a_plain_array() -> None:
     """A copy of a subclass is a plain array."""
-    monkeypatch.setattr(memory, "LARGE", large)
     array = np.ones((2, 2)).view(np.recarray)
     assert type(array) is not np.ndarray
     assert type(_host.copy(array)) is np.ndarray
@@ -176,13 +183,12 @@ EDGES = {
 
 @pytest.mark.parametrize("values", EDGES.values(), ids=EDGES)
 @pytest.mark.parametrize("known", [memory._SINGLES, {}], ids=["one pass", "two passes"])
-@pytest.mark.parametrize("large", [memory.LARGE, 0])
+@by_size
 def test_astype_checked__equals_check_and_cast(
-    values: list[float], known: dict[str, str], large: int, monkeypatch: pytest.MonkeyPatch
+    values: list[float], known: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`astype_checked` gives the values and the errors of a check followed by a cast."""
     monkeypatch.setattr(memory, "_SINGLES", known)
-    monkeypatch.setattr(memory, "LARGE", large)
     real = np.array(values)
     for x, dtype in (
         (real, "float32"),

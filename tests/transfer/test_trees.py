@@ -88,13 +88,6 @@ def test_transfer__error_names_the_path(batch: Any, way: str, carried: Callable[
     assert told.value.__cause__ is None
 
 
-@both
-def test_transfer__error_of_a_single_array_has_no_path(carried: Callable[[Any], Any]) -> None:
-    """An array that is passed alone is reported without a path."""
-    with pytest.raises(xbridge.DTypeError, match=r"^cannot convert a numpy complex128"):
-        carried(COMPLEX)
-
-
 def test_transfer__batch_changed_meanwhile(own_registry: None) -> None:
     """A batch that is modified during the transfer arrives as it was at the call."""
     gate = Gate()

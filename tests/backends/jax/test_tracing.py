@@ -85,16 +85,6 @@ def test_dtype_of__works_on_a_tracer(inside: Callable[[Fn], Any]) -> None:
     inside(fn)
 
 
-def test_native_device__of_a_tracer_is_accepted_by_the_namespace(inside: Callable[[Fn], Any]) -> None:
-    """The native device of a tracer is a valid argument of the namespace's functions."""
-
-    def made(x: Array) -> Any:
-        xp = xbridge.array_namespace(x)
-        return x + xp.zeros(3, dtype="float32", device=xbridge.native_device(x))
-
-    inside(made)
-
-
 def test_asarray__returns_an_unchanged_tracer(inside: Callable[[Fn], Any]) -> None:
     """A tracer that needs no change is returned itself."""
 
@@ -233,20 +223,6 @@ def test_asarray__refuses_to_lose_a_gradient() -> None:
         return x
 
     gradient(fn, matrix())
-
-
-@pytest.mark.slow
-def test_asarray__promotes_tracers_as_jax_does(inside: Callable[[Fn], Any]) -> None:
-    """Tracers in a list are promoted by JAX's rules."""
-
-    def fn(x: Array) -> Array:
-        made: Array = xbridge.asarray(
-            [x, x.astype("bfloat16"), jnp.arange(6).reshape(2, 3), x.astype("int32")]
-        )
-        assert made.dtype == "float32"
-        return made
-
-    inside(fn)
 
 
 # -- callbacks of compiled code, where JAX may wait for itself --------------------------------------
