@@ -16,10 +16,10 @@ import numpy as np
 from xbridge import asarray
 from xbridge.errors import DTypeError, OptionError, type_of
 from xbridge.extend import HOST, get_backend, native_dtype
-from xbridge.functions.differences import METHODS, Differences, refuse_complex_step
 from xbridge.functions.rules import (
     DerivableFunction,
     Spec,
+    UserDerivative,
     latest,
     no_derivative_error,
     refuse_user_derivative,
@@ -30,9 +30,7 @@ from xbridge.functions.treedef import ARRAY, argument_treedefs, children_of, lea
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xbridge.errors import GradientError
-    from xbridge.functions.rules import Call, UserDerivative
-    from xbridge.functions.signature import Signature
+    from xbridge.functions.rules import Call
     from xbridge.functions.treedef import TreeDef
     from xbridge.protocol import Array, HostArray
 
@@ -40,15 +38,16 @@ _BASELINE_REFCOUNT = 2
 """References to an item of a list, or to the base of an array, while they are counted."""
 
 _SHAPES = "result=numpy.empty_like, or result=f, where f(*args) returns empty arrays like the result"
-_TIMES = ("", " twice", " three times")
+FORMS = {
+    "vjp": "vjp=f, where f(g, y, *args) returns the gradient of each argument",
+    "jvp": "jvp=f, where f(tangents, y, *args) returns the tangent of the result",
+}
+"""What a derivative is, for hints."""
 
 
 def rule(call: Call) -> DerivableFunction:
     """Make the rule of a function."""
-    numeric = next((given for given in (call.vjp, call.jvp) if given and given.fn in METHODS), None)
-    return NumpyRule(
-        call, call.name, call.fn, call.treedef, call.vjp or numeric, call.jvp or numeric, call.signature
-    )
+    return _Value(call)
 
 
 def copy_if_kept(ys: Sequence[HostArray]) -> list[HostArray]:
@@ -107,7 +106,7 @@ class OpaqueRule(DerivableFunction):
         if self.call.result is None:
             raise OptionError.build(
                 f"trace {self.name}",
-                f"a function of {self.call.library} does not declare its result",
+                f"a function of {self.call.library} does not declare the shape of its result",
                 _SHAPES,
             )
         return describe_declared(self.call, specs)
@@ -123,8 +122,6 @@ def _describe_order(how: str, given: UserDerivative | None) -> str:
     """Return how often a derivative can be taken, in words."""
     if given is None:
         return f"no {how}"
-    if given.fn in METHODS:
-        return f"{how} by {given.fn}, once"
     count = 0
     while given is not None:
         count, given = count + 1, getattr(given, how)
@@ -194,77 +191,55 @@ class _Batch(OpaqueRule):
 
 
 class NumpyRule(OpaqueRule):
-    """A function of trees of arrays, and the functions that are its derivatives."""
+    """A function of trees of arrays: that of the user, or a derivative that the user gave."""
 
     wants_outputs = True
+    out_cores: tuple[int, ...] | None = None
+    """The number of core axes of each output."""
 
-    def __init__(
-        self,
-        call: Call,
-        name: str,
-        fn: Any,
-        treedef: TreeDef,
-        vjp: UserDerivative | None,
-        jvp: UserDerivative | None,
-        signature: Signature | None = None,
-    ) -> None:
+    def __init__(self, call: Call, name: str, given: UserDerivative, treedef: TreeDef) -> None:
         super().__init__(call, name)
-        self.fn, self.treedef = fn, treedef
-        self.functions = {"vjp": vjp, "jvp": jvp}
-        self.signature = signature
-        self.cores = None if signature is None else tuple(map(len, signature.inputs))
-        self.out_cores = None if signature is None else tuple(map(len, signature.outputs))
+        self.given, self.treedef = given, treedef
+
+    def result(self, xs: Sequence[HostArray]) -> Any:
+        """Return what the function of the user returns."""
+        args, kwargs = self.call.unflatten(self.treedef, xs)
+        return self.given.fn(*args, **kwargs)
+
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
+        return _Derivative(self, "vjp", ins, outs, treedef)
+
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
+        return _Derivative(self, "jvp", ins, outs, treedef)
+
+
+class _Value(NumpyRule):
+    """The function itself."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call, call.name, UserDerivative(call.fn, call.vjp, call.jvp), call.treedef)
+        if call.signature is not None:
+            self.cores = tuple(map(len, call.signature.inputs))
+            self.out_cores = tuple(map(len, call.signature.outputs))
 
     def __call__(self, *xs: HostArray) -> list[HostArray]:
-        signature = self.signature
+        signature = self.call.signature
         found = None if signature is None else signature.loops(self.name, [x.shape for x in xs])
-        args, kwargs = self.call.unflatten(self.treedef, xs)
-        made = self.call.read_result(self.fn(*args, **kwargs), xs)
-        ys = [_as_array(y, self.name) for y in made]
+        ys = [_as_array(y, self.name) for y in self.call.read_result(self.result(xs), xs)]
         if signature is not None and found is not None:
             signature.check(self.name, *found, [y.shape for y in ys])
         return ys
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
-        given = self.functions["vjp"]
-        if given is None:
-            raise self._no_derivative_error("vjp", "f(g, y, *args) returns the gradient of each argument")
-        return _Vjp(self, given, ins, outs, treedef)
-
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
-        given = self.functions["jvp"]
-        if given is None:
-            raise self._no_derivative_error("jvp", "f(tangents, y, *args) returns the tangent of the result")
-        return _Jvp(self, given, ins, outs, treedef)
-
-    def _no_derivative_error(self, kind: str, hint: str) -> GradientError:
-        name = self.call.name
-        if self.order:
-            inner = f"{kind}=..." if kind == "vjp" else "vjp=..., jvp=..."
-            return no_derivative_error(
-                f"{name}{_TIMES[min(self.order, 2)]}",
-                f"{self.name} is a NumPy function without a {kind} of its own",
-                f"vjp=aligned(backend='numpy', {inner})(f), or a function of a library that differentiates",
-            )
-        how = " in forward mode" if kind == "jvp" else ""
-        return no_derivative_error(
-            f"{name}{how}", f"it is a NumPy function without a {kind}", f"{kind}=f, where {hint}"
-        )
-
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
-        if self.call.result is not None:
-            return describe_declared(self.call, specs)
-        if self.signature is not None:
-            loop, sizes = self.signature.loops(self.name, [spec.shape for spec in specs])
-            if all(axis in sizes for core in self.signature.outputs for axis in core):
-                dtype = np.result_type(*[native_dtype(spec.dtype) for spec in specs]).name
-                outs = tuple(
-                    Spec((*loop, *[sizes[axis] for axis in core]), dtype) for core in self.signature.outputs
-                )
-                return outs, ARRAY if len(outs) == 1 else ("tuple", None, *[ARRAY] * len(outs))
-        raise OptionError.build(
-            f"trace {self.name}", "a NumPy function does not declare the shape of its result", _SHAPES
-        )
+        signature = self.call.signature
+        if self.call.result is not None or signature is None:
+            return super().describe(specs)
+        loop, sizes = signature.loops(self.name, [spec.shape for spec in specs])
+        if not all(axis in sizes for core in signature.outputs for axis in core):
+            return super().describe(specs)  # raises
+        dtype = np.result_type(*[native_dtype(spec.dtype) for spec in specs]).name
+        outs = tuple(Spec((*loop, *[sizes[axis] for axis in core]), dtype) for core in signature.outputs)
+        return outs, ARRAY if len(outs) == 1 else ("tuple", None, *[ARRAY] * len(outs))
 
 
 def describe_declared(call: Call, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
@@ -277,180 +252,114 @@ def describe_declared(call: Call, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, 
 
 
 class _Derivative(NumpyRule):
-    """A function of (seed, result, *args), in which the seed and the result have a treedef too."""
+    """A vjp or a jvp: a function of (seed, result, *args), in which the seed and the result have a treedef.
 
-    kind = ""
-    narrows = False
+    Its outputs are like some of the arrays that it gets: a vjp's like the arguments in the mask `ins`, and a
+    jvp's like the results in the mask `outs`.
+    """
 
     def __init__(
-        self,
-        base: NumpyRule,
-        given: UserDerivative,
-        ins: tuple[bool, ...],
-        outs: tuple[bool, ...],
-        treedef: TreeDef,
+        self, of: NumpyRule, kind: str, ins: tuple[bool, ...], outs: tuple[bool, ...], y_treedef: TreeDef
     ) -> None:
-        self.base, self.ins, self.outs, self.y_treedef = base, ins, outs, treedef
-        self.order = base.order + 1
-        args, keywords = children_of(base.treedef)
-        self.arguments = ("tuple", None, *argument_treedefs(base.treedef))
-        is_vjp = self.kind == "vjp"
-        seed = mask_leaves(treedef, iter(outs)) if is_vjp else mask_leaves(self.arguments, iter(ins))
-        super().__init__(
-            base.call,
-            f"the {self.kind} of {base.name}",
-            given.fn,
-            ("tuple", None, ("tuple", None, seed, treedef, *children_of(args)), keywords),
-            given.vjp,
-            given.jvp,
-        )
-        if base.cores is not None and base.out_cores is not None:
-            from_, to = (select(outs, base.out_cores), select(ins, base.cores))
-            seeds, self.out_cores = (from_, tuple(to)) if is_vjp else (to, tuple(from_))
-            self.cores = (*seeds, *base.out_cores, *base.cores)
+        given = getattr(of.given, kind)
+        if given is None:
+            raise no_derivative_error(
+                of.name if kind == "vjp" else f"{of.name} in forward mode",
+                f"it is a NumPy function without a {kind}",
+                f"{of.kind}=aligned(backend='numpy', {kind}=...)(f)"
+                if isinstance(of, _Derivative)
+                else FORMS[kind],
+            )
+        self.kind, self.is_vjp, self.order, self.narrows = kind, kind == "vjp", of.order + 1, False
+        self.words = ("gradient", "argument") if self.is_vjp else ("tangent", "result")
+        args, keywords = children_of(of.treedef)
+        arguments = ("tuple", None, *argument_treedefs(of.treedef))
+        masked = mask_leaves(arguments, iter(ins)), mask_leaves(y_treedef, iter(outs))
+        seed, self.found_treedef = masked[::-1] if self.is_vjp else masked
+        self.like: TreeDef
+        self.like, self.mask = (arguments, ins) if self.is_vjp else (y_treedef, outs)
+        """The treedef of what the function returns, and which of its arrays are outputs."""
+        self.counts = len(ins), len(outs)
+        treedef = ("tuple", None, ("tuple", None, seed, y_treedef, *children_of(args)), keywords)
+        super().__init__(of.call, f"the {kind} of {of.name}", given, treedef)
+        if of.cores is not None and of.out_cores is not None:
+            chosen = tuple(select(outs, of.out_cores)), tuple(select(ins, of.cores))
+            seeds, self.out_cores = chosen if self.is_vjp else chosen[::-1]
+            self.cores = (*seeds, *of.out_cores, *of.cores)
+        if self.is_vjp and len(self.found_treedef) == 3:  # the gradient of a single argument
+            self.found_treedef = self.found_treedef[2]
 
-    def split(self, xs: Sequence[HostArray]) -> tuple[Sequence[HostArray], Sequence[HostArray]]:
-        """Return the seeds and the inputs."""
-        count = len(self.ins)
-        return xs[: len(xs) - count - len(self.outs)], xs[len(xs) - count :]
-
-    def result(self, xs: Sequence[HostArray]) -> Any:
-        args, kwargs = self.call.unflatten(self.treedef, xs)
-        return self.fn(*args, **kwargs)
-
-
-class _Vjp(_Derivative):
-    kind = "vjp"
+    def outputs_like(self, xs: Sequence[Any]) -> list[Any]:
+        """Return the inputs that the outputs are like."""
+        ins, outs = self.counts
+        end = len(xs) - ins
+        return select(self.mask, xs[end:] if self.is_vjp else xs[end - outs : end])
 
     def __call__(self, *xs: HostArray) -> list[HostArray]:
-        seeds, inputs = self.split(xs)
-        if self.fn in METHODS:
-            latest.treedef = ("tuple", None, *[ARRAY] * sum(self.ins))
-            refuse_complex_step(self.base.name, self.kind, self.fn, select(self.ins, inputs), seeds)
-            return Differences(self.base, self.fn, self.ins, self.outs, inputs).gradients(seeds)
         found = self.result(xs)
-        count = len(children_of(self.arguments))
-        if count == 1:
-            if not (isinstance(found, tuple) and len(found) == 1):
-                found = (found,)
-            elif any(self.functions.values()):  # they get the gradient itself, which may look like a tuple
-                raise self._wrong_result_error("it has a derivative, and returned a tuple of one gradient")
-        if found is None:
-            found = (None,) * count
-        if not isinstance(found, (tuple, list)) or len(found) != count:
-            raise self._wrong_result_error(f"it returned {_name_type(found)} for {count} arguments")
-        gradients = leaves_like(
-            self.arguments,
+        if self.is_vjp:
+            found = self._list_gradients(found)
+        latest.treedef = self.found_treedef
+        each, place = self.words
+        leaves = leaves_like(
+            self.like,
             found,
-            lambda: self._wrong_result_error("a gradient has another form than its argument"),
+            lambda: self._wrong_result_error(f"a {each} has another form than its {place}"),
         )
-        latest.treedef = self._gradient_treedef()
-        return [
-            self._fit_gradient(gradient, i, inputs)
-            for i, (gradient, chosen) in enumerate(zip(gradients, self.ins, strict=True))
-            if chosen
-        ]
-
-    def _gradient_treedef(self) -> TreeDef:
-        treedef = mask_leaves(self.arguments, iter(self.ins))
-        return treedef if len(treedef) > 3 else treedef[2]
-
-    def _fit_gradient(self, gradient: Any, index: int, inputs: Sequence[HostArray]) -> HostArray:
-        """Return a gradient in the shape and dtype of its argument. Axes that were broadcast are summed."""
-        x = inputs[index]
-        if gradient is None:
-            raise no_derivative_error(
-                f"{self.call.name} by its array {index}",
-                "its vjp returned None for it",
-                "x.detach() or stop_gradient(x) for that array, or a vjp that returns its gradient",
-            )
-        g = self.sum_broadcast_axes(_as_array(gradient, self.name), index, inputs)
-        if g.shape != x.shape:
-            raise self._wrong_result_error(
-                f"a gradient has shape {np.shape(gradient)}, and array {index} has {x.shape}"
-            )
-        if g.dtype.kind == "c" and x.dtype.kind != "c":
-            raise DTypeError.build(
-                f"take the gradients of {self.call.name}",
-                f"the gradient of array {index} is complex, and the array is real",
-                "returning its real part",
-            )
-        return g.astype(x.dtype, copy=False)
-
-    def sum_broadcast_axes(self, g: HostArray, index: int, inputs: Sequence[HostArray]) -> HostArray:
-        """Sum a gradient, or a tangent of one, over the axes to which its argument was broadcast."""
-        x = inputs[index]
-        if g.shape != x.shape and g.shape == self._broadcast_shape(x, index, inputs):
-            g = g.sum(tuple(range(g.ndim - x.ndim)))
-            ones = [i for i, (n, m) in enumerate(zip(g.shape, x.shape, strict=True)) if m == 1 != n]
-            g = g.sum(tuple(ones), keepdims=True)
-        return g
-
-    def _broadcast_shape(
-        self, x: HostArray, index: int, inputs: Sequence[HostArray]
-    ) -> tuple[int, ...] | None:
-        """Return the shape that an argument of a function with a signature is broadcast to."""
-        cores = self.base.cores
-        if cores is None:
-            return None
-        outer = [y.shape[: y.ndim - core] for y, core in zip(inputs, cores, strict=True)]
-        return (*np.broadcast_shapes(*outer), *x.shape[x.ndim - cores[index] :])
-
-    def _wrong_result_error(self, reason: str) -> OptionError:
-        return OptionError.build(
-            f"take the gradients of {self.call.name}",
-            reason,
-            "returning one gradient of the same form for each argument, and None if it has none",
-        )
-
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
-        return tuple(select(self.ins, specs[len(specs) - len(self.ins) :])), self._gradient_treedef()
-
-
-class _Jvp(_Derivative):
-    kind = "jvp"
-
-    def __call__(self, *xs: HostArray) -> list[HostArray]:
-        seeds, inputs = self.split(xs)
-        ys = xs[len(seeds) : len(xs) - len(inputs)]
-        latest.treedef = mask_leaves(self.y_treedef, iter(self.outs))
-        if self.fn in METHODS:
-            refuse_complex_step(
-                self.base.name, self.kind, self.fn, select(self.ins, inputs), select(self.outs, ys)
-            )
-            return Differences(self.base, self.fn, self.ins, self.outs, inputs).tangents(seeds)
-        found = leaves_like(self.y_treedef, self.result(xs), self._wrong_result_error)
-        tangents = select(self.outs, found)
-        if any(tangent is None for tangent in tangents):
-            raise no_derivative_error(
-                f"{self.call.name} in forward mode",
-                "its jvp returned None",
-                "a jvp that returns all tangents",
-            )
         made = []
-        for i, tangent, y in zip(
-            select(self.outs, range(len(ys))), tangents, select(self.outs, ys), strict=True
-        ):
-            t = _as_array(tangent, self.name)
-            if isinstance(self.base, _Vjp):
-                gradients = self.base.ins
-                index = select(gradients, range(len(gradients)))[i]
-                t = self.base.sum_broadcast_axes(t, index, inputs[-len(gradients) :])
-            if t.shape != y.shape or (t.dtype.kind == "c" and y.dtype.kind != "c"):
-                raise self._wrong_result_error()
-            made.append(t.astype(y.dtype, copy=False))
+        for i, (y, like) in enumerate(zip(select(self.mask, leaves), self.outputs_like(xs), strict=True)):
+            if y is None:
+                raise no_derivative_error(
+                    self.call.name,
+                    f"its {self.kind} returned None for {place} {select(self.mask, range(len(leaves)))[i]}",
+                    f"x.detach() or stop_gradient(x) for that array, or a {self.kind} that is not None",
+                )
+            t = self._sum_broadcast_axes(_as_array(y, self.name), like, i, xs)
+            if t.shape != like.shape:
+                raise self._wrong_result_error(
+                    f"a {each} has shape {t.shape}, and its {place} has {like.shape}"
+                )
+            if t.dtype.kind == "c" and like.dtype.kind != "c":
+                raise DTypeError.build(
+                    f"use the {self.kind} of {self.call.name}",
+                    f"a {each} is complex, and its {place} is real",
+                    "returning its real part",
+                )
+            made.append(t.astype(like.dtype, copy=False))
         return made
 
-    def _wrong_result_error(self) -> OptionError:
-        return OptionError.build(
-            f"take the tangent of {self.call.name}",
-            "its jvp returned another form, shape or kind of numbers than the function",
-            "returning one tangent for each array of the result",
-        )
+    def _list_gradients(self, found: Any) -> Any:
+        """Return the gradients of all arguments. That of a single one may be returned as it is."""
+        count = len(children_of(self.like))
+        if count == 1:
+            if not (isinstance(found, tuple) and len(found) == 1):
+                return (found,)
+            if self.given.vjp or self.given.jvp:  # they get the gradient itself, which may look like a tuple
+                raise self._wrong_result_error("it has a derivative, and returned a tuple of one gradient")
+        if found is not None and not (isinstance(found, (tuple, list)) and len(found) == count):
+            raise self._wrong_result_error(f"it returned {_name_type(found)} for {count} arguments")
+        return found
+
+    def _sum_broadcast_axes(
+        self, y: HostArray, like: HostArray, i: int, xs: Sequence[HostArray]
+    ) -> HostArray:
+        """Sum output `i`, or a tangent of one, over the axes to which a signature broadcast its argument."""
+        if y.shape == like.shape or self.cores is None or self.out_cores is None:
+            return y
+        loops = [x.shape[: x.ndim - core] for x, core in zip(xs, self.cores, strict=True)]
+        if y.shape != (*np.broadcast_shapes(*loops), *like.shape[like.ndim - self.out_cores[i] :]):
+            return y
+        new = y.ndim - like.ndim
+        ones = [new + axis for axis, n in enumerate(like.shape) if n == 1]
+        return np.asarray(y.sum((*range(new), *ones), keepdims=True)).reshape(like.shape)
+
+    def _wrong_result_error(self, reason: str) -> OptionError:
+        each, place = self.words
+        hint = f"returning one {each} of the same form for each {place}"
+        return OptionError.build(f"use the {self.kind} of {self.call.name}", reason, hint)
 
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
-        ys = specs[len(specs) - len(self.ins) - len(self.outs) : len(specs) - len(self.ins)]
-        return tuple(select(self.outs, ys)), mask_leaves(self.y_treedef, iter(self.outs))
+        return tuple(self.outputs_like(specs)), self.found_treedef
 
 
 def _name_type(found: object) -> str:

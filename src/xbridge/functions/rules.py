@@ -86,9 +86,9 @@ class Spec(NamedTuple):
 
 
 class UserDerivative(NamedTuple):
-    """A derivative that the user gave: a function or the name of a numeric method, with its derivatives."""
+    """A function that the user gave, with its derivatives."""
 
-    fn: Any
+    fn: Callable[..., Any]
     vjp: UserDerivative | None = None
     jvp: UserDerivative | None = None
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from xbridge import asarray, known_backends
 from xbridge.errors import OptionError, shown, with_article
 from xbridge.extend import HOST, check_options, entry_points, get_backend
-from xbridge.functions.differences import METHODS
 from xbridge.functions.function import Definition, Function, FunctionOptions
 from xbridge.functions.named import read_array_parameters
+from xbridge.functions.numpy import FORMS
 from xbridge.functions.results import async_result_error
 from xbridge.functions.rules import UserDerivative
 from xbridge.functions.run import wrap_function
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
         copy: bool | None = None,
         grad: Grad = None,
         arrays: str | Collection[str] | None = None,
-        vjp: Callable[..., object] | str | None = None,
-        jvp: Callable[..., object] | str | None = None,
+        vjp: Callable[..., object] | None = None,
+        jvp: Callable[..., object] | None = None,
         signature: str | None = None,
         result: Callable[..., object] | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
@@ -68,8 +68,8 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     copy: bool | None = None,
     grad: Grad = None,
     arrays: str | Collection[str] | None = None,
-    vjp: Callable[..., object] | str | None = None,
-    jvp: Callable[..., object] | str | None = None,
+    vjp: Callable[..., object] | None = None,
+    jvp: Callable[..., object] | None = None,
     signature: str | None = None,
     result: Callable[..., object] | None = None,
 ) -> Any:
@@ -95,13 +95,12 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
         Names of parameters that are arrays. Each argument of them becomes one, as by `asarray` with the
         function's library: a number, a list, a Series, a DataFrame or another exporter. None stays None, and
         so does a default. Numbers and lists do not decide. Other parameters get their lists unchanged.
-    vjp : callable or {"complex-step", "central"}, optional
+    vjp : callable, optional
         For a function of NumPy: ``vjp(g, y, *args, **kwargs)`` returns one gradient for each argument. `g` is
         the cotangent in the form of the result `y`. A gradient is the adjoint, so ``vdot(g, J @ t)`` equals
         ``vdot(vjp(g), t)`` for complex numbers too. None means that there is no gradient, which is not the
-        same as zeros. If `vjp` is itself ``aligned(vjp=...)(f)``, there is a second derivative. A name asks
-        for numerical derivatives; ``"complex-step"`` is right for analytic functions only.
-    jvp : callable or {"complex-step", "central"}, optional
+        same as zeros. If `vjp` is itself ``aligned(vjp=...)(f)``, there is a second derivative.
+    jvp : callable, optional
         For a function of NumPy: ``jvp(tangents, y, *args, **kwargs)`` returns the tangent of the result.
         `tangents` has one item for each argument, and None for one that is constant.
     signature : str, optional
@@ -181,12 +180,8 @@ def _derivative(how: str, given: Any) -> UserDerivative | None:
     """Return a derivative with its own derivatives, if it is an aligned function."""
     if given is None:
         return None
-    if isinstance(given, str) and given in METHODS:
-        return UserDerivative(given)
     if not callable(given):
-        raise OptionError.build(
-            f"take {how}={shown(given)}", "it is not a function or a known method", f"{how}='central'"
-        )
+        raise OptionError.build(f"take {how}={shown(given)}", "it is not a function", FORMS[how])
     own = getattr(given, "__xbridge__", None)
     if isinstance(own, Function) and getattr(given, "__wrapped__", None) is own.fn:
         return UserDerivative(own.fn, own.given.vjp, own.given.jvp)
