@@ -19,36 +19,37 @@ if TYPE_CHECKING:
 
     from xbridge.protocol import Array
 
+_BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_BY_KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
 
 class ArrayParameters(NamedTuple):
     """The parameters of a function that `arrays=` names."""
 
     function: str
-    names: frozenset[str]
-    positional: tuple[str, ...]
-    """The names of all parameters that may be passed by position."""
-    keywords: frozenset[str]
-    """The names of those that may be passed by keyword."""
-    rest: str
-    """The name of ``*args``, if there is one."""
-    more: str
-    """The name of ``**kwargs``, if there is one."""
+    positional: tuple[bool, ...]
+    """For each parameter that may be passed by position, True if it is named."""
+    keywords: dict[str, bool]
+    """The same for those that may be passed by keyword."""
+    rest: bool
+    """True if ``*args`` is named."""
+    more: bool
+    """True if ``**kwargs`` is named."""
 
     def map(
         self, fn: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, with `fn` applied to the named ones that are neither arrays nor None."""
-        places = [*self.positional[: len(args)], *[self.rest] * (len(args) - len(self.positional))]
-        return (
-            tuple([self._apply_at(fn, x, i, places[i]) for i, x in enumerate(args)]),
-            {
-                key: self._apply_at(fn, x, key, key if key in self.keywords else self.more)
-                for key, x in kwargs.items()
-            },
-        )
+        chosen = [*self.positional[: len(args)], *[self.rest] * (len(args) - len(self.positional))]
+        positional = [self._apply(fn, x, i) if chosen[i] else x for i, x in enumerate(args)]
+        named = {
+            key: self._apply(fn, x, key) if self.keywords.get(key, self.more) else x
+            for key, x in kwargs.items()
+        }
+        return tuple(positional), named
 
-    def _apply_at(self, fn: Callable[[Any], Any], x: Any, place: int | str, name: str) -> Any:
-        if name not in self.names or x is None or are_arrays(type(x)):
+    def _apply(self, fn: Callable[[Any], Any], x: Any, place: int | str) -> Any:
+        if x is None or are_arrays(type(x)):
             return x
         try:
             return fn(x)
@@ -79,9 +80,9 @@ def read_array_parameters(given: object, fn: Callable[..., Any], function: str) 
     """Return the parameters of a function that `arrays=` names; raise if there is no such parameter."""
     if given is None:
         return None
-    names = _list_names(given)
     action = f"take arrays={shown(given)}"
-    if names is None:
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(n, str) for n in names):
         raise OptionError.build(action, "it is not a tuple of names of parameters", "arrays=('x',)")
     try:
         parameters = signature(fn).parameters
@@ -91,30 +92,16 @@ def read_array_parameters(given: object, fn: Callable[..., Any], function: str) 
         ) from error
     wrong = [name for name in names if name not in parameters]
     if wrong:
-        raise OptionError.build(
-            action,
-            f"{function} has no parameter {wrong[0]!r}",
-            f"arrays={tuple(parameters)}" if parameters else f"{function} without arrays=",
-        )
-    both = Parameter.POSITIONAL_OR_KEYWORD
+        hint = f"arrays={tuple(parameters)}" if parameters else f"{function} without arrays="
+        raise OptionError.build(action, f"{function} has no parameter {wrong[0]!r}", hint)
 
-    def of_kind(*kinds: Any) -> list[str]:
-        return [name for name, parameter in parameters.items() if parameter.kind in kinds]
+    def read(*kinds: Any) -> dict[str, bool]:
+        return {name: name in names for name, parameter in parameters.items() if parameter.kind in kinds}
 
     return ArrayParameters(
         function,
-        frozenset(names),
-        tuple(of_kind(Parameter.POSITIONAL_ONLY, both)),
-        frozenset(of_kind(Parameter.KEYWORD_ONLY, both)),
-        "".join(of_kind(Parameter.VAR_POSITIONAL)),
-        "".join(of_kind(Parameter.VAR_KEYWORD)),
+        tuple(read(*_BY_POSITION).values()),
+        read(*_BY_KEYWORD),
+        any(read(Parameter.VAR_POSITIONAL).values()),
+        any(read(Parameter.VAR_KEYWORD).values()),
     )
-
-
-def _list_names(given: object) -> list[str] | None:
-    """Return the given name or names as a list; None if they are not strings."""
-    each = [given] if isinstance(given, str) else given
-    if not isinstance(each, (tuple, list, set, frozenset)):
-        return None
-    names = [name for name in each if isinstance(name, str)]
-    return names if len(names) == len(each) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import count
 from random import getrandbits
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from xbridge.extend import locks
 
@@ -31,17 +31,12 @@ NO_VALUE = -1
 """The version in the mark of a derivative whose value nobody uses, so that nothing can contradict it."""
 
 
-class _Entry(NamedTuple, Generic[T]):
-    record: T
-    once: bool
-
-
 class SavedGraphs(Generic[T]):
     """The records of a function, which are dropped with it."""
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[int, int], _Entry[T]] = {}
-        self._once: dict[tuple[int, int], None] = {}
+        self._kept: dict[tuple[int, int], T] = {}
+        self._once: dict[tuple[int, int], T] = {}
 
     def keep(self, record: T, *, once: bool) -> tuple[int, int]:
         """Store a record and return its number.
@@ -51,24 +46,18 @@ class SavedGraphs(Generic[T]):
         """
         number = divmod(next(_numbers), _BASE)
         with _lock:
-            self._entries[number] = _Entry(record, once)
-            if once:
-                self._once[number] = None
-                if len(self._once) > _MAX_UNUSED:
-                    self.drop(next(iter(self._once)))
+            (self._once if once else self._kept)[number] = record
+            if len(self._once) > _MAX_UNUSED:
+                self.drop(next(iter(self._once)))
         return number
 
     def find(self, number: tuple[int, int]) -> T | None:
         """Return the record of a number, or None if it is gone."""
-        found = self._entries.get(number)
-        if found is None:
-            return None
-        if found.once:
-            with _lock:
-                self.drop(number)
-        return found.record
+        with _lock:
+            found = self._once.pop(number, None)
+        return self._kept.get(number) if found is None else found
 
     def drop(self, number: tuple[int, int]) -> None:
         """Drop a record, if it is still there."""
-        self._entries.pop(number, None)
+        self._kept.pop(number, None)
         self._once.pop(number, None)

@@ -53,7 +53,7 @@ from xbridge.functions.treedef import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge.functions.function import Function
+    from xbridge.functions.function import Function, FunctionOptions
     from xbridge.functions.rules import DerivableFunction
     from xbridge.functions.treedef import TreeDef
     from xbridge.protocol import Array, Backend
@@ -415,8 +415,20 @@ def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Cal
     name, device_of = array_library.name, array_library.device_of
     check, follows = functions_of(library).check_call, array_library.follows
     is_own, can_embed = library is array_library, is_plain and not read.kwargs and len(at) == len(read.args)
-    convert = _ordinary_converter(read, is_plain=is_plain)
-    has_device = (is_own or convert is None) and not array_library.host_only
+    # One look-up converts an ordinary array, where no option is to be read and the function cannot write.
+    is_direct, is_host = is_plain and (is_own or not could_write(library)), library.name == HOST
+    table = call_cache.direct[library.name]
+    has_device = (is_own or not is_direct) and not array_library.host_only
+
+    def convert(x: Array, options: FunctionOptions) -> Array | None:
+        """Convert an argument; return None for one that is refused, because the planned call names it."""
+        if not is_direct:
+            try:
+                return convert_input(x, library, options, options.device)
+            except XBridgeError:
+                return None
+        y = x if is_own else table.get(type(x), call_cache.decline)(x)
+        return protect_host(y, x) if is_host and not is_own and y is not None else y
 
     def call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """Return the result in a tuple, or None to decline, before the function runs."""
@@ -433,7 +445,7 @@ def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Cal
                         return None
                     return (_run_rule(function.rule(library.name, name, treedef, (), None), given),)
         for i in at:
-            y = _try_convert(given[i], library, function) if convert is None else convert(given[i])
+            y = convert(given[i], function.options)
             if y is None:
                 return None
             given[i] = y
@@ -449,29 +461,3 @@ def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Cal
         return (_restore_result(result, (name, home), function),)
 
     return call_cached
-
-
-def _try_convert(x: Array, library: Backend, function: Function) -> Array | None:
-    """Convert an argument; return None for one that is refused, because the planned call names it."""
-    try:
-        return convert_input(x, library, function.options, function.options.device)
-    except XBridgeError:
-        return None
-
-
-def _ordinary_converter(read: CallInputs, *, is_plain: bool) -> Callable[[Any], Any] | None:
-    """Return the function that converts ordinary arrays by one look-up; None where options are to be read."""
-    library = read.library
-    if not is_plain or (could_write(library) and library is not read.array_library):
-        return None
-    if library is read.array_library:
-        return call_cache.unchanged
-    table = call_cache.direct[library.name]
-    if library.name != HOST:
-        return lambda x: table.get(type(x), call_cache.decline)(x)
-
-    def to_host(x: Array) -> Array | None:
-        y = table.get(type(x), call_cache.decline)(x)
-        return None if y is None else protect_host(y, x)
-
-    return to_host
