@@ -15,6 +15,7 @@ import numpy as np
 
 from xbridge.errors import OptionError
 from xbridge.extend import native_dtype
+from xbridge.functions.named import protect_host
 from xbridge.functions.rules import Spec, latest
 
 if TYPE_CHECKING:
@@ -68,11 +69,7 @@ def run(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
 
 def _run_chunk(*chunks: HostArray, call: Call, specs: tuple[Spec, ...]) -> Any:
     """Run the function on chunks, which are read-only because tasks share them."""
-    views = []
-    for chunk in chunks:
-        view = np.asarray(chunk).view()
-        view.flags.writeable = False
-        views.append(view)
+    views = [protect_host(chunk, chunk) for chunk in map(np.asarray, chunks)]
     rule = call.rule()
     ys = rule.call.evaluate(rule, views, "numpy")
     rule.check_treedef(call.declared)

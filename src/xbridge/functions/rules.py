@@ -298,6 +298,12 @@ def mask_inexact(specs: Iterable[Any]) -> tuple[bool, ...]:
     return tuple(is_inexact(spec.dtype) for spec in specs)
 
 
+def specs_of_example(specs: Sequence[Spec], axes: Sequence[int | None]) -> tuple[Spec, ...]:
+    """Return the specs of one example of a batch, whose axis is the first, except where `axes` has None."""
+    pairs = zip(specs, axes, strict=True)
+    return tuple([spec if axis is None else spec._replace(shape=spec.shape[1:]) for spec, axis in pairs])
+
+
 def refuse_user_derivative(call: Call) -> None:
     """Raise if the user gave a derivative for a function that its library differentiates itself."""
     for how in ("vjp", "jvp"):

@@ -1,4 +1,4 @@
-"""Embed calls of rules in JAX's transforms, by primitives for calls, for recorded calls and for tangents.
+"""Embed calls of rules in JAX's transforms, by primitives for calls and for tangents.
 
 The tangent primitive is linear in the tangents, and its transpose is a call of the rule's vjp. So reverse
 mode needs no jvp of the function. A differentiated call is recorded if its rule has records: its last result
@@ -24,6 +24,7 @@ from xbridge.extend import DTYPES, get_backend
 from xbridge.functions.jax import private
 from xbridge.functions.jax.callbacks import inside
 from xbridge.functions.jax.rules import conj
+from xbridge.functions.named import protect_host
 from xbridge.functions.records import NO_RECORD, NO_VALUE
 from xbridge.functions.rules import (
     NoRecordError,
@@ -32,6 +33,7 @@ from xbridge.functions.rules import (
     mask_inexact,
     select,
     sharded_call_error,
+    specs_of_example,
 )
 from xbridge.functions.treedef import ARRAY
 
@@ -45,9 +47,9 @@ if TYPE_CHECKING:
     Mask = tuple[bool, ...]
     Declared = list[tuple[tuple[int, ...], np.dtype[Any]]]
 
-call_p, record_p = Primitive("xbridge_call"), Primitive("xbridge_record")
-tangent_p, no_value_p = Primitive("xbridge_tangent"), Primitive("xbridge_no_value")
-call_p.multiple_results = record_p.multiple_results = tangent_p.multiple_results = True
+call_p, tangent_p = Primitive("xbridge_call"), Primitive("xbridge_tangent")
+no_value_p = Primitive("xbridge_no_value")
+call_p.multiple_results = tangent_p.multiple_results = True
 
 _jax, _SHARDED = get_backend("jax"), Device("sharded")
 _MARK = Spec((3,), "int32")
@@ -55,13 +57,13 @@ _MARK = Spec((3,), "int32")
 
 def apply(rule: DerivableFunction, xs: Arrays) -> Arrays:
     """Run a rule within JAX's current transforms, and store `latest.treedef`."""
-    return _bind_call(call_p, rule, xs)  # type: ignore[no-any-return] # arrays of JAX
+    return _bind_call(rule, xs, None)  # type: ignore[no-any-return] # arrays of JAX
 
 
-def _bind_call(primitive: Primitive, rule: DerivableFunction, xs: Arrays, **what: Any) -> Any:
+def _bind_call(rule: DerivableFunction, xs: Arrays, ins: Mask | None) -> Any:
     """Bind a call. JAX caches the shapes of a primitive, so the structure of the result may be looked up."""
     latest.treedef = None
-    ys = _bind(primitive, *xs, rule=rule, **what)
+    ys = _bind(call_p, *xs, rule=rule, ins=ins)
     if latest.treedef is None:
         rule.shapes(_specs(map(jax.typeof, xs)))
     return ys
@@ -137,11 +139,7 @@ class _Callback:
 
     def __call__(self, *hosts: Any, run: Run | None = None) -> tuple[Any, ...]:
         """Run on host arrays. JAX must not be called from here."""
-        views = []
-        for host in hosts:
-            view = np.asarray(host).view()
-            view.flags.writeable = False
-            views.append(view)
+        views = [protect_host(host, host) for host in map(np.asarray, hosts)]
         rule = self._rule
         with inside:
             ys = rule.call.evaluate(run or rule, views, "numpy")
@@ -160,16 +158,6 @@ def _emit(ctx: Any, run: Callable[..., Any], args: Any) -> Any:
     )[0]
 
 
-def _lower_call(ctx: Any, *args: Any, rule: DerivableFunction) -> Any:
-    return _emit(ctx, _Callback(rule, ctx.avals_in, ctx.avals_out), args)
-
-
-call_p.def_impl(lambda *xs, rule: _run(rule, xs))  # type: ignore[no-untyped-call]
-call_p.def_abstract_eval(lambda *avals, rule: _result_avals(rule.shapes(_specs(avals)), avals))  # type: ignore[no-untyped-call]
-private.register_lowering(call_p, _lower_call)
-
-
-# -- record_p(*inputs) is a call whose last result is a mark -------------------------------------------------
 class _Recorder:
     """Runs a rule with a record of its graph, in place of the rule."""
 
@@ -194,8 +182,11 @@ class _Recorder:
         return run(self._rule), np.asarray((self._rule.version(), *NO_RECORD), "int32"), None
 
 
-def _run_recorded(*xs: Any, rule: DerivableFunction, ins: Mask) -> list[Any]:
-    """Run a call with a record. The record is dropped with the array of its mark."""
+# -- call_p(*inputs) is a rule; with a mask `ins`, it is recorded, and its last result is a mark -------------
+def _run_call(*xs: Any, rule: DerivableFunction, ins: Mask | None) -> Arrays:
+    """Run a call. A record is dropped with the array of its mark."""
+    if ins is None:
+        return _run(rule, xs)
     ys, numbers, drop = _Recorder(rule, ins).run(partial(_run, rule, xs), once=False)
     mark = jnp.asarray(numbers)
     if drop is not None:
@@ -203,36 +194,42 @@ def _run_recorded(*xs: Any, rule: DerivableFunction, ins: Mask) -> list[Any]:
     return [*ys, mark]
 
 
-def _lower_record(ctx: Any, *args: Any, rule: DerivableFunction, ins: Mask) -> Any:
+def _describe_call(*avals: Any, rule: DerivableFunction, ins: Mask | None) -> list[Any]:
+    marks = [] if ins is None else [_MARK]
+    return _result_avals([*rule.shapes(_specs(avals)), *marks], avals)
+
+
+def _lower_call(ctx: Any, *args: Any, rule: DerivableFunction, ins: Mask | None) -> Any:
+    if ins is None:
+        return _emit(ctx, _Callback(rule, ctx.avals_in, ctx.avals_out), args)
     call = _Callback(rule, ctx.avals_in, ctx.avals_out[:-1])
 
     def run(*hosts: Any) -> tuple[Any, ...]:
-        ys, mark, _ = _Recorder(rule, ins).run(lambda recorder: call(*hosts, run=recorder), once=True)
+        ys, mark, _ = _Recorder(rule, ins).run(lambda run: call(*hosts, run=run), once=True)
         return (*ys, mark)
 
     return _emit(ctx, run, args)
 
 
-def _drop_unused_record(used: list[bool], *rest: Any) -> Any:
-    """Replace a recorded call by a plain one if its mark is not used: a rule for dead code elimination.
+def _drop_unused(used: list[bool], *rest: Any) -> Any:
+    """Record no call whose mark is not used: a rule for dead code elimination.
 
     If only the mark is used, the call is dropped: the derivative runs the function in one callback, not two.
     """
     eqn = rest[-1]  # JAX 0.12 gives the inputs that are in use before it
-    if not any(used[:-1]):
+    marks = 0 if eqn.params["ins"] is None else 1
+    if not any(used[: len(used) - marks]):
         mark = eqn.replace(primitive=no_value_p, params={}, invars=[], outvars=eqn.outvars[-1:])
-        return [False] * len(eqn.invars), mark if used[-1] else None
-    if not used[-1]:
-        eqn = eqn.replace(primitive=call_p, params={"rule": eqn.params["rule"]}, outvars=eqn.outvars[:-1])
+        return [False] * len(eqn.invars), mark if any(used) else None
+    if marks and not used[-1]:
+        eqn = eqn.replace(params={**eqn.params, "ins": None}, outvars=eqn.outvars[:-1])
     return [True] * len(eqn.invars), eqn
 
 
-record_p.def_impl(_run_recorded)  # type: ignore[no-untyped-call]
-record_p.def_abstract_eval(  # type: ignore[no-untyped-call]
-    lambda *avals, rule, **_: _result_avals([*rule.shapes(_specs(avals)), _MARK], avals)
-)
-private.register_lowering(record_p, _lower_record)
-private.dce_rules[record_p] = _drop_unused_record
+call_p.def_impl(_run_call)  # type: ignore[no-untyped-call] # JAX leaves it untyped
+call_p.def_abstract_eval(_describe_call)  # type: ignore[no-untyped-call]
+private.register_lowering(call_p, _lower_call)
+private.dce_rules[call_p] = _drop_unused
 
 _NO_VALUE = np.asarray((NO_VALUE, *NO_RECORD), "int32")
 no_value_p.def_impl(lambda: jnp.asarray(_NO_VALUE))  # type: ignore[no-untyped-call]
@@ -252,7 +249,7 @@ def _keep_in_checkpoint(_: Any, unknown: Sequence[bool], there: Sequence[bool], 
     return None, eqn, [True] * outs, [True] * outs, needed
 
 
-private.checkpoint_rules.update(dict.fromkeys((call_p, record_p), _keep_in_checkpoint))
+private.checkpoint_rules[call_p] = _keep_in_checkpoint
 
 
 # -- tangent_p(*tangents, *kept) is the jvp of a rule --------------------------------------------------------
@@ -282,39 +279,26 @@ def _mask_with_tangent(xs: Arrays, tangents: Arrays) -> Mask:
     return tuple(kind and not isinstance(t, private.Zero) for t, kind in zip(tangents, kinds, strict=True))
 
 
-def _differentiate(xs: Arrays, tangents: Arrays, rule: DerivableFunction) -> Any:
-    """Run a call, and the tangents of its results; return them, and the mark of the call in a list."""
-    ins = _mask_with_tangent(xs, tangents)
-    if rule.keeps_version:
-        *ys, mark = _bind_call(record_p, rule, xs, ins=ins)
-    else:
-        ys, mark = _bind_call(call_p, rule, xs), None
+def _call_jvp(xs: Arrays, tangents: Arrays, *, rule: DerivableFunction, ins: Mask | None) -> Any:
+    """Run a call, and the tangents of its results. Where it is recorded, its mark is that of the new run."""
+    moving = _mask_with_tangent(xs, tangents)
+    found = _bind_call(rule, xs, moving if rule.keeps_version else None)
+    ys, marks = (found[:-1], found[-1:]) if rule.keeps_version else (found, [])
     treedef, specs = latest.treedef, _specs(map(jax.typeof, ys))
     outs = mask_inexact(specs)
     news = iter(())
-    if any(ins) and any(outs):
-        marks = [mark] if rule.keeps_version else []
+    if any(moving) and any(outs):
         kept = (*(ys if rule.wants_outputs else ()), *marks, *xs)
-        of = _Tangent(rule, ins, outs, treedef, tuple(select(outs, specs)))
-        news = iter(_bind(tangent_p, *select(ins, tangents), *kept, of=of))
+        of = _Tangent(rule, moving, outs, treedef, tuple(select(outs, specs)))
+        news = iter(_bind(tangent_p, *select(moving, tangents), *kept, of=of))
         latest.treedef = treedef
     else:
         outs = (False,) * len(ys)
-    return ys, [next(news) if out else _zero_tangent(y) for y, out in zip(ys, outs, strict=True)], mark
-
-
-def _call_jvp(xs: Arrays, tangents: Arrays, *, rule: DerivableFunction) -> Any:
-    return _differentiate(xs, tangents, rule)[:2]
-
-
-def _record_jvp(xs: Arrays, tangents: Arrays, *, rule: DerivableFunction, ins: Mask) -> Any:
-    """Differentiate a recorded call again. Its mark is that of the new run."""
-    ys, news, mark = _differentiate(xs, tangents, rule)
-    return [*ys, mark], [*news, _zero_tangent(mark)]
+    made = [next(news) if out else _zero_tangent(y) for y, out in zip(ys, outs, strict=True)]
+    return (ys, made) if ins is None else (found, [*made, *map(_zero_tangent, marks)])
 
 
 private.primitive_jvps[call_p] = _call_jvp
-private.primitive_jvps[record_p] = _record_jvp
 
 
 def _tangent_jvp(a: Arrays, tangents: Arrays, *, of: _Tangent) -> Any:
@@ -336,7 +320,7 @@ def _transpose(cotangents: Arrays, *a: Any, of: _Tangent) -> list[Any]:
         jnp.zeros(spec.shape, spec.dtype) if isinstance(c, private.Zero) else c
         for c, spec in zip(cotangents, of.specs, strict=True)
     ]
-    gradients = _bind(call_p, *map(conj, seeds), *kept, rule=of.derive("vjp"))
+    gradients = _bind(call_p, *map(conj, seeds), *kept, rule=of.derive("vjp"), ins=None)
     xs = select(of.ins, kept[-len(of.ins) :])
     return [*[_place_like(conj(g), x) for g, x in zip(gradients, xs, strict=True)], *[None] * len(kept)]
 
@@ -355,7 +339,9 @@ def _is_known(x: Any) -> bool:
 
 tangent_p.def_impl(lambda *a, of: _run(of.derive("jvp"), a))  # type: ignore[no-untyped-call]
 tangent_p.def_abstract_eval(lambda *avals, of: _result_avals(of.specs, avals))  # type: ignore[no-untyped-call]
-private.register_lowering(tangent_p, lambda ctx, *a, of: _lower_call(ctx, *a, rule=of.derive("jvp")))
+private.register_lowering(
+    tangent_p, lambda ctx, *a, of: _lower_call(ctx, *a, rule=of.derive("jvp"), ins=None)
+)
 private.primitive_jvps[tangent_p] = _tangent_jvp
 private.primitive_transposes[tangent_p] = _transpose
 
@@ -383,21 +369,18 @@ def _batch_axes(rule: DerivableFunction, ins: Mask, dims: Arrays) -> tuple[int |
     )
 
 
-def _batch_call(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
-    axes = rule.batch_axes(tuple([None if d is None else 0 for d in dims]))
-    moved, size = _move_batch_first(xs, dims, axes)
-    batch = _bind(call_p, *moved, rule=rule.derive("batched", axes)) if size else _empty(rule, moved, axes)
-    return batch, [0] * len(batch)
-
-
-def _batch_record(xs: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mask) -> Any:
-    axes = _batch_axes(rule, ins, dims)
-    moved, size = _move_batch_first(xs, dims, axes)
-    if size:
-        *ys, mark = _bind(record_p, *moved, rule=rule.derive("batched", axes), ins=ins)
+def _batch_call(xs: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mask | None) -> Any:
+    if ins is None:
+        axes = rule.batch_axes(tuple([None if d is None else 0 for d in dims]))
     else:
-        ys, mark = _empty(rule, moved, axes), jnp.asarray(_NO_VALUE)
-    return [*ys, mark], [*[0] * len(ys), None]
+        axes = _batch_axes(rule, ins, dims)
+    moved, size = _move_batch_first(xs, dims, axes)
+    marks: list[Any] = [] if ins is None else [jnp.asarray(_NO_VALUE)]
+    if size:
+        made = _bind(call_p, *moved, rule=rule.derive("batched", axes), ins=ins)
+    else:
+        made = [*_empty(rule, moved, axes), *marks]
+    return made, [*[0] * (len(made) - len(marks)), *[None] * len(marks)]
 
 
 def _batch_tangent(a: Arrays, dims: Arrays, *, of: _Tangent) -> Any:
@@ -414,11 +397,9 @@ def _batch_tangent(a: Arrays, dims: Arrays, *, of: _Tangent) -> Any:
 
 def _empty(rule: DerivableFunction, xs: Arrays, axes: Sequence[int | None]) -> list[Any]:
     """Return the results of a batch without examples: torch would look at the first of them."""
-    specs = zip(_specs(map(jax.typeof, xs)), axes, strict=True)
-    example = tuple([spec if axis is None else spec._replace(shape=spec.shape[1:]) for spec, axis in specs])
-    return [jnp.zeros((0, *spec.shape), spec.dtype) for spec in rule.shapes(example)]
+    specs = rule.shapes(specs_of_example(_specs(map(jax.typeof, xs)), axes))
+    return [jnp.zeros((0, *spec.shape), spec.dtype) for spec in specs]
 
 
 private.primitive_batchers[call_p] = _batch_call
-private.primitive_batchers[record_p] = _batch_record
 private.primitive_batchers[tangent_p] = _batch_tangent

@@ -16,7 +16,15 @@ import torch
 from xbridge.errors import OptionError
 from xbridge.extend import get_backend
 from xbridge.functions.programs import Program
-from xbridge.functions.rules import DerivableFunction, Spec, latest, replace_chosen, rules, select
+from xbridge.functions.rules import (
+    DerivableFunction,
+    Spec,
+    latest,
+    replace_chosen,
+    rules,
+    select,
+    specs_of_example,
+)
 from xbridge.functions.torch.private import (
     current_level,
     dispatch_modes,
@@ -178,13 +186,9 @@ def _run_batched(rule: DerivableFunction, ts: Tensors, dims: Sequence[int | None
     ]
     if size:
         return apply(rule.derive("batched", axes), moved)
-    one = [
-        spec if axis is None else spec._replace(shape=spec.shape[1:])
-        for spec, axis in zip(_specs(moved), axes, strict=True)
-    ]
     return [
         torch.empty(0, *spec.shape, dtype=getattr(torch, spec.dtype), device=ts[0].device)
-        for spec in rule.shapes(tuple(one))
+        for spec in rule.shapes(specs_of_example(_specs(moved), axes))
     ]
 
 

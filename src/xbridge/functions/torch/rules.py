@@ -27,6 +27,7 @@ from xbridge.functions.rules import (
     no_derivative_error,
     refuse_user_derivative,
     select,
+    specs_of_example,
 )
 from xbridge.functions.torch.detached import find_cut
 from xbridge.functions.torch.modes import enter_autocast
@@ -344,11 +345,7 @@ class _Batch(TorchRule):
         return [torch.stack(ys) for ys in zip(*rows, strict=True)]
 
     def describe(self, specs: tuple[Spec, ...]) -> Described:
-        one = [
-            spec if axis is None else spec._replace(shape=spec.shape[1:])
-            for spec, axis in zip(specs, self._axes, strict=True)
-        ]
-        found, treedef = self._of.describe(tuple(one))
+        found, treedef = self._of.describe(specs_of_example(specs, self._axes))
         return tuple(spec._replace(shape=(self._size(specs), *spec.shape)) for spec in found), treedef
 
 
