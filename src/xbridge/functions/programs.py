@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _STAND_IN = 0.5
 """The value that is assumed for a float that the compiler does not tell. A run compares the shapes."""
 
-_STEPS = (40, 72)
-"""How much a size is changed to see what follows it: multiples of 8, because a function may divide it."""
+_STEP = 40
+"""How much a size is changed to see what follows it: a multiple of 8, because a function may divide it."""
 
 
 class Program:
@@ -109,31 +109,28 @@ class ShapeFormula(NamedTuple):
 
 
 def find_formula(
-    symbols: tuple[Any, ...], hints: list[int], describe: Callable[[list[int]], Described]
+    symbols: tuple[Any, ...], sizes: list[int], describe: Callable[[list[int]], Described]
 ) -> ShapeFormula | None:
-    """Return a formula that computes shapes from sizes, from two others of each; None if there is none."""
+    """Return a formula that is right for the sizes, for larger and for small ones; None if there is none.
+
+    A size that is no symbol of the compiler has None in `symbols`, and is never changed.
+    """
     names = list(dict.fromkeys(symbols))
-    tried = [
-        [
-            n if name is None else n + step * (1 + names.index(name))
-            for name, n in zip(symbols, hints, strict=True)
-        ]
-        for step in _STEPS
+    pairs = [
+        (n, n if name is None else n + _STEP * (1 + names.index(name)))
+        for name, n in zip(symbols, sizes, strict=True)
     ]
+    small = [n if name is None else 2 + (n - 2) % 4 for name, n in zip(symbols, sizes, strict=True)]
+    specs, treedef = describe(sizes)
+    formula = ShapeFormula([], [spec.dtype for spec in specs], treedef)
     try:
-        (specs, treedef), (others, other) = map(describe, tried)
-        expected = tuple([spec.shape for spec in describe(hints)[0]])
+        others, other = describe([larger for _, larger in pairs])
+        for spec, its in zip(specs, others, strict=True):
+            lengths = list(zip(spec.shape, its.shape, strict=True))
+            formula.outputs.append([(None, a) if a == b else (pairs.index((a, b)), a) for a, b in lengths])
     except (XBridgeError, *FOREIGN_ERRORS):
         return None
-    formula = ShapeFormula([], [spec.dtype for spec in specs], treedef)
-    pairs = list(zip(*tried, strict=True))
-    for spec, its in zip(specs, others, strict=False):
-        lengths = list(zip(spec.shape, its.shape, strict=False))
-        if any(a != b and (a, b) not in pairs for a, b in lengths):
-            return None
-        formula.outputs.append([(None, a) if a == b else (pairs.index((a, b)), a) for a, b in lengths])
-    least = [n if name is None else 2 + (n - 2) % 4 for name, n in zip(symbols, hints, strict=True)]
     with suppress(XBridgeError, *FOREIGN_ERRORS):  # not every function accepts the smallest sizes
-        if formula.shapes(least) != tuple([spec.shape for spec in describe(least)[0]]):
+        if formula.shapes(small) != tuple([spec.shape for spec in describe(small)[0]]):
             return None
-    return formula if other == treedef and formula.shapes(hints) == expected else None
+    return formula if other == treedef else None

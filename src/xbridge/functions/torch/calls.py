@@ -85,7 +85,7 @@ def _compute(rule: DerivableFunction, ts: Tensors) -> Tensors:
 
 def _compute_whole(rule: DerivableFunction, ts: Tensors) -> Tensors:
     if _is_dispatched() or any(type(t) not in _PLAIN or t.is_meta for t in ts):
-        return torch.ops.xbridge.bare.default(list(ts), [], rule.key, [])  # type: ignore[no-any-return]
+        return torch.ops.xbridge.call.default(list(ts), [], rule.key, [])  # type: ignore[no-any-return]
     return _evaluate(rule, ts)
 
 
@@ -303,20 +303,16 @@ def _compute_checked(
     return list(ys)
 
 
-_SCHEMA = "(Tensor[] ts, Tensor[] floats, str key, SymInt[] ints) -> Tensor[]"
-
-
-def _make_operator(name: str) -> Any:
-    operator = torch.library.custom_op(f"xbridge::{name}", _compute_checked, mutates_args=(), schema=_SCHEMA)
-    operator.register_fake(_describe_program)
-    return operator
-
-
 _exported: set[DerivableFunction | Program] = set()
 """Functions in exported programs, kept alive because such a program has only their keys."""
 
-_make_operator("bare")
-_graph = _make_operator("call")
+_call = torch.library.custom_op(
+    "xbridge::call",
+    _compute_checked,
+    mutates_args=(),
+    schema="(Tensor[] ts, Tensor[] floats, str key, SymInt[] ints) -> Tensor[]",
+)
+_call.register_fake(_describe_program)
 
 
 @cache
@@ -369,4 +365,4 @@ def _backward_of_operator(ctx: Any, cotangents: Tensors) -> Any:
     )
 
 
-_graph.register_autograd(_backward_of_operator, setup_context=_set_up_context)
+_call.register_autograd(_backward_of_operator, setup_context=_set_up_context)
