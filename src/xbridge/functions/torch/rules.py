@@ -394,12 +394,13 @@ class _Derivative(TorchRule):
 
 
 class _Vjp(_Derivative):
-    """The gradients of a rule."""
+    """The gradients of a rule, or of one run for many cotangents along an axis, as for a Jacobian."""
 
     narrows = False
 
-    def __init__(self, of: TorchRule, ins: Mask, outs: Mask) -> None:
+    def __init__(self, of: TorchRule, ins: Mask, outs: Mask, axis: int | None = None) -> None:
         super().__init__(of, ins, outs, "vjp", sum(outs))
+        self._axis = axis
 
     def fn(self, *a: torch.Tensor) -> Tensors:
         cotangents, inputs = self.split(a)
@@ -408,7 +409,20 @@ class _Vjp(_Derivative):
 
     def pull_back(self, ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool) -> Tensors:
         """Return the gradients of `xs` along the graph of `ys`."""
-        return _differentiate(ys, xs, cotangents, again=again)
+
+        def pull(*one: torch.Tensor) -> Tensors:
+            return _differentiate(ys, xs, one, again=again)
+
+        if self._axis is None:
+            return pull(*cotangents)
+        try:
+            return torch.func.vmap(pull, self._axis, self._axis)(*cotangents)
+        except XBridgeError:
+            raise
+        except RuntimeError:  # torch does not batch what the backward pass does
+            rows = zip(*[c.unbind(self._axis) for c in cotangents], strict=True)
+            made = [pull(*row) for row in rows]
+            return [torch.stack(gradients, self._axis) for gradients in zip(*made, strict=True)]
 
     def run(self, xs: Tensors) -> Tensors:
         mark, graph = xs[self.seeds], None
@@ -435,7 +449,11 @@ class _Vjp(_Derivative):
         return made if self.purity.counters() == before else None
 
     def describe(self, specs: tuple[Spec, ...]) -> Described:
-        return tuple(select(self.ins, specs[self.seeds + 1 :])), ARRAY
+        found, at = select(self.ins, specs[self.seeds + 1 :]), self._axis
+        if at is not None:
+            size = specs[0].shape[at]
+            found = [spec._replace(shape=(*spec.shape[:at], size, *spec.shape[at:])) for spec in found]
+        return tuple(found), ARRAY
 
     def batch_axes(self, axes: Axes) -> Axes:
         if self._is_one_run(axes):
@@ -444,44 +462,16 @@ class _Vjp(_Derivative):
 
     def batched(self, axes: Axes) -> TorchRule:
         if self._is_one_run(axes):
-            return _VjpOfMany(self.of, self.ins, self.outs, 0)
-        return super().batched(axes)
+            return _Vjp(self.of, self.ins, self.outs, 0)
+        if self._axis is None:
+            return super().batched(axes)
+        rule = self.of.derive("batched", axes[self.seeds + 1 :])
+        return _Vjp(rule, self.ins, self.outs, self._axis + 1)
 
     def _is_one_run(self, axes: Axes) -> bool:
         """Return True if a batch has the same inputs for all of its cotangents."""
-        return type(self) is _Vjp and not any(axis is not None for axis in axes[self.seeds + 1 :])
-
-
-class _VjpOfMany(_Vjp):
-    """The gradients of one run for many cotangents, as for a Jacobian, along an axis of their own."""
-
-    def __init__(self, of: TorchRule, ins: Mask, outs: Mask, axis: int) -> None:
-        super().__init__(of, ins, outs)
-        self._axis = axis
-
-    def pull_back(self, ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool) -> Tensors:
-        def pull(*one: torch.Tensor) -> Tensors:
-            return _differentiate(ys, xs, one, again=again)
-
-        try:
-            return torch.func.vmap(pull, self._axis, self._axis)(*cotangents)
-        except XBridgeError:
-            raise
-        except RuntimeError:  # torch does not batch what the backward pass does
-            rows = zip(*[c.unbind(self._axis) for c in cotangents], strict=True)
-            made = [pull(*row) for row in rows]
-            return [torch.stack(gradients, self._axis) for gradients in zip(*made, strict=True)]
-
-    def describe(self, specs: tuple[Spec, ...]) -> Described:
-        at, size = self._axis, specs[0].shape[self._axis]
-        found, treedef = super().describe(specs)
-        return tuple(
-            spec._replace(shape=(*spec.shape[:at], size, *spec.shape[at:])) for spec in found
-        ), treedef
-
-    def batched(self, axes: Axes) -> TorchRule:
-        rule = self.of.derive("batched", axes[self.seeds + 1 :])
-        return _VjpOfMany(rule, self.ins, self.outs, self._axis + 1)
+        is_plain = type(self) is _Vjp and self._axis is None
+        return is_plain and not any(axis is not None for axis in axes[self.seeds + 1 :])
 
 
 class _Jvp(_Derivative):
