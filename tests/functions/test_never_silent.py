@@ -56,6 +56,12 @@ def test_aligned__function_without_a_jvp_has_no_forward_mode() -> None:
     refused(GradientError, lambda: jax.jit(lambda v: jax.jvp(f, (v,), (v,))[1])(x), "jvp=f")
 
 
+def test_aligned__transpose_of_a_call_is_refused() -> None:
+    """Nobody tells that a function of torch is linear, so JAX cannot transpose it."""
+    x, double = jax.numpy.asarray(X), aligned(backend="torch")(lambda x: 2 * x)
+    refused(GradientError, lambda: jax.linear_transpose(double, x)(x), "jax.vjp")
+
+
 def test_aligned__vjp_without_a_vjp_has_no_second_order() -> None:
     """A vjp without a vjp has no second order."""
     x = leaf()

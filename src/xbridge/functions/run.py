@@ -398,10 +398,10 @@ def _cache_call(function: Function, read: CallInputs) -> None:
     xs = (*read.args, *read.kwargs.values())
     at = [i for i, x in enumerate(xs) if type(x) not in LEAVES]
     if (
-        function.like is None
+        {type(xs[i]) for i in at}.issubset(array_library.fast.types)  # which those of tracers are not
+        and function.like is None
         and options.are_constant()
         and check_options((library,), **options._asdict()).device in (None, CPU)
-        and {type(xs[i]) for i in at}.issubset(array_library.fast.types)
         and not (library.is_tracing() or array_library.is_tracing())
     ):
         key = ("aligned", function.key, _types_of(read.args, read.kwargs))

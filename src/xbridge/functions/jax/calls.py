@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from weakref import finalize
 
 import jax
@@ -31,6 +31,7 @@ from xbridge.functions.rules import (
     Spec,
     latest,
     mask_inexact,
+    no_derivative_error,
     select,
     sharded_call_error,
     specs_of_example,
@@ -325,6 +326,12 @@ def _transpose(cotangents: Arrays, *a: Any, of: _Tangent) -> list[Any]:
     return [*[_place_like(conj(g), x) for g, x in zip(gradients, xs, strict=True)], *[None] * len(kept)]
 
 
+def _refuse_transpose(_: Arrays, *_xs: Any, rule: DerivableFunction, ins: Mask | None) -> NoReturn:
+    """Raise for `jax.linear_transpose`, whose argument JAX takes for linear."""
+    what, reason = f"{rule.call.name} by its transpose", "only JAX's own functions tell if they are linear"
+    raise no_derivative_error(what, reason, "jax.vjp(f, x)[1](y)")
+
+
 def _place_like(y: Any, x: Any) -> Any:
     """Return a gradient on the devices of its argument, if it is computed now and for one example."""
     if not (_is_known(y) and _is_known(x)) or jnp.shape(x) != jnp.shape(y):
@@ -344,6 +351,7 @@ private.register_lowering(
 )
 private.primitive_jvps[tangent_p] = _tangent_jvp
 private.primitive_transposes[tangent_p] = _transpose
+private.primitive_transposes[call_p] = _refuse_transpose
 
 
 # -- batches -------------------------------------------------------------------------------------------------
