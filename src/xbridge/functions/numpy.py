@@ -270,7 +270,8 @@ class _Derivative(NumpyRule):
                 if isinstance(of, _Derivative)
                 else FORMS[kind],
             )
-        self.kind, self.is_vjp, self.order, self.narrows = kind, kind == "vjp", of.order + 1, False
+        self.kind: str = kind
+        self.is_vjp, self.order, self.narrows = kind == "vjp", of.order + 1, False
         self.words = ("gradient", "argument") if self.is_vjp else ("tangent", "result")
         args, keywords = children_of(of.treedef)
         arguments = ("tuple", None, *argument_treedefs(of.treedef))
