@@ -35,7 +35,7 @@ def outcome(call: Conversion) -> Any:
         return error
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(conversions())
 def test_explain__plan_describes_the_actual_conversion(call: Conversion) -> None:
     """Everything a plan says about memory, values and gradients holds for the conversion itself."""
@@ -107,7 +107,7 @@ def history_is_as_told(plan: Plan, call: Conversion, result: Any) -> None:
         assert result.grad_fn is not None
 
 
-@settings(max_examples=75)
+@settings(max_examples=30)
 @given(conversions())
 def test_explain__steps_allocate_what_they_report(call: Conversion) -> None:
     """Running the steps of a plan one by one allocates exactly the bytes they report."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from strategies import Conversion, conversions
 
 import xbridge
@@ -15,7 +15,6 @@ from xbridge import Plan, explain
 from xbridge._engine import execute
 
 
-@settings(max_examples=50)
 @given(conversions())
 def test_observer__is_told_the_plan_of_explain(call: Conversion) -> None:
     """The plan that `explain` returns equals the plan that the conversion runs."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from inside import is_observed
 from strategies import Conversion, conversions
 
@@ -140,7 +140,6 @@ def copy_from_line(n: int) -> None:
     exec(compile("\n" * n + "to_numpy(x, copy=True)", "<made>", "exec"), names)
 
 
-@settings(max_examples=60)
 @given(conversions())
 def test_record__bytes_are_those_of_the_plan_and_have_a_way_to_avoid_them(call: Conversion) -> None:
     """Bytes are those of the plan and have a way to avoid them."""

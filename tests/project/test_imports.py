@@ -40,13 +40,10 @@ def test_first_use__loads_few_modules(before: str, use: str, most: int) -> None:
     assert len(names) - len(standard) <= most, names
 
 
-CONVERSIONS = ["to_torch(np.ones(3))", "to_backend(torch.ones(3), 'numpy')"]
-
-
-@pytest.mark.parametrize("call", CONVERSIONS)
-def test_first_conversion__needs_no_engine(call: str) -> None:
-    """The first conversion of an ordinary array without options loads two backends, and plans nothing."""
+def test_first_conversion__needs_no_engine() -> None:
+    """The first conversions of ordinary arrays without options load two backends, and plan nothing."""
     pytest.importorskip("torch")
-    names = loaded("import numpy as np, torch", f"import xbridge; xbridge.{call}")
+    calls = "xbridge.to_torch(np.ones(3)); xbridge.to_backend(torch.ones(3), 'numpy')"
+    names = loaded("import numpy as np, torch", f"import xbridge; {calls}")
     heavy = ("_engine", "_plan", "_observe", "_transfer", "_inspect", "functions", "tree")
     assert [name for name in names if name.startswith(tuple(f"xbridge.{part}" for part in heavy))] == []

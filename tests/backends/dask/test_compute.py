@@ -24,7 +24,7 @@ def by_hand(graph: Any, keys: Any, **options: Any) -> Any:
     return dask.get(graph, keys, **options)
 
 
-SCHEDULERS: dict[str, object] = {"threads": "threads", "synchronous": "synchronous", "by hand": by_hand}
+SCHEDULERS: dict[str, object] = {"threads": "threads", "by hand": by_hand}
 """The schedulers of this process."""
 
 

@@ -448,10 +448,10 @@ def test_to_backend__jax_without_its_cpu(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_is_available__does_not_initialize_jax() -> None:
     """JAX's platforms are initialized by the first call that needs a device."""
-    status, lines = fresh.run("""
-        import os
-        os.environ["JAX_PLATFORMS"] = "cpu"
+    status, lines = fresh.forked(
+        """
         import numpy as np, xbridge, jax
+        jax.config.update("jax_platforms", "cpu")
         from jax._src import xla_bridge
         from xbridge.backends import jax as backend
         assert xbridge.is_available("jax")
@@ -463,7 +463,9 @@ def test_is_available__does_not_initialize_jax() -> None:
         assert len(backend.devices()) == 2
         assert xla_bridge.backends_are_initialized()
         print("done")
-    """)
+        """,
+        "jax.numpy",
+    )
     assert (status, lines) == (0, ["done"])
 
 

@@ -61,10 +61,7 @@ TRANSFORMS: dict[str, Callable[[Fn, Array], Any]] = {
     "jvp": lambda fn, x: jax.jvp(fn, (x,), (x,)),
     "linearize": lambda fn, x: jax.linearize(fn, x)[0],
     "vmap in jit": twice,
-    "jit in grad": lambda fn, x: gradient(jax.jit(fn), x),
-    "checkpoint": lambda fn, x: gradient(jax.checkpoint(fn), x),
     "scan": lambda fn, x: jax.lax.map(fn, jnp.stack([x, x])),
-    "make_jaxpr": lambda fn, x: jax.make_jaxpr(fn)(x),
 }
 
 
