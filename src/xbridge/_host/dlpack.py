@@ -151,30 +151,14 @@ def _not_on_host_error(x: object, device: int, number: int, hint: str) -> NotOnH
 
 
 def request_capsule(x: Any, must: dict[str, object], may: dict[str, object]) -> object:
-    """Request a capsule. If the exporter refuses the optional keywords, ask again without them.
-
-    A proxy accepts every keyword and forwards it to an object that may not know it. So only a parameter of
-    that name shows that a `TypeError` has another cause.
-    """
+    """Request a capsule. If the exporter refuses the optional keywords, ask again without them."""
     try:
         return x.__dlpack__(**must, **may)
-    except NotImplementedError:
-        if not may:
-            raise
-    except TypeError as error:
-        if _accepts(x.__dlpack__, may) and not any(option in str(error) for option in may):
+    except (NotImplementedError, TypeError) as error:
+        # Python names a keyword that a function does not have; another TypeError is the exporter's own.
+        if not may or (isinstance(error, TypeError) and "keyword" not in str(error)):
             raise
     return x.__dlpack__(**must)
-
-
-def _accepts(method: Callable[..., object], options: dict[str, object]) -> bool:
-    """Return True if the method has a parameter of its own for every option."""
-    from inspect import signature  # noqa: PLC0415 -- 10 ms, and only a failed export needs it
-
-    try:
-        return options.keys() <= signature(method).parameters.keys()
-    except (TypeError, ValueError):
-        return not options
 
 
 def describe_tensor(x: object, tensor: _Tensor, *, readonly: bool) -> tuple[str, MemoryLayout]:

@@ -71,7 +71,7 @@ def device_of(x: HostArray, /) -> Device:
     return CPU
 
 
-def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
+def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:  # noqa: PLR0911 -- one for each reason
     # `numpy.ma` takes 13 ms to import. If nobody has imported it, no array has a mask.
     if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         if np.asarray(vars(x).get("_mask", True)).tobytes().strip(b"\0"):  # of records too

@@ -8,7 +8,6 @@ first question initializes all of its devices.
 from __future__ import annotations
 
 from functools import cache, lru_cache
-from itertools import count
 
 import jax
 import numpy as np
@@ -21,8 +20,6 @@ from xbridge.errors import DeviceError
 
 several: dict[Device, Sharding] = {}
 """The shardings over several devices that have a name, and where `to_device` puts an array by that name."""
-_names: dict[Sharding, Device] = {}
-_numbers = count()
 
 
 def host_device() -> jax.Device:
@@ -77,12 +74,11 @@ def device_for_sharding(sharding: Sharding) -> Device:
 
 def _name_several(sharding: Sharding) -> Device:
     """Return the name of a sharding over several devices: `sharded`, and from the second on with a number."""
-    if sharding not in _names:
-        number = next(_numbers)
-        device = device_named(f"{SHARDED}:{number}" if number else SHARDED)
-        several[device] = sharding
-        _names.setdefault(sharding, device)
-    return _names[sharding]
+    number, device = 0, SHARDED
+    while several.setdefault(device, sharding) != sharding:  # that of another sharding
+        number += 1
+        device = device_named(f"{SHARDED}:{number}")
+    return device
 
 
 @cache

@@ -240,7 +240,7 @@ def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor
     return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
 
 
-def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
+def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:  # noqa: PLR0911 -- one to decline for each reason
     # Torch would promote different dtypes, and read beyond a storage that was freed or shrunk, without an
     # error.
     first = xs[0]
@@ -393,7 +393,7 @@ def materialize(x: torch.Tensor, /) -> torch.Tensor:
     return apply_pending(x)
 
 
-def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
+def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:  # noqa: C901, PLR0911 -- a call less each time
     global _prechecks  # noqa: PLW0603 -- only the speed depends on it
     # The rest of this function relies on `x` being exactly a `Tensor` or `Parameter`: `_EXACT_TYPES` says so.
     # A compiler, forward-mode differentiation or a dispatch mode may still give the tensor another meaning
@@ -438,7 +438,7 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
         return None
 
 
-def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
+def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:  # noqa: PLR0911 -- a call less each time
     # In a dispatch mode or a traced program, the result would not be an ordinary tensor.
     if _is_traced() or dispatch_modes._is_in_torch_dispatch_mode:
         return None

@@ -21,7 +21,7 @@ _HALVES = (torch.float16, torch.bfloat16, torch.complex32)
 """Dtypes whose numbers the CPU may negate by way of float32, which makes every NaN a quiet one."""
 
 
-def why_not_memory(x: torch.Tensor) -> tuple[str, str] | None:
+def why_not_memory(x: torch.Tensor) -> tuple[str, str] | None:  # noqa: PLR0911 -- one for each reason
     """Return a reason and a hint if a tensor is not an array in memory, else None."""
     cls = type(x)
     if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
