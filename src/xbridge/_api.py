@@ -50,8 +50,11 @@ if TYPE_CHECKING:
 _to_host = direct[HOST]
 """The table of `to_numpy`. `invalidate` clears and refills this dict in place, so it can be kept here."""
 
-_LISTED = frozenset((*range(13), 14, 15, 23))
-"""NumPy's numbers of the dtypes whose values are numbers in Python: not of `longdouble`, nor of objects."""
+_LISTED: set[object] = {*range(13), 14, 15, 23}
+"""NumPy's numbers of the dtypes whose values are numbers in Python: not of `longdouble`, nor of objects.
+
+The dtypes of ml_dtypes are entered when an array of them is listed first.
+"""
 
 
 def _convert(
@@ -657,13 +660,16 @@ def to_list(x: Array, /) -> Any:
         convert = _to_host[type(x)]
     except KeyError:
         convert = decline
-    values = _list_values(convert(x))
+    host = convert(x)
+    if host is None:
+        host = lookup(("convert", HOST, type(x), None, None, None, None))(x)
+    values = _list_values(host)
     if values is not None:
         return values
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
     try:
-        return verbs.to_list(x)
+        return verbs.to_list(x, host, _LISTED)
     except XBridgeError as error:
         shorten(error)
         raise
@@ -672,7 +678,8 @@ def to_list(x: Array, /) -> Any:
 @none_in_traces
 def _list_values(host: HostArray | None) -> Any:
     """Return the values of a host array as numbers; None if NumPy's list might have other objects."""
-    return host.tolist() if host is not None and host.dtype.num in _LISTED else None
+    is_listed = host is not None and (host.dtype.num in _LISTED or host.dtype in _LISTED)
+    return host.tolist() if is_listed else None  # type: ignore[union-attr] # it is not None then
 
 
 if TYPE_CHECKING:

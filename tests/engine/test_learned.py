@@ -423,7 +423,7 @@ WHOLE: dict[str, Call] = {
     "align": lambda x: xbridge.align(torch.ones(1), x, copy=True)[1],
     "number": lambda x: xbridge.asarray(float(x[0]), backend="torch"),
     "list": lambda x: xbridge.asarray(x.tolist(), backend="torch"),
-    "arrays": lambda x: xbridge.asarray([x, np.ones(2, "i4")], backend="torch"),
+    "arrays": lambda x: xbridge.asarray([x, np.ones(2, "i8")], backend="torch"),
 }
 
 

@@ -63,3 +63,38 @@ def test_from_arrays__promotion_ignores_earlier_lists() -> None:
     with xbridge.record():
         assert outcome(mixed) == expected
     assert outcome([torch.ones(2), np.ones(2)]) == ("torch", "float64")
+
+
+WHOLE, REAL = ["b", "i1", "u1", "i4", "i8", "u8"], ["f2", "f4", "f8"]
+PAIRS = [(one, other) for one in WHOLE + REAL for other in [*WHOLE, *REAL, "c8"] if one != other]
+
+
+def described(obj: list[Any], **options: Any) -> object:
+    """The values, the dtype and the library of an array, or the kind of the error."""
+    try:
+        made = xbridge.asarray(obj, **options)
+    except xbridge.XBridgeError as error:
+        return type(error)
+    return repr(xbridge.to_list(made)), xbridge.dtype_of(made), xbridge.backend_of(made)
+
+
+@pytest.mark.parametrize("dtype", [None, "float32", "default", "nearest"])
+@pytest.mark.parametrize("backend", [None, "numpy", "torch"])
+@pytest.mark.parametrize("kinds", ["numpy", "torch", "both"])
+def test_stack_many__promotes_as_a_plan_does(kinds: str, backend: str | None, dtype: str | None) -> None:
+    """A list of two dtypes gives the same with an observer, which has each array planned, and without one."""
+    values = [1, 0, 2**24 + 1, 2**53 + 1]
+    for one, other in PAIRS:
+        with np.errstate(over="ignore"):
+            first, second = np.ones(4, one), np.array(values).astype(other)
+        arrays: list[Any] = [first, second]
+        if kinds == "torch":
+            arrays = [torch.from_numpy(x) for x in arrays]
+        elif kinds == "both":
+            arrays = [torch.from_numpy(first), second]
+        for x in (first, second, np.ones(4)):  # whose conversions are cached then
+            described([x, x], backend=backend, dtype=dtype)
+        for _ in range(2):
+            found = described(arrays, backend=backend, dtype=dtype)
+        with xbridge.record():
+            assert found == described(arrays, backend=backend, dtype=dtype), (one, other)

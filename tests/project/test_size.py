@@ -12,11 +12,11 @@ import pytest
 LIMITS = {
     "_core": 1_600,
     "_engine": 2_500,
-    "_host": 2_000,
+    "_host": 1_950,
     "_observe": 750,
     "_plan": 1_300,
     "_pyinstaller": 150,
-    "_registry": 1_050,
+    "_registry": 1_010,
     "_transfer": 800,
     "backends": 4_000,
     "files": 2_750,

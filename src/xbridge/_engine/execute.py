@@ -49,13 +49,13 @@ class Observer:
         """Raise an error if the conversion may not run."""
 
     def before(self, plan: Plan, caller: CallSite) -> None:
-        """Take notice of a conversion that is about to run."""
+        """Observe a conversion before it runs."""
 
     def after(self, plan: Plan, caller: CallSite, seconds: float) -> None:
-        """Take notice of a conversion that has run, and of the time that it took."""
+        """Observe a conversion after it has run, and the time that it took."""
 
     def waited(self, caller: CallSite, depth: int, ready: int, seconds: float) -> None:
-        """Take notice that the user took a batch from `prefetch`, and waited for it."""
+        """Observe that the user took a batch from `prefetch`, and waited for it."""
 
 
 _observers: tuple[Observer, ...] = ()

@@ -105,30 +105,37 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
     placing = [element for element in strong if not element.scalar] or strong
     _refuse_ragged(elements, target)
     shape = (*nest.shape, *elements[0].info.shape)
-    place = _common_device(placing, options)
+    source_device = _common_device(placing, options)
     _refuse_cut_graph(elements, target, options)
     dtype = _common_dtype(elements, strong, target, options)
     last = dtype
-    has_place = place == CPU or place in target.devices()  # a compiler cannot follow `devices`
-    goal = destination(target, options.device, place if has_place else CPU)
+    has_place = (
+        source_device == CPU or source_device in target.devices()
+    )  # a compiler cannot follow `devices`
+    result_device = destination(target, options.device, source_device if has_place else CPU)
     if options.dtype in UNNAMED:
-        last = chosen(options.dtype, dtype, target, goal)
+        last = chosen(options.dtype, dtype, target, result_device)
     for element in elements:
         if element.weak:
-            refuse_overflow(element.source.array, explicit_dtype(options) or last, target, goal)
+            refuse_overflow(element.source.array, explicit_dtype(options) or last, target, result_device)
     stacker = _choose_stacker(elements, placing, target, options)
-    where = CPU if stacker.host_only else destination(stacker, options.device, place)
+    stack_device = CPU if stacker.host_only else destination(stacker, options.device, source_device)
     # A sharded array is gathered if any device was named.
-    spot = None if stacker.host_only and options.device is None else where
+    part_device = None if stacker.host_only and options.device is None else stack_device
     # A stack of floats does not tell which of its values must not be rounded once more.
     promoted = is_inexact(dtype) and any(category(element.info.dtype) == "int" for element in elements)
-    if promoted or (dtype in DTYPES and stacker.unsupported_dtype(dtype, where)):
+    if promoted or (dtype in DTYPES and stacker.unsupported_dtype(dtype, stack_device)):
         dtype = last
     if dtype in DTYPES:  # an error now, before the stack is computed, or its parts are fetched for nothing
-        fetched = stacker.host_only and options.device is None and place != CPU and place.kind != SHARDED
-        info = ArrayInfo(dtype, place if fetched else where, shape)
+        fetched = (
+            stacker.host_only
+            and options.device is None
+            and source_device != CPU
+            and source_device.kind != SHARDED
+        )
+        info = ArrayInfo(dtype, source_device if fetched else stack_device, shape)
         check_destination(placing[0].source.backend, target, info, options)
-    part = Options(spot, dtype, None, options.grad)
+    part = Options(part_device, dtype, None, options.grad)
     for element in elements:
         _refuse_own(element, stacker, part)
     checked = part._replace(check_loss=not explicit_dtype(options))
@@ -137,13 +144,15 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
     except ValueLossError as error:
         if not is_inexact(dtype) or "dtype=" not in error.hint:  # or the target lacks the dtype to name
             raise
-        raise _loss_error(error, elements, dtype, target, where) from error
+        raise _loss_error(error, elements, dtype, target, stack_device) from error
     tracked = any(element.info.requires_grad for element in elements)
     requires_grad = tracked and any(stacker.array_info(one).requires_grad for one in parts)
-    info = strong[0].info._replace(dtype=dtype, device=where, shape=shape, requires_grad=requires_grad)
+    info = strong[0].info._replace(dtype=dtype, device=stack_device, shape=shape, requires_grad=requires_grad)
     why = reason("stack", "the arrays of a list are in separate memory")
     step = Step(stacker, "stack", (nest.shape,), why)
-    return Source(run(parts, Plan(Conversion(stacker, stacker, info, part, dtype, where), (step,))), stacker)
+    return Source(
+        run(parts, Plan(Conversion(stacker, stacker, info, part, dtype, stack_device), (step,))), stacker
+    )
 
 
 def _describe_elements(nest: Nest, target: Backend, options: Options, version: int | None) -> list[_Element]:
@@ -295,7 +304,7 @@ def stack_filler(kinds: frozenset[type], target: Backend, options: Options) -> F
     if found is None:
         return None
     stack, owner = found
-    rest = options._replace(copy=None)
+    rest, is_chosen = options._replace(copy=None), options.dtype in UNNAMED
     finish: Convert = unchanged
     if not (owner is target and rest == Options()):
         finish = resolve_on_call(partial(find_converter, rest, target.name))
@@ -304,6 +313,8 @@ def stack_filler(kinds: frozenset[type], target: Backend, options: Options) -> F
 
     def fill(items: list[Any], shape: tuple[int, ...]) -> Array | None:
         row = stack(items)
+        if row is not None and is_chosen and any(_dtype_of(x) != owner.dtype_of(row) for x in items):
+            return None  # a stack of floats does not tell which of its values must not be rounded once more
         if row is not None and len(shape) > 1:
             row = _reshape(row, shape)
         return row if row is None or finish is unchanged else finish(row)
@@ -312,11 +323,10 @@ def stack_filler(kinds: frozenset[type], target: Backend, options: Options) -> F
 
 
 def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tuple[_Stack, Backend] | None:
-    """Return the function that stacks plain arrays of these types, or returns None, and whose the stack is.
+    """Return how to stack plain arrays of these types, as (stack function, backend of its result), or None.
 
     Their own library stacks them, if it can check that they are alike. Otherwise the host stacks its views.
     Of arrays of several types, the target stacks them if one is its own. Others become its own first.
-    Return None if there is no such function.
     """
     host = get(HOST)
     if any(map(is_scalar, kinds)):
@@ -340,6 +350,13 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
 
     # A plan stacks arrays of the library alone in the mode of the caller, and others outside of it.
     return (stack if backends == {stacker} else stacker.fast.outside_modes(stack)), stacker
+
+
+def _dtype_of(x: Array) -> str:
+    """Return the dtype of an array whose type has a backend."""
+    backend = backend_for(type(x))
+    assert backend is not None  # noqa: S101 -- the type was looked up before
+    return backend.dtype_of(x)
 
 
 def _reshape(row: Array, shape: tuple[int, ...]) -> Array | None:

@@ -220,13 +220,13 @@ def choose_target(
     if checked.device is not None or leading is None or target.host_only:
         return target, checked, None
     own = [source for source in (leading, *sources) if source.backend is target]
-    near = own[0] if own else leading
+    device_source = own[0] if own else leading
     try:
-        device = call_untraced(device_for, near, [near.backend], target, checked)
+        device = call_untraced(device_for, device_source, [device_source.backend], target, checked)
     except XBridgeError as error:
-        error.index = sources.index(near)  # `like` is imported already, so it does not raise
+        error.index = sources.index(device_source)  # `like` is imported already, so it does not raise
         raise
-    return target, checked._replace(device=destination(target, None, device)), near
+    return target, checked._replace(device=destination(target, None, device)), device_source
 
 
 def array_location(source: Source) -> tuple[str, Device, str] | None:
@@ -236,12 +236,12 @@ def array_location(source: Source) -> tuple[str, Device, str] | None:
     return import_source(source).location()
 
 
-def to_list(x: object) -> Any:
-    """See `xbridge.to_list`."""
+def to_list(x: object, view: HostArray | None, listed: set[object]) -> Any:
+    """See `xbridge.to_list`. A dtype of a view whose values are numbers is entered in `listed`."""
     version, host = cache_version(), get(HOST)
-    listed = find_converter(Options(), HOST, type(x))(x)
-    if listed is not None and listed.dtype.isnative and host.dtype_of(listed) in DTYPES:
-        return listed.tolist()
+    if view is not None and view.dtype.isnative and host.dtype_of(view) in DTYPES:
+        listed.add(view.dtype)
+        return view.tolist()
     source = resolve_source(x)
     fn = partial(list_values, version=version)
     return call_untraced(fn, source, [source.backend], host, Options())

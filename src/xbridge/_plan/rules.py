@@ -85,22 +85,22 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
         raise GradientError.build(conversion.asked(), why_not, "grad=None")
     layout = source.memory_layout(x)
     steps = [Step(source, "detach")] if info.requires_grad else []
-    lazy, late = not layout.materialized and layout.is_unallocated(), []
+    lazy, deferred = not layout.materialized and layout.is_unallocated(), []
     if not layout.materialized:
         why = reason("pending", "an operation is still pending on it")
         why = reason("lazy", "it is still to be computed") if lazy else why
-        late = [Step(source, "materialize", copy_reason=why)]
+        deferred = [Step(source, "materialize", copy_reason=why)]
     exchange = source.to_dlpack is not None and target.from_dlpack is not None
     if exchange and CPU not in (info.device, device) and info.device in target.devices():
         changes = _on_device(conversion, layout, copied=not layout.materialized)
-        return _make_plan(conversion, [*steps, *late, *changes])
+        return _make_plan(conversion, [*steps, *deferred, *changes])
     backend = choose_caster(conversion, lazy=lazy)
     checks = check_step(conversion, source if backend is source else _host)
     casts = cast_step(conversion, backend)
     own = [*checks, *casts] if backend is source else []
     if own and lazy and source.in_parts:
-        late, own = [Step(source, "in_parts"), *own, *late], []
-    steps += [*late, *order_cast_and_move(conversion, source, own, goal=CPU)]
+        deferred, own = [Step(source, "in_parts"), *own, *deferred], []
+    steps += [*deferred, *order_cast_and_move(conversion, source, own, goal=CPU)]
     steps.append(Step(source, "to_numpy"))
     # A target that assumes immutable memory shares what it gets, which never changes: the rules below copy
     # all other memory first.

@@ -107,7 +107,7 @@ _PURPOSES: dict[Op, str] = {
     "check_cast": "a value that does not fit is an error",
     "to_numpy": "a view of its memory",
     "from_numpy": "an array over that memory",
-    "to_dlpack": "its memory is shown where it is",
+    "to_dlpack": "exported on its device by DLPack",
     "from_dlpack": "an array over that memory",
     "as_readonly": "nothing can be written through it",
     "as_writable": "no other array uses the new memory",

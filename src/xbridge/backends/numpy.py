@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from xbridge import _host
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype
+from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype, holds_every
 from xbridge._core.protocol import ArrayInfo, Fast, Gap, Unsupported
 from xbridge._host.memory import NATIVE, cast_silently, check_castable, layout_of, native_dtype
 from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, type_of
@@ -150,18 +151,21 @@ def stack_many(xs: list[HostArray], /) -> HostArray | None:
 
 
 def _stack_promoted(xs: list[HostArray]) -> HostArray | None:
-    """Return the stack of arrays of several dtypes; None if an integer would become a float."""
-    dtypes = {x.dtype for x in xs}
-    if not dtypes <= NATIVE:
-        return None
-    kinds = {dtype.kind for dtype in dtypes}
-    whole, inexact = kinds & {"i", "u"}, kinds & {"f", "c"}
-    if (whole and inexact) or np.result_type(*dtypes).kind not in kinds:
-        return None
+    """Return the stack of arrays of several dtypes; None if a value may be lost."""
+    common = _common_dtype(frozenset([x.dtype for x in xs]))
     try:
-        return np.array(xs)
+        return None if common is None else np.array(xs, common)
     except ValueError:  # as in `stack_many`
         return None
+
+
+@lru_cache(256)
+def _common_dtype(dtypes: frozenset[np.dtype[Any]]) -> np.dtype[Any] | None:
+    """Return the dtype that NumPy promotes others to, if it has every value of each; else None."""
+    if not dtypes <= NATIVE:
+        return None
+    common = np.result_type(*dtypes)
+    return common if all(holds_every(_name(dtype), _name(common)) for dtype in dtypes) else None
 
 
 def dtype_name(dtype: object, /) -> str | None:

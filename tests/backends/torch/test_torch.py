@@ -23,15 +23,18 @@ CPU = xbridge.Device("cpu")
 
 
 def test_stack_many__needs_like_tensors() -> None:
-    """Tensors of one shape and dtype that are inside of their storage are stacked; others are declined."""
+    """Tensors of one shape inside of their storage are stacked if their dtypes promote without loss."""
     stack_many: Any = get_backend("torch").fast.stack_many
     assert stack_many([torch.ones(2), torch.zeros(2)]).tolist() == [[1, 1], [0, 0]]
     assert stack_many([torch.ones(2), torch.zeros(3)[1:]]).tolist() == [[1, 1], [0, 0]]
-    assert stack_many([torch.ones(2), torch.zeros(2).double()]) is None
+    assert stack_many([torch.ones(2), torch.zeros(2).double()]).dtype == torch.float64
+    assert stack_many([torch.ones(2), torch.zeros(2).int()]) is None
+    assert stack_many([torch.ones(2), torch.zeros(2).half()]) is None
     assert stack_many([torch.ones(2), torch.zeros(3)]) is None
     for shrunk in (torch.zeros(3)[1:], torch.zeros(4)[::2]):
         shrunk.untyped_storage().resize_(8)
         assert stack_many([shrunk, shrunk]) is None
+        assert stack_many([torch.ones(2).double(), shrunk]) is None
         assert stack_many([torch.zeros(8)[:: shrunk.stride(0)][:2], shrunk]) is None
 
 

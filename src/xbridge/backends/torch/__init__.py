@@ -16,7 +16,7 @@ from torch.fx import Proxy
 from xbridge import _host
 from xbridge._core import tracing
 from xbridge._core.devices import CPU, Device, device_named
-from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
+from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, holds_every
 from xbridge._core.guards import MemoryFacts, guards
 from xbridge._core.protocol import ArrayInfo, Fast, Gap, MemoryLayout, Unsupported
 from xbridge._host.memory import native_dtype
@@ -240,7 +240,7 @@ def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor
     return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
 
 
-def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:  # noqa: PLR0911 -- one to decline for each reason
+def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:  # noqa: C901, PLR0911 -- a reason each to decline
     # Torch would promote different dtypes, and read beyond a storage that was freed or shrunk, without an
     # error.
     first = xs[0]
@@ -264,11 +264,26 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:  # noqa: PLR09
             ends = zip(first.shape, first.stride(), strict=True)
             reach = (1 + sum((n - 1) * stride for n, stride in ends)) * size
         for x in xs:
-            if x.dtype is not dtype or len(x.untyped_storage()) < x.storage_offset() * size + reach:
+            if x.dtype is not dtype:
+                return _stack_promoted(xs)
+            if len(x.untyped_storage()) < x.storage_offset() * size + reach:
                 return None
         return torch.stack(xs)
     except DECLINED:  # the planned stack fails too, and explains why
         return None
+
+
+def _stack_promoted(xs: list[torch.Tensor]) -> torch.Tensor | None:
+    """Return the stack of whole tensors of several dtypes; None if a value may be lost."""
+    dtypes = {x.dtype for x in xs}
+    # Of these dtypes, torch and NumPy promote alike if nothing is lost. And no operation is pending.
+    if not (dtypes <= _NEGATED_EXACTLY and all(map(is_whole, xs))) or any(map(torch.Tensor.is_neg, xs)):
+        return None
+    common = reduce(torch.promote_types, dtypes)
+    name = _NAME_BY_TORCH[common]
+    if not all(holds_every(_NAME_BY_TORCH[dtype], name) for dtype in dtypes):
+        return None
+    return torch.stack([x.to(common) for x in xs])
 
 
 def dtype_name(dtype: object, /) -> str | None:
