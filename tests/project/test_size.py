@@ -12,7 +12,7 @@ import pytest
 LIMITS = {
     "_core": 1_600,
     "_engine": 2_500,
-    "_host": 1_950,
+    "_host": 2_000,
     "_observe": 750,
     "_plan": 1_300,
     "_pyinstaller": 150,
