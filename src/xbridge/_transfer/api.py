@@ -20,7 +20,7 @@ from os import getpid
 from threading import TIMEOUT_MAX, get_ident
 from time import perf_counter
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import CPU
 from xbridge._core.entry_points import entry_point, shorten
@@ -43,23 +43,17 @@ from xbridge._transfer.threads import (
 )
 from xbridge.errors import OptionError, XBridgeError, shown, type_of
 from xbridge.tree.batch import TreeArrays
-from xbridge.tree.leaf import leaf_converter, number_converter
+from xbridge.tree.leaf import Leaves, leaf_converter, number_converter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from types import ModuleType
 
     from xbridge._core.protocol import ArrayFn, Backend, Grad
+    from xbridge.tree.leaf import Libraries, Scalars, Unsupported
 from xbridge._transfer.threads import Worker
 
 _END = object()
-
-
-class _Leaves(NamedTuple):
-    """Which leaves of a batch are converted beside arrays: numbers, and exporters; None if that is open."""
-
-    scalars: bool
-    exporters: bool | None
 
 
 class Transfer:
@@ -143,7 +137,7 @@ class Transfer:
 
 
 @entry_point
-def transfer(
+def transfer(  # noqa: PLR0913 -- options, by keyword
     tree: Any,
     /,
     backend: str | ModuleType,
@@ -152,8 +146,10 @@ def transfer(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
-    scalars: bool = False,
+    scalars: Scalars = False,
     exporters: bool | None = None,
+    only: Libraries = None,
+    unsupported: Unsupported = "raise",
 ) -> Transfer:
     """Start converting the arrays of a batch in the background, and return at once.
 
@@ -163,11 +159,11 @@ def transfer(
         As for `xbridge.tree.to_backend`. Do not write into the arrays before the transfer is done.
     backend, device, dtype, copy, grad
         As for `to_backend`.
-    scalars : bool
-        True to convert Python numbers too, as `xbridge.asarray` does.
+    scalars, only, unsupported
+        As for `xbridge.tree.to_backend`.
     exporters : bool, optional
         True to convert exporters of memory in the tree too, such as Series; False to leave them as they are.
-        Without it, one in a container is an error.
+        Without it and `only`, one in a container is an error.
 
     Returns
     -------
@@ -198,16 +194,17 @@ def transfer(
     {'x': array([1., 1.], dtype=float32), 'name': 'a'}
     """
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
+    leaves = Leaves(scalars, exporters, only, unsupported).check()
     refuse_order(tree, backend, "transfer")
     target, place = resolve_destination(backend, options)
     future: Future[Any] = Future()
     try:
-        batch = TreeArrays(tree, alone=True, exporters=exporters)
+        batch = TreeArrays(tree, leaves, alone=True)
         queued = None if scalars else begin_queued(batch, target, place, options)
         if queued:
             return Transfer(queued)
-        convert = leaf_converter(target, options, later=True)
-        number = number_converter(target, options, later=True) if scalars else None
+        convert = leaf_converter(target, options, leaves, later=True)
+        number = number_converter(target, options, later=True) if scalars is True else None
         fill = partial(batch.map, number=number)
         if all(map(can_leave, batch.arrays)):
             convert_there = in_thread(
@@ -233,8 +230,10 @@ def prefetch(  # noqa: PLR0913 -- options, by keyword
     copy: bool | None = None,
     grad: Grad = None,
     depth: int = 2,
-    scalars: bool = False,
+    scalars: Scalars = False,
     exporters: bool | None = None,
+    only: Libraries = None,
+    unsupported: Unsupported = "raise",
 ) -> Prefetch:
     """Convert the batches of an iterable ahead of their use.
 
@@ -249,7 +248,7 @@ def prefetch(  # noqa: PLR0913 -- options, by keyword
         As for `to_backend`.
     depth : int
         The number of batches that are being converted or ready while the caller has one.
-    scalars, exporters
+    scalars, exporters, only, unsupported
         As for `transfer`.
 
     Returns
@@ -303,7 +302,7 @@ def prefetch(  # noqa: PLR0913 -- options, by keyword
         hint = "[x]" if isinstance(iterable, dict) else "[batch]"
         raise OptionError.build(f"take batches from {type_of(iterable)}", reason, hint)
     cls = SizedPrefetch if hasattr(iterable, "__len__") else Prefetch
-    leaves = _Leaves(scalars, exporters)
+    leaves = Leaves(scalars, exporters, only, unsupported).check()
     run = partial(_prefetch_batches, iterable, backend, options, leaves, ahead, find_call_site())
     return cls(iterable, run, f"to {target.name}, {ahead} ahead")
 
@@ -358,7 +357,7 @@ def _prefetch_batches(
     iterable: Iterable[Any],
     name: str | ModuleType,
     options: CallOptions,
-    leaves: _Leaves,
+    leaves: Leaves,
     depth: int,
     by: CallSite,
 ) -> Generator[Any, None, None]:
@@ -370,9 +369,9 @@ def _prefetch_batches(
     """
     batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
     target, place = resolve_destination(name, options)
-    convert_there = in_thread(leaf_converter(target, options, later=True), [(target, place)])
-    number = number_converter(target, options, later=True) if leaves.scalars else None
-    read = partial(TreeArrays, alone=True, exporters=leaves.exporters)
+    convert_there = in_thread(leaf_converter(target, options, leaves, later=True), [(target, place)])
+    number = number_converter(target, options, later=True) if leaves.scalars is True else None
+    read = partial(TreeArrays, chosen=leaves, alone=True)
     loading, load = copy_context(), partial(_load_next, batches, convert_there, target, read, number)
     convert_loaded = attribute_calls(by, _convert_loaded)
     queue: deque[Future[list[Any]]] = deque()

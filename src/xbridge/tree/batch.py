@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.literals import NUMBERS
 from xbridge._host.advice import hint_for_object
 from xbridge._host.importers import is_exporter
-from xbridge._registry.registry import are_arrays
+from xbridge._registry.registry import are_arrays, backend_for
 from xbridge.errors import Chained, UnsupportedArrayError, XBridgeError, type_of
 from xbridge.tree.flatten import TreeSpec
-from xbridge.tree.leaf import PLAIN_TYPES, is_plain, is_text
+from xbridge.tree.leaf import ARRAYS, PLAIN_TYPES, is_plain, is_text
 
 if TYPE_CHECKING:
     from xbridge._core.protocol import Array, ArrayFn
     from xbridge.tree.flatten import Leaf, LeafFn, Tree
+    from xbridge.tree.leaf import Leaves
 
 
 class TreeArrays:
@@ -28,11 +29,11 @@ class TreeArrays:
     alone : bool
         Treat a tree that is a single leaf as an array, unless it is text or a number. Errors then name no
         path.
-    exporters : bool or None
-        Treat leaves that export memory as arrays. With None, it is an error if there are any in a container.
+    chosen : Leaves
+        The leaves that are treated as arrays.
     """
 
-    def __init__(self, tree: Tree, *, alone: bool = False, exporters: bool | None = False) -> None:
+    def __init__(self, tree: Tree, chosen: Leaves = ARRAYS, *, alone: bool = False) -> None:
         self._spec = TreeSpec(tree)
         self.alone: bool = alone and self._spec.is_leaf and type(tree) not in PLAIN_TYPES
         """True if the tree is a leaf that is treated as an array."""
@@ -41,6 +42,10 @@ class TreeArrays:
             kinds if self.alone else set(filter(are_arrays, kinds.difference(PLAIN_TYPES)))
         )
         """The types of leaves that are converted."""
+        only, exporters = chosen.libraries(), chosen.exporters
+        if only is not None:
+            self.kinds = {kind for kind in self.kinds if (owner := backend_for(kind)) and owner.name in only}
+            exporters = exporters or False
         if exporters or (exporters is None and not kinds <= self.kinds.union(PLAIN_TYPES)):
             examples = {type(x): x for x in self._spec.leaves if type(x) not in self.kinds}
             found = {kind: x for kind, x in examples.items() if not is_plain(kind) and is_exporter(x)}
@@ -48,7 +53,7 @@ class TreeArrays:
                 self._refuse_exporter(*found.values())
             self.kinds |= found.keys()
 
-    def refuse_leaf(self, *, scalars: bool = False) -> None:
+    def refuse_leaf(self, *, scalars: bool | str = False) -> None:
         """Raise an error if the tree is neither a container nor an array, nor a number with `scalars`.
 
         None is an empty tree, as in JAX and optree.
@@ -57,6 +62,8 @@ class TreeArrays:
         if not self._spec.is_leaf or not self._spec.kinds.isdisjoint(kinds):
             return
         (x,) = self._spec.leaves
+        if are_arrays(type(x)):  # of a library that the call leaves alone
+            return
         if is_plain(type(x)):
             hint = "[x], or xbridge.asarray(x)"
         elif is_exporter(x):

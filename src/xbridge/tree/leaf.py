@@ -4,23 +4,36 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import UNNAMED
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
+from xbridge._engine.convert import plan
 from xbridge._engine.each import each
+from xbridge._engine.execute import call_untraced
+from xbridge._engine.source import import_for, resolve_source
 from xbridge._plan.options import CallOptions, read_options
+from xbridge._plan.steps import Options
 from xbridge._registry.call_cache import cache_version
-from xbridge._registry.registry import backend_for
-from xbridge.errors import Chained, XBridgeError
+from xbridge._registry.registry import backend_for, get, known_backends
+from xbridge.backends import HOST
+from xbridge.errors import (
+    Chained,
+    DTypeError,
+    OptionError,
+    UnsupportedArrayError,
+    XBridgeError,
+    shown,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from xbridge._core.protocol import Array, ArrayFn, Backend
-    from xbridge._plan.steps import Options
+    from xbridge._engine.source import Source
 
 PLAIN_TYPES = (str, bytes, *NUMBERS, type(None))
 """Leaves of these types are not arrays in any library."""
@@ -30,6 +43,46 @@ _KINDS = {bool: "bool", int: "int", float: "float", complex: "complex"}
 
 _TEXT = frozenset("SUT")
 """NumPy's codes for the kinds of dtypes whose items are strings."""
+
+
+Scalars: TypeAlias = "bool | Literal['python']"
+Libraries: TypeAlias = "str | ModuleType | Iterable[str | ModuleType] | None"
+Unsupported: TypeAlias = Literal["raise", "keep"]
+
+
+class Leaves(NamedTuple):
+    """Which leaves of a tree a call converts, as the user gave it."""
+
+    scalars: bool | str = False
+    """True for Python numbers too; "python" to turn arrays without axes into Python numbers."""
+    exporters: bool | None = False
+    """True for exporters of memory too; None if it is an error that the call does not say it."""
+    only: object = None
+    """The libraries whose arrays are converted; None for all."""
+    unsupported: str = "raise"
+    """What becomes of arrays that the target cannot have: "raise" or "keep"."""
+
+    def check(self) -> Self:
+        """Return these leaves; raise for an option with an invalid value."""
+        if self.scalars not in (True, False, "python"):
+            action, reason = f"take scalars={shown(self.scalars)}", "it is True, False or 'python'"
+            raise OptionError.build(action, reason, "scalars='python'")
+        if self.unsupported not in ("raise", "keep"):
+            action = f"take unsupported={shown(self.unsupported)}"
+            raise OptionError.build(action, "it is 'raise' or 'keep'", "unsupported='keep'")
+        return self._replace(only=self.libraries())
+
+    def libraries(self) -> set[str] | None:
+        """Return the names in `only`; None for all libraries."""
+        if self.only is None:
+            return None
+        is_one = isinstance(self.only, (str, ModuleType)) or not hasattr(self.only, "__iter__")
+        names: Iterable[Any] = (self.only,) if is_one else self.only  # type: ignore[assignment] # as asked
+        return {name if name in known_backends() else get(name).name for name in names}
+
+
+ARRAYS = Leaves()
+"""The leaves that are converted if a call does not say it."""
 
 
 def is_plain(cls: type) -> bool:
@@ -57,7 +110,9 @@ def _holds_text(x: Any) -> bool:
     return kind in _TEXT or (kind == "V" and getattr(dtype, "itemsize", 1) == 0)
 
 
-def leaf_converter(target: Backend, options: CallOptions, *, later: bool = False) -> ArrayFn:
+def leaf_converter(
+    target: Backend, options: CallOptions, leaves: Leaves = ARRAYS, *, later: bool = False
+) -> ArrayFn:
     """Return a function that converts arrays of any types.
 
     An array of text is returned as it is. The options must have been checked. With `later`, the default
@@ -66,7 +121,9 @@ def leaf_converter(target: Backend, options: CallOptions, *, later: bool = False
     checked = read_options((target,), options)
     if later and checked.dtype == "default":
         checked = checked._replace(defaults=default_dtypes(target))
-    return partial(_convert, target, checked)
+    stays = partial(_stays, target, checked) if leaves.unsupported == "keep" else is_text
+    convert = partial(_convert, target, checked, stays)
+    return partial(_convert_and_list, convert) if leaves.scalars == "python" else convert
 
 
 def number_converter(target: Backend, options: CallOptions, *, later: bool = False) -> Callable[[Any], Array]:
@@ -88,5 +145,41 @@ def default_dtypes(target: Backend) -> tuple[tuple[str, str], ...]:
     return tuple((kind, target.default_dtype(kind, CPU)) for kind in _KINDS.values())
 
 
-def _convert(target: Backend, checked: Options, xs: list[Any]) -> list[Array]:
-    return each(xs, target, checked, cache_version(), stays=is_text)
+def _convert(target: Backend, checked: Options, stays: Callable[[Any], bool], xs: list[Any]) -> list[Array]:
+    return each(xs, target, checked, cache_version(), stays=stays)
+
+
+def _stays(target: Backend, options: Options, x: Any) -> bool:
+    """Return True for an array of text, and for one that the target cannot have: its plan refuses it."""
+    if is_text(x):
+        return True
+    source = resolve_source(x)
+    try:
+        call_untraced(_plan, source, [source.backend], target, options)
+    except (DTypeError, UnsupportedArrayError):
+        return True
+    except XBridgeError:  # the conversion raises it too
+        pass
+    return False
+
+
+def _plan(source: Source, target: Backend, options: Options) -> None:
+    plan(import_for(source, target, options), target, options)
+
+
+def _convert_and_list(convert: ArrayFn, xs: list[Any]) -> list[Any]:
+    """Turn arrays without axes into Python numbers, all by one transfer, and convert the others."""
+    made: list[Any] = list(xs)
+    single = [i for i, x in enumerate(xs) if getattr(x, "ndim", None) == 0 and not is_text(x)]
+    others = sorted(set(range(len(xs))).difference(single))
+    hosts = partial(_convert, get(HOST), Options(), is_text)
+    for chosen, fn in ((others, convert), (single, lambda xs: list(map(verbs.to_list, hosts(xs))))):
+        try:
+            ys = fn([xs[i] for i in chosen])
+        except XBridgeError as error:
+            if error.index is not None:
+                error.remap_index(chosen)
+            raise
+        for i, y in zip(chosen, ys, strict=True):
+            made[i] = y
+    return made

@@ -18,7 +18,7 @@ from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import OptionError, type_of
 from xbridge.tree.batch import TreeArrays
-from xbridge.tree.leaf import leaf_converter, number_converter
+from xbridge.tree.leaf import ARRAYS, Leaves, leaf_converter, number_converter
 from xbridge.tree.small import cache_small_tree
 
 if TYPE_CHECKING:
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
     from xbridge._core.protocol import Array, Backend, Grad
     from xbridge.tree.flatten import Tree
+    from xbridge.tree.leaf import Libraries, Scalars, Unsupported
 
 
 @entry_point
-def to_backend(
+def to_backend(  # noqa: PLR0913 -- options, by keyword
     tree: Tree,
     /,
     backend: str | ModuleType,
@@ -39,8 +40,10 @@ def to_backend(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
-    scalars: bool = False,
+    scalars: Scalars = False,
     exporters: bool = False,
+    only: Libraries = None,
+    unsupported: Unsupported = "raise",
 ) -> Tree:
     """Convert every array in a tree.
 
@@ -52,11 +55,17 @@ def to_backend(
         Arrays are those of registered libraries, and NumPy scalars.
     backend, device, dtype, copy, grad
         As for `xbridge.to_backend`, for each array.
-    scalars : bool
-        True to convert Python numbers too, as `xbridge.asarray` does.
+    scalars : bool or "python"
+        True to convert Python numbers too, as `xbridge.asarray` does. "python" for the other way: an array
+        without axes becomes a Python number of the same value, whatever the other options say.
     exporters : bool
         True to convert exporters of memory too, as `xbridge.to_backend` does: Series and data frames, arrays
         of pyarrow, images, typed buffers.
+    only : str, module or iterable of these, optional
+        The libraries whose arrays are converted. Arrays of others stay as they are.
+    unsupported : {"raise", "keep"}
+        "keep" to leave an array or an exporter as it is if the target cannot have it: for its dtype, or
+        because it holds no numbers. By default it is an error.
 
     Returns
     -------
@@ -83,12 +92,15 @@ def to_backend(
     >>> to_backend(batch, "torch", dtype="default")
     {'image': tensor([[0., 0., 0.],
             [0., 0., 0.]]), 'label': (tensor([1, 1]), ['cat', 'dog'])}
+    >>> import torch
+    >>> to_backend({"loss": torch.tensor(0.5), "x": np.ones(2)}, "numpy", only="torch", scalars="python")
+    {'loss': 0.5, 'x': array([1., 1.])}
     """
-    return _convert(tree, backend, device, dtype, copy, grad, scalars=scalars, exporters=exporters)
+    return _convert(tree, backend, device, dtype, copy, grad, None, scalars, exporters, only, unsupported)
 
 
 @entry_point
-def to_numpy(
+def to_numpy(  # noqa: PLR0913 -- options, by keyword
     tree: Tree,
     /,
     *,
@@ -96,8 +108,10 @@ def to_numpy(
     copy: bool | None = None,
     grad: Grad = None,
     writable: bool | None = None,
-    scalars: bool = False,
+    scalars: Scalars = False,
     exporters: bool = False,
+    only: Libraries = None,
+    unsupported: Unsupported = "raise",
 ) -> Tree:
     """Convert every array in a tree to NumPy.
 
@@ -110,11 +124,11 @@ def to_numpy(
     >>> to_numpy({"loss": torch.tensor(0.5), "step": 3})
     {'loss': array(0.5, dtype=float32), 'step': 3}
     """
-    return _convert(tree, HOST, None, dtype, copy, grad, writable, scalars=scalars, exporters=exporters)
+    return _convert(tree, HOST, None, dtype, copy, grad, writable, scalars, exporters, only, unsupported)
 
 
 @entry_point
-def to_torch(
+def to_torch(  # noqa: PLR0913 -- options, by keyword
     tree: Tree,
     /,
     *,
@@ -122,8 +136,10 @@ def to_torch(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
-    scalars: bool = False,
+    scalars: Scalars = False,
     exporters: bool = False,
+    only: Libraries = None,
+    unsupported: Unsupported = "raise",
 ) -> Tree:
     """Convert every array in a tree to PyTorch.
 
@@ -135,11 +151,11 @@ def to_torch(
     >>> to_torch({"x": np.ones(2), "name": "a"})
     {'x': tensor([1., 1.], dtype=torch.float64), 'name': 'a'}
     """
-    return _convert(tree, "torch", device, dtype, copy, grad, scalars=scalars, exporters=exporters)
+    return _convert(tree, "torch", device, dtype, copy, grad, None, scalars, exporters, only, unsupported)
 
 
 @entry_point
-def to_jax(
+def to_jax(  # noqa: PLR0913 -- options, by keyword
     tree: Tree,
     /,
     *,
@@ -147,8 +163,10 @@ def to_jax(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
-    scalars: bool = False,
+    scalars: Scalars = False,
     exporters: bool = False,
+    only: Libraries = None,
+    unsupported: Unsupported = "raise",
 ) -> Tree:
     """Convert every array in a tree to JAX.
 
@@ -160,11 +178,11 @@ def to_jax(
     >>> to_jax([np.ones(2, "float32"), "a"])
     [Array([1., 1.], dtype=float32), 'a']
     """
-    return _convert(tree, "jax", device, dtype, copy, grad, scalars=scalars, exporters=exporters)
+    return _convert(tree, "jax", device, dtype, copy, grad, None, scalars, exporters, only, unsupported)
 
 
 @entry_point
-def to_cupy(
+def to_cupy(  # noqa: PLR0913 -- options, by keyword
     tree: Tree,
     /,
     *,
@@ -172,18 +190,20 @@ def to_cupy(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
-    scalars: bool = False,
+    scalars: Scalars = False,
     exporters: bool = False,
+    only: Libraries = None,
+    unsupported: Unsupported = "raise",
 ) -> Tree:
     """Convert every array in a tree to CuPy.
 
     The parameters, the result and the errors are those of ``xbridge.tree.to_backend(tree, "cupy")``.
     """
-    return _convert(tree, "cupy", device, dtype, copy, grad, scalars=scalars, exporters=exporters)
+    return _convert(tree, "cupy", device, dtype, copy, grad, None, scalars, exporters, only, unsupported)
 
 
 @entry_point
-def to_dask(
+def to_dask(  # noqa: PLR0913 -- options, by keyword
     tree: Tree,
     /,
     *,
@@ -191,8 +211,10 @@ def to_dask(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
-    scalars: bool = False,
+    scalars: Scalars = False,
     exporters: bool = False,
+    only: Libraries = None,
+    unsupported: Unsupported = "raise",
 ) -> Tree:
     """Convert every array in a tree to Dask.
 
@@ -204,7 +226,7 @@ def to_dask(
     >>> to_dask([np.ones(2), "a"])[0].sum().compute().item()
     2.0
     """
-    return _convert(tree, "dask", device, dtype, copy, grad, scalars=scalars, exporters=exporters)
+    return _convert(tree, "dask", device, dtype, copy, grad, None, scalars, exporters, only, unsupported)
 
 
 @entry_point
@@ -247,7 +269,7 @@ def align(
     ({'x': tensor([1., 1.])}, [tensor([0., 0.], dtype=torch.float64), 3])
     """
     refuse_options(trees)
-    batch = TreeArrays(trees, exporters=exporters)
+    batch = TreeArrays(trees, Leaves(exporters=exporters))
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     sources = [resolve_source(x) for x in batch.arrays]
     target, checked, _ = verbs.choose_target(sources, TargetChoice(backend, like), options)
@@ -294,45 +316,50 @@ def map(  # noqa: A001 -- other libraries have this name too
     """
     if not callable(fn):
         raise OptionError.build(f"map {type_of(fn)}", "it is not a function", "xbridge.tree.map(fn, x)")
-    batch = TreeArrays(tree, exporters=exporters)
+    batch = TreeArrays(tree, Leaves(scalars, exporters))
     batch.refuse_leaf(scalars=scalars)
     return batch.map(partial(batch.each, fn), fn if scalars else None)
 
 
-def _convert(  # noqa: PLR0913 -- the options one by one, because a bundle takes longer than the look-up
+def _convert(  # noqa: PLR0913, PLR0917 -- the options one by one, because a bundle takes longer than the look-up
     tree: Tree,
     name: str | ModuleType,
     device: object,
     dtype: object,
     copy: object,
     grad: object,
-    writable: object = None,
-    *,
-    scalars: bool,
-    exporters: bool,
+    writable: object,
+    scalars: Scalars,
+    exporters: bool,  # noqa: FBT001 -- all by position, because keywords take longer
+    only: Libraries,
+    unsupported: Unsupported,
 ) -> Tree:
     """Convert a tree by the cached call for small trees, or else together, and cache the call."""
-    key = ("tree", name, NUMBERS if scalars else (), device, dtype, copy, grad)
-    result = lookup(key if writable is None else (*key, None, writable), copy, None, writable)(tree)
-    if result is not None:
-        return result
+    is_cached = only is None and unsupported == "raise" and (scalars is True or scalars is False)
+    if is_cached:
+        key = ("tree", name, NUMBERS if scalars else (), device, dtype, copy, grad)
+        result = lookup(key if writable is None else (*key, None, writable), copy, None, writable)(tree)
+        if result is not None:
+            return result
     refuse_order(tree, name, "tree.to_backend")
-    batch = TreeArrays(tree, exporters=exporters)
+    leaves = Leaves(scalars, exporters, only, unsupported).check()
+    batch = TreeArrays(tree, leaves)
     batch.refuse_leaf(scalars=scalars)
     options = CallOptions(device, dtype, copy, grad, writable=writable)
-    result = _convert_leaves(batch, get(name), options, scalars=scalars)
-    cache_small_tree(name, options, scalars=scalars)
+    result = _convert_leaves(batch, get(name), options, leaves)
+    if is_cached:
+        cache_small_tree(name, options, scalars=scalars is True)
     return result
 
 
 def _convert_leaves(
-    batch: TreeArrays, target: Backend, options: CallOptions, *, scalars: bool = False
+    batch: TreeArrays, target: Backend, options: CallOptions, leaves: Leaves = ARRAYS
 ) -> Tree:
-    """Convert the arrays of a tree, and with `scalars` its Python numbers."""
+    """Convert the arrays of a tree, and its Python numbers if the call asks for them."""
     read_options((target,), options)  # to raise before the first array
     number: Callable[[Any], Any] | None = None
-    if scalars:
+    if leaves.scalars is True:
         number = number_converter(target, options)
         if options.writable is False:
             number = compose(number, as_readonly)
-    return batch.map(leaf_converter(target, options), number)
+    return batch.map(leaf_converter(target, options, leaves), number)
