@@ -230,6 +230,8 @@ class ArrayInfo(NamedTuple):
     """True if autograd records operations on the array."""
     native_byteorder: bool = True
     """True if the bytes are in this machine's order."""
+    sharding: Device | None = None
+    """The name of its distribution over several devices, if arrays were asked for by it."""
 
 
 def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

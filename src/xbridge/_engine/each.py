@@ -6,13 +6,14 @@ first and built again, the arrays of a list are stacked afterwards, and a functi
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from xbridge._core.devices import CPU
 from xbridge._engine.batch import convert_all, move_in_packs
 from xbridge._engine.execute import call_untraced
-from xbridge._engine.source import resolve_source
+from xbridge._engine.source import import_source, resolve_source
 from xbridge._plan.options import find_converter
 from xbridge._registry.call_cache import decline
 from xbridge.errors import XBridgeError
@@ -55,6 +56,8 @@ def each(
     list of Array
         A result for each input. An error of the library has the index of the input.
     """
+    if options.by_dtype:
+        return _each_by_dtype(xs, target, options, version, stays)
     # The fastest way that suits comes first: one call of C code for all arrays, packs for those that change
     # their device, a cached call for each, and a plan for the rest.
     converters = {cls: find_converter(options, target.name, cls) for cls in set(map(type, xs))}
@@ -75,6 +78,48 @@ def each(
         for i, y in zip(planned, _convert_planned(xs, planned, target, options, version), strict=True):
             done[i] = y
     return done
+
+
+def _each_by_dtype(
+    xs: list[Any],
+    target: Backend,
+    options: Options,
+    version: int | None,
+    stays: Callable[[Any], bool] | None,
+) -> list[Array]:
+    """Convert the inputs of each dtype together, to the dtype that the call maps it to."""
+    dtypes = dict(options.by_dtype)
+    chosen: dict[str | None, list[int]] = {}
+    for i, x in enumerate(xs):
+        dtype = None
+        with suppress(XBridgeError):  # the conversion raises it too
+            dtype = dtypes.get(import_source(resolve_source(x), fetch=target.host_only).info().dtype)
+        chosen.setdefault(dtype, []).append(i)
+    done: list[Any] = [None] * len(xs)
+    for dtype, part in chosen.items():
+        try:
+            ys = each(
+                [xs[i] for i in part],
+                target,
+                options._replace(dtype=dtype, by_dtype=()),
+                version,
+                stays=stays,
+            )
+        except XBridgeError as error:
+            if error.index is not None:
+                error.remap_index(part)
+            raise
+        for i, y in zip(part, ys, strict=True):
+            done[i] = y
+    return done
+
+
+def make_by_dtype(make: Callable[[Options], Array], target: Backend, options: Options) -> Array:
+    """Make an array of numbers, and cast it if the call maps its dtype."""
+    if not options.by_dtype:
+        return make(options)
+    y = make(options._replace(by_dtype=(), requires_grad=False))
+    return each([y], target, options, None)[0]
 
 
 def _convert_planned(

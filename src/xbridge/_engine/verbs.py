@@ -12,7 +12,7 @@ from xbridge._core.devices import SHARDED
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.tracing import none_in_traces
 from xbridge._engine.convert import convert, list_values, plan_for_explain, share
-from xbridge._engine.each import convert_by_type, each, unless_followed, with_like
+from xbridge._engine.each import convert_by_type, each, make_by_dtype, unless_followed, with_like
 from xbridge._engine.execute import call_untraced
 from xbridge._engine.literals import choose_converter, literal_converter
 from xbridge._engine.requests import refuse_alignment, resolve_request
@@ -49,6 +49,8 @@ def to_backend(x: object, name: str | ModuleType, options: CallOptions) -> Array
     version = cache_version()
     source, target = resolve_request(x, name), get(name)
     checked = read_options((target, source.backend), options)
+    if checked.by_dtype:
+        return each([x], target, checked, version)[0]
     is_canonical = name == target.name and options.are_canonical(checked)
     y = None
     if not is_canonical or version != cache_version():  # or this call has loaded a backend
@@ -85,9 +87,12 @@ def asarray(obj: object, like: object, name: str | ModuleType | None, options: C
     target_is_inferred = target is None
     target = target or backends[0]
     checked = read_options((target, backends[0]), options)
+    if checked.by_dtype and fn is convert:
+        return each([obj], target, checked, version)[0]
     y = find_converter(checked, target.name, type(obj))(obj) if fn is convert else None
     if y is None:
-        y = call_untraced(partial(fn, version=version), content, backends, target, checked)
+        run = partial(fn, version=version)
+        y = make_by_dtype(partial(call_untraced, run, content, backends, target), target, checked)
     if _is_cacheable(like, [target, *backends]) and given.are_constant(name):
         if fn is convert:
             known = find_converter(checked, target.name, type(obj))
@@ -156,7 +161,7 @@ def _align_list(source: Source, target: Backend, options: Options, index: int) -
     """Convert a list of numbers or arrays; an error has the index of the input."""
     try:
         fn, content, backends = choose_converter(source)
-        return call_untraced(fn, content, backends, target, options)
+        return make_by_dtype(partial(call_untraced, fn, content, backends, target), target, options)
     except XBridgeError as error:
         error.index = index
         raise
@@ -254,6 +259,9 @@ def explain(x: object, name: str | ModuleType, options: CallOptions) -> Plan:
     if checked.writable is not None and target.name != HOST:
         asked, reason = f"writable={checked.writable}", "only to_numpy has writable"
         raise OptionError.build(f"take {asked} for {target.name}", reason, f"explain(x, 'numpy', {asked})")
+    if checked.by_dtype:
+        dtype = dict(checked.by_dtype).get(import_source(source).info().dtype)
+        checked = checked._replace(dtype=dtype, by_dtype=())
     return call_untraced(plan_for_explain, source, [source.backend], target, checked)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from operator import is_
 from types import ModuleType
@@ -111,7 +111,7 @@ PLAIN = CallOptions()
 
 def canonical(options: Options) -> CallOptions | None:
     """Return checked options as a call gives them, by which conversions are cached; None if they are not."""
-    internal = (options.check_loss, options.compiled, options.unsafe, options.defaults)
+    internal = (options.check_loss, options.compiled, options.unsafe, options.defaults, options.by_dtype)
     if any(internal):  # no call gives these
         return None
     device, requires_grad = options.device and str(options.device), options.requires_grad or None
@@ -161,8 +161,22 @@ def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
         grad = "detach"
     if writable is not None and writable is not True and writable is not False:
         raise _switch_error("writable", writable)
-    device, dtype = read_device(given.device, backends), read_dtype(given.dtype, backends)
-    return Options(device, dtype, copy, grad, requires_grad is True, writable=writable)
+    device, dtype = read_device(given.device, backends), given.dtype
+    by_dtype = _read_dtypes(dtype, backends) if isinstance(dtype, Mapping) else ()
+    named = None if isinstance(dtype, Mapping) else read_dtype(dtype, backends)
+    return Options(device, named, copy, grad, requires_grad is True, writable=writable, by_dtype=by_dtype)
+
+
+def _read_dtypes(given: Mapping[Any, Any], backends: tuple[Backend, ...]) -> tuple[tuple[str, str], ...]:
+    """Return the names of the dtypes of a mapping, each with that of the dtype that it is mapped to."""
+    named = []
+    for key, value in given.items():
+        source, target = read_dtype(key, backends), read_dtype(value, backends)
+        if source is None or source in UNNAMED or target is None:
+            reason, hint = "it maps the dtypes of arrays to others", "dtype={'float64': 'float32'}"
+            raise _option_error("dtype", given, reason, hint)
+        named.append((source, target))
+    return tuple(named)
 
 
 def check_options(

@@ -182,7 +182,8 @@ def _choose_conversion(source: Backend, target: Backend, info: ArrayInfo, option
         why = "it is on several devices, and is gathered only if a device is named"
         hint = f"to_backend(x, {target.name!r}, device='cpu')"
         raise DeviceError.build(in_words(source, info, target), why, hint)
-    device = destination(target, options.device, info.device)
+    is_there = options.device is not None and options.device == info.sharding and source is target
+    device = info.device if is_there else destination(target, options.device, info.device)
     dtype = _choose_dtype(source, target, info, options, device)
     conversion = Conversion(source, target, info, options, dtype, device)
     if source is not target and not has_device(target, device):

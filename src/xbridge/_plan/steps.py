@@ -62,6 +62,8 @@ class Options(NamedTuple):
     """True for a writable result, at the price of a copy if need be; False for a read-only one."""
     defaults: tuple[tuple[str, str], ...] = ()
     """The target's default dtypes by category when the call was made, if the conversion runs later."""
+    by_dtype: tuple[tuple[str, str], ...] = ()
+    """The dtype for arrays of each dtype, if the call maps dtypes; others keep theirs. No plan has it."""
 
 
 class Step(NamedTuple):

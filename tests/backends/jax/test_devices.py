@@ -215,6 +215,10 @@ def test_device__may_be_a_sharding_of_jax() -> None:
             for x in made:
                 assert x.sharding == sharding
                 np.testing.assert_array_equal(np.asarray(x), rows)
+                assert xbridge.asarray(x, device=sharding, copy=False) is x
+                assert xbridge.align(x, device=sharding)[0] is xbridge.asarray(x, like=x, copy=False) is x
+                assert xbridge.asarray(x, device=sharding, dtype="bfloat16").sharding == sharding
+                assert xbridge.asarray(x, device=sharding, copy=True) is not x
     there = NamedSharding(mesh, P())
     for model in (split, everywhere, jax.jit(lambda x: x * 2)(split)):
         for _ in range(2):

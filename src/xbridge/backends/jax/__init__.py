@@ -44,6 +44,7 @@ from xbridge.backends.jax._devices import (
     host_device,
     is_c_order,
     name_device,
+    name_of_sharding,
     several,
 )
 from xbridge.backends.jax._dtypes import copy_booleans, find_unsupported, with_plain_booleans
@@ -121,7 +122,8 @@ def array_info(x: Array, /) -> ArrayInfo:
     dtype = _NAMES.get(x.dtype) or str(x.dtype)
     if isinstance(x, _Tracer):
         return ArrayInfo(dtype, find_default_device(), x.shape, requires_grad=is_inexact(dtype))
-    return ArrayInfo(dtype, device_of_sharding(x.sharding), x.shape)
+    place = x.sharding
+    return ArrayInfo(dtype, device_of_sharding(place), x.shape, sharding=name_of_sharding(place))
 
 
 def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:

@@ -72,6 +72,11 @@ def device_for_sharding(sharding: Sharding) -> Device:
     return _name_several(sharding) if device.kind == SHARDED else device
 
 
+def name_of_sharding(sharding: Sharding) -> Device | None:
+    """Return the name of a sharding over several devices; None if nobody has asked for arrays with it."""
+    return _names.get(sharding) if sharding.num_devices > 1 else None
+
+
 def _name_several(sharding: Sharding) -> Device:
     """Return the name of a sharding over several devices: `sharded`, and from the second on with a number."""
     number, device = 0, SHARDED
