@@ -295,12 +295,13 @@ def to_backend(
         index, or any library's device object.
         None keeps the device of the array, or moves it to the host for a library with host memory only.
         Transfers to and from the host are complete on return.
-    dtype : str or dtype object, optional
+    dtype : str, dtype object or mapping, optional
         A canonical name such as ``"float32"`` or ``"bfloat16"``, any library's dtype object or its ``str``,
         one of NumPy's codes such as ``"f4"``, or Python's ``bool``, ``int``, ``float``, ``complex``. None
         means the same dtype or an error. ``"nearest"`` means the same dtype if the target has it there, else
         the narrowest of its kind that holds every value, else the widest. ``"default"`` means no wider than
-        the target's default dtype of that kind. With these two it is an error if a value would be lost.
+        the target's default dtype of that kind. With these two it is an error if a value would be lost. A
+        mapping such as ``{"float64": "float32"}`` is for arrays of these dtypes; others keep theirs.
     copy : bool, optional
         None shares memory if that is safe, and copies once if it is not. True never shares. False
         shares or raises.
