@@ -10,7 +10,7 @@ import floors
 import pytest
 
 LIMITS = {
-    "_core": 1_600,
+    "_core": 1_650,
     "_engine": 2_500,
     "_host": 2_000,
     "_observe": 750,
@@ -22,7 +22,7 @@ LIMITS = {
     "files": 2_750,
     "functions": 5_050,
     "testing": 11_200,
-    "tree": 1_400,
+    "tree": 1_500,
 }
 """The most lines of each folder of the package."""
 
