@@ -186,6 +186,7 @@ FROZEN: dict[str, Callable[[], Tensor]] = {
     "expanded": lambda: fresh(1, 3).expand(4, 3),
     "unfolded": lambda: fresh(6).unfold(0, 3, 1),
     "unfolded, with an axis of one": lambda: fresh(6).unfold(0, 3, 1)[None],
+    "a leaf that requires grad": lambda: fresh(3).requires_grad_(),
     "a parameter": lambda: torch.nn.Parameter(fresh(3)),
     "a subclass of a parameter": lambda: type("Mine", (torch.nn.Parameter,), {})(fresh(3)),
     "a view of a parameter": lambda: torch.nn.Parameter(fresh(3, 4))[1:, ::2],
