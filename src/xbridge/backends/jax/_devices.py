@@ -74,7 +74,9 @@ def device_for_sharding(sharding: Sharding) -> Device:
 
 def name_of_sharding(sharding: Sharding) -> Device | None:
     """Return the name of a sharding over several devices; None if nobody has asked for arrays with it."""
-    return _names.get(sharding) if sharding.num_devices > 1 else None
+    if sharding.num_devices == 1:
+        return None
+    return next((device for device, known in several.items() if known == sharding), None)
 
 
 def _name_several(sharding: Sharding) -> Device:
