@@ -66,8 +66,6 @@ def align_back(
         refuse_alignment(sources, "align_back")
     first = leading_index(sources)
     if first is None:
-        raise OptionError.build(
-            "align arrays and back", "no argument is an array", "align, or align_back with an array"
-        )
+        raise OptionError.build("align arrays and back", "no argument is an array", "align(*xs)")
     aligned = align(*xs, like=like, backend=backend, device=device, dtype=dtype, copy=copy, grad=grad)
     return aligned, Restore(tuple(map(verbs.array_location, sources)), first)

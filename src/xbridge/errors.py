@@ -105,7 +105,7 @@ class XBridgeError(Exception):
     """The position of the input that raised it, if there are several inputs and it is known which one did."""
 
     @classmethod
-    def build(cls, action: str, reason: str, hint: str) -> Self:
+    def build(cls, action: str, reason: str, hint: str = "") -> Self:
         """Make an error with a message of the common form: the action, the reason, and any call to try."""
         error = cls(f"cannot {action}: {reason}; try {hint}" if hint else f"cannot {action}: {reason}")
         error.action, error.reason, error.hint = action, reason, hint

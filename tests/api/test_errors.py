@@ -51,7 +51,7 @@ WARNINGS = {"CastWarning", "CopyWarning", "PolicyWarning", "DetachWarning", "Tra
         ),
         (
             lambda: xbridge.asarray([[1], [2, 3]], backend="toylib"),
-            "rows of one length, or [asarray(row, backend='toylib') for row in x] for a list of arrays",
+            "[asarray(row, backend='toylib') for row in x] for a list of arrays",
         ),
         (
             lambda: xbridge.asarray([{"a": 1}], backend="toylib"),

@@ -91,7 +91,9 @@ def test_to_numpy__accepts_dtype_objects(dtype: object, expected: str) -> None:
 @pytest.mark.parametrize("dtype", [3, [], list, object(), "f16", "int128", "zzz"])
 def test_to_numpy__refuses_unknown_dtypes(dtype: object) -> None:
     """Anything else is rejected as a dtype with the list of names."""
-    with pytest.raises(xbridge.DTypeError, match=r"; try one of bool, int8, .*, complex128"):
+    with pytest.raises(
+        xbridge.DTypeError, match=r"neither a canonical name, such as 'float32', nor .*native dtype$"
+    ):
         xbridge.to_numpy(np.ones(2), dtype=dtype)
 
 
@@ -283,7 +285,7 @@ def test_to_numpy__gathers_sharded_arrays_only_if_asked() -> None:
     with pytest.raises(xbridge.DeviceError, match=r"try to_backend\(x, 'numpy', device='cpu'\)"):
         xbridge.to_numpy(x)
     assert xbridge.asarray(x) is x
-    with pytest.raises(xbridge.UnsupportedArrayError, match="one of them is on several devices; try its p"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"one of them is on several devices$"):
         xbridge.shares_memory(x, np.ones(2))
 
 

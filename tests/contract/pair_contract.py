@@ -208,9 +208,9 @@ def _lacking(asked: Asked) -> tuple[str, ...]:
     if category(given) == "complex" and category(dtype) in ("int", "float"):
         return ("x.real" if hasattr(asked.sample.array, "real") else "array_namespace(x).real(x)",)
     if not has(asked.target, dtype, asked.device):
-        return ("dtype='nearest'",)
+        return ("dtype='nearest'" if asked.options.get("dtype") is None else "dtype=",)
     if given != dtype and cast(asked) is None:
-        return tuple(f"that step in {name} itself" for name in (asked.source, asked.target, "numpy"))
+        return ("",)
     return ()
 
 

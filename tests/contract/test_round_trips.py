@@ -81,3 +81,19 @@ def test_to_backend__dtypes_of_less_than_a_byte(word: str, target: str) -> None:
             assert xbridge.shares_memory(x, x)
             with pytest.raises(xbridge.CopyError):
                 xbridge.to_numpy(x, copy=False)
+
+
+@pytest.mark.parametrize("dtype", [word for word, facts in DTYPES.items() if facts.is_finite])
+@pytest.mark.parametrize("lost", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("size", [2, 1 << 21])
+def test_to_backend__named_dtype_without_nan_refuses_it(dtype: str, lost: float, size: int) -> None:
+    """NaN and infinity never become a number of a dtype that has neither, and numbers do."""
+    x = np.ones(size)
+    x[-1] = lost
+    made = [x, x.astype("float32"), x[::-1], [1.0, lost], x.astype(object)[-2:]]
+    if xbridge.is_available("jax") and not get_backend("jax").unsupported_dtype(dtype, xbridge.Device("cpu")):
+        made.append(xbridge.to_jax(x.astype("float32")))
+    for each in made[: 2 if size > 2 else None]:
+        with pytest.raises(xbridge.DTypeError, match="neither NaN nor infinity"):
+            xbridge.asarray(each, dtype=dtype)
+    assert xbridge.asarray(x[:-1], dtype=dtype).astype(float).tolist() == x[:-1].tolist()

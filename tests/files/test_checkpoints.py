@@ -111,15 +111,15 @@ def test_convert__dict_of_a_checkpoint_is_taken_by_its_keys(
             "its keys are 'model', 'optimizer', 'epoch', 'note', 'best' and 1 more; try --at model",
         ),
         ("--at model --at layer.wieght", "'layer.weight', 'layer.bias'; try --at model --at layer.weight\n"),
-        ("--at epoch", "'epoch' is int 3; try saving a tensor, or a dict of tensors"),
-        ("--at model --at layer.bias --at x", "c.pt['model']['layer.bias']: it is a Tensor; try a shorter"),
-        ("--at schedule --at x", "['schedule']: it is an empty dict; try a shorter --at, or none"),
+        ("--at epoch", "'epoch' is int 3"),
+        ("--at model --at layer.bias --at x", "c.pt['model']['layer.bias']: it is a Tensor"),
+        ("--at schedule --at x", "['schedule']: it is an empty dict"),
         (
             "--flatten",
             "'optimizer.param_groups.0.lr', 'optimizer.param_groups.0.params.0', 'epoch', 'note', ",
         ),
         ("--flatten", "'best' and 1 more are not tensors; try --skip-other, which leaves them out"),
-        ("--at schedule --array x", "cannot find the array 'x': the file has no arrays; try another file"),
+        ("--at schedule --array x", "cannot find the array 'x': the file has no arrays"),
     ],
 )
 def test_convert__part_that_is_not_arrays_is_refused_with_the_option_that_takes_some(
@@ -184,7 +184,7 @@ def test_convert__numbers_are_keys_where_levels_are_joined(
         capsys, "convert", path, there, "--at", "0", "--force"
     )
     saved(path, {"a": {(1, 2): A}})
-    assert "the name (1, 2) is not a string; try strings as keys" in refused(capsys, "show", path)
+    assert "the name (1, 2) is not a string" in refused(capsys, "show", path)
 
 
 def _laughs() -> object:

@@ -164,7 +164,7 @@ def test_convert__torch_file_without_checksums_is_read_only_if_that_is_allowed(
     finally:
         torch.serialization.set_crc32_options(True)
     said = refused(capsys, "convert", path, there, "--relayout")
-    assert said.endswith("or --no-checksum for a file that was written without checksums\n")
+    assert said.endswith("try --no-checksum if it was written without checksums\n")
     shell(capsys, "convert", path, there, "--relayout", "--no-checksum")
     assert values(there) == VALUES
 
@@ -232,7 +232,7 @@ def archive(members: list[tuple[str, bytes]]) -> bytes:
 U8 = b'{"dtype":"U8","shape":[%d],"data_offsets":[%d,%d]}'
 
 CONTENTS: list[tuple[str, bytes, str]] = [
-    (".npy", npy("<f8", (2,), bytes(24)), "8 bytes follow its array, perhaps another array; try numpy.load"),
+    (".npy", npy("<f8", (2,), bytes(24)), "8 bytes follow its array, perhaps another array"),
     (".npy", npy("<f8", (1 << 59,), bytes(8)), "it has only 8 of the 4611686018427387904 bytes of its"),
     (".npy", npy("<f8", (1 << 60,), bytes(8)), "array is too big"),
     (".npy", npy("<f8", (0, 1 << 60), b""), "array is too big"),
@@ -240,7 +240,7 @@ CONTENTS: list[tuple[str, bytes, str]] = [
     (".npy", npy("<f8", (True,), bytes(8)), "an integer is required"),
     (".npy", npy("<f8", (-1,), b""), "there is no float64 array of shape (-1,)"),
     (".npy", npy("|S0", (2,), b""), "there is no |S0 array of shape (2,)"),
-    (".npy", npy("<f8", (1,), bytes(8), 3), "its header has the unknown version (3, 0); try numpy.load"),
+    (".npy", npy("<f8", (1,), bytes(8), 3), "its header has the unknown version (3, 0)"),
     (".npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': [[[[[['}", "EOF in multi-line statement"),
     (".npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "its header has 4294967295 bytes, and NumPy reads 10000"),
     (".npz", archive([("readme.txt", b"no array")]), "its member 'readme.txt' is not an array"),

@@ -107,6 +107,18 @@ def test_read__object_that_no_placeholder_can_stand_for_is_no_damage(
     assert "only code of its class" in refused(capsys, "show", tmp_path / "a.pt")
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")
+def test_read__program_of_torchscript_says_how_its_weights_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the message names are the weights."""
+    layer = torch.nn.Linear(2, 1)
+    torch.jit.script(layer).save(path := tmp_path / "a.pt")
+    said = refused(capsys, "show", path)
+    weights = eval(said.partition("whose weights are ")[2], {"torch": torch, "path": path})
+    assert torch.equal(weights["weight"], layer.weight)
+
+
 def test_read__dtype_that_is_unknown_stops_no_other_array(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

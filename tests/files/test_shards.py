@@ -80,13 +80,13 @@ def test_convert_shard__text_of_the_shards_and_of_the_index_is_kept(
         assert file.metadata() == {"title": "t", "step": "3", "format": "pt"}
     write_index(index, metadata={"format": "np"})
     said = refused(capsys, "convert", index, there, "--force")
-    assert "its shards differ in the metadata 'format'; try each shard alone" in said
+    assert "its shards differ in the metadata 'format'" in said
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"weight_map": {"a": "gone.safetensors"}}, "its shard gone.safetensors does not exist; try all "),
+        ({"weight_map": {"a": "gone.safetensors"}}, "its shard gone.safetensors does not exist"),
         ({"weight_map": {"a": M}}, "its shard m-1.safetensors has the array 'b', and its index does not"),
         ({"weight_map": {"c": M, "a": M, "b": M}}, "its shard m-1.safetensors lacks the array 'c'"),
         (
@@ -251,7 +251,7 @@ def test_convert__refuses_a_shard_that_is_replaced_while_it_is_read(
     index = whole.with_name("s.safetensors.index.json")
     words = (index, whole.with_name("new.npz"), "--drop-metadata", "--cast", "bfloat16=float32")
     said = refused(capsys, "convert", *words)
-    assert f"cannot read {shard}: it was replaced or written while it was read; try again" in said
+    assert f"cannot read {shard}: it was replaced or written while it was read" in said
     assert not whole.with_name("new.npz").exists()
 
 

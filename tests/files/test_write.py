@@ -64,7 +64,7 @@ def test_convert__full_disk_leaves_the_target_as_it_was(source: Path, target: st
         out, said = run.communicate()
     assert (run.returncode, out) == (2, "")
     assert said.startswith(f"xbridge-array: cannot write {source.with_name(target)}: ")
-    assert said.endswith(f"{target} is as it was; try another folder, or a disk with space for it\n")
+    assert said.endswith(f"{target} is as it was\n")
     assert said.count("\n") == 1
     assert as_before(source.parent)
 
@@ -207,20 +207,23 @@ def test_replace_files__never_shows_another_user_what_replaces_a_private_file(tm
 
 
 NAMES: list[tuple[tuple[str, ...], str]] = [
-    (("a.npy", "b"), "cannot find the format of b: its name has no suffix; try a name that ends in .npy, "),
+    (
+        ("a.npy", "b"),
+        "cannot find the format of b: its name has no suffix, and those of the ",
+    ),
     (("a.npy", "b.txt"), "cannot find the format of b.txt: its name ends in '.txt'"),
     (("a.npy", "no/b.npz"), "cannot write no/b.npz: there is no directory no; try mkdir -p no"),
-    (("a.npy", "folder.npz"), "cannot write folder.npz: it is a directory; try folder.npz/a.npy"),
+    (("a.npy", "folder.npz"), "cannot write folder.npz: it is a directory"),
     (("a.npy", "pipe.npz", "--force"), "cannot write pipe.npz: it is not a regular file"),
     (("a.npy", "loop.npz", "--force"), "cannot write loop.npz: "),
     (("a.npy", "to-folder.npz"), "cannot write to-folder.npz: it is a directory"),
     (("a.npy", "a.npy/b.npz"), "there is no directory a.npy; try "),
-    (("a.npy", "n" * 300 + ".npz"), "n.npz: File name too long; try another name"),
+    (("a.npy", "n" * 300 + ".npz"), "n.npz: File name too long"),
     (("loop.npz", "c.npz"), "cannot read loop.npz: "),
-    (("no.npy", "b.npz"), "cannot read no.npy: it does not exist; try the name of an array file"),
+    (("no.npy", "b.npz"), "cannot read no.npy: it does not exist"),
     ((".", "b.npz"), "cannot read .: it is not a regular file"),
     (("pipe.npz", "new.npz"), "cannot read pipe.npz: it is not a regular file"),
-    (("x.h5", "new.npz"), "cannot read x.h5: it does not begin like a file of a known format; try a file"),
+    (("x.h5", "new.npz"), "cannot read x.h5: it does not begin like a file of npy, npz, "),
 ]
 
 
@@ -284,5 +287,5 @@ def test_convert__refuses_a_source_that_changes_while_it_is_read(
 
     monkeypatch.setattr(npz, "write", write_and_change)
     said = refused(capsys, "convert", changed, source.with_name("new.npz"))
-    assert f"cannot read {changed}: it was replaced or written while it was read; try again" in said
+    assert f"cannot read {changed}: it was replaced or written while it was read" in said
     assert not source.with_name("new.npz").exists()

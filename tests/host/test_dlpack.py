@@ -107,7 +107,7 @@ BROKEN: dict[str, tuple[dict[str, Any], type[xbridge.XBridgeError]]] = {
 def test_from_dlpack__capsule_that_cannot_be_read_is_refused(name: str) -> None:
     """A capsule that cannot be read is refused."""
     changes, error = BROKEN[name]
-    with pytest.raises(error, match="; try "):
+    with pytest.raises(error, match=r"^cannot read an Exporter"):
         xbridge.to_numpy(capsule(A, **changes))
 
 
@@ -171,13 +171,13 @@ def test_from_dlpack__what_numpy_knows_through_a_missing_library_says_what_to_in
         xbridge.to_numpy(capsule(A, code=4, bits=16))
     assert str(caught.value) == (
         "cannot hold bfloat16 in host memory: NumPy knows it through ml_dtypes, which is not installed; "
-        "try pip install ml_dtypes, or dtype='float32'"
+        "try pip install ml_dtypes"
     )
 
 
 @pytest.mark.parametrize(
     ("protocols", "hint"),
-    [({}, "converting it in its own library first"), ({"__array__": lambda: A}, "numpy.asarray(x)")],
+    [({}, ""), ({"__array__": lambda: A}, "numpy.asarray(x)")],
     ids=["no other protocol", "an array method"],
 )
 def test_to_numpy__advice_for_a_capsule_needs_another_protocol(protocols: dict[str, Any], hint: str) -> None:

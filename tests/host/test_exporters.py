@@ -92,7 +92,7 @@ def test_to_numpy__buffer_that_is_gone_is_refused() -> None:
     view.release()
     mapped.close()
     for x in (view, mapped):
-        with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=r"^cannot "):
             xbridge.to_numpy(x)
 
 
@@ -113,7 +113,7 @@ LETTERS = array.array("w" if "w" in array.typecodes else "u", "ab")
 )
 def test_to_numpy__buffer_of_no_numbers_is_refused(x: object) -> None:
     """A buffer of no numbers is refused."""
-    with pytest.raises(xbridge.DTypeError, match="; try "):
+    with pytest.raises(xbridge.DTypeError, match=r"^cannot "):
         xbridge.to_numpy(x)
 
 
@@ -177,7 +177,7 @@ ANSWERS = [None, 1, [1.0], np.float64(1), np.ma.masked_array(A, A > 2)]
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda x: type(x).__name__)
 def test_to_numpy__array_method_that_returns_no_array_is_refused(answer: object) -> None:
     """An array method that returns no array is refused."""
-    with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^cannot "):
         xbridge.to_numpy(array_only(answer))
 
 

@@ -190,7 +190,7 @@ def test_asarray__values_that_would_be_lost(source: str) -> None:
     """What would be lost is refused."""
     x = made(source)
     for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.asarray([x])):
-        with pytest.raises(TypeError, match=f"{REFUSED[source]}.*; try ") as caught:
+        with pytest.raises(TypeError, match=f"{REFUSED[source]}") as caught:
             call(x)
         assert isinstance(caught.value, xbridge.XBridgeError)
 
@@ -245,7 +245,7 @@ def test_to_numpy__what_has_no_cast_by_name_is_refused_all_the_same() -> None:
     pa = pytest.importorskip("pyarrow")
     runs = pa.RunEndEncodedArray.from_arrays([2, 4], pa.array([LARGE, None]))
     for x in (runs, pa.chunked_array([runs]), pa.table({"a": runs, "b": [0.5] * 4})):
-        with pytest.raises(xbridge.DTypeError, match=r"(values are|'a' is) int64, .* float64; try fil"):
+        with pytest.raises(xbridge.DTypeError, match=r"(values are|'a' is) int64, .* float64$"):
             xbridge.to_numpy(x)
 
 
@@ -270,7 +270,7 @@ def test_to_numpy__image_that_is_closed_or_cut_off_is_refused(tmp_path: Path) ->
     path.write_bytes(path.read_bytes()[:200])
     with pil.open(path) as cut:
         for x in (closed, cut):
-            with pytest.raises(xbridge.UnsupportedArrayError, match=r"its export failed.*; try "):
+            with pytest.raises(xbridge.UnsupportedArrayError, match=r"its export failed"):
                 xbridge.to_numpy(x)
 
 
@@ -279,7 +279,7 @@ def test_to_numpy__dataset_whose_file_is_closed_is_refused() -> None:
     x = dataset([1, 2])
     x.file.close()
     for copy in (None, True):
-        with pytest.raises(xbridge.UnsupportedArrayError, match=r"its export failed.*; try "):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=r"its export failed"):
             xbridge.to_numpy(x, copy=copy)
 
 
@@ -406,7 +406,7 @@ def test_to_numpy__advice_for_columns_of_other_values_gives_numbers(source: str)
 def test_to_numpy__values_without_a_cast(source: str) -> None:
     """No cast is named for values that are no columns of numbers, and a named dtype does not permit one."""
     for dtype in (None, "float64"):
-        with pytest.raises(xbridge.DTypeError, match=r"casting it,? in its own"):
+        with pytest.raises(xbridge.DTypeError, match=r"it exports [^;]*$"):
             xbridge.to_numpy(made(source), dtype=dtype)
 
 
@@ -438,7 +438,7 @@ def test_to_numpy__nested_and_encoded_dtypes_are_those_of_their_values(source: s
     """What a dtype is made of is found in the library's own classes, and an export has to keep it."""
     x = array_only(np.ones(2, bool))
     type(x).dtype = made(source)  # type: ignore[attr-defined] # of a class made at run time
-    with pytest.raises(xbridge.DTypeError, match=f"its {NESTED[source]}, and it exports bool; try "):
+    with pytest.raises(xbridge.DTypeError, match=f"its {NESTED[source]}, and it exports bool"):
         xbridge.to_numpy(x)
 
 

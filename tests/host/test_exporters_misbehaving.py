@@ -61,7 +61,7 @@ def test_import_array__whatever_an_exporter_raises_is_chained(word: str) -> None
         for verb in VERBS:
             with pytest.raises(
                 xbridge.UnsupportedArrayError,
-                match=r"cannot read an Exporter.*: (the|its) export failed with .*; try ",
+                match=r"cannot read an Exporter.*: (the|its) export failed with ",
             ) as caught:
                 verb(raising(word, error))
             assert caught.value.__cause__ is error
@@ -179,9 +179,7 @@ every_export = pytest.mark.parametrize("export", EXPORTS)
 def test_import_array__exporter_contradicts_itself(export: str, words: dict[str, Any]) -> None:
     """An exporter that contradicts itself is refused."""
     for verb in VERBS:
-        with pytest.raises(
-            TypeError, match=r"cannot read an Exporter: its .*, and it exports .*; try "
-        ) as caught:
+        with pytest.raises(TypeError, match=r"cannot read an Exporter: its .*, and it exports ") as caught:
             verb(Exporter(**EXPORTS[export], **words))
         assert isinstance(
             caught.value, xbridge.DTypeError if "type" in str(words) else xbridge.UnsupportedArrayError
@@ -241,9 +239,7 @@ def test_to_numpy__export_of_a_table_has_every_value_of_every_column(
     if not lost:
         assert xbridge.to_numpy(x).tolist() == rows.tolist()
         return
-    with pytest.raises(
-        xbridge.DTypeError, match=f"its column '[ab]' is {lost}, and it exports {exported}; try "
-    ):
+    with pytest.raises(xbridge.DTypeError, match=f"its column '[ab]' is {lost}, and it exports {exported}"):
         xbridge.to_numpy(x)
 
 
@@ -290,7 +286,7 @@ def attempt(**words):
         try:
             call(x)
         except xbridge.XBridgeError as error:
-            print("; try " in str(error))
+            print(str(error).partition("cannot ")[1] == "cannot ")
         else:
             print("believed", words)
 """
@@ -413,7 +409,7 @@ def test_to_numpy__exporter_that_cannot_copy_to_the_host_is_refused(export: Call
     """An exporter that cannot copy to the host is refused."""
     for device, place in ((2, "cuda:77"), (10, "rocm:77"), (14, "DLPack device type 14")):
         x = Exporter(__dlpack__=export, __dlpack_device__=lambda device=device: (device, 77))
-        with pytest.raises(xbridge.DeviceError, match=f"{place}; try moving it to the cpu first") as caught:
+        with pytest.raises(xbridge.DeviceError, match=f"{place}") as caught:
             xbridge.to_numpy(x)
         assert caught.value.__cause__ is not None
 
@@ -440,11 +436,9 @@ def test_to_numpy__no_protocol_imports_items_that_are_not_numbers(dtype: str) ->
     exporters = [array_only(a), interface_only(a)]
     for x in exporters:
         for verb in VERBS:
-            with pytest.raises(
-                xbridge.DTypeError, match=r"it exports .*, which is not a numeric dtype; try casting"
-            ):
+            with pytest.raises(xbridge.DTypeError, match=r"it exports .*, which is not a numeric dtype"):
                 verb(x)
-    with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^cannot read "):
         xbridge.to_numpy(dlpack_only(a))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
+from exporters import Exporter
 
 import xbridge
 import xbridge.tree
@@ -44,6 +45,7 @@ def objects(folder: Path) -> dict[Any, list[tuple[Any, Any]]]:
     sparse, of_jax = map(pytest.importorskip, ("scipy.sparse", "jax.experimental.sparse"))
     np.save(folder / "a.npy", A)
     np.savez(folder / "a.npz", a=A)
+    torch.save({"a": torch.tensor(A)}, folder / "a.pt")
     file = pytest.importorskip("safetensors")
     pytest.importorskip("safetensors.numpy")
     file.numpy.save_file({"a": A}, folder / "a.safetensors")
@@ -56,6 +58,7 @@ def objects(folder: Path) -> dict[Any, list[tuple[Any, Any]]]:
             (day, 2),
             (dt.timedelta(seconds=2), 2),
             (folder / "a.npy", A),
+            (folder / "a.pt", {"a": A}),
             (str(folder / "a.npz"), {"a": A}),
             (torch.nn.PReLU(1, 0.5), {"weight": [0.5]}),
             (sparse.csr_array([[1.0]]), [[1]]),
@@ -66,6 +69,11 @@ def objects(folder: Path) -> dict[Any, list[tuple[Any, Any]]]:
             (polars.LazyFrame({"a": [1.0]}), [[1]]),
             (future, A),
             (pyarrow.scalar(True), 1),
+            (pyarrow.SparseCOOTensor.from_dense_numpy(A), A),
+            (torch.utils.data.DataLoader([A]), [[A]]),
+            (np.poly1d([1.0, 2.0]), [1, 2]),
+            (Exporter(__array__=lambda: A / 2, dtype=np.dtype("i2"), shape=(3,)), A / 2),
+            (Exporter(__array__=lambda: np.array([Fraction(1, 2)])), [0.5]),
             (Pair(A, A), [A, A]),
             (MappingProxyType({"a": A}), {"a": A}),
             (file.safe_open(folder / "a.safetensors", "np"), {"a": A}),
@@ -94,7 +102,7 @@ def objects(folder: Path) -> dict[Any, list[tuple[Any, Any]]]:
 def test_hint__of_each_kind_of_object_gives_its_values(tmp_path: Path) -> None:
     """Each hint in the tables by class is followed with an object of the kind; other objects have none."""
     torch, pandas = pytest.importorskip("torch"), pytest.importorskip("pandas")
-    names = {"numpy": np, "xbridge": xbridge, "asarray": xbridge.asarray, "pandas": pandas}
+    names = {"numpy": np, "torch": torch, "xbridge": xbridge, "asarray": xbridge.asarray, "pandas": pandas}
     names["from_dlpack"] = torch.from_dlpack
     followed = {""}
     for call, pairs in objects(tmp_path).items():

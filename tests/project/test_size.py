@@ -19,7 +19,7 @@ LIMITS = {
     "_registry": 1_010,
     "_transfer": 800,
     "backends": 4_000,
-    "files": 2_750,
+    "files": 2_800,
     "functions": 5_050,
     "testing": 11_200,
     "tree": 1_500,

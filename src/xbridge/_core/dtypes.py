@@ -40,6 +40,11 @@ class DType(NamedTuple):
         return self.bits < 8
 
     @property
+    def is_finite(self) -> bool:
+        """True for a floating dtype that has neither NaN nor infinity."""
+        return self.kind == "float" and self.is_packed
+
+    @property
     def itemsize(self) -> int:
         """The bytes that an item takes in memory."""
         return max(self.bits, 8) // 8
@@ -135,9 +140,9 @@ def keeps_complex(name: str) -> bool:
 
 
 def hint_for_missing_dtype(name: str) -> str:
-    """Return a hint for a dtype that a target does not have."""
+    """Return a hint for a dtype that a target does not have; "" if no other has its values."""
     near = _INSTEAD.get(name, "float32" if name in DTYPES else "")
-    return f"dtype={near!r}" if near else "casting it in its own library first"
+    return f"dtype={near!r}" if near else ""
 
 
 def exact_integers(name: str) -> tuple[int, int]:

@@ -99,7 +99,7 @@ def plan_call(
 def _traced_call_error(fn: Callable[..., Any], *_: object) -> CallError:
     """Return the error for a mistaken call in compiled code, where `inspect` is not available."""
     reason = f"the arguments are not those of {fn.__name__}"
-    return CallError.build("trace this call", reason, "it without the compiler, to read the call to type")
+    return CallError.build("trace this call", reason)
 
 
 @traced_as(_traced_call_error)

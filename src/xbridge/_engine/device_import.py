@@ -43,8 +43,8 @@ def import_device_array(
     importer = next(_find_importers(refused, target), None)
     if importer is None:
         missing = [INDEX[name].install for name in INDEXED if not is_available(name)]
-        hints = [refused.hint, *(f"{install} where that device is" for install in missing[:1])]
-        raise DeviceError.build(refused.action, refused.reason, ", or ".join(hints)) from refused.__cause__
+        hint = refused.hint or next(iter(missing), "")
+        raise DeviceError.build(refused.action, refused.reason, hint) from refused.__cause__
     array, shown = _import_checked(x, refused, importer)
     layout = shown.layout
     guarded = not layout.is_unallocated() and (layout.may_overlap_itself() or not layout.writable)
@@ -129,7 +129,7 @@ class _Capsule:
         assert device is not None  # noqa: S101 -- otherwise no importer was found
         lacks = self._importer.unsupported_dtype(dtype, device)
         if lacks:
-            raise unreadable_error(self._x, lacks.reason, "casting it in its own library first", lacks.error)
+            raise unreadable_error(self._x, lacks.reason, error=lacks.error)
         low, high = layout.span()
         info = ArrayInfo(dtype, device, layout.shape)
         if not layout.is_unallocated():

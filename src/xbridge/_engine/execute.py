@@ -164,12 +164,12 @@ def _wait_for_cast(plan: Plan, steps: Sequence[Step]) -> None:
 def _step_error(step: Step, plan: Plan, error: Exception) -> XBridgeError:
     failure = _FAILURES.get(step.op, UnsupportedArrayError)
     reason = f"the step {step.action} failed with {error!r}"
-    do = f"that step in {step.module.name} itself"
+    hint = ""
     if step.op == "check_cast":
-        do = f"naming it: dtype={step.args[0]!r}"
+        hint = f"naming it: dtype={step.args[0]!r}"
     elif failure is DeviceError and plan.conversion.device not in plan.conversion.target.devices():
-        do = "device='cpu'"
-    return failure.build(plan.conversion.asked(), reason, do)
+        hint = "device='cpu'"
+    return failure.build(plan.conversion.asked(), reason, hint)
 
 
 def run_observed(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:

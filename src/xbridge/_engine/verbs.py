@@ -285,7 +285,7 @@ def shares_memory(a: object, b: object) -> bool:
     one, other = (source.info().device for source in sources)
     if SHARDED in (one.kind, other.kind):
         raise UnsupportedArrayError.build(
-            "compare the memory of these arrays", "one of them is on several devices", "its parts"
+            "compare the memory of these arrays", "one of them is on several devices"
         )
     if one != other:
         return False

@@ -30,15 +30,20 @@ _BY_NAME = {
     "PyCapsule": "from_dlpack(x) of the library that made it",
     "date": "numpy.datetime64(x).astype('int64')",
     "timedelta": "asarray(x.total_seconds(), backend='numpy')",
+    "DataLoader": "xbridge.prefetch(x, 'numpy')",
 }
 """Hints by the name of a class, or of a base."""
 
-_READERS = {".npy": "numpy.load(x)", ".npz": "xbridge.tree.to_backend(dict(numpy.load(x)), 'numpy')"}
+_READERS = {
+    ".npy": "numpy.load(x)",
+    ".npz": "xbridge.tree.to_backend(dict(numpy.load(x)), 'numpy')",
+    **dict.fromkeys((".pt", ".pth"), "xbridge.tree.to_backend(torch.load(x), 'numpy')"),
+}
 """Hints for the name of a file, by its suffix."""
 
 _BY_ATTRIBUTE = {
     "state_dict": "xbridge.tree.to_backend(x.state_dict(), 'numpy')",
-    **{word: f"x.{word}()" for word in ("toarray", "todense")},
+    **{word: f"x.{word}()" for word in ("toarray", "todense", "to_tensor")},
     "__jax_array__": "x.__jax_array__()",
     "__float__": "asarray(float(x), backend='numpy')",
     **{word: f"x.{word}()" for word in ("compute", "collect", "result")},

@@ -18,7 +18,7 @@ from xbridge.errors import Chained, UnsupportedArrayError, XBridgeError, type_of
 def unreadable_error(
     x: object,
     reason: str,
-    hint: str = "converting it in its own library first",
+    hint: str = "",
     error: type[XBridgeError] = UnsupportedArrayError,
 ) -> XBridgeError:
     """Return the error for an exporter whose memory cannot be read."""
@@ -40,7 +40,7 @@ def from_interface(x: object, interface: Any) -> HostArray:
             interface["data"] = buffer
         host: HostArray = np.asarray(Window(interface, x))
     if interface.get("mask") is not None:
-        raise unreadable_error(x, "its mask would be lost", "filling it in its own library first")
+        raise unreadable_error(x, "its mask would be lost")
     if buffer is not None and host.size:
         low, high = layout_of(host).span()
         start = interface.get("offset") or 0

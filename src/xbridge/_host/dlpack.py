@@ -92,13 +92,10 @@ class _Borrowed:
         rename(self.capsule, self.name)
 
 
-def _export_error(
-    x: object, reason: str, error: type[XBridgeError] = UnsupportedArrayError, hint: str = ""
-) -> XBridgeError:
-    if not hint:  # without another protocol, `numpy.asarray` makes an object of the exporter
-        others = any(hasattr(type(x), word) for word in ("__array_interface__", "__array__"))
-        hint = "numpy.asarray(x)" if others else "converting it in its own library first"
-    return error.build(f"read {type_of(x)} through DLPack", reason, hint)
+def _export_error(x: object, reason: str, error: type[XBridgeError] = UnsupportedArrayError) -> XBridgeError:
+    # Without another protocol, `numpy.asarray` makes an object of the exporter.
+    others = any(hasattr(type(x), word) for word in ("__array_interface__", "__array__"))
+    return error.build(f"read {type_of(x)} through DLPack", reason, "numpy.asarray(x)" if others else "")
 
 
 def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
@@ -118,8 +115,7 @@ def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
         raise _not_on_host_error(x, device, number, "device='cpu'")
     version: dict[str, object] = {"max_version": (1, 1)}
     must, may = ({}, version) if near else ({**version, "dl_device": _HOST}, {})
-    hint = "moving it to the cpu first"
-    with Chained(failed if near else lambda _: _not_on_host_error(x, device, number, hint)):
+    with Chained(failed if near else lambda _: _not_on_host_error(x, device, number)):
         capsule = request_capsule(x, must, may)
     tensor, flags = read_capsule(x, capsule)
     if tensor.device_type not in _HOST_DEVICES:
@@ -142,7 +138,7 @@ def read_capsule(x: object, capsule: object) -> tuple[_Tensor, int]:
     raise _export_error(x, f"__dlpack__ returned {type(capsule).__name__}")
 
 
-def _not_on_host_error(x: object, device: int, number: int, hint: str) -> NotOnHostError:
+def _not_on_host_error(x: object, device: int, number: int, hint: str = "") -> NotOnHostError:
     place = Device(f"{_KINDS[device]}:{number}") if device in _KINDS and number >= 0 else None
     reason = f"its memory is on {place or f'DLPack device type {device}'}"
     refused = NotOnHostError.build(f"read {type_of(x)} through DLPack", reason, hint)
@@ -196,5 +192,5 @@ def _dtype_name(x: object, tensor: _Tensor) -> str:
         name = "bool" if (kind, tensor.bits) == ("bool", 8) else f"{kind}{tensor.bits}"
     if tensor.lanes != 1 or name not in DTYPES or DTYPES[name].is_packed:
         reason = f"NumPy has no dtype for type code {tensor.code} of {tensor.bits} bits, {tensor.lanes} lanes"
-        raise _export_error(x, reason, DTypeError, "casting it in its own library first")
+        raise _export_error(x, reason, DTypeError)
     return name

@@ -19,7 +19,7 @@ import numpy as np
 from xbridge._core.dtypes import DTYPES, holds_every, is_inexact
 from xbridge._core.literals import LITERALS, NUMBERS
 from xbridge._core.protocol import HostArray
-from xbridge._host.advice import hint_for_object
+from xbridge._host.advice import hint_for_items, hint_for_object
 from xbridge._host.array_interface import chain_export_errors, from_interface, unreadable_error
 from xbridge._host.dlpack import ExportError, from_dlpack
 from xbridge._host.exporters import adapter_for, columns_of, dtype_of, name_of, names_of
@@ -37,7 +37,6 @@ from xbridge.errors import (
     type_of,
 )
 
-_ELSEWHERE = "in its own library first"
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
 """The protocols to try if an object has no DLPack, or raises in it."""
 _DIMENSIONLESS = ("", "1", "dimensionless", "unitless", "none")
@@ -59,7 +58,7 @@ def import_array(x: Any, *, must_share: bool, fetch: bool, dtype: str | None = N
         return np.asarray(x)
     if issubclass(type(x), type):
         reason = "it is a class, and its arrays are objects of it"
-        raise UnsupportedArrayError.build(f"convert the class {shown(x)}", reason, "one of its objects")
+        raise UnsupportedArrayError.build(f"convert the class {shown(x)}", reason)
     if dtype is not None and not must_share:
         cast = _cast_as_named(x, dtype)
         if cast is not None:
@@ -103,7 +102,7 @@ def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
         return from_interface(x, interface)
     if _get_attribute(x, "__cuda_array_interface__") is not None:
         reason = "its memory is on a CUDA device, and it has no DLPack"
-        raise DeviceError.build(f"read {type_of(x)}", reason, "moving it to the cpu first")
+        raise DeviceError.build(f"read {type_of(x)}", reason)
     if _get_attribute(x, "__array__") is not None:
         return _from_array_method(x, must_share=must_share)
     return _from_buffer(x)
@@ -138,7 +137,7 @@ def _check_export_of(x: Any, host: HostArray) -> None:
         reason = f"it exports {host.dtype}, which is not a numeric dtype"
         strange = [f"its {label} {word}" for label, word in columns_of(x) or () if word not in DTYPES]
         reason = f"{strange[0]}, and {reason}" if strange else reason
-        raise unreadable_error(x, reason, _hint_for_objects(x), DTypeError)
+        raise unreadable_error(x, reason, _hint_for_objects(x, host), DTypeError)
     layout = layout_of(host)
     low, high = layout.span()
     if host.size and not 0 < layout.address + low < layout.address + high <= _TOP:
@@ -146,7 +145,7 @@ def _check_export_of(x: Any, host: HostArray) -> None:
     check_export(x, host.dtype.name, host.shape)
     if (unit := _unit_of(x)) is not None:
         number = next((word for word in ("magnitude", "value") if has_attribute(x, word)), None)
-        hint = f"x.{number}" if number else f"taking its numbers in one unit {_ELSEWHERE}"
+        hint = f"x.{number}" if number else ""
         raise unreadable_error(x, f"its unit {unit} would be lost", hint)
     missing = adapter_for(x).count_missing(x)
     marks = np.count_nonzero(host != host) if missing else 0  # noqa: PLR0124 -- NaN is not itself
@@ -166,7 +165,7 @@ def _unit_of(x: Any) -> str | None:
     return None
 
 
-def _hint_for_objects(x: Any) -> str:
+def _hint_for_objects(x: Any, host: HostArray) -> str:
     """Return the hint for an export of Python objects: of numbers, some of them missing, or of no numbers."""
     adapter = adapter_for(x)
     encoded = adapter.codes_hint(x)
@@ -174,7 +173,10 @@ def _hint_for_objects(x: Any) -> str:
         return encoded
     if _castable_names(x):
         return _hint_for_cast(x, "float64")
-    return adapter.numbers_hint(x) or f"casting it {_ELSEWHERE}"
+    if (hint := adapter.numbers_hint(x)) or not host.dtype.hasobject or not _hint_for_export(x):
+        return hint or ""  # an array interface may lie about its objects, which are not looked at
+    cast = hint_for_items(host)
+    return f"numpy.asarray(x){cast[1:]}" if cast.startswith("x.astype") else ""
 
 
 def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
@@ -183,11 +185,14 @@ def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
     if shape is None and getattr(x, "shape", ()) is None:  # no data; an older NumPy makes a zero of it
         raise unreadable_error(x, f"its shape is None, and it exports {exported}")
     if shape is not None and exported[: len(shape) or None] != shape:
-        raise unreadable_error(x, f"its shape is {shape}, and it exports {exported}")
+        raise unreadable_error(x, f"its shape is {shape}, and it exports {exported}", _hint_for_export(x))
     for label, announced, fits in _check_announced_dtypes(x, dtype):
         if not fits:
             reason = f"its {label} {announced}, and it exports {dtype}"
-            raise unreadable_error(x, reason, _hint_for_cast(x, dtype), DTypeError)
+            hint = _hint_for_cast(x, dtype)
+            if not hint and label == "dtype is" and holds_every(announced, dtype):  # such as one that scales
+                hint = _hint_for_export(x)
+            raise unreadable_error(x, reason, hint, DTypeError)
 
 
 def _check_announced_dtypes(x: Any, exported: str) -> list[tuple[str, str, bool]]:
@@ -216,7 +221,13 @@ def _hint_for_cast(x: object, dtype: str) -> str:
     """Return the call that makes the promotion explicit."""
     if _castable_names(x):
         return f"to_numpy(x, dtype={dtype!r})"
-    return adapter_for(x).cast_hint(x, dtype) or f"filling what is missing, or casting it, {_ELSEWHERE}"
+    return adapter_for(x).cast_hint(x, dtype) or ""
+
+
+def _hint_for_export(x: object) -> str:
+    """Return the call that takes an export as it is; "" if that is not what `__array__` returns."""
+    others = any(has_attribute(x, word) for word in ("__dlpack__", "__array_interface__"))
+    return "numpy.asarray(x)" if has_attribute(x, "__array__") and not others else ""
 
 
 def _shape(x: Any) -> tuple[int, ...] | None:
@@ -298,8 +309,7 @@ def _from_buffer(x: object) -> HostArray:
         try:
             view = memoryview(x)  # type: ignore[arg-type] # it raises if `x` is not a buffer
         except ValueError as error:
-            reason, hint = f"its export failed with {error!r}", "a buffer that is still there"
-            raise unreadable_error(x, reason, hint) from error
+            raise unreadable_error(x, f"its export failed with {error!r}") from error
         except TypeError as error:
             reason, hint = "it is not an array, and it exports no memory", hint_for_object(x)
             if x is None:

@@ -58,8 +58,9 @@ def native_dtype(name: str) -> np.dtype[Any]:
             import ml_dtypes  # noqa: PLC0415 -- 100 ms, and only these dtypes need it
         except ImportError as error:
             reason = "NumPy knows it through ml_dtypes, which is not installed"
-            hint = "pip install ml_dtypes, or dtype='float32'"
-            raise MissingLibraryError.build(f"hold {name} in host memory", reason, hint) from error
+            raise MissingLibraryError.build(
+                f"hold {name} in host memory", reason, "pip install ml_dtypes"
+            ) from error
         extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return extended
     return np.dtype(name)
@@ -101,11 +102,10 @@ def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
 
 def astype(host: HostArray, dtype: str, order: Literal["C", "K"] = "K") -> HostArray:
     """Cast into fresh memory in one pass, as NumPy does, without warnings about overflow."""
+    native = native_dtype(dtype)
     if order == "K" and host.flags.forc and host.nbytes < LARGE:
-        return cast_silently(
-            host, native_dtype(dtype)
-        )  # as `_cast_into_new` does, with a defined order of axes
-    return _cast_into_new(host, native_dtype(dtype), order)
+        return cast_silently(host, native)  # as `_cast_into_new` does, with a defined order of axes
+    return _cast_into_new(check_castable(host, native), native, order)
 
 
 def _error_context(**treatments: Any) -> Context:
@@ -123,7 +123,7 @@ _RAISING = _error_context(all="ignore", over="raise")
 
 def cast_silently(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K") -> HostArray:
     """Cast as NumPy does, without warnings, to an array of NumPy's own class."""
-    if host.dtype.kind in "biufc":
+    if host.dtype.kind in "biufc" and dtype.kind != "V":
         return _SILENT.copy().run(host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
     host = check_castable(host, dtype)
     return _call_silently(host, host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
@@ -142,7 +142,7 @@ def dense_copier(like: HostArray, dtype: Any = None) -> Callable[[HostArray], Ho
 def caster(source: np.dtype[Any], dtype: Any) -> Callable[[HostArray], HostArray]:
     """Return a function that casts arrays of a dtype as `cast_silently` does."""
     native, copy = native_dtype(dtype), _SILENT.copy
-    if source.names or source.hasobject or source.kind == _COMPLEX:
+    if source.names or source.hasobject or source.kind == _COMPLEX or _is_finite(native):
         return lambda host: cast_silently(host, native)
     if source.kind in "biu" and native.kind in "biufc" and native.char != "e":  # there is nothing to warn of
         return lambda host: host.astype(native, "K", "unsafe", False)  # noqa: FBT003 -- as in `cast_silently`
@@ -153,12 +153,14 @@ def check_castable(host: HostArray, dtype: np.dtype[Any]) -> HostArray:
     """Return an array that NumPy casts as a whole; raise if it would drop a part of the values in silence.
 
     NumPy takes the first number of a record, and the real part of a complex number that is an object, or that
-    ml_dtypes casts to a truth value.
+    ml_dtypes casts to a truth value. ml_dtypes makes numbers of NaN and infinity where a dtype has neither.
     """
     if dtype.kind == "O":
         return host
+    if _is_finite(dtype) and not np.isfinite(host.astype(complex) if host.dtype.hasobject else host).all():
+        raise not_finite_error(host.dtype, dtype)
     if host.dtype.names:
-        raise _uncastable_error(host, dtype, "its items are records", "one field, such as x['name']")
+        raise _uncastable_error(host, dtype, "its items are records", f"x[{host.dtype.names[0]!r}]")
     if host.dtype.kind == _COMPLEX and dtype.kind == "b":
         return host.astype(np.complex64)
     if host.dtype.hasobject and dtype.kind != "c":
@@ -169,7 +171,16 @@ def check_castable(host: HostArray, dtype: np.dtype[Any]) -> HostArray:
     return host
 
 
-def _uncastable_error(host: HostArray, dtype: np.dtype[Any], reason: str, hint: str) -> DTypeError:
+def _is_finite(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "V" and dtype.name in DTYPES and DTYPES[dtype.name].is_finite
+
+
+def not_finite_error(source: object, dtype: object) -> DTypeError:
+    """Return the error for NaN or infinity that is cast to a dtype with numbers alone."""
+    return DTypeError.build(f"cast {source} to {dtype}", f"{dtype} has neither NaN nor infinity")
+
+
+def _uncastable_error(host: HostArray, dtype: np.dtype[Any], reason: str, hint: str = "") -> DTypeError:
     return DTypeError.build(f"cast a NumPy array of {host.dtype} to {dtype}", reason, hint)
 
 

@@ -309,7 +309,7 @@ def _no_common_dtype_error(names: list[str]) -> DTypeError:
     action = f"stack arrays of {' and '.join(dict.fromkeys(names))}"
     wide = ("float32", "float64", "complex64", "complex128")
     holding = (word for word in wide if all(holds_every(name, word) for name in names))
-    hint = f"leaving out what is {odd}" if odd else f"dtype={next(holding, wide[-1])!r}"
+    hint = "" if odd else f"dtype={next(holding, wide[-1])!r}"
     return DTypeError.build(action, "they have no common dtype", hint)
 
 
@@ -317,7 +317,7 @@ def _ragged_error(reason: str) -> OptionError:
     return OptionError.build(
         "make an array of this list",
         reason,
-        "rows of one length, or [asarray(row, backend='numpy') for row in x] for a list of arrays",
+        "[asarray(row, backend='numpy') for row in x] for a list of arrays",
     )
 
 
@@ -326,4 +326,4 @@ def _part_error(error: Exception) -> UnsupportedArrayError:
 
 
 def _unusable_error(reason: str) -> UnsupportedArrayError:
-    return UnsupportedArrayError.build("make an array of this list", reason, "a list of numbers or arrays")
+    return UnsupportedArrayError.build("make an array of this list", reason)

@@ -180,14 +180,14 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
 
     def __call__(self, fn: F, /) -> F:
         """Return a function that runs each call in a block of this policy."""
-        reason, hint = "", "a with block around the loop that does"
+        reason = ""
         if isgeneratorfunction(fn) or isasyncgenfunction(fn):
             reason = "the body of a generator runs in its consumer"
         elif isinstance(fn, type) or not callable(fn):
-            reason, hint = "it is not a function", "its methods, below @classmethod and @staticmethod"
+            reason = "it is not a function"
         if reason:
             action = f"put {getattr(fn, '__qualname__', repr(fn))} under a policy"
-            raise OptionError.build(action, reason, hint)
+            raise OptionError.build(action, reason)
 
         @wraps(fn)
         async def awaited(*args: Any, **options: Any) -> object:

@@ -34,9 +34,6 @@ _ALIASES = {
     "single": "float32",
     "half": "float16",
     "complex": "complex128",
-    "fp16": "float16",
-    "fp32": "float32",
-    "fp64": "float64",
     "floattensor": "float32",
     "doubletensor": "float64",
     "halftensor": "float16",
@@ -157,7 +154,7 @@ def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
     if requires_grad is False:
         if grad == "keep":
             action = "take requires_grad=False with grad='keep'"
-            raise OptionError.build(action, "they contradict each other", "one of them")
+            raise OptionError.build(action, "they contradict each other", "grad='keep'")
         grad = "detach"
     if writable is not None and writable is not True and writable is not False:
         raise _switch_error("writable", writable)
@@ -298,15 +295,15 @@ def _unknown_dtype_error(dtype: object) -> XBridgeError:
         return _option_error("dtype", dtype, "None keeps the dtype", "dtype=None")
     if _NO_NUMBERS.match(word):
         return _option_error("dtype", dtype, "arrays hold numbers, and it is a dtype of other things")
-    word = word.casefold()
+    word = re.sub(r"^fp(?=\d)", "float", word.casefold())
     alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
     alias = _ALIASES.get(word) if isinstance(dtype, (str, type)) else None  # Arrow's `float` has 32 bits
     near = [alias] if alias else get_close_matches(word, alike) if word != "tf32" else []
     begun = [name for name in DTYPES if name.startswith(word)]
     near = near or (begun if len(begun) == 1 else [])
-    reason = "it is not a canonical name or a library's native dtype"
-    hint = f"dtype={near[0]!r}" if near and coded is None else f"one of {', '.join(begun or DTYPES)}"
-    return _option_error("dtype", dtype, reason, hint)
+    reason = "it is neither a canonical name, such as 'float32', nor a library's native dtype"
+    hint = f"one of {', '.join(map(repr, begun))}" if begun else ""
+    return _option_error("dtype", dtype, reason, f"dtype={near[0]!r}" if near and coded is None else hint)
 
 
 def _digits(word: str) -> list[str]:
@@ -314,8 +311,8 @@ def _digits(word: str) -> list[str]:
     return [*filter(str.isdecimal, word)]
 
 
-def _option_error(option: str, given: object, reason: str, hint: str = "") -> XBridgeError:
+def _option_error(option: str, given: object, reason: str, hint: str | None = None) -> XBridgeError:
     error, example = (DeviceError, "device='cpu'") if option == "device" else (DTypeError, "dtype='float32'")
     if text_of(given) == "y" and not issubclass(type(given), get(HOST).scalar_types):
         reason, hint = "it is an array", f"{option}=y.{option}"
-    return error.build(f"read {option} {text_of(given)}", reason, hint or example)
+    return error.build(f"read {option} {text_of(given)}", reason, example if hint is None else hint)

@@ -56,8 +56,8 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
     if changes:
         refuse_unreadable(backend, x, info)
     if changes and options.grad == "keep" and info.requires_grad and not backend.is_grad_enabled():
-        why_not, hint = "grad='keep' was asked while gradients are off", "grad=None, or turning them on"
-        raise GradientError.build(conversion.asked(), why_not, hint)
+        why_not = "grad='keep' was asked while gradients are off"
+        raise GradientError.build(conversion.asked(), why_not, "grad=None")
     steps = [*([Step(backend, "detach")] if detached else []), *changes]
     if options.requires_grad and not steps and info.requires_grad and backend.is_leaf and backend.is_leaf(x):
         return Plan(conversion, ())  # it is a leaf that requires grad, as asked
@@ -214,15 +214,19 @@ def _real_part_expression(source: Backend, dtype: str) -> str:
 def _refuse_dtype(conversion: Conversion, lacks: Unsupported | None) -> None:
     """Raise if the target lacks the dtype. The hint is `dtype="nearest"` if that would work."""
     if lacks:
-        near = chosen("nearest", conversion.info.dtype, conversion.target, conversion.device)
-        there = conversion.target.unsupported_dtype(near, conversion.device) is None
-        hint = f"dtype='nearest', or {lacks.hint}" if there else lacks.hint
-        if there and category(conversion.dtype) == "other":  # such as dates, asked of an array of numbers
-            hint = f"dtype={near!r}"
-        if there and conversion.options.copy is False:  # any cast is a copy
-            hint = "dtype='nearest', copy=None"
-        if there and conversion.options.unsafe:  # `unsafe_share` takes no options
-            hint = f"to_backend(x, {conversion.target.name!r}, dtype='nearest')"
+        named = conversion.options.dtype not in (None, *UNNAMED)
+        strange = category(conversion.dtype) == "other"  # such as dates, asked of an array of numbers
+        meant = conversion.dtype if named and not strange else conversion.info.dtype
+        near = chosen("nearest", meant, conversion.target, conversion.device)
+        hint = lacks.hint
+        if conversion.target.unsupported_dtype(near, conversion.device) is None:
+            dtype = f"dtype={near if named else 'nearest'!r}"
+            if conversion.options.unsafe:  # `unsafe_share` takes no options
+                hint = f"to_backend(x, {conversion.target.name!r}, {dtype})"
+            elif conversion.options.copy is False:  # any cast is a copy
+                hint = f"{dtype}, copy=None"
+            else:
+                hint = ", or ".join(dict.fromkeys(filter(None, [dtype, "" if strange else lacks.hint])))
         raise lacks.error.build(conversion.asked(), lacks.reason, hint)
 
 

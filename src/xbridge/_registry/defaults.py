@@ -89,8 +89,7 @@ class Completed(ModuleType):
         dtype = self.array_info(x).dtype
         if not leaving or dtype in DTYPES:
             return None
-        reason, hint = f"{dtype} is not a numeric dtype", "casting it in its own library first"
-        return Unsupported(DTypeError, reason, hint)
+        return Unsupported(DTypeError, f"{dtype} is not a numeric dtype", "")
 
     def memory_layout(self, x: Array, /) -> MemoryLayout:
         return numpy.memory_layout(self.to_numpy(self.detach(x)))

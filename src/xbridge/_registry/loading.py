@@ -159,17 +159,16 @@ def unknown_backend_error(name: object, names: tuple[str, ...]) -> UnknownBacken
     if isinstance(name, str):
         root = name.casefold().partition(".")[0]
         near = get_close_matches(OTHER_NAMES.get(root, root), names, n=1, cutoff=_SIMILARITY)
-        hint = repr(near[0]) if near else "one of these, or register_backend for another library"
-        return UnknownBackendError.build(f"find backend {shown(name)}", known, hint)
+        return UnknownBackendError.build(f"find backend {shown(name)}", known, repr(near[0]) if near else "")
     if isinstance(name, type(sys)):
         called = getattr(name, "__name__", None)
         asked = f"find a backend by {shown(name) if called is None else f'the module {called}'}"
-        return UnknownBackendError.build(asked, known, "one of these")
+        return UnknownBackendError.build(asked, known)
     cls = name if isinstance(name, type) else type(name)
     root = str(cls.__module__).partition(".")[0]
     if text_of(name) == "y":
         reason = "it is an array, and like= takes one"
         return UnknownBackendError.build(f"find a backend by {type_of(name)}", reason, "asarray(x, like=y)")
-    hint = repr(root) if root in names else "one of these"
+    hint = repr(root) if root in names else ""
     reason = f"a backend is a name or a module, and {known}"
     return UnknownBackendError.build(f"find a backend by {shown(name)}", reason, hint)

@@ -155,7 +155,7 @@ def register_backend(
             raise OptionError.build(
                 f"register a backend {name!r}",
                 f"that name belongs to {held}",
-                "replace=True, or another name",
+                "replace=True",
             )
         _current.discard(name)
         by_type.clear()

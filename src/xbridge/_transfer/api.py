@@ -350,7 +350,7 @@ class SizedPrefetch(Prefetch):
 
 def _used_up_error(iterable: Iterable[Any]) -> XBridgeError:
     reason = "it is used up, and has no batches for another loop"
-    return OptionError.build(f"iterate over {type_of(iterable)} again", reason, "a list or a data loader")
+    return OptionError.build(f"iterate over {type_of(iterable)} again", reason)
 
 
 def _prefetch_batches(

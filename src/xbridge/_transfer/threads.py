@@ -163,7 +163,7 @@ def start_worker(name: str, begin: Callable[[], object] = int) -> Worker:
         return Worker(name, begin)
     except RuntimeError as error:
         reason = f"there is no thread for it ({error})"
-        raise XBridgeError.build("convert batches ahead", reason, "tree.to_backend for each") from error
+        raise XBridgeError.build("convert batches ahead", reason) from error
 
 
 def end_workers(workers: Collection[Worker], *, wait: bool = True) -> None:

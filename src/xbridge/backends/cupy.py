@@ -127,7 +127,8 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
         return Unsupported(UnsupportedArrayError, reason, "x.view(type=cupy.ndarray)")
     if _name(x.dtype) in DTYPES:
         return None
-    return Unsupported(DTypeError, f"{x.dtype} is not a numeric dtype", "one field, such as x['name']")
+    hint = f"x[{x.dtype.names[0]!r}]" if x.dtype.names else ""
+    return Unsupported(DTypeError, f"{x.dtype} is not a numeric dtype", hint)
 
 
 def memory_layout(x: Array, /) -> MemoryLayout:

@@ -124,7 +124,6 @@ def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:
         raise OptionError.build(
             "make an array of this list",
             f"it would have {axes} axes, and NumPy has {_MOST_AXES} at most",
-            "arrays of fewer axes",
         )
     plain = [x if type(x) is np.ndarray else to_numpy(x) for x in arrays]
     # `numpy.array` is faster, but makes arrays of no axes items of an array of objects.
@@ -186,7 +185,7 @@ def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
         found = native_dtype(dtype)
     except ImportError:
         reason = f"NumPy knows {dtype} through ml_dtypes, which is not installed"
-        return Unsupported(DTypeError, reason, "pip install ml_dtypes, or dtype='float32'")
+        return Unsupported(DTypeError, reason, "pip install ml_dtypes")
     except TypeError:
         found = None
     if found is None or (

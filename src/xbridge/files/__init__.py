@@ -100,7 +100,8 @@ def _parse(words: Sequence[str]) -> Namespace:
         raise RefusedError.build(f"find the command {command!r}", reason, f"{parser.prog} {near[0]}")
     asked, unknown = parser.parse_known_args(words)
     if unknown:
-        near = get_close_matches(unknown[0].partition("=")[0], options[command], 1) or ["--help"]
+        word = unknown[0].partition("=")[0]
+        near = get_close_matches(word, options[command] if word.startswith("-") else (), 1) or ["--help"]
         called = f"{parser.prog} {command}"
         raise RefusedError.build(f"run {called}", f"it has no argument {unknown[0]!r}", f"{called} {near[0]}")
     return asked

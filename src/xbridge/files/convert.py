@@ -115,24 +115,24 @@ def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
                     _write(part, writer, content._replace(arrays=arrays), target)
         for path, facts in before.items():
             if not path.exists() or _identify(path) != facts:
-                raise unreadable_error(path, "it was replaced or written while it was read", "again")
+                raise unreadable_error(path, "it was replaced or written while it was read")
     return content, {"index": str([*files][-1])} if several else {}
 
 
 def _read_options(asked: Namespace) -> Allowed:
     """Return the changes that the options allow."""
-    from xbridge.files.fit import Allowed  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge.files.fit import RAW, Allowed  # noqa: PLC0415 -- `--help` does not need it
 
     if asked.round and not asked.cast:
         raise RefusedError.build("round", "there is no --cast", "--cast float64=float32 --round")
     casts: dict[str, str] = {}
     for one in asked.cast:
         before, _, after = one.partition("=")
-        for word in (before, after):
-            if word not in DTYPES:
-                near = get_close_matches(word, DTYPES, 1, 0)[0]
-                hint = f"--cast {one.replace(word, near)}" if word else "--cast bfloat16=float32"
-                raise RefusedError.build(f"cast {one!r}", f"the dtypes are {', '.join(DTYPES)}", hint)
+        unknown = [word for word in (before, after) if word not in DTYPES]
+        if unknown and not (unknown == [before] and RAW.fullmatch(before)):
+            near = get_close_matches(unknown[0], DTYPES, 1, 0)[0]
+            hint = f"--cast {one.replace(unknown[0], near)}" if unknown[0] else "--cast bfloat16=float32"
+            raise RefusedError.build(f"cast {one!r}", f"{unknown[0]!r} is not the name of a dtype", hint)
         if casts.setdefault(before, after) != after:
             reason = f"another --cast makes {before} {casts[before]}"
             raise RefusedError.build(f"cast {one!r}", reason, f"--cast {one} alone")
@@ -167,7 +167,7 @@ def _write(part: Path, writer: Format, content: Content, target: Path) -> None:
     """Write a file, and check that the format's own library finds all arrays in it."""
 
     def fail(reason: object) -> RefusedError:
-        return RefusedError.build(f"write {target}", str(reason), "another format, or other names")
+        return RefusedError.build(f"write {target}", str(reason))
 
     with Chained(lambda error: error if isinstance(error, OSError) else fail(error)):
         writer.write(part, content)

@@ -21,7 +21,7 @@ class RefusedError(XBridgeError):
     """A file cannot be converted without a loss, or an argument is invalid."""
 
     @classmethod
-    def build(cls, action: str, reason: str, hint: str) -> Self:
+    def build(cls, action: str, reason: str, hint: str = "") -> Self:
         """Make an error with a message of the common form. Long parts, such as a damaged name, are cut."""
         return super().build(*(shorten(part, 600) for part in (action, reason, hint)))
 
@@ -32,7 +32,7 @@ class UnsupportedError(RefusedError):
     shape: tuple[int, ...] = ()
 
 
-def unreadable_error(path: Path, reason: object, hint: str = "another copy of the file") -> RefusedError:
+def unreadable_error(path: Path, reason: object, hint: str = "") -> RefusedError:
     """Return the error for a file that cannot be read, with the first sentence of a library's message."""
     words = repr(reason) if isinstance(reason, KeyError) else str(reason)  # `str` of it is the key alone
     sentence = re.split(r"\n|\. ", words, maxsplit=1)[0] or type(reason).__name__
@@ -46,11 +46,10 @@ def chain_read_errors(path: Path, member: str = "") -> Chained:
 
 def check_source(path: Path) -> None:
     """Raise if a path is not a file that can be read several times from its start."""
-    hint = "the name of an array file"
-    with Chained(lambda error: unreadable_error(path, getattr(error, "strerror", "") or error, hint)):
+    with Chained(lambda error: unreadable_error(path, getattr(error, "strerror", "") or error)):
         if not path.is_file():
             reason = "it is not a regular file" if path.exists() else "it does not exist"
-            raise unreadable_error(path, reason, hint)
+            raise unreadable_error(path, reason)
         path.open("rb").close()
 
 

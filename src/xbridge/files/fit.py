@@ -6,6 +6,7 @@ elements, and the loss of a name or of metadata.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping
@@ -17,6 +18,9 @@ from xbridge.extend import DTYPES, native_dtype
 from xbridge.files.errors import RefusedError, format_list
 from xbridge.files.formats import UNNAMED, Content, Format, name_of_array
 from xbridge.files.formats.stored import Cast, Relaid, Stored, name_of
+
+RAW = re.compile(r"V\d+")
+"""Matches the name of raw items, which is all that NumPy's files keep of a dtype of ml_dtypes."""
 
 
 class Allowed(NamedTuple):
@@ -36,18 +40,17 @@ def fit_content(content: Content, to: Format, allowed: Allowed, target: Path) ->
     if allowed.array is not None:
         content = content.pick(allowed.array)
     for refused in content.refused:
-        error = refused.error
-        hint = f"{error.hint}, or --skip {shlex.quote(name_of_array(refused))}"
-        raise type(error).build(error.action, error.reason, error.hint if allowed.array is not None else hint)
+        error, skip = refused.error, f"--skip {shlex.quote(name_of_array(refused))}"
+        raise type(error).build(error.action, error.reason, skip if allowed.array is None else "")
     text = {} if allowed.drop_metadata else content.metadata
     if text and not to.metadata and set(text) != {"format"}:
         reason = f"its format cannot hold the metadata {format_list(text)}"
         raise _write_error(target, reason, "--drop-metadata")
     _check_names(content, to, allowed, target)
-    dtypes = list(dict.fromkeys(name_of(x.dtype) for x in content.arrays))
+    dtypes = list(dict.fromkeys(_name_of(x) for x in content.arrays))
     for name in allowed.casts.keys() - dtypes:
         reason = f"no array has that dtype, only {', '.join(dtypes) or 'none'}"
-        raise RefusedError.build(f"cast {name}", reason, "a dtype that an array has, or no --cast")
+        raise RefusedError.build(f"cast {name}", reason)
     named = [replace(x, name=UNNAMED) if x.name is None and not to.unnamed else x for x in content.arrays]
     fit = [_relay(_cast(x, allowed), to, allowed, target) for x in named]
     return Content(fit, text if to.metadata else {}, content.others, compression=content.compression)
@@ -68,12 +71,16 @@ def _check_names(content: Content, to: Format, allowed: Allowed, target: Path) -
 
 def _cast(x: Stored, allowed: Allowed) -> Stored:
     """Cast an array if the caller named a dtype for its dtype."""
-    name = name_of(x.dtype)
+    name = _name_of(x)
     to = allowed.casts.get(name)
     if to is None:
         return x
+    if RAW.fullmatch(name):
+        if to not in _named_by(x):
+            raise RefusedError.build(f"cast {x.label}", f"NumPy's files do not keep {to} as {name}")
+        return replace(x, dtype=native_dtype(to))
     if DTYPES[name].kind == "complex" and DTYPES[to].kind != "complex":
-        raise RefusedError.build(f"cast {x.label}", f"{to} has no imaginary part", "a complex dtype")
+        raise RefusedError.build(f"cast {x.label}", f"{to} has no imaginary part")
     return Cast(x.name, native_dtype(to), x.shape, x.order or "C", x, allowed.rounds)
 
 
@@ -90,11 +97,26 @@ def _relay(x: Stored, to: Format, allowed: Allowed, target: Path) -> Stored:
     return Relaid(x.name, x.dtype.newbyteorder("="), x.shape, "C", x, target.parent)
 
 
+def _name_of(x: Stored) -> str:
+    return name_of(x.dtype).lstrip("|")
+
+
+def _named_by(x: Stored) -> list[str]:
+    """Return the dtypes of ml_dtypes whose raw items NumPy has written; none for other arrays."""
+    if not RAW.fullmatch(_name_of(x)):
+        return []
+    return [
+        name for name, facts in DTYPES.items() if facts.dlpack_code and facts.itemsize == x.dtype.itemsize
+    ]
+
+
 def _dtype_hint(x: Stored, allowed: Allowed) -> str:
     """Return a hint for a dtype that the format lacks."""
-    meaning = DTYPES.get(name_of(x.dtype))
+    raw, meaning = _named_by(x), DTYPES.get(_name_of(x))
     if meaning and meaning.kind == "float" and meaning.bits < 32:
         return f"a .safetensors or .pt file, or --cast {x.dtype}=float32, which changes no value"
+    if raw:
+        return f"--cast {_name_of(x)}={raw[0]}" if len(raw) == 1 else ""
     skip = "" if allowed.array is not None else f", or --skip {shlex.quote(name_of_array(x))}"
     return f"a .npz file{skip}"
 

@@ -47,8 +47,8 @@ def run(asked: Namespace) -> int:
     made = _rows(asked.table, here, asked.source if pairs else get_backend(asked.source).name)
     targets = [get_backend(name).name for name in here if pairs or name != asked.source]
     if not targets:
-        reason, hint = f"{asked.source} is the only backend that is installed", "xbridge-array info"
-        raise RefusedError.build(f"measure {asked.table}", reason, f"{hint}, which shows what to install")
+        reason = f"{asked.source} is the only backend that is installed"
+        raise RefusedError.build(f"measure {asked.table}", reason, "xbridge-array info")
     cells = {row: {name: _convert_one(make, name) for name in targets} for row, make in made}
     if asked.json:
         print_json({"table": asked.table, "from": None if pairs else asked.source, "rows": cells})

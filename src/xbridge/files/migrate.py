@@ -53,7 +53,7 @@ def run(asked: Namespace) -> int:
             source = content.decode(encoding)
             found, replaced = migrate(source)
         except (cst.ParserSyntaxError, SyntaxError, UnicodeDecodeError) as error:
-            failure = failure or unreadable_error(path, error, "a file that Python can run")
+            failure = failure or unreadable_error(path, error)
             continue
         if asked.diff:
             old, new = source.splitlines(keepends=True), replaced.splitlines(keepends=True)
@@ -87,7 +87,7 @@ def _modules(paths: list[Path]) -> Iterator[Path]:
     """Iterate over the files, and the modules of folders but for hidden ones, such as environments."""
     for path in paths:
         if not path.exists():
-            raise unreadable_error(path, "it does not exist", "the path of a Python file or a folder")
+            raise unreadable_error(path, "it does not exist")
         within = sorted(path.rglob("*.py")) if path.is_dir() else [path]
         for module in within:
             if not any(part.startswith(".") for part in module.relative_to(path).parts):

@@ -19,13 +19,13 @@ from xbridge.files.errors import RefusedError
 
 def resolve(target: Path, sources: Sequence[Path], *, force: bool) -> Path:
     """Return the file to write, with links followed; raise if it is one of the sources or not writable."""
-    reason, hint = "", "another name"
+    reason = hint = ""
     with Chained(lambda error: _write_error(target, getattr(error, "strerror", "") or str(error), hint)):
         real = target.resolve() if target.is_symlink() else target
         if not real.parent.is_dir():
             reason, hint = f"there is no directory {target.parent}", f"mkdir -p {target.parent}"
         elif real.is_dir():
-            reason, hint = "it is a directory", f"{target / sources[0].name} with the suffix of the format"
+            reason = "it is a directory"
         elif real.exists() and not real.is_file():
             reason = "it is not a regular file"
         elif real.exists() and (same := [one for one in sources if real.samefile(one)]):
@@ -66,8 +66,7 @@ def replace_files(
         if obsolete is not None:
             obsolete.unlink(missing_ok=True)
     except OSError as error:
-        hint = "another folder, or a disk with space for it"
-        raise _write_error(shown, f"{error.strerror or error}, and {state}", hint) from error
+        raise _write_error(shown, f"{error.strerror or error}, and {state}") from error
     finally:
         for part in parts:
             part.unlink(missing_ok=True)
@@ -84,5 +83,5 @@ def _finish(part: Path, target: Path) -> None:
         shutil.copymode(target, part)
 
 
-def _write_error(target: Path, reason: str, hint: str) -> RefusedError:
+def _write_error(target: Path, reason: str, hint: str = "") -> RefusedError:
     return RefusedError.build(f"write {target}", reason, hint)

@@ -68,9 +68,7 @@ def resolve(x: Array, asked: str) -> tuple[Backend, Array]:
     if refused:
         raise refused.error.build(asked, refused.reason, refused.hint)
     if dtype not in DTYPES:
-        raise DTypeError.build(
-            asked, "not every library could have its values", "casting it in its own library first"
-        )
+        raise DTypeError.build(asked, "not every library could have its values")
     return backend, x
 
 

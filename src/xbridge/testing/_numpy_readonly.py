@@ -49,7 +49,7 @@ def copy(x: ReadOnlyArray, /) -> ReadOnlyArray:
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in DTYPES:
-        return Unsupported(DTypeError, f"{name} has no {dtype}", "casting it in its own library first")
+        return Unsupported(DTypeError, f"{name} has no {dtype}", "")
     return host.unsupported_dtype(dtype, device)
 
 

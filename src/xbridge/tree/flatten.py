@@ -165,7 +165,7 @@ def _chain_class_errors(verb: str, cls: type) -> Chained:
         if isinstance(error, RecursionError):
             raise error
         action = f"{verb} {with_article(cls.__name__)}"
-        return UnsupportedArrayError.build(action, f"its class failed with {error!r}", "its parts one by one")
+        return UnsupportedArrayError.build(action, f"its class failed with {error!r}")
 
     return Chained(failed)
 
@@ -191,7 +191,7 @@ def _flatten_again(x: Any, name: str) -> list[tuple[str, Any]]:
 def _endless_error() -> OptionError:
     """Return the error for a tree that is too deep for Python's stack."""
     reason = "it contains itself, or is nested too deep for Python's stack"
-    return OptionError.build("walk this tree", reason, "a flatter one")
+    return OptionError.build("walk this tree", reason)
 
 
 def _flatten(container: Container, x: Any) -> tuple[list[Any], Any]:

@@ -87,7 +87,6 @@ class Restore:
             raise DeviceError.build(
                 f"restore a result to argument {place}",
                 "it is on several devices",
-                "align_back of its parts",
             )
         if home is None:
             arrays = [i for i, found in enumerate(self._homes) if found]

@@ -262,7 +262,7 @@ def test_to_numpy__refuses_subclasses_and_records(cupy: ModuleType) -> None:
         xbridge.to_numpy(marked)
     fields = x.view(np.dtype([("re", "f4"), ("im", "f4")]))
     assert xbridge.dtype_of(fields).startswith("[('re'")
-    with pytest.raises(xbridge.DTypeError, match="not a numeric dtype; try one field"):
+    with pytest.raises(xbridge.DTypeError, match="not a numeric dtype"):
         xbridge.to_numpy(fields)
 
 

@@ -145,11 +145,11 @@ class Masked:
 LIES: dict[str, tuple[Callable[[HostArray], Any], str]] = {
     "a dtype": (np.float32, r"numpy\.ndarray float32 of shape \(3,\)"),
     "a mask": (Masked(), r"numpy\.MaskedArray float64 of shape \(3,\)|numpy\.ma"),
-    "a list": (list, r"builtins\.list;"),
-    "a tuple": (tuple, r"builtins\.tuple;"),
+    "a list": (list, r"builtins\.list$"),
+    "a tuple": (tuple, r"builtins\.tuple$"),
     "another axis": (lambda chunk: chunk[:, None], r"of shape \(3, 1\)"),
     "no axis": (lambda chunk: chunk[0], r"of shape \(\)"),
-    "a number": (lambda chunk: float(chunk[0]), r"builtins\.float;"),
+    "a number": (lambda chunk: float(chunk[0]), r"builtins\.float$"),
     "a shape": (lambda chunk: chunk[:1], r"float64 of shape \(1,\)|float32 of shape \(1,\)"),
 }
 

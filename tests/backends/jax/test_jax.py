@@ -132,7 +132,7 @@ def deleted() -> Array:
     ("make", "reason"),
     [
         (lambda: jax.random.key(0), r"key<fry> is not a numeric dtype; try jax.random.key_data\(x\)"),
-        (deleted, r"its memory was deleted or donated; try a copy made before that, with x.copy\(\)"),
+        (deleted, r"its memory was deleted or donated"),
     ],
 )
 def test_to_numpy__refuses_arrays_without_values(make: Callable[[], Array], reason: str) -> None:
@@ -155,9 +155,7 @@ def test_to_numpy__refuses_arrays_without_values(make: Callable[[], Array], reas
 def test_asarray__refuses_deleted_arrays_in_lists(backend: str | None) -> None:
     """A list with an array that was deleted is refused with the reason, by any library that stacks it."""
     for xs in ([jax.numpy.ones(2), deleted()], [deleted(), deleted()]):
-        with pytest.raises(
-            xbridge.UnsupportedArrayError, match=r"its memory was deleted or donated; try a copy"
-        ):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=r"its memory was deleted or donated"):
             xbridge.asarray(xs, backend=backend)
 
 
@@ -169,7 +167,7 @@ def test_asarray__default_narrows_a_wide_list() -> None:
     wide = [np.float64(0.1), np.int64(2**24), np.complex128(2j)]
     for other, dtype in zip(wide, ("float32", "float32", "complex64"), strict=True):
         pair = [jnp.ones((), "float32"), other]
-        with pytest.raises(xbridge.DTypeError, match="try dtype='nearest'"):
+        with pytest.raises(xbridge.DTypeError, match="try dtype='float32'"):
             xbridge.asarray(pair, backend="jax")
         for asked in ("default", "nearest"):
             x = xbridge.asarray(pair, backend="jax", dtype=asked)

@@ -56,17 +56,11 @@ SPECIAL: dict[str, tuple[Callable[[], Any], str]] = {
     "quantized": (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "x.dequantize()"),
     "nested": (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "x.unbind()"),
     "jagged": (jagged, "x.unbind()"),
-    "meta": (
-        lambda: torch.ones(2, device="meta"),
-        "loading the weights first: module.to_empty(device='cpu'), and load_state_dict",
-    ),
-    "fake": (fake, "a real tensor"),
-    "a wrapper": (lambda: Wrapper(torch.ones(2)), "the tensor inside it"),
-    "an empty wrapper": (lambda: Wrapper(torch.ones(0)), "the tensor inside it"),
-    "an endless dispatch": (
-        lambda: torch.Tensor._make_subclass(Endless, torch.ones(2)),
-        "the tensor inside it",
-    ),
+    "meta": (lambda: torch.ones(2, device="meta"), ""),
+    "fake": (fake, ""),
+    "a wrapper": (lambda: Wrapper(torch.ones(2)), ""),
+    "an empty wrapper": (lambda: Wrapper(torch.ones(0)), ""),
+    "an endless dispatch": (lambda: torch.Tensor._make_subclass(Endless, torch.ones(2)), ""),
     "uninitialized": (torch.nn.UninitializedParameter, "x.materialize(shape)"),
     "an uninitialized buffer": (torch.nn.UninitializedBuffer, "x.materialize(shape)"),
 }
@@ -125,7 +119,7 @@ def test_asarray__error_of_torch_becomes_an_xbridge_error() -> None:
         (SPECIAL["meta"][0](), {"device": "cpu"}),
         (SPECIAL["uninitialized"][0](), {"copy": True}),
     ):
-        with pytest.raises(xbridge.XBridgeError, match="; try "):
+        with pytest.raises(xbridge.XBridgeError, match=r"failed with|cannot "):
             xbridge.asarray(x, **options)
 
 
@@ -157,7 +151,7 @@ def test_to_backend__refuses_the_meta_device() -> None:
         lambda: xbridge.asarray(meta, device="cpu"),
         lambda: xbridge.align(torch.ones(2), meta),
     ):
-        with pytest.raises(xbridge.DeviceError, match="meta holds no data; try loading"):
+        with pytest.raises(xbridge.DeviceError, match="meta holds no data"):
             back()
 
 
@@ -172,9 +166,9 @@ def test_dtype_of__small_dtype_stays_in_torch(word: str) -> None:
     assert xbridge.asarray(x) is x
     assert xbridge.dtype_of(x) in (word, f"torch.{word}")  # it is not the int4 of other libraries
     for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.to_numpy(x, copy=True)):
-        with pytest.raises(D, match=f"{word}[;:] .*try "):
+        with pytest.raises(D, match=f"{word}"):
             call(x)
-    with pytest.raises(D, match=f"{word}; try "):
+    with pytest.raises(D, match=word):
         xbridge.to_backend(np.ones(2), "torch", dtype=x.dtype)
 
 
@@ -220,7 +214,7 @@ def test_to_numpy__does_not_call_methods_of_a_subclass() -> None:
 )
 def test_asarray__chains_the_error_of_a_subclass(call: Callable[[Any], Any]) -> None:
     """An error that a subclass raises in torch's operation is the cause of ours."""
-    with pytest.raises(xbridge.XBridgeError, match=r"; try that step in torch itself$") as caught:
+    with pytest.raises(xbridge.XBridgeError, match=r"the step .* failed with") as caught:
         call(torch.ones(2).as_subclass(Refuses))
     causes = [caught.value.__cause__, getattr(caught.value.__cause__, "__cause__", None)]
     assert any(isinstance(cause, RuntimeError) for cause in causes)

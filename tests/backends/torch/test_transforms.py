@@ -93,7 +93,7 @@ def test_to_numpy__refuses_transformed_tensors(transform: str, name: str) -> Non
     """A tensor that a transform is tracing does not leave torch."""
 
     def leave(y: Tensor) -> Tensor:
-        with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=r"transform is|not plain|tracer"):
             OUT[name](y)
         return y * 1
 
@@ -215,7 +215,7 @@ def test_to_numpy__refuses_real_tensors_in_a_fake_mode(name: str, *, lenient: bo
     mode = FakeTensorMode(allow_non_fake_inputs=lenient)
     torch.set_warn_always(True)
     try:
-        with mode, pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
+        with mode, pytest.raises(xbridge.UnsupportedArrayError, match="a fake mode"):
             OUT[name](X)
     finally:
         torch.set_warn_always(False)
@@ -306,6 +306,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("verb", CALLS)
 def test_fx__proxy_is_always_refused(verb: str) -> None:
     """A conversion of a proxy is refused anywhere, and never left out of the traced program."""
-    with pytest.raises(xbridge.UnsupportedArrayError, match=r"torch\.fx: .*; try x\.to\(dtype\)"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"torch\.fx: it has no dtype"):
         torch.fx.symbolic_trace(CALLS[verb])
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("xbridge-")]

@@ -112,7 +112,7 @@ def _cast_chunk(chunk: HostArray, dtype: str) -> HostArray:
         raise
     except FOREIGN_ERRORS as error:  # such as of a string that is no number; there is no plan at this time
         action = f"cast a chunk of {chunk.dtype} to {dtype}"
-        raise DTypeError.build(action, f"it failed with {error!r}", "that step in numpy itself") from error
+        raise DTypeError.build(action, f"it failed with {error!r}") from error
 
 
 def check_cast(x: Array, dtype: str, /) -> Array:

@@ -49,11 +49,7 @@ def make_materialized(host: HostArray) -> Array:
 def unsupported_chunk(chunk: object) -> Unsupported | None:
     """Return why an array with chunks like this one cannot be converted; None if it can."""
     if not isinstance(chunk, (np.ndarray, np.generic)):
-        reason, hint = (
-            f"its chunks are {kind_of(chunk)}",
-            "x.map_blocks(f), where f makes NumPy arrays of them",
-        )
-        return Unsupported(UnsupportedArrayError, reason, hint)
+        return Unsupported(UnsupportedArrayError, f"its chunks are {kind_of(chunk)}", "")
     refused = _numpy.unsupported(np.asanyarray(chunk), leaving=True)
     if refused is None or refused.error is DTypeError:
         return refused and refused._replace(hint=refused.hint.replace("x.tolist()", "x.compute().tolist()"))

@@ -136,7 +136,6 @@ def _write(x: InParts, part: HostArray, given: Any) -> None:
             x.action(),
             f"a chunk that was announced as numpy.ndarray {dtype} of shape {part.shape} "
             f"came as {kind_of(chunk)}{shape}",
-            "map_blocks with the dtype=, chunks= and meta= of what its function returns",
         )
     if refused:
         _host.check_cast(chunk, str(x.dtype))  # it raises

@@ -34,7 +34,7 @@ from xbridge._core.protocol import (
     Unsupported,
     c_strides,
 )
-from xbridge._host.memory import ALIGNMENT, LARGE, finite_extremes
+from xbridge._host.memory import ALIGNMENT, LARGE, finite_extremes, not_finite_error
 from xbridge.backends.jax import _private
 from xbridge.backends.jax._devices import (
     device_for_sharding,
@@ -66,9 +66,7 @@ _BITS = {dtype: np.dtype(f"uint{8 * dtype.itemsize}") for dtype in _SMALL}
 _X32_DTYPES = frozenset(dtype for dtype, word in _NAMES.items() if word not in _WITHOUT_X64)
 _Array = _private.Array
 _Tracer = jax.core.Tracer
-_DELETED = Unsupported(
-    UnsupportedArrayError, "its memory was deleted or donated", "a copy made before that, with x.copy()"
-)
+_DELETED = Unsupported(UnsupportedArrayError, "its memory was deleted or donated", "")
 _SINGLES = ("complex64", *(word for word in _BYTES if DTYPES[word].is_extended))
 _VIEW_FLAGS = (0x103, 0x101)
 """NumPy's `flags.num` for a read-only view in C order of memory that NumPy does not own.
@@ -131,7 +129,7 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
         return None
     if isinstance(x, _Tracer):
         reason = "a tracer has no values yet"
-        hint = "converting outside the transform, a function with @xbridge.aligned, or jax.pure_callback"
+        hint = "a function with @xbridge.aligned, or jax.pure_callback"
     elif x.is_deleted():
         return _DELETED
     elif not x.is_fully_addressable:
@@ -215,6 +213,8 @@ def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
 
 def astype(x: Array, dtype: str, /) -> Array:
     with _outside_traces(x):
+        if DTYPES[dtype].is_finite and not isinstance(x, _Tracer) and not jnp.isfinite(x).all():
+            raise not_finite_error(x.dtype, dtype)
         return x.astype(_NATIVE[dtype])
 
 

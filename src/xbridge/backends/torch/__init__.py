@@ -135,7 +135,6 @@ def _bypass_subclass(
             raise UnsupportedArrayError.build(
                 "convert a proxy of torch.fx",
                 "it has no dtype and no device while the program is traced",
-                "x.to(dtype) in that program, or torch.export",
             )
         with _private.without_subclass():
             return fn(x, *args, **options)
@@ -368,7 +367,6 @@ def resolve_device(device: Device, near: Device, /) -> Device:
         raise DeviceError.build(
             f"move a torch tensor from 'meta' to {device!r}",
             "meta holds no data",
-            "loading the weights first: module.to_empty(device='cpu'), and load_state_dict",
         )
     if index is None and kind in accelerators() and count_devices(kind):
         index = 0 if kind == "mps" else getattr(torch, kind).current_device()

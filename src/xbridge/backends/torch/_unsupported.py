@@ -29,20 +29,16 @@ def why_not_memory(x: torch.Tensor) -> tuple[str, str] | None:  # noqa: PLR0911 
     if x.is_nested:
         return "a nested tensor is ragged", "x.unbind()"
     if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        ways = {"DTensor": "x.full_tensor() or x.to_local()", "FakeTensor": "a real tensor"}
-        ways["MaskedTensor"] = "x.to_tensor(value)"
-        return f"{type_of(x)} is not plain memory", ways.get(cls.__name__, "the tensor inside it")
+        ways = {"DTensor": "x.full_tensor() or x.to_local()", "MaskedTensor": "x.to_tensor(value)"}
+        return f"{type_of(x)} is not plain memory", ways.get(cls.__name__, "")
     if x.is_quantized:
         return "a quantized tensor holds codes, not values", "x.dequantize()"
     if x.layout is not torch.strided:
         return f"its layout is {x.layout}", "x.to_dense()"
     if x.is_meta:
-        return (
-            "a meta tensor holds no data",
-            "loading the weights first: module.to_empty(device='cpu'), and load_state_dict",
-        )
+        return "a meta tensor holds no data", ""
     if _private.is_wrapped(x) or _private.is_functional(x):
-        return "a function transform is running over it", f"converting outside the transform, or {_ALIGNED}"
+        return "a function transform is running over it", _ALIGNED
     return None
 
 
@@ -51,10 +47,9 @@ def why_not_values(x: torch.Tensor) -> tuple[str, str] | None:
     if is_dual(x):
         return "its forward-mode tangent would be lost", "forward_ad.unpack_dual(x).primal"
     if _private.get_dispatch_mode(_private.PROXY) is not None:
-        hint = f"converting outside the trace, or {_ALIGNED}"
-        return "a tracer would bake its values into the program", hint
+        return "a tracer would bake its values into the program", _ALIGNED
     if _private.get_dispatch_mode(_private.FAKE) is not None:
-        return "a fake mode is running, which computes no values", "converting outside the mode"
+        return "a fake mode is running, which computes no values", ""
     return storage_fault(x)
 
 
@@ -68,7 +63,7 @@ def storage_fault(x: torch.Tensor) -> tuple[str, str] | None:
     need = (x.storage_offset() + reach) * x.itemsize
     has_memory = x.numel() and not _private.is_zerotensor(x)
     if has_memory and (not x.data_ptr() or x.untyped_storage().nbytes() < need):
-        return "its storage was freed or shrunk", "restoring the storage first"
+        return "its storage was freed or shrunk", ""
     return None
 
 

@@ -120,7 +120,7 @@ class Content(NamedTuple):
     def _unknown_name(self, option: str, name: str) -> RefusedError:
         names = self._names()
         near = get_close_matches(name, names, 1, 0)
-        hint = f"{option} {shlex.quote(near[0])}" if near else "another file"
+        hint = f"{option} {shlex.quote(near[0])}" if near else ""
         return RefusedError.build(f"find the array {name!r}", f"the file has {format_list(names)}", hint)
 
 
@@ -158,8 +158,8 @@ def format_of(path: Path) -> Format:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         reason = f"its name ends in {suffix!r}" if suffix else "its name has no suffix"
-        hint = f"a name that ends in {', '.join(SUFFIXES)}"
-        raise RefusedError.build(f"find the format of {path}", reason, hint)
+        reason = f"{reason}, and those of the formats are {', '.join(SUFFIXES)}"
+        raise RefusedError.build(f"find the format of {path}", reason)
     return load_format(SUFFIXES[suffix], path)
 
 
@@ -172,8 +172,7 @@ def _format_in(path: Path, asked: str | None) -> Format:
         raise unreadable_error(path, reason, f"--from-format {found}")
     name = found or by_name
     if name is None:
-        hint = f"a file in one of the formats {', '.join(FORMATS)}"
-        raise unreadable_error(path, "it does not begin like a file of a known format", hint)
+        raise unreadable_error(path, f"it does not begin like a file of {', '.join(FORMATS)}")
     return load_format(name, path)
 
 

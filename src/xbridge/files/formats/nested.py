@@ -33,12 +33,12 @@ def pick(content: object, keys: Sequence[str], path: Path) -> object:
             continue
         action = f"find {key!r} in {path}{''.join(f'[{one!r}]' for one in keys[:number])}"
         if not inside:
-            raise RefusedError.build(action, f"it is {describe(content)}", "a shorter --at, or none")
+            raise RefusedError.build(action, f"it is {describe(content)}")
         if found:
-            raise RefusedError.build(action, "it is both a string and a number there", "strings as keys")
+            raise RefusedError.build(action, "it is both a string and a number there")
         names = [name for name, _ in inside]
         near = get_close_matches(key, [name for name, value in inside if type(value) not in _SIMPLE], 1, 0)
-        hint = _at_options((*keys[:number], *near)) or "no --at"
+        hint = _at_options((*keys[:number], *near))
         raise RefusedError.build(action, f"its keys are {format_list(names)}", hint)
     return content
 
@@ -89,7 +89,7 @@ def _check_key(key: object, path: Path, *, flatten: bool) -> str | int:
         return key
     if flatten and type(key) is int:
         return key
-    hint = f"--flatten, which makes it {str(key)!r}" if type(key) is int else "strings as keys"
+    hint = f"--flatten, which makes it {str(key)!r}" if type(key) is int else ""
     raise unreadable_error(path, f"the name {key!r} is not a string", hint)
 
 

@@ -49,7 +49,7 @@ def read(path: Path, how: Reading) -> Content:
         raise unreadable_error(path, f"it has only {found} of the {stored.nbytes} bytes of its values")
     if found > stored.nbytes:
         more = f"{found - stored.nbytes} bytes follow its array, perhaps another array"
-        raise unreadable_error(path, more, "numpy.load on the open file, once for each array")
+        raise unreadable_error(path, more)
     return Content([stored])
 
 
@@ -70,7 +70,7 @@ def read_header(file: Any, path: Path, member: str = "") -> Header:
         version = np.lib.format.read_magic(file)
         if version not in _HEADERS:
             reason = f"{inside}its header has the unknown version {version}"
-            raise UnsupportedError.build(f"read {path}", reason, "numpy.load")
+            raise UnsupportedError.build(f"read {path}", reason)
         width, parse = _HEADERS[version]
         size = file.read(width)
         length = int.from_bytes(size, "little")
@@ -82,7 +82,7 @@ def read_header(file: Any, path: Path, member: str = "") -> Header:
         np.broadcast_to(np.empty((), f"V{dtype.itemsize}"), shape)  # raises for an impossible shape
         if dtype.hasobject:
             reason = f"{inside}it holds Python objects, as a pickle, which can run code when it is read"
-            error = UnsupportedError.build(f"read {path}", reason, "saving its numbers with a dtype")
+            error = UnsupportedError.build(f"read {path}", reason)
             error.shape = shape
             raise error
     return dtype, shape, "F" if fortran and sum(n > 1 for n in shape) > 1 else "C"
@@ -92,6 +92,6 @@ def write_array(file: Any, stored: Stored) -> None:
     """Write one array as `numpy.save` would."""
     described = np.lib.format.dtype_to_descr(stored.dtype)
     header = {"descr": described, "fortran_order": stored.order == "F", "shape": stored.shape}
-    with Chained(lambda error: RefusedError.build(f"describe {stored.label}", str(error), "shorter names")):
+    with Chained(lambda error: RefusedError.build(f"describe {stored.label}", str(error))):
         np.lib.format.write_array_header_1_0(file, header)
     file.writelines(stored.blocks())

@@ -32,9 +32,7 @@ def read(path: Path, how: Reading) -> Content:
     arrays, refused = [], []
     for member in archive.namelist():
         if not member.endswith(_SUFFIX):
-            raise unreadable_error(
-                path, f"its member {member!r} is not an array", "an archive of .npy files alone"
-            )
+            raise unreadable_error(path, f"its member {member!r} is not an array")
         name, opened = member.removesuffix(_SUFFIX), partial(_unpack, archive, path, member)
         try:
             with opened() as (_, header):

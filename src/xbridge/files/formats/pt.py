@@ -50,7 +50,7 @@ def read(path: Path, how: Reading) -> Content:
     if isinstance(found, torch.Tensor):
         return _read_content(path, [(None, found)], [], how)
     if not isinstance(found, dict) and not (how.flatten and is_container(found)):
-        hint = "--flatten" if is_container(found) else "saving a tensor, or a dict of tensors"
+        hint = "--flatten" if is_container(found) else ""
         what = repr(how.at[-1]) if how.at else "its content"
         raise unreadable_error(path, f"{what} is {describe(found)}", hint)
     values = list(flatten_content(found, path, how.at, flatten=how.flatten))
@@ -90,13 +90,15 @@ def _load(path: Path, *, checksums: bool) -> Any:
     """Load a file without running code from it."""
 
     def ours(error: Exception) -> RefusedError:
-        asked, hint = re.search(r"GLOBAL (\S+)", str(error)), "saving a flat dict of tensors alone"
+        reason: object = error
+        asked = re.search(r"GLOBAL (\S+)", str(error))
         if asked:
             reason = f"it asks for {asked[1]}, which is not a tensor and could run code"
-            return unreadable_error(path, reason, f"{hint}, such as a state_dict")
-        if "Can only" in str(error):
-            return unreadable_error(path, "it has an object that only code of its class can make", hint)
-        return unreadable_error(path, error)
+        elif "Can only" in str(error):
+            reason = "it has an object that only code of its class can make"
+        elif "TorchScript" in str(error):
+            reason = "it is a TorchScript program, whose weights are torch.jit.load(path).state_dict()"
+        return unreadable_error(path, reason)
 
     mapped = _check_archive(path, checksums=checksums)
     known = dict(_DATA)
@@ -171,8 +173,7 @@ def _check_archive(path: Path, *, checksums: bool) -> bool | None:
         damaged = archive.testzip() if checksums else None
         if damaged is not None:
             reason = f"the checksum of its record {damaged!r} differs"
-            hint = "another copy of the file, or --no-checksum for a file that was written without checksums"
-            raise unreadable_error(path, reason, hint)
+            raise unreadable_error(path, reason, "--no-checksum if it was written without checksums")
         return all(member.compress_type == zipfile.ZIP_STORED for member in archive.infolist())
 
 
@@ -204,7 +205,7 @@ def _read_content(
         except XBridgeError as error:
             label = "the array" if name is None else repr(name)
             reason = f"{label}: cannot {error.action}: {error.reason}"
-            refused.append(Refused(name, tensor, unreadable_error(path, reason, error.hint)))
+            refused.append(Refused(name, tensor, unreadable_error(path, reason)))
             what = f"{with_article(dtype_of(tensor))} tensor of shape {tuple(tensor.shape)}: {error.reason}"
             shown.append((name or "", what))
             continue

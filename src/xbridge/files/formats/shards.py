@@ -31,7 +31,7 @@ def read_index(path: Path, read: Callable[[Path], Content], pairs: Callable[[Any
     is_index = isinstance(files, dict) and all(isinstance(file, str) for file in files.values())
     if not is_index or not isinstance(text, dict):
         reason = "it is JSON, and not an index of shards"
-        raise unreadable_error(path, reason, "the index that names the shards")
+        raise unreadable_error(path, reason)
     texts: dict[str, str] = {
         key: value if isinstance(value, str) else json.dumps(value)
         for key, value in text.items()
@@ -46,7 +46,7 @@ def read_index(path: Path, read: Callable[[Path], Content], pairs: Callable[[Any
         content = read(shard)
         for key, value in content.metadata.items():
             if texts.setdefault(key, value) != value:
-                raise unreadable_error(path, f"its shards differ in the metadata {key!r}", "each shard alone")
+                raise unreadable_error(path, f"its shards differ in the metadata {key!r}")
         arrays |= {(str(x.name), shard.name): x for x in content.arrays}
         left |= {(str(x.name), shard.name) for x in content.refused}
         refused += content.refused
@@ -56,7 +56,7 @@ def read_index(path: Path, read: Callable[[Path], Content], pairs: Callable[[Any
         reason = f"its shard {file} lacks the array {name!r}"
         if (name, file) in there:
             reason = f"its shard {file} has the array {name!r}, and its index does not"
-        raise unreadable_error(path, reason, "the index and the shards of one model")
+        raise unreadable_error(path, reason)
     found = [arrays[pair] for pair in files.items() if pair in arrays]
     return Content(found, texts, others=others, refused=refused, files=shards)
 
@@ -65,13 +65,12 @@ def _shard(path: Path, name: str) -> Path:
     """Return a shard of an index, which is a file in its folder."""
     if not name.endswith((".safetensors", ".bin")) or Path(name).name != name:
         reason = f"it names the shard {name!r}, which is not a .safetensors or .bin file in its folder"
-        raise unreadable_error(path, reason, "an index of safetensors")
+        raise unreadable_error(path, reason)
     shard = path.with_name(name)
     with chain_read_errors(path):  # the name may be too long for the system
         there = shard.is_file()
     if not there:
-        hint = "all shards, in the folder of the index"
-        raise unreadable_error(path, f"its shard {name} does not exist", hint)
+        raise unreadable_error(path, f"its shard {name} does not exist")
     return shard
 
 

@@ -196,7 +196,7 @@ class Cast(Stored):
                 raise RefusedError.build(
                     f"cast {self.label} from {self.source.dtype} to {self.dtype}",
                     f"the value {values[at]} would become {cast[at]}",
-                    f"a dtype that has all of its values{', or --round' if can_round else ''}",
+                    "--round" if can_round else "",
                 )
             yield cast.view(np.uint8).data
 

@@ -100,7 +100,7 @@ def release_buffers() -> None:
         _private.empty_host_cache()
     except RuntimeError as error:
         reason = f"the device failed with {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise DeviceError.build("free all buffers", reason, "a new process") from error
+        raise DeviceError.build("free all buffers", reason) from error
 
 
 def may_use_buffers(place: torch.device) -> bool:
