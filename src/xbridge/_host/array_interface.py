@@ -16,10 +16,7 @@ from xbridge.errors import Chained, UnsupportedArrayError, XBridgeError, type_of
 
 
 def unreadable_error(
-    x: object,
-    reason: str,
-    hint: str = "",
-    error: type[XBridgeError] = UnsupportedArrayError,
+    x: object, reason: str, hint: str = "", error: type[XBridgeError] = UnsupportedArrayError
 ) -> XBridgeError:
     """Return the error for an exporter whose memory cannot be read."""
     return error.build(f"read {type_of(x)}", reason, hint)

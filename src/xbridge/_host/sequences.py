@@ -314,11 +314,8 @@ def _no_common_dtype_error(names: list[str]) -> DTypeError:
 
 
 def _ragged_error(reason: str) -> OptionError:
-    return OptionError.build(
-        "make an array of this list",
-        reason,
-        "[asarray(row, backend='numpy') for row in x] for a list of arrays",
-    )
+    hint = "[asarray(row, backend='numpy') for row in x] for a list of arrays"
+    return OptionError.build("make an array of this list", reason, hint)
 
 
 def _part_error(error: Exception) -> UnsupportedArrayError:
