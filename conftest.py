@@ -165,9 +165,16 @@ def _registered_by_example(request: pytest.FixtureRequest, monkeypatch: pytest.M
         monkeypatch.setattr(registry, "_entries", vars(registry)["_entries"])
 
 
+_begun: set[Path] = set()
+"""The files of which a test has run."""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    """Note the state of the process before a test."""
+    """Note the state of the process before a test; a file of tests begins with nothing to collect."""
+    if item.path not in _begun:
+        _begun.add(item.path)
+        gc.freeze()  # libraries that were imported meanwhile are most of all objects
     item.stash[STATE] = process_state()
     return (yield)
 
