@@ -253,7 +253,7 @@ def test_to_backend__object_that_is_not_an_index_is_refused(device: Any) -> None
 # -- what cannot be written in a message ---------------------------------------------------------
 
 
-STRANGE = [10**5000, "\0", "\ud800", "x" * 6000, [], {}, deque(), b"f4", A]
+STRANGE = [10**5000, "\0", "\ud800", "x" * 6000, [], set(), deque(), b"f4", A]
 
 
 @pytest.mark.parametrize("value", STRANGE, ids=range(len(STRANGE)))
