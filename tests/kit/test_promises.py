@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 X = np.linspace(-3, 3, 12).reshape(4, 3)
 N = np.array([100, -128, 3], "int8")
-NAMESPACES = {"numpy": "numpy", "torch": "torch", "jax": "jax.numpy"}
+NAMESPACES = {"numpy": "numpy", "torch": "torch", "jax": "jax.numpy", "dask": "dask.array"}
 
 BROKEN: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "a mean of the batch": (lambda x, xp: x - x.mean(0), X, {"batched": True}, "depends on its batch"),

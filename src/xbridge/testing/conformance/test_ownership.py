@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeAlias
 
+    from xbridge import Device
     from xbridge.protocol import Array
     from xbridge.testing.samples.model import Sample
 
@@ -48,8 +49,14 @@ def _steps(backend: str, dtype: str) -> Iterator[tuple[str, str, Step]]:
         yield HOST, "dtype= on the host", lambda x: to_numpy(x, dtype=wider)
     for device in module.devices()[1:]:
         if not module.unsupported_dtype(dtype, device):
-            yield backend, f"move to {device}", lambda x, device=device: to_backend(x, backend, device=device)
-            yield HOST, f"from {device}", lambda x, device=device: to_numpy(module.to_device(x, device))
+            yield from _moves(backend, device)
+
+
+def _moves(backend: str, device: Device) -> Iterator[tuple[str, str, Step]]:
+    """Yield the moves to another device and back."""
+    module = get_backend(backend)
+    yield backend, f"move to {device}", lambda x: to_backend(x, backend, device=device)
+    yield HOST, f"move from {device}", lambda x: to_numpy(module.to_device(x, device))
 
 
 def _can_write(name: str) -> bool:
