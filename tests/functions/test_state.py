@@ -566,3 +566,18 @@ def test_aligned__computes_beside_the_default_device_of_torch(way: Callable[[Any
     expected = way(in_torch(f))(x)
     with torch.device("meta"):
         same(way(in_torch(f))(x), expected)
+
+
+def test_aligned__module_of_a_network_computes_in_its_own_library() -> None:
+    """Without a library, a module of torch and its methods run in torch, whatever the arguments are."""
+    layer = torch.nn.Linear(4, 2)
+    x = ROWS.astype("float32")
+    wanted = layer(torch.from_numpy(x)).detach().numpy()
+    for fn in (layer, layer.forward):
+        made = aligned(fn)(x)
+        assert isinstance(made, np.ndarray)
+        np.testing.assert_array_equal(made, wanted)
+        assert isinstance(aligned(fn)(array(x)), jax.Array)
+    assert aligned(torch.nn.ReLU())(-ROWS).max() == 0
+    with pytest.raises(TypeError):
+        aligned(lambda x: layer(x))(x)  # a function of the caller's library

@@ -59,6 +59,8 @@ def import_array(x: Any, *, must_share: bool, fetch: bool, dtype: str | None = N
     if issubclass(type(x), type):
         reason = "it is a class, and its arrays are objects of it"
         raise UnsupportedArrayError.build(f"convert the class {shown(x)}", reason)
+    if not must_share and (plain := adapter_for(x).plain(x)) is not None:
+        return as_readonly(plain)
     if dtype is not None and not must_share:
         cast = _cast_as_named(x, dtype)
         if cast is not None:

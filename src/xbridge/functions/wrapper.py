@@ -87,8 +87,9 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
         with a tracked array they must be hashable, because they are part of a cache key. Arrays in a set, an
         iterator or the keys of a dict are an error, in arguments and in results.
     like, backend, device, dtype, copy, grad
-        As for `align`. With neither `like` nor `backend`, the function's library is that of the array that
-        decides: the first that is tracked, else the first. ``dtype="nearest"`` and ``"default"`` hold for
+        As for `align`. With neither `like` nor `backend`, the library of a module of a neural network is its
+        own, and that of any other function is that of the array that decides: the first that is tracked, else
+        the first. ``dtype="nearest"`` and ``"default"`` hold for
         results as well, with the library that they go back to as the target. ``grad="keep"`` raises at once
         if there is no gradient, and ``"detach"`` cuts the graph.
     arrays : str or tuple of str, optional
@@ -168,8 +169,9 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = _name_of(fn)
+        library = _library_of(fn) if backend is None and like is None else backend
         call = wrap_function(
-            Function(fn, name, (backend, like), options, given, read_array_parameters(arrays, fn, name))
+            Function(fn, name, (library, like), options, given, read_array_parameters(arrays, fn, name))
         )
         return Portable(call).as_made_by(aligned, made_with) if _is_portable(fn) else call
 
@@ -186,6 +188,14 @@ def _derivative(how: str, given: Any) -> UserDerivative | None:
     if isinstance(own, Function) and getattr(given, "__wrapped__", None) is own.fn:
         return UserDerivative(own.fn, own.given.vjp, own.given.jvp)
     return UserDerivative(given)
+
+
+def _library_of(fn: Callable[..., object]) -> str | None:
+    """Return the library of a module of a neural network, or of its method; None for any other function."""
+    cls = type(getattr(fn, "__self__", fn))
+    roots = [str(base.__module__).partition(".")[0] for base in cls.__mro__]
+    is_module = hasattr(cls, "named_parameters")
+    return next((root for root in roots if root in known_backends()), None) if is_module else None
 
 
 def _library_in(fn: object) -> str:

@@ -18,6 +18,10 @@ class Adapter:
                 return list(found.items())
         return None
 
+    def plain(self, x: Any) -> Any:  # noqa: ARG002 -- for other adapters
+        """Return the values of an object that says by its type alone that it exports just them; else None."""
+        return None
+
     def dtype(self, x: Any) -> object:
         """Return the dtype of an object that is not a table, which Arrow calls its type."""
         dtype = getattr(x, "dtype", None)

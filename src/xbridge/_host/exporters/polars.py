@@ -8,9 +8,19 @@ import polars as pl
 
 from xbridge._host.exporters import generic
 
+_SIGNED, _UNSIGNED = (pl.Int8, pl.Int16, pl.Int32, pl.Int64), (pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64)
+_NUMERIC = frozenset((*_SIGNED, *_UNSIGNED, pl.Float32, pl.Float64))
+"""The dtypes that NumPy has by the same name."""
+
 
 class Adapter(generic.Adapter):
     """polars exports NaN or an object for a missing value."""
+
+    def plain(self, x: Any) -> Any:
+        """Return the values of a series of numbers without nulls."""
+        if type(x) is not pl.Series or x.dtype not in _NUMERIC or x.null_count():
+            return None
+        return x.to_numpy()
 
     def columns(self, x: Any) -> list[tuple[object, object]] | None:
         """Return the schema of a data frame."""
