@@ -11,8 +11,8 @@ import pytest
 
 LIMITS = {
     "_core": 1_650,
-    "_engine": 2_500,
-    "_host": 2_000,
+    "_engine": 2_550,
+    "_host": 2_050,
     "_observe": 750,
     "_plan": 1_300,
     "_pyinstaller": 150,

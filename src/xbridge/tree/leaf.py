@@ -172,8 +172,12 @@ def _convert_and_list(convert: ArrayFn, xs: list[Any]) -> list[Any]:
     made: list[Any] = list(xs)
     single = [i for i, x in enumerate(xs) if getattr(x, "ndim", None) == 0 and not is_text(x)]
     others = sorted(set(range(len(xs))).difference(single))
-    hosts = partial(_convert, get(HOST), Options(), is_text)
-    for chosen, fn in ((others, convert), (single, lambda xs: list(map(verbs.to_list, hosts(xs))))):
+
+    def list_each(xs: list[Any]) -> list[Any]:
+        hosts = _convert(get(HOST), Options(), is_text, xs)
+        return [verbs.to_list(host, host, set()) for host in hosts]
+
+    for chosen, fn in ((others, convert), (single, list_each)):
         try:
             ys = fn([xs[i] for i in chosen])
         except XBridgeError as error:
