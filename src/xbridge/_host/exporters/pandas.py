@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from pandas.api.extensions import ExtensionArray, ExtensionDtype
 
@@ -24,7 +23,7 @@ class Adapter(generic.Adapter):
         elif type(x) is pd.DataFrame:  # `dtypes` makes a series of them, which takes 20 times as long
             dtypes = {block.dtype for block in getattr(getattr(x, "_mgr", None), "blocks", ())}
         dtype = dtypes.pop() if len(dtypes) == 1 else None
-        if not isinstance(dtype, np.dtype) or dtype.kind not in "biufc":
+        if isinstance(dtype, ExtensionDtype) or getattr(dtype, "kind", "O") not in "biufc":
             return None
         return x.to_numpy()
 
