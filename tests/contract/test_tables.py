@@ -51,7 +51,9 @@ def others(library: str) -> dict[str, Any]:
         }
     polars = pytest.importorskip("polars")
     return {
-        "categories": polars.Series(["a", None], dtype=polars.Categorical),
+        "categories": polars.Series(
+            ["y", None], dtype=polars.Categorical
+        ),  # polars counts those of a process
         "labels": polars.Series(["1", "2"], dtype=polars.Enum(["1", "2"])),
         "dates": polars.Series(days),
         "durations": polars.Series(days - days[0]),

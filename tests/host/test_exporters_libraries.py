@@ -312,6 +312,17 @@ def test_to_numpy__named_dtype_is_a_permission_to_cast_each_column(source: str, 
         assert xbridge.tree.to_numpy([x], dtype=dtype, exporters=True)[0].tobytes() == host.tobytes()
 
 
+@pytest.mark.parametrize("word", ["unit", "units"])
+def test_to_numpy__column_with_a_unit_is_refused(word: str) -> None:
+    """A unit that a program has put on a column is not lost, and what is no column is refused."""
+    pandas = pytest.importorskip("pandas")
+    column = pandas.Series([1.0])
+    setattr(column, word, "m")
+    for x in (column, pandas.Timestamp(0), pandas.Timedelta(0), pandas.NA):
+        with pytest.raises(xbridge.UnsupportedArrayError):
+            xbridge.to_numpy(x)
+
+
 @pytest.mark.parametrize("source", [source for source, wanted in NAMED.items() if "None" in str(wanted)])
 def test_to_numpy__named_integer_dtype_does_not_permit_missing_values(source: str) -> None:
     """No integer stands for a missing value, also if the call names an integer dtype."""

@@ -16,8 +16,6 @@ class Adapter(generic.Adapter):
     def plain(self, x: Any) -> Any:
         """Return the values of a series or a data frame of one of NumPy's numeric dtypes."""
         dtypes = set()
-        if not {"unit", "units"}.isdisjoint(vars(x)):  # which a check of the export refuses
-            return None
         if type(x) is pd.Series:
             dtypes = {x.dtype}
         elif type(x) is pd.DataFrame:  # `dtypes` makes a series of them, which takes 20 times as long
@@ -25,7 +23,8 @@ class Adapter(generic.Adapter):
         dtype = dtypes.pop() if len(dtypes) == 1 else None
         if isinstance(dtype, ExtensionDtype) or getattr(dtype, "kind", "O") not in "biufc":
             return None
-        return x.to_numpy()
+        has_unit = not {"unit", "units"}.isdisjoint(vars(x))  # which the check of an export refuses
+        return None if has_unit else x.to_numpy()
 
     def columns(self, x: Any) -> list[tuple[object, object]] | None:
         """Return the dtypes of a data frame, or of the levels of an index."""
