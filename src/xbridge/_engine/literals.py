@@ -60,7 +60,7 @@ def literal_converter(cls: type, target: Backend | None, options: Options) -> Co
         if found is None:
             return None
         shape, items, kind = found
-        key = kind, type(items[0]) if items else None
+        key = (kind, type(items[0])) if type(kind) is frozenset else kind  # the first item may decide
         fill = fillers.get(key)
         if fill is None:
             fill = _find_filler(items, target, options)

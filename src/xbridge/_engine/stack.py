@@ -60,6 +60,10 @@ T = TypeVar("T")
 _UNEVEN = "arrays of one shape, or xbridge.tree.to_backend(x, 'numpy') for a list of arrays"
 
 
+_PARTS = {"complex64": "float32", "complex128": "float64"}
+"""The dtypes of the parts of complex numbers."""
+
+
 class _Element(NamedTuple):
     """An array of a list, or a number beside arrays."""
 
@@ -115,9 +119,12 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
     result_device = destination(target, options.device, source_device if has_place else CPU)
     if options.dtype in UNNAMED:
         last = chosen(options.dtype, dtype, target, result_device)
-    for element in elements:
+    for element, leaf in zip(elements, nest.leaves, strict=True):
         if element.weak:
             refuse_overflow(element.source.array, explicit_dtype(options) or last, target, result_device)
+            if is_inexact(last) and last in DTYPES and not explicit_dtype(options):
+                # The array that was read does not tell its floats from its integers, which must be exact.
+                read_numbers(_as_nest(leaf), _PARTS.get(last, last), target, options)
     stacker = _choose_stacker(elements, placing, target, options)
     stack_device = CPU if stacker.host_only else destination(stacker, options.device, source_device)
     # A sharded array is gathered if any device was named.
@@ -158,7 +165,7 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
 def _describe_elements(nest: Nest, target: Backend, options: Options, version: int | None) -> list[_Element]:
     given, weak = [], []
     for leaf in nest.leaves:
-        inner = leaf if type(leaf) is Nest else Nest((), [leaf])
+        inner = _as_nest(leaf)
         has_arrays = bool(inner.array_types())
         weak.append(not has_arrays)
         if not has_arrays:
@@ -173,6 +180,11 @@ def _describe_elements(nest: Nest, target: Backend, options: Options, version: i
         _Element(source, source.info(), is_weak, leaf.is_scalar())
         for source, leaf, is_weak in zip(sources, given, weak, strict=True)
     ]
+
+
+def _as_nest(leaf: Any) -> Nest:
+    """Return what is in a list beside arrays: a row, or a number or an array alone."""
+    return leaf if type(leaf) is Nest else Nest((), [leaf])
 
 
 def _compute_unknown(sources: list[Source], target: Backend) -> None:

@@ -241,11 +241,13 @@ def array_location(source: Source) -> tuple[str, Device, str] | None:
     return import_source(source).location()
 
 
-def to_list(x: object, view: HostArray | None, listed: set[object]) -> Any:
+def to_list(x: object, view: HostArray | None = None, listed: set[object] | None = None) -> Any:
     """See `xbridge.to_list`. A dtype of a view whose values are numbers is entered in `listed`."""
     version, host = cache_version(), get(HOST)
+    view = find_converter(Options(), HOST, type(x))(x) if view is None else view
     if view is not None and view.dtype.isnative and host.dtype_of(view) in DTYPES:
-        listed.add(view.dtype)
+        if listed is not None:
+            listed.add(view.dtype)
         return view.tolist()
     source = resolve_source(x)
     fn = partial(list_values, version=version)

@@ -178,9 +178,10 @@ def array_of(kinds: frozenset[type]) -> Callable[[Nested, tuple[int, ...]], Host
 
     def make(x: Nested, shape: tuple[int, ...]) -> HostArray | None:
         try:
-            return _fold(array(x, dtype), shape)
+            host = array(x, dtype)
         except OverflowError:
             return None
+        return _fold(host, shape) if len(shape) > 1 else host
 
     return make
 
