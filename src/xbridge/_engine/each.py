@@ -38,23 +38,10 @@ def each(
     *,
     stays: Callable[[Any], bool] | None = None,
 ) -> list[Array]:
-    """Convert each input as `to_backend` would.
+    """Convert arrays, scalars and exporters, each as `to_backend` would. An error has the index of its input.
 
-    Parameters
-    ----------
-    xs : list
-        Arrays, scalars and exporters.
-    target, options
-        Where to, and how.
-    version : int or None
-        The cache version before the inputs were resolved; None to cache nothing.
-    stays : callable, optional
-        Tells of an input that no converter takes if it stays as it is.
-
-    Returns
-    -------
-    list of Array
-        A result for each input. An error of the library has the index of the input.
+    `version` is that of the cache before the inputs were resolved; with None, nothing is cached. `stays`
+    tells of an input that no converter takes if it stays as it is.
     """
     if options.by_dtype:
         return _each_by_dtype(xs, target, options, version, stays)

@@ -108,33 +108,9 @@ def align(
     xs: Sequence[object], like: object, name: str | ModuleType | None, options: CallOptions
 ) -> tuple[Array, ...]:
     """See `xbridge.align`."""
-    version = cache_version()
+    version, choice = cache_version(), TargetChoice(name, like)
     sources = [resolve_source(x) for x in xs]
     refuse_alignment(sources)
-    return align_sources(sources, "xs[{}]".format, TargetChoice(name, like), options, version=version)
-
-
-def align_sources(
-    sources: list[Source],
-    name_of: Callable[[int], str],
-    choice: TargetChoice,
-    options: CallOptions,
-    *,
-    version: int,
-) -> tuple[Array, ...]:
-    """Align resolved inputs.
-
-    Parameters
-    ----------
-    sources : list of Source
-        The inputs.
-    name_of : callable
-        Takes the index of an input and returns its name, for errors.
-    choice, options
-        The arguments of the call.
-    version : int
-        The cache version before the inputs were resolved.
-    """
     try:
         target, checked, device_source = choose_target(sources, choice, options)
         ys = [source.array for source in sources]  # a number or None stays as it is
@@ -150,7 +126,7 @@ def align_sources(
     except XBridgeError as error:
         if error.index is None:
             raise
-        raise error.at(name_of(error.index)) from error
+        raise error.at(f"xs[{error.index}]") from error
     for i, y in zip(arrays, done, strict=True):
         ys[i] = y
     _cache_align(version, target, sources, choice, options, checked, device_source)
