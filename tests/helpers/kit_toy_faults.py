@@ -515,14 +515,14 @@ FAULTS: Faults = {
             )
         },
     },
-    "test_unsupported_dtype_gives_a_reason_and_a_hint": {
+    "test_unsupported_dtype_gives_a_reason": {
         "the wrong error for a dtype that is lacked": {
             "unsupported_dtype": lambda dtype, device: (
                 (r := good.unsupported_dtype(dtype, device)) and r._replace(error=DeviceError)
             )
         },
     },
-    "test_unsupported_arrays_raise_with_a_hint": {
+    "test_unsupported_arrays_raise_with_a_reason": {
         "what must not leave is let go": {
             "unsupported": lambda x, *, leaving: (
                 None if type(x) is not Tile else good.unsupported(x, leaving=leaving)
@@ -542,9 +542,9 @@ FAULTS: Faults = {
                 raise_(TypeError("no")) if good.unsupported(x, leaving=leaving) else None
             )
         },
-        "a refusal has no way out": {
+        "the hint of a refusal is no text": {
             "unsupported": lambda x, *, leaving: (
-                (r := good.unsupported(x, leaving=leaving)) and r._replace(hint="")
+                (r := good.unsupported(x, leaving=leaving)) and r._replace(hint=None)
             )
         },
     },

@@ -102,7 +102,8 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
         Python float or complex number is no result with a dtype.
     shape : "kept" or callable, optional
         The shape of every array in the result: ``"kept"`` for that to which the arguments broadcast, or a
-        function of their shapes, such as ``lambda x: x[:-1]`` for a reduction of the last axis.
+        function with a parameter for the shape of each array, such as ``lambda x: x[:-1]`` for a reduction of
+        the last axis.
     device : "kept", optional
         Results are on the device of the arguments in any case. With ``"kept"``, a function of torch is also
         called while torch's default device is ``meta``, so that a tensor that it makes without ``device=`` is

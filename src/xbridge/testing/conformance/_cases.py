@@ -151,47 +151,36 @@ def sweep_devices(name: str) -> Iterator[Sample]:
                     yield from variants(name, layout, edge_values(dtype, shape, turn), device)
 
 
+def sweep_everywhere(name: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
+    """Yield the samples of both sweeps."""
+    yield from sweep(name, dtypes)
+    yield from sweep_devices(name)
+
+
 def for_own_arrays(check: Check) -> Callable[[str], None]:
     """Make a test that runs over the backend's arrays in host memory."""
-    return _over(check, lambda backend: backend)
+    return _over(check, lambda backend: sweep(backend, swept_dtypes(backend)))
 
 
 def for_device_arrays(check: Check) -> Callable[[str], None]:
     """Make a test that runs over the backend's arrays on other devices than the host."""
-
-    @wraps(check)
-    def test(backend: str) -> None:
-        for sample in sweep_devices(backend):
-            with _SampleNote(sample):
-                check(backend, sample)
-
-    del test.__wrapped__
-    return test
+    return _over(check, sweep_devices)
 
 
 def for_all_arrays(check: Check) -> Callable[[str], None]:
     """Make a test that runs over the backend's arrays on all devices."""
-    at_home, away = for_own_arrays(check), for_device_arrays(check)
-
-    @wraps(check)
-    def test(backend: str) -> None:
-        at_home(backend)
-        away(backend)
-
-    del test.__wrapped__
-    return test
+    return _over(check, lambda backend: sweep_everywhere(backend, swept_dtypes(backend)))
 
 
 def for_host_arrays(check: Check) -> Callable[[str], None]:
     """Make a test that runs over NumPy arrays of the dtypes that the backend has."""
-    return _over(check, lambda _: HOST)
+    return _over(check, lambda backend: sweep(HOST, swept_dtypes(backend)))
 
 
-def _over(check: Check, origin: Callable[[str], str]) -> Callable[[str], None]:
+def _over(check: Check, samples: Callable[[str], Iterator[Sample]]) -> Callable[[str], None]:
     @wraps(check)
     def test(backend: str) -> None:
-        name = origin(backend)
-        for sample in sweep(name, swept_dtypes(backend)):
+        for sample in samples(backend):
             with _SampleNote(sample):
                 check(backend, sample)
 

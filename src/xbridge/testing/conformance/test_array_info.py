@@ -120,7 +120,7 @@ def test_unsupported_arrays_have_array_info_and_a_reason(backend: str) -> None:
         assert type(refused) is Unsupported, what
         assert issubclass(refused.error, XBridgeError), what
         assert refused.reason.strip(), what
-        assert refused.hint.strip(), what
+        assert type(refused.hint) is str, what
         assert module.unsupported(x, leaving=False) in (None, refused), what
 
 
@@ -144,7 +144,7 @@ def test_dtype_name_reads_dtypes_of_numpy_or_returns_none(backend: str) -> None:
     assert "float32" not in names[3:]
 
 
-def test_unsupported_dtype_gives_a_reason_and_a_hint(backend: str) -> None:
+def test_unsupported_dtype_gives_a_reason(backend: str) -> None:
     module = get_backend(backend)
     assert common_dtypes(backend), "the library and the host have no dtype in common"
     for word in (*DTYPES, "longdouble", "no such dtype"):
@@ -153,7 +153,7 @@ def test_unsupported_dtype_gives_a_reason_and_a_hint(backend: str) -> None:
         if lacks:
             assert lacks.error is DTypeError
             assert lacks.reason
-            assert lacks.hint
+            assert type(lacks.hint) is str
     assert module.unsupported_dtype("no such dtype", CPU)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from xbridge import asarray, to_backend
@@ -14,8 +13,7 @@ from xbridge.testing.conformance._cases import (
     for_all_arrays,
     for_host_arrays,
     for_own_arrays,
-    sweep,
-    sweep_devices,
+    sweep_everywhere,
     swept_dtypes,
 )
 from xbridge.testing.conformance._probes import disjoint, error_of, memory_of, read, same_bits
@@ -29,11 +27,7 @@ if TYPE_CHECKING:
 
 
 def _arrays_with_grad(backend: str) -> Iterator[Sample]:
-    return (sample for sample in _arrays_on_all_devices(backend, swept_dtypes(backend)) if sample.tracked)
-
-
-def _arrays_on_all_devices(backend: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
-    return chain(sweep(backend, dtypes), sweep_devices(backend))
+    return (sample for sample in sweep_everywhere(backend, swept_dtypes(backend)) if sample.tracked)
 
 
 def gradient_reaches(backend: str, result: Array, source: Array) -> bool:
@@ -78,7 +72,7 @@ def test_requires_grad_makes_a_new_leaf_over_the_memory(backend: str) -> None:
     module = get_backend(backend)
     trackable = {layout for layout, case in samples_of(backend).cases.items() if case.require_grad}
     assert trackable, "no sample can require grad"
-    for sample in _arrays_on_all_devices(backend, tuple(filter(is_inexact, swept_dtypes(backend)))):
+    for sample in sweep_everywhere(backend, tuple(filter(is_inexact, swept_dtypes(backend)))):
         dtype = sample.values.dtype.name
         if sample.tracked or sample.layout not in trackable or not is_inexact(dtype):
             continue
