@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
-from inside import get_backend
+from inside import DTYPES, get_backend
 from numpy.lib.stride_tricks import as_strided
 from rawmemory import overlaps, same_bits
 
@@ -248,3 +248,14 @@ def test_as_readonly__objects_cannot_be_written(x: Any) -> None:
             xbridge.to_numpy(x, writable=False, copy=False)
     with pytest.raises(ValueError, match="WRITEABLE"):
         made.flags.writeable = True
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, ">f8", "M8[s]", "O", "U2", "i4,f8"])
+def test_as_readonly__shows_the_same_memory_of_any_dtype(dtype: str) -> None:
+    """The view has the same dtype and cannot be made writable. The codes of ml_dtypes repeat NumPy's."""
+    host = np.zeros(4, memory.native_dtype(dtype))[::2]
+    shown = _host.as_readonly(host)
+    assert (shown.dtype, shown.shape, shown.strides) == (host.dtype, host.shape, host.strides)
+    assert np.shares_memory(shown, host) or "," in dtype
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        shown.flags.writeable = True

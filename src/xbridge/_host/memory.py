@@ -268,19 +268,15 @@ def fill(into: HostArray, values: HostArray) -> None:
     _call_silently(values, np.copyto, into, values, "unsafe")
 
 
-_BUFFERED = frozenset("?bhilqBHILQefdFD")
-"""The codes of NumPy's numbers that a buffer has too. A view by way of one takes a thirtieth of the time."""
-
-
 def as_readonly(host: HostArray) -> HostArray:
     """Return a read-only view that the user cannot make writable again.
 
     NumPy shows no raw memory with objects in it, and a buffer of nothing but objects. So records and strings
     are copied, and the write flag of the copy cannot be set through the view.
     """
-    dtype = host.dtype
-    is_plain = dtype.char in _BUFFERED and dtype.isnative and type(host) is np.ndarray and host.flags.aligned
-    if is_plain or dtype.kind == "O":
+    # A view by way of a buffer takes a thirtieth of the time.
+    is_plain = host.dtype in NATIVE and type(host) is np.ndarray and host.flags.aligned
+    if is_plain or host.dtype.kind == "O":
         view: HostArray = np.asarray(memoryview(host).toreadonly())  # type: ignore[arg-type] # it is a buffer
         return view if type(host) is np.ndarray else view.view(type(host))
     if copies_to_protect(host):
