@@ -99,30 +99,6 @@ def test_aligned_arrays__arrays_made_of_lists_have_places_in_errors_and_in_plans
     assert (plan.caller, plan.tracked, list(plan.arguments)) == ("torch", True, ["argument 0", "argument 1"])
 
 
-@pytest.mark.parametrize("arrays", [3, ("x", 3), {"x": 1}, b"x"], ids=str)
-def test_aligned_arrays__names_are_strings(arrays: Any) -> None:
-    """Names are strings."""
-    with pytest.raises(
-        OptionError, match=r"^cannot take arrays=.*: it is not a tuple of names .*; try arrays=\('x',\)$"
-    ):
-        aligned(arrays=arrays)(lambda x: x)
-
-
-def test_aligned_arrays__wrong_name_is_an_error_at_the_decorator() -> None:
-    """A wrong name is an error at the decorator."""
-
-    def f(x: Any, y: Any) -> Any: ...
-
-    with pytest.raises(OptionError, match=r"f has no parameter 'z'; try arrays=\('x', 'y'\)$"):
-        aligned(arrays=("x", "z"))(f)
-    with pytest.raises(OptionError, match=r"has no parameter 'z'; try .* without arrays=$"):
-        aligned(arrays="z")(lambda: 1)
-    with pytest.raises(
-        OptionError, match=r"vars has no signature .*; try a function around it, made by def$"
-    ):
-        aligned(arrays="x")(vars)
-
-
 HIDING = [
     {X[0]},
     frozenset({X[0]}),

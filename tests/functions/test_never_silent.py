@@ -149,13 +149,6 @@ def test_aligned__function_of_a_library_without_rules_has_no_gradient() -> None:
     same(torch.vmap(f)(torch.from_numpy(X)[None]), 2 * X[None])
 
 
-@pytest.mark.parametrize("name", ["jax", "array_api_strict"])
-def test_aligned__only_a_function_of_numpy_takes_a_vjp(name: str) -> None:
-    pytest.importorskip(name)
-    with_vjp = aligned(backend=name, **GIVEN)(lambda x: x)
-    refused(OptionError, lambda: with_vjp(leaf()), "derivatives of its own")
-
-
 def test_aligned__keep_raises_at_the_call_and_detach_cuts() -> None:
     """`grad="keep"` raises at the call, and `grad="detach"` cuts the graph."""
     v = jax.numpy.asarray(X)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from xbridge.functions.rules import Call, DerivableFunction
+    from xbridge.functions.treedef import TreeDef
     from xbridge.protocol import HostArray
 
 
@@ -55,7 +56,7 @@ def run(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
             _run_chunk,
             signature.text,
             *xs,
-            call=dask.delayed(call.without_rules(treedef), pure=False, traverse=False),
+            call_and_treedef=dask.delayed((call, treedef), pure=False, traverse=False),
             specs=specs,
             output_dtypes=dtypes if len(dtypes) > 1 else dtypes[0],
             output_sizes=news or None,
@@ -67,12 +68,13 @@ def run(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
     return list(made) if len(dtypes) > 1 else [made]
 
 
-def _run_chunk(*chunks: HostArray, call: Call, specs: tuple[Spec, ...]) -> Any:
+def _run_chunk(*chunks: HostArray, call_and_treedef: tuple[Call, TreeDef], specs: tuple[Spec, ...]) -> Any:
     """Run the function on chunks, which are read-only because tasks share them."""
+    call, treedef = call_and_treedef
     views = [protect_host(chunk, chunk) for chunk in map(np.asarray, chunks)]
     rule = call.rule()
     ys = rule.call.evaluate(rule, views, "numpy")
-    rule.check_treedef(call.declared)
+    rule.check_treedef(treedef)
     assert call.signature is not None  # noqa: S101 -- only functions with a signature get here
     loop, _ = call.signature.loops(call.name, [view.shape for view in views])
     found = tuple(Spec(y.shape, y.dtype.name) for y in ys)

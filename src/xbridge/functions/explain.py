@@ -28,18 +28,16 @@ class CallPlan(NamedTuple):
 
     def __str__(self) -> str:
         """Return one line for each fact."""
-        return "\n".join(table(self._facts()))
-
-    def _repr_html_(self) -> str:
-        """Return the facts for a notebook."""
-        return preformatted(str(self))
-
-    def _facts(self) -> list[tuple[str, str]]:
         how = "tracked" if self.tracked else "nothing is tracked"
-        return [
+        facts = [
             ("call", f"{self.function} in {self.library}, results to {self.caller}, {how}"),
             *((path, repr(plan)) for path, plan in self.arguments.items()),
             ("derivative", self.derivative),
             ("batch", self.batch),
             ("shapes", self.shapes),
         ]
+        return "\n".join(table(facts))
+
+    def _repr_html_(self) -> str:
+        """Return the facts for a notebook."""
+        return preformatted(str(self))

@@ -7,7 +7,6 @@ the constants of its arguments, which a backend turns into a rule: a function of
 from __future__ import annotations
 
 from contextlib import suppress
-from copy import copy
 from inspect import signature
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -181,7 +180,6 @@ class Call:
     ) -> None:
         self.name, self.fn, self.narrowing = function.name, function.fn, function.narrowing
         self.library, self.array_library = libraries
-        self.declared: TreeDef = None
         self.vjp, self.jvp, self.signature, self.result = function.given
         self.treedef, self.numbers = treedef, numbers
         self.modes: Any = modes
@@ -210,11 +208,9 @@ class Call:
             self._rule = (functions_of(get_backend(self.library)).rule or make_opaque_rule)(self)
         return self._rule
 
-    def without_rules(self, declared: TreeDef) -> Call:
-        """Return a copy without a rule and derivatives, to be pickled for another process."""
-        other = copy(self)
-        vars(other).update(vjp=None, jvp=None, result=None, _rule=None, declared=declared)
-        return other
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs to run the function, which may have no derivatives there."""
+        return {**vars(self), "vjp": None, "jvp": None, "result": None, "_rule": None}
 
     def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]:
         """Return the treedef and the arrays of a result. Numbers in it become arrays; `xs` are the inputs."""
@@ -382,12 +378,6 @@ def program_key(function: str, traced: TreeDef, library: str, array_library: str
     program = Program(own.name, find)
     own.programs.append(program)
     return program.key
-
-
-@tracing.constant_in_traces
-def latest_treedef() -> TreeDef:
-    """Return the treedef of the result of the call that was last run or described in this thread."""
-    return latest.treedef
 
 
 @tracing.constant_in_traces

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
         library: str
         array_library: str
         treedef: TreeDef
-        declared: TreeDef
-        """The treedef of the result, if the call was unpickled from compiled code of another process."""
         numbers: tuple[Any, ...]
         modes: Any
         """What `modes` of the backend returned when the call was made."""
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
         @property
         def gathers(self) -> bool: ...
         def rule(self) -> DerivableFunction: ...
-        def without_rules(self, declared: TreeDef) -> Call: ...
         def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]: ...
         def bind(self, xs: Sequence[Array]) -> tuple[Sequence[Array], dict[str, Any]]: ...
         def unflatten(self, treedef: TreeDef, leaves: Iterable[Any]) -> Any: ...
@@ -190,11 +187,6 @@ class DerivableFunction(ABC):
     def state(self) -> object:
         """Return what the description of outputs depends on beside the inputs."""
         return self.call.state()
-
-    @property
-    def reads(self) -> bool:
-        """True if the function reads things that may change, so that its version matters."""
-        return False
 
     @property
     def is_outdated(self) -> bool:

@@ -31,7 +31,6 @@ from xbridge.functions.function import (
     copy_option,
     could_write,
     latest_traceable,
-    latest_treedef,
     program_key,
 )
 from xbridge.functions.leaves import LEAVES
@@ -248,7 +247,7 @@ def _run_embedded(function: Function, read: CallInputs) -> Any:
         traced = without_objects(treedef, objects)
         key = program_key(function.key, traced, library.name, array_library.name, *objects)
         ys = trace(key, xs, read.numbers)
-        treedef = latest_traceable() if tracing.is_traced() else latest_treedef()
+        treedef = latest_traceable() if tracing.is_traced() else latest.treedef
         return unflatten(treedef, iter(ys), iter(()))
     numbers = tuple(read.numbers)
     rule = function.rule(library.name, array_library.name, treedef, numbers, options.device)

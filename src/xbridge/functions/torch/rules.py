@@ -149,7 +149,7 @@ class TorchRule(DerivableFunction):
         """Raise if what the function reads has changed since the values of the marks were computed."""
         rows = [row for i in self.marks for row in xs[i].reshape(-1, len(Mark._fields)).tolist()]
         versions = {version for version, _, _ in rows} - {NO_VALUE}
-        if versions and self.reads and versions != {self.version()}:
+        if versions and self.purity.reads and versions != {self.version()}:
             raise changed_error(self.call.name)
 
     def run(self, xs: Tensors) -> Tensors:
@@ -186,10 +186,6 @@ class TorchRule(DerivableFunction):
             "it writes to its arguments, as it did not before, and would read them again",
             "the same call again, which will copy them",
         )
-
-    @property
-    def reads(self) -> bool:
-        return self.purity.reads
 
     def version(self) -> int:
         return self.purity.version()
