@@ -187,20 +187,11 @@ class Call:
         self._is_flat = not children_of(kwargs) and {*children_of(args)} <= {ARRAY}
         """True if all arguments are arrays and positional."""
         self._rule: DerivableFunction | None = None
-        self._device = device
+        self.device = device
+        """The device that the user names, on which arrays that are on several devices are gathered."""
         self._options = FunctionOptions(device=device, copy=function.options.copy)
         self._is_direct = self._options.are_plain()
         self._is_safe = not could_write(get_backend(self.library))
-
-    @property
-    def device(self) -> Device:
-        """Where the function computes with arrays of the host."""
-        return self._device or CPU
-
-    @property
-    def gathers(self) -> bool:
-        """True if a device is named, on which arrays that are on several devices are gathered."""
-        return self._device is not None
 
     def rule(self) -> DerivableFunction:
         """Return the rule for this call. It is made once."""
@@ -322,7 +313,7 @@ class Call:
         if self._is_direct and (self._is_safe or not is_writable_memory(x, get_backend(self.library))):
             y = call_cache.lookup_direct(self.library, type(x))(x)
         if y is None:
-            y = convert_input(x, get_backend(self.library), self._options, self._device)
+            y = convert_input(x, get_backend(self.library), self._options, self.device)
         return protect_host(y, x) if self.library == HOST else y
 
 

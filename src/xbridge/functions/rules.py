@@ -37,18 +37,15 @@ if TYPE_CHECKING:
         library: str
         array_library: str
         treedef: TreeDef
-        numbers: tuple[Any, ...]
         modes: Any
         """What `modes` of the backend returned when the call was made."""
         vjp: UserDerivative | None
         jvp: UserDerivative | None
         signature: Signature | None
         result: Callable[..., Any] | None
+        device: Device | None
+        """The device that the user names, on which arrays that are on several devices are gathered."""
 
-        @property
-        def device(self) -> Device: ...
-        @property
-        def gathers(self) -> bool: ...
         def rule(self) -> DerivableFunction: ...
         def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]: ...
         def bind(self, xs: Sequence[Array]) -> tuple[Sequence[Array], dict[str, Any]]: ...

@@ -124,7 +124,7 @@ def _run(rule: DerivableFunction, xs: Arrays, run: Run | None = None) -> Arrays:
     places = [_jax.device_of(x) for x in [x for x in arrays if x.committed] or arrays]
     is_sharded = any(place.kind == _SHARDED for place in places)
     device = places[0] if places and not is_sharded else None
-    if is_sharded and not rule.call.gathers:
+    if is_sharded and rule.call.device is None:
         raise sharded_call_error(rule.call.name, "jax")
     return rule.call.evaluate(run or rule, given, "jax", device)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from xbridge.errors import FOREIGN_ERRORS, GradientError, OptionError, XBridgeError
+from xbridge.extend import CPU
 from xbridge.functions.numpy import describe_declared
 from xbridge.functions.records import NO_VALUE, SavedGraphs
 from xbridge.functions.rules import (
@@ -297,7 +298,8 @@ class _Value(TorchRule):
         return ys
 
     def _make_inputs(self, make: Callable[..., torch.Tensor], specs: tuple[Spec, ...]) -> Tensors:
-        return [make(spec.shape, dtype=getattr(torch, spec.dtype), device=self.call.device) for spec in specs]
+        device = self.call.device or CPU
+        return [make(spec.shape, dtype=getattr(torch, spec.dtype), device=device) for spec in specs]
 
 
 class _Batch(TorchRule):
