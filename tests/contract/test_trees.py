@@ -47,6 +47,12 @@ def test_tree__only_arrays_of_the_named_libraries_are_converted(source: str, tar
             assert xbridge.backend_of(made[name]) == (target if name in names else name)
             assert name in names or made[name] is x
     assert tree.to_backend(batch[source], target, only=()) is batch[source]
+    named = tree.map(xbridge.backend_of, {**batch, "n": 3}, only=source)
+    assert named[source] == source
+    assert all(named[name] is x for name, x in batch.items() if name != source)
+    (aligned,) = tree.align(batch, backend=target, only=source)
+    assert [xbridge.backend_of(aligned[name]) for name in (source, target)] == [target, target]
+    assert all(aligned[name] is x for name, x in batch.items() if name not in (source, target))
 
 
 def test_tree__what_the_target_cannot_have_is_kept_if_asked(source: str, target: str, way: str) -> None:
@@ -58,6 +64,8 @@ def test_tree__what_the_target_cannot_have_is_kept_if_asked(source: str, target:
     assert made["more"][0] is dates
     assert {xbridge.backend_of(y) for y in (made["x"], made["more"][1])} == {target}
     assert xbridge.to_list(made["more"][1]) == [3]
+    ((y, *kept),) = tree.align([batch["x"], OBJECTS, dates], backend=target, unsupported="keep")
+    assert (xbridge.backend_of(y), kept[0] is OBJECTS, kept[1] is dates) == (target, True, True)
     if target != "numpy":  # whose own they are
         with pytest.raises(xbridge.DTypeError):
             WAYS[way](batch, target)

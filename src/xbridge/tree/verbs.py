@@ -230,7 +230,7 @@ def to_dask(  # noqa: PLR0913 -- options, by keyword
 
 
 @entry_point
-def align(
+def align(  # noqa: PLR0913 -- options, by keyword
     *trees: Tree,
     like: Array | None = None,
     backend: str | ModuleType | None = None,
@@ -239,6 +239,8 @@ def align(
     copy: bool | None = None,
     grad: Grad = None,
     exporters: bool = False,
+    only: Libraries = None,
+    unsupported: Unsupported = "raise",
 ) -> tuple[Tree, ...]:
     """Bring all arrays of several trees to one backend and one device.
 
@@ -249,7 +251,7 @@ def align(
     like, backend, device, dtype, copy, grad
         As for `xbridge.align`. With neither `like` nor `backend`, the first array of the first tree that
         has one decides.
-    exporters : bool
+    exporters, only, unsupported
         As for `xbridge.tree.to_backend`.
 
     Returns
@@ -269,17 +271,26 @@ def align(
     ({'x': tensor([1., 1.])}, [tensor([0., 0.], dtype=torch.float64), 3])
     """
     refuse_options(trees)
-    batch = TreeArrays(trees, Leaves(exporters=exporters))
+    leaves = Leaves(exporters=exporters, only=only, unsupported=unsupported).check()
+    batch = TreeArrays(trees, leaves)
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     sources = [resolve_source(x) for x in batch.arrays]
     target, checked, _ = verbs.choose_target(sources, TargetChoice(backend, like), options)
-    aligned: tuple[Tree, ...] = _convert_leaves(batch, target, options._replace(device=checked.device))
+    aligned: tuple[Tree, ...] = _convert_leaves(
+        batch, target, options._replace(device=checked.device), leaves
+    )
     return aligned
 
 
 @entry_point
 def map(  # noqa: A001 -- other libraries have this name too
-    fn: Callable[[Array], object], tree: Tree, /, *, scalars: bool = False, exporters: bool = False
+    fn: Callable[[Array], object],
+    tree: Tree,
+    /,
+    *,
+    scalars: bool = False,
+    exporters: bool = False,
+    only: Libraries = None,
 ) -> Tree:
     """Call a function on every array in a tree.
 
@@ -293,6 +304,8 @@ def map(  # noqa: A001 -- other libraries have this name too
         True to call `fn` on Python numbers too.
     exporters : bool
         True to call `fn` on exporters of memory too, such as Series.
+    only : str, module or iterable of these, optional
+        The libraries on whose arrays `fn` is called.
 
     Returns
     -------
@@ -316,7 +329,7 @@ def map(  # noqa: A001 -- other libraries have this name too
     """
     if not callable(fn):
         raise OptionError.build(f"map {type_of(fn)}", "it is not a function", "xbridge.tree.map(fn, x)")
-    batch = TreeArrays(tree, Leaves(scalars, exporters))
+    batch = TreeArrays(tree, Leaves(scalars, exporters, only))
     batch.refuse_leaf(scalars=scalars)
     return batch.map(partial(batch.each, fn), fn if scalars else None)
 
