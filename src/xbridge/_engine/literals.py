@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.literals import NUMBERS
@@ -49,8 +50,7 @@ def literal_converter(cls: type, target: Backend | None, options: Options) -> Co
     if options.copy is False:
         return decline
     if cls in NUMBERS:
-        fill_number = number_filler(frozenset((cls,)), target, options)
-        return lambda number: fill_number(number, ())
+        return partial(number_filler(frozenset((cls,)), target, options), ())
     if cls not in sequences.ROWS:  # a class may hide its items
         return decline
     fillers: dict[object, Filler] = {}
@@ -67,7 +67,7 @@ def literal_converter(cls: type, target: Backend | None, options: Options) -> Co
             if fill is None:
                 return None
             fillers[key] = fill
-        return fill(items, shape)
+        return fill(shape, items)
 
     return convert_list
 

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from xbridge._engine.repeat import Convert
     from xbridge._host.sequences import Nest
 
-    Filler = Callable[[Any, tuple[int, ...]], Array | None]
-    """From the items of a list, and the shape of the nested lists around them; or from a number, and ()."""
+    Filler = Callable[[tuple[int, ...], Any], Array | None]
+    """From the shape of nested lists and the items in them; or from () and a number."""
 
 
 def explicit_dtype(options: Options) -> str | None:
@@ -100,13 +100,16 @@ def number_filler(kinds: frozenset[type], target: Backend | None, options: Optio
     else:
         limits = _exact_within("float64") if named or own is host else None
 
-    def fill(numbers: Any, shape: tuple[int, ...]) -> Array | None:
+    if limits is _EVERY and finish is unchanged:
+        return make
+
+    def fill(shape: tuple[int, ...], numbers: Any) -> Array | None:
         if limits is not _EVERY:
             # A default dtype may change between calls.
             least, most = limits or _exact_within(own.default_dtype("float", CPU))
             if not sequences.are_between(numbers if shape else (numbers,), least, most):
                 return None
-        made = make(numbers, shape)
+        made = make(shape, numbers)
         return made if made is None or finish is unchanged else finish(made)
 
     return fill

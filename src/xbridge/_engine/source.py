@@ -160,9 +160,9 @@ def leading_index(sources: list[Source]) -> int | None:
     Of arrays of several libraries, the first that autograd or a transform follows decides: to convert it to
     another library would end its graph.
     """
-    arrays = [i for i, source in enumerate(sources) if not (source.is_literal() or source.array is None)]
+    arrays = [i for i, x in enumerate(sources) if x.is_array or not (x.is_literal() or x.array is None)]
     # No `next` with a default: not every compiler can follow it.
-    proper = [i for i in arrays if not sources[i].is_scalar()]
+    proper = [i for i in arrays if sources[i].is_array or sources[i].foreign]
     libraries = {sources[i].backend.name for i in proper}
     followed = [i for i in proper if sources[i].is_followed()] if len(libraries) > 1 else []
     return (followed or proper or arrays)[0] if arrays else None

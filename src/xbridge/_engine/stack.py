@@ -96,7 +96,7 @@ def _stack_at_once(nest: Nest, target: Backend, options: Options) -> Array | Non
     if is_observed(target):
         return None
     fill = stack_filler(frozenset(map(type, nest.leaves)), target, options)
-    return None if fill is None else fill(nest.leaves, nest.shape)
+    return None if fill is None else fill(nest.shape, nest.leaves)
 
 
 def _stack_each(nest: Nest, target: Backend, options: Options, version: int | None) -> Source:
@@ -323,7 +323,7 @@ def stack_filler(kinds: frozenset[type], target: Backend, options: Options) -> F
     if owner.autograd and owner is not target:  # new memory needs no protection
         finish = compose(owner.detach, finish)
 
-    def fill(items: list[Any], shape: tuple[int, ...]) -> Array | None:
+    def fill(shape: tuple[int, ...], items: list[Any]) -> Array | None:
         row = stack(items)
         if row is not None and is_chosen and any(_dtype_of(x) != owner.dtype_of(row) for x in items):
             return None  # a stack of floats does not tell which of its values must not be rounded once more

@@ -169,14 +169,14 @@ def _is_endless(row: Nested) -> bool:
     return True
 
 
-def array_of(kinds: frozenset[type]) -> Callable[[Nested, tuple[int, ...]], HostArray | None]:
-    """Return the function that makes a host array of Python numbers of these types, and of a shape.
+def array_of(kinds: frozenset[type]) -> Callable[[tuple[int, ...], Nested], HostArray | None]:
+    """Return the function that makes a host array of a shape, and of Python numbers of these types.
 
     It returns None for an integer that NumPy's default dtype of integers does not hold.
     """
     array, dtype = np.array, np.array([kind() for kind in kinds]).dtype  # NumPy is faster if it has the dtype
 
-    def make(x: Nested, shape: tuple[int, ...]) -> HostArray | None:
+    def make(shape: tuple[int, ...], x: Nested) -> HostArray | None:
         try:
             host = array(x, dtype)
         except OverflowError:
