@@ -409,6 +409,17 @@ def test_assert_contract__state_dict() -> None:
     assert_contract(Running(), x, repeatable=False)
 
 
+def test_assert_contract__warning_about_a_layout() -> None:
+    """A warning that a layout is slow makes no other result."""
+
+    def frank(x: Any) -> Any:
+        if not x.flags.c_contiguous:
+            warnings.warn("it copies this layout", stacklevel=1)
+        return x * 2
+
+    assert_contract(frank, np.ones((2, 3)), dtype="kept")
+
+
 def test_assert_contract__layout_of_an_unstable_point() -> None:
     """Equal rows have no spread: what is divided by it depends on the last bits, and not on the layout."""
 
