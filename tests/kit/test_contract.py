@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["kit_projects"]
 
-QUICK = settings(max_examples=30, database=None, phases=[Phase.generate])
+QUICK = settings(max_examples=60, database=None, phases=[Phase.generate])
 X = np.array([[0.5, 2.0, 3.0], [1e-4, 5.0, 7.0]])
 
 
