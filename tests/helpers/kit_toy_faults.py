@@ -542,9 +542,9 @@ FAULTS: Faults = {
                 raise_(TypeError("no")) if good.unsupported(x, leaving=leaving) else None
             )
         },
-        "the hint of a refusal is no text": {
+        "a refusal has no reason": {
             "unsupported": lambda x, *, leaving: (
-                (r := good.unsupported(x, leaving=leaving)) and r._replace(hint=None)
+                (r := good.unsupported(x, leaving=leaving)) and r._replace(reason="")
             )
         },
     },
