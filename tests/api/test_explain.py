@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from contextlib import nullcontext
 from dataclasses import FrozenInstanceError
 from html import escape
 from itertools import product
@@ -21,6 +22,9 @@ from xbridge.testing.conformance._probes import disjoint, memory_of, same_memory
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from xbridge import Plan
 
 
@@ -378,3 +382,42 @@ def test_explain__exact_is_what_can_cast_says() -> None:
     assert not explain(ones, "numpy", dtype="float8_e8m0fnu").exact
     assert explain(ones, "numpy", dtype="float64").exact
     assert not explain(ones.astype("longdouble"), "numpy", dtype="float64").exact
+
+
+def modes() -> dict[str, Callable[[], AbstractContextManager[object]]]:
+    """The modes of torch in which a device may mean something else."""
+    torch = pytest.importorskip("torch")
+    fake = pytest.importorskip("torch._subclasses.fake_tensor").FakeTensorMode
+    return {
+        "none": nullcontext,
+        "fake": fake,
+        "inference": torch.inference_mode,
+        "default device": lambda: torch.device("meta"),
+    }
+
+
+@pytest.mark.parametrize("mode", ["none", "fake", "inference", "default device"])
+@pytest.mark.parametrize("device", ["cuda:77", "CUDA", "meta"])
+@pytest.mark.parametrize("source", ["numpy", "torch"])
+@pytest.mark.parametrize("target", ["torch", "jax", "numpy"])
+def test_explain__predicts_whether_a_device_is_there(
+    mode: str, device: str, source: str, target: str
+) -> None:
+    """A plan has the error that the conversion raises, and no other has one: of a device, and in a mode."""
+    mode_of = modes()[mode]
+    if not (xbridge.is_available(source) and xbridge.is_available(target)):
+        pytest.skip("a library is not here")
+    made = xbridge.to_backend(np.ones(2, "f4"), source)
+    with mode_of():
+        x = pytest.importorskip("torch").ones(2) if (source, mode) == ("torch", "fake") else made
+        promised = xbridge.explain(x, target, device=device).error
+        if promised is None:
+            xbridge.to_backend(x, target, device=device)
+        else:
+            with pytest.raises(type(promised)) as caught:
+                xbridge.to_backend(x, target, device=device)
+            assert str(caught.value) == str(promised)
+    if promised is not None and promised.reason.startswith(f"{target} has no device"):
+        assert isinstance(promised, xbridge.DeviceError)
+    if (source, target, mode, device) == ("torch", "torch", "none", "cuda:77"):
+        assert promised.reason.startswith("torch has no device cuda:77 here, only cpu")

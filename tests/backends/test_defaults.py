@@ -247,7 +247,7 @@ def test_resolve_device__kind_without_an_index(device: str, near: str, found: st
 @pytest.mark.parametrize("device", ["chip:2", "cuda", "cuda:0"])
 def test_resolve_device__refuses_missing_devices(device: str) -> None:
     """A device that does not exist is refused with a list of those that do."""
-    with pytest.raises(xbridge.DeviceError, match="its devices are cpu, chip:0, chip:1; try device='cpu'"):
+    with pytest.raises(xbridge.DeviceError, match="here, only cpu, chip:0, chip:1; try device='cpu'"):
         Completed(chips(), get).resolve_device(xbridge.Device(device), CPU)
 
 

@@ -59,6 +59,18 @@ def test_explain__tensor_is_explained_as_torch_loads_it(
     assert "the graph ends here" in out
 
 
+def test_explain__device_that_is_not_here_is_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit status is 1 where the conversion would fail for want of its device, also within torch."""
+    pytest.importorskip("torch")
+    np.save(tmp_path / "x.npy", np.ones(2, "f4"))
+    shell(capsys, "convert", tmp_path / "x.npy", tmp_path / "x.pt")
+    for path in ("x.npy", "x.pt"):
+        assert main(["explain", str(tmp_path / path), "--to", "torch", "--device", "cuda:77"]) == 1
+        assert "torch has no device cuda:77 here" in capsys.readouterr().out
+
+
 def test_explain__refusal_is_a_plan_and_a_wrong_name_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

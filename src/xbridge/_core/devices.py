@@ -95,6 +95,15 @@ def is_of_kind(device: Device, asked: Device) -> bool:
     return device.kind != "cpu" if asked == "gpu" else asked.index is None and device.kind == asked.kind
 
 
+def absent_device_error(
+    library: str, device: Device, present: tuple[Device, ...], action: str = ""
+) -> DeviceError:
+    """Return the error for a device that a library does not have on this machine."""
+    reason = f"{library} has no device {device} here, only {', '.join(present)}"
+    action = action or f"put an array of {library} on {device!r}"
+    return DeviceError.build(action, reason, f"device={present[0]!r}")
+
+
 class _KnownDevices:
     """The devices that were requested so far, as attributes, which a compiler can follow."""
 

@@ -8,12 +8,12 @@ from typing import Any
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, is_numeric
 from xbridge._core.protocol import Array, Backend
-from xbridge._engine.execute import observers, run
+from xbridge._engine.execute import observers, run, run_steps
 from xbridge._engine.repeat import cache_import, cache_plan, state_reader
 from xbridge._engine.source import Source, import_for, import_source
 from xbridge._host.advice import aim
-from xbridge._host.memory import check_castable, native_dtype, overlap
-from xbridge._plan.rules import plan_between, plan_within
+from xbridge._host.memory import check_castable, native_dtype, ones, overlap
+from xbridge._plan.rules import has_device, plan_between, plan_within
 from xbridge._plan.steps import Conversion, Options, Plan, in_words
 from xbridge.backends import HOST
 from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError, XBridgeError, type_of
@@ -85,6 +85,9 @@ def plan_for_explain(source: Source, target: Backend, options: Options) -> Plan:
         found = plan(given, target, options).with_sizes(given.array)
         if backend.name == HOST and any(step.op == "astype" for step in found.steps):
             check_castable(given.array, native_dtype(found.conversion.dtype))
+        for step in found.steps:  # within a library, a mode may accept a device that is not here
+            if step.op == "to_device" and not has_device(target, found.conversion.device):
+                run_steps(step.module.from_numpy(ones(native_dtype("float32"))), found, [step])
         for observer in observers():
             observer.forbid(found)
     except XBridgeError as error:

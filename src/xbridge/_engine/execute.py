@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, TypeVar
 
-from xbridge._core.devices import CPU
+from xbridge._core.devices import CPU, absent_device_error
 from xbridge._core.locks import lock
 from xbridge._core.protocol import Array, Backend
 from xbridge._core.tracing import none_in_traces, traced_as
@@ -162,13 +162,13 @@ def _wait_for_cast(plan: Plan, steps: Sequence[Step]) -> None:
 
 
 def _step_error(step: Step, plan: Plan, error: Exception) -> XBridgeError:
-    failure = _FAILURES.get(step.op, UnsupportedArrayError)
+    failure, target = _FAILURES.get(step.op, UnsupportedArrayError), plan.conversion.target
     reason = f"the step {step.action} failed with {error!r}"
     hint = ""
     if step.op == "check_cast":
         hint = f"naming it: dtype={step.args[0]!r}"
-    elif failure is DeviceError and plan.conversion.device not in plan.conversion.target.devices():
-        hint = "device='cpu'"
+    elif failure is DeviceError and (place := plan.conversion.device) not in (places := target.devices()):
+        return absent_device_error(target.name, place, places, plan.conversion.asked())
     return failure.build(plan.conversion.asked(), reason, hint)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from xbridge import _host
-from xbridge._core.devices import CPU, GPU, SHARDED, Device
+from xbridge._core.devices import CPU, GPU, SHARDED, Device, absent_device_error
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, keeps_complex, nearest, no_wider
 from xbridge._core.guards import Guard, MemoryFacts, guards
 from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported, c_strides
@@ -187,9 +187,7 @@ def _choose_conversion(source: Backend, target: Backend, info: ArrayInfo, option
     dtype = _choose_dtype(source, target, info, options, device)
     conversion = Conversion(source, target, info, options, dtype, device)
     if source is not target and not has_device(target, device):
-        places = ", ".join(target.devices())
-        why = f"{target.name} has no device {device} here, only {places}"
-        raise DeviceError.build(conversion.asked(), why, "device='cpu'")
+        raise absent_device_error(target.name, device, target.devices(), conversion.asked())
     if category(info.dtype) == "complex" and not keeps_complex(dtype):
         why = f"a cast from {info.dtype} to {dtype} drops the imaginary part"
         raise DTypeError.build(conversion.asked(), why, _real_part_expression(source, info.dtype))

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from xbridge import _host
-from xbridge._core.devices import CPU, Device, is_of_kind
+from xbridge._core.devices import CPU, Device, absent_device_error, is_of_kind
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import (
     CONSTANTS,
@@ -149,9 +149,10 @@ class Completed(ModuleType):
         alike = [each for each in (near, *present) if each in present and is_of_kind(each, device)]
         if alike:
             return alike[0]
-        reason = self.gaps["devices"].reason if self.host_only else f"its devices are {', '.join(present)}"
-        action = f"put an array of {self.name} on {device!r}"
-        raise DeviceError.build(action, reason, f"device={present[0]!r}")
+        if not self.host_only:
+            raise absent_device_error(self.name, device, present)
+        action, reason = f"put an array of {self.name} on {device!r}", self.gaps["devices"].reason
+        raise DeviceError.build(action, reason, "device='cpu'")
 
     # -- autograd ------------------------------------------------------------------------------------
     def detach(self, x: Array, /) -> Array:

@@ -18,7 +18,7 @@ from time import monotonic
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
-from xbridge._core.devices import CPU, Device
+from xbridge._core.devices import CPU, Device, absent_device_error
 from xbridge._core.futures import settle
 from xbridge._core.protocol import ArrayFn, Backend
 from xbridge._engine import caller as _caller
@@ -27,7 +27,7 @@ from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import destination, has_device
 from xbridge._registry import registry
 from xbridge._registry.registry import backend_for, get, imported, loaded
-from xbridge.errors import DeviceError, XBridgeError
+from xbridge.errors import XBridgeError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,9 +48,7 @@ def resolve_destination(name: str | ModuleType, options: CallOptions) -> tuple[B
     device = read_options((target,), options).device
     place = CPU if device is None else destination(target, device, CPU)
     if not has_device(target, place):
-        action = f"transfer arrays to {target.name} on {place}"
-        reason = f"its devices are {', '.join(target.devices())}"
-        raise DeviceError.build(action, reason, "device='cpu'")
+        raise absent_device_error(target.name, place, target.devices())
     return target, place
 
 

@@ -18,7 +18,7 @@ import cupy
 import numpy as np
 
 from xbridge import _host
-from xbridge._core.devices import CPU, Device, device_named
+from xbridge._core.devices import CPU, Device, absent_device_error, device_named
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype
 from xbridge._core.protocol import (
     Array,
@@ -34,7 +34,7 @@ from xbridge._core.protocol import (
 )
 from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import NATIVE, finite_extremes, native_dtype
-from xbridge.errors import DeviceError, DTypeError, MissingLibraryError, UnsupportedArrayError, type_of
+from xbridge.errors import DTypeError, MissingLibraryError, UnsupportedArrayError, type_of
 
 try:
     _count = cupy.cuda.runtime.getDeviceCount()
@@ -205,8 +205,7 @@ def resolve_device(device: Device, near: Device, /) -> Device:
         return device
     if device in ("gpu", _KIND):
         return near if near in _DEVICES else device_named(f"{_KIND}:{cupy.cuda.runtime.getDevice()}")
-    reason = f"its devices are {', '.join(_DEVICES)}"
-    raise DeviceError.build(f"put a CuPy array on {device!r}", reason, "device='gpu'")
+    raise absent_device_error(name, device, devices())
 
 
 def to_dlpack(x: Array, /) -> Exporter:

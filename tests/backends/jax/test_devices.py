@@ -74,7 +74,7 @@ def test_devices__have_distinct_names() -> None:
     assert backend.device_name(mesh) is None
     for name in ("cpu:4", "gpu", "cuda", "tpu:0", "sharded"):
         refused = refusal(lambda: xbridge.asarray(a, backend="jax", device=name))
-        assert "its devices are cpu, cpu:1, cpu:2, cpu:3" in refused
+        assert "here, only cpu, cpu:1, cpu:2, cpu:3" in refused
     print("done")
     """)
 
@@ -407,7 +407,7 @@ def test_resolve_device__finds_a_device_by_kind(
     here = dict.fromkeys(map(Device, ("cpu", "cpu:1", "cuda:0", "cuda:1")))
     monkeypatch.setattr(module, "devices_by_name", lambda: here)
     if found is None:
-        with pytest.raises(xbridge.DeviceError, match="its devices are cpu, cpu:1, cuda:0, cuda:1; try dev"):
+        with pytest.raises(xbridge.DeviceError, match="here, only cpu, cpu:1, cuda:0, cuda:1; try dev"):
             module.resolve_device(Device(asked), Device(near))
     else:
         assert module.resolve_device(Device(asked), Device(near)) == found

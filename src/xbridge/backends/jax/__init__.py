@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from xbridge import _host
-from xbridge._core.devices import CPU, SHARDED, Device, device_named, is_of_kind
+from xbridge._core.devices import CPU, SHARDED, Device, absent_device_error, device_named, is_of_kind
 from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype, is_inexact
 from xbridge._core.protocol import (
     Array,
@@ -258,8 +258,7 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     ]
     if alike:
         return alike[0]
-    reason = f"its devices are {', '.join(present)}"
-    raise DeviceError.build(f"put a JAX array on {device!r}", reason, f"device={present[0]!r}")
+    raise absent_device_error(name, device, present)
 
 
 def on_one_device(x: Array, /) -> Array:

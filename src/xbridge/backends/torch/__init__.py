@@ -15,7 +15,7 @@ from torch.fx import Proxy
 
 from xbridge import _host
 from xbridge._core import tracing
-from xbridge._core.devices import CPU, Device, device_named
+from xbridge._core.devices import CPU, Device, absent_device_error, device_named
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, holds_every
 from xbridge._core.guards import MemoryFacts, guards
 from xbridge._core.protocol import ArrayInfo, Fast, Gap, MemoryLayout, Unsupported
@@ -354,20 +354,13 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     if kind == "gpu":
         kind = next(filter(count_devices, accelerators()), "")
         if not kind:
-            raise DeviceError.build(
-                f"put a torch tensor on {device!r}",
-                f"torch has no device {device} here, only {', '.join(devices())}",
-                "device='cpu'",
-            )
+            raise absent_device_error(name, device, devices())
     if device == CPU and near.kind == "cpu":
         return CPU  # another library may have several, and its array may be on the second
     if kind == near.kind and (index in (None, near.index) or kind == "meta"):
         return near
     if near.kind == "meta":
-        raise DeviceError.build(
-            f"move a torch tensor from 'meta' to {device!r}",
-            "meta holds no data",
-        )
+        raise DeviceError.build(f"move a torch tensor from 'meta' to {device!r}", "meta holds no data")
     if index is None and kind in accelerators() and count_devices(kind):
         index = 0 if kind == "mps" else getattr(torch, kind).current_device()
     return device_named(kind if index is None else f"{kind}:{index}")
