@@ -120,6 +120,8 @@ def test_restore__to_must_be_the_index_of_an_array(to: Any) -> None:
 @pytest.mark.parametrize("xs", [(), (2, [1, 2])], ids=["nothing", "numbers"])
 def test_align_back__requires_an_array(xs: tuple[object, ...]) -> None:
     """`align_back` raises if no argument is an array, even with `backend` and `like`."""
+    with pytest.raises(xbridge.OptionError, match=r"tree of arrays; try xbridge\.tree\.align\(\*xs\)"):
+        xbridge.align({"a": A}, A)
     with pytest.raises(xbridge.OptionError, match="no argument is an array; try align\\(\\*xs\\)"):
         xbridge.align_back(*xs)
     with pytest.raises(xbridge.OptionError, match="no argument is an array"):

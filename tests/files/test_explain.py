@@ -59,6 +59,27 @@ def test_explain__tensor_is_explained_as_torch_loads_it(
     assert "the graph ends here" in out
 
 
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("--to cuda", "--to torch --device cuda"),
+        ("--to pytorch", "--to torch"),
+        ("--to numpy --dtype flaot32", "--dtype float32"),
+        ("--to numpy --device cuda:x", "--device cpu"),
+    ],
+)
+def test_explain__hint_is_in_options_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: str, hint: str
+) -> None:
+    """What a message names can be typed in the shell, and gives a plan."""
+    pytest.importorskip("torch")
+    np.save(tmp_path / "x.npy", np.ones(2, "f4"))
+    assert refused(capsys, "explain", tmp_path / "x.npy", *given.split()).endswith(f"; try {hint}\n")
+    words = hint if "--to" in hint else f"--to numpy {hint}"
+    assert main(["explain", str(tmp_path / "x.npy"), *words.split()]) in (0, 1)
+    assert capsys.readouterr().out
+
+
 def test_explain__device_that_is_not_here_is_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -461,3 +461,15 @@ def test_to_numpy__imports_a_library_only_for_an_object_of_it() -> None:
         print(sorted({"pandas", "polars", "pyarrow"} & {*sys.modules}))
     """
     assert run(code) == (0, ["[]"])
+
+
+def test_to_numpy__hint_for_a_dictionary_is_its_codes() -> None:
+    """Following the hint for an encoded column gives its codes, without those of missing values."""
+    pa = pytest.importorskip("pyarrow")
+    for x, codes in (
+        (pa.array(["b", "a", "b"]), [0, 1, 0]),
+        (pa.chunked_array([["b"], ["a", None]]), [0, 1]),
+    ):
+        with pytest.raises(xbridge.DTypeError) as caught:
+            xbridge.to_numpy(x.dictionary_encode())
+        assert xbridge.to_list(eval(caught.value.hint, {"x": x.dictionary_encode()})) == codes

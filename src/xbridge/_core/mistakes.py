@@ -24,6 +24,7 @@ _SYNONYMS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("detach", "no_grad", "stop_gradient"), ("grad", "detach")),
     **dict.fromkeys(("keep_grad", "keep_graph"), ("grad", "keep")),
     **dict.fromkeys(("readonly", "read_only"), ("writable", False)),
+    **dict.fromkeys(("share", "zero_copy_only"), ("copy", False)),
     **{kind: ("device", kind) for kind in ("cpu", "cuda", "gpu")},
 }
 """Names that other libraries use for an option, or for one value of it that True asks for."""

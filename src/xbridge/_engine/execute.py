@@ -16,6 +16,7 @@ from xbridge._core.locks import lock
 from xbridge._core.protocol import Array, Backend
 from xbridge._core.tracing import none_in_traces, traced_as
 from xbridge._engine.caller import CallSite, find_call_site
+from xbridge._plan.rules import has_device
 from xbridge._plan.steps import Options, Plan, Step
 from xbridge._registry import registry
 from xbridge.errors import (
@@ -167,8 +168,8 @@ def _step_error(step: Step, plan: Plan, error: Exception) -> XBridgeError:
     hint = ""
     if step.op == "check_cast":
         hint = f"naming it: dtype={step.args[0]!r}"
-    elif failure is DeviceError and (place := plan.conversion.device) not in (places := target.devices()):
-        return absent_device_error(target.name, place, places, plan.conversion.asked())
+    elif failure is DeviceError and not has_device(target, device := plan.conversion.device):
+        return absent_device_error(target.name, device, target.devices(), plan.conversion.asked())
     return failure.build(plan.conversion.asked(), reason, hint)
 
 

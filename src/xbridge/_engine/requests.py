@@ -76,6 +76,8 @@ def ownerless_error(x: Any, verb: str) -> UnsupportedArrayError:
         if word:
             reason = f"it is a {word}"
         hint = _FOR_OPTIONS.get(word) or _question_about(x, verb)
+        if word == "backend" and verb == "array_namespace":
+            hint = "array_namespace(asarray(0, backend=x))"
     return UnsupportedArrayError.build(f"{_ASKED.get(verb, 'find the device of')} {type_of(x)}", reason, hint)
 
 
@@ -94,6 +96,9 @@ def refuse_alignment(sources: Sequence[Source], verb: str = "align") -> None:
         if kinds and all(backend_for(kind) for kind in kinds):
             reason = "each argument is aligned as one array, and this one would be stacked"
             raise OptionError.build(f"align {type_of(first)} of arrays", reason, f"{verb}(*xs)")
+    if any(type(source.array) is dict for source in sources):
+        hint = "xbridge.tree.align(*xs)" if verb == "align" else ""
+        raise OptionError.build("align a dict", "it is a tree of arrays", hint)
     refuse_options([source.array for source in sources])
 
 

@@ -9,6 +9,7 @@ from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import Array, ArrayInfo, Backend
+from xbridge._core.wording import text_of
 from xbridge._host.advice import aim
 from xbridge._host.dlpack import NotOnHostError
 from xbridge._host.importers import import_array
@@ -102,6 +103,8 @@ def resolve_like(like: object) -> Source:
             hint = f"like=None, backend={get(given).name!r}"
         elif first is not None and backend_for(type(first)) is not None:
             hint = "like=y[0]"
+        elif type(given).__name__ in ("dtype", "device"):
+            hint = f"like=None, {type(given).__name__}={text_of(given)}"
         raise OptionError.build(f"take {type_of(like)} as like", "it is not an array", hint) from error
 
 

@@ -299,7 +299,7 @@ def _unknown_dtype_error(dtype: object) -> XBridgeError:
     alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
     alias = _ALIASES.get(word) if isinstance(dtype, (str, type)) else None  # Arrow's `float` has 32 bits
     near = [alias] if alias else get_close_matches(word, alike) if word != "tf32" else []
-    begun = [name for name in DTYPES if name.startswith(word)]
+    begun = [name for name in DTYPES if name.startswith(word)] if isinstance(dtype, str) else []
     near = near or (begun if len(begun) == 1 else [])
     reason = "it is neither a canonical name, such as 'float32', nor a library's native dtype"
     hint = f"one of {', '.join(map(repr, begun))}" if begun else ""

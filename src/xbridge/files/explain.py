@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, cast
 
+from xbridge.errors import DeviceError, DTypeError, UnknownBackendError
 from xbridge.extend import printable
 from xbridge.files.errors import chain_read_errors
 from xbridge.files.formats import add_file, read_all
@@ -49,7 +51,12 @@ def run(asked: Namespace) -> int:
         arrays = [*zip((x.name for x in content.arrays), _load(content.arrays), strict=True), *loaded]
     options = {"device": asked.device, "dtype": asked.dtype, "grad": asked.grad}
     copy = _COPY.get(asked.copy)
-    plans = [(name, cast("Plan", explain(x, asked.to, copy=copy, **options))) for name, x in arrays]
+    try:
+        plans = [(name, cast("Plan", explain(x, asked.to, copy=copy, **options))) for name, x in arrays]
+    except (UnknownBackendError, DeviceError, DTypeError) as error:  # whose hint is in Python
+        words = re.sub(r"^'(\w+)'$", r"--to \1", error.hint)
+        words = re.sub(r"(\w+)='([\w:]+)',?", r"--\1 \2", words).replace("--backend", "--to")
+        raise error.build(error.action, error.reason, words) from error
     if asked.json:
         print_json([{"name": name, **plan.to_dict()} for name, plan in plans])
     else:

@@ -47,13 +47,15 @@ class Adapter(generic.Adapter):
             return f"x.select({names})" if names else None
         if isinstance(x, _COLUMNS) and isinstance(x.type, _LISTS):  # they may be ragged
             return "asarray(x.to_pylist(), backend='numpy')"
-        if not isinstance(x, _COLUMNS) or not pa.types.is_string(x.type):
+        if not isinstance(x, _COLUMNS) or not (pa.types.is_dictionary(x.type) or pa.types.is_string(x.type)):
             return None
+        whole = "x.combine_chunks()" if isinstance(x, pa.ChunkedArray) else "x"
+        whole = f"{whole}.drop_null()" if x.null_count else whole
+        if pa.types.is_dictionary(x.type):
+            return f"{whole}.indices"
         try:
             x.cast("float64")
         except pa.ArrowInvalid:
-            whole = "x.combine_chunks()" if isinstance(x, pa.ChunkedArray) else "x"
-            whole = f"{whole}.drop_null()" if x.null_count else whole
             return f"{whole}.dictionary_encode().indices"
         return "x.cast('float64')"
 
