@@ -94,7 +94,7 @@ class _Palette:
             near = np.array(_EIGHTHS).astype(self._part)
             readable = near[near.astype(float) == _EIGHTHS].view(self._code)
             if bounds is not None:
-                ends = np.array(bounds).astype(self._part)
+                ends = np.array([np.array(end).astype(self._part) for end in bounds])  # not as two floats
                 special, readable = (
                     x[(ends[0] <= x.view(self._part)) & (x.view(self._part) <= ends[1])]
                     for x in (special, readable)
