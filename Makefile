@@ -104,8 +104,13 @@ fuzz: $(VENV)/dev.stamp ## Compare random programs of two libraries with those o
 	$(VENV)/bin/python tests/functions/fuzz.py $(if $(SEED),--seed=$(SEED)) $(ARGS)
 
 hunt: $(VENV)/dev.stamp ## Search for failures with random examples (MINUTES=10; SEED=... repeats a round)
-	$(VENV)/bin/python tests/hunt/run.py $(if $(SEED),--seed=$(SEED),--minutes=$(MINUTES)) \
-	    --exhaustive --hypothesis-profile=hunt $(ARGS)
+	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); while :; do \
+	    seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); \
+	    echo "to repeat this round: make hunt SEED=$$seed"; \
+	    $(VENV)/bin/python -m pytest -q -m hypothesis --exhaustive --hypothesis-profile=hunt \
+	        --hypothesis-seed=$$seed $(ARGS) || exit 1; \
+	    [ -n "$(SEED)" ] || [ $$(date +%s) -ge $$end ] && exit 0; \
+	done
 
 mutation: $(VENV)/mutation.stamp ## Change the code in one place at a time, and count what no test notices (ARGS="xbridge._plan.*" does a part)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m mutmut run --max-children 2 $(ARGS)

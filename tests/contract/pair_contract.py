@@ -115,7 +115,7 @@ def has(name: str, dtype: str, device: str = "cpu") -> bool:
     if name == "torch":
         import torch
 
-        return hasattr(torch, dtype)
+        return hasattr(torch, dtype) and not DTYPES[dtype].is_packed  # of which it has names alone
     if name == "array_api_strict":
         return dtype in _strictly().dtypes(device=_place(device))
     if name in LIBRARIES:

@@ -87,6 +87,7 @@ def calls(draw: st.DrawFn, source: str, target: str) -> Asked:
     return Asked(source, target, sample, draw(st.fixed_dictionaries({}, optional=options)))
 
 
+@pytest.mark.hypothesis  # which draws inside of the test
 @pytest.mark.parametrize(("source", "target", "wide"), TRIED)
 def test_to_backend__follows_the_contract(source: str, target: str, wide: bool) -> None:
     """Every conversion between two libraries is exact, or is refused as documented."""

@@ -80,6 +80,18 @@ def test_repeat__none_names_no_backend_before_and_after_others_were_used() -> No
             convert(x, none)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"dtype": "float32"}, {"copy": True, "requires_grad": False}], ids=str
+)
+def test_repeat__like_is_part_of_the_call(options: dict[str, Any], own_registry: None) -> None:
+    """A call with `like` is another one than the same call without it, in any order."""
+    xbridge.register_backend("toylib", toys(require_grad=lambda x: x, detach=lambda x: x, gaps={}))
+    x, like = np.ones(2), Toy(np.ones(1))
+    for _ in range(3):
+        assert type(xbridge.asarray(x, **options)) is np.ndarray
+        assert type(xbridge.asarray(x, like=like, **options)) is Toy
+
+
 def test_repeat__value_that_a_cached_cast_would_lose_is_an_error() -> None:
     """A cached cast on the host declines an array whose value it would lose, and the plan says so."""
     jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")

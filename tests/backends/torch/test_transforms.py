@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from inside import forget_calls
 
 import xbridge
 from xbridge import tree
@@ -230,23 +229,6 @@ def test_to_numpy__jit_trace_warns() -> None:
 
     with pytest.warns(torch.jit.TracerWarning, match="to a NumPy array"):
         torch.jit.trace(leave, (X,), check_trace=False)
-
-
-JIT_TRACED: dict[str, Callable[[Tensor], Tensor]] = {
-    "to torch": lambda x: x + xbridge.to_torch(np.ones(3), dtype="float32"),
-    "align": lambda x: xbridge.align(x, np.ones(3), dtype="float32")[1] + x,
-    "within torch": lambda x: xbridge.asarray(x, dtype="float64", copy=True),
-    "to numpy": lambda x: x * float(xbridge.to_numpy(torch.ones(3), writable=False).sum()),
-}
-
-
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.trace:DeprecationWarning")
-@pytest.mark.parametrize("call", JIT_TRACED.values(), ids=JIT_TRACED)
-def test_to_torch__jit_trace_finds_the_same_lines_in_each_run(call: Callable[[Tensor], Tensor]) -> None:
-    """`torch.jit.trace` runs a program again and compares the lines: no call is repeated in other ones."""
-    forget_calls()
-    traced = torch.jit.trace(call, (torch.ones(3),))
-    assert torch.equal(traced(torch.full((3,), 2.0)), call(torch.full((3,), 2.0)))
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["first call", "repeated call"])
