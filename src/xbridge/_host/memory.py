@@ -95,8 +95,11 @@ def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
     With order C, the copy is aligned so that a library can share it.
     """
     plain = type(host) is np.ndarray and host.nbytes < (LARGE if order == "K" else ALIGNED)
-    if plain and host.dtype.isnative and (host.flags.forc or 0 not in host.strides):
-        return host.copy(order)  # as `_cast_into_new` does, without what a cast needs
+    if plain and (host.flags.forc or 0 not in host.strides):  # as `_cast_into_new`, without what a cast needs
+        if host.dtype.isnative:
+            return host.copy(order)
+        if host.dtype.kind in "biufc":
+            return host.astype(host.dtype.newbyteorder("="), order)
     return _cast_into_new(host, host.dtype.newbyteorder("="), order)
 
 
