@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -98,3 +99,21 @@ def test_stack_many__promotes_as_a_plan_does(kinds: str, backend: str | None, dt
             found = described(arrays, backend=backend, dtype=dtype)
         with xbridge.record():
             assert found == described(arrays, backend=backend, dtype=dtype), (one, other)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+@pytest.mark.parametrize("kinds", ["torch", "both"])
+def test_stack_many__promotes_in_the_mode_of_each_call(kinds: str, mode: Callable[[], Any]) -> None:
+    """A list that was stacked before gives in another mode what a plan gives there, and again after it."""
+    wide: Any = np.ones(2) if kinds == "both" else torch.ones(2).double()
+
+    def stacked() -> object:
+        made = xbridge.asarray([torch.ones(2, requires_grad=True), wide], backend="torch")
+        return made.dtype, made.requires_grad, made.is_inference(), made.tolist()
+
+    before = [stacked() for _ in range(3)]
+    with mode():
+        found = stacked()
+        with xbridge.record():
+            assert found == stacked()
+    assert [stacked()] == before[-1:]
