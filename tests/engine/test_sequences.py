@@ -79,12 +79,12 @@ def described(obj: list[Any], **options: Any) -> object:
     return repr(xbridge.to_list(made)), xbridge.dtype_of(made), xbridge.backend_of(made)
 
 
-@pytest.mark.parametrize("dtype", [None, "float32", "default", "nearest"])
+@pytest.mark.parametrize("dtype", [None, "float32", "uint8", "default", "nearest"])
 @pytest.mark.parametrize("backend", [None, "numpy", "torch"])
 @pytest.mark.parametrize("kinds", ["numpy", "torch", "both"])
 def test_stack_many__promotes_as_a_plan_does(kinds: str, backend: str | None, dtype: str | None) -> None:
     """A list of two dtypes gives the same with an observer, which has each array planned, and without one."""
-    values = [1, 0, 2**24 + 1, 2**53 + 1]
+    values = [-1, 300, 2**24 + 1, 2**53 + 1]
     for one, other in PAIRS:
         with np.errstate(over="ignore"):
             first, second = np.ones(4, one), np.array(values).astype(other)

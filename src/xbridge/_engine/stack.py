@@ -316,7 +316,10 @@ def stack_filler(kinds: frozenset[type], target: Backend, options: Options) -> F
     if found is None:
         return None
     stack, owner = found
-    rest, is_chosen = options._replace(copy=None), options.dtype in UNNAMED
+    rest, named = options._replace(copy=None), explicit_dtype(options)
+    # A stack of floats does not tell which of its values were integers. Those must not be rounded once more,
+    # and wrap in a cast to other integers.
+    must_be_alike = options.dtype in UNNAMED or (named is not None and category(named) == "int")
     finish: Convert = unchanged
     if not (owner is target and rest == Options()):
         finish = resolve_on_call(partial(find_converter, rest, target.name))
@@ -325,8 +328,8 @@ def stack_filler(kinds: frozenset[type], target: Backend, options: Options) -> F
 
     def fill(shape: tuple[int, ...], items: list[Any]) -> Array | None:
         row = stack(items)
-        if row is not None and is_chosen and any(_dtype_of(x) != owner.dtype_of(row) for x in items):
-            return None  # a stack of floats does not tell which of its values must not be rounded once more
+        if row is not None and must_be_alike and any(_dtype_of(x) != owner.dtype_of(row) for x in items):
+            return None
         if row is not None and len(shape) > 1:
             row = _reshape(row, shape)
         return row if row is None or finish is unchanged else finish(row)
