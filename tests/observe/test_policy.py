@@ -223,9 +223,7 @@ def test_policy__object_that_is_not_a_function_cannot_be_decorated_with_a_policy
     """An object that is not a function cannot be decorated with a policy."""
     things: list[Any] = [Toy, classmethod(lambda cls: copy_one()), 3]
     for each in things:
-        with pytest.raises(
-            xbridge.OptionError, match="it is not a function; try its methods, below @classmethod"
-        ):
+        with pytest.raises(xbridge.OptionError, match="it is not a function"):
             policy(copies="raise")(each)
 
 
@@ -239,7 +237,7 @@ def test_policy__generator_cannot_be_held_to_it() -> None:
         yield 1
 
     for each in (numbers, more, partial(numbers)):
-        with pytest.raises(xbridge.OptionError, match="runs in its consumer; try a with block"):
+        with pytest.raises(xbridge.OptionError, match="runs in its consumer"):
             policy(copies="raise")(each)
 
 
