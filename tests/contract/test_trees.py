@@ -98,5 +98,10 @@ def test_tree__dtypes_are_mapped_one_by_one(source: str, target: str, way: str) 
         assert [xbridge.backend_of(y) for y in made] == [target] * 3
         assert [xbridge.dtype_of(y) for y in made] == ["complex64", "int16", "int8"]
         assert [xbridge.to_list(y) for y in made] == [[1, 2]] * 3
+    seen: list[str] = []
+    call = xbridge.aligned(backend=target, dtype=MAPPED)(lambda x: seen.append(xbridge.dtype_of(x)))
+    for x in xs * 2:
+        call(x)
+    assert seen == ["complex64", "int16", "int8"] * 2
     plans = [xbridge.explain(x, target, dtype=MAPPED) for x in xs]
     assert [plan.target.dtype for plan in plans] == ["complex64", "int16", "int8"]
