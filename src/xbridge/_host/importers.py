@@ -292,6 +292,7 @@ def _cast_columns(x: Any, dtype: str) -> HostArray | None:
     adapter = adapter_for(x)
     with chain_export_errors(x):
         parts = adapter.parts(x) or []
+        is_column = parts[0] is x
         if adapter.count_missing(x):
             if not is_inexact(dtype):
                 return None
@@ -300,7 +301,7 @@ def _cast_columns(x: Any, dtype: str) -> HostArray | None:
     made = np.empty((len(hosts[0]), len(hosts)), native_dtype(dtype))
     for i, host in enumerate(hosts):
         fill(made[:, i], check_castable(host, made.dtype))
-    return made if columns_of(x) is not None else made[:, 0]
+    return made[:, 0] if is_column else made
 
 
 def _from_buffer(x: object) -> HostArray:

@@ -40,10 +40,10 @@ class Adapter(generic.Adapter):
 
     def count_missing(self, x: Any) -> int:
         """Return the number of missing values, if a dtype of pandas' own may hide some in an export."""
-        dtypes = [dtype for _, dtype in self.columns(x) or [("", self.dtype(x))]]
-        if isinstance(x, pd.MultiIndex) or not any(isinstance(dtype, ExtensionDtype) for dtype in dtypes):
-            return 0  # NaN is exported as it is
-        return sum(map(_count_gaps, _columns_of(x)))
+        if isinstance(x, pd.MultiIndex):
+            return 0
+        # NaN is exported as it is
+        return sum(_count_gaps(part) for part in _columns_of(x) if isinstance(part.dtype, ExtensionDtype))
 
     def parts(self, x: Any) -> list[Any]:
         """Return the columns of a data frame, the levels of an index, or what is a column itself."""
