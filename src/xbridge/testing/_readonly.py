@@ -95,35 +95,35 @@ class ReadOnlyArray(np.ndarray[Any, np.dtype[Any]]):
         return type(self), (np.asarray(self),)
 
 
-def _readonly_method(name: str) -> Callable[..., Any]:
-    """Return NumPy's method of that name, with read-only results."""
-    plain = getattr(np.ndarray, name)
+def _by(run: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of NumPy's or one of its methods that is called by another function."""
 
     @wraps(plain, assigned=("__name__",))  # the examples in its docstring are NumPy's to test
-    def method(self: ReadOnlyArray, *args: Any, **options: Any) -> Any:
-        return _run(plain, (self, *args), options)
+    def called(*args: Any, **options: Any) -> Any:
+        return run(plain, args, options)
 
-    return method
+    return called
 
 
-def _copy_method(name: str) -> Callable[..., Any]:
-    """Return NumPy's method of that name, applied to the plain array."""
-    plain = getattr(np.ndarray, name)
+def _run(fn: Callable[..., Any], args: Iterable[Any], options: Mapping[str, Any]) -> Any:
+    """Call a function with plain views, and make its results read-only, except for `out` arrays."""
+    out = options.get("out")
+    filled = out if isinstance(out, tuple) else (out,)
+    result = _run_plainly(fn, args, options)
+    return result if options.get("copy") is True else _as_readonly(result, filled)
 
-    @wraps(plain, assigned=("__name__",))
-    def method(self: ReadOnlyArray, *args: Any, **options: Any) -> HostArray:
-        copy: HostArray = plain(self.view(np.ndarray), *args, **options)
-        return copy
 
-    return method
+def _run_plainly(fn: Callable[..., Any], args: Iterable[Any], options: Mapping[str, Any]) -> Any:
+    """Call a function with plain views."""
+    return fn(*_plain(list(args)), **_plain(dict(options)))
 
 
 for _name in dir(np.ndarray):
     _public = not _name.startswith("_") and callable(getattr(np.ndarray, _name))
     if _name in _COPIES:
-        setattr(ReadOnlyArray, _name, _copy_method(_name))
+        setattr(ReadOnlyArray, _name, _by(_run_plainly, getattr(np.ndarray, _name)))
     elif (_public and _name not in _AS_THEY_ARE) or _name in _SPECIAL:
-        setattr(ReadOnlyArray, _name, _readonly_method(_name))
+        setattr(ReadOnlyArray, _name, _by(_run, getattr(np.ndarray, _name)))
 
 
 class _ReadOnlyNamespace(ModuleType):
@@ -139,22 +139,12 @@ class _ReadOnlyNamespace(ModuleType):
         if isinstance(found, ModuleType):
             found = _ReadOnlyNamespace(found)
         elif callable(found) and not isinstance(found, type):
-            found = _readonly_function(found)
+            found = _by(_run, found)
         setattr(self, name, found)
         return found
 
     def __dir__(self) -> list[str]:
         return dir(self._module)
-
-
-def _readonly_function(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function with read-only results."""
-
-    @wraps(plain)
-    def function(*args: Any, **options: Any) -> Any:
-        return _run(plain, args, options)
-
-    return function
 
 
 @cache
@@ -163,14 +153,6 @@ def namespace() -> ModuleType:
     from array_api_compat import numpy as compat  # noqa: PLC0415 -- 14 ms, and not every test needs it
 
     return _ReadOnlyNamespace(compat)
-
-
-def _run(fn: Callable[..., Any], args: Iterable[Any], options: Mapping[str, Any]) -> Any:
-    """Call a function with plain views, and make its results read-only, except for `out` arrays."""
-    out = options.get("out")
-    filled = out if isinstance(out, tuple) else (out,)
-    result = fn(*_plain(list(args)), **_plain(dict(options)))
-    return result if options.get("copy") is True else _as_readonly(result, filled)
 
 
 def _plain(x: Any) -> Any:
