@@ -27,10 +27,6 @@ _SHOWN = 5
 """The number of differing values that are shown."""
 
 
-_COUNTS_AS = {"numpy_readonly": HOST}
-"""Backends of the test kit that count as another backend in comparisons."""
-
-
 class Look(NamedTuple):
     """The facts of an array that can be compared."""
 
@@ -45,11 +41,16 @@ class Look(NamedTuple):
     @property
     def library(self) -> str:
         """The backend, or the one that it counts as."""
-        return _COUNTS_AS.get(self.backend, self.backend)
+        return get_library(self.backend)
 
     def __str__(self) -> str:
         tracked = ", requires grad" if self.grad else ""
         return f"{self.backend} {self.dtype} array of shape {self.shape} on {self.device}{tracked}"
+
+
+def get_library(backend: str) -> str:
+    """Return the name of a backend, or of the one that it stands for."""
+    return HOST if backend == "numpy_readonly" else backend
 
 
 def resolve(x: Array, asked: str) -> tuple[Backend, Array]:

@@ -26,7 +26,7 @@ from xbridge.extend import (
     resolve_dtype,
 )
 from xbridge.testing._compare_values import Tolerance
-from xbridge.testing._diff import differences, look_in, resolve
+from xbridge.testing._diff import differences, get_library, look_in, resolve
 from xbridge.testing._source import literal, read_expression
 
 if TYPE_CHECKING:
@@ -304,11 +304,6 @@ def _short(one: Any, other: Any, promise: Promise) -> str:
     """Return both values in one line."""
     a, b = (" ".join(repr(x).split()) for x in (one, other))
     return f"gives {a[:_SHOWN]}, and {promise.beside} {b[:_SHOWN]}"
-
-
-def get_library(backend: str) -> str:
-    """Return the name of a backend, or of the one that it stands for."""
-    return HOST if backend == "numpy_readonly" else backend
 
 
 def _nearest_dtype(dtype: str, promise: Promise) -> str:
