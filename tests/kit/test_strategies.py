@@ -172,9 +172,8 @@ def test_arrays__refuse_impossible_options_at_once(
 ) -> None:
     """Options that cannot be met are refused as soon as the strategy is made."""
     for strategy in (arrays, samples):
-        with pytest.raises(error, match=words) as caught:
+        with pytest.raises(error, match=words):
             strategy("numpy", **asked)
-        assert "; try " in str(caught.value)
 
 
 @pytest.mark.parametrize("word", ["dtype", "shape", "layout", "device"])
