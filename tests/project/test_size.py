@@ -20,7 +20,7 @@ LIMITS = {
     "_transfer": 800,
     "backends": 4_000,
     "files": 2_800,
-    "functions": 5_050,
+    "functions": 5_000,
     "testing": 11_200,
     "tree": 1_500,
 }
