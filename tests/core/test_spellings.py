@@ -212,6 +212,15 @@ def test_to_numpy__dtype_that_is_near_to_one_gets_that_one(word: str) -> None:
     assert caught.value.hint.startswith(hint)
 
 
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+def test_to_numpy__dtype_of_arrow_gets_the_one_of_its_width(name: str) -> None:
+    """Arrow calls 32 bits `float`, which NumPy calls 64."""
+    dtype = getattr(pytest.importorskip("pyarrow"), name)()
+    with pytest.raises(xbridge.DTypeError) as caught:
+        xbridge.to_numpy(A, dtype=dtype)
+    assert caught.value.hint == f"dtype={name!r}"
+
+
 # -- devices -------------------------------------------------------------------------------------
 
 

@@ -473,3 +473,16 @@ def test_to_numpy__hint_for_a_dictionary_is_its_codes() -> None:
         with pytest.raises(xbridge.DTypeError) as caught:
             xbridge.to_numpy(x.dictionary_encode())
         assert xbridge.to_list(eval(caught.value.hint, {"x": x.dictionary_encode()})) == codes
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int16"])
+def test_to_torch__hint_for_lists_keeps_their_dtype(dtype: str) -> None:
+    """Following the hint for a column of lists gives its numbers in its own dtype, not in a default."""
+    pa, pl, torch = (pytest.importorskip(name) for name in ("pyarrow", "polars", "torch"))
+    column = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(4, dtype=dtype)), 2)
+    for x in (column, pl.Series(column.to_pylist(), dtype=pl.List(pl.Series(np.ones(1, dtype)).dtype))):
+        with pytest.raises(xbridge.DTypeError) as caught:
+            xbridge.to_torch(x)
+        made = eval(caught.value.hint, {"asarray": xbridge.asarray, "x": x})
+        assert made.dtype == getattr(torch, dtype)
+        assert made.tolist() == [[0, 1], [2, 3]]

@@ -39,6 +39,8 @@ _ALIASES = {
     "halftensor": "float16",
     "longtensor": "int64",
 }
+_ARROW = {"halffloat": "float16", "float": "float32", "double": "float64"}
+"""The names of Arrow's dtype objects that NumPy gives to others."""
 _NO_NUMBERS = re.compile(
     r"(?i:object|str|bytes|datetime|timedelta|category|date$)|[<>=|]?[OSUVMm]\d*(\[.+\])?$"
 )
@@ -297,7 +299,7 @@ def _unknown_dtype_error(dtype: object) -> XBridgeError:
         return _option_error("dtype", dtype, "arrays hold numbers, and it is a dtype of other things")
     word = re.sub(r"^fp(?=\d)", "float", word.casefold())
     alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
-    alias = _ALIASES.get(word) if isinstance(dtype, (str, type)) else None  # Arrow's `float` has 32 bits
+    alias = (_ALIASES if isinstance(dtype, (str, type)) else _ARROW).get(word)
     near = [alias] if alias else get_close_matches(word, alike) if word != "tf32" else []
     begun = [name for name in DTYPES if name.startswith(word)] if isinstance(dtype, str) else []
     near = near or (begun if len(begun) == 1 else [])

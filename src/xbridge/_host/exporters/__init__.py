@@ -58,6 +58,12 @@ def name_of(dtype: object) -> str:
     return name.lower().partition("[")[0].rpartition(".")[2]
 
 
+def hint_for_rows(rows: str, dtype: object) -> str | None:
+    """Return the call that makes an array of rows in the dtype of their items; None if they have none."""
+    names = names_of(dtype)
+    return f"asarray({rows}, backend='numpy', dtype={names[0]!r})" if {*names[:1]} & DTYPES.keys() else None
+
+
 def names_of(dtype: object) -> list[str]:
     """Return the names of the dtypes that a dtype consists of: fields, elements, categories."""
     name = name_of(dtype)

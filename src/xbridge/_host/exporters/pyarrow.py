@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from xbridge._host.exporters import generic
+from xbridge._host.exporters import generic, hint_for_rows
 
 _TABLES = (pa.Table, pa.RecordBatch)
 _COLUMNS = (pa.Array, pa.ChunkedArray)
@@ -46,7 +46,7 @@ class Adapter(generic.Adapter):
             names = [field.name for field in x.schema if _is_number(field.type)]
             return f"x.select({names})" if names else None
         if isinstance(x, _COLUMNS) and isinstance(x.type, _LISTS):  # they may be ragged
-            return "asarray(x.to_pylist(), backend='numpy')"
+            return hint_for_rows("x.to_pylist()", x.type)
         if not isinstance(x, _COLUMNS) or not (pa.types.is_dictionary(x.type) or pa.types.is_string(x.type)):
             return None
         whole = "x.combine_chunks()" if isinstance(x, pa.ChunkedArray) else "x"
