@@ -105,7 +105,7 @@ def test_errors__leave_arguments_unchanged() -> None:
     toy = Toy(np.ones(3))
     before = copies.deepcopy((numbers, toy.data))
     with pytest.raises(xbridge.UnsupportedArrayError):
-        xbridge.align(numbers, toy, {})
+        xbridge.align(numbers, toy, object())
     assert numbers == before[0]
     assert toy.data.tolist() == before[1].tolist()
     numbers.append(3.0)

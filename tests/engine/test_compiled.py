@@ -111,8 +111,8 @@ def test_entry_points__compiled_program_is_not_compiled_again(call: Call, own_re
 
 
 MISTAKES: dict[str, Call] = {
-    "not those of to_torch; try it without the compiler": lambda x: untyped.to_torch(x, "cuda"),
-    "not those of to_backend; try": lambda x: untyped.to_backend(x, "torch", dtyp="float32"),
+    "the arguments are not those of to_torch": lambda x: untyped.to_torch(x, "cuda"),
+    "the arguments are not those of to_backend": lambda x: untyped.to_backend(x, "torch", dtyp="float32"),
     "try asarray(x, backend='torch') for one array": lambda x: xbridge.to_torch([x, x]),
 }
 """What the error of a compiled program says -> the mistaken call in the program."""

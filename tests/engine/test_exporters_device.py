@@ -207,7 +207,7 @@ def test_import_device_array__refuses_invalid_exports(x: Exporter, reason: str, 
         lambda x: xbridge.asarray([x, x]),
     ]
     for verb in verbs:
-        with pytest.raises(error, match=f"^cannot read an Exporter( through DLPack)?: {reason}; try "):
+        with pytest.raises(error, match=f"^cannot read an Exporter( through DLPack)?: {reason}"):
             verb(x)
 
 
@@ -229,9 +229,8 @@ def test_import_device_array__chains_exceptions_of_the_export(cupy: ModuleType) 
     for error in (TheirError("no"), TypeError("no"), RecursionError(), StopIteration(), BufferError("no")):
         calls: list[object] = []
         x = Exporter(__dlpack__=raising(error, calls), __dlpack_device__=lambda: (2, 0))
-        with pytest.raises(
-            xbridge.UnsupportedArrayError, match=r"^cannot read an Exporter: its export failed with .*; try "
-        ) as caught:
+        expected = "^cannot read an Exporter: its export failed with "
+        with pytest.raises(xbridge.UnsupportedArrayError, match=expected) as caught:
             xbridge.to_backend(x, "cupy")
         assert caught.value.__cause__ is error
         assert len(calls) == 1
@@ -258,14 +257,12 @@ def test_import_device_array__suggests_what_to_install(monkeypatch: pytest.Monke
     if find_spec("torch"):
         monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.asarray([x])):
-        with pytest.raises(
-            xbridge.DeviceError, match=r"pip install 'xbridge-array\[cupy\]' where that device is"
-        ):
+        with pytest.raises(xbridge.DeviceError, match=r"try pip install 'xbridge-array\[cupy\]'"):
             call(shown(memory()))
     xbridge.register_backend("toylib", make_backend(devices=lambda: (xbridge.Device("cpu"),)))
-    with pytest.raises(xbridge.DeviceError, match="on cuda:0; try device='cpu', or pip install"):
+    with pytest.raises(xbridge.DeviceError, match="on cuda:0; try device='cpu'"):
         xbridge.to_backend(shown(memory()), "toylib")
-    with pytest.raises(xbridge.DeviceError, match="or pip install"):
+    with pytest.raises(xbridge.DeviceError, match="its memory is on cuda:0"):
         xbridge.shares_memory(shown(memory()), shown(memory()))
 
 
