@@ -246,15 +246,9 @@ def test_assertions__refuse_objects_that_are_not_arrays(wrong: object) -> None:
     ],
 )
 def test_assertions__refuse_unsupported_arrays(refused: Host) -> None:
-<<<<<<< HEAD
     """Masked arrays and unsupported dtypes are refused, with the reason."""
     for check in (assert_same, assert_close, assert_shares_memory, assert_independent):
         with pytest.raises(xbridge.XBridgeError, match=r"^cannot \w+ an? numpy .* array: .+"):
-=======
-    """Masked arrays and unsupported dtypes are refused with a reason."""
-    for check in (assert_same, assert_close, assert_shares_memory, assert_independent):
-        with pytest.raises(xbridge.XBridgeError, match=r"^cannot \w+ a numpy .* array: ."):
->>>>>>> 88d08c66 (Follow messages whose hints in words have gone)
             check(refused, refused)
 
 
