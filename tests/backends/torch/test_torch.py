@@ -38,6 +38,23 @@ def test_stack_many__needs_like_tensors() -> None:
         assert stack_many([torch.zeros(8)[:: shrunk.stride(0)][:2], shrunk]) is None
 
 
+@pytest.mark.parametrize("convert", [xbridge.to_torch, lambda x: xbridge.tree.to_torch([x, x])[1]])
+def test_fast_from_numpy__strides_of_one_item_do_not_count(convert: Any) -> None:
+    """Arrays with any strides along an axis of one item are shared, before and after each other."""
+    record = np.zeros(1, [("a", "f8"), ("b", "i4")])["a"]
+    memory = np.arange(3.0)
+    odd = [np.ones(1)[::-1], np.ones((1, 3))[::-1], np.ones((3, 1))[:, ::-1], record, memory[None, ::-1]]
+    for x in [*odd, memory, np.ones((1, 2)), *odd, memory]:
+        made = convert(x)
+        assert (made.tolist(), made.shape, made.dtype) == (x.tolist(), x.shape, torch.float64)
+        assert xbridge.shares_memory(made, x) is (x.base is not memory)
+    frozen, empty = np.ones((1, 2)), np.ones((0, 1))[::-1]
+    frozen.flags.writeable = False
+    assert convert(empty).shape == (0, 1)
+    convert(frozen)[0] = 7.0
+    assert frozen.tolist() == [[1.0, 1.0]]
+
+
 def test_materialize__zero_tensor_stays_on_its_device() -> None:
     """A zero tensor without memory is made on the device that it names."""
     x = torch._efficientzerotensor((3,), device="meta")
