@@ -49,7 +49,7 @@ _BY_ATTRIBUTE = {
     **{word: f"x.{word}()" for word in ("compute", "collect", "result")},
     "as_py": "asarray(x.as_py(), backend='numpy')",
     **dict.fromkeys(("_fields", "__dataclass_fields__", "__attrs_attrs__"), IN_A_TREE),
-    "get_tensor": "{name: x.get_tensor(name) for name in x.keys()}",
+    "get_tensor": "dict(zip(x.keys(), map(x.get_tensor, x.keys())))",
     "keys": "xbridge.tree.to_backend(dict(x), 'numpy')",
 }
 """Hints by an attribute that the class of an object has."""

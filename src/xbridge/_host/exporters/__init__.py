@@ -61,7 +61,11 @@ def name_of(dtype: object) -> str:
 def hint_for_rows(rows: str, dtype: object) -> str | None:
     """Return the call that makes an array of rows in the dtype of their items; None if they have none."""
     names = names_of(dtype)
-    return f"asarray({rows}, backend='numpy', dtype={names[0]!r})" if {*names[:1]} & DTYPES.keys() else None
+    return (
+        f"asarray({rows}, backend='numpy', dtype={names[0]!r})"
+        if len(names) == 1 and names[0] in DTYPES
+        else None
+    )
 
 
 def names_of(dtype: object) -> list[str]:
