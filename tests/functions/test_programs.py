@@ -68,6 +68,14 @@ def test_compile__refuses_a_result_of_another_shape_than_planned() -> None:
     same(run(leaf(7)), leaf(7).detach()[:3])
 
 
+def test_compile__runs_a_function_that_does_not_take_the_assumed_size() -> None:
+    """A size that only a run tells is assumed; a function that refuses it runs outside of the graph."""
+    f = aligned(backend="jax")(lambda x: x.reshape(3, -1).sum(0))
+    run = torch.compile(lambda x: f(x[x > 0]) + 1, backend="eager")
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        same(run(torch.tensor([1.0, 2, -1, 3, 4, 5, 6])), [10, 13])
+
+
 @pytest.mark.parametrize("library", ["jax", "numpy"])
 def test_compile__has_second_derivative_if_its_backend_leaves_autograd_alone(library: str) -> None:
     """A gradient that is computed outside of the compiled program has a derivative of its own."""

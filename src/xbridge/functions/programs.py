@@ -121,9 +121,9 @@ def find_formula(
         for name, n in zip(symbols, sizes, strict=True)
     ]
     small = [n if name is None else 2 + (n - 2) % 4 for name, n in zip(symbols, sizes, strict=True)]
-    specs, treedef = describe(sizes)
-    formula = ShapeFormula([], [spec.dtype for spec in specs], treedef)
     try:
+        specs, treedef = describe(sizes)
+        formula = ShapeFormula([], [spec.dtype for spec in specs], treedef)
         others, other = describe([larger for _, larger in pairs])
         for spec, its in zip(specs, others, strict=True):
             lengths = list(zip(spec.shape, its.shape, strict=True))
