@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+
+from xbridge import aligned
 
 jax = pytest.importorskip("jax")
 
@@ -24,3 +27,15 @@ def test_keep_in_checkpoint__call_runs_once_on_the_side_that_knows_its_inputs(un
     eqn = SimpleNamespace(invars=["x"], outvars=["y"])
     found = calls._keep_in_checkpoint(None, [unknown], [False], eqn)
     assert found == ((None, eqn, [True], [True], ["x"]) if unknown else (eqn, None, [False], [False], []))
+
+
+def test_callback__argument_stays_read_only() -> None:
+    """Compiled code passes an array that owns its memory, and a function cannot make that writable."""
+
+    def write(x: np.ndarray) -> np.ndarray:
+        x.setflags(write=True)
+        return x
+
+    f = aligned(backend="numpy", result=np.empty_like)(write)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="cannot set WRITEABLE flag"):
+        jax.block_until_ready(jax.jit(f)(jax.numpy.ones(3)))

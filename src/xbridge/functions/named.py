@@ -70,9 +70,9 @@ def import_exporter(x: Any) -> Any:
 
 def protect_host(host: Any, x: Array) -> Any:
     """Make a host array read-only, which is the conversion of `x`. If it is `x` itself, make a view of it."""
-    if host.flags.writeable:
-        host = host.view() if host is x else host
-        host.flags.writeable = False
+    if host is x:
+        host = host.view()  # also of a read-only array: if it owns its memory, its flag could be set again
+    host.flags.writeable = False
     return host
 
 

@@ -206,7 +206,7 @@ def _lower_call(ctx: Any, *args: Any, rule: DerivableFunction, ins: Mask | None)
     call = _Callback(rule, ctx.avals_in, ctx.avals_out[:-1])
 
     def run(*hosts: Any) -> tuple[Any, ...]:
-        ys, mark, _ = _Recorder(rule, ins).run(lambda run: call(*hosts, run=run), once=True)
+        ys, mark, _ = _Recorder(rule, ins).run(lambda rule: call(*hosts, run=rule), once=True)
         return (*ys, mark)
 
     return _emit(ctx, run, args)
@@ -218,11 +218,13 @@ def _drop_unused(used: list[bool], *rest: Any) -> Any:
     If only the mark is used, the call is dropped: the derivative runs the function in one callback, not two.
     """
     eqn = rest[-1]  # JAX 0.12 gives the inputs that are in use before it
-    marks = 0 if eqn.params["ins"] is None else 1
-    if not any(used[: len(used) - marks]):
+    if not any(used):
+        return [False] * len(eqn.invars), None
+    is_recorded = eqn.params["ins"] is not None
+    if is_recorded and not any(used[:-1]):
         mark = eqn.replace(primitive=no_value_p, params={}, invars=[], outvars=eqn.outvars[-1:])
-        return [False] * len(eqn.invars), mark if any(used) else None
-    if marks and not used[-1]:
+        return [False] * len(eqn.invars), mark
+    if is_recorded and not used[-1]:
         eqn = eqn.replace(params={**eqn.params, "ins": None}, outvars=eqn.outvars[:-1])
     return [True] * len(eqn.invars), eqn
 
@@ -334,14 +336,10 @@ def _refuse_transpose(_: Arrays, *_xs: Any, rule: DerivableFunction, ins: Mask |
 
 def _place_like(y: Any, x: Any) -> Any:
     """Return a gradient on the devices of its argument, if it is computed now and for one example."""
-    if not (_is_known(y) and _is_known(x)) or jnp.shape(x) != jnp.shape(y):
+    if isinstance(x, jax.core.Tracer) or isinstance(y, jax.core.Tracer) or jnp.shape(x) != jnp.shape(y):
         return y
     place = getattr(x, "sharding", None)
     return y if place in (None, y.sharding) else jax.device_put(y, place)
-
-
-def _is_known(x: Any) -> bool:
-    return not isinstance(x, jax.core.Tracer)
 
 
 tangent_p.def_impl(lambda *a, of: _run(of.derive("jvp"), a))  # type: ignore[no-untyped-call]
