@@ -76,6 +76,14 @@ def test_aligned__vjp_without_a_vjp_has_no_second_order() -> None:
     refused(GradientError, second.sum().backward, "the vjp of the vjp of", "vjp=aligned")
 
 
+def test_aligned__hint_for_a_jvp_of_a_vjp_keeps_its_vjp() -> None:
+    """The hint has the derivatives that a vjp was given, and the one that it needs."""
+    twice = aligned(backend="numpy", vjp=lambda c, o, g, y, x: None)(GIVEN["vjp"])
+    f, x = sine(vjp=twice, jvp=lambda t, y, x: t[0] * np.cos(x)), jax.numpy.asarray(X)
+    gradient = jax.grad(lambda v: f(v).sum())
+    refused(GradientError, lambda: jax.jvp(gradient, (x,), (x,)), "numpy', vjp=..., jvp=...)(f)")
+
+
 def test_aligned__none_of_a_vjp_is_not_a_zero() -> None:
     """A vjp that returns None does not give zeros."""
     product = aligned(backend="numpy", vjp=lambda g, y, a, b: (None, g * a))(lambda a, b: a * b)
@@ -86,6 +94,9 @@ def test_aligned__none_of_a_vjp_is_not_a_zero() -> None:
     refused(GradientError, lambda: torch.autograd.grad(nothing(a, b).sum(), a), "None")
     single = aligned(backend="numpy", vjp=lambda g, y, x: None)(np.sin)
     refused(GradientError, lambda: torch.autograd.grad(single(a).sum(), a), "None")
+    tree = aligned(backend="numpy", vjp=lambda g, y, p: {"w": g, "x": None})(lambda p: p["w"] + p["x"])
+    y = tree({"w": a, "x": b}).sum()
+    refused(GradientError, lambda: torch.autograd.grad(y, b), "None for argument 0['x']")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xbridge import asarray
-from xbridge.errors import DTypeError, OptionError, type_of
+from xbridge.errors import DTypeError, GradientError, OptionError, type_of
 from xbridge.extend import HOST, get_backend, native_dtype
 from xbridge.functions.rules import (
     DerivableFunction,
@@ -25,7 +25,15 @@ from xbridge.functions.rules import (
     refuse_user_derivative,
     select,
 )
-from xbridge.functions.treedef import ARRAY, argument_treedefs, children_of, leaves_like, mask_leaves
+from xbridge.functions.treedef import (
+    ARRAY,
+    argument_paths,
+    argument_treedefs,
+    children_of,
+    leaf_paths,
+    leaves_like,
+    mask_leaves,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +47,7 @@ _BASELINE_REFCOUNT = 2
 
 _SHAPES = "result=numpy.empty_like, or result=f, where f(*args) returns empty arrays like the result"
 FORMS = {
-    "vjp": "vjp=f, where f(g, y, *args) returns the gradient of each argument",
+    "vjp": "vjp=f, where f(g, y, *args) returns the gradient of each argument, or None if it has none",
     "jvp": "jvp=f, where f(tangents, y, *args) returns the tangent of the result",
 }
 """What a derivative is, for hints."""
@@ -263,75 +271,61 @@ class _Derivative(NumpyRule):
     ) -> None:
         given = getattr(of.given, kind)
         if given is None:
-            raise no_derivative_error(
-                of.name if kind == "vjp" else f"{of.name} in forward mode",
-                f"it is a NumPy function without a {kind}",
-                f"{of.kind}=aligned(backend='numpy', {kind}=...)(f)"
-                if isinstance(of, _Derivative)
-                else FORMS[kind],
-            )
+            raise _missing_derivative_error(of, kind)
         self.kind: str = kind
-        self.is_vjp, self.order, self.narrows = kind == "vjp", of.order + 1, False
-        self.words = ("gradient", "argument") if self.is_vjp else ("tangent", "result")
         args, keywords = children_of(of.treedef)
         arguments = ("tuple", None, *argument_treedefs(of.treedef))
-        masked = mask_leaves(arguments, iter(ins)), mask_leaves(y_treedef, iter(outs))
-        seed, self.found_treedef = masked[::-1] if self.is_vjp else masked
-        self.like: TreeDef
-        self.like, self.mask = (arguments, ins) if self.is_vjp else (y_treedef, outs)
-        """The treedef of what the function returns, and which of its arrays are outputs."""
-        self.counts = len(ins), len(outs)
+        gradients, results = mask_leaves(arguments, iter(ins)), mask_leaves(y_treedef, iter(outs))
+        if kind == "vjp":
+            seed, self.found_treedef = results, gradients if len(gradients) > 3 else gradients[2]
+            self.like_treedef, self.mask, self.start = arguments, ins, -len(ins)
+            self.nouns, self.paths = ("gradient", "argument"), select(ins, argument_paths(of.treedef))
+        else:
+            seed, self.found_treedef = gradients, results
+            self.like_treedef, self.mask, self.start = y_treedef, outs, -len(ins) - len(outs)
+            self.nouns, self.paths = ("tangent", "result"), select(outs, leaf_paths(y_treedef, "the result"))
         treedef = ("tuple", None, ("tuple", None, seed, y_treedef, *children_of(args)), keywords)
         super().__init__(of.call, f"the {kind} of {of.name}", given, treedef)
+        self.order, self.narrows = of.order + 1, False
         if of.cores is not None and of.out_cores is not None:
             chosen = tuple(select(outs, of.out_cores)), tuple(select(ins, of.cores))
-            seeds, self.out_cores = chosen if self.is_vjp else chosen[::-1]
+            seeds, self.out_cores = chosen if kind == "vjp" else chosen[::-1]
             self.cores = (*seeds, *of.out_cores, *of.cores)
-        if self.is_vjp and len(self.found_treedef) == 3:  # the gradient of a single argument
-            self.found_treedef = self.found_treedef[2]
 
     def outputs_like(self, xs: Sequence[Any]) -> list[Any]:
         """Return the inputs that the outputs are like."""
-        ins, outs = self.counts
-        end = len(xs) - ins
-        return select(self.mask, xs[end:] if self.is_vjp else xs[end - outs : end])
+        return select(self.mask, xs[self.start :][: len(self.mask)])
 
     def __call__(self, *xs: HostArray) -> list[HostArray]:
         found = self.result(xs)
-        if self.is_vjp:
+        if self.kind == "vjp":
             found = self._list_gradients(found)
         latest.treedef = self.found_treedef
-        each, place = self.words
+        noun, counterpart = self.nouns
         leaves = leaves_like(
-            self.like,
+            self.like_treedef,
             found,
-            lambda: self._wrong_result_error(f"a {each} has another form than its {place}"),
+            lambda: self._wrong_result_error(f"a {noun} has another form than its {counterpart}"),
         )
+        chosen = zip(select(self.mask, leaves), self.outputs_like(xs), self.paths, strict=True)
         made = []
-        for i, (y, like) in enumerate(zip(select(self.mask, leaves), self.outputs_like(xs), strict=True)):
+        for i, (y, like, path) in enumerate(chosen):
             if y is None:
-                raise no_derivative_error(
-                    self.call.name,
-                    f"its {self.kind} returned None for {place} {select(self.mask, range(len(leaves)))[i]}",
-                    f"x.detach() or stop_gradient(x) for that array, or a {self.kind} that is not None",
-                )
+                hint = "x.detach() or stop_gradient(x) for that array" if self.kind == "vjp" else FORMS["jvp"]
+                raise no_derivative_error(self.call.name, f"{self.name} returned None for {path}", hint)
             t = self._sum_broadcast_axes(_as_array(y, self.name), like, i, xs)
             if t.shape != like.shape:
-                raise self._wrong_result_error(
-                    f"a {each} has shape {t.shape}, and its {place} has {like.shape}"
-                )
+                raise self._wrong_result_error(f"a {noun} has shape {t.shape}, and {path} has {like.shape}")
             if t.dtype.kind == "c" and like.dtype.kind != "c":
                 raise DTypeError.build(
-                    f"use the {self.kind} of {self.call.name}",
-                    f"a {each} is complex, and its {place} is real",
-                    "returning its real part",
+                    f"use {self.name}", f"a {noun} is complex, and {path} is real", "returning its real part"
                 )
             made.append(t.astype(like.dtype, copy=False))
         return made
 
     def _list_gradients(self, found: Any) -> Any:
         """Return the gradients of all arguments. That of a single one may be returned as it is."""
-        count = len(children_of(self.like))
+        count = len(children_of(self.like_treedef))
         if count == 1:
             if not (isinstance(found, tuple) and len(found) == 1):
                 return (found,)
@@ -355,12 +349,19 @@ class _Derivative(NumpyRule):
         return np.asarray(y.sum((*range(new), *ones), keepdims=True)).reshape(like.shape)
 
     def _wrong_result_error(self, reason: str) -> OptionError:
-        each, place = self.words
-        hint = f"returning one {each} of the same form for each {place}"
-        return OptionError.build(f"use the {self.kind} of {self.call.name}", reason, hint)
+        return OptionError.build(f"use {self.name}", reason, FORMS[self.kind])
 
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         return tuple(self.outputs_like(specs)), self.found_treedef
+
+
+def _missing_derivative_error(of: NumpyRule, kind: str) -> GradientError:
+    """Return the error for a derivative that the user did not give."""
+    what, hint = of.name if kind == "vjp" else f"{of.name} in forward mode", FORMS[kind]
+    if isinstance(of, _Derivative):
+        options = ", ".join(f"{how}=..." for how in FORMS if how == kind or getattr(of.given, how))
+        hint = f"{of.kind}=aligned(backend='numpy', {options})(f)"
+    return no_derivative_error(what, f"it is a NumPy function without a {kind}", hint)
 
 
 def _name_type(found: object) -> str:
