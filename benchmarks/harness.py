@@ -13,6 +13,7 @@ import random
 import statistics
 import timeit
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import perf_counter
 from typing import Any, NamedTuple
 
 __all__ = ["MS", "NS", "SHARE", "SPEED", "TIME", "Figure", "Scale", "best", "figure", "interleave", "measure"]
@@ -48,7 +49,12 @@ class Figure(NamedTuple):
 
 
 def interleave(
-    statements: Iterable[str], names: Mapping[str, Any], *, rounds: int, block: float
+    statements: Iterable[str],
+    names: Mapping[str, Any],
+    *,
+    rounds: int,
+    block: float,
+    clock: Callable[[], float] = perf_counter,
 ) -> dict[str, list[float]]:
     """Time statements in turns.
 
@@ -62,6 +68,8 @@ def interleave(
         How often each gets a turn.
     block : float
         Seconds that a turn should take. A statement that takes longer runs once.
+    clock : callable
+        Returns seconds: of the wall, or of the processor.
 
     Returns
     -------
@@ -69,7 +77,7 @@ def interleave(
         For each statement its seconds per run, one for every round.
     """
     globals_ = dict(names)
-    timers = {statement: timeit.Timer(statement, globals=globals_) for statement in statements}
+    timers = {statement: timeit.Timer(statement, timer=clock, globals=globals_) for statement in statements}
     counts = {statement: _count(timer, block) for statement, timer in timers.items()}
     times: dict[str, list[float]] = {statement: [] for statement in timers}
     order, shuffle = list(timers), random.Random(rounds).shuffle  # noqa: S311 -- no secret
@@ -88,12 +96,13 @@ def measure(
     trials: int,
     rounds: int,
     block: float,
+    clock: Callable[[], float] = perf_counter,
 ) -> dict[str, list[float]]:
     """Time statements as `interleave` does, with what they see made anew for each trial."""
     asked = list(statements)
     times: dict[str, list[float]] = {statement: [] for statement in asked}
     for _ in range(trials):
-        trial = interleave(asked, prepare(), rounds=rounds, block=block)
+        trial = interleave(asked, prepare(), rounds=rounds, block=block, clock=clock)
         for statement in asked:
             times[statement] += trial[statement]
     return times

@@ -64,6 +64,8 @@ the project has no call, or a different result. The idioms are `t.detach().cpu()
 
 - [All rows](details.md), with their ranges, the targets that were missed and why.
 - [In place of the converters of other projects](in-place-of.md).
+- [Beside other lines and libraries](peers.md): which are right, and what they cost.
+- [Cost against size](scale.md): from 1 byte to 1 GiB, 100,000 leaves, 5,000 chunks.
 - [Copies from 64 KB to 32 MB](mid-sizes.md).
 - [Transfers to a GPU](gpu.md), and [large Dask arrays](dask_scale.md).
 """
