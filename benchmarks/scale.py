@@ -103,7 +103,7 @@ SERIES = (
     Series(
         "a nested list to torch",
         "levels",
-        (1, 2, 4, 8, 16, 32, 64, 128, 256, 500),
+        (1, 2, 4, 8, 16, 32, 64, 128, 256, 400),
         "x = nested(n)",
         "xbridge.tree.to_torch(x)",
         "each(x)",
@@ -138,6 +138,9 @@ this one was made on {date}.
 The two calls of a row run in turns, in one process; a multiple is a ratio of medians, with the range of the
 middle half of the rounds. Less is better. Dask's rows count processor time of all threads, the others wall
 time. torch has as many threads as cores.
+
+A tree with more than 64 leaves and containers is walked by code for any container, which takes about 3 us for
+each: deep lists with few arrays in them take up to 10 times as long as the idiom.
 
 {tables}
 

@@ -26,10 +26,10 @@ ALIGNMENT = 64
 ALIGNED = 1 << 16
 """The size in bytes from which memory is aligned. Measured: below it, another copy costs less."""
 
-LARGE = 1 << 26
-"""The size in bytes from which a copy uses threads. Measured: below it, they cost more than they save."""
-
 WORKERS = min(4, os.cpu_count() or 1)
+
+LARGE = 1 << (26 if WORKERS > 2 else 28)
+"""The size in bytes from which a copy uses threads. Measured: below it, they cost more than they save."""
 
 _COMPLEX = "W"
 """The code for the kind of the complex dtypes of ml_dtypes."""
