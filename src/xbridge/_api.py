@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         dtype: object
         copy: bool | None
         grad: Grad
+        order: Literal["C"] | None
 
     class _ArrayOptions(_Options, total=False):
         like: Array | None
@@ -279,6 +280,7 @@ def to_backend(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
+    order: Literal["C"] | None = None,
 ) -> Array:
     """Convert an array to another library, or within its own.
 
@@ -308,6 +310,9 @@ def to_backend(
     grad : {None, "keep", "detach"}
         None keeps the graph in a conversion within a library. In one to another library the graph ends, and a
         shared result is read-only. "keep" keeps the graph or raises. "detach" gives a result without a graph.
+    order : {None, "C"}
+        "C" for a result that is contiguous in C order; one that is not so already is copied. None keeps the
+        layout. JAX and Dask, whose arrays show no layout, do nothing.
 
     Returns
     -------
@@ -342,7 +347,7 @@ def to_backend(
     >>> to_backend(a, "torch", dtype="float32", copy=True)
     tensor([7., 1., 2.])
     """
-    return _plan_conversion(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+    return _plan_conversion(x, backend, device=device, dtype=dtype, copy=copy, grad=grad, order=order)
 
 
 @after_lookup(_convert_to_host)
@@ -354,6 +359,7 @@ def to_numpy(
     copy: bool | None = None,
     grad: Grad = None,
     writable: bool | None = None,
+    order: Literal["C"] | None = None,
 ) -> HostArray:
     """Convert an array of any library and device, with or without a graph, to NumPy.
 
@@ -371,6 +377,8 @@ def to_numpy(
         True for a writable result: memory that would be shared read-only is copied instead. False for a
         read-only result, over the same memory if it can be shared. None for a result that is writable
         wherever the contract allows it.
+    order : {None, "C"}
+        "C" for a result that is contiguous in C order, as for `to_backend`.
 
     Returns
     -------
@@ -398,7 +406,9 @@ def to_numpy(
     >>> to_numpy(torch.ones(3), writable=False).flags.writeable  # no copy
     False
     """
-    host: HostArray = _plan_conversion(x, HOST, dtype=dtype, copy=copy, grad=grad, writable=writable)
+    host: HostArray = _plan_conversion(
+        x, HOST, dtype=dtype, copy=copy, grad=grad, writable=writable, order=order
+    )
     return host
 
 
@@ -411,6 +421,7 @@ def to_torch(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
+    order: Literal["C"] | None = None,
 ) -> torch.Tensor:
     """Convert an array of any library to PyTorch.
 
@@ -422,7 +433,9 @@ def to_torch(
     >>> to_torch(np.arange(3.0), dtype="float32")
     tensor([0., 1., 2.])
     """
-    tensor: torch.Tensor = _plan_conversion(x, "torch", device=device, dtype=dtype, copy=copy, grad=grad)
+    tensor: torch.Tensor = _plan_conversion(
+        x, "torch", device=device, dtype=dtype, copy=copy, grad=grad, order=order
+    )
     return tensor
 
 
@@ -435,6 +448,7 @@ def to_jax(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
+    order: Literal["C"] | None = None,
 ) -> jax.Array:
     """Convert an array of any library to JAX.
 
@@ -447,7 +461,9 @@ def to_jax(
     >>> to_jax(np.arange(3.0), dtype="float32")
     Array([0., 1., 2.], dtype=float32)
     """
-    array: jax.Array = _plan_conversion(x, "jax", device=device, dtype=dtype, copy=copy, grad=grad)
+    array: jax.Array = _plan_conversion(
+        x, "jax", device=device, dtype=dtype, copy=copy, grad=grad, order=order
+    )
     return array
 
 
@@ -460,12 +476,13 @@ def to_cupy(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
+    order: Literal["C"] | None = None,
 ) -> Array:
     """Convert an array of any library to CuPy.
 
     The parameters, the result and the errors are those of ``to_backend(x, "cupy")``.
     """
-    return _plan_conversion(x, "cupy", device=device, dtype=dtype, copy=copy, grad=grad)
+    return _plan_conversion(x, "cupy", device=device, dtype=dtype, copy=copy, grad=grad, order=order)
 
 
 @after_lookup(_convert_to("dask"))
@@ -477,6 +494,7 @@ def to_dask(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
+    order: Literal["C"] | None = None,
 ) -> DaskArray:
     """Convert an array of any library to Dask.
 
@@ -488,7 +506,7 @@ def to_dask(
     >>> to_dask(np.arange(3.0)).sum().compute().item()
     3.0
     """
-    return _plan_conversion(x, "dask", device=device, dtype=dtype, copy=copy, grad=grad)
+    return _plan_conversion(x, "dask", device=device, dtype=dtype, copy=copy, grad=grad, order=order)
 
 
 if TYPE_CHECKING:
@@ -517,7 +535,7 @@ if TYPE_CHECKING:
 
 
 @after_lookup(_make_array)
-def asarray(
+def asarray(  # noqa: PLR0913 -- the options of `to_backend`, and three of its own
     obj: Array,
     /,
     *,
@@ -528,6 +546,7 @@ def asarray(
     copy: bool | None = None,
     grad: Grad = None,
     requires_grad: bool | None = None,
+    order: Literal["C"] | None = None,
 ) -> Array:
     """Make an array from arrays, exporters, numbers, or nested lists of these.
 
@@ -543,7 +562,7 @@ def asarray(
     backend : str or module, optional
         The target, which takes precedence over `like`. With neither, an array stays in its library, a list of
         arrays goes to the library and device of the first one, and anything else becomes a NumPy array.
-    device, dtype, copy, grad
+    device, dtype, copy, grad, order
         As for `to_backend`. A list is always copied.
     requires_grad : bool, optional
         True makes the result a new leaf of a floating or complex dtype, over the same memory if `copy`
@@ -577,7 +596,9 @@ def asarray(
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
-    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad, requires_grad=requires_grad)
+    options = CallOptions(
+        device=device, dtype=dtype, copy=copy, grad=grad, requires_grad=requires_grad, order=order
+    )
     return verbs.asarray(obj, like, backend, options)
 
 

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
-    from typing import Any, TypeVar, overload
+    from typing import Any, Literal, TypeVar, overload
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, Grad
@@ -268,13 +268,14 @@ if TYPE_CHECKING:
         grad: Grad = None,
         requires_grad: bool | None = None,
         writable: bool | None = None,
+        order: Literal["C"] | None = None,
     ) -> Plan: ...
     @overload
     def explain(fn: Callable[..., object], x: object, /, *args: object, **kwargs: object) -> CallPlan: ...
 
 
 @entry_point  # type: ignore[misc] # a function may have arguments of any names
-def explain(
+def explain(  # noqa: PLR0913 -- the options of all conversions
     x: Any,
     /,
     backend: Any,
@@ -285,6 +286,7 @@ def explain(
     grad: Any = None,
     requires_grad: Any = None,
     writable: Any = None,
+    order: Any = None,
     **kwargs: object,
 ) -> Any:
     """Plan a conversion, or a call of an aligned function, without running it.
@@ -297,7 +299,7 @@ def explain(
         The target library. For a function, this and all others are its arguments.
     *args, **kwargs
         The other arguments of a function.
-    device, dtype, copy, grad, requires_grad
+    device, dtype, copy, grad, requires_grad, order
         As for `to_backend` and `asarray`.
     writable : bool, optional
         As for `to_numpy`, which alone has it.
@@ -338,14 +340,14 @@ def explain(
     has_vars = issubclass(type(x), (type(explain), partial))  # a proxy may raise
     function = vars(x).get("__xbridge__") if has_vars else None
     if function is not None and x.__wrapped__ is function.fn:
-        named = {**asked, "writable": writable}
+        named = {**asked, "writable": writable, "order": order}
         given = {word: value for word, value in named.items() if value is not None}
         return function.explain(backend, *args, **given, **kwargs)
     if args or kwargs:
         more = ", ".join([*map(shown, args), *(f"{word}={shown(value)}" for word, value in kwargs.items())])
         reason = "a conversion has one target and its options, and only aligned functions have others"
         raise OptionError.build(f"explain {type_of(x)} with {more}", reason, "explain(x, 'torch')")
-    return verbs.explain(x, backend, CallOptions(**asked, writable=writable))
+    return verbs.explain(x, backend, CallOptions(**asked, writable=writable, order=order))
 
 
 def _plain_owner(x: Array) -> Backend:

@@ -47,7 +47,6 @@ CALLS = {
     "to_numpy(A, np.float32)": "to_numpy(x, dtype='float32')",
     "to_numpy(A, True)": "to_numpy(x, copy=True)",
     "to_numpy(A, force=True)": "to_numpy(x)",
-    "to_numpy(A, order='F')": "to_numpy(x).copy(order='F')",
     "to_numpy(A, backend='numpy')": "to_backend(x, 'numpy')",
     "to_numpy()": "to_numpy(x)",
     "array_namespace(A, xp=np)": "array_namespace(*xs)",

@@ -40,6 +40,8 @@ class Library:
     same_casts: bool = True
     """Its casts give NumPy's numbers."""
     grad_enabled: bool = True
+    ordered: bool = False
+    """Its arrays show the order of their elements in memory."""
     joins: bool = False
     """It casts arrays in parts, before it joins them."""
     streams_from: int | None = None
@@ -57,6 +59,7 @@ class Library:
         self.array_types: tuple[type, ...] = ()
         self.to_dlpack = self.from_dlpack = self.exchanges or None
         self.in_parts = self.joins or None
+        self.as_c_order = self.ordered or None
         if self.lost:
             self.unreadable = lambda _: Unsupported(DTypeError, self.lost, "another array")
 

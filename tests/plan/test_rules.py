@@ -171,6 +171,22 @@ def test_plan_between__memory_stays_on_the_device_that_both_have() -> None:
     assert steps_of(plan_between(frozen, target, x, info, options(dtype="float16")))[0] == "frozen to_dlpack"
 
 
+def test_plan_between__c_order_is_made_where_the_memory_is() -> None:
+    """Memory in another order is copied on the host or on its device, by the source if it can."""
+    there, here = array_of(device=GPU0, strides=(4, 8)), array_of(strides=(4, 8))
+    source, target = library("source", ordered=True, **GPUS), library("target", ordered=True, **GPUS)
+    asked = options(order="C")
+    passed = ["source to_dlpack", "target from_dlpack"]
+    assert steps_of(plan_between(source, target, *there, asked)) == ["source as_c_order", *passed]
+    unordered = library("source", **GPUS)
+    by_target = ["source copy", *passed, "target as_c_order"]
+    assert steps_of(plan_between(unordered, target, *there, asked)) == by_target
+    on_host = ["source to_numpy", "numpy as_c_order", "target from_numpy"]
+    assert steps_of(plan_between(source, target, *here, asked)) == on_host
+    assert steps_of(plan_between(source, target, *array_of(device=GPU0), asked)) == passed
+    assert steps_of(plan_between(source, library("target", **GPUS), *there, asked)) == passed
+
+
 def test_plan_between__source_casts_on_a_device_what_the_target_lacks() -> None:
     """If the target lacks the dtype of the source, the source casts; if it lacks both, it is refused."""
     x, info = array_of("bfloat16", GPU0, itemsize=2)

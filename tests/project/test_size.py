@@ -12,13 +12,13 @@ import pytest
 LIMITS = {
     "_core": 1_650,
     "_engine": 2_550,
-    "_host": 2_050,
+    "_host": 2_100,
     "_observe": 750,
-    "_plan": 1_300,
+    "_plan": 1_350,
     "_pyinstaller": 150,
     "_registry": 1_010,
     "_transfer": 800,
-    "backends": 4_000,
+    "backends": 4_050,
     "files": 2_800,
     "functions": 5_000,
     "testing": 11_200,
@@ -26,7 +26,7 @@ LIMITS = {
 }
 """The most lines of each folder of the package."""
 
-ALL = 36_100
+ALL = 36_200
 """The most lines of all."""
 
 

@@ -88,11 +88,15 @@ def plan_call(
 ) -> Any:
     """Call the function that is declared behind `outer`; raise if there are arguments that it does not have.
 
-    `more` and `other` are the surplus arguments, by position and by keyword.
+    `more` and `other` are the surplus arguments, by position and by keyword. A keyword that the function does
+    have is an option without a look-up: all calls with it are planned.
     """
     fn = outer.__wrapped__
-    if more or other or [x for x in args if x is MISSING]:
-        raise call_error(fn, (*args, *more), {**options, **(other or {})})
+    is_unknown = other and not other.keys() <= fn.__kwdefaults__.keys()
+    if other:
+        options = {**options, **other}
+    if more or is_unknown or [x for x in args if x is MISSING]:
+        raise call_error(fn, (*args, *more), options)
     return fn(*args, **options)
 
 

@@ -38,7 +38,6 @@ _ELSEWHERE: dict[str, tuple[str, ...]] = {
     "device": ("NumPy's arrays are in host memory", "{call}"),
     "writable": ("only NumPy has read-only arrays", "to_numpy(x, writable={value})"),
     "force": ("every conversion detaches and moves as far as it must", "{call}"),
-    "order": (_ORDER, "{call}.copy(order={value})", "numpy"),
     "memory_format": (_ORDER, "{call}.contiguous(memory_format={value})", "torch"),
     "shape": ("a conversion keeps the shape", "{call}.reshape({value})"),
     "chunks": ("a conversion does not choose the chunks", "{call}.rechunk({value})", "dask"),

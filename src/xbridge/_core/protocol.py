@@ -274,6 +274,12 @@ class MemoryLayout(NamedTuple):
         low = sum(r for r in reach if r < 0)
         return low, sum(r for r in reach if r > 0) + self.itemsize
 
+    def is_c_order(self) -> bool:
+        """Return True if the elements follow each other in C order, as NumPy and torch define it."""
+        dense = c_strides(self.shape, self.itemsize)
+        axes = zip(self.shape, self.strides, dense, strict=True)
+        return 0 in self.shape or all(n == 1 or stride == other for n, stride, other in axes)
+
     def may_overlap_itself(self) -> bool:
         """Return True if two elements share memory or may do so: an exact answer can take long."""
         if 0 in self.shape:
@@ -430,6 +436,13 @@ class Backend(Protocol):
 
     def copy(self, x: Array, /) -> Array:
         """Copy to new dense memory, in the same axis order. Default: the namespace's, else NumPy's."""
+
+    @property
+    def as_c_order(self) -> Callable[[Array], Array] | None:
+        """`as_c_order(x)`: `x` if its elements are in C order in memory, else a copy that has them so.
+
+        Without it, users cannot see the order of the elements in memory.
+        """
 
     def stack(self, arrays: list[Array], shape: tuple[int, ...], /) -> Array:
         """Stack arrays of one dtype, shape and device: shape + the arrays' shape.

@@ -47,7 +47,7 @@ def literal_converter(cls: type, target: Backend | None, options: Options) -> Co
     Without a target, the first array decides, and numbers become NumPy's. What is done with a list depends on
     the types of its items, so that is decided once for a set of types.
     """
-    if options.copy is False:
+    if options.copy is False or options.order:
         return decline
     if cls in NUMBERS:
         return partial(number_filler(frozenset((cls,)), target, options), ())

@@ -93,7 +93,7 @@ def from_arrays(nest: Nest, target: Backend, options: Options, *, version: int |
 @none_in_traces
 def _stack_at_once(nest: Nest, target: Backend, options: Options) -> Array | None:
     """Stack plain arrays of one dtype and shape without a description of each; None if that is not safe."""
-    if is_observed(target):
+    if is_observed(target) or options.order:
         return None
     fill = stack_filler(frozenset(map(type, nest.leaves)), target, options)
     return None if fill is None else fill(nest.shape, nest.leaves)

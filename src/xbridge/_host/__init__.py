@@ -6,6 +6,7 @@ this package; the first conversion that needs it does.
 """
 
 from xbridge._host.memory import (
+    as_c_order,
     as_readonly,
     as_writable,
     astype,
@@ -22,6 +23,7 @@ from xbridge._host.memory import (
 name = "numpy"
 
 __all__ = [
+    "as_c_order",
     "as_readonly",
     "as_writable",
     "astype",

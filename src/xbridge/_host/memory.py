@@ -103,6 +103,11 @@ def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
     return _cast_into_new(host, host.dtype.newbyteorder("="), order)
 
 
+def as_c_order(host: HostArray) -> HostArray:
+    """Return an array whose elements are in C order: the same one, or a copy."""
+    return host if host.flags.c_contiguous else copy(host, "C")
+
+
 def astype(host: HostArray, dtype: str, order: Literal["C", "K"] = "K") -> HostArray:
     """Cast into fresh memory in one pass, as NumPy does, without warnings about overflow."""
     native = native_dtype(dtype)

@@ -89,7 +89,8 @@ def check_step(conversion: Conversion, backend: Backend | ModuleType) -> list[St
 def cast_step(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
     """Return the step that changes the dtype, or the byte order if a dtype was named."""
     info, dtype = conversion.info, conversion.dtype
-    args = (dtype, *axis_order(conversion.target)) if backend is _host else (dtype,)
+    order = ("C",) if conversion.options.order else axis_order(conversion.target)
+    args = (dtype, *order) if backend is _host else (dtype,)
     if dtype != info.dtype:
         return [Step(backend, "astype", args, reason("cast", f"{info.dtype} becomes {dtype}"))]
     if conversion.options.dtype is not None and not info.native_byteorder:

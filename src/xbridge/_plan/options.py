@@ -65,6 +65,7 @@ class CallOptions(NamedTuple):
     grad: Any = None
     requires_grad: Any = None
     writable: Any = None
+    order: Any = None
 
     def are_plain(self) -> bool:
         """Return True if no option was given, by identity, because NumPy's float64 dtype equals None."""
@@ -111,7 +112,7 @@ PLAIN = CallOptions()
 def canonical(options: Options) -> CallOptions | None:
     """Return checked options as a call gives them, by which conversions are cached; None if they are not."""
     internal = (options.check_loss, options.compiled, options.unsafe, options.defaults, options.by_dtype)
-    if any(internal):  # no call gives these
+    if any(internal) or options.order:  # no call gives these, and an order depends on the strides
         return None
     device, requires_grad = options.device and str(options.device), options.requires_grad or None
     return CallOptions(device, options.dtype, options.copy, options.grad, requires_grad, options.writable)
@@ -160,10 +161,14 @@ def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
         grad = "detach"
     if writable is not None and writable is not True and writable is not False:
         raise _switch_error("writable", writable)
+    order = given.order
+    if order is not None and not (isinstance(order, str) and order == "C"):
+        raise OptionError.build(f"take order={shown(order)}", "it is None or 'C'", "order='C'")
     device, dtype = read_device(given.device, backends), given.dtype
     by_dtype = _read_dtypes(dtype, backends) if isinstance(dtype, Mapping) else ()
     named = None if isinstance(dtype, Mapping) else read_dtype(dtype, backends)
-    return Options(device, named, copy, grad, requires_grad is True, writable=writable, by_dtype=by_dtype)
+    options = Options(device, named, copy, grad, requires_grad is True, writable=writable)
+    return options._replace(order=order, by_dtype=by_dtype)
 
 
 def _read_dtypes(given: Mapping[Any, Any], backends: tuple[Backend, ...]) -> tuple[tuple[str, str], ...]:

@@ -14,6 +14,7 @@ fails.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 
 from xbridge import _host
 from xbridge._core.devices import CPU, GPU, SHARDED, Device, absent_device_error
@@ -30,7 +31,7 @@ from xbridge._plan.casts import (
 )
 from xbridge._plan.reasons import ASKED, ASKED_WRITABLE, CopyReason, reason
 from xbridge._plan.steps import Conversion, Options, Plan, Step, in_words
-from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
+from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError, XBridgeError
 
 _READONLY = Step(_host, "as_readonly")
 """The result is read-only from here on."""
@@ -43,6 +44,8 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
     changes = [*check_step(conversion, backend), *cast_step(conversion, backend)]
     changes = order_cast_and_move(conversion, backend, changes)
     detached = options.grad == "detach" and info.requires_grad
+    if options.order and backend.as_c_order:
+        changes = [*changes, *_c_order_step(backend, _known_layout(backend, x), changes)]
     if not changes:
         guard = guards(MemoryFacts(requires_grad=detached))
         if guard and not backend.readonly:
@@ -62,6 +65,30 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
     if options.requires_grad and not steps and info.requires_grad and backend.is_leaf and backend.is_leaf(x):
         return Plan(conversion, ())  # it is a leaf that requires grad, as asked
     return _make_plan(conversion, steps)
+
+
+def _known_layout(backend: Backend, x: Array) -> MemoryLayout | None:
+    """Return the layout of an array; None for one without memory to look at, such as a traced one."""
+    if backend.is_tracing():
+        return None
+    try:
+        return backend.memory_layout(x)
+    except XBridgeError:
+        return None
+
+
+def _c_order_step(
+    module: Backend | ModuleType, layout: MemoryLayout | None, before: list[Step]
+) -> list[Step]:
+    """Return the step that brings elements in C order. After a copy, it decides by the array that it gets."""
+    copied = any(step.copy_reason for step in before)
+    is_done = layout and layout.is_c_order() and (layout.materialized or not copied)
+    if is_done or (before and "C" in before[-1].args):  # or a cast on the host makes it so
+        return []
+    if copied:
+        return [Step(module, "as_c_order")]
+    message = "its layout is not C order" if layout else "its layout is not known to be C order"
+    return [Step(module, "as_c_order", (), reason("strides", message))]
 
 
 def _protect(x: Array) -> Step:
@@ -110,6 +137,8 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
     no_sharing = reason("no_sharing", apart) if apart else None
     taken = Step(target, "from_numpy", copy_reason=no_sharing)
     on_host = [] if backend is source else [*checks, *(casts if backend is _host else [])]
+    if options.order and target.as_c_order:
+        on_host += _c_order_step(_host, layout, [*steps, *on_host])
     later = order_cast_and_move(conversion, target, casts if backend is target else [], start=CPU)
     if not any(step.copy_reason for step in [*steps, *on_host]):
         # A later step makes a copy in any case, so a view is enough here. But a library that assumes
@@ -136,6 +165,12 @@ def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) ->
         _refuse_dtype(conversion, source.unsupported_dtype(conversion.dtype, info.device))
         before, casts, copied = [*before, *cast_step(conversion, source)], [], True
     later = order_cast_and_move(conversion, target, casts)
+    if conversion.options.order and target.as_c_order:
+        if source.as_c_order:
+            before = [*before, *_c_order_step(source, layout, before)]
+            copied = copied or any(step.copy_reason for step in before)
+        else:
+            later = [*later, *_c_order_step(target, layout, later)]
     asked = ASKED if conversion.options.copy else None
     why = next(_reasons_not_to_share(conversion, layout), asked)
     if later:

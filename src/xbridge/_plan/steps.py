@@ -29,6 +29,7 @@ Op: TypeAlias = Literal[
     "check_cast",
     "astype",
     "copy",
+    "as_c_order",
     "to_device",
     "to_device_many",
     "stream_to_device",
@@ -62,6 +63,8 @@ class Options(NamedTuple):
     """True for a writable result, at the price of a copy if need be; False for a read-only one."""
     defaults: tuple[tuple[str, str], ...] = ()
     """The target's default dtypes by category when the call was made, if the conversion runs later."""
+    order: str | None = None
+    """"C" for a result whose elements are in C order in memory; None to keep the layout."""
     by_dtype: tuple[tuple[str, str], ...] = ()
     """The dtype for arrays of each dtype, if the call maps dtypes; others keep theirs. No plan has it."""
 
@@ -105,6 +108,7 @@ def _step(module: Any, *rest: Any) -> Step:
 
 _PURPOSES: dict[Op, str] = {
     "detach": "its graph stays behind",
+    "as_c_order": "a copy, if it is not in C order then",
     "in_parts": "it is cast in its parts, before they are joined",
     "check_cast": "a value that does not fit is an error",
     "to_numpy": "a view of its memory",

@@ -151,6 +151,11 @@ def copy(x: Array, /) -> Array:
         return x.copy(order="K")
 
 
+def as_c_order(x: Array, /) -> Array:
+    with x.device:
+        return x if x.flags.c_contiguous else x.copy(order="C")
+
+
 def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
     with arrays[0].device:
         return cupy.stack(arrays).reshape((*shape, *arrays[0].shape))

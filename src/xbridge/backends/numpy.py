@@ -118,6 +118,10 @@ def copy(x: HostArray, /) -> HostArray:
     return x.copy("K")
 
 
+def as_c_order(x: HostArray, /) -> HostArray:
+    return x if x.flags.c_contiguous else x.copy("C")
+
+
 def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:
     axes = len(shape) + arrays[0].ndim
     if axes > _MOST_AXES:

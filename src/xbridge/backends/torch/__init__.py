@@ -235,6 +235,10 @@ def copy(x: torch.Tensor, /) -> torch.Tensor:
     return x.clone() if made is x else made
 
 
+def as_c_order(x: torch.Tensor, /) -> torch.Tensor:
+    return x.contiguous()
+
+
 def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor:
     if any(x.is_quantized for x in arrays):
         raise UnsupportedArrayError.build(
