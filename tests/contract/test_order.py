@@ -31,7 +31,7 @@ CONTIGUOUS = {
 }
 """What a library says of an array; those of others show no layout."""
 
-OPTIONS: tuple[dict[str, Any], ...] = ({}, {"copy": True}, {"dtype": "complex64"}, {"grad": "detach"})
+OPTIONS: tuple[dict[str, Any], ...] = ({"copy": True}, {"dtype": "complex64"}, {"grad": "detach"})
 
 
 def is_contiguous(name: str, x: Array) -> bool:
@@ -40,9 +40,9 @@ def is_contiguous(name: str, x: Array) -> bool:
 
 def laid(name: str) -> Iterator[Sample]:
     """Arrays of a library in each layout and a few shapes."""
-    shapes = [(5,), (2, 3), (0, 2), (1, 2, 1), (2, 3, 2)]
+    shapes = [(5,), (0, 2), (1, 2, 1), (2, 3, 2)]
     for (layout, case), shape in product(samples_of(name).cases.items(), shapes):
-        for dtype in [word for word in ("float32", "complex64") if case.takes(word, shape)]:
+        for dtype in [word for word in ("float32", "complex64") if case.takes(word, shape)][:1]:
             yield from variants(name, layout, edge_values(dtype, shape))
 
 
@@ -112,12 +112,32 @@ def test_to_backend__order_is_c_or_none(order: object) -> None:
             call(np.ones(2), order=order)
 
 
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_aligned__order_c_holds_for_every_argument(backend: str) -> None:
+    """A function gets contiguous arrays, in the first call, in repeated calls and in those with a graph."""
+    torch = pytest.importorskip("torch")
+    seen = []
+
+    @xbridge.aligned(backend=backend, order="C", vjp=(lambda g, y, x: g) if backend == "numpy" else None)
+    def double(x: Any) -> Any:
+        seen.append(is_contiguous(backend, x))
+        return x * 2
+
+    for source in (np.ones((2, 3)), torch.ones(2, 3), torch.ones(2, 3, requires_grad=True)):
+        for x in (source.T, source.T, source[:, ::2], source):
+            assert (double(x) == 2).all()
+    assert len(seen) == 12
+    assert all(seen)
+    (plan,) = xbridge.explain(double, np.ones((2, 3)).T).arguments.values()
+    assert plan.copies
+
+
 def test_to_torch__order_c_keeps_the_graph() -> None:
     """Within torch, a gradient flows through the copy."""
     torch = pytest.importorskip("torch")
     x = torch.ones(2, 3, requires_grad=True)
-    xbridge.to_torch(x.T, order="C").sum().backward()
-    assert x.grad is not None
+    (slope,) = torch.autograd.grad(xbridge.to_torch(x.T, order="C").sum(), x)
+    assert slope.shape == x.shape
 
 
 def test_to_torch__order_c_in_compiled_code() -> None:

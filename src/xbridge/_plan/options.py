@@ -190,9 +190,10 @@ def check_options(
     dtype: object = None,
     copy: object = None,
     grad: object = None,
+    order: object = None,
 ) -> Options:
     """Check options of a call, as `read_options` does."""
-    return read_options(backends, CallOptions(device, dtype, copy, grad))
+    return read_options(backends, CallOptions(device, dtype, copy, grad, order=order))
 
 
 def _switch_error(option: str, given: object) -> OptionError:

@@ -79,6 +79,7 @@ class FunctionOptions(NamedTuple):
     dtype: object = None
     copy: bool | None = None
     grad: Any = None
+    order: Any = None
 
     def are_plain(self) -> bool:
         """Return True if none was given, by identity, because NumPy's float64 dtype equals None."""
@@ -189,7 +190,8 @@ class Call:
         self._rule: DerivableFunction | None = None
         self.device = device
         """The device that the user names, on which arrays that are on several devices are gathered."""
-        self._options = FunctionOptions(device=device, copy=function.options.copy)
+        own = function.options
+        self._options = FunctionOptions(device=device, copy=own.copy, order=own.order)
         self._is_direct = self._options.are_plain()
         self._is_safe = not could_write(get_backend(self.library))
 
@@ -320,8 +322,9 @@ class Call:
 def convert_input(x: Array, library: Backend, options: FunctionOptions, device: object) -> Array:
     """Convert an argument to the library of the function, which must not write to the memory of `x`."""
     dtype, copy, grad = options.dtype, copy_option(x, library, options), options.grad
+    rare = {"order": options.order} if options.order else {}  # a call with it is planned each time
     try:
-        y = to_backend(x, library.name, device=device, dtype=dtype, copy=copy, grad=grad)
+        y = to_backend(x, library.name, device=device, dtype=dtype, copy=copy, grad=grad, **rare)
     except DTypeError as error:
         own = backend_for(type(x))
         kind = own.dtype_of(x) if dtype is None and own and not isinstance(x, own.scalar_types) else None

@@ -346,10 +346,10 @@ def _convert_inputs(function: Function, read: CallInputs) -> list[Array]:
 
 def _compute_together(function: Function, read: CallInputs, device: object) -> dict[int, Array]:
     """Convert the arrays that are still to be computed in one go, so that common tasks run once."""
-    arrays, (_, dtype, copy, grad) = read.arrays, function.options
+    arrays, (_, dtype, copy, grad, order) = read.arrays, function.options
     owners = [backend_for(type(x)) for x in arrays]
     pending = [i for i, own in enumerate(owners) if own and own.materialize_many and own is not read.library]
-    if len(pending) < 2:
+    if len(pending) < 2 or order:
         return {}
     try:
         xs = [arrays[i] for i in pending]

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         dtype: object = None,
         copy: bool | None = None,
         grad: Grad = None,
+        order: Literal["C"] | None = None,
         arrays: str | Collection[str] | None = None,
         vjp: Callable[..., object] | None = None,
         jvp: Callable[..., object] | None = None,
@@ -67,6 +68,7 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
+    order: Literal["C"] | None = None,
     arrays: str | Collection[str] | None = None,
     vjp: Callable[..., object] | None = None,
     jvp: Callable[..., object] | None = None,
@@ -92,6 +94,8 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
         the first. ``dtype="nearest"`` and ``"default"`` hold for
         results as well, with the library that they go back to as the target. ``grad="keep"`` raises at once
         if there is no gradient, and ``"detach"`` cuts the graph.
+    order : {None, "C"}
+        "C" for arguments that are contiguous in C order, as for `to_backend`.
     arrays : str or tuple of str, optional
         Names of parameters that are arrays. Each argument of them becomes one, as by `asarray` with the
         function's library: a number, a list, a Series, a DataFrame or another exporter. None stays None, and
@@ -152,7 +156,7 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     {'a': tensor(1.), 'b': tensor(2.)}
     """
     made_with = {name: value for name, value in locals().items() if name != "fn"}
-    options = FunctionOptions(device, dtype, copy, grad)
+    options = FunctionOptions(device, dtype, copy, grad, order)
     if callable(grad):
         reason = "it is a function, and grad= says what becomes of a graph"
         raise OptionError.build(f"take grad={shown(grad)}", reason, "vjp=, for a derivative")
