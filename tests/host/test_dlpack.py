@@ -41,6 +41,18 @@ def test_from_dlpack__dlpack_memory_is_written_only_where_a_versioned_capsule_al
             host.flags.writeable = True
 
 
+def test_from_dlpack__asks_again_if_the_exporter_knows_no_keywords() -> None:
+    """An exporter in C++ that takes `stream` alone refuses other keywords in pybind11's words."""
+
+    def export(*_: object, **keywords: object) -> object:
+        if keywords.keys() - {"stream"}:
+            raise TypeError("__dlpack__(): incompatible function arguments")
+        return A.__dlpack__()
+
+    x = Exporter(__dlpack__=export, __dlpack_device__=A.__dlpack_device__)
+    assert np.shares_memory(xbridge.to_numpy(x), A)
+
+
 def test_from_dlpack__capsule_that_says_it_is_a_copy_shares_nothing() -> None:
     """A capsule that says it is a copy shares nothing."""
     with pytest.raises(xbridge.CopyError, match="try copy=None"):

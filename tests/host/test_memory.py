@@ -259,3 +259,9 @@ def test_as_readonly__shows_the_same_memory_of_any_dtype(dtype: str) -> None:
     assert np.shares_memory(shown, host) or "," in dtype
     with pytest.raises(ValueError, match="WRITEABLE"):
         shown.flags.writeable = True
+
+
+def test_as_readonly__keeps_the_metadata_of_a_dtype() -> None:
+    """What a library like h5py stores beside a dtype stays with it."""
+    host = np.zeros(2, np.dtype("i1", metadata={"k": 1}))
+    assert dict(_host.as_readonly(host).dtype.metadata or {}) == {"k": 1}

@@ -26,7 +26,7 @@ LIMITS = {
 }
 """The most lines of each folder of the package."""
 
-ALL = 36_200
+ALL = 36_300
 """The most lines of all."""
 
 

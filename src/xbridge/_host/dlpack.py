@@ -151,8 +151,9 @@ def request_capsule(x: Any, must: dict[str, object], may: dict[str, object]) -> 
     try:
         return x.__dlpack__(**must, **may)
     except (NotImplementedError, TypeError) as error:
-        # Python names a keyword that a function does not have; another TypeError is the exporter's own.
-        if not may or (isinstance(error, TypeError) and "keyword" not in str(error)):
+        # Python and pybind11 speak of arguments that are not taken; another error is the exporter's own.
+        is_about_arguments = any(word in str(error) for word in ("argument", "keyword"))
+        if not may or (isinstance(error, TypeError) and not is_about_arguments):
             raise
     return x.__dlpack__(**must)
 

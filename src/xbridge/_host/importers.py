@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES, holds_every, is_inexact
+from xbridge._core.dtypes import DTYPES, category, holds_every, is_inexact, keeps_complex
 from xbridge._core.literals import LITERALS, NUMBERS
 from xbridge._core.protocol import HostArray
 from xbridge._host.advice import hint_for_items, hint_for_object
@@ -145,15 +145,19 @@ def _check_export_of(x: Any, host: HostArray) -> None:
     if host.size and not 0 < layout.address + low < layout.address + high <= _TOP:
         raise unreadable_error(x, "its memory would be outside of this machine's")
     check_export(x, host.dtype.name, host.shape)
-    if (unit := _unit_of(x)) is not None:
-        number = next((word for word in ("magnitude", "value") if has_attribute(x, word)), None)
-        hint = f"x.{number}" if number else ""
-        raise unreadable_error(x, f"its unit {unit} would be lost", hint)
+    _refuse_unit(x)
     missing = adapter_for(x).count_missing(x)
     marks = np.count_nonzero(host != host) if missing else 0  # noqa: PLR0124 -- NaN is not itself
     if marks < missing:
         reason = f"{missing} of its values are missing, and it exports numbers for them"
         raise unreadable_error(x, reason, _hint_for_cast(x, "float64"), DTypeError)
+
+
+def _refuse_unit(x: Any) -> None:
+    if (unit := _unit_of(x)) is not None:
+        number = next((word for word in ("magnitude", "value") if has_attribute(x, word)), None)
+        hint = f"x.{number}" if number else ""
+        raise unreadable_error(x, f"its unit {unit} would be lost", hint)
 
 
 def _unit_of(x: Any) -> str | None:
@@ -280,8 +284,14 @@ def _cast_as_named(x: Any, dtype: str) -> HostArray | None:
     """Return a table or column in a named dtype, if its columns differ in dtype or miss values."""
     with chain_export_errors(x):
         names = _castable_names(x)
-        is_plain = not names or (len(names) == 1 and not adapter_for(x).count_missing(x))
-    return None if is_plain else _cast_columns(x, dtype)
+        missing = adapter_for(x).count_missing(x) if names else 0
+    if not names or (len(names) == 1 and not missing):
+        return None
+    if missing and not is_inexact(dtype):
+        reason = f"{missing} of its values are missing, and {dtype} has no value for that"
+        raise unreadable_error(x, reason, _hint_for_cast(x, "float64"), DTypeError)
+    _refuse_unit(x)
+    return _cast_columns(x, dtype)
 
 
 def _cast_columns(x: Any, dtype: str) -> HostArray | None:
@@ -293,13 +303,21 @@ def _cast_columns(x: Any, dtype: str) -> HostArray | None:
     with chain_export_errors(x):
         parts = adapter.parts(x) or []
         is_column = parts[0] is x
-        if adapter.count_missing(x):
-            if not is_inexact(dtype):
-                return None
-            parts = [adapter.as_floats(part) for part in parts]
+        gaps = [adapter.count_missing(part) for part in parts]
+        if any(gaps) and not is_inexact(dtype):
+            return None
+        parts = [
+            adapter.as_floats(part)
+            if n and "complex" not in map(category, names_of(dtype_of(part)))
+            else part
+            for part, n in zip(parts, gaps, strict=True)
+        ]
     hosts = [import_array(part, must_share=False, fetch=False) for part in parts]
     made = np.empty((len(hosts[0]), len(hosts)), native_dtype(dtype))
     for i, host in enumerate(hosts):
+        if host.dtype.kind == "c" and not keeps_complex(dtype):
+            reason = f"a cast from {host.dtype} to {dtype} drops the imaginary part"
+            raise unreadable_error(x, reason, error=DTypeError)
         fill(made[:, i], check_castable(host, made.dtype))
     return made[:, 0] if is_column else made
 

@@ -283,7 +283,12 @@ def as_readonly(host: HostArray) -> HostArray:
     are copied, and the write flag of the copy cannot be set through the view.
     """
     # A view by way of a buffer takes a thirtieth of the time.
-    is_plain = host.dtype in NATIVE and type(host) is np.ndarray and host.flags.aligned
+    is_plain = (
+        host.dtype in NATIVE
+        and host.dtype.metadata is None
+        and type(host) is np.ndarray
+        and host.flags.aligned
+    )
     if is_plain or host.dtype.kind == "O":
         view: HostArray = np.asarray(memoryview(host).toreadonly())  # type: ignore[arg-type] # it is a buffer
         return view if type(host) is np.ndarray else view.view(type(host))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from enum import Enum
 from operator import is_
@@ -120,6 +121,13 @@ class _Unregistered:
         self._base: Any = base
         self._is_dict = issubclass(base, dict)
         self._in_force = {name: it for of in cls.__mro__[-2::-1] for name, it in vars(of).items()}
+        # A slot that a default of the class hides holds nothing: the object has the value in its `__dict__`.
+        self._slots = {
+            name: it
+            for of in cls.__mro__[-2::-1]
+            for name, it in vars(of).items()
+            if type(it) is MemberDescriptorType and hasattr(type(self._in_force[name]), "__set__")
+        }
 
     def flatten(self, x: Any) -> tuple[list[Any], Structure]:
         """Return the items, then the fields that are set."""
@@ -144,8 +152,8 @@ class _Unregistered:
             made = base.__new__(self._cls)
             _fill(made, base, form, items)
         for name, value in {**form.attributes, **values}.items():
-            if type(self._in_force.get(name)) is MemberDescriptorType:
-                object.__setattr__(made, name, value)
+            if name in self._slots:
+                self._slots[name].__set__(made, value)
             else:
                 vars(made)[name] = value
         return made
@@ -160,13 +168,14 @@ class _Unregistered:
 
     def _read_attributes(self, x: Any) -> dict[str, Any]:
         """Return the attributes that an object stores, except those that a descriptor has computed."""
-        state: Any = object.__getstate__(x)
-        own, slots = state if type(state) is tuple else (state, {})
-        stored = {
-            name: value
-            for name, value in {**({} if own is None or own is x else own), **slots}.items()
-            if name in self._fields or not _stores_result(self._in_force.get(name))
-        }
+        own = vars(x) if self._cls.__dictoffset__ else {}
+        stored = dict({} if own is x else own)
+        for name, slot in self._slots.items():
+            with suppress(AttributeError):  # an empty slot
+                stored[name] = slot.__get__(x)
+        for name in stored.keys() - self._fields:
+            if _stores_result(self._in_force.get(name)):
+                del stored[name]
         for name in [name for name in self._fields if name not in stored]:
             it = self._in_force.get(name)
             if hasattr(type(it), "__set__") and type(it) is not MemberDescriptorType:

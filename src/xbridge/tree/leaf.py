@@ -70,7 +70,8 @@ class Leaves(NamedTuple):
         if self.unsupported not in ("raise", "keep"):
             action = f"take unsupported={shown(self.unsupported)}"
             raise OptionError.build(action, "it is 'raise' or 'keep'", "unsupported='keep'")
-        return self._replace(only=self.libraries())
+        scalars = self.scalars if self.scalars == "python" else bool(self.scalars)
+        return self._replace(scalars=scalars, only=self.libraries())
 
     def libraries(self) -> set[str] | None:
         """Return the names in `only`; None for all libraries."""
@@ -164,7 +165,10 @@ def _stays(target: Backend, options: Options, x: Any) -> bool:
 
 
 def _plan(source: Source, target: Backend, options: Options) -> None:
-    plan(import_for(source, target, options), target, options)
+    found = import_for(source, target, options)
+    if options.by_dtype:
+        options = options._replace(dtype=dict(options.by_dtype).get(found.info().dtype), by_dtype=())
+    plan(found, target, options)
 
 
 def _convert_and_list(convert: ArrayFn, xs: list[Any]) -> list[Any]:

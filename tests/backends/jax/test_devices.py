@@ -220,6 +220,7 @@ def test_device__may_be_a_sharding_of_jax() -> None:
                 assert xbridge.asarray(x, device=sharding, dtype="bfloat16").sharding == sharding
                 assert xbridge.asarray(x, device=sharding, copy=True) is not x
     there = NamedSharding(mesh, P())
+    assert xbridge.asarray(xbridge.to_jax(rows, device=split.sharding), device=there).sharding == there
     for model in (split, everywhere, jax.jit(lambda x: x * 2)(split)):
         for _ in range(2):
             made = [

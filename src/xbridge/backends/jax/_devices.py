@@ -20,6 +20,10 @@ from xbridge.errors import DeviceError
 
 several: dict[Device, Sharding] = {}
 """The shardings over several devices that have a name, and where `to_device` puts an array by that name."""
+_places: dict[Sharding, Device] = {}
+"""The names of several devices, by the sharding that replicates an array over them."""
+_asked: dict[Sharding, Device] = {}
+"""The names of the shardings that were asked for, each another one than those of places."""
 
 
 def host_device() -> jax.Device:
@@ -62,27 +66,30 @@ def device_of_sharding(sharding: Sharding) -> Device:
     else:
         mesh = Mesh(np.array(sharding._device_assignment), ("all",))
     everywhere = PartitionSpec()  # type: ignore[no-untyped-call] # JAX leaves it untyped
-    return _name_several(NamedSharding(mesh, everywhere))
+    whole = NamedSharding(mesh, everywhere)
+    return _places.get(whole) or _places.setdefault(whole, _name_several(whole))
 
 
 @lru_cache(1024)
 def device_for_sharding(sharding: Sharding) -> Device:
     """Return the name under which arrays get exactly this sharding."""
     device = device_of_sharding(sharding)
-    return _name_several(sharding) if device.kind == SHARDED else device
+    if device.kind != SHARDED:
+        return device
+    return _asked.get(sharding) or _asked.setdefault(sharding, _name_several(sharding))
 
 
 def name_of_sharding(sharding: Sharding) -> Device | None:
     """Return the name of a sharding over several devices; None if nobody has asked for arrays with it."""
     if sharding.num_devices == 1:
         return None
-    return next((device for device, known in several.items() if known == sharding), None)
+    return _asked.get(sharding)
 
 
 def _name_several(sharding: Sharding) -> Device:
     """Return the name of a sharding over several devices: `sharded`, and from the second on with a number."""
     number, device = 0, SHARDED
-    while several.setdefault(device, sharding) != sharding:  # that of another sharding
+    while several.setdefault(device, sharding) is not sharding:  # that of another sharding
         number += 1
         device = device_named(f"{SHARDED}:{number}")
     return device
