@@ -94,3 +94,57 @@ def test_tables__what_is_no_number_is_refused_or_kept(library: str, target: str,
         kept = tree.to_backend(batch, target, exporters=True, unsupported="keep")
         assert kept["x"] is x
         assert xbridge.backend_of(kept["n"]) == target
+
+
+def with_gaps(library: str) -> list[Any]:
+    """Columns and tables of numbers of which some are missing."""
+    floats, dtypes = [1.5, 2.0], ("Int32", "UInt8", "Int64", "Float32")
+    if library == "pandas":
+        pandas = pytest.importorskip("pandas")
+        arrow = [f"{name.lower()}[pyarrow]" for name in dtypes] if find_spec("pyarrow") else []
+        names = [*dtypes, "boolean", *arrow, *(["bool[pyarrow]"] if arrow else [])]
+        columns = [pandas.Series([1, None], dtype=name.replace("float32[", "float[")) for name in names]
+        columns.append(pandas.Series([1.0, np.nan]))
+        frames = [pandas.DataFrame({"x": floats, "n": column}) for column in columns]
+        return [*columns, *frames, *(column.to_frame() for column in columns)]
+    if library == "polars":
+        polars = pytest.importorskip("polars")
+        columns = [polars.Series("n", [1, None], getattr(polars, name)) for name in dtypes]
+        columns += [polars.Series("n", values) for values in ([True, None], [1.0, np.nan])]
+        frames = [polars.DataFrame({"x": floats, "n": column}) for column in columns]
+        return [*columns, *frames, *(column.to_frame() for column in columns)]
+    pyarrow = pytest.importorskip("pyarrow")
+    columns = [pyarrow.array([1, None], name.lower()) for name in dtypes]
+    columns += [pyarrow.array([True, None]), pyarrow.array([1.0, np.nan])]
+    frames = [pyarrow.table({"x": floats, "n": column}) for column in columns]
+    return [*columns, *frames, *(pyarrow.table({"n": column}) for column in columns)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_tables__missing_values_go_to_no_integer(library: str, target: str, way: str) -> None:
+    """A missing value, and NaN, never becomes an integer or a truth value that a call names; it is NaN."""
+    for x in with_gaps(library):
+        for dtype in ("int32", "uint8", "bool"):
+            with pytest.raises(xbridge.DTypeError):
+                WAYS[way](x, target, dtype=dtype)
+        made = xbridge.to_numpy(WAYS[way](x, target, dtype="float32"))
+        assert np.isnan(made.ravel()[-1])
+        assert made.dtype == "float32"
+        assert made.ravel()[0] in (1.0, 1.5)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_tables__imaginary_parts_are_never_dropped(target: str, way: str) -> None:
+    """A complex column goes to complex dtypes alone, and to whether it is nonzero, as an array does."""
+    pandas = pytest.importorskip("pandas")
+    z = [1j, 2 + 0j]
+    for x in (pandas.Series(z), pandas.DataFrame({"z": z}), pandas.DataFrame({"x": [1.0, 2.0], "z": z})):
+        for dtype in ("float32", "float64", "int64"):
+            with pytest.raises(xbridge.DTypeError, match="drops the imaginary part"):
+                WAYS[way](x, target, dtype=dtype)
+        made = WAYS[way](x, target, dtype="complex64")
+        assert xbridge.to_numpy(made).reshape(2, -1)[:, -1].tolist() == z
+        assert xbridge.to_numpy(WAYS[way](x, target, dtype="bool")).all()

@@ -60,6 +60,8 @@ def import_array(x: Any, *, must_share: bool, fetch: bool, dtype: str | None = N
         reason = "it is a class, and its arrays are objects of it"
         raise UnsupportedArrayError.build(f"convert the class {shown(x)}", reason)
     if not must_share and (plain := adapter_for(x).plain(x)) is not None:
+        if dtype is not None:
+            _check_column(x, plain, dtype)
         return as_readonly(plain)
     if dtype is not None and not must_share:
         cast = _cast_as_named(x, dtype)
@@ -281,45 +283,48 @@ def _promote_columns(x: Any) -> HostArray | None:
 
 
 def _cast_as_named(x: Any, dtype: str) -> HostArray | None:
-    """Return a table or column in a named dtype, if its columns differ in dtype or miss values."""
+    """Return a table or column in a named dtype, if its columns differ in dtype or may miss values."""
     with chain_export_errors(x):
         names = _castable_names(x)
         missing = adapter_for(x).count_missing(x) if names else 0
-    if not names or (len(names) == 1 and not missing):
+    # NaN is exported as it is, but an integer has none.
+    is_plain = len(names) == 1 and not missing and (is_inexact(dtype) or not is_inexact(names[0]))
+    if not names or is_plain:
         return None
-    if missing and not is_inexact(dtype):
-        reason = f"{missing} of its values are missing, and {dtype} has no value for that"
-        raise unreadable_error(x, reason, _hint_for_cast(x, "float64"), DTypeError)
     _refuse_unit(x)
     return _cast_columns(x, dtype)
 
 
-def _cast_columns(x: Any, dtype: str) -> HostArray | None:
-    """Return a table or column of numbers in a dtype, cast column by column.
-
-    A missing value is NaN. Return None if there is one and the dtype has no NaN.
-    """
+def _cast_columns(x: Any, dtype: str) -> HostArray:
+    """Return a table or column of numbers in a dtype, cast column by column. A missing value is NaN."""
     adapter = adapter_for(x)
     with chain_export_errors(x):
         parts = adapter.parts(x) or []
         is_column = parts[0] is x
-        gaps = [adapter.count_missing(part) for part in parts]
-        if any(gaps) and not is_inexact(dtype):
-            return None
         parts = [
             adapter.as_floats(part)
-            if n and "complex" not in map(category, names_of(dtype_of(part)))
+            if adapter.count_missing(part) and "complex" not in map(category, names_of(dtype_of(part)))
             else part
-            for part, n in zip(parts, gaps, strict=True)
+            for part in parts
         ]
     hosts = [import_array(part, must_share=False, fetch=False) for part in parts]
     made = np.empty((len(hosts[0]), len(hosts)), native_dtype(dtype))
     for i, host in enumerate(hosts):
-        if host.dtype.kind == "c" and not keeps_complex(dtype):
-            reason = f"a cast from {host.dtype} to {dtype} drops the imaginary part"
-            raise unreadable_error(x, reason, error=DTypeError)
+        _check_column(x, host, dtype)
         fill(made[:, i], check_castable(host, made.dtype))
     return made[:, 0] if is_column else made
+
+
+def _check_column(x: Any, host: HostArray, dtype: str) -> None:
+    """Raise if a cast of a column, or of columns of one dtype, loses missing values or imaginary parts."""
+    kind, reason = host.dtype.kind, ""
+    if kind == "c" and not keeps_complex(dtype):
+        reason = f"a cast from {host.dtype} to {dtype} drops the imaginary part"
+    elif kind in "fc" and not is_inexact(dtype) and np.isnan(host).any():
+        reason = f"some of its values are missing, and {dtype} has no NaN"
+    if reason:
+        hint = _hint_for_cast(x, "complex128" if kind == "c" else "float64")
+        raise unreadable_error(x, reason, hint, DTypeError)
 
 
 def _from_buffer(x: object) -> HostArray:
