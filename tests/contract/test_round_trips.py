@@ -96,4 +96,9 @@ def test_to_backend__named_dtype_without_nan_refuses_it(dtype: str, lost: float,
     for each in made[: 2 if size > 2 else None]:
         with pytest.raises(xbridge.DTypeError, match="neither NaN nor infinity"):
             xbridge.asarray(each, dtype=dtype)
+    if xbridge.is_available("dask"):
+        lazy = pytest.importorskip("dask.array").from_array(x, chunks=1 << 20)
+        for call in (lambda: xbridge.to_numpy(lazy, dtype=dtype), xbridge.to_dask(lazy, dtype=dtype).compute):
+            with pytest.raises(xbridge.DTypeError, match="neither NaN nor infinity"):
+                call()
     assert xbridge.asarray(x[:-1], dtype=dtype).astype(float).tolist() == x[:-1].tolist()

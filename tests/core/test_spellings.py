@@ -292,3 +292,19 @@ def test_to_backend__option_of_a_missing_library_names_what_installs_it(
     thing = type("Thing", (), {"__module__": "nolib"})()
     with pytest.raises(xbridge.MissingLibraryError, match=r"not installed; try pip install nolib$"):
         xbridge.to_backend(A, "numpy", **{option: thing})
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ({"float64": "flaot32"}, ""),
+        ({"flaot64": "float32"}, ""),
+        ({None: "int8"}, "dtype={'float64': 'float32'}"),
+        ({"float64": None}, "dtype={'float64': 'float32'}"),
+    ],
+)
+def test_read_dtype__mapping_gets_no_hint_for_all_arrays(given: Any, hint: str) -> None:
+    """A name that is misspelt in a mapping is an error without a dtype that would be for all arrays."""
+    with pytest.raises(xbridge.DTypeError) as caught:
+        xbridge.asarray(np.ones(2), dtype=given)
+    assert caught.value.hint == hint

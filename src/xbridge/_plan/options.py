@@ -163,7 +163,8 @@ def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
         raise _switch_error("writable", writable)
     order = given.order
     if order is not None and not (isinstance(order, str) and order == "C"):
-        raise OptionError.build(f"take order={shown(order)}", "it is None or 'C'", "order='C'")
+        hint = "" if isinstance(order, str) and order in "FKA" else "order='C'"  # those are other layouts
+        raise OptionError.build(f"take order={shown(order)}", "it is None or 'C'", hint)
     device, dtype = read_device(given.device, backends), given.dtype
     by_dtype = _read_dtypes(dtype, backends) if isinstance(dtype, Mapping) else ()
     named = None if isinstance(dtype, Mapping) else read_dtype(dtype, backends)
@@ -175,7 +176,10 @@ def _read_dtypes(given: Mapping[Any, Any], backends: tuple[Backend, ...]) -> tup
     """Return the names of the dtypes of a mapping, each with that of the dtype that it is mapped to."""
     named = []
     for key, value in given.items():
-        source, target = read_dtype(key, backends), read_dtype(value, backends)
+        try:
+            source, target = read_dtype(key, backends), read_dtype(value, backends)
+        except XBridgeError as error:  # its hint would name one dtype for all arrays
+            raise type(error).build(error.action, error.reason) from error.__cause__
         if source is None or source in UNNAMED or target is None:
             reason, hint = "it maps the dtypes of arrays to others", "dtype={'float64': 'float32'}"
             raise _option_error("dtype", given, reason, hint)

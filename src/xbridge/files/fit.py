@@ -106,7 +106,9 @@ def _named_by(x: Stored) -> list[str]:
     if not RAW.fullmatch(_name_of(x)):
         return []
     return [
-        name for name, facts in DTYPES.items() if facts.dlpack_code and facts.itemsize == x.dtype.itemsize
+        name
+        for name, facts in DTYPES.items()
+        if native_dtype(name).itemsize == x.dtype.itemsize and native_dtype(name).str[1:] == _name_of(x)
     ]
 
 
@@ -115,8 +117,8 @@ def _dtype_hint(x: Stored, allowed: Allowed) -> str:
     raw, meaning = _named_by(x), DTYPES.get(_name_of(x))
     if meaning and meaning.kind == "float" and meaning.bits < 32:
         return f"a .safetensors or .pt file, or --cast {x.dtype}=float32, which changes no value"
-    if raw:
-        return f"--cast {_name_of(x)}={raw[0]}" if len(raw) == 1 else ""
+    if len(raw) == 1:
+        return f"--cast {_name_of(x)}={raw[0]}"
     skip = "" if allowed.array is not None else f", or --skip {shlex.quote(name_of_array(x))}"
     return f"a .npz file{skip}"
 

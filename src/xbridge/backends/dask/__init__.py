@@ -99,7 +99,7 @@ def astype(x: Array, dtype: str, /) -> Array:
         _host.astype(np.empty(0, x.array.dtype), dtype)
         return x._replace(dtype=dtype)
     native = native_dtype(dtype)
-    if x.dtype.kind in "biufc":
+    if x.dtype.kind in "biufc" and native.kind != "V":
         return x.astype(native)
     check_castable(np.empty(0, x.dtype), native)
     return x.map_blocks(_cast_chunk, dtype, dtype=native)  # Dask would drop imaginary parts, as NumPy does

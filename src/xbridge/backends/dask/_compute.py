@@ -23,8 +23,9 @@ from dask.multiprocessing import get as processes_get
 from dask.threaded import get as threaded_get
 
 from xbridge import _host
+from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import Transfers
-from xbridge._host.memory import empty, fill, native_dtype
+from xbridge._host.memory import check_castable, empty, fill, native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.backends.dask._chunks import array_info, kind_of, unsupported_chunk
 from xbridge.errors import Chained, UnsupportedArrayError, XBridgeError, index_errors, of_caller
@@ -73,12 +74,15 @@ def make_chunk_cast(
 
     Only if values are checked, xbridge has to be installed on the workers.
     """
+    is_finite = to.name in DTYPES and DTYPES[to.name].is_finite
 
     def cast(chunk: Any) -> Any:
         # A chunk of another type or dtype than declared, or that would lose a value, is returned as it is, in
         # a tuple. `_write` then refuses it.
         plain = type(chunk) in (np.ndarray, np.memmap, np.matrix) or isinstance(chunk, np.generic)
         if not plain or chunk.dtype.newbyteorder("=") != given:
+            return (chunk,)
+        if is_finite and not np.isfinite(chunk).all():
             return (chunk,)
         try:
             if check:
@@ -138,7 +142,8 @@ def _write(x: InParts, part: HostArray, given: Any) -> None:
             f"came as {kind_of(chunk)}{shape}",
         )
     if refused:
-        _host.check_cast(chunk, str(x.dtype))  # it raises
+        check_castable(chunk, part.dtype)
+        _host.check_cast(chunk, str(x.dtype))  # one of them raises
     fill(part, chunk)
 
 

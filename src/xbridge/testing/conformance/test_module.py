@@ -99,6 +99,13 @@ def test_unsupported_arrays_are_owned(backend: str) -> None:
         assert backend_of(make()) == backend, what
 
 
+def test_without_a_compiler_nothing_is_traced(backend: str) -> None:
+    module = get_backend(backend)
+    assert module.is_tracing() is False
+    assert module.untraced(lambda *args: args)(1, module) == (1, module)
+    assert type(module.is_grad_enabled()) is bool
+
+
 # -- its namespace ----------------------------------------------------------------------------------
 
 

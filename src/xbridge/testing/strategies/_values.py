@@ -65,7 +65,9 @@ def draw_elements(draw: st.DrawFn, dtype: str, shape: Shape, elements: st.Search
     few = np.empty(min(prod(shape), _SPECIALS), native_dtype(dtype))
     for place in range(few.size):
         few[place] = exactly(draw(elements), dtype)
-    return few[np.arange(prod(shape)) % _SPECIALS].reshape(shape)
+    at = np.arange(prod(shape))
+    at[_SPECIALS:] = _noise(0, at.size)[_SPECIALS:] % _SPECIALS
+    return few[at].reshape(shape)
 
 
 def quieten(values: HostArray) -> None:
