@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from importlib.util import find_spec
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,9 @@ def test_tree__only_arrays_of_the_named_libraries_are_converted(source: str, tar
             assert xbridge.backend_of(made[name]) == (target if name in names else name)
             assert name in names or made[name] is x
     assert tree.to_backend(batch[source], target, only=()) is batch[source]
+    made = WAYS[way]({**batch, "buffer": array("f", [1])}, target, only=source, exporters=True)
+    assert xbridge.backend_of(made.pop("buffer")) == target
+    assert all(made[name] is x for name, x in batch.items() if name != source)  # arrays are no exporters
     named = tree.map(xbridge.backend_of, {**batch, "n": 3}, only=source)
     assert named[source] == source
     assert all(named[name] is x for name, x in batch.items() if name != source)
@@ -84,6 +88,25 @@ def test_tree__arrays_without_axes_become_numbers_if_asked(source: str, target: 
     back = WAYS[way](made, source, scalars=True)
     assert {xbridge.backend_of(back[key]) for key in batch} == {source}
     assert {key: xbridge.to_list(back[key]) for key in batch} == {"loss": 0.5, "n": 3, "x": [1.5]}
+
+
+def test_tree__numbers_are_of_arrays_converted_as_asked(source: str, target: str, way: str) -> None:
+    """What arrays without axes do with the other options, they do with `scalars="python"` too."""
+    batch = {"x": made_by(source, 0.7), "y": made_by(source, [1.0])}
+    assert WAYS[way](batch, target, dtype="int32", scalars="python")["x"] == 0
+    for options in ({"device": "nowhere"}, {"copy": "no"}, {"dtype": "int32", "copy": False}):
+        with pytest.raises(xbridge.XBridgeError):
+            WAYS[way](batch, target, **options)
+        with pytest.raises(xbridge.XBridgeError):
+            WAYS[way](batch, target, scalars="python", **options)
+    nothing = np.array(None, dtype=object)
+    for x in (np.datetime64("2024"), np.array("2024", "M8[D]"), np.ma.array(1.0, mask=True), nothing):
+        kept = WAYS[way]({**batch, "t": x}, target, scalars="python", unsupported="keep")
+        assert isinstance(kept["x"], float)
+        assert kept["t"] is x or (target == "numpy" and kept["t"] == x)  # NumPy has dates
+        if target != "numpy":
+            with pytest.raises(xbridge.XBridgeError, match=r"^at tree\['t'\]: "):
+                WAYS[way]({**batch, "t": x}, target, scalars="python")
 
 
 def test_tree__dtypes_are_mapped_one_by_one(source: str, target: str, way: str) -> None:

@@ -47,7 +47,7 @@ class TreeArrays:
             self.kinds = {kind for kind in self.kinds if (owner := backend_for(kind)) and owner.name in only}
             exporters = exporters or False
         if exporters or (exporters is None and not kinds <= self.kinds.union(PLAIN_TYPES)):
-            examples = {type(x): x for x in self._spec.leaves if type(x) not in self.kinds}
+            examples = {type(x): x for x in self._spec.leaves if not are_arrays(type(x))}
             found = {kind: x for kind, x in examples.items() if not is_plain(kind) and is_exporter(x)}
             if found and exporters is None:
                 self._refuse_exporter(*found.values())

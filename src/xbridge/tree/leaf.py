@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import UNNAMED
+from xbridge._core.dtypes import DTYPES, UNNAMED
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
 from xbridge._engine.convert import plan
@@ -122,9 +122,13 @@ def leaf_converter(
     checked = read_options((target,), options)
     if later and checked.dtype == "default":
         checked = checked._replace(defaults=default_dtypes(target))
-    stays = partial(_stays, target, checked) if leaves.unsupported == "keep" else is_text
-    convert = partial(_convert, target, checked, stays)
-    return partial(_convert_and_list, convert) if leaves.scalars == "python" else convert
+    keeps = leaves.unsupported == "keep"
+    convert = partial(_convert, target, checked, partial(_stays, target, checked) if keeps else is_text)
+    if leaves.scalars != "python":
+        return convert
+    return partial(
+        _convert_and_list, target, convert, partial(_stays, get(HOST), Options()) if keeps else is_text
+    )
 
 
 def number_converter(target: Backend, options: CallOptions, *, later: bool = False) -> Callable[[Any], Array]:
@@ -171,23 +175,20 @@ def _plan(source: Source, target: Backend, options: Options) -> None:
     plan(found, target, options)
 
 
-def _convert_and_list(convert: ArrayFn, xs: list[Any]) -> list[Any]:
-    """Turn arrays without axes into Python numbers, all by one transfer, and convert the others."""
-    made: list[Any] = list(xs)
-    single = [i for i, x in enumerate(xs) if getattr(x, "ndim", None) == 0 and not is_text(x)]
-    others = sorted(set(range(len(xs))).difference(single))
-
-    def list_each(xs: list[Any]) -> list[Any]:
-        hosts = _convert(get(HOST), Options(), is_text, xs)
-        return [verbs.to_list(host, host, set()) for host in hosts]
-
-    for chosen, fn in ((others, convert), (single, list_each)):
-        try:
-            ys = fn([xs[i] for i in chosen])
-        except XBridgeError as error:
-            if error.index is not None:
-                error.remap_index(chosen)
-            raise
-        for i, y in zip(chosen, ys, strict=True):
-            made[i] = y
+def _convert_and_list(
+    target: Backend, convert: ArrayFn, keeps: Callable[[Any], bool], xs: list[Any]
+) -> list[Any]:
+    """Convert arrays, and turn those without axes into Python numbers, all by one transfer to the host."""
+    made: list[Any] = convert(xs)
+    single = [i for i, y in enumerate(made) if backend_for(type(y)) is target and y.ndim == 0]
+    host = get(HOST)
+    try:
+        views = _convert(host, Options(), keeps, [made[i] for i in single])
+    except XBridgeError as error:
+        if error.index is not None:
+            error.remap_index(single)
+        raise
+    for i, view in zip(single, views, strict=True):
+        if type(view) in host.fast.types and host.dtype_of(view) in DTYPES:  # dates, for example, stay
+            made[i] = view.tolist()
     return made

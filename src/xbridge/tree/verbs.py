@@ -57,7 +57,7 @@ def to_backend(  # noqa: PLR0913 -- options, by keyword
         As for `xbridge.to_backend`, for each array.
     scalars : bool or "python"
         True to convert Python numbers too, as `xbridge.asarray` does. "python" for the other way: an array
-        without axes becomes a Python number of the same value, whatever the other options say.
+        without axes becomes a Python number, after it was converted as the other options say.
     exporters : bool
         True to convert exporters of memory too, as `xbridge.to_backend` does: Series and data frames, arrays
         of pyarrow, images, typed buffers.
