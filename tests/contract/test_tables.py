@@ -137,6 +137,22 @@ def test_tables__missing_values_go_to_no_integer(library: str, target: str, way:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_tables__mapping_casts_columns_that_get_one_dtype(library: str, target: str, way: str) -> None:
+    """A mapping that gives all columns of a table one dtype names it; else the table is refused."""
+    module = pytest.importorskip(library)
+    make = module.table if library == "pyarrow" else module.DataFrame
+    x = make({"a": [1.5, 2.0], "b": [1, 2], "c": np.ones(2, "float32")})
+    made = WAYS[way](x, target, dtype={"float64": "float32", "int64": "float32"})
+    assert xbridge.dtype_of(made) == "float32"
+    assert xbridge.to_list(made) == [[1.5, 1, 1], [2, 2, 1]]
+    for dtype in ({"float64": "float32"}, {"int64": "int32", "float64": "int32"}):
+        with pytest.raises(xbridge.DTypeError):
+            WAYS[way](x, target, dtype=dtype)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("target", TARGETS)
 def test_tables__imaginary_parts_are_never_dropped(target: str, way: str) -> None:
     """A complex column goes to complex dtypes alone, and to whether it is nonzero, as an array does."""
     pandas = pytest.importorskip("pandas")

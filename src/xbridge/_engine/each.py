@@ -6,14 +6,13 @@ first and built again, the arrays of a list are stacked afterwards, and a functi
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from xbridge._core.devices import CPU
 from xbridge._engine.batch import convert_all, move_in_packs
 from xbridge._engine.execute import call_untraced
-from xbridge._engine.source import import_source, resolve_source
+from xbridge._engine.source import mapped_dtype, resolve_source
 from xbridge._plan.options import find_converter
 from xbridge._registry.call_cache import decline
 from xbridge.errors import XBridgeError
@@ -75,13 +74,9 @@ def _each_by_dtype(
     stays: Callable[[Any], bool] | None,
 ) -> list[Array]:
     """Convert the inputs of each dtype together, to the dtype that the call maps it to."""
-    dtypes = dict(options.by_dtype)
     chosen: dict[str | None, list[int]] = {}
     for i, x in enumerate(xs):
-        dtype = None
-        with suppress(XBridgeError):  # the conversion raises it too
-            dtype = dtypes.get(import_source(resolve_source(x), fetch=target.host_only).info().dtype)
-        chosen.setdefault(dtype, []).append(i)
+        chosen.setdefault(mapped_dtype(resolve_source(x), target, options), []).append(i)
     done: list[Any] = [None] * len(xs)
     for dtype, part in chosen.items():
         try:

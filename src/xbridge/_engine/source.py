@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -12,14 +13,14 @@ from xbridge._core.protocol import Array, ArrayInfo, Backend
 from xbridge._core.wording import text_of
 from xbridge._host.advice import aim
 from xbridge._host.dlpack import NotOnHostError
-from xbridge._host.importers import import_array
+from xbridge._host.importers import castable_names, import_array
 from xbridge._host.memory import with_named_bits
 from xbridge._host.sequences import is_literal
 from xbridge._plan.steps import Options
 from xbridge._registry import registry
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
-from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, type_of
+from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, XBridgeError, type_of
 
 
 class TargetChoice(NamedTuple):
@@ -138,10 +139,23 @@ def import_source(
     return Source(array, importer, foreign=True)
 
 
+def mapped_dtype(source: Source, target: Backend, options: Options) -> str | None:
+    """Return the dtype that a call maps an input to, or all columns of a table; None if it stays."""
+    dtypes = dict(options.by_dtype)
+    with suppress(XBridgeError):  # the conversion raises it too
+        names = set() if source.is_array else set(castable_names(source.array))
+        made = {dtypes.get(name, name) for name in names}
+        if len(made) == 1 and not names.isdisjoint(dtypes):
+            return made.pop()
+        return dtypes.get(import_source(source, fetch=target.host_only).info().dtype)
+    return None
+
+
 def import_for(source: Source, target: Backend, options: Options) -> Source:
     """Import an input for a conversion to the target with these options."""
     fetch = target.host_only or options.device == CPU
-    named = options.dtype if options.dtype in DTYPES else None
+    dtype = mapped_dtype(source, target, options) if options.by_dtype else options.dtype
+    named = dtype if dtype in DTYPES else None
     found = import_source(source, target, must_share=options.copy is False, fetch=fetch, dtype=named)
     if found.backend.on_one_device and found.backend is not target:
         return Source(found.backend.on_one_device(found.array), found.backend, foreign=found.foreign)

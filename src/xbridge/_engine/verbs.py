@@ -21,6 +21,7 @@ from xbridge._engine.source import (
     device_for,
     import_source,
     leading_index,
+    mapped_dtype,
     resolve_like,
     resolve_source,
 )
@@ -238,8 +239,7 @@ def explain(x: object, name: str | ModuleType, options: CallOptions) -> Plan:
         asked, reason = f"writable={checked.writable}", "only to_numpy has writable"
         raise OptionError.build(f"take {asked} for {target.name}", reason, f"explain(x, 'numpy', {asked})")
     if checked.by_dtype:
-        dtype = dict(checked.by_dtype).get(import_source(source).info().dtype)
-        checked = checked._replace(dtype=dtype, by_dtype=())
+        checked = checked._replace(dtype=mapped_dtype(source, target, checked), by_dtype=())
     return call_untraced(plan_for_explain, source, [source.backend], target, checked)
 
 

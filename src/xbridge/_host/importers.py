@@ -179,7 +179,7 @@ def _hint_for_objects(x: Any, host: HostArray) -> str:
     encoded = adapter.codes_hint(x)
     if encoded:
         return encoded
-    if _castable_names(x):
+    if castable_names(x):
         return _hint_for_cast(x, "float64")
     if (hint := adapter.numbers_hint(x)) or not host.dtype.hasobject or not _hint_for_export(x):
         return hint or ""  # an array interface may lie about its objects, which are not looked at
@@ -227,7 +227,7 @@ def _check_announced_dtypes(x: Any, exported: str) -> list[tuple[str, str, bool]
 
 def _hint_for_cast(x: object, dtype: str) -> str:
     """Return the call that makes the promotion explicit."""
-    if _castable_names(x):
+    if castable_names(x):
         return f"to_numpy(x, dtype={dtype!r})"
     return adapter_for(x).cast_hint(x, dtype) or ""
 
@@ -266,16 +266,17 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
     return host if host.dtype.hasobject else as_readonly(host.view(np.ndarray))
 
 
-def _castable_names(x: Any) -> list[str]:
+def castable_names(x: Any) -> list[str]:
     """Return the names of the dtypes in a table or column of numbers; nothing for any other object."""
-    names = {name for part in adapter_for(x).parts(x) or () for name in names_of(dtype_of(part))}
+    with chain_export_errors(x):
+        names = {name for part in adapter_for(x).parts(x) or () for name in names_of(dtype_of(part))}
     return sorted(names) if names.issubset(DTYPES) else []
 
 
 def _promote_columns(x: Any) -> HostArray | None:
     """Return a table that exports objects in the dtype that has all its numbers; None if there is none."""
     with chain_export_errors(x):
-        names = _castable_names(x) if columns_of(x) else []
+        names = castable_names(x) if columns_of(x) else []
     try:
         return _cast_columns(x, promote(names, [])) if names else None
     except (DTypeError, UnsupportedArrayError):  # no common dtype, or no cast
@@ -285,7 +286,7 @@ def _promote_columns(x: Any) -> HostArray | None:
 def _cast_as_named(x: Any, dtype: str) -> HostArray | None:
     """Return a table or column in a named dtype, if its columns differ in dtype or may miss values."""
     with chain_export_errors(x):
-        names = _castable_names(x)
+        names = castable_names(x)
         missing = adapter_for(x).count_missing(x) if names else 0
     # NaN is exported as it is, but an integer has none.
     is_plain = len(names) == 1 and not missing and (is_inexact(dtype) or not is_inexact(names[0]))

@@ -14,7 +14,7 @@ from xbridge._engine import verbs
 from xbridge._engine.convert import plan
 from xbridge._engine.each import each
 from xbridge._engine.execute import call_untraced
-from xbridge._engine.source import import_for, resolve_source
+from xbridge._engine.source import import_for, mapped_dtype, resolve_source
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.steps import Options
 from xbridge._registry.call_cache import cache_version
@@ -169,10 +169,9 @@ def _stays(target: Backend, options: Options, x: Any) -> bool:
 
 
 def _plan(source: Source, target: Backend, options: Options) -> None:
-    found = import_for(source, target, options)
     if options.by_dtype:
-        options = options._replace(dtype=dict(options.by_dtype).get(found.info().dtype), by_dtype=())
-    plan(found, target, options)
+        options = options._replace(dtype=mapped_dtype(source, target, options), by_dtype=())
+    plan(import_for(source, target, options), target, options)
 
 
 def _convert_and_list(
