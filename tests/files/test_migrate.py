@@ -22,7 +22,7 @@ KEPT = [
     ("t.detach().cpu().numpy()", "to_numpy(t)"),
     ("t.cpu().detach().numpy().copy()", "to_numpy(t, copy=True)"),
     ("t.clone().cpu().numpy()", "to_numpy(t, copy=True)"),
-    ("t.numpy()", "to_numpy(t)"),
+    ("torch.ones(3).numpy()", "to_numpy(torch.ones(3))"),
     ("t.numpy(force=True)", "to_numpy(t)"),
     ('t.to("cpu").numpy()', "to_numpy(t)"),
     ("t.detach().float().numpy()", 'to_numpy(t, dtype="float32")'),
@@ -39,8 +39,8 @@ KEPT = [
     ("torch.from_numpy(a).long()", 'to_torch(a, dtype="int64")'),
     ('torch.from_numpy(a).to("cpu", non_blocking=True)', 'to_torch(a, device="cpu")'),
     (
-        "torch.from_numpy(a).to(device=t.device, dtype=torch.half)",
-        'to_torch(a, device=t.device, dtype="float16")',
+        "torch.from_numpy(a).to(device=t.device, dtype=torch.int)",
+        'to_torch(a, device=t.device, dtype="int32")',
     ),
     ("jnp.asarray(t.detach().cpu().numpy())", 'to_jax(t, dtype="nearest")'),
     ("t.contiguous().cpu().numpy()", "to_numpy(t.contiguous())"),
@@ -49,6 +49,12 @@ KEPT = [
 
 LISTED = [
     ("t.tolist()", "to_list(t)"),
+    ("t.numpy()", "to_numpy(t)"),
+    ("t.numpy().tolist()", "to_list(t)"),
+    ("jnp.asarray(t.numpy())", 'to_jax(t, dtype="nearest")'),
+    ("t.half().numpy()", 'to_numpy(t, dtype="float16")'),
+    ("t.cpu().to(torch.bfloat16).numpy()", 'to_numpy(t, dtype="bfloat16")'),
+    ("torch.from_numpy(a).half()", 'to_torch(a, dtype="float16")'),
     ("np.asarray(t)", "to_numpy(t)"),
     ("torch.as_tensor(a, device=t.device)", 'asarray(a, backend="torch", device=t.device)'),
     ("torch.tensor([t, t])", 'asarray([t, t], backend="torch")'),
@@ -100,6 +106,70 @@ def test_migrate__lists_what_it_cannot_judge(before: str, after: str) -> None:
     (idiom,), replaced = migrate(source)
     assert not idiom.keeps_meaning
     assert idiom.after == f"xbridge.{after}"
+    assert replaced == source
+
+
+WRITTEN = [
+    "t.detach().numpy()[:] = 0",
+    "t.detach().numpy()[0][1] = 0",
+    "t.detach().numpy()[0], y = 0, 1",
+    "t.detach().numpy().reshape(-1)[0] += 1",
+    "t.detach().numpy().flat = 0",
+    "t.detach().numpy().fill(0)",
+    "np.copyto(t.detach().numpy(), 0)",
+    "np.add(1, 2, out=t.detach().numpy())",
+    "y = t.detach().numpy()\ny[:] = 0",
+    "y = t.detach().numpy()\ny += 1",
+    "y = t.detach().numpy()\nnp.copyto(y, 0)",
+    "np.asarray(t.detach())[:] = 0",
+]
+"""Statements that write to the memory of a tensor."""
+
+
+@pytest.mark.parametrize("statement", WRITTEN)
+def test_migrate__lists_what_is_written_to(statement: str) -> None:
+    """What writes to a tensor's memory stays, because `to_numpy` gives a read-only array of a parameter."""
+    (idiom,), replaced = migrate(HEAD + statement)
+    assert not idiom.keeps_meaning
+    assert "written" in idiom.change
+    assert replaced == HEAD + statement
+
+
+@pytest.mark.parametrize(
+    "statement", ["a[t.cpu().numpy()] = 0", "y = t.cpu().numpy()", "y = t.cpu().numpy().copy()\ny[:] = 0"]
+)
+def test_migrate__replaces_what_is_read_or_copied(statement: str) -> None:
+    """An index is only read, and a copy is writable."""
+    (idiom,), _ = migrate(HEAD + statement)
+    assert idiom.keeps_meaning
+
+
+@pytest.mark.parametrize(
+    ("statements", "is_sure"),
+    [
+        ("t = torch.ones(3)\nt.numpy()", True),
+        ("t: torch.Tensor = f()\nt.numpy()", True),
+        ("def f(t: torch.Tensor):\n    return t.numpy()", True),
+        ("t = torch.ones(3)\nt = Camera()\nt.numpy()", False),
+        ("def f(t):\n    return t.numpy()", False),
+        ("class Camera:\n    def numpy(self): pass\nCamera().numpy()", False),
+        ("for t in ts:\n    t.numpy()", False),
+    ],
+)
+def test_migrate__knows_tensors_by_what_made_them(statements: str, *, is_sure: bool) -> None:
+    """Other objects have a method `numpy`, so what it is called on must be a tensor for all to see."""
+    (idiom,), _ = migrate(f"import torch\n{statements}\n")
+    assert idiom.keeps_meaning is is_sure
+
+
+@pytest.mark.parametrize(
+    "definition", ["def xbridge(): pass", "xbridge = 1", "import other as xbridge", "def f(xbridge): pass"]
+)
+def test_migrate__lists_all_where_another_xbridge_is_defined(definition: str) -> None:
+    """The call would be one of something else."""
+    source = f"{definition}\ny = t.cpu().numpy()\n"
+    (idiom,), replaced = migrate(source)
+    assert not idiom.keeps_meaning
     assert replaced == source
 
 

@@ -14,7 +14,16 @@ import libcst as cst
 from libcst import matchers as m
 from libcst.codemod import CodemodContext
 from libcst.codemod.visitors import AddImportsVisitor
-from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider
+from libcst.metadata import (
+    Assignment,
+    ImportAssignment,
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+    QualifiedNameProvider,
+    Scope,
+    ScopeProvider,
+)
 
 TRACKED = "read-only if the tensor requires grad; writable=True makes a copy"
 READONLY = "read-only memory is copied, and a mask is an error"
@@ -22,6 +31,9 @@ NEAREST = "a number that JAX's dtype cannot hold is an error"
 WAITS = "complete when the call returns"
 UNSURE = "if it is an array or a tensor: what else it may be is not known here"
 UNTOUCHED = "the default device is not used, and a graph is kept"
+ROUNDED = "each number is rounded once, where torch may round it to float32 first"
+WRITTEN = "it is written to: what writable=True copies has no effect on the tensor"
+SHADOWED = "another xbridge is defined in this file"
 
 DTYPES = {
     **{name: name for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32")},
@@ -36,6 +48,12 @@ DTYPES = {
 
 TENSOR_METHODS = ("detach", "cpu", "resolve_conj", "resolve_neg")
 """The methods that xbridge makes unnecessary, all without arguments."""
+
+WRITERS = {
+    *("fill", "sort", "put", "partition", "resize", "setfield", "at", "shuffle"),
+    *("copyto", "place", "putmask", "put_along_axis", "fill_diagonal"),
+}
+"""Methods that write to their array, and functions that write to their first argument."""
 
 DEVICE = m.Name("device") | m.Attribute(attr=m.Name("device")) | m.SimpleString()
 """What `to` takes as a device, and not as a dtype."""
@@ -80,9 +98,9 @@ class Replacement(NamedTuple):
 class Migration(cst.CSTTransformer):
     """Finds the idioms of a module, and replaces those that keep their meaning."""
 
-    METADATA_DEPENDENCIES = (PositionProvider, QualifiedNameProvider)
+    METADATA_DEPENDENCIES = (ParentNodeProvider, PositionProvider, QualifiedNameProvider, ScopeProvider)
 
-    def __init__(self, module: cst.Module) -> None:
+    def __init__(self, module: cst.Module, *, is_shadowed: bool) -> None:
         super().__init__()
         self.found: list[Idiom] = []
         self._module = module
@@ -90,6 +108,7 @@ class Migration(cst.CSTTransformer):
         self._within: set[cst.CSTNode] = set()
         attributes = {x.attr for x in m.findall(module, m.Attribute()) if isinstance(x, cst.Attribute)}
         every = (x for x in m.findall(module, m.Name()) if isinstance(x, cst.Name))
+        self._is_shadowed = is_shadowed
         self._has_tensors = any(x.value in ("torch", "jax", "jnp") for x in every if x not in attributes)
 
     def visit_FormattedString(self, node: cst.FormattedString) -> None:  # noqa: N802 -- LibCST calls it so
@@ -119,7 +138,12 @@ class Migration(cst.CSTTransformer):
             return
         for length in range(len(replacement.path)):
             self._within.add(_descend(node, replacement.path[:length]))
-        keeps = replacement.keeps_meaning and not is_fixed and not m.findall(node, m.Comment())
+        if replacement.verb == "to_numpy" and "copy=" not in replacement.options and self._is_written(node):
+            replacement = replacement._replace(change=WRITTEN, keeps_meaning=False)
+        if self._is_shadowed:
+            replacement = replacement._replace(change=SHADOWED, keeps_meaning=False)
+        is_sure = replacement.keeps_meaning and replacement.change != ROUNDED
+        keeps = is_sure and not is_fixed and not m.findall(node, m.Comment())
         if keeps:
             self._kept[node] = replacement
         codes = self._module.code_for_node(node), replacement.to_code(node, self._module)
@@ -137,7 +161,7 @@ class Migration(cst.CSTTransformer):
                 return options and Replacement("to_torch", path + "a", *options)
             if not links:
                 return self._match_function(function, root)
-        return self._match_methods(path, links)
+        return self._match_methods(root, path, links)
 
     def _match_function(self, function: str, call: cst.Call) -> Replacement | None:
         """Return what replaces a call of a library that makes an array of its argument."""
@@ -146,12 +170,15 @@ class Migration(cst.CSTTransformer):
         chain = self._read(links, "numpy")
         is_cast = chain is None or bool(chain[0])
         names = {link.name for link in links}
+        is_sure = self._is_tensor(array, links)
         if function in _TO_JAX and len(call.args) == 1 and not is_cast and "numpy" in names:
-            return Replacement("to_jax", "a" + path, ', dtype="nearest"', NEAREST)
+            change = NEAREST if is_sure else UNSURE
+            return Replacement("to_jax", "a" + path, ', dtype="nearest"', change, is_sure)
         if function in _TO_NUMPY and len(call.args) == 1:
             copy = ", copy=True" if function == "numpy.array" else ""
             if not is_cast and names & {*TENSOR_METHODS, "numpy"}:
-                return Replacement("to_numpy", "a" + path, copy, "" if copy else TRACKED)
+                change = UNSURE if not is_sure else "" if copy else TRACKED
+                return Replacement("to_numpy", "a" + path, copy, change, is_sure)
             is_name = not links and isinstance(array, cst.Name | cst.Attribute)
             if self._has_tensors and is_name and not copy:
                 return Replacement("to_numpy", "a", "", UNSURE, keeps_meaning=False)
@@ -162,7 +189,7 @@ class Migration(cst.CSTTransformer):
             return Replacement("asarray", "a", given, UNTOUCHED, keeps_meaning=False)
         return None
 
-    def _match_methods(self, path: str, links: list[Link]) -> Replacement | None:
+    def _match_methods(self, root: cst.BaseExpression, path: str, links: list[Link]) -> Replacement | None:
         """Return what replaces a chain of methods on something that is not a function of a library."""
         names = [link.name for link in links]
         is_list, is_moved = names[-1:] == ["tolist"], any(map(_is_queued, links))
@@ -170,11 +197,12 @@ class Migration(cst.CSTTransformer):
         if not options:
             return None
         if is_list and not links[-1].args and not options[0] and self._has_tensors:
-            change = "" if len(links) > 1 else UNSURE
+            change = "" if len(links) > 1 and self._is_tensor(root, links[:-1]) else UNSURE
             return Replacement("to_list", path, "", change, keeps_meaning=not change)
         if "numpy" in names and not is_list:
-            is_sure = self._has_tensors or bool({*TENSOR_METHODS} & {*names})
-            return Replacement("to_numpy", path, *options, keeps_meaning=is_sure)
+            is_sure = self._is_tensor(root, links)
+            given, change = options
+            return Replacement("to_numpy", path, given, change if is_sure else UNSURE, is_sure)
         return Replacement("to_torch", path, *options, keeps_meaning=False) if is_moved else None
 
     def _read(self, links: list[Link], target: str) -> tuple[str, str] | None:
@@ -189,7 +217,9 @@ class Migration(cst.CSTTransformer):
             is_array = is_array or name == "numpy"
             change = asked.pop("change", change)
             given |= asked
-        if target == "numpy" and "copy" in given:
+            if asked.get("dtype") in ('"float16"', '"bfloat16"') and name != "astype":
+                change = ROUNDED
+        if target == "numpy" and "copy" in given and change != ROUNDED:
             change = ""
         return "".join(f", {option}={text}" for option, text in given.items()), change
 
@@ -232,6 +262,61 @@ class Migration(cst.CSTTransformer):
         """Return the canonical name of a dtype of torch or NumPy, such as `torch.long`, or nothing."""
         library, _, name = self._name_of(value).rpartition(".")
         return DTYPES.get(name, "") if library in ("torch", "numpy") else ""
+
+    def _is_tensor(self, root: cst.BaseExpression, links: list[Link]) -> bool:
+        """Return True if what a chain begins with has methods of tensors, or is made by torch in the file."""
+        names = [link.name for link in links]
+        before = names[: names.index("numpy")] if "numpy" in names else names
+        is_forced = any(link.name == "numpy" and link.args for link in links)
+        if is_forced or {*TENSOR_METHODS, "clone"} & {*before} or (before and self._has_tensors):
+            return True
+        if not isinstance(root, cst.Name):
+            return self._is_of_torch(root)
+        scope = self.get_metadata(ScopeProvider, root, None)
+        assigned = scope[root.value] if scope else set()
+        return bool(assigned) and all(
+            isinstance(x, Assignment) and self._is_of_torch(self._source_of(x.node)) for x in assigned
+        )
+
+    def _source_of(self, node: cst.CSTNode) -> cst.CSTNode:
+        """Return what a name is assigned from, or its annotation; or the name."""
+        parent = self.get_metadata(ParentNodeProvider, node)
+        if isinstance(parent, cst.AssignTarget):
+            return cst.ensure_type(self.get_metadata(ParentNodeProvider, parent), cst.Assign).value
+        annotated = node if isinstance(node, cst.Param) else parent
+        if isinstance(annotated, cst.Param | cst.AnnAssign) and annotated.annotation:
+            return annotated.annotation.annotation
+        return node
+
+    def _is_of_torch(self, node: cst.CSTNode) -> bool:
+        """Return True for a call of torch and what follows it, and for the annotation `torch.Tensor`."""
+        while isinstance(node, cst.Call | cst.Attribute | cst.Subscript) and not self._name_of(node):
+            node = node.func if isinstance(node, cst.Call) else node.value
+        return self._name_of(node).startswith("torch.")
+
+    def _is_written(self, node: cst.CSTNode, *, follows: bool = True) -> bool:
+        """Return True if an array is written to where it stands, or by the name that it is assigned to."""
+        parent = self.get_metadata(ParentNodeProvider, node)
+        while isinstance(parent, cst.Attribute | cst.Subscript | cst.Call | cst.Element | cst.Tuple):
+            if isinstance(parent, cst.Attribute) and parent.attr.value in WRITERS:
+                return True
+            node, parent = parent, self.get_metadata(ParentNodeProvider, parent)
+        if isinstance(parent, cst.Arg):
+            call = cst.ensure_type(self.get_metadata(ParentNodeProvider, parent), cst.Call)
+            name = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
+            is_first = parent is call.args[0] and isinstance(name, cst.Name) and name.value in WRITERS
+            return is_first or m.matches(parent, m.Arg(keyword=m.Name("out")))
+        if isinstance(parent, cst.AssignTarget):
+            return not isinstance(node, cst.Name)
+        if isinstance(parent, cst.AugAssign):
+            return parent.target is node
+        scope = self.get_metadata(ScopeProvider, node, None)
+        if not scope or not follows or not isinstance(parent, cst.Assign):
+            return False
+        names = [x.target.value for x in parent.targets if isinstance(x.target, cst.Name)]
+        assigned = [x for name in names for x in scope[name] if isinstance(x, Assignment)]
+        uses = [use.node for x in assigned for use in x.references]
+        return any(self._is_written(x, follows=False) for x in [*uses, *(x.node for x in assigned)])
 
     def _name_of(self, node: cst.CSTNode) -> str:
         """Return the full name of what a module has imported, or nothing."""
@@ -278,12 +363,20 @@ def _descend(node: cst.CSTNode, path: str) -> Any:
     return node
 
 
+def _defines_xbridge(scope: Scope) -> bool:
+    """Return True if the name of xbridge stands for something else in a scope."""
+    imports = [x for x in scope.assignments["xbridge"] if isinstance(x, ImportAssignment)]
+    is_imported = all(x.get_module_name_for_import().split(".")[0] == "xbridge" for x in imports)
+    return not is_imported or len(imports) < len(scope.assignments["xbridge"])
+
+
 def migrate(source: str) -> tuple[list[Idiom], str]:
     """Return the idioms of a module, and the module with those replaced that keep their meaning."""
     if not _WORDS.search(source):  # to parse a module takes a while
         return [], source
     wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
-    finder = Migration(wrapper.module)
+    scopes = {scope for scope in wrapper.resolve(ScopeProvider).values() if scope}
+    finder = Migration(wrapper.module, is_shadowed=any(map(_defines_xbridge, scopes)))
     module = wrapper.visit(finder)
     context = CodemodContext()
     if any(idiom.keeps_meaning for idiom in finder.found):
