@@ -170,6 +170,19 @@ def test_aligned__keep_raises_at_the_call_and_detach_cuts() -> None:
     same(jax.grad(lambda v: sine(grad="detach")(v).sum())(v), 0 * X)
 
 
+def test_aligned__detach_cuts_the_graph_of_weights() -> None:
+    """`grad="detach"` also cuts a graph that the function makes in the library of its caller."""
+    linear = torch.nn.Linear(3, 2)
+    call = aligned(linear, grad="detach")
+    pair = aligned(backend="torch", grad="detach")(lambda x: {"y": linear(x), "n": 1})
+    for x in (torch.ones(1, 3), torch.ones(1, 3, requires_grad=True)):
+        for _ in range(2):  # the second call is a cached one
+            assert not call(x).requires_grad
+            assert torch.equal(call(x), linear(x))
+            assert not pair(x)["y"].requires_grad
+    assert linear.weight.requires_grad
+
+
 @pytest.mark.slow
 def test_aligned__complex_gradients_are_right_in_both_conventions() -> None:
     """Complex gradients are right in both conventions."""

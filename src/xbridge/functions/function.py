@@ -110,6 +110,8 @@ class Function:
         dtype = options.dtype
         self.narrowing = dtype if isinstance(dtype, str) and dtype in ("nearest", "default") else None
         self.is_plain = self.like is None and options.are_plain()
+        self.keeps_results = self.narrowing is None and options.grad != "detach"
+        """True if results go back as they are: neither cast nor cut out of a graph."""
         self.explain: Callable[..., Any] = fn
         self.rules: dict[Any, DerivableFunction] = {}
         self.programs: list[Program] = []

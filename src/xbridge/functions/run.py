@@ -362,6 +362,8 @@ def _compute_together(function: Function, read: CallInputs, device: object) -> d
 def _restore_result(result: Any, home: Home, function: Function) -> Any:
     """Convert the arrays of a result back, and leave all else as it is."""
     (name, device), dtype, place = home, function.narrowing, f"the result of {function.name}"
+    # A function of the caller's library may have a graph of its own, such as that of a module's weights.
+    grad: Literal["detach"] | None = "detach" if function.options.grad == "detach" else None
     refuse_async_result(result, function.name)
     arrays: list[Array] = []
     numbers: list[Any] = []
@@ -374,7 +376,8 @@ def _restore_result(result: Any, home: Home, function: Function) -> Any:
         is_text = getattr(getattr(x, "dtype", None), "kind", "") in ("U", "S", "T")
         try:  # text in a container stays, as in `xbridge.tree`
             stays = is_text and x is not result
-            made.append(x if stays else xbridge.to_backend(x, name, device=device, dtype=dtype))
+            y = x if stays else xbridge.to_backend(x, name, device=device, dtype=dtype, grad=grad)
+            made.append(y)
         except XBridgeError as error:
             raise error.at(leaf_paths(treedef, place)[len(made)]) from error
     same = all(y is x for x, y in zip(arrays, made, strict=True))
@@ -455,7 +458,7 @@ def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Cal
         # A single array is converted by the cache of calls, if it then is on the right device. Any other
         # result is walked as a tree.
         y = call_cache.direct[name].get(type(result), call_cache.decline)(result)
-        if y is not None and function.narrowing is None and (device_of(y) if y is result else CPU) == home:
+        if y is not None and function.keeps_results and (device_of(y) if y is result else CPU) == home:
             return (y,)
         return (_restore_result(result, (name, home), function),)
 
