@@ -173,6 +173,13 @@ def test_migrate__lists_all_where_another_xbridge_is_defined(definition: str) ->
     assert replaced == source
 
 
+@pytest.mark.parametrize("line", ["import xbridge", "import xbridge.tree", "from xbridge import tree"])
+def test_migrate__replaces_in_a_file_that_imports_xbridge(line: str) -> None:
+    """An import of xbridge defines no other one."""
+    (idiom,), _ = migrate(f"{line}\ny = t.cpu().numpy()\n")
+    assert idiom.keeps_meaning
+
+
 @pytest.mark.parametrize("text", LEFT)
 def test_migrate__leaves_other_calls(text: str) -> None:
     """A call that converts nothing, or asks for more than xbridge does in one call, is no idiom."""
@@ -252,6 +259,15 @@ def test_run__file_that_is_no_python_stops_no_other(
     for name, text in {"a": line, "b": f"print 'old'\n{line}", "c": line}.items():
         (tmp_path / f"{name}.py").write_text(text)
     assert main(["migrate", "--write", str(tmp_path)]) == 2
-    assert "b.py" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "b.py" in shown.err
+    assert shown.out.endswith("2 conversions in 2 files; 2 replaced\n")
     found = [(tmp_path / f"{name}.py").read_text() for name in "abc"]
     assert [text.count("to_numpy(t)") for text in found] == [1, 0, 1]
+
+
+def test_run__refuses_a_notebook(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A notebook is no Python file, and is not passed over in silence."""
+    notebook = tmp_path / "n.ipynb"
+    notebook.write_text('{"cells": [{"source": ["t.cpu().numpy()"]}]}')
+    assert "notebook" in refused(capsys, "migrate", notebook)

@@ -19,14 +19,14 @@ LIMITS = {
     "_registry": 1_010,
     "_transfer": 800,
     "backends": 4_050,
-    "files": 2_800,
+    "files": 2_870,
     "functions": 5_000,
     "testing": 11_200,
     "tree": 1_500,
 }
 """The most lines of each folder of the package."""
 
-ALL = 36_300
+ALL = 36_350
 """The most lines of all."""
 
 

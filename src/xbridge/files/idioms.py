@@ -8,22 +8,17 @@ that it converts is found by a path: `v` goes from a method to the object it is 
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import libcst as cst
 from libcst import matchers as m
+from libcst import metadata
 from libcst.codemod import CodemodContext
 from libcst.codemod.visitors import AddImportsVisitor
-from libcst.metadata import (
-    Assignment,
-    ImportAssignment,
-    MetadataWrapper,
-    ParentNodeProvider,
-    PositionProvider,
-    QualifiedNameProvider,
-    Scope,
-    ScopeProvider,
-)
+
+PARENT, POSITION = metadata.ParentNodeProvider, metadata.PositionProvider
+NAMES, SCOPE = metadata.QualifiedNameProvider, metadata.ScopeProvider
 
 TRACKED = "read-only if the tensor requires grad; writable=True makes a copy"
 READONLY = "read-only memory is copied, and a mask is an error"
@@ -98,7 +93,7 @@ class Replacement(NamedTuple):
 class Migration(cst.CSTTransformer):
     """Finds the idioms of a module, and replaces those that keep their meaning."""
 
-    METADATA_DEPENDENCIES = (ParentNodeProvider, PositionProvider, QualifiedNameProvider, ScopeProvider)
+    METADATA_DEPENDENCIES = (PARENT, POSITION, NAMES, SCOPE)
 
     def __init__(self, module: cst.Module, *, is_shadowed: bool) -> None:
         super().__init__()
@@ -148,7 +143,7 @@ class Migration(cst.CSTTransformer):
             self._kept[node] = replacement
         codes = self._module.code_for_node(node), replacement.to_code(node, self._module)
         before, after = (" ".join(code.split()) for code in codes)
-        position: Any = self.get_metadata(PositionProvider, node)
+        position: Any = self.get_metadata(POSITION, node)
         self.found.append(Idiom(position.start.line, before, after, replacement.change, keeps))
 
     def _match(self, node: cst.Call) -> Replacement | None:
@@ -265,24 +260,24 @@ class Migration(cst.CSTTransformer):
 
     def _is_tensor(self, root: cst.BaseExpression, links: list[Link]) -> bool:
         """Return True if what a chain begins with has methods of tensors, or is made by torch in the file."""
-        names = [link.name for link in links]
-        before = names[: names.index("numpy")] if "numpy" in names else names
-        is_forced = any(link.name == "numpy" and link.args for link in links)
-        if is_forced or {*TENSOR_METHODS, "clone"} & {*before} or (before and self._has_tensors):
+        # Only torch's `numpy` takes `force`.
+        before = {link.name for link in takewhile(lambda link: link.name != "numpy" or link.args, links)}
+        if before & {*TENSOR_METHODS, "clone"} or (before and self._has_tensors):
             return True
         if not isinstance(root, cst.Name):
             return self._is_of_torch(root)
-        scope = self.get_metadata(ScopeProvider, root, None)
+        scope = self.get_metadata(SCOPE, root, None)
         assigned = scope[root.value] if scope else set()
         return bool(assigned) and all(
-            isinstance(x, Assignment) and self._is_of_torch(self._source_of(x.node)) for x in assigned
+            isinstance(x, metadata.Assignment) and self._is_of_torch(self._source_of(x.node))
+            for x in assigned
         )
 
     def _source_of(self, node: cst.CSTNode) -> cst.CSTNode:
         """Return what a name is assigned from, or its annotation; or the name."""
-        parent = self.get_metadata(ParentNodeProvider, node)
+        parent = self.get_metadata(PARENT, node)
         if isinstance(parent, cst.AssignTarget):
-            return cst.ensure_type(self.get_metadata(ParentNodeProvider, parent), cst.Assign).value
+            return cst.ensure_type(self.get_metadata(PARENT, parent), cst.Assign).value
         annotated = node if isinstance(node, cst.Param) else parent
         if isinstance(annotated, cst.Param | cst.AnnAssign) and annotated.annotation:
             return annotated.annotation.annotation
@@ -296,13 +291,13 @@ class Migration(cst.CSTTransformer):
 
     def _is_written(self, node: cst.CSTNode, *, follows: bool = True) -> bool:
         """Return True if an array is written to where it stands, or by the name that it is assigned to."""
-        parent = self.get_metadata(ParentNodeProvider, node)
+        parent = self.get_metadata(PARENT, node)
         while isinstance(parent, cst.Attribute | cst.Subscript | cst.Call | cst.Element | cst.Tuple):
             if isinstance(parent, cst.Attribute) and parent.attr.value in WRITERS:
                 return True
-            node, parent = parent, self.get_metadata(ParentNodeProvider, parent)
+            node, parent = parent, self.get_metadata(PARENT, parent)
         if isinstance(parent, cst.Arg):
-            call = cst.ensure_type(self.get_metadata(ParentNodeProvider, parent), cst.Call)
+            call = cst.ensure_type(self.get_metadata(PARENT, parent), cst.Call)
             name = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
             is_first = parent is call.args[0] and isinstance(name, cst.Name) and name.value in WRITERS
             return is_first or m.matches(parent, m.Arg(keyword=m.Name("out")))
@@ -310,11 +305,11 @@ class Migration(cst.CSTTransformer):
             return not isinstance(node, cst.Name)
         if isinstance(parent, cst.AugAssign):
             return parent.target is node
-        scope = self.get_metadata(ScopeProvider, node, None)
+        scope = self.get_metadata(SCOPE, node, None)
         if not scope or not follows or not isinstance(parent, cst.Assign):
             return False
         names = [x.target.value for x in parent.targets if isinstance(x.target, cst.Name)]
-        assigned = [x for name in names for x in scope[name] if isinstance(x, Assignment)]
+        assigned = [x for name in names for x in scope[name] if isinstance(x, metadata.Assignment)]
         uses = [use.node for x in assigned for use in x.references]
         return any(self._is_written(x, follows=False) for x in [*uses, *(x.node for x in assigned)])
 
@@ -325,7 +320,7 @@ class Migration(cst.CSTTransformer):
             dotted = dotted.value
         if not isinstance(dotted, cst.Name):  # LibCST calls a method of what a function returns by both names
             return ""
-        names = self.get_metadata(QualifiedNameProvider, node, set())
+        names = self.get_metadata(NAMES, node, set())
         found = {name.name for name in names if name.source.name == "IMPORT"}
         return found.pop() if len(found) == 1 else ""
 
@@ -363,20 +358,16 @@ def _descend(node: cst.CSTNode, path: str) -> Any:
     return node
 
 
-def _defines_xbridge(scope: Scope) -> bool:
-    """Return True if the name of xbridge stands for something else in a scope."""
-    imports = [x for x in scope.assignments["xbridge"] if isinstance(x, ImportAssignment)]
-    is_imported = all(x.get_module_name_for_import().split(".")[0] == "xbridge" for x in imports)
-    return not is_imported or len(imports) < len(scope.assignments["xbridge"])
-
-
 def migrate(source: str) -> tuple[list[Idiom], str]:
     """Return the idioms of a module, and the module with those replaced that keep their meaning."""
     if not _WORDS.search(source):  # to parse a module takes a while
         return [], source
-    wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
-    scopes = {scope for scope in wrapper.resolve(ScopeProvider).values() if scope}
-    finder = Migration(wrapper.module, is_shadowed=any(map(_defines_xbridge, scopes)))
+    wrapper = metadata.MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
+    scopes = {scope for scope in wrapper.resolve(SCOPE).values() if scope}
+    assigned = [x for scope in scopes for x in scope.assignments["xbridge"]]
+    names = {name for x in assigned for name in x.get_qualified_names_for("xbridge")}
+    is_shadowed = any((name.name, name.source.name) != ("xbridge", "IMPORT") for name in names)
+    finder = Migration(wrapper.module, is_shadowed=is_shadowed)
     module = wrapper.visit(finder)
     context = CodemodContext()
     if any(idiom.keeps_meaning for idiom in finder.found):

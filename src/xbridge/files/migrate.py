@@ -64,15 +64,15 @@ def run(asked: Namespace) -> int:
             with replace_files([path.resolve()], force=True) as (part,):
                 part.write_bytes(replaced.encode(encoding))
         entries += [{"path": str(path), **idiom._asdict()} for idiom in found]
-    if failure:  # the other files are done
-        raise failure
     if asked.json:
         print_json(entries)
-    elif not asked.diff:
+    elif not asked.diff and (entries or not failure):
         kept = sum(bool(entry["keeps_meaning"]) for entry in entries)
         files = len({entry["path"] for entry in entries})
         done = f"{kept} replaced" if asked.write else f"--write replaces {kept}"
         print(f"{len(entries)} conversions in {files} files; {done}")
+    if failure:  # the other files are done
+        raise failure
     return 0
 
 
@@ -88,6 +88,8 @@ def _modules(paths: list[Path]) -> Iterator[Path]:
     for path in paths:
         if not path.exists():
             raise unreadable_error(path, "it does not exist")
+        if path.suffix == ".ipynb":
+            raise unreadable_error(path, "it is a notebook, and not a Python file")
         within = sorted(path.rglob("*.py")) if path.is_dir() else [path]
         for module in within:
             if not any(part.startswith(".") for part in module.relative_to(path).parts):
