@@ -221,8 +221,9 @@ def test_aligned__preserves_name_doc_and_signature() -> None:
     "fn", ["torch", 3, staticmethod(abs), classmethod(type), property(abs)], ids=stable_id
 )
 def test_aligned__refuses_non_functions(fn: Any) -> None:
-    """Decorating something that is not a plain function raises and says what to decorate instead."""
-    with pytest.raises(xbridge.OptionError, match=r"align an? \w+: it is not a function; try "):
+    """Decorating something that is not a plain function raises, and says what to decorate if it is known."""
+    hint = "" if fn == 3 or isinstance(fn, property) else "; try @"
+    with pytest.raises(xbridge.OptionError, match=rf"align an? \w+: it is not a function{hint}"):
         xbridge.aligned(fn)
 
 

@@ -188,7 +188,7 @@ DTYPES_MISTAKEN: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("f16", "c32", "g", "i4,i4", "int128", "float128"), (NOT_NAMED, "")),
     **dict.fromkeys(("<class 'numpy.float32", "numpy.float32'>"), (NOT_NAMED, "")),
     **dict.fromkeys((".float32", "numpy.", "<class ''>"), (NOT_NAMED, "")),
-    **dict.fromkeys(("O", "U", "S5", "V8", "M8[s]", "<m8", "object"), (OTHER, "dtype='float32'")),
+    **dict.fromkeys(("O", "U", "S5", "V8", "M8[s]", "<m8", "object"), (OTHER, "")),
     **{word: (FOREIGN, f"dtype={np.dtype(word).name!r}") for word in (">f4", ">i8", ">c16")},
     "float3": (NOT_NAMED, "dtype='float32'"),
     "complex1": (NOT_NAMED, "dtype='complex128'"),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_LEADS = r"^(naming (one|it): |reading it first: )"
+_LEADS = r"^naming (one|it): "
 _TAILS = (
     r"(, which (wraps|is) .*"
     r"| (to accept rounding|to cut it|to compute them|first|around it|if it spells .*|for the arrays in it"

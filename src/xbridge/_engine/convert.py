@@ -107,7 +107,7 @@ def _import_view(source: Source, target: Backend) -> Source:
     except CopyError as error:
         action = f"explain a conversion of {type_of(source.array)}"
         reason = "its memory cannot be shown without a copy or a computation"
-        raise UnsupportedArrayError.build(action, reason, "reading it first: asarray(x)") from error
+        raise UnsupportedArrayError.build(action, reason) from error
 
 
 def share(source: Source, target: Backend, options: Options) -> Array:

@@ -306,7 +306,7 @@ def _unknown_dtype_error(dtype: object) -> XBridgeError:
     if word in _SAME:
         return _option_error("dtype", dtype, "None keeps the dtype", "dtype=None")
     if _NO_NUMBERS.match(word):
-        return _option_error("dtype", dtype, "arrays hold numbers, and it is a dtype of other things")
+        return _option_error("dtype", dtype, "arrays hold numbers, and it is a dtype of other things", "")
     word = re.sub(r"^fp(?=\d)", "float", word.casefold())
     alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
     alias = (_ALIASES if isinstance(dtype, (str, type)) else _ARROW).get(word)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from xbridge.protocol import Array
 
+_VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _BY_KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -92,7 +93,8 @@ def read_array_parameters(given: object, fn: Callable[..., Any], function: str) 
         ) from error
     wrong = [name for name in names if name not in parameters]
     if wrong:
-        hint = f"arrays={tuple(parameters)}" if parameters else f"{function} without arrays="
+        named = tuple(name for name, parameter in parameters.items() if parameter.kind not in _VARIABLE)
+        hint = f"arrays={named}" if named else f"{function} without arrays="
         raise OptionError.build(action, f"{function} has no parameter {wrong[0]!r}", hint)
 
     def read(*kinds: Any) -> dict[str, bool]:

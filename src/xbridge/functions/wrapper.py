@@ -93,7 +93,7 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
         own, and that of any other function is that of the array that decides: the first that is tracked, else
         the first. ``dtype="nearest"`` and ``"default"`` hold for
         results as well, with the library that they go back to as the target. ``grad="keep"`` raises at once
-        if there is no gradient, and ``"detach"`` cuts the graph.
+        if there is no gradient, and ``"detach"`` cuts the graph, also that of the result.
     order : {None, "C"}
         "C" for arguments that are contiguous in C order, as for `to_backend`.
     arrays : str or tuple of str, optional
@@ -202,10 +202,10 @@ def _library_of(fn: Callable[..., object]) -> str | None:
     return next((root for root in roots if root in known_backends()), None) if is_module else None
 
 
-def _library_in(fn: object) -> str:
-    """Return the library that stands in the place of a function, as an argument; torch if there is none."""
+def _decorator_for(fn: object) -> str:
+    """Return the decorator for a library that stands in the place of a function; "" if it is none."""
     word = fn if isinstance(fn, str) else str(getattr(fn, "__name__", "")).partition(".")[0]
-    return repr(word) if word in known_backends() else "'torch'"
+    return f"@aligned(backend={word!r})" if word in known_backends() else ""
 
 
 def _name_of(fn: Callable[..., object]) -> str:
@@ -217,7 +217,7 @@ def _name_of(fn: Callable[..., object]) -> str:
     if not callable(fn) or isinstance(fn, staticmethod):
         kind = type(fn).__name__
         wraps_one = isinstance(fn, (classmethod, staticmethod))
-        hint = f"@{kind} above @aligned" if wraps_one else f"@aligned(backend={_library_in(fn)})"
+        hint = f"@{kind} above @aligned" if wraps_one else _decorator_for(fn)
         raise OptionError.build(f"align {with_article(kind)}", "it is not a function", hint)
     own = (getattr(fn, word, None) for word in ("__qualname__", "__name__"))
     name = next((str(word) for word in own if word), type(fn).__name__)

@@ -18,6 +18,9 @@ INDEX = ("pandas", "polars", "pyarrow")
 
 _GENERIC = Adapter()
 
+_MOST_LABELS = 8
+"""The most columns that a hint lists."""
+
 _ALIASES = {"boolean": "bool", "halffloat": "float16", "float": "float32", "double": "float64"}
 """Names of dtypes that differ from NumPy's. `float` is Arrow's float32; should another library mean float64,
 the narrower one is the safe promise."""
@@ -66,6 +69,11 @@ def hint_for_rows(rows: str, dtype: object) -> str | None:
         if len(names) == 1 and names[0] in DTYPES
         else None
     )
+
+
+def hint_for_labels(call: str, labels: list[object]) -> str | None:
+    """Return the call that selects columns; None if there are none, or too many to read."""
+    return call.format(labels) if 0 < len(labels) <= _MOST_LABELS else None
 
 
 def names_of(dtype: object) -> list[str]:

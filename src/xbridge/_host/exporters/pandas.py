@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from pandas.api.extensions import ExtensionArray, ExtensionDtype
 
-from xbridge._host.exporters import adapter_for, generic
+from xbridge._host.exporters import adapter_for, generic, hint_for_labels
 
 
 class Adapter(generic.Adapter):
@@ -45,11 +45,14 @@ class Adapter(generic.Adapter):
         # NaN is exported as it is
         return sum(_count_gaps(part) for part in _columns_of(x) if isinstance(part.dtype, ExtensionDtype))
 
-    def parts(self, x: Any) -> list[Any]:
-        """Return the columns of a data frame, the levels of an index, or what is a column itself."""
+    def parts(self, x: Any) -> list[Any] | None:
+        """Return the columns of a data frame, the levels of an index, or a column; None if Arrow nests it."""
         if isinstance(x, pd.MultiIndex):
             return [x.get_level_values(i) for i in range(x.nlevels)]
-        return _columns_of(x)
+        columns = _columns_of(x)
+        dtypes = [column.dtype for column in columns]
+        is_nested = any(isinstance(dtype, pd.ArrowDtype) and dtype.type in (list, dict) for dtype in dtypes)
+        return None if is_nested else columns
 
     def as_floats(self, x: Any) -> Any:
         """Return a column as float64."""
@@ -68,25 +71,14 @@ class Adapter(generic.Adapter):
         return super().numbers_hint(x)
 
     def _hint_for_columns(self, x: pd.DataFrame) -> str | None:
-        """Return the call that makes numbers of columns with codes or numbers, or that leaves out text."""
-        columns = list(x.items())
-        numbers = x.select_dtypes(["number", "bool"]).columns
-        texts = [column for _, column in columns if pd.api.types.infer_dtype(column) == "string"]
-        if all(map(_spell_numbers, texts)) and len(texts) + len(numbers) == len(columns):
-            return "x.astype('float64')"
-        codes = [(label, self.codes_hint(column)) for label, column in columns if not column.isna().any()]
-        items = [f"{label!r}: x[{label!r}]{hint[1:]}" for label, hint in codes if hint and hint[:2] == "x."]
-        if items and x.columns.is_unique:
-            return f"x.assign(**{{{', '.join(items)}}})"
-        if len(texts) == len(columns):
-            return "x.apply(lambda column: column.factorize()[0])"
-        return "x.select_dtypes(['number', 'bool']).astype('float64')" if len(numbers) else None
+        """Return the call that has the columns of real numbers alone."""
+        numbers = [label for label, column in x.items() if column.dtype.kind in "biuf"]
+        is_plain = x.columns.is_unique and all(isinstance(label, (str, int)) for label in numbers)
+        return hint_for_labels("x[{}].astype('float64')", numbers) if is_plain else None
 
     def codes_hint(self, x: Any) -> str | None:
         """Return the call that reads the codes of categories, the integers of times, or numbers inside."""
         dtype = getattr(x, "dtype", None)
-        if isinstance(dtype, pd.IntervalDtype):
-            return "x.array.mid" if isinstance(x, pd.Series) else "x.mid"
         if isinstance(dtype, pd.ArrowDtype) and dtype.type is list:
             return "asarray(x.tolist(), backend='numpy')"
         hint = "x.astype('int64')" if isinstance(dtype, pd.PeriodDtype) else super().codes_hint(x)

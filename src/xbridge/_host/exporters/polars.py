@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from xbridge._host.exporters import generic, hint_for_rows
+from xbridge._host.exporters import generic, hint_for_labels, hint_for_rows
 
 _SIGNED, _UNSIGNED = (pl.Int8, pl.Int16, pl.Int32, pl.Int64), (pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64)
 _NUMERIC = frozenset((*_SIGNED, *_UNSIGNED, pl.Float32, pl.Float64))
@@ -45,7 +45,7 @@ class Adapter(generic.Adapter):
                 return hint_for_rows("x.to_list()", x.dtype)
             return _hint_for_text(x) if x.dtype == pl.String else None
         names = [name for name, kind in x.schema.items() if kind.is_numeric() or kind == pl.Boolean]
-        return f"x.select({names})" if names else None
+        return hint_for_labels("x.select({})", names)
 
     def codes_hint(self, x: Any) -> str | None:
         """Return the call that reads the codes of categories, or the integers of times."""

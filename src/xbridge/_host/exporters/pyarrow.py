@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from xbridge._host.exporters import generic, hint_for_rows
+from xbridge._host.exporters import generic, hint_for_labels, hint_for_rows
 
 _TABLES = (pa.Table, pa.RecordBatch)
 _COLUMNS = (pa.Array, pa.ChunkedArray)
@@ -35,7 +35,7 @@ class Adapter(generic.Adapter):
 
     def codes_hint(self, x: Any) -> str | None:
         """Return the cast of times to the integers that they are stored as, of 32 or 64 bits."""
-        if not isinstance(x, _COLUMNS) or not pa.types.is_temporal(x.type):
+        if not isinstance(x, _COLUMNS) or not pa.types.is_temporal(x.type) or x.type.bit_width > 64:
             return None
         there = "x.drop_null()" if x.null_count else "x"
         return f"{there}.cast('int{x.type.bit_width}')"
@@ -44,7 +44,7 @@ class Adapter(generic.Adapter):
         """Return the columns of numbers of a table, or what the text of a column stands for."""
         if isinstance(x, _TABLES):
             names = [field.name for field in x.schema if _is_number(field.type)]
-            return f"x.select({names})" if names else None
+            return hint_for_labels("x.select({})", names)
         if isinstance(x, _COLUMNS) and isinstance(x.type, _LISTS):  # they may be ragged
             return hint_for_rows("x.to_pylist()", x.type)
         if not isinstance(x, _COLUMNS) or not (pa.types.is_dictionary(x.type) or pa.types.is_string(x.type)):
