@@ -112,7 +112,8 @@ def with_gaps(library: str) -> list[Any]:
         columns = [polars.Series("n", [1, None], getattr(polars, name)) for name in dtypes]
         columns += [polars.Series("n", values) for values in ([True, None], [1.0, np.nan])]
         frames = [polars.DataFrame({"x": floats, "n": column}) for column in columns]
-        return [*columns, *frames, *(column.to_frame() for column in columns)]
+        lists = polars.Series([[1.0], [None]], dtype=polars.Array(polars.Float32, 1))
+        return [*columns, *frames, *(column.to_frame() for column in columns), lists]
     pyarrow = pytest.importorskip("pyarrow")
     columns = [pyarrow.array([1, None], name.lower()) for name in dtypes]
     columns += [pyarrow.array([True, None]), pyarrow.array([1.0, np.nan])]

@@ -67,7 +67,7 @@ def import_array(x: Any, *, must_share: bool, fetch: bool, dtype: str | None = N
         cast = _cast_as_named(x, dtype)
         if cast is not None:
             return cast
-    host, shares = _read_export(x, must_share=must_share, fetch=fetch)
+    host, shares = _read_export(x, must_share=must_share, fetch=fetch, dtype=dtype)
     if must_share and host.size:
         # An object that shares its memory exports the same address each time.
         again, _ = _read_export(x, must_share=must_share, fetch=fetch)
@@ -76,7 +76,9 @@ def import_array(x: Any, *, must_share: bool, fetch: bool, dtype: str | None = N
     return as_readonly(host) if host.flags.writeable and layout_of(host).may_overlap_itself() else host
 
 
-def _read_export(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, bool]:
+def _read_export(
+    x: Any, *, must_share: bool, fetch: bool, dtype: str | None = None
+) -> tuple[HostArray, bool]:
     """Return the array that `x` exports, and False if that cannot be the memory of `x` itself."""
     host, shares = None, True
     protocol = ("__dlpack__", "__dlpack_device__")
@@ -90,7 +92,7 @@ def _read_export(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, b
     if host is None:
         host = _read_otherwise(x, must_share=must_share)
     with chain_export_errors(x):
-        _check_export_of(x, host)
+        _check_export_of(x, host, dtype)
     return host, shares
 
 
@@ -135,8 +137,8 @@ def _get_attribute(x: Any, name: str) -> Any:
         return getattr(x, name, None) if has_attribute(x, name) else None
 
 
-def _check_export_of(x: Any, host: HostArray) -> None:
-    """Check an export against the memory of this machine, and against the dtype and shape of the object."""
+def _check_export_of(x: Any, host: HostArray, dtype: str | None) -> None:
+    """Check an export against the memory of this machine, the dtype and shape of the object, and a cast."""
     if host.dtype.kind not in "biufc" and host.dtype.name not in DTYPES:
         reason = f"it exports {host.dtype}, which is not a numeric dtype"
         strange = [f"its {label} {word}" for label, word in columns_of(x) or () if word not in DTYPES]
@@ -153,6 +155,8 @@ def _check_export_of(x: Any, host: HostArray) -> None:
     if marks < missing:
         reason = f"{missing} of its values are missing, and it exports numbers for them"
         raise unreadable_error(x, reason, _hint_for_cast(x, "float64"), DTypeError)
+    if missing and dtype is not None:  # such as in lists, which are not cast column by column
+        _check_column(x, host, dtype)
 
 
 def _refuse_unit(x: Any) -> None:
