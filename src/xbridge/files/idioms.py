@@ -27,7 +27,7 @@ WAITS = "complete when the call returns"
 UNSURE = "if it is an array or a tensor: what else it may be is not known here"
 UNTOUCHED = "the default device is not used, and a graph is kept"
 ROUNDED = "each number is rounded once, where torch may round it to float32 first"
-WRITTEN = "it is written to: what writable=True copies has no effect on the tensor"
+WRITTEN = "it is written to, and no write to the copy that writable=True makes reaches the tensor"
 SHADOWED = "another xbridge is defined in this file"
 
 DTYPES = {
