@@ -196,7 +196,7 @@ def _derivative(how: str, given: Any) -> UserDerivative | None:
 
 def _library_of(fn: Callable[..., object]) -> str | None:
     """Return the library of a module of a neural network, or of its method; None for any other function."""
-    cls = type(getattr(fn, "__self__", fn))
+    cls: type = type(getattr(fn, "__self__", fn))
     roots = [str(base.__module__).partition(".")[0] for base in cls.__mro__]
     is_module = hasattr(cls, "named_parameters")
     return next((root for root in roots if root in known_backends()), None) if is_module else None

@@ -151,9 +151,7 @@ def test_sparse__stays_sparse() -> None:
 def test_sparse__refuses_arrays_too_large_to_densify() -> None:
     """An array too large to make dense raises an error of xbridge."""
     nothing = np.zeros((2, 0), int), np.zeros(0)
-    with pytest.raises(
-        xbridge.UnsupportedArrayError, match=r"the step materialize failed .* in sparse itself"
-    ):
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"the step materialize failed with ValueError"):
         xbridge.to_numpy(sparse.COO(*nothing, (1 << 31, 1 << 31)))
 
 

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from xbridge._core.dtypes import DTYPES, of_python
 from xbridge._host.exporters.generic import Adapter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 INDEX = ("pandas", "polars", "pyarrow")
 """The packages that have an adapter, in the module of that name here."""
@@ -71,7 +75,7 @@ def hint_for_rows(rows: str, dtype: object) -> str | None:
     )
 
 
-def hint_for_labels(call: str, labels: list[object]) -> str | None:
+def hint_for_labels(call: str, labels: Sequence[object]) -> str | None:
     """Return the call that selects columns; None if there are none, or too many to read."""
     return call.format(labels) if 0 < len(labels) <= _MOST_LABELS else None
 
