@@ -26,7 +26,7 @@ LIMITS = {
 }
 """The most lines of each folder of the package."""
 
-ALL = 36_350
+ALL = 36_400
 """The most lines of all."""
 
 
