@@ -252,14 +252,14 @@ def table(series: Series, found: list[Point]) -> str:
 
 def in_words(size: int, unit: str) -> str:
     """Return a size in the unit in which it reads best."""
-    if unit != "bytes" or size < 2**10:
+    if unit != "bytes":
         return f"{size:,}"
     power = int(log2(size)) // 10
-    return f"{size >> (10 * power)} {('', 'KiB', 'MiB', 'GiB')[power]}"
+    return f"{size >> (10 * power)} {('B', 'KiB', 'MiB', 'GiB')[power]}"
 
 
-WIDTH, HEIGHT, GAP, COLUMNS = 230, 120, 24, 3
-LOWEST, HIGHEST = 0.125, 8.0
+WIDTH, HEIGHT, GAP, COLUMNS = 210, 120, 44, 3
+LOWEST, HIGHEST = 0.125, 16.0
 INK, COLOR = "#808080", "#3f51b5"
 
 
@@ -268,10 +268,10 @@ def picture(measured: list[tuple[Series, list[Point]]]) -> str:
     parts = []
     for i, (series, found) in enumerate(measured):
         column, row = i % COLUMNS, i // COLUMNS
-        left, top = GAP + column * (WIDTH + GAP), 2 * GAP + row * (HEIGHT + 3 * GAP)
+        left, top = GAP + column * (WIDTH + GAP), GAP + row * (HEIGHT + 2 * GAP)
         parts += plot(series, found, left, top)
     rows = -(-len(measured) // COLUMNS)
-    width, height = GAP + COLUMNS * (WIDTH + GAP), GAP + rows * (HEIGHT + 3 * GAP)
+    width, height = GAP + COLUMNS * (WIDTH + GAP), rows * (HEIGHT + 2 * GAP)
     style = f'font-family="sans-serif" font-size="12" fill="{INK}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" {style}'
     return "\n".join([f'{head} viewBox="0 0 {width} {height}">', *parts, "</svg>", ""])
@@ -299,8 +299,9 @@ def plot(series: Series, found: list[Point], left: int, top: int) -> Iterator[st
     yield f'<polyline points="{line}" fill="none" stroke="{COLOR}" stroke-width="2"/>'
     yield from (f'<circle cx="{across:.1f}" cy="{down:.1f}" r="3" fill="{COLOR}"/>' for across, down in marks)
     bottom = top + HEIGHT + 14
-    yield label(left, bottom, f"{in_words(found[0].size, series.unit)}")
-    yield label(left + WIDTH, bottom, f"{in_words(found[-1].size, series.unit)} {series.unit}", "end")
+    unit = "" if series.unit == "bytes" else f" {series.unit}"
+    yield label(left, bottom, in_words(found[0].size, series.unit))
+    yield label(left + WIDTH, bottom, in_words(found[-1].size, series.unit) + unit, "end")
 
 
 def label(x: float, y: float, words: str, anchor: str = "start") -> str:
