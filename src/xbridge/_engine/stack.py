@@ -113,9 +113,8 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
     _refuse_cut_graph(elements, target, options)
     dtype = _common_dtype(elements, strong, target, options)
     last = dtype
-    has_place = (
-        source_device == CPU or source_device in target.devices()
-    )  # a compiler cannot follow `devices`
+    on_host = source_device == CPU
+    has_place = on_host or source_device in target.devices()  # a compiler cannot follow `devices`
     result_device = destination(target, options.device, source_device if has_place else CPU)
     if options.dtype in UNNAMED:
         last = chosen(options.dtype, dtype, target, result_device)
@@ -134,12 +133,7 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
     if promoted or (dtype in DTYPES and stacker.unsupported_dtype(dtype, stack_device)):
         dtype = last
     if dtype in DTYPES:  # an error now, before the stack is computed, or its parts are fetched for nothing
-        fetched = (
-            stacker.host_only
-            and options.device is None
-            and source_device != CPU
-            and source_device.kind != SHARDED
-        )
+        fetched = part_device is None and not on_host and source_device.kind != SHARDED
         info = ArrayInfo(dtype, source_device if fetched else stack_device, shape)
         check_destination(placing[0].source.backend, target, info, options)
     part = Options(part_device, dtype, None, options.grad)

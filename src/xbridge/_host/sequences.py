@@ -30,7 +30,6 @@ from xbridge.errors import (
 Nested: TypeAlias = Any
 """A number, an array, or a list, tuple or range of nested things."""
 
-_NO_ARRAYS = (*LITERALS, str, type(None))
 _DEEPEST = 64
 _MANY = 1 << 16
 """The most rows of nested lists that are read before it is clear that the lists do not contain themselves."""

@@ -105,14 +105,23 @@ def _flatten_key(key: Any) -> TreeDef:
     return ("=", cls, None if cls is str else identify(key), key)
 
 
+_IS_BASE = 1 << 10
+"""CPython's flag of a class that can be subclassed."""
+
+
 @tracing.constant_in_traces
 def _named_tuple_class(cls: type) -> Any:
     """Return the class of a named tuple, or one like the class of a struct sequence; None for others."""
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return cls
     words = vars(cls)
-    like = containers.is_struct_sequence(cls) and words["n_fields"] == words["n_sequence_fields"]
+    like = _is_struct_sequence(cls) and words["n_fields"] == words["n_sequence_fields"]
     return _make_named_tuple_class(cls) if like else None
+
+
+def _is_struct_sequence(cls: type) -> bool:
+    """Return True if C code has made a class of tuples, such as `torch.return_types.max`."""
+    return cls.__bases__ == (tuple,) and "n_sequence_fields" in vars(cls) and not cls.__flags__ & _IS_BASE
 
 
 @cache  # such classes are few, and made by C code that keeps them

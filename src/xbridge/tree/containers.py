@@ -27,8 +27,6 @@ from xbridge.errors import UnsupportedArrayError, type_of, with_article
 from xbridge.tree.registered import find_registration
 
 _BASES = (OrderedDict, defaultdict, dict, list, deque, tuple, object)
-_IS_BASE = 1 << 10
-"""CPython's flag of a class that can be subclassed."""
 
 
 class Container(NamedTuple):
@@ -74,11 +72,6 @@ def find_container(x: object) -> Container | None:
 def _get_loaded(module: str, name: str) -> Any:
     """Return an attribute of a module; an empty tuple if the program has not imported the module."""
     return getattr(sys.modules.get(module), name, ())
-
-
-def is_struct_sequence(cls: type) -> bool:
-    """Return True if C code has made a class of tuples, such as `torch.return_types.max`."""
-    return cls.__bases__ == (tuple,) and "n_sequence_fields" in vars(cls) and not cls.__flags__ & _IS_BASE
 
 
 def _find_unregistered(cls: type) -> Container | None:

@@ -329,7 +329,7 @@ def map(  # noqa: A001 -- other libraries have this name too
     """
     if not callable(fn):
         raise OptionError.build(f"map {type_of(fn)}", "it is not a function", "xbridge.tree.map(fn, x)")
-    batch = TreeArrays(tree, Leaves(scalars, exporters, only))
+    batch = TreeArrays(tree, Leaves(scalars, exporters, only).check())
     batch.refuse_leaf(scalars=scalars)
     return batch.map(partial(batch.each, fn), fn if scalars else None)
 

@@ -82,7 +82,7 @@ def make_chunk_cast(
         plain = type(chunk) in (np.ndarray, np.memmap, np.matrix) or isinstance(chunk, np.generic)
         if not plain or chunk.dtype.newbyteorder("=") != given:
             return (chunk,)
-        if is_finite and not np.isfinite(chunk).all():
+        if is_finite and not np.isfinite(chunk).all():  # ml_dtypes would make numbers of the others
             return (chunk,)
         try:
             if check:
