@@ -25,7 +25,6 @@ from harness import interleave
 import xbridge
 import xbridge.tree
 from xbridge.backends.torch import _transfer
-from xbridge.backends.torch._transfer import large, pinned
 
 
 class RecordRow(NamedTuple):
@@ -54,9 +53,9 @@ def main() -> None:
     kind = "emu" if asked.trial else "cuda"
     size = 1 << 20 if asked.trial else 1 << 30
     if asked.trial:
-        use(pinned.Sizes(1 << 16, 2, 1 << 18))
+        use(_transfer.Sizes(1 << 16, 2, 1 << 18))
     machine = "the emulated accelerator" if asked.trial else torch.cuda.get_device_name()
-    print(f"{machine}, torch {torch.__version__}, {torch.get_num_threads()} threads, {pinned.sizes()}\n")
+    print(f"{machine}, torch {torch.__version__}, {torch.get_num_threads()} threads, {_transfer.sizes()}\n")
     with tempfile.TemporaryDirectory() as folder:
         names = arrays(kind, size, Path(folder))
         for rows, nbytes in ((BULK, size), (TREE, 1000 * 8192), (ONE, 8192)):
@@ -257,15 +256,15 @@ def together(names: dict[str, Any], sizes: list[int]) -> None:
     print()
 
 
-def use(sizes: pinned.Sizes) -> None:
+def use(sizes: _transfer.Sizes) -> None:
     """Use buffers of these sizes from now on."""
-    vars(pinned)["_sizes"] = sizes
-    large._threads.cache_clear()  # noqa: SLF001 -- as many threads as buffers
+    vars(_transfer)["sizes"] = lambda: sizes
+    _transfer._threads.cache_clear()  # noqa: SLF001 -- as many threads as buffers
 
 
 def timed(statement: str, names: dict[str, Any], **sizes: Any) -> str:
     """Return the time of a statement, with some of the sizes changed."""
-    real = pinned.sizes()
+    real = _transfer.sizes()
     use(real._replace(**sizes))
     seconds = median(interleave([statement], names, rounds=7, block=0.01)[statement])
     use(real)
@@ -282,11 +281,11 @@ def sweep(names: dict[str, Any], size: int) -> None:
         table([f"{chosen.chunk >> 20} MiB", str(chosen.buffers), *rates], head=False)
 
 
-def shapes() -> Iterator[pinned.Sizes]:
+def shapes() -> Iterator[_transfer.Sizes]:
     """Yield the sizes that are tried."""
     for buffers in (2, 4, 8, 12, 16):
         for chunk in (1 << 21, 1 << 22, 1 << 23, 1 << 24, 1 << 25):
-            yield pinned.Sizes(chunk, buffers, pinned.LEAST)
+            yield _transfer.Sizes(chunk, buffers, _transfer.LEAST)
 
 
 def table(cells: list[str], *, head: bool = True) -> None:

@@ -14,7 +14,6 @@ from torch_modes import Passes
 
 import xbridge
 from xbridge.backends.torch import _transfer
-from xbridge.backends.torch._transfer import large, packs, pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 
 transfers: Any = _transfer.transfers
+read_sizes = _transfer.sizes.__wrapped__
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def numbered(dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return raw.view(dtype).reshape(shape)
 
 
-DTYPES = sorted(pinned.ITEMS, key=str)
+DTYPES = sorted(_transfer.ITEMS, key=str)
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "in one piece": lambda x: x,
     "transposed": lambda x: x.transpose(0, 2),
@@ -118,8 +118,7 @@ def test_to_device_many__results_are_not_views() -> None:
 @pytest.fixture
 def no_staging(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine without buffers."""
-    for module in (large, packs):
-        monkeypatch.setattr(module, "pin_buffer", None)
+    monkeypatch.setattr(_transfer, "pin_buffer", None)
 
 
 @pytest.mark.usefixtures("no_staging")
@@ -189,45 +188,28 @@ def test_to_device__ignores_the_default_device(default: str, n: int) -> None:
 # -- the buffers -----------------------------------------------------------------------------------
 
 
-PIECES = {
-    "two for each buffer": (128, [32] * 4),
-    "none larger than half a buffer": (2048, [128] * 16),
-    "none too small": (16, [8, 8]),
-    "of any size": (100, [32, 32, 32, 4]),
-}
-
-
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The bytes of the pieces of each array that moves through buffers from now on."""
     found: list[list[int]] = []
-    share = large._share
+    share = _transfer._share
 
-    def watched(copy: Any, pieces: list[large.Piece], place: torch.device) -> None:
+    def watched(move: Any, pieces: list[_transfer.Piece]) -> None:
         found.append([there.numel() for _, there in pieces])
-        share(copy, pieces, place)
+        share(move, pieces)
 
-    monkeypatch.setattr(large, "_share", watched)
+    monkeypatch.setattr(_transfer, "_share", watched)
     return found
 
 
 @pytest.mark.parametrize("inference", [False, True])
-@pytest.mark.parametrize(("nbytes", "parts"), PIECES.values(), ids=PIECES)
-def test_staging__divides_a_large_tensor_among_buffers(
-    nbytes: int,
-    parts: list[int],
-    inference: bool,
-    shared: list[list[int]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A large tensor is divided into the same pieces in both directions."""
-    monkeypatch.setattr(large, "PAGE", 8)
-    use_sizes(monkeypatch, SIZES._replace(chunk=256))
+def test_staging__divides_a_large_tensor_among_buffers(inference: bool, shared: list[list[int]]) -> None:
+    """A large tensor is divided into pieces of half a buffer, in both directions."""
     with torch.inference_mode(inference):
-        here = torch.arange(nbytes, dtype=torch.uint8)
+        here = torch.arange(100, dtype=torch.uint8)
         back = _transfer.to_device(_transfer.to_device(here, xbridge.Device(DEVICE)), xbridge.Device("cpu"))
 
-    assert shared == [parts, parts]
+    assert shared == [[32, 32, 32, 4]] * 2
     assert bits(back) == bits(here)
 
 
@@ -250,7 +232,7 @@ def fail(*_: object) -> None:
     raise RuntimeError("the device failed")
 
 
-FAULTS = [(large, "plain_copy"), (api.Event, "synchronize"), (api.Stream, "synchronize"), (api, "Event")]
+FAULTS = [(_transfer, "plain_copy"), (api.Event, "synchronize"), (api.Stream, "synchronize"), (api, "Event")]
 
 
 @pytest.mark.parametrize("at", FAULTS, ids=str)
@@ -273,7 +255,7 @@ def test_to_backend__out_of_memory_is_torchs_error(monkeypatch: pytest.MonkeyPat
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(large, "_fill", fail)
+    monkeypatch.setattr(_transfer, "_fill", fail)
     for convert in (xbridge.to_backend, lambda *args, **at: xbridge.transfer(*args, **at).result()):
         with pytest.raises(torch.OutOfMemoryError) as caught:
             convert(np.ones(100), "torch", device=KIND)
@@ -304,27 +286,26 @@ def test_fetch_many__declines_tensors_beyond_their_storage() -> None:
     whole, freed, shrunk = torch.ones(5), torch.ones(5), torch.ones(9)[4:]
     freed.untyped_storage().resize_(0)
     shrunk.untyped_storage().resize_(32)
-    batch = packs._ordinary_tensors([freed, whole, shrunk, whole[1:]], torch.device("cpu"))
-    assert batch.at == [1, 3]
+    _, chosen = _transfer.choose_tensors([freed, whole, shrunk, whole[1:]], torch.device("cpu"))
+    assert chosen == [1, 3]
 
 
 # -- the setting -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def setting(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], pinned.Sizes]:
+def setting(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], _transfer.Sizes]:
     """What a value of the setting means."""
 
-    def read(said: str) -> pinned.Sizes:
-        monkeypatch.setenv(pinned.SETTING, said)
-        monkeypatch.setattr(pinned, "_sizes", None)
-        return pinned.sizes()
+    def read(said: str) -> _transfer.Sizes:
+        monkeypatch.setenv(_transfer.SETTING, said)
+        return read_sizes()
 
     return read
 
 
 @pytest.mark.parametrize("mebibytes", [1, 3, 64, 100])
-def test_pinned_mib__limits_pinned_memory(mebibytes: int, setting: Callable[[str], pinned.Sizes]) -> None:
+def test_pinned_mib__limits_pinned_memory(mebibytes: int, setting: Callable[[str], _transfer.Sizes]) -> None:
     """No more memory is pinned than the setting allows."""
     chunk, buffers, *_ = setting(str(mebibytes))
 
@@ -334,7 +315,7 @@ def test_pinned_mib__limits_pinned_memory(mebibytes: int, setting: Callable[[str
 
 @pytest.mark.usefixtures("no_staging")
 def test_pinned_mib__zero_stages_nothing(
-    setting: Callable[[str], pinned.Sizes], monkeypatch: pytest.MonkeyPatch
+    setting: Callable[[str], _transfer.Sizes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the setting at zero, no buffer is used."""
     use_sizes(monkeypatch, setting("0"))

@@ -108,56 +108,6 @@ def test_engine__batches() -> None:
                     assert x.storage_offset() * x.itemsize % 256 == 0
 
 
-def test_engine__handles() -> None:
-    """What a handle returns has arrived: all that this stream computed before, and nothing of later work."""
-    with pytest.MonkeyPatch.context() as patch:
-        use_sizes(patch, SIZES._replace(chunk=4096, buffers=3, least=1 << 20))
-        for start in (50, 60, 70):
-            side = api.Stream()
-            with api.stream(side):
-                computed = [torch.from_numpy(a).to(KIND) + 1 for a in batch_of(start)]
-                back = xbridge.transfer(computed, "numpy")
-                for x in computed:
-                    x.zero_()
-                del computed, x
-                later = [torch.full((n,), 9, device=KIND) for n in (1524, 2048)]
-                given = batch_of(start + 3)
-                sent = xbridge.transfer(given, "torch", device=KIND)
-                for a in given:
-                    a[:] = 0
-            with api.stream(api.Stream()):
-                for a, b in zip(batch_of(start), back.result(), strict=True):
-                    assert (b == a + 1).all()
-                for a, x in zip(batch_of(start + 3), sent.result(), strict=True):
-                    assert (x.cpu().numpy() == a).all()
-            assert len(later) == 2
-
-
-def test_engine__memory_of_handles_that_this_thread_still_uses() -> None:
-    """What this thread has dropped, and its stream not, is not written by the next transfer."""
-    with pytest.MonkeyPatch.context() as patch:
-        use_sizes(patch, SIZES._replace(chunk=4096, least=1 << 20))
-        for _ in range(3):
-            first = xbridge.transfer([numbers(9)], "torch", device=KIND).result()
-            later = first[0] + 0
-            del first
-            (second,) = xbridge.transfer([numbers(10)], "torch", device=KIND).result()
-            assert (later.cpu().numpy() == numbers(9)).all()
-            assert (second.cpu().numpy() == numbers(10)).all()
-
-
-def test_engine__memory_of_a_handle_on_its_way_back() -> None:
-    """The memory from which a pack is copied is not used again before."""
-    with pytest.MonkeyPatch.context() as patch:
-        use_sizes(patch, SIZES._replace(chunk=4096, least=1 << 20))
-        x = torch.from_numpy(numbers(11)).to(KIND)
-        back = xbridge.transfer([x], "numpy")
-        written = [torch.full((SIZE,), 3, dtype=torch.uint8, device=KIND) for _ in range(3)]
-        api.current_stream().synchronize()
-        assert (back.result()[0] == numbers(11)).all()
-        assert len(written) == 3
-
-
 def test_engine__a_result_of_another_thread() -> None:
     """It is complete for any stream, casts on the device included, also of what was there before."""
     for given in (numbers(7), torch.from_numpy(numbers(7)).to(KIND)):

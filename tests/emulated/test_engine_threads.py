@@ -15,7 +15,7 @@ from inside import get_backend
 
 import xbridge
 from xbridge._transfer.threads import participating_backends
-from xbridge.backends.torch._transfer import large, packs
+from xbridge.backends.torch import _transfer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,8 +149,7 @@ def test_to_backend__uses_no_pinned_buffer_during_graph_capture(
 ) -> None:
     """While a graph is captured, arrays are moved without pinned buffers."""
     captured(monkeypatch)
-    for module in (large, packs):
-        monkeypatch.setattr(module, "pin_buffer", None)
+    monkeypatch.setattr(_transfer, "pin_buffer", None)
 
     for options in ({}, {"dtype": "float32"}, {"copy": True}):
         assert xbridge.to_backend(np.ones(100), "torch", device=KIND, **options).sum().item() == 100

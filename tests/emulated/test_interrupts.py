@@ -16,15 +16,13 @@ from emulated.there import DEVICE, KIND, api
 
 import xbridge
 import xbridge.tree
-from xbridge._transfer import queued
 from xbridge.backends.torch import _transfer
-from xbridge.backends.torch._transfer import large, packs, pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
 
-MODULES = {str(module.__file__) for module in (queued, _transfer, large, packs, pinned)}
+MODULES = {str(_transfer.__file__)}
 
 
 @cache
@@ -95,8 +93,6 @@ CALLS: dict[str, tuple[int, Callable[[], object]]] = {
         ),
     ),
     "tensors back": (SMALL, lambda: _transfer.transfers.to_device_many(tensors(4), xbridge.Device("cpu"))),
-    "a handle there": (SMALL, lambda: xbridge.transfer(hosts(5)[:4], "torch", device=KIND).result()),
-    "a handle back": (SMALL, lambda: xbridge.transfer(tensors(6)[:4], "numpy").result()),
     "a large array there": (LARGE, lambda: xbridge.to_backend(np.full(9000, 7, "u1"), "torch", device=KIND)),
     "a large array back": (LARGE, lambda: xbridge.to_numpy(torch.full((9000,), 8.0, device=KIND))),
 }

@@ -1,8 +1,7 @@
-"""Packs, and handles of packs: what is declined, what is kept, and what happens if the device fails."""
+"""Packs: what is declined, what is kept, and what happens if the device fails."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from inside import get_backend
 
 import xbridge
 import xbridge.tree
-from xbridge._transfer import queued
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,12 +23,6 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three buffers, in each of which there is room for a few arrays."""
     use_small_buffers(monkeypatch)
     use_sizes(monkeypatch, SIZES._replace(chunk=1024, buffers=3, least=1 << 20))
-
-
-@pytest.fixture
-def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread can be started by mistake."""
-    monkeypatch.setattr("xbridge._transfer.api.start_thread", None)
 
 
 def arrays(n: int = 3) -> list[np.ndarray]:
@@ -64,74 +56,6 @@ def test_batch__odd_arrays_are_converted_one_by_one(pace: bool) -> None:
         assert [x.tolist() for x in back[20:]] == [[0, 2, 4], [1, 1], [1, 1]]
         assert back[0].base is back[3].base
         assert back[0].flags.writeable
-
-
-@pytest.mark.usefixtures("no_thread")
-def test_transfer__handle_is_done_when_its_pack_has_arrived() -> None:
-    """`done` asks the device, and `result` waits for it, for a time if one is given."""
-    for given, target in ((arrays(), "torch"), (tensors(), "numpy")):
-        handle = xbridge.transfer(given, target, device=KIND if target == "torch" else None)
-        assert repr(handle) in ("<Transfer: running>", "<Transfer: done>")
-        assert equal(handle.result(10.0), arrays())
-        assert handle.done()
-        assert repr(handle) == "<Transfer: done>"
-        assert handle.result() is handle.result()
-
-
-@pytest.mark.usefixtures("no_thread")
-def test_transfer__continues_after_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A timeout does not end the transfer, and a later call has its result."""
-    handle = xbridge.transfer(tensors(), "numpy")
-    with monkeypatch.context() as patch:
-        patch.setattr(api.Event, "query", lambda event: False)
-        for seconds in (0, 0.001):
-            with pytest.raises(TimeoutError, match="goes on"):
-                handle.result(seconds)
-        assert not handle.done()
-    assert equal(handle.result(), arrays())
-
-
-def test_transfer__handles_hold_a_limited_number_of_buffers() -> None:
-    """Further transfers use threads, and a deleted handle makes room for another."""
-    handles = [xbridge.transfer(tensors(), "numpy") for _ in range(4)]
-    queued_first = [isinstance(handle._future, queued.Queued) for handle in handles]
-    assert queued_first == [True, True, False, False]
-    del handles[0]
-    assert all(equal(handle.result(), arrays()) for handle in handles)
-    again = [xbridge.transfer(tensors(), "numpy") for _ in range(2)]
-    assert all(isinstance(handle._future, queued.Queued) for handle in again)
-    assert all(equal(handle.result(), arrays()) for handle in again)
-    assert equal(xbridge.tree.to_numpy(tensors()), arrays())
-
-
-FEW: dict[str, Callable[[], list[np.ndarray]]] = {
-    "more than a buffer": lambda: arrays(20),
-    "one that is odd": lambda: [*arrays(2), np.arange(6.0)[::2]],
-    "nothing in it": lambda: [np.zeros(0)],
-}
-
-
-@pytest.mark.parametrize("make", FEW.values(), ids=FEW)
-def test_transfer__other_batches_use_a_thread(make: Callable[[], list[np.ndarray]]) -> None:
-    """A batch that is not a single pack of ordinary arrays is converted in a thread."""
-    handle = xbridge.transfer(make(), "torch", device=KIND)
-    assert not isinstance(handle._future, queued.Queued)
-    assert equal(handle.result(), make())
-
-
-def test_transfer__child_process_cannot_wait_for_a_handle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handle of another process is refused unless it has its result already."""
-    handle, had = xbridge.transfer(tensors(), "numpy"), xbridge.transfer(arrays(), "torch", device=KIND)
-    had.result()
-    elsewhere = os.getpid() + 1
-    monkeypatch.setattr("xbridge._transfer.api.getpid", lambda: elsewhere)
-    monkeypatch.setattr(queued, "getpid", lambda: elsewhere)
-    with monkeypatch.context() as patch:
-        patch.setattr(api.Event, "query", None)  # the device belongs to the other process
-        with pytest.raises(xbridge.XBridgeError, match="another process"):
-            handle.result()
-        assert handle.done()
-    assert equal(had.result(), arrays())
 
 
 @pytest.mark.parametrize("many", [arrays, tensors])

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import xbridge
 from xbridge.backends import torch as backend
-from xbridge.backends.torch._transfer import pinned
+from xbridge.backends.torch import _transfer
 from xbridge.testing.conformance.test_casts import same_values
 from xbridge.testing.strategies import host_arrays
 
@@ -223,10 +223,9 @@ def test_explain__casts_on_the_way_from_the_staged_size(
     setting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An array is cast on its way exactly if it is large enough for the buffers."""
-    monkeypatch.setenv(pinned.SETTING, str(setting))
-    monkeypatch.setattr(pinned, "LEAST", 4096)
-    use_small_buffers(monkeypatch)
-    use_sizes(monkeypatch, pinned._read_setting())
+    monkeypatch.setenv(_transfer.SETTING, str(setting))
+    monkeypatch.setattr(_transfer, "LEAST", 4096)
+    use_sizes(monkeypatch, _transfer.sizes.__wrapped__())
     numbers = np.arange(1024.0)[::-1]
 
     for array, through in ((numbers, setting > 0), (numbers[1:], False)):

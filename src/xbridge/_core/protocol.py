@@ -59,13 +59,6 @@ class Exporter(Protocol):
         """Return a capsule. Its memory is ready for any work that is queued on the stream after this call."""
 
 
-Pending: TypeAlias = "tuple[Any, Callable[[], list[Array]]]"
-"""Arrays on their way: an event with `query` and `synchronize`, and a function that returns them after it.
-
-If both are deleted, the move finishes in any case.
-"""
-
-
 def _decline(_: Any, /) -> None:
     """Return None, for an array that only a plan converts."""
 
@@ -160,20 +153,6 @@ class Transfers:
         """Return new host arrays for small ordinary arrays on one device, as `send_many` does.
 
         No result is a view of an array on the host.
-        """
-        return None
-
-    def begin_send(self, hosts: list[HostArray], device: Device, /) -> Pending | None:
-        """Begin what `send_many` does, without a thread. The arrays are read before the call returns.
-
-        The result is None if one array is not ordinary, or if this is not certain.
-        """
-        return None
-
-    def begin_fetch(self, xs: list[Array], /) -> Pending | None:
-        """Begin what `fetch_many` does, without a thread, or return None as `begin_send`.
-
-        The arrays are read after the work that this thread has queued, and nothing later waits for the copy.
         """
         return None
 

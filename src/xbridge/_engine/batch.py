@@ -26,8 +26,6 @@ from xbridge.errors import DeviceError, XBridgeError, index_errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Pending
     from xbridge._engine.source import Source
     from xbridge._plan.steps import Op, Step
 
@@ -56,17 +54,10 @@ class Packing(NamedTuple):
     """The type of array that can be packed. Others are planned."""
     move: Callable[[list[Array]], list[Array | None] | None]
     """Move the arrays; return None in place of each that has to be planned, or None if all have to be."""
-    begin: Callable[[list[Array]], Pending | None]
-    """Begin to move the arrays asynchronously; return None if one of them needs a plan or a thread."""
 
 
-def find_packings(
-    target: Backend, kinds: Collection[type], options: Options, place: Device | None = None
-) -> list[Packing]:
-    """Return how arrays of these types move in packs, if their plans would consist of the move alone.
-
-    `place` is the target's device, if the caller has resolved it already.
-    """
+def find_packings(target: Backend, kinds: Collection[type], options: Options) -> list[Packing]:
+    """Return how arrays of these types move in packs, if their plans would consist of the move alone."""
     host, device = get(HOST), options.device
     plain = options._replace(device=None, copy=None) == Options() and options.copy is not False
     if registry.observers or not plain or target.is_tracing():
@@ -74,7 +65,7 @@ def find_packings(
     if target is host:
         sources = [(kind, backend_for(kind)) for kind in kinds] if device in (None, CPU) else []
         return [
-            Packing(kind, source.transfers.fetch_many, source.transfers.begin_fetch)
+            Packing(kind, source.transfers.fetch_many)
             for kind, source in sources
             if source and source.transfers.has_packs and kind in source.fast.types
         ]
@@ -82,15 +73,12 @@ def find_packings(
     own = target.transfers
     if not own.has_packs or kind not in kinds or (device is None and "host" not in target.gaps):
         return []
-    if place is None:
-        with suppress(DeviceError):  # the plan of an array raises it too, and names the array
-            place = destination(target, device, CPU)
-        if place not in target.devices():
-            return []
-    if place is None or place == CPU:
+    place = CPU
+    with suppress(DeviceError):  # the plan of an array raises it too, and names the array
+        place = destination(target, device, CPU)
+    if place == CPU or place not in target.devices():
         return []
-    there: Device = place
-    return [Packing(kind, lambda xs: own.send_many(xs, there), lambda xs: own.begin_send(xs, there))]
+    return [Packing(kind, lambda xs: own.send_many(xs, place))]
 
 
 def move_in_packs(

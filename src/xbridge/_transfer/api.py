@@ -1,8 +1,7 @@
 """`transfer` and `prefetch`: conversions in the background.
 
-A transfer runs in a thread of its own, with the streams and modes of the caller (`threads.py`), or without a
-thread for small arrays, which a device copies by itself (`queued.py`). There is no pool: each thread ends
-with its work, so that none is left at a fork or at the exit of the program.
+A transfer runs in a thread of its own, with the streams and modes of the caller (`threads.py`). There is no
+pool: each thread ends with its work, so that none is left at a fork or at the exit of the program.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from xbridge._engine.caller import CallSite, find_call_site
 from xbridge._engine.execute import observers
 from xbridge._engine.requests import refuse_order
 from xbridge._plan.options import CallOptions
-from xbridge._transfer.queued import Queued, begin_queued
 from xbridge._transfer.threads import (
     attribute_calls,
     can_leave,
@@ -73,10 +71,9 @@ class Transfer:
 
     __slots__ = ("_future", "_process")
 
-    def __init__(self, future: Future[Any] | Queued) -> None:
+    def __init__(self, future: Future[Any]) -> None:
         self._future, self._process = future, getpid()
-        if isinstance(future, Future):
-            reset_in_child(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold in a fork
+        reset_in_child(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold in a fork
 
     def __repr__(self) -> str:
         """Return the state in one line, without a wait."""
@@ -200,9 +197,6 @@ def transfer(  # noqa: PLR0913 -- options, by keyword
     future: Future[Any] = Future()
     try:
         batch = TreeArrays(tree, leaves, alone=True)
-        queued = None if scalars else begin_queued(batch, target, place, options)
-        if queued:
-            return Transfer(queued)
         convert = leaf_converter(target, options, leaves, later=True)
         number = number_converter(target, options, later=True) if scalars is True else None
         fill = partial(batch.map, number=number)

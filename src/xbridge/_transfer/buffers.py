@@ -10,9 +10,9 @@ from xbridge._registry import registry
 def release_buffers() -> None:
     """Free the pinned host memory that xbridge keeps for later transfers.
 
-    It is kept by the library that moves the arrays, whose other unused pinned memory is freed too. Buffers in
-    use stay: those of calls in other threads, and those of transfers whose result was not taken yet. The next
-    transfer pins new buffers. Libraries that were not used yet are not imported.
+    It is kept by the library that moves the arrays, whose other unused pinned memory is freed too. Buffers
+    that calls in other threads use stay. The next transfer pins new buffers. Libraries that were not used yet
+    are not imported.
 
     Raises
     ------
