@@ -9,9 +9,7 @@ CuPy can be installed on a machine without a GPU, where this backend is not avai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from itertools import accumulate
+from collections.abc import Callable
 from types import ModuleType
 
 import cupy
@@ -33,7 +31,7 @@ from xbridge._core.protocol import (
     is_aligned,
 )
 from xbridge._host.device_exporter import OnDeviceExporter
-from xbridge._host.memory import NATIVE, finite_extremes, native_dtype
+from xbridge._host.memory import finite_extremes, native_dtype
 from xbridge.errors import DTypeError, MissingLibraryError, UnsupportedArrayError, type_of
 
 try:
@@ -79,15 +77,6 @@ _EXACT = {
 CuPy's own kernels take subnormal numbers of 32 bits for zero. These count them in steps of the least. `E` is
 bfloat16, whose exponents are those of float32.
 """
-
-SMALL_NBYTES = 1 << 18
-"""The most bytes of an array that is moved with others."""
-
-PACK_NBYTES = 1 << 23
-"""The most bytes that are moved in one piece, and that one of the results may keep in memory."""
-
-ALIGNMENT = 256
-"""Arrays of a pack begin at multiples of this number of bytes, as does memory that CuPy allocates."""
 
 name = "cupy"
 array_types: tuple[type, ...] = (cupy.ndarray,)
@@ -222,40 +211,6 @@ def from_dlpack(shown: Exporter, /) -> Array:
 
 
 class _Transfers(Transfers):
-    has_packs = True
-
-    def send_many(self, hosts: list[HostArray], device: Device, /) -> list[Array | None]:
-        made: list[Array | None] = [None] * len(hosts)
-        ordinary = [i for i, host in enumerate(hosts) if _is_packable(host, host.dtype)]
-        with suppress(RuntimeError, MemoryError):  # without memory each array is moved alone
-            for pack in _make_packs(hosts, ordinary):
-                stops = list(accumulate(-(-hosts[i].nbytes // ALIGNMENT) * ALIGNMENT for i in pack))
-                block = np.empty(stops[-1], np.uint8)
-                places = [
-                    slice(start, start + hosts[i].nbytes) for i, start in zip(pack, (0, *stops), strict=False)
-                ]
-                for i, place in zip(pack, places, strict=True):
-                    block[place] = hosts[i].reshape(-1).view(np.uint8)
-                there = _send(block, device)
-                for i, place in zip(pack, places, strict=True):
-                    made[i] = there[place].view(hosts[i].dtype).reshape(hosts[i].shape)
-        return made
-
-    def fetch_many(self, xs: list[Array], /) -> list[HostArray | None]:
-        made: list[HostArray | None] = [None] * len(xs)
-        alike: dict[np.dtype[np.generic], list[int]] = {}
-        for i, x in enumerate(xs):
-            if x.device == xs[0].device and _is_packable(x, x.dtype):
-                alike.setdefault(x.dtype, []).append(i)
-        with suppress(RuntimeError, MemoryError), xs[0].device:
-            for chosen in alike.values():
-                for pack in _make_packs(xs, chosen):
-                    block = cupy.concatenate([xs[i].ravel() for i in pack]).get()
-                    stops = list(accumulate(xs[i].size for i in pack))
-                    for i, stop in zip(pack, stops, strict=True):
-                        made[i] = block[stop - xs[i].size : stop].reshape(xs[i].shape)
-        return made
-
     def threaded(self, fn: ArrayFn, device: Device, /) -> ArrayFn:
         # The call uses the stream of this thread, because CuPy frees memory on the stream that allocated it.
         with cupy.cuda.Device(_DEVICES.get(device)) as current:
@@ -299,25 +254,6 @@ def _send(x: Array, device: Device) -> Array:
         moved = dense.copy()
         cupy.cuda.get_current_stream().synchronize()
     return moved
-
-
-def _is_packable(x: Array, dtype: np.dtype[np.generic]) -> bool:
-    """Return True if an array of the host or of CuPy can be moved with others as plain bytes."""
-    return dtype in NATIVE and 0 < x.nbytes <= SMALL_NBYTES and x.flags.c_contiguous
-
-
-def _make_packs(xs: list[Array], chosen: list[int]) -> Iterator[list[int]]:
-    """Yield the indices of arrays that are moved in one piece."""
-    pack: list[int] = []
-    used = 0
-    for i in chosen:
-        if used + xs[i].nbytes > PACK_NBYTES:
-            yield pack
-            pack, used = [], 0
-        pack.append(i)
-        used += -(-xs[i].nbytes // ALIGNMENT) * ALIGNMENT
-    if pack:
-        yield pack
 
 
 def _upload(host: HostArray) -> Array:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import stub_cupy
-from inside import get_backend, native_dtype
+from inside import native_dtype
 
 import xbridge
-import xbridge.tree
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -117,98 +116,6 @@ def test_to_backend__transfer_is_complete_on_return(cupy: ModuleType) -> None:
     assert not np.shares_memory(x._memory, y._memory)
     late = cupy.asarray(np.arange(3.0))
     assert xbridge.to_numpy(late).tolist() == [0.0, 1.0, 2.0]
-
-
-# -- many small arrays ---------------------------------------------------------------------------
-
-MANY = [
-    *(np.arange(5, dtype=word) + i for i, word in enumerate(("f8", "i8", "f8", "u2", "i2", "c8", "c16"))),
-    np.array(-0.0),
-    np.array([True, False, True]),
-    np.ones((2, 3), "f2"),
-]
-"""Small arrays of several dtypes with items of one size."""
-
-
-def counted() -> tuple[int, int]:
-    return stub_cupy.state.to_device, stub_cupy.state.to_numpy
-
-
-@pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
-def test_batch__is_moved_in_one_piece(device: str, cupy: ModuleType) -> None:
-    """Small arrays go to a GPU in one copy, and come back in one for each dtype, bit by bit."""
-    given = [a.copy() for a in MANY] * 3
-    sends, _ = counted()
-    there = xbridge.tree.to_backend(given, "cupy", device=device)
-    assert counted()[0] == sends + 1
-    for a in given:
-        a[...] = 1
-    assert {x.device.id for x in there} == {int(device[-1])}
-    assert all(x._memory.ctypes.data % 256 == there[0]._memory.ctypes.data % 256 for x in there)
-    _, gets = counted()
-    back = xbridge.tree.to_numpy(there)
-    assert counted()[1] == gets + len({a.dtype for a in MANY})
-    for a, x, b in zip(MANY * 3, there, back, strict=True):
-        assert (a.dtype, a.shape) == (x.dtype, x.shape) == (b.dtype, b.shape)
-        assert a.tobytes() == b.tobytes()
-        assert b.flags.writeable
-        assert b.flags.aligned
-
-
-def test_batch__other_arrays_are_moved_alone(cupy: ModuleType) -> None:
-    """Arrays that are large, empty, strided or of another device or dtype do not keep others from a pack."""
-    pytest.importorskip("ml_dtypes")
-    brief = native_dtype("bfloat16")
-    odd = [
-        np.zeros(cupy_backend().SMALL_NBYTES + 1, "u1"),
-        np.zeros((0, 2)),
-        np.arange(6.0)[::2],
-        np.arange(3.0).astype(">f8"),
-        np.ones(3).astype(brief),
-    ]
-    given = [*MANY, *odd, *MANY]
-    sends, _ = counted()
-    there = xbridge.tree.to_backend(given, "cupy")
-    assert counted()[0] == sends + 1 + len(odd)
-    there[0] = xbridge.to_backend(there[0], "cupy", device="cuda:1")
-    there[1:3] = there[1][::2], there[2][::2]
-    back = xbridge.tree.to_numpy(there)
-    for a, b in zip([given[0], given[1][::2], given[2][::2], *given[3:]], back, strict=True):
-        assert b.dtype == a.dtype.newbyteorder("=")
-        assert b.tolist() == a.tolist()
-
-
-def test_batch__is_moved_in_pieces_of_bounded_size(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pack has at most so many bytes, also if the arrays fill it exactly."""
-    monkeypatch.setattr(cupy_backend(), "PACK_NBYTES", 512)
-    given = [np.arange(32.0) + i for i in range(5)]
-    sends, gets = counted()
-    there = xbridge.tree.to_backend(given, "cupy")
-    back = xbridge.tree.to_numpy(there)
-    assert counted() == (sends + 3, gets + 3)
-    assert [b.tolist() for b in back] == [a.tolist() for a in given]
-
-
-@pytest.mark.parametrize("error", [MemoryError("no memory"), RuntimeError("a launch failed")])
-def test_batch__is_moved_one_by_one_without_memory_for_a_pack(
-    error: Exception, cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If a pack fails, each array is moved alone."""
-
-    def fail(*_: object) -> None:
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(cupy_backend(), "_make_packs", fail)
-        there = xbridge.tree.to_backend(MANY, "cupy")
-        back = xbridge.tree.to_numpy(there)
-    assert [b.tobytes() for b in back] == [a.tobytes() for a in MANY]
-
-
-def cupy_backend() -> Any:
-    """The module of the backend over the stub."""
-    get_backend("cupy")
-    return sys.modules["xbridge.backends.cupy"]
 
 
 def test_transfer__uses_the_callers_device_and_stream(cupy: ModuleType) -> None:
