@@ -79,7 +79,7 @@ test-freethreaded: $(FREETHREADED)/freethreaded.stamp ## Run the suite without t
 	PYTHON_GIL=0 $(FREETHREADED)/bin/python -m pytest $(ARGS)
 
 test-emulated: $(VENV)/dev.stamp ## Run the transfers, and what torch promises, on the emulated accelerator
-	$(VENV)/bin/python $(PYTEST) tests/emulated tests/project/test_idioms.py src/xbridge/testing/emulated $(ARGS)
+	$(VENV)/bin/python $(PYTEST) tests/emulated tests/project/test_migrate.py src/xbridge/testing/emulated $(ARGS)
 	$(VENV)/bin/python -m pytest $(SWEEP) --pyargs xbridge.testing.conformance --xbridge=torch:emu $(ARGS)
 
 test-downstream: $(VENV)/dev.stamp ## Run the tests of the example package that uses the kit
