@@ -17,6 +17,7 @@ from contract.pair_contract import (
     Asked,
     cast,
     is_guarded,
+    is_pending,
     left_open,
     library,
     place,
@@ -172,6 +173,24 @@ def test_to_backend__refused_samples_go_nowhere(source: str, target: str) -> Non
         assert isinstance(refused, (xbridge.UnsupportedArrayError, xbridge.DTypeError)), what
 
 
+@pytest.mark.parametrize("source", HERE)
+def test_to_numpy__writable_is_the_default_result_or_a_copy(source: str) -> None:
+    """With `writable=True` the result shares exactly if the default result is writable."""
+    for asked in usual(source, "numpy"):
+        x, usually = asked.sample.array, xbridge.to_numpy(asked.sample.array)
+        with (
+            xbridge.record() if asked.options.get("copy") else nullcontext()
+        ):  # the plan, and then the fast road
+            result = xbridge.to_numpy(x, writable=True)
+        assert result.flags.writeable
+        assert same_bits(read("numpy", result), asked.sample.values)
+        if usually.flags.writeable and not is_pending(asked):
+            assert same_memory(place("numpy", result), place("numpy", usually))
+        elif result.size:
+            samples_of("numpy").write(result)
+            assert same_bits(read(source, x), asked.sample.values)
+
+
 def check(asked: Asked) -> None:
     x, before = asked.sample.array, get_backend(asked.source).array_info(asked.sample.array)
     due = refusals(asked)
@@ -236,6 +255,8 @@ def check_memory(asked: Asked, result: Array) -> None:
     one, other = place(asked.source, x), place(asked.target, result)
     shared = shares(asked, copy)
     assert same_memory(one, other) if shared else disjoint(one, other)
+    if asked.sample.values.size and not {"dask"} & {asked.source, asked.target}:
+        assert xbridge.shares_memory(x, result) is xbridge.shares_memory(result, x) is shared
     if shared and not asked.leaves:
         begun = asked.options.get("requires_grad") is True and not asked.sample.tracked
         assert (result is x) is not begun

@@ -28,6 +28,8 @@ WAYS: dict[str, Callable[..., Any]] = {
     "tree": lambda x, target, **options: tree.to_backend([x], target, exporters=True, **options)[0],
     "transfer": lambda x, target, **options: xbridge.transfer(x, target, **options).result(),
 }
+ROADS = [(way, "numpy") for way in WAYS] + [("to_backend", target) for target in TARGETS[1:]]
+"""Each way of converting, and each library."""
 
 
 def others(library: str) -> dict[str, Any]:
@@ -81,8 +83,7 @@ def test_tables__columns_of_numbers_come_back_as_they_were(library: str, target:
     assert list(back.dtypes) == list(frame.dtypes)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("way", "target"), ROADS)
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_tables__what_is_no_number_is_refused_or_kept(library: str, target: str, way: str) -> None:
     """Categories, dates, text and missing integers are errors, whatever dtype is named, or stay as asked."""
@@ -121,8 +122,7 @@ def with_gaps(library: str) -> list[Any]:
     return [*columns, *frames, *(pyarrow.table({"n": column}) for column in columns)]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("way", "target"), ROADS)
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
 def test_tables__missing_values_go_to_no_integer(library: str, target: str, way: str) -> None:
     """A missing value, and NaN, never becomes an integer or a truth value that a call names; it is NaN."""
@@ -136,8 +136,7 @@ def test_tables__missing_values_go_to_no_integer(library: str, target: str, way:
         assert made.ravel()[0] in (1.0, 1.5)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("way", "target"), ROADS)
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
 def test_tables__mapping_casts_columns_that_get_one_dtype(library: str, target: str, way: str) -> None:
     """A mapping that gives all columns of a table one dtype names it; else the table is refused."""
@@ -152,8 +151,7 @@ def test_tables__mapping_casts_columns_that_get_one_dtype(library: str, target: 
             WAYS[way](x, target, dtype=dtype)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("way", "target"), ROADS)
 def test_tables__imaginary_parts_are_never_dropped(target: str, way: str) -> None:
     """A complex column goes to complex dtypes alone, and to whether it is nonzero, as an array does."""
     pandas = pytest.importorskip("pandas")
