@@ -31,7 +31,7 @@ CONTIGUOUS = {
 }
 """What a library says of an array; those of others show no layout."""
 
-OPTIONS: tuple[dict[str, Any], ...] = ({"copy": True}, {"dtype": "complex64"}, {"grad": "detach"})
+OPTIONS: tuple[dict[str, Any], ...] = ({"copy": True}, {"dtype": "complex64", "grad": "detach"})
 
 
 def is_contiguous(name: str, x: Array) -> bool:

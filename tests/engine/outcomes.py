@@ -230,11 +230,11 @@ def lists() -> list[tuple[str, Any]]:
 
 
 def check_in_any_order(call: Call, make: Callable[[], list[tuple[str, Any]]]) -> None:
-    """Compare outcomes with those of plans, in four orders, each from empty tables."""
+    """Compare outcomes with those of plans, in three orders, each from empty tables."""
     with planned():
         expected = [outcome(call, x) for _, x in make()]
     order = list(range(len(expected)))
-    for numbers in (order, order[::-1], *(Random(seed).sample(order, len(order)) for seed in range(2))):
+    for numbers in (order, order[::-1], Random(0).sample(order, len(order))):
         forget_calls()
         xs = make()
         for i in numbers:

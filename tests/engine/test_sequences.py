@@ -85,7 +85,7 @@ def described(obj: list[Any], **options: Any) -> object:
 def test_stack_many__promotes_as_a_plan_does(kinds: str, backend: str | None, dtype: str | None) -> None:
     """A list of two dtypes gives the same with an observer, which has each array planned, and without one."""
     values = [-1, 300, 2**24 + 1, 2**53 + 1]
-    for one, other in PAIRS:
+    for one, other in PAIRS[:: 3 if dtype else 1]:
         with np.errstate(over="ignore"):
             first, second = np.ones(4, one), np.array(values).astype(other)
         arrays: list[Any] = [first, second]

@@ -88,7 +88,7 @@ def test_cast__complex_is_never_a_real_number(library: str, word: str, verb: str
     """A cast of complex numbers to a dtype without an imaginary part raises, from and to any dtype."""
     make, _ = MAKERS[library]
     for name in {library, "numpy"}:
-        for dtype in targets():
+        for dtype in targets()[:: 1 if verb == "to_backend" else 5]:
             try:
                 y = CALLS[verb](make(word), name, dtype)
             except xbridge.DTypeError:
