@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -243,28 +241,3 @@ def test_tests__import_private_modules_of_what_they_test(folder: str) -> None:
         imported = floors.imported(ast.parse(path.read_text(encoding="utf-8")), by_name=True, types=True)
         private = {module for module in imported if "._" in module and not f"{module}.".startswith(own)}
         assert private == set(), path
-
-
-def modules_after(code: str) -> set[str]:
-    """The modules that a new interpreter has loaded after running the code."""
-    shown = subprocess.run(
-        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return set(shown.stdout.split())
-
-
-HEAVY = LIBRARIES | {"array_api_compat", "dataclasses", "inspect", "importlib.metadata", "ctypes"}
-
-
-def test_import_xbridge__imports_no_array_library() -> None:
-    """Importing xbridge and using its names loads no heavy module."""
-    names = "xbridge.known_backends; xbridge.Device('cuda:1'); xbridge.CopyError('x')"
-    assert modules_after(f"import xbridge; {names}; xbridge.release_buffers()") & HEAVY == set()
-
-
-def test_import_xbridge__check_finds_violations() -> None:
-    """The import check fails if NumPy is imported."""
-    assert "numpy" in modules_after("import xbridge, numpy") & HEAVY

@@ -2,48 +2,77 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
+from project.test_architecture import LIBRARIES
+
+PROGRAM = """
+import os, sys
+import {warm}
+for before, use in {uses}:
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        exec(before)
+        known = {{*sys.modules}}
+        exec(use)
+        print(*[name for name in sys.modules if name not in known])
+        break
+    assert os.waitpid(child, 0)[1] == 0, use
+"""
 
 
-def loaded(before: str, use: str) -> list[str]:
-    """The modules that a new interpreter loads for a use of the package, in order."""
-    code = f"import sys\n{before}\nknown = {{*sys.modules}}\n{use}\n"
-    code += "print(*[name for name in sys.modules if name not in known])"
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+def loaded(warm: str, *uses: tuple[str, str]) -> list[list[str]]:
+    """The modules that forks of an interpreter load for each use of the package, after other code."""
+    if not hasattr(os, "fork"):
+        pytest.skip("there is no fork here")
+    code = PROGRAM.format(warm=warm, uses=uses)
+    command = [sys.executable, "-c", code]
+    shown = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return [line.split() for line in shown.splitlines()]
 
 
-PLAIN = "import numpy as np, torch; a, t = np.ones(3), torch.ones(3)"
-JAX = "import numpy as np, jax; a, j = np.ones(3, 'f'), jax.numpy.ones(3)"
-BOTH = "import torch, jax; t, j = torch.ones(3), jax.numpy.ones(3)"
-CALLS = [
-    ("", "import xbridge", 14),
-    (PLAIN, "import xbridge; xbridge.to_numpy(t)", 25),
-    (JAX, "import xbridge; xbridge.to_numpy(j); xbridge.to_jax(a)", 25),
-    (BOTH, "import xbridge; xbridge.to_torch(j); xbridge.to_jax(t)", 30),
-]
-"""What is loaded before, the first use of the package, and the most modules that it may load."""
+def outside(names: list[str]) -> list[str]:
+    """The modules that are not of the standard library."""
+    return [name for name in names if name.partition(".")[0] not in sys.stdlib_module_names]
 
 
-@pytest.mark.parametrize(("before", "use", "most"), CALLS)
-def test_first_use__loads_few_modules(before: str, use: str, most: int) -> None:
+NAMES = "xbridge.known_backends; xbridge.Device('cuda:1'); xbridge.CopyError('x'); xbridge.release_buffers()"
+
+
+def test_import_xbridge__imports_no_array_library() -> None:
+    """Importing xbridge loads few modules, and using its names none that is heavy."""
+    heavy = LIBRARIES | {"array_api_compat", "dataclasses", "inspect", "importlib.metadata", "ctypes"}
+    alone, named, by_hand = loaded(
+        "sys", ("", "import xbridge"), ("", f"import xbridge; {NAMES}"), ("", "import xbridge, numpy")
+    )
+    assert len(outside(alone)) <= 14
+    assert not heavy.intersection(named)
+    assert "numpy" in heavy.intersection(by_hand)
+
+
+BEFORE = "import numpy as np, torch, jax; a, t = np.ones(3, 'f'), torch.ones(3)"
+JAX = "xbridge.to_numpy(j); xbridge.to_jax(a); xbridge.to_torch(j); xbridge.to_jax(t)"
+USES = (
+    (BEFORE, "import xbridge; xbridge.to_numpy(t)", 25),
+    (f"{BEFORE}; j = jax.device_put(a)", f"import xbridge; {JAX}", 30),
+    (BEFORE, "import xbridge; xbridge.to_torch(a); xbridge.to_backend(t, 'numpy')", 25),
+)
+"""What is done before, the first use of the package, and the most modules that it may load."""
+
+ENGINE = ("_engine", "_plan", "_observe", "_transfer", "_inspect", "functions", "tree")
+"""What the first conversions of ordinary arrays without options do not need."""
+
+
+def test_first_use__loads_few_modules() -> None:
     """The first use loads the modules of the package that it needs, and few of other packages."""
     for library in ("torch", "jax"):
-        if library in before:
-            pytest.importorskip(library)
-    names = loaded(before, use)
-    standard = [name for name in names if name.partition(".")[0] in sys.stdlib_module_names]
-    assert len(names) - len(standard) <= most, names
-
-
-def test_first_conversion__needs_no_engine() -> None:
-    """The first conversions of ordinary arrays without options load two backends, and plan nothing."""
-    pytest.importorskip("torch")
-    calls = "xbridge.to_torch(np.ones(3)); xbridge.to_backend(torch.ones(3), 'numpy')"
-    names = loaded("import numpy as np, torch", f"import xbridge; {calls}")
-    heavy = ("_engine", "_plan", "_observe", "_transfer", "_inspect", "functions", "tree")
-    assert [name for name in names if name.startswith(tuple(f"xbridge.{part}" for part in heavy))] == []
+        pytest.importorskip(library)
+    found = loaded("torch, jax.numpy", *[(before, use) for before, use, _ in USES])
+    for names, (_, use, most) in zip(found, USES, strict=True):
+        assert len(outside(names)) <= most, (use, len(outside(names)), names)
+    heavy = tuple(f"xbridge.{part}" for part in ENGINE)
+    assert [name for name in found[-1] if name.startswith(heavy)] == []
