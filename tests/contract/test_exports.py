@@ -112,59 +112,6 @@ def test_import_array__length_that_raises_is_not_asked_again() -> None:
     assert xbridge.to_numpy(Lazy()).tolist() == [1.0, 2.0]
 
 
-def encoded(pa: Any) -> Any:
-    """A dictionary one of whose values is missing, which no count of its indices tells."""
-    return pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array([5, None]))
-
-
-def in_pandas(column: Any, **columns: Any) -> Any:
-    """A column of Arrow in a frame of pandas."""
-    pd = pytest.importorskip("pandas")
-    chunked = pytest.importorskip("pyarrow").chunked_array([column])
-    return pd.DataFrame({**columns, "b": pd.arrays.ArrowExtensionArray(chunked)})
-
-
-GAPS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "categories": ("pandas", lambda pd: pd.Categorical([LARGE, None])),
-    "categories beside integers": (
-        "pandas",
-        lambda pd: pd.DataFrame({"a": [1, 2], "b": pd.Categorical([LARGE, None])}),
-    ),
-    "truth": ("pandas", lambda pd: pd.DataFrame({"a": [True, False], "b": pd.Categorical([True, None])})),
-    "nullable": ("pandas", lambda pd: pd.DataFrame({"a": [1, 2], "b": pd.array([LARGE, None])})),
-    "a dictionary with a gap": ("pyarrow", encoded),
-    "the same in pandas": ("pyarrow", lambda pa: in_pandas(encoded(pa))),
-    "the same beside integers": ("pyarrow", lambda pa: in_pandas(encoded(pa), a=[1, 2, 3])),
-    "runs": ("pyarrow", lambda pa: pa.RunEndEncodedArray.from_arrays([1, 3], pa.array([None, LARGE]))),
-    "rows": ("pyarrow", lambda pa: pa.array([[LARGE], None], pa.list_(pa.int64(), 1))),
-    "inside of rows": ("polars", lambda pl: pl.Series([[LARGE, None]], dtype=pl.Array(pl.Int64, 2))),
-    "fields": ("polars", lambda pl: pl.Series([{"a": 1}, {"a": None}])),
-}
-"""Objects that miss a value, by a name; a function makes each of its library."""
-
-
-@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # pandas casts what it exports
-@pytest.mark.parametrize("name", GAPS)
-def test_import_array__missing_value_never_becomes_a_number(name: str) -> None:
-    """What is missing is counted at every depth, and an export that has a number for it is refused."""
-    library, make = GAPS[name]
-    x = make(pytest.importorskip(library))
-    for call in CALLS.values():
-        with pytest.raises(xbridge.XBridgeError):
-            call(x)
-
-
-def test_import_array__missing_floats_are_nan() -> None:
-    """A missing float is NaN, whatever else is NaN beside it."""
-    pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
-    halves = [0.5, np.nan]
-    for dtype in ("Float64", pd.ArrowDtype(pa.float64())):
-        x = pd.DataFrame({"a": pd.Series([0.5, None], dtype=dtype), "b": halves})
-        assert np.array_equal(xbridge.to_numpy(x), np.array([halves, halves]).T, equal_nan=True)
-    x = pa.array([0.5, None]).dictionary_encode()
-    assert np.array_equal(xbridge.to_numpy(x), halves, equal_nan=True)
-
-
 def test_import_array__text_is_not_asked_for_a_capsule() -> None:
     """An array of text is refused by its dtype, because a library may end the process in its export."""
 

@@ -160,6 +160,7 @@ REFUSED = {
     "pa.array(['a'])": "exports object",
     "pa.array([DAY])": "exports datetime64",
     "pa.array([[1, 2], [3, 4]])": "exports object",
+    "pa.array([[LARGE], None], pa.list_(pa.int64(), 1))": "exports object",
     "pa.chunked_array([[True], [None]])": "exports object",
     "pa.scalar(5)": NO_MEMORY,
     "pa.table({'a': [1], 'b': ['x']})": "its column 'b' is string, and it exports object",
@@ -215,6 +216,8 @@ ROUNDED = {
     "encoded([LARGE])": "1 of its values are missing",
     "encoded([0.5])": "1 of its values are missing",
     "pa.table({'a': encoded([LARGE])})": "1 of its values are missing",
+    "pd.Series(pd.arrays.ArrowExtensionArray(encoded([LARGE])))": "values are int64",
+    "pd.DataFrame({'a': [True, False], 'b': pd.Categorical([True, None])})": "1 of its values are missing",
 }
 
 
