@@ -466,18 +466,3 @@ def test_find_container__models_of_pydantic_and_msgspec_are_leaves_and_their_dat
         validator = pydantic.field_validator("x")(scaled)
 
     assert there(pydantic.dataclasses.dataclass(Checked)(A)).x.data.tolist() == (A * 10).tolist()
-
-
-def test_find_container__default_of_the_class_is_a_field() -> None:
-    """A field that only the class has a value for is converted, and the class stays as it is."""
-    default = Toy(A)
-
-    @dataclass
-    class Default:
-        x: Any
-        mean: Any = field(init=False, default=default)
-        rule: Any = field(init=False, default=len)
-
-    converted = tree.to_numpy(Default(A))
-    assert (type(converted.mean), converted.rule) == (np.ndarray, len)
-    assert Default.mean is default

@@ -13,15 +13,11 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from enum import Enum
-from operator import is_
 from types import BuiltinFunctionType, MemberDescriptorType, NoneType
 from typing import Any, NamedTuple, cast
 
-from xbridge._core.devices import CPU
 from xbridge._core.literals import NUMBERS
-from xbridge._engine import verbs
 from xbridge._host.importers import is_exporter
-from xbridge._plan.options import CallOptions
 from xbridge._registry.registry import backend_for
 from xbridge.errors import UnsupportedArrayError, type_of, with_article
 from xbridge.tree.registered import find_registration
@@ -59,7 +55,9 @@ def find_container(x: object) -> Container | None:
     cls: Any = type(x)
     if cls in PLAIN:
         return PLAIN[cls]
-    if cls in (str, bytes, NoneType, _get_loaded("torch", "Size"), *NUMBERS) or backend_for(cls) is not None:
+    # torch demands the lengths of a packed sequence on the host, whatever device its data are on.
+    torch = _get_loaded("torch", "Size"), _get_loaded("torch.nn.utils.rnn", "PackedSequence")
+    if cls in (str, bytes, NoneType, *NUMBERS, *torch) or backend_for(cls) is not None:
         return None
     # The libraries register builtin containers too, but keep less of them, such as no default factory.
     registered = None if cls in _BASES else find_registration(cls, x)
@@ -86,8 +84,6 @@ def _find_unregistered(cls: type) -> Container | None:
     names = _field_names(cls)
     if base is object and not names:
         return None
-    if cls is _get_loaded("torch.nn.utils.rnn", "PackedSequence"):
-        return Container(cls, _flatten_packed, _unflatten_packed, lambda _x, _form: [".data"])
     found = _Unregistered(cls, base, names)
     return Container(cls, found.flatten, found.unflatten, found.paths)
 
@@ -113,20 +109,20 @@ class _Unregistered:
         self._cls, self._fields = cls, fields
         self._base: Any = base
         self._is_dict = issubclass(base, dict)
-        self._in_force = {name: it for of in cls.__mro__[-2::-1] for name, it in vars(of).items()}
-        # A slot that a default of the class hides holds nothing: the object has the value in its `__dict__`.
         self._slots = {
             name: it
-            for of in cls.__mro__[-2::-1]
+            for of in reversed(cls.__mro__)
             for name, it in vars(of).items()
-            if type(it) is MemberDescriptorType and hasattr(type(self._in_force[name]), "__set__")
+            if type(it) is MemberDescriptorType
+            # Any other slot of an attrs class has the result of a `cached_property`.
+            and (name in fields or "__attrs_attrs__" not in vars(of))
         }
 
     def flatten(self, x: Any) -> tuple[list[Any], Structure]:
         """Return the items, then the fields that are set."""
         base = self._base
         items = [] if base is object else list(base.values(x) if self._is_dict else base.__iter__(x))
-        keys = list(self._base.keys(x)) if self._is_dict else range(len(items))
+        keys = list(base.keys(x)) if self._is_dict else range(len(items))
         attributes = self._read_attributes(x)
         fields = [name for name in self._fields if name in attributes]
         children = [*items, *map(attributes.pop, fields)]
@@ -134,96 +130,70 @@ class _Unregistered:
 
     def unflatten(self, form: Structure, parts: list[Any]) -> Any:
         """Build an object with new items and fields, and the same other attributes."""
-        base, model, count = self._base, form.model, len(form.keys)
-        items, values = parts[:count], dict(zip(form.fields, parts[count:], strict=True))
-        made: Any
-        if base is tuple:
-            if not values and all(map(is_, items, tuple.__iter__(model))):
-                return model  # it cannot change
-            made = tuple.__new__(self._cls, items)
-        else:
-            made = base.__new__(self._cls)
-            _fill(made, base, form, items)
-        for name, value in {**form.attributes, **values}.items():
-            if name in self._slots:
-                self._slots[name].__set__(made, value)
-            else:
+        count = len(form.keys)
+        values = {**form.attributes, **dict(zip(form.fields, parts[count:], strict=True))}
+        made, own = _with_items(self._cls, self._base, form, parts[:count]), _own_attributes(form.model)
+        for name, value in values.items():
+            if name in own:
                 vars(made)[name] = value
+            else:
+                self._slots[name].__set__(made, value)
         return made
 
     def paths(self, _: object, form: Structure) -> list[str]:
         """Return paths by key or by name."""
-        if self._base is tuple and "_make" in self._in_force:
-            items = [f".{name}" for name in self._in_force["_fields"]]
-        else:
-            items = [f"[{key!r}]" for key in form.keys]
+        names = getattr(self._cls, "_fields", ()) if self._base is tuple else ()
+        items = [f".{name}" for name in names] or [f"[{key!r}]" for key in form.keys]
         return [*items, *(f".{name}" for name in form.fields)]
 
     def _read_attributes(self, x: Any) -> dict[str, Any]:
         """Return the attributes that an object stores, except those that a descriptor has computed."""
-        own = vars(x) if self._cls.__dictoffset__ else {}
-        stored = dict({} if own is x else own)
+        stored: dict[str, Any] = {}
         for name, slot in self._slots.items():
             with suppress(AttributeError):  # an empty slot
                 stored[name] = slot.__get__(x)
-        for name in stored.keys() - self._fields:
-            if _stores_result(self._in_force.get(name)):
-                del stored[name]
-        for name in [name for name in self._fields if name not in stored]:
-            it = self._in_force.get(name)
-            if hasattr(type(it), "__set__") and type(it) is not MemberDescriptorType:
+        for name, value in _own_attributes(x).items():
+            if name in self._fields or not _stores_result(_class_attribute(self._cls, name)):
+                stored[name] = value
+        for name in self._fields:
+            it = _class_attribute(self._cls, name)
+            if name not in stored and name not in self._slots and hasattr(type(it), "__set__"):
                 hint = ", ".join(f"{field!r}: x.{field}" for field in self._fields)
                 action = f"flatten {with_article(self._cls.__name__)}"
                 reason = f"its class stores field {name!r} by {type_of(it)} in an unknown place"
                 raise UnsupportedArrayError.build(action, reason, f"{{{hint}}}")
-            if it is not None and not hasattr(type(it), "__get__"):
-                stored[name] = it  # the default of the class
         return stored
 
 
+def _own_attributes(x: Any) -> Mapping[str, Any]:
+    """Return the attributes in the `__dict__` of an object, unless these are its items."""
+    own = vars(x) if type(x).__dictoffset__ else {}
+    return {} if own is x else own
+
+
 def _stores_result(it: Any) -> bool:
-    """Return True for a `cached_property`, whose result the object stores, or attrs' slot for one."""
-    if type(it) is MemberDescriptorType:
-        return "__attrs_attrs__" in vars(it.__objclass__)
+    """Return True for a `cached_property`, whose result the object stores under its name."""
     stores = hasattr(type(it), "__get__") and not hasattr(type(it), "__set__")
     return stores and not callable(it) and not isinstance(it, classmethod)
 
 
-def _fill(made: Any, base: Any, form: Structure, items: list[Any]) -> None:
-    """Put items into a new object by its builtin base, with all else that the base knows."""
-    if issubclass(base, dict):
-        if getattr(form.model, "__dict__", None) is form.model:  # its items are its attributes too
-            made.__dict__ = made
-        for key, item in zip(form.keys, items, strict=True):
-            base.__setitem__(made, key, item)
-    if base is defaultdict:
-        factory: Any = vars(defaultdict)["default_factory"]
-        factory.__set__(made, factory.__get__(form.model))
-    elif base is list:
+def _with_items(cls: type, base: Any, form: Structure, items: list[Any]) -> Any:
+    """Return a new object with items, and all else that its builtin base knows."""
+    if base is tuple:
+        return tuple.__new__(cls, items)
+    model, made = form.model, base.__new__(cls)
+    if base is list:
         list.extend(made, items)
     elif base is deque:
-        deque.__init__(made, items, deque.maxlen.__get__(form.model))
-
-
-def _flatten_packed(x: Any) -> tuple[list[Any], Any]:
-    """Return the data of torch's packed sequence; its lengths and indices are no arrays of the caller."""
-    return [x.data], x
-
-
-def _unflatten_packed(x: Any, parts: list[Any]) -> Any:
-    """Return a packed sequence of other data: its lengths are on the host, its indices beside the data."""
-    (data,) = parts
-    if data is x.data:
-        return x
-    owner = backend_for(type(data))
-    if owner is None:  # what a function of `tree.map` returned
-        return tuple.__new__(type(x), (data, *x[1:]))
-    there = owner.array_info(data).device
-    form = list(x[1:])
-    for i, device in enumerate((CPU, there, there)):
-        if form[i] is not None:
-            form[i] = verbs.to_backend(form[i], owner.name, CallOptions(device=device, dtype="nearest"))
-    return tuple.__new__(type(x), (data, *form))
+        deque.__init__(made, items, deque.maxlen.__get__(model))
+    elif base is not object:
+        if getattr(model, "__dict__", None) is model:  # its items are its attributes too
+            made.__dict__ = made
+        if base is defaultdict:
+            defaultdict.__init__(made, model.default_factory)
+        for key, item in zip(form.keys, items, strict=True):
+            base.__setitem__(made, key, item)
+    return made
 
 
 def _index_paths(_: object, form: Collection[Any]) -> list[str]:

@@ -68,18 +68,19 @@ class TreeSpec:
 
     def name_of(self, leaf: Any) -> str:
         """Return the path to the first occurrence of a leaf, as Python writes it."""
-        todo, opened = [("tree", self._tree)], iter(self._opened)
-        while True:
-            name, x = todo.pop()
-            if x is leaf:
-                return name
-            if type(x) in self._containers:
-                container, x, children, form, rows, _ = next(opened)
-                inside = _named_children(container, x, children, form, name)
-                if rows:
-                    opened_rows = zip(inside, rows, strict=True)
-                    inside = [child for (path, _), row in opened_rows for child in _flatten_again(row, path)]
-                todo += reversed(inside)
+        names = self._name_leaves(iter(self._opened)) if self._opened else [""]
+        return "tree" + next(name for name, x in zip(names, self.leaves, strict=True) if x is leaf)
+
+    def _name_leaves(self, opened: Iterator[_Opened]) -> Iterator[str]:
+        """Yield the path from the next container to each leaf in it."""
+        container, x, children, form, rows, are_leaves = next(opened)
+        for path, child in zip(_paths(container, x, form, len(children)), rows or children, strict=True):
+            if rows:
+                yield from (path + inner for inner in PLAIN[type(child)].paths(child, child))
+            elif are_leaves or type(child) not in self._containers:
+                yield path
+            else:
+                yield from (path + inner for inner in self._name_leaves(opened))
 
     def _open(self, x: Any) -> None:
         """Append the leaves of a container, and the containers in it."""
@@ -170,22 +171,12 @@ def _chain_class_errors(verb: str, cls: type) -> Chained:
     return Chained(failed)
 
 
-def _named_children(
-    container: Container, x: Any, children: Collection[Any], form: Any, name: str
-) -> list[tuple[str, Any]]:
-    """Return the children of a container with their paths, or with indices if the class gives no paths."""
+def _paths(container: Container, x: Any, form: Any, count: int) -> list[str]:
+    """Return the paths to the children of a container, or their indices if the class gives no paths."""
     paths: list[str] = []
     with suppress(XBridgeError, RecursionError), _chain_class_errors("name the parts of", container.cls):
         paths = container.paths(x, form)
-    if len(paths) != len(children):
-        paths = [f"[<flat index {i}>]" for i in range(len(children))]
-    return [(name + path, child) for path, child in zip(paths, children, strict=True)]
-
-
-def _flatten_again(x: Any, name: str) -> list[tuple[str, Any]]:
-    """Flatten one level of an object: return its children with their paths. A leaf has no children."""
-    container = find_container(x)
-    return [] if container is None else _named_children(container, x, *_flatten(container, x), name)
+    return paths if len(paths) == count else [f"[<flat index {i}>]" for i in range(count)]
 
 
 def _endless_error() -> OptionError:
