@@ -6,18 +6,26 @@ array. Numbers, lists and the order of the other arrays have no influence.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from xbridge._api import align
+from xbridge._core.devices import SHARDED
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
 from xbridge._engine.requests import refuse_alignment
 from xbridge._engine.source import leading_index, resolve_source
-from xbridge.errors import OptionError
-from xbridge.tree.restore import Restore
+from xbridge._plan.options import NO_OTHERS, CallOptions
+from xbridge._registry.call_cache import lookup
+from xbridge._registry.registry import are_arrays, get, known_backends
+from xbridge.errors import DeviceError, OptionError, shown
+from xbridge.tree.batch import TreeArrays
+from xbridge.tree.leaf import leaf_converter
+from xbridge.tree.small import cache_small_tree
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Grad
 
 
@@ -69,3 +77,84 @@ def align_back(
         raise OptionError.build("align arrays and back", "no argument is an array", "align(*xs)")
     aligned = align(*xs, like=like, backend=backend, device=device, dtype=dtype, copy=copy, grad=grad)
     return aligned, Restore(tuple(map(verbs.array_location, sources)), first)
+
+
+class Restore:
+    """A function that converts results back to the library and device of an argument. It keeps no arrays."""
+
+    __slots__ = ("_first", "_homes")
+
+    def __init__(self, homes: tuple[tuple[str, Device, str] | None, ...], first: int) -> None:
+        self._homes = homes
+        self._first = first
+
+    @entry_point
+    def __call__(self, result: Any, /, to: int | None = None, *, dtype: object = None) -> Any:
+        """Convert an array, or a tree of arrays, back.
+
+        Parameters
+        ----------
+        result : array or tree
+            The result. Numbers and other leaves stay unchanged. Containers are those of
+            `xbridge.tree.to_backend`.
+        to : int, optional
+            The index of an argument of `align_back`. By default the array that decided.
+        dtype : bool or dtype, optional
+            True for the dtype of that argument. Any other value as for `to_backend`.
+
+        Returns
+        -------
+        array or tree
+            In the library and on the device of that argument.
+
+        Raises
+        ------
+        OptionError
+            There is no such argument, or it was a number or a list.
+        XBridgeError
+            As for `to_backend`.
+
+        Examples
+        --------
+        >>> import numpy as np, torch, xbridge
+        >>> (a, b), restore = xbridge.align_back(np.ones(2, "float32"), torch.zeros(2))
+        >>> restore(a + b, to=1)
+        tensor([1., 1.])
+        """
+        name, device, kind = self.array_location(to)
+        named = kind if dtype is True else None if dtype is False else dtype
+        place = str(device)
+        made = lookup(("convert", name, type(result), place, named, *NO_OTHERS))(result)
+        if made is None:
+            made = lookup(("tree", name, (), place, named, *NO_OTHERS))(result)
+        if made is not None:
+            return made
+        options = CallOptions(device=place, dtype=named)
+        batch = TreeArrays(result, alone=True)
+        if batch.alone and not are_arrays(type(result)):
+            return result
+        made = batch.map(leaf_converter(get(name), options))
+        if not batch.alone:
+            cache_small_tree(name, options, scalars=False)
+        return made
+
+    def array_location(self, to: int | None = None) -> tuple[str, Device, str]:
+        """Return the backend, device and dtype of an argument that results can go back to."""
+        place = self._first if to is None else to
+        home = None
+        if isinstance(place, int) and not isinstance(place, bool) and -1 < place < len(self._homes):
+            home = self._homes[place]
+        if home and home[1].kind == SHARDED:
+            raise DeviceError.build(
+                f"restore a result to argument {place}",
+                "it is on several devices",
+            )
+        if home is None:
+            arrays = [i for i, found in enumerate(self._homes) if found]
+            word = shown(to, str)
+            raise OptionError.build(
+                f"restore a result to argument {shown(to)}",
+                f"the arguments that were arrays are {arrays}",
+                f"to_backend(x, {word!r})" if word in known_backends() else f"to={arrays[0]}",
+            )
+        return home

@@ -48,7 +48,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "tree": "_engine _plan _registry backends _host _core errors _deprecation",
     },
     {
-        "_align_back": "_api tree _engine _core errors",
+        "_align_back": "_api tree _engine _plan _registry _core errors",
         "extend": "_observe tree _plan _registry backends _host _core",
         "_transfer": "_observe tree _engine _plan _registry _core errors",
     },

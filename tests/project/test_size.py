@@ -22,7 +22,7 @@ LIMITS = {
     "files": 2_870,
     "functions": 5_000,
     "testing": 11_200,
-    "tree": 1_500,
+    "tree": 1_350,
 }
 """The most lines of each folder of the package."""
 

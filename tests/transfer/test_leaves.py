@@ -74,38 +74,6 @@ def test_find_container__object_that_exports_is_a_leaf() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_transfer__default_dtype_is_that_of_the_call(way: str) -> None:
-    """The default dtype of torch is read when the conversion is asked for, not when it runs."""
-    torch = pytest.importorskip("torch")
-    before, gate = torch.get_default_dtype(), threading.Event()
-
-    class Late(Exporter):
-        def __array__(self, dtype: object = None, copy: object = None) -> Any:
-            gate.wait()
-            return np.array([1.0, 2.0])
-
-    batch = [Late(), np.ones(2), 0.5]
-    options: dict[str, Any] = {"dtype": "default", "exporters": True, "scalars": True}
-    try:
-        torch.set_default_dtype(torch.float64)
-        if way == "transfer":
-            handle = xbridge.transfer(batch, "torch", **options)
-            torch.set_default_dtype(torch.float32)
-            gate.set()
-            made = handle.result()
-        else:
-            batches = iter(xbridge.prefetch([[np.ones(1)], batch], "torch", depth=1, **options))
-            next(batches)
-            torch.set_default_dtype(torch.float32)
-            gate.set()
-            made = next(batches)
-    finally:
-        gate.set()
-        torch.set_default_dtype(before)
-    assert {x.dtype for x in made} == {torch.float64}
-
-
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("size", [4, 1 << 20])
 def test_transfer__dask_computes_with_the_scheduler_of_the_call(way: str, size: int) -> None:
     """A Dask array is computed by the scheduler that is set when the conversion is asked for."""

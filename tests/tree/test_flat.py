@@ -157,8 +157,8 @@ def test_to_backend__walks_a_small_tree_once(name: str, call: Call, monkeypatch:
     expected = outcome(call, trees()[name])
     if isinstance(expected[0], type):  # the class of an error
         pytest.skip("it is refused")
-    for module in ("verbs", "restore"):
-        monkeypatch.setattr(f"xbridge.tree.{module}.TreeArrays", None)
+    for module in ("tree.verbs", "_align_back"):
+        monkeypatch.setattr(f"xbridge.{module}.TreeArrays", None)
     assert outcome(call, trees()[name]) == expected
 
 

@@ -109,3 +109,53 @@ def test_map__class_or_proxy_is_no_exporter(leaf: object, exporters: bool) -> No
     assert made["other"] is leaf
     sent = xbridge.transfer({"x": np.ones(1), "other": leaf}, "numpy").result()
     assert sent["other"] is leaf
+
+
+class Movable:
+    """A batch of a library that has no backend, which moves itself."""
+
+    def __init__(self, device: object = "cpu") -> None:
+        self.device = device
+
+    def to(self, device: object) -> Movable:
+        return Movable(device)
+
+
+def test_to_torch__object_with_a_method_to_is_moved_if_the_call_asks_for_it() -> None:
+    """Objects that no library owns are moved by their method `to`, once each, and arrays are converted."""
+    pytest.importorskip("torch")
+    given = Movable()
+    batch = {"x": A, "batch": [given, given], "name": "a"}
+    assert tree.to_torch(batch, device="cpu")["batch"][0] is given
+    moved = tree.to_torch(batch, device="cpu", movables=True)
+    assert (type(moved["x"]).__name__, moved["name"]) == ("Tensor", "a")
+    assert moved["batch"][0] is moved["batch"][1] is not given
+    assert tree.to_backend(given, "numpy", device="cpu", movables=True).device == "cpu"
+
+
+def test_to_backend__object_that_cannot_be_moved_is_an_error_with_its_path() -> None:
+    """The call has to name a device, and an exception of the method `to` is chained."""
+    with pytest.raises(xbridge.OptionError, match="the call names no device"):
+        tree.to_backend([Movable()], "numpy", movables=True)
+    failing = type("Failing", (Movable,), {"to": lambda self, device: 1 / 0})()
+    with pytest.raises(
+        xbridge.UnsupportedArrayError, match=r"^at tree\[0\]: .*`to` failed with ZeroDiv"
+    ) as told:
+        tree.to_backend([failing], "numpy", device="cpu", movables=True)
+    assert isinstance(told.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0], ["a", None]], ids=["numbers", "objects"])
+def test_to_backend__exporter_exports_once_if_what_is_unsupported_is_kept(values: list[Any]) -> None:
+    """To find out whether the target can have an object, its memory is exported, and not again."""
+    exports: list[Any] = []
+
+    class Exporter:
+        def __array__(self, dtype: object = None, copy: object = None) -> Any:
+            exports.append(None)
+            return np.array(values)
+
+    given = Exporter()
+    made = tree.to_backend([given], "numpy", exporters=True, unsupported="keep")[0]
+    assert made.tolist() == values if type(values[0]) is float else made is given
+    assert len(exports) == 1

@@ -15,7 +15,7 @@ from xbridge._engine.execute import call_untraced
 from xbridge._engine.source import mapped_dtype, resolve_source
 from xbridge._plan.options import find_converter
 from xbridge._registry.call_cache import decline
-from xbridge.errors import XBridgeError
+from xbridge.errors import XBridgeError, index_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -35,15 +35,15 @@ def each(
     options: Options,
     version: int | None,
     *,
-    stays: Callable[[Any], bool] | None = None,
+    otherwise: Callable[[Any, Options], Any] | None = None,
 ) -> list[Array]:
     """Convert arrays, scalars and exporters, each as `to_backend` would. An error has the index of its input.
 
-    `version` is that of the cache before the inputs were resolved; with None, nothing is cached. `stays`
-    tells of an input that no converter takes if it stays as it is.
+    `version` is that of the cache before the inputs were resolved; with None, nothing is cached. `otherwise`
+    converts an input that no cached call has converted, or returns None to have it planned.
     """
     if options.by_dtype:
-        return _each_by_dtype(xs, target, options, version, stays)
+        return _each_by_dtype(xs, target, options, version, otherwise)
     # The fastest way that suits comes first: one call of C code for all arrays, packs for those that change
     # their device, a cached call for each, and a plan for the rest.
     converters = {cls: find_converter(options, target.name, cls) for cls in set(map(type, xs))}
@@ -54,12 +54,10 @@ def each(
             return ys
     done: list[Any] = move_in_packs(target, xs, converters, options) or [None] * len(xs)
     done = [converters[type(x)](x) if y is None else y for x, y in zip(xs, done, strict=True)]
-    planned = []
-    for i, x in enumerate(xs):
-        if done[i] is None and stays and stays(x):
-            done[i] = x
-        elif done[i] is None:
-            planned.append(i)
+    if otherwise:
+        others = (otherwise(x, options) if y is None else y for x, y in zip(xs, done, strict=True))
+        done = list(index_errors(others))
+    planned = [i for i, y in enumerate(done) if y is None]
     if planned:
         for i, y in zip(planned, _convert_planned(xs, planned, target, options, version), strict=True):
             done[i] = y
@@ -71,7 +69,7 @@ def _each_by_dtype(
     target: Backend,
     options: Options,
     version: int | None,
-    stays: Callable[[Any], bool] | None,
+    otherwise: Callable[[Any, Options], Any] | None,
 ) -> list[Array]:
     """Convert the inputs of each dtype together, to the dtype that the call maps it to."""
     chosen: dict[str | None, list[int]] = {}
@@ -85,7 +83,7 @@ def _each_by_dtype(
                 target,
                 options._replace(dtype=dtype, by_dtype=()),
                 version,
-                stays=stays,
+                otherwise=otherwise,
             )
         except XBridgeError as error:
             if error.index is not None:

@@ -111,7 +111,7 @@ PLAIN = CallOptions()
 
 def canonical(options: Options) -> CallOptions | None:
     """Return checked options as a call gives them, by which conversions are cached; None if they are not."""
-    internal = (options.check_loss, options.compiled, options.unsafe, options.defaults, options.by_dtype)
+    internal = (options.check_loss, options.compiled, options.unsafe, options.by_dtype)
     if any(internal) or options.order:  # no call gives these, and an order depends on the strides
         return None
     device, requires_grad = options.device and str(options.device), options.requires_grad or None

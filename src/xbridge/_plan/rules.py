@@ -276,8 +276,6 @@ def _choose_dtype(source: Backend, target: Backend, info: ArrayInfo, options: Op
         return options.dtype or info.dtype
     if source is target and info.dtype not in DTYPES:
         return info.dtype
-    if options.defaults and info.dtype in DTYPES:
-        return no_wider(info.dtype, dict(options.defaults)[category(info.dtype)])
     return chosen(options.dtype, info.dtype, target, device)
 
 

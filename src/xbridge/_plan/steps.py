@@ -61,8 +61,6 @@ class Options(NamedTuple):
     """True to share memory that the contract would copy."""
     writable: bool | None = None
     """True for a writable result, at the price of a copy if need be; False for a read-only one."""
-    defaults: tuple[tuple[str, str], ...] = ()
-    """The target's default dtypes by category when the call was made, if the conversion runs later."""
     order: str | None = None
     """"C" for a result whose elements are in C order in memory; None to keep the layout."""
     by_dtype: tuple[tuple[str, str], ...] = ()

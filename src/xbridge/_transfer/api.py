@@ -41,7 +41,7 @@ from xbridge._transfer.threads import (
 )
 from xbridge.errors import OptionError, XBridgeError, shown, type_of
 from xbridge.tree.batch import TreeArrays
-from xbridge.tree.leaf import Leaves, leaf_converter, number_converter
+from xbridge.tree.leaf import Leaves, leaf_converter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -197,17 +197,15 @@ def transfer(  # noqa: PLR0913 -- options, by keyword
     future: Future[Any] = Future()
     try:
         batch = TreeArrays(tree, leaves, alone=True)
-        convert = leaf_converter(target, options, leaves, later=True)
-        number = number_converter(target, options, later=True) if scalars is True else None
-        fill = partial(batch.map, number=number)
+        convert = leaf_converter(target, options, leaves)
         if all(map(can_leave, batch.arrays)):
             convert_there = in_thread(
                 convert, [(target, place), *participating_backends(batch.leaves, target)]
             )
-            begun = start_thread(attribute_calls(find_call_site(), fill), convert_there)
+            begun = start_thread(attribute_calls(find_call_site(), batch.map), convert_there)
             if begun:
                 return Transfer(begun)
-        future.set_result(fill(convert))
+        future.set_result(batch.map(convert))
     except XBridgeError as error:
         future.set_exception(error)
     return Transfer(future)
@@ -363,10 +361,9 @@ def _prefetch_batches(
     """
     batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
     target, place = resolve_destination(name, options)
-    convert_there = in_thread(leaf_converter(target, options, leaves, later=True), [(target, place)])
-    number = number_converter(target, options, later=True) if leaves.scalars is True else None
+    convert_there = in_thread(leaf_converter(target, options, leaves), [(target, place)])
     read = partial(TreeArrays, chosen=leaves, alone=True)
-    loading, load = copy_context(), partial(_load_next, batches, convert_there, target, read, number)
+    loading, load = copy_context(), partial(_load_next, batches, convert_there, target, read)
     convert_loaded = attribute_calls(by, _convert_loaded)
     queue: deque[Future[list[Any]]] = deque()
     workers: list[Worker] = []
@@ -426,14 +423,13 @@ def _load_next(
     convert_there: ArrayFn,
     target: Backend,
     read: Callable[[Any], TreeArrays],
-    number: Callable[[Any], Any] | None,
 ) -> Callable[[], Any] | None:
     """Load the next batch; return a function that converts it, or None at the end."""
     item = next(batches, _END)
     if item is _END:
         return None
     batch = read(item)
-    return partial(batch.map, in_thread(convert_there, participating_backends(batch.leaves, target)), number)
+    return partial(batch.map, in_thread(convert_there, participating_backends(batch.leaves, target)))
 
 
 def _convert_loaded(loaded: Future[Callable[[], Any] | None], wait: Callable[[], object] | None) -> list[Any]:

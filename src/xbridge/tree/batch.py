@@ -11,7 +11,7 @@ from xbridge._host.importers import is_exporter
 from xbridge._registry.registry import are_arrays, backend_for
 from xbridge.errors import Chained, UnsupportedArrayError, XBridgeError, type_of
 from xbridge.tree.flatten import TreeSpec
-from xbridge.tree.leaf import ARRAYS, PLAIN_TYPES, is_plain, is_text
+from xbridge.tree.leaf import ARRAYS, PLAIN_TYPES, is_movable, is_text
 
 if TYPE_CHECKING:
     from xbridge._core.protocol import Array, ArrayFn
@@ -35,36 +35,34 @@ class TreeArrays:
 
     def __init__(self, tree: Tree, chosen: Leaves = ARRAYS, *, alone: bool = False) -> None:
         self._spec = TreeSpec(tree)
+        kinds = self._spec.kinds
         self.alone: bool = alone and self._spec.is_leaf and type(tree) not in PLAIN_TYPES
         """True if the tree is a leaf that is treated as an array."""
-        kinds = self._spec.kinds
         self.kinds: set[type] = (
-            kinds if self.alone else set(filter(are_arrays, kinds.difference(PLAIN_TYPES)))
+            kinds if self.alone and chosen.only is None else set(filter(chosen.take, kinds))
         )
         """The types of leaves that are converted."""
-        only, exporters = chosen.libraries(), chosen.exporters
-        if only is not None:
-            self.kinds = {kind for kind in self.kinds if (owner := backend_for(kind)) and owner.name in only}
-            exporters = exporters or False
-        if exporters or (exporters is None and not kinds <= self.kinds.union(PLAIN_TYPES)):
-            examples = {type(x): x for x in self._spec.leaves if not are_arrays(type(x))}
-            found = {kind: x for kind, x in examples.items() if not is_plain(kind) and is_exporter(x)}
-            if found and exporters is None:
-                self._refuse_exporter(*found.values())
-            self.kinds |= found.keys()
+        others = {kind for kind in kinds.difference(self.kinds, PLAIN_TYPES) if backend_for(kind) is None}
+        examples = {type(x): x for x in self._spec.leaves if type(x) in others} if others else {}
+        for kind, x in examples.items():
+            if chosen.movables and is_movable(x):
+                self.kinds.add(kind)
+            elif chosen.exporters is not False and is_exporter(x):
+                if chosen.exporters is None:
+                    self._refuse_exporter(x)
+                self.kinds.add(kind)
 
     def refuse_leaf(self, *, scalars: bool | str = False) -> None:
         """Raise an error if the tree is neither a container nor an array, nor a number with `scalars`.
 
         None is an empty tree, as in JAX and optree.
         """
-        kinds = self.kinds | {type(None)} | (set(NUMBERS) if scalars else set())
-        if not self._spec.is_leaf or not self._spec.kinds.isdisjoint(kinds):
+        if not self._spec.is_leaf or self.kinds:
             return
         (x,) = self._spec.leaves
-        if are_arrays(type(x)):  # of a library that the call leaves alone
-            return
-        if is_plain(type(x)):
+        if x is None or are_arrays(type(x)) or (scalars and type(x) in NUMBERS):
+            return  # also an array of a library that the call leaves alone
+        if isinstance(x, PLAIN_TYPES):
             hint = "[x], or xbridge.asarray(x)"
         elif is_exporter(x):
             hint = "exporters=True, or xbridge.to_backend(x, backend)"
@@ -74,7 +72,7 @@ class TreeArrays:
             f"walk {type_of(x)} as a tree", "it is neither a container nor an array", hint
         )
 
-    def _refuse_exporter(self, x: Leaf, *_: Leaf) -> None:
+    def _refuse_exporter(self, x: Leaf) -> None:
         action = f"convert a batch with {type_of(x)} at {self._spec.name_of(x)}"
         reason = "it exports its memory, and the call does not say whether to convert it"
         raise UnsupportedArrayError.build(action, reason, "exporters=True, or exporters=False")
@@ -89,18 +87,19 @@ class TreeArrays:
         """The arrays that hold numbers, in order, each once."""
         return [x for x in {id(x): x for x in self.leaves}.values() if not is_text(x)]
 
-    def map(self, convert: ArrayFn, number: LeafFn | None = None) -> Tree:
-        """Return a tree of the same form with converted arrays and numbers.
+    def map(self, convert: ArrayFn) -> Tree:
+        """Return a tree of the same form with converted leaves.
 
-        `convert` is called once, with each array once. `number` is called with each Python number. An error
-        names the path to the leaf at which it was raised.
+        `convert` is called once, with each array once. An error names the path to the leaf at which it was
+        raised.
         """
-        fn = partial(_convert_distinct, partial(self._convert_arrays, convert))
-        done = self._replace_leaves(self._spec.leaves, self.kinds, fn)
-        if number is not None:
-            kinds = self._spec.kinds.intersection(NUMBERS)
-            done = self._replace_leaves(done, kinds, partial(self.each, number))
-        return self._spec.unflatten(done)
+        leaves, kinds = self._spec.leaves, self.kinds
+        chosen = leaves if kinds == self._spec.kinds else self.leaves
+        made = _convert_distinct(partial(self._convert_named, convert), chosen) if chosen else []
+        if chosen is not leaves:
+            rest = iter(made)
+            made = [next(rest) if type(x) in kinds else x for x in leaves]
+        return self._spec.unflatten(made)
 
     def each(self, fn: LeafFn, xs: list[Leaf]) -> list[Any]:
         """Call a function with each leaf. An error names the path to the leaf at which it was raised."""
@@ -118,7 +117,7 @@ class TreeArrays:
             raise error.at(self._spec.name_of(xs[len(done)])) from error
         return done
 
-    def _convert_arrays(self, convert: ArrayFn, xs: list[Array]) -> list[Array]:
+    def _convert_named(self, convert: ArrayFn, xs: list[Leaf]) -> list[Any]:
         try:
             return convert(xs)
         except XBridgeError as error:
@@ -126,22 +125,12 @@ class TreeArrays:
                 raise
             raise error.at(self._spec.name_of(xs[error.index])) from error
 
-    def _replace_leaves(self, done: list[Any], kinds: set[type], fn: ArrayFn) -> list[Any]:
-        """Return `done`, with the results of `fn` for the leaves of these types."""
-        leaves = self._spec.leaves
-        if kinds == self._spec.kinds:
-            return fn(leaves)
-        chosen = [x for x in leaves if type(x) in kinds]
-        if not chosen:
-            return done
-        made = iter(fn(chosen))
-        return [next(made) if type(x) in kinds else y for x, y in zip(leaves, done, strict=True)]
 
-
-def _convert_distinct(fn: ArrayFn, xs: list[Array]) -> list[Array]:
-    """Call `fn` with each distinct array once, and return its results in the order of `xs`."""
+def _convert_distinct(fn: ArrayFn, xs: list[Leaf]) -> list[Any]:
+    """Call `fn` with each distinct object once, and return its results in the order of `xs`."""
     if len(set(map(id, xs))) == len(xs):
         return fn(xs)
-    distinct = dict(zip(map(id, xs), xs, strict=True))
+    keys = [-i if type(x) in NUMBERS else id(x) for i, x in enumerate(xs, 1)]  # numbers are values
+    distinct = dict(zip(keys, xs, strict=True))
     done = dict(zip(distinct, fn(list(distinct.values())), strict=True))
-    return [done[id(x)] for x in xs]
+    return [done[key] for key in keys]

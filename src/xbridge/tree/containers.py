@@ -148,13 +148,14 @@ class _Unregistered:
 
     def _read_attributes(self, x: Any) -> dict[str, Any]:
         """Return the attributes that an object stores, except those that a descriptor has computed."""
-        stored: dict[str, Any] = {}
+        stored = {
+            name: value
+            for name, value in _own_attributes(x).items()
+            if name in self._fields or not _stores_result(_class_attribute(self._cls, name))
+        }
         for name, slot in self._slots.items():
             with suppress(AttributeError):  # an empty slot
-                stored[name] = slot.__get__(x)
-        for name, value in _own_attributes(x).items():
-            if name in self._fields or not _stores_result(_class_attribute(self._cls, name)):
-                stored[name] = value
+                stored.setdefault(name, slot.__get__(x))
         for name in self._fields:
             it = _class_attribute(self._cls, name)
             if name not in stored and name not in self._slots and hasattr(type(it), "__set__"):

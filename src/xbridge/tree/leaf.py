@@ -1,32 +1,36 @@
-"""Convert the leaves of a tree that are arrays: by cached calls, in packs, or by plans, in this order."""
+"""Which leaves of a tree are converted, and the function that converts them all in one call."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, UNNAMED
+from xbridge._core.dtypes import DTYPES
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
+from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import plan
 from xbridge._engine.each import each
 from xbridge._engine.execute import call_untraced
-from xbridge._engine.source import import_for, mapped_dtype, resolve_source
+from xbridge._engine.repeat import compose
+from xbridge._engine.source import import_for, resolve_source
+from xbridge._host import as_readonly
+from xbridge._host.exporters.generic import has_attribute
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.steps import Options
 from xbridge._registry.call_cache import cache_version
-from xbridge._registry.registry import backend_for, get, known_backends
+from xbridge._registry.registry import are_arrays, backend_for, get, known_backends
 from xbridge.backends import HOST
 from xbridge.errors import (
+    FOREIGN_ERRORS,
     Chained,
     DTypeError,
     OptionError,
     UnsupportedArrayError,
     XBridgeError,
     shown,
+    type_of,
 )
 
 if TYPE_CHECKING:
@@ -37,9 +41,6 @@ if TYPE_CHECKING:
 
 PLAIN_TYPES = (str, bytes, *NUMBERS, type(None))
 """Leaves of these types are not arrays in any library."""
-
-_KINDS = {bool: "bool", int: "int", float: "float", complex: "complex"}
-"""The categories of Python numbers, in the order in which their types are tried."""
 
 _TEXT = frozenset("SUT")
 """NumPy's codes for the kinds of dtypes whose items are strings."""
@@ -57,10 +58,12 @@ class Leaves(NamedTuple):
     """True for Python numbers too; "python" to turn arrays without axes into Python numbers."""
     exporters: bool | None = False
     """True for exporters of memory too; None if it is an error that the call does not say it."""
-    only: object = None
-    """The libraries whose arrays are converted; None for all."""
+    only: Any = None
+    """The libraries whose arrays are converted, as a set of names once checked; None for all."""
     unsupported: str = "raise"
     """What becomes of arrays that the target cannot have: "raise" or "keep"."""
+    movables: bool = False
+    """True for objects of other classes with a method `to` too."""
 
     def check(self) -> Self:
         """Return these leaves; raise for an option with an invalid value."""
@@ -70,119 +73,121 @@ class Leaves(NamedTuple):
         if self.unsupported not in ("raise", "keep"):
             action = f"take unsupported={shown(self.unsupported)}"
             raise OptionError.build(action, "it is 'raise' or 'keep'", "unsupported='keep'")
-        scalars = self.scalars if self.scalars == "python" else bool(self.scalars)
-        return self._replace(scalars=scalars, only=self.libraries())
-
-    def libraries(self) -> set[str] | None:
-        """Return the names in `only`; None for all libraries."""
+        checked = self._replace(scalars=self.scalars if self.scalars == "python" else bool(self.scalars))
         if self.only is None:
-            return None
+            return checked
         is_one = isinstance(self.only, (str, ModuleType)) or not hasattr(self.only, "__iter__")
-        names: Iterable[Any] = (self.only,) if is_one else self.only  # type: ignore[assignment] # as asked
-        return {name if name in known_backends() else get(name).name for name in names}
+        names = (self.only,) if is_one else self.only
+        libraries = {name if name in known_backends() else get(name).name for name in names}
+        return checked._replace(only=libraries, exporters=bool(self.exporters))
+
+    def take(self, cls: type) -> bool:
+        """Return True if leaves of a type are converted. Objects of a class without a backend are not."""
+        if cls in PLAIN_TYPES:
+            return self.scalars is True and cls in NUMBERS
+        owner = backend_for(cls)
+        return owner is not None and are_arrays(cls) and (self.only is None or owner.name in self.only)
 
 
 ARRAYS = Leaves()
 """The leaves that are converted if a call does not say it."""
 
 
-def is_plain(cls: type) -> bool:
-    """Return True if leaves of a class are numbers, text or None, including NumPy's subclasses of these."""
-    return issubclass(cls, PLAIN_TYPES)
-
-
 def is_text(x: Any) -> bool:
     """Return True if an array holds text, or nothing at all as JAX's `float0`, so that it stays as it is."""
-    backend = backend_for(type(x))
-    if backend is not None and type(x) in backend.fast.types:
-        return _holds_text(x)
-    with suppress(XBridgeError), Chained(lambda _: XBridgeError()):
-        return _holds_text(x)
-    return False  # the object cannot report its dtype
-
-
-def _holds_text(x: Any) -> bool:
-    """Return True if the dtype or each object in an array is text, or if its items have no bytes."""
-    dtype = getattr(x, "dtype", None)
-    kind = getattr(dtype, "kind", "")
-    if kind == "O":
-        items = list(getattr(x, "flat", ()))
-        return bool(items) and all(isinstance(item, (str, bytes)) for item in items)
-    return kind in _TEXT or (kind == "V" and getattr(dtype, "itemsize", 1) == 0)
-
-
-def leaf_converter(
-    target: Backend, options: CallOptions, leaves: Leaves = ARRAYS, *, later: bool = False
-) -> ArrayFn:
-    """Return a function that converts arrays of any types.
-
-    An array of text is returned as it is. The options must have been checked. With `later`, the default
-    dtypes are those of this moment.
-    """
-    checked = read_options((target,), options)
-    if later and checked.dtype == "default":
-        checked = checked._replace(defaults=default_dtypes(target))
-    keeps = leaves.unsupported == "keep"
-    convert = partial(_convert, target, checked, partial(_stays, target, checked) if keeps else is_text)
-    if leaves.scalars != "python":
-        return convert
-    return partial(
-        _convert_and_list, target, convert, partial(_stays, get(HOST), Options()) if keeps else is_text
-    )
-
-
-def number_converter(target: Backend, options: CallOptions, *, later: bool = False) -> Callable[[Any], Array]:
-    """Return a function that converts Python numbers. With `later`, as for `leaf_converter`."""
-    options = options._replace(writable=None)
-    if not later or options.dtype not in (None, *UNNAMED):
-        return partial(verbs.make_array, name=target.name, options=options)
-    defaults = dict(default_dtypes(target))
-
-    def convert(x: Any) -> Array:
-        kind = next(word for cls, word in _KINDS.items() if isinstance(x, cls))
-        return verbs.make_array(x, name=target.name, options=options._replace(dtype=defaults[kind]))
-
-    return convert
-
-
-def default_dtypes(target: Backend) -> tuple[tuple[str, str], ...]:
-    """Return the default dtype of each category that a library has now."""
-    return tuple((kind, target.default_dtype(kind, CPU)) for kind in _KINDS.values())
-
-
-def _convert(target: Backend, checked: Options, stays: Callable[[Any], bool], xs: list[Any]) -> list[Array]:
-    return each(xs, target, checked, cache_version(), stays=stays)
-
-
-def _stays(target: Backend, options: Options, x: Any) -> bool:
-    """Return True for an array of text, and for one that the target cannot have: its plan refuses it."""
-    if is_text(x):
-        return True
-    source = resolve_source(x)
     try:
-        call_untraced(_plan, source, [source.backend], target, options)
-    except (DTypeError, UnsupportedArrayError):
-        return True
-    except XBridgeError:  # the conversion raises it too
-        pass
-    return False
+        dtype = getattr(x, "dtype", None)
+        kind = getattr(dtype, "kind", "")
+        if kind == "O":
+            items = list(getattr(x, "flat", ()))
+            return bool(items) and all(isinstance(item, (str, bytes)) for item in items)
+        return kind in _TEXT or (kind == "V" and getattr(dtype, "itemsize", 1) == 0)
+    except FOREIGN_ERRORS:  # the object cannot report its dtype
+        return False
 
 
-def _plan(source: Source, target: Backend, options: Options) -> None:
-    if options.by_dtype:
-        options = options._replace(dtype=mapped_dtype(source, target, options), by_dtype=())
-    plan(import_for(source, target, options), target, options)
+def leaf_converter(target: Backend, options: CallOptions, leaves: Leaves = ARRAYS) -> ArrayFn:
+    """Return a function that converts leaves of any types together. The options must have been checked.
+
+    An array of text is returned as it is.
+    """
+    checked, keeps = read_options((target,), options), leaves.unsupported == "keep"
+    make: Callable[[Any], Any] = partial(
+        verbs.make_array, name=target.name, options=options._replace(writable=None)
+    )
+    if options.writable is False:
+        make = compose(make, as_readonly)
+    move = partial(_move, device=options.device) if leaves.movables else None
+    other = partial(_convert_other, target=target, keeps=keeps, make=make, move=move)
+
+    def convert(xs: list[Any]) -> list[Array]:
+        return each(xs, target, checked, cache_version(), otherwise=other)
+
+    return partial(_convert_and_list, target, convert, keeps=keeps) if leaves.scalars == "python" else convert
 
 
-def _convert_and_list(
-    target: Backend, convert: ArrayFn, keeps: Callable[[Any], bool], xs: list[Any]
-) -> list[Any]:
+def _convert_other(
+    x: Any,
+    options: Options,
+    *,
+    target: Backend,
+    keeps: bool,
+    make: Callable[[Any], Any] | None = None,
+    move: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Convert a leaf that no cached call has converted; return None to have it planned with the others."""
+    if make and type(x) in NUMBERS:
+        return make(x)
+    if is_text(x):
+        return x
+    if move and is_movable(x):
+        return move(x)
+    return _convert_or_keep(x, target, options) if keeps else None
+
+
+def is_movable(x: object) -> bool:
+    """Return True if an object that no backend owns has a method `to`."""
+    return backend_for(type(x)) is None and has_attribute(x, "to")
+
+
+def _move(x: Any, device: object) -> Any:
+    """Move an object by its method `to`."""
+
+    def failed(error: Exception) -> UnsupportedArrayError:
+        return UnsupportedArrayError.build(f"move {type_of(x)}", f"its method `to` failed with {error!r}")
+
+    with Chained(failed):
+        return x.to(device)
+
+
+def _convert_or_keep(x: Any, target: Backend, options: Options) -> Any:
+    """Return an object as it is if the target cannot have it; None for an array that the target can have.
+
+    An exporter is converted here, because to plan it has exported its memory.
+    """
+    source = resolve_source(x)
+
+    def convert(source: Source, target: Backend, options: Options) -> Any:
+        try:
+            found = import_for(source, target, options)
+            plan(found, target, options)
+        except (DTypeError, UnsupportedArrayError):
+            return x
+        except XBridgeError:  # the conversion raises it too
+            return None
+        return None if found is source else convert_all([found], target, options)[0]
+
+    return call_untraced(convert, source, [source.backend], target, options)
+
+
+def _convert_and_list(target: Backend, convert: ArrayFn, xs: list[Any], *, keeps: bool) -> list[Any]:
     """Convert arrays, and turn those without axes into Python numbers, all by one transfer to the host."""
     made: list[Any] = convert(xs)
+    host, version = get(HOST), cache_version()
+    other = partial(_convert_other, target=host, keeps=keeps)
     single = [i for i, y in enumerate(made) if backend_for(type(y)) is target and y.ndim == 0]
-    host = get(HOST)
     try:
-        views = _convert(host, Options(), keeps, [made[i] for i in single])
+        views = each([made[i] for i in single], host, Options(), version, otherwise=other)
     except XBridgeError as error:
         if error.index is not None:
             error.remap_index(single)

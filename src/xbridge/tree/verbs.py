@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from xbridge._core.entry_points import entry_point
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
-from xbridge._engine.repeat import compose
 from xbridge._engine.requests import refuse_options, refuse_order
 from xbridge._engine.source import TargetChoice, resolve_source
-from xbridge._host import as_readonly
-from xbridge._plan.options import CallOptions, read_options
+from xbridge._plan.options import CallOptions
 from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import OptionError, type_of
 from xbridge.tree.batch import TreeArrays
-from xbridge.tree.leaf import ARRAYS, Leaves, leaf_converter, number_converter
+from xbridge.tree.leaf import Leaves, leaf_converter
 from xbridge.tree.small import cache_small_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._core.protocol import Array, Backend, Grad
+    from xbridge._core.protocol import Array, Grad
     from xbridge.tree.flatten import Tree
     from xbridge.tree.leaf import Libraries, Scalars, Unsupported
 
@@ -44,6 +42,7 @@ def to_backend(  # noqa: PLR0913 -- options, by keyword
     exporters: bool = False,
     only: Libraries = None,
     unsupported: Unsupported = "raise",
+    movables: bool = False,
 ) -> Tree:
     """Convert every array in a tree.
 
@@ -66,6 +65,9 @@ def to_backend(  # noqa: PLR0913 -- options, by keyword
     unsupported : {"raise", "keep"}
         "keep" to leave an array or an exporter as it is if the target cannot have it: for its dtype, or
         because it holds no numbers. By default it is an error.
+    movables : bool
+        True to call ``x.to(device)``, with the `device` of the call, for each `x` that no library owns and
+        that has this method, such as a torch `PackedSequence` or a batch of torch-geometric.
 
     Returns
     -------
@@ -96,7 +98,9 @@ def to_backend(  # noqa: PLR0913 -- options, by keyword
     >>> to_backend({"loss": torch.tensor(0.5), "x": np.ones(2)}, "numpy", only="torch", scalars="python")
     {'loss': 0.5, 'x': array([1., 1.])}
     """
-    return _convert(tree, backend, device, dtype, copy, grad, None, scalars, exporters, only, unsupported)
+    return _convert(
+        tree, backend, device, dtype, copy, grad, None, scalars, exporters, only, unsupported, movables
+    )
 
 
 @entry_point
@@ -140,6 +144,7 @@ def to_torch(  # noqa: PLR0913 -- options, by keyword
     exporters: bool = False,
     only: Libraries = None,
     unsupported: Unsupported = "raise",
+    movables: bool = False,
 ) -> Tree:
     """Convert every array in a tree to PyTorch.
 
@@ -151,7 +156,9 @@ def to_torch(  # noqa: PLR0913 -- options, by keyword
     >>> to_torch({"x": np.ones(2), "name": "a"})
     {'x': tensor([1., 1.], dtype=torch.float64), 'name': 'a'}
     """
-    return _convert(tree, "torch", device, dtype, copy, grad, None, scalars, exporters, only, unsupported)
+    return _convert(
+        tree, "torch", device, dtype, copy, grad, None, scalars, exporters, only, unsupported, movables
+    )
 
 
 @entry_point
@@ -276,8 +283,8 @@ def align(  # noqa: PLR0913 -- options, by keyword
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     sources = [resolve_source(x) for x in batch.arrays]
     target, checked, _ = verbs.choose_target(sources, TargetChoice(backend, like), options)
-    aligned: tuple[Tree, ...] = _convert_leaves(
-        batch, target, options._replace(device=checked.device), leaves
+    aligned: tuple[Tree, ...] = batch.map(
+        leaf_converter(target, options._replace(device=checked.device), leaves)
     )
     return aligned
 
@@ -331,7 +338,7 @@ def map(  # noqa: A001 -- other libraries have this name too
         raise OptionError.build(f"map {type_of(fn)}", "it is not a function", "xbridge.tree.map(fn, x)")
     batch = TreeArrays(tree, Leaves(scalars, exporters, only).check())
     batch.refuse_leaf(scalars=scalars)
-    return batch.map(partial(batch.each, fn), fn if scalars else None)
+    return batch.map(partial(batch.each, fn))
 
 
 def _convert(  # noqa: PLR0913, PLR0917 -- the options one by one, because a bundle takes longer than the look-up
@@ -346,33 +353,24 @@ def _convert(  # noqa: PLR0913, PLR0917 -- the options one by one, because a bun
     exporters: bool,  # noqa: FBT001 -- all by position, because keywords take longer
     only: Libraries,
     unsupported: Unsupported,
+    movables: bool = False,  # noqa: FBT001, FBT002 -- as above
 ) -> Tree:
     """Convert a tree by the cached call for small trees, or else together, and cache the call."""
-    is_cached = only is None and unsupported == "raise" and (scalars is True or scalars is False)
+    is_plain = only is None and unsupported == "raise" and movables is False
+    is_cached = is_plain and (scalars is True or scalars is False)
     if is_cached:
         key = ("tree", name, NUMBERS if scalars else (), device, dtype, copy, grad)
         result = lookup(key if writable is None else (*key, None, writable), copy, None, writable)(tree)
         if result is not None:
             return result
     refuse_order(tree, name, "tree.to_backend")
-    leaves = Leaves(scalars, exporters, only, unsupported).check()
+    leaves = Leaves(scalars, exporters, only, unsupported, movables).check()
+    if leaves.movables and device is None:
+        raise OptionError.build("move objects by `to`", "the call names no device", "device='cuda'")
     batch = TreeArrays(tree, leaves)
     batch.refuse_leaf(scalars=scalars)
-    options = CallOptions(device, dtype, copy, grad, writable=writable)
-    result = _convert_leaves(batch, get(name), options, leaves)
+    target, options = get(name), CallOptions(device, dtype, copy, grad, writable=writable)
+    result = batch.map(leaf_converter(target, options, leaves))
     if is_cached:
         cache_small_tree(name, options, scalars=scalars is True)
     return result
-
-
-def _convert_leaves(
-    batch: TreeArrays, target: Backend, options: CallOptions, leaves: Leaves = ARRAYS
-) -> Tree:
-    """Convert the arrays of a tree, and its Python numbers if the call asks for them."""
-    read_options((target,), options)  # to raise before the first array
-    number: Callable[[Any], Any] | None = None
-    if leaves.scalars is True:
-        number = number_converter(target, options)
-        if options.writable is False:
-            number = compose(number, as_readonly)
-    return batch.map(leaf_converter(target, options, leaves), number)
