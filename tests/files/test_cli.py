@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import json
 import os
 import re
@@ -20,7 +19,7 @@ from fresh import run
 from shell import refused, shell
 
 import xbridge
-from xbridge.files import COMMANDS, info, main, output
+from xbridge.files import COMMANDS, info, main
 from xbridge.files.formats import SUFFIXES
 
 MODULE = [sys.executable, "-m", "xbridge"]
@@ -47,7 +46,7 @@ def test_main__help_names_every_command_and_loads_no_array_library() -> None:
     page = "\n".join(lines[:-1])
     assert page.startswith("usage: xbridge-array ")
     assert all(re.search(rf"^    {name} +\S", page, re.MULTILINE) for name in COMMANDS)
-    assert {"numpy", "torch", "rich", "safetensors"}.isdisjoint(lines[-1].split())
+    assert {"numpy", "torch", "safetensors"}.isdisjoint(lines[-1].split())
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -70,7 +69,6 @@ def test_main__every_command_has_a_page_of_help_and_speaks_json(
         (["shw", "a.npy"], "xbridge-array show"),
         (["zzz", "a.npy"], "xbridge-array --help"),
         (["explain", "a.npy"], "xbridge-array explain --help"),
-        (["matrix", "colours"], "xbridge-array matrix --help"),
         (["convert", "a.npy", "b.npy", "--flaten"], "xbridge-array convert --flatten"),
         (["convert", "a.npy", "b.npy", "--compress=1"], "xbridge-array convert --help"),
         (["show", "a.npy", "b.npy"], "xbridge-array show --help"),
@@ -124,51 +122,6 @@ def test_main__pipe_that_its_reader_closes_is_not_an_error() -> None:
         run.stdout.close()
         assert run.stderr.read() == ""
     assert run.returncode == 0
-
-
-class Terminal(io.StringIO):
-    """Somebody is watching."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def watched(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """A terminal in place of both outputs."""
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    terminal = Terminal()
-    for name in ("stdout", "stderr"):
-        monkeypatch.setattr(sys, name, terminal)
-    return terminal
-
-
-ROWS = [["[bold]:star:", "1"], ["b", "22"]]
-
-
-def test_main__table_on_a_terminal_is_drawn_by_rich(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table on a terminal is drawn by rich."""
-    pytest.importorskip("rich")
-    terminal = watched(monkeypatch)
-    output.print_table(["name", "n"], ROWS)
-    drawn = terminal.getvalue()
-    assert "━" in drawn
-    assert "[bold]:star:" in drawn  # a name is no markup
-
-
-@pytest.mark.parametrize(("size", "shown"), [(output.BIG, True), (output.BIG - 1, False)])
-def test_progress__bar_moves_for_big_files_on_a_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, *, shown: bool
-) -> None:
-    """A bar shows how much of a big file is written, on a terminal."""
-    pytest.importorskip("rich")
-    terminal = watched(monkeypatch)
-    (tmp_path / "new").touch()
-    with output.progress("a[b]", size, [tmp_path / "new"]):
-        (tmp_path / "new").write_bytes(bytes(size // 2))
-    assert ("a[b]" in terminal.getvalue()) == shown
-    assert ("33.6/67.1 MB" in terminal.getvalue()) == shown
 
 
 @pytest.mark.parametrize(
@@ -241,8 +194,7 @@ def test_info__shows_every_backend(capsys: pytest.CaptureFixture[str]) -> None:
         name for name in found if xbridge.is_available(name)
     }
     assert found["numpy"]["version"] == np.__version__
-    assert found["numpy"]["devices"][0]["name"] == "cpu"
-    assert found["numpy"]["devices"][0]["bytes"] > 1 << 28
+    assert found["numpy"]["devices"] == ["cpu"]
 
 
 def test_info__says_what_to_type_for_a_missing_backend(
@@ -271,4 +223,4 @@ def test_info__shows_the_switches_of_torch_and_jax(capsys: pytest.CaptureFixture
     assert lines[1].split() == ["backend", "version", "devices", "switches"]
     assert "default dtype float32, default device cpu" in lines[2]
     assert "x64 True" in lines[3]
-    assert re.fullmatch(rf"numpy +{re.escape(np.__version__)} +cpu \([\d.]+ [GT]B\) *", lines[4])
+    assert re.fullmatch(rf"numpy +{re.escape(np.__version__)} +cpu *", lines[4])

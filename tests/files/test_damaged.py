@@ -154,19 +154,17 @@ def test_convert__with_one_wrong_bit_the_values_are_right_or_the_file_is_refused
 
 
 @pytest.mark.skipif(not hasattr(torch.serialization, "set_crc32_options"), reason="always writes them")
-def test_convert__torch_file_without_checksums_is_read_only_if_that_is_allowed(
+def test_convert__torch_file_without_checksums_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A torch file without checksums is read only if that is allowed."""
+    """A torch file without checksums is refused, as if one of them differed."""
     torch.serialization.set_crc32_options(False)
     try:
         path, there = good(tmp_path / "a.pt"), tmp_path / "b.npz"
     finally:
         torch.serialization.set_crc32_options(True)
-    said = refused(capsys, "convert", path, there, "--relayout")
-    assert said.endswith("try --no-checksum if it was written without checksums\n")
-    shell(capsys, "convert", path, there, "--relayout", "--no-checksum")
-    assert values(there) == VALUES
+    assert "the checksum of its record " in refused(capsys, "convert", path, there, "--relayout")
+    assert not there.exists()
 
 
 @pytest.mark.parametrize("how", ["compressed", "of another machine", "of torch before 1.6"])

@@ -16,7 +16,7 @@ import pytest
 from shell import listing, refused, shell
 
 from xbridge.files.formats import npy, npz, stored
-from xbridge.files.write import replace_files
+from xbridge.files.write import replace_file
 
 posix = pytest.mark.skipif(os.name != "posix", reason="of POSIX")
 
@@ -194,14 +194,14 @@ def test_convert__new_file_has_the_usual_mode_and_a_replaced_one_keeps_its_own(
 
 
 @posix
-def test_replace_files__never_shows_another_user_what_replaces_a_private_file(tmp_path: Path) -> None:
+def test_replace_file__never_shows_another_user_what_replaces_a_private_file(tmp_path: Path) -> None:
     """What replaces a private file is never readable by another user."""
     target = tmp_path / "a.npy"
     target.touch(0o600)
-    with replace_files([target], force=True) as (part,):
+    with replace_file(target, force=True) as part:
         assert stat.S_IMODE(part.stat().st_mode) == 0o600
     target.chmod(0o640)
-    with replace_files([target], force=True):
+    with replace_file(target, force=True):
         pass
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
 

@@ -24,7 +24,7 @@ from xbridge.errors import XBridgeError
 from xbridge.files.errors import RefusedError, one_line
 
 COMMANDS = {
-    **{name: f"xbridge.files.{name}" for name in ("info", "matrix", "show", "convert", "explain", "migrate")},
+    **{name: f"xbridge.files.{name}" for name in ("info", "show", "convert", "explain", "migrate")},
     **({"check": "xbridge.testing.check.command"} if find_spec("xbridge.testing") else {}),
 }
 """The subcommands, and their modules."""
@@ -32,7 +32,6 @@ COMMANDS = {
 EXAMPLES = """\
 examples:
   xbridge-array info                                  show what is installed, and on which devices
-  xbridge-array matrix dtypes                         show which dtypes convert, and whether memory is shared
   xbridge-array show model.pt                         list the arrays of a file
   xbridge-array explain model.npy --to torch          show what a conversion would do
   xbridge-array check my_package.signal               find the functions that fail with some library

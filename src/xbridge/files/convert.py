@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xbridge.errors import Chained
-from xbridge.extend import DTYPES, printable
+from xbridge.extend import DTYPES
 from xbridge.files.errors import RefusedError, check_source, unreadable_error
 from xbridge.files.formats import (
     ALL,
@@ -19,16 +19,13 @@ from xbridge.files.formats import (
     format_of,
     read_file,
 )
-from xbridge.files.formats.shards import format_index, index_name, name_shards, read_size, split
-from xbridge.files.output import print_arrays, progress
-from xbridge.files.write import replace_files, resolve
+from xbridge.files.output import print_arrays
+from xbridge.files.write import replace_file, resolve
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Mapping, Sequence
 
     from xbridge.files.fit import Allowed
-    from xbridge.files.formats.stored import Stored
 
 HELP = "convert an array file to another format"
 DESCRIPTION = f"""\
@@ -59,64 +56,41 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--round", action="store_true", help=words)
     words = "change axis order and byte order if DST cannot hold them; values never change"
     parser.add_argument("--relayout", action="store_true", help=words)
-    words = "write several .safetensors files of at most this size, such as 5GB, and their index"
-    parser.add_argument("--shard", metavar="SIZE", help=words)
-    words = "do not compare the checksums of a .pt file, such as one that was written without them"
-    parser.add_argument("--no-checksum", action="store_true", help=words)
     parser.add_argument("--drop-metadata", action="store_true", help="drop the text of a .safetensors file")
     parser.add_argument("--quiet", action="store_true", help="print only errors")
 
 
 def run(asked: Namespace) -> int:
     """Convert a file, and print its arrays."""
-    content, files = convert(asked)
-    if asked.quiet:
-        return 0
-    source, target = str(asked.source), str(asked.target)
-    print_arrays(content, {"source": source, "target": target, **files}, as_json=asked.json)
-    if files and not asked.json:
-        print(f"\nthe index of the shards is {printable(files['index'])}")
+    content = convert(asked)
+    if not asked.quiet:
+        about = {"source": str(asked.source), "target": str(asked.target)}
+        print_arrays(content, about, as_json=asked.json)
     return 0
 
 
-def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
-    """Write the file. Return its content, and the name of the index if there is one."""
+def convert(asked: Namespace) -> Content:
+    """Write the file, and return its content."""
     from xbridge.files.fit import fit_content  # noqa: PLC0415 -- `--help` does not need it
 
     check_source(asked.source)
-    writer, allowed, most = format_of(asked.target), _read_options(asked), _read_shard_size(asked)
+    writer, allowed = format_of(asked.target), _read_options(asked)
     target = resolve(asked.target, [asked.source], force=asked.force)
-    how = Reading(not asked.no_checksum, asked.at, asked.flatten, asked.skip_other, asked.untie, asked.skip)
-    if asked.array is not None:
-        how = ALL._replace(checksums=how.checksums, at=how.at, skip=how.skip)
+    how = ALL
+    if asked.array is None:
+        how = Reading(flatten=asked.flatten, skip_other=asked.skip_other, untie=asked.untie)
+    how = how._replace(at=asked.at, skip=asked.skip)
     before = {asked.source: _identify(asked.source)}
-    read = read_file(asked.source, asked.from_format, how)
+    read = read_file(asked.source, how)
     before |= {shard: _identify(shard) for shard in read.files}
     resolve(asked.target, [*before], force=asked.force)
     content = fit_content(read, writer, allowed, target)
-    files = _place_arrays(content, asked.target, most)
-    real = [resolve(file, [*before], force=asked.force) for file in files]
-    several = len(files) > 1
-    # A single file beside the index of an old one would look like two models of one name.
-    other = asked.target if several else index_name(asked.target)
-    obsolete = other if SUFFIXES[asked.target.suffix.lower()] == "safetensors" and other.exists() else None
-    if obsolete and any(map(obsolete.samefile, before)):
-        obsolete = None
-    if obsolete and not asked.force:
-        reason = f"{obsolete} exists, and would be another model of the same name"
-        raise RefusedError.build(f"write {asked.target}", reason, "--force to remove it")
-    total = sum(x.nbytes for x in content.arrays)
-    with replace_files(real, obsolete, force=asked.force) as parts:
-        with progress(asked.source.name, total, parts):
-            for part, arrays in zip(parts, files.values(), strict=True):
-                if arrays is None:
-                    part.write_bytes(format_index(files))
-                else:
-                    _write(part, writer, content._replace(arrays=arrays), target)
+    with replace_file(target, force=asked.force) as part:
+        _write(part, writer, content, target)
         for path, facts in before.items():
             if not path.exists() or _identify(path) != facts:
                 raise unreadable_error(path, "it was replaced or written while it was read")
-    return content, {"index": str([*files][-1])} if several else {}
+    return content
 
 
 def _read_options(asked: Namespace) -> Allowed:
@@ -137,24 +111,6 @@ def _read_options(asked: Namespace) -> Allowed:
             reason = f"another --cast makes {before} {casts[before]}"
             raise RefusedError.build(f"cast {one!r}", reason, f"--cast {one} alone")
     return Allowed(asked.array, casts, asked.round, asked.relayout, asked.drop_metadata)
-
-
-def _read_shard_size(asked: Namespace) -> int | None:
-    """Return the size of a shard; None for a single file."""
-    if asked.shard is None:
-        return None
-    if asked.target.suffix.lower() != ".safetensors":  # the suffix of a link counts, not of its file
-        reason, hint = "only .safetensors files have an index of shards", f"{asked.target.stem}.safetensors"
-        raise RefusedError.build(f"write shards of {asked.target}", reason, hint)
-    return read_size(asked.shard)
-
-
-def _place_arrays(content: Content, target: Path, most: int | None) -> Mapping[Path, Sequence[Stored] | None]:
-    """Return the arrays of each file to write; None for an index, which is the last of several."""
-    shards = list(split(content.arrays, most)) if most else [content.arrays]
-    if len(shards) == 1:
-        return {target: content.arrays}
-    return dict(zip(name_shards(target, len(shards)), [*shards, None], strict=True))
 
 
 def _identify(path: Path) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from xbridge.files.errors import RefusedError, unreadable_error
 from xbridge.files.output import print_json
-from xbridge.files.write import replace_files
+from xbridge.files.write import replace_file
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -61,7 +61,7 @@ def run(asked: Namespace) -> int:
         elif not asked.json:
             print("".join(_format_idiom(path, idiom) for idiom in found), end="")
         if asked.write and replaced != source:
-            with replace_files([path.resolve()], force=True) as (part,):
+            with replace_file(path.resolve(), force=True) as part:
                 part.write_bytes(replaced.encode(encoding))
         entries += [{"path": str(path), **idiom._asdict()} for idiom in found]
     if asked.json:

@@ -1,7 +1,7 @@
-"""Atomic writes: new files are written beside their targets, synced to disk, and then renamed.
+"""Atomic writes: a new file is written beside its target, synced to disk, and then renamed.
 
 The system renames a file in one step, and until then the target is unchanged. A run that fails removes its
-new files. One that is killed leaves them, as hidden `.xbridge-*.part`, and never a part of a target.
+new file. One that is killed leaves it, as a hidden `.xbridge-*.part`, and never a part of a target.
 """
 
 from __future__ import annotations
@@ -38,38 +38,22 @@ def resolve(target: Path, sources: Sequence[Path], *, force: bool) -> Path:
 
 
 @contextmanager
-def replace_files(
-    targets: Sequence[Path], obsolete: Path | None = None, *, force: bool
-) -> Iterator[list[Path]]:
-    """Yield a new file for each target. If the block does not raise, they are renamed, in their order.
-
-    The last of several is an index of the others. An old one is removed first, so that no index names files
-    of two models. A file that they make `obsolete` is removed at the end.
-    """
-    parts = [target.with_name(f".xbridge-{secrets.token_hex(4)}.part") for target in targets]
-    shown = targets[-1]
-    state = f"{shown} is as it was" if shown.exists() else "nothing was left behind"
+def replace_file(target: Path, *, force: bool) -> Iterator[Path]:
+    """Yield a new file. If the block does not raise, it is renamed to the target."""
+    part = target.with_name(f".xbridge-{secrets.token_hex(4)}.part")
+    state = f"{target} is as it was" if target.exists() else "nothing was left behind"
     try:
-        for part, target in zip(parts, targets, strict=True):
-            mode = 0o600 if target.exists() else 0o666  # the old target may be private
-            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-        yield parts
-        for part, target in zip(parts, targets, strict=True):
-            _finish(part, target)
-        for target in targets:
-            if target.exists() and not force:
-                raise _write_error(target, "another program has written it meanwhile", "--force")
-        if len(targets) > 1:
-            shown.unlink(missing_ok=True)
-        for part, target in zip(parts, targets, strict=True):
-            part.replace(target)
-        if obsolete is not None:
-            obsolete.unlink(missing_ok=True)
+        mode = 0o600 if target.exists() else 0o666  # the old target may be private
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        yield part
+        _finish(part, target)
+        if target.exists() and not force:
+            raise _write_error(target, "another program has written it meanwhile", "--force")
+        part.replace(target)
     except OSError as error:
-        raise _write_error(shown, f"{error.strerror or error}, and {state}") from error
+        raise _write_error(target, f"{error.strerror or error}, and {state}") from error
     finally:
-        for part in parts:
-            part.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 def _finish(part: Path, target: Path) -> None:

@@ -163,13 +163,12 @@ def format_of(path: Path) -> Format:
     return load_format(SUFFIXES[suffix], path)
 
 
-def _format_in(path: Path, asked: str | None) -> Format:
-    """Return the format that was asked for, else that of the content. The name of a file must agree."""
+def _format_in(path: Path) -> Format:
+    """Return the format of the content of a file, with which its name must agree."""
     suffix = path.suffix.lower()
-    by_name, found = SUFFIXES.get(suffix), _recognize(path) if asked is None else asked
-    if asked is None and found and by_name and found != by_name:
-        reason = f"its name ends in {suffix}, and its content is that of a .{found} file"
-        raise unreadable_error(path, reason, f"--from-format {found}")
+    by_name, found = SUFFIXES.get(suffix), _recognize(path)
+    if found and by_name and found != by_name:
+        raise unreadable_error(path, f"its name ends in {suffix}, and its content is that of a .{found} file")
     name = found or by_name
     if name is None:
         raise unreadable_error(path, f"it does not begin like a file of {', '.join(FORMATS)}")
@@ -190,21 +189,19 @@ def add_file(parser: ArgumentParser, verb: str) -> None:
 
 def add_reading(parser: ArgumentParser, file: str) -> None:
     """Add the arguments that say how a file is read."""
-    words = f"read {file} in this format, whatever its name ends in"
-    parser.add_argument("--from-format", choices=FORMATS, help=words)
-    words = "take only the dict or tensor with this key of a .pt file; repeat it for a key in that dict"
+    words = f"take only the dict or tensor with this key of a .pt {file}; repeat it for a key in that dict"
     parser.add_argument("--at", action="append", default=[], metavar="KEY", help=words)
 
 
 def read_all(asked: Namespace) -> Content:
     """Open a file to list or to explain its arrays."""
     check_source(asked.file)
-    return read_file(asked.file, asked.from_format, ALL._replace(checksums=False, at=asked.at))
+    return read_file(asked.file, ALL._replace(checksums=False, at=asked.at))
 
 
-def read_file(path: Path, asked: str | None, how: Reading) -> Content:
-    """Open a file, in the format that was asked for, else that of its content."""
-    form = _format_in(path, asked)
+def read_file(path: Path, how: Reading) -> Content:
+    """Open a file in the format of its content."""
+    form = _format_in(path)
     if how.at and not form.nested:
         reason, hint = "only .pt files have dicts in dicts", f"--array {shlex.quote(how.at[0])}"
         raise RefusedError.build(f"find {how.at[0]!r} in {path}", reason, hint)

@@ -172,8 +172,7 @@ def _check_archive(path: Path, *, checksums: bool) -> bool | None:
     with open_archive(path) as archive, chain_read_errors(path):
         damaged = archive.testzip() if checksums else None
         if damaged is not None:
-            reason = f"the checksum of its record {damaged!r} differs"
-            raise unreadable_error(path, reason, "--no-checksum if it was written without checksums")
+            raise unreadable_error(path, f"the checksum of its record {damaged!r} differs")
         return all(member.compress_type == zipfile.ZIP_STORED for member in archive.infolist())
 
 

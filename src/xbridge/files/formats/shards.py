@@ -1,21 +1,19 @@
-"""Shards of a model: several files, and an index that gives the file of each array by name."""
+"""Read the shards of a model: several files, and an index that gives the file of each array by name."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xbridge.files.errors import RefusedError, chain_read_errors, unreadable_error
+from xbridge.files.errors import chain_read_errors, unreadable_error
 from xbridge.files.formats import Content, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable
 
     from xbridge.files.formats.stored import Stored
 
-_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _LONGEST = 64 << 20
 _TOTALS = ("total_size", "total_parameters")
 """The entries of an index about its arrays."""
@@ -72,49 +70,3 @@ def _shard(path: Path, name: str) -> Path:
     if not there:
         raise unreadable_error(path, f"its shard {name} does not exist")
     return shard
-
-
-def read_size(text: str) -> int:
-    """Return the number of bytes that a string such as `5GB` means."""
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?) ?([KMG]?i?B?)", text, re.IGNORECASE)
-    unit = found and _UNITS.get(found[2].upper() or "B")
-    size = int(float(found[1]) * unit) if found and unit else 0
-    if not size:
-        reason = "it is not a size"
-        raise RefusedError.build(f"write shards of {text!r}", reason, "--shard 5GB, or --shard 512MiB")
-    return size
-
-
-def split(arrays: Sequence[Stored], most: int) -> Iterator[list[Stored]]:
-    """Yield the arrays of each shard, in order: at most `most` bytes of values, or one array."""
-    shard: list[Stored] = []
-    size = 0
-    for x in arrays:
-        size += x.nbytes
-        if shard and x.nbytes and size > most:
-            yield shard
-            shard, size = [], x.nbytes
-        shard.append(x)
-    yield shard
-
-
-def name_shards(target: Path, count: int) -> list[Path]:
-    """Return the names of the shards of a target, and of their index, as other tools write them."""
-    stem, suffix = target.stem, target.suffix
-    numbers = range(1, count + 1)
-    shards = [target.with_name(f"{stem}-{number:05}-of-{count:05}{suffix}") for number in numbers]
-    return [*shards, index_name(target)]
-
-
-def index_name(target: Path) -> Path:
-    """Return the name of the index of a target's shards."""
-    return target.with_name(f"{target.name}.index.json")
-
-
-def format_index(shards: Mapping[Path, Sequence[Stored] | None]) -> bytes:
-    """Return the text of the index file, which says in which file each array is."""
-    placed = [(x, shard.name) for shard, arrays in shards.items() for x in arrays or ()]
-    total = sum(x.nbytes for x, _ in placed)
-    files = {str(x.name): name for x, name in placed}
-    index = {"metadata": {"total_size": total}, "weight_map": files}
-    return json.dumps(index, indent=2, ensure_ascii=False).encode() + b"\n"
