@@ -164,22 +164,20 @@ def test_convert__cast_that_drops_an_imaginary_part_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("array", "has"),
+    "array",
     [
-        (np.asfortranarray(np.arange(6.0).reshape(2, 3)), "its axes in another order than C"),
-        (np.arange(6.0).astype(">f8").reshape(2, 3), "the bytes of another machine"),
-        (np.asfortranarray(np.arange(6, dtype=">i2").reshape(2, 3)), "its axes in another order than C"),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(6.0).astype(">f8").reshape(2, 3),
+        np.asfortranarray(np.arange(6, dtype=">i2").reshape(2, 3)),
     ],
 )
-def test_convert__layout_that_the_target_has_not_changes_only_where_it_may(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], array: HostArray, has: str
+def test_convert__layout_that_the_target_has_not_becomes_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], array: HostArray
 ) -> None:
-    """A layout that the target lacks changes only where it may."""
+    """A layout that the target lacks becomes the one that it has, and the values stay."""
     np.savez_compressed(tmp_path / "a.npz", x=array)
     there = tmp_path / "a.safetensors"
-    said = refused(capsys, "convert", tmp_path / "a.npz", there)
-    assert f"'x' has {has}; try --relayout, which changes no value" in said
-    shell(capsys, "convert", tmp_path / "a.npz", there, "--relayout")
+    shell(capsys, "convert", tmp_path / "a.npz", there)
     found = read(there)["x"]
     assert bits(found) == bits(array.astype(array.dtype.newbyteorder("=")))
 

@@ -115,7 +115,7 @@ def test_convert__opens_few_files_for_many_arrays(tmp_path: Path, source: str) -
         import numpy, torch  # they open files of their own
         from xbridge.files import main
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-        words = [{str(tmp_path / source)!r}, {str(tmp_path / "a.pt")!r}, "--relayout"]
+        words = [{str(tmp_path / source)!r}, {str(tmp_path / "a.pt")!r}]
         assert main(["convert", *words]) == 0
         assert main(["explain", words[0], "--to", "torch"]) == 0
         found = torch.load(words[1])

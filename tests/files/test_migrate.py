@@ -121,6 +121,8 @@ WRITTEN = [
     "y = t.detach().numpy()\ny[:] = 0",
     "y = t.detach().numpy()\ny += 1",
     "y = t.detach().numpy()\nnp.copyto(y, 0)",
+    "self.y = t.detach().numpy()\nself.y[:] = 0",
+    "self.y = t.detach().numpy()\nself.y += 1",
     "np.asarray(t.detach())[:] = 0",
 ]
 """Statements that write to the memory of a tensor."""
@@ -136,7 +138,13 @@ def test_migrate__lists_what_is_written_to(statement: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "statement", ["a[t.cpu().numpy()] = 0", "y = t.cpu().numpy()", "y = t.cpu().numpy().copy()\ny[:] = 0"]
+    "statement",
+    [
+        "a[t.cpu().numpy()] = 0",
+        "y = t.cpu().numpy()",
+        "y = t.cpu().numpy().copy()\ny[:] = 0",
+        "self.y = t.cpu().numpy()\nother.z[self.y] = 0",
+    ],
 )
 def test_migrate__replaces_what_is_read_or_copied(statement: str) -> None:
     """An index is only read, and a copy is writable."""
@@ -147,10 +155,8 @@ def test_migrate__replaces_what_is_read_or_copied(statement: str) -> None:
 @pytest.mark.parametrize(
     ("statements", "is_sure"),
     [
-        ("t = torch.ones(3)\nt.numpy()", True),
-        ("t: torch.Tensor = f()\nt.numpy()", True),
-        ("def f(t: torch.Tensor):\n    return t.numpy()", True),
-        ("t = torch.ones(3)\nt = Camera()\nt.numpy()", False),
+        ("torch.ones(3)[1:].numpy()", True),
+        ("t = torch.ones(3)\nt.numpy()", False),
         ("def f(t):\n    return t.numpy()", False),
         ("class Camera:\n    def numpy(self): pass\nCamera().numpy()", False),
         ("for t in ts:\n    t.numpy()", False),
@@ -160,17 +166,6 @@ def test_migrate__knows_tensors_by_what_made_them(statements: str, *, is_sure: b
     """Other objects have a method `numpy`, so what it is called on must be a tensor for all to see."""
     (idiom,), _ = migrate(f"import torch\n{statements}\n")
     assert idiom.keeps_meaning is is_sure
-
-
-@pytest.mark.parametrize(
-    "definition", ["def xbridge(): pass", "xbridge = 1", "import other as xbridge", "def f(xbridge): pass"]
-)
-def test_migrate__lists_all_where_another_xbridge_is_defined(definition: str) -> None:
-    """The call would be one of something else."""
-    source = f"{definition}\ny = t.cpu().numpy()\n"
-    (idiom,), replaced = migrate(source)
-    assert not idiom.keeps_meaning
-    assert replaced == source
 
 
 @pytest.mark.parametrize("line", ["import xbridge", "import xbridge.tree", "from xbridge import tree"])

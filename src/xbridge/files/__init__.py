@@ -11,9 +11,8 @@ import os
 import signal
 import sys
 import warnings
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from io import TextIOWrapper
@@ -54,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             if not sys.warnoptions:
                 warnings.simplefilter("ignore")  # warnings of libraries are for programmers
-            asked = _parse(sys.argv[1:] if argv is None else argv)
+            asked = _build_parser().parse_args(argv)
             status: int = asked.run(asked)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the pipe has closed it; Python would flush the rest at the exit
@@ -89,25 +88,8 @@ class _Parser(ArgumentParser):
         raise RefusedError.build(f"run {self.prog}", message, f"{self.prog} --help")
 
 
-def _parse(words: Sequence[str]) -> Namespace:
-    """Parse the arguments; raise with a suggestion if a word is mistyped."""
-    parser, options = _build_parser()
-    command = next((word for word in words if not word.startswith("-")), "")
-    if command and command not in COMMANDS:
-        near = get_close_matches(command, COMMANDS, 1) or ["--help"]
-        reason = f"the commands are {', '.join(COMMANDS)}"
-        raise RefusedError.build(f"find the command {command!r}", reason, f"{parser.prog} {near[0]}")
-    asked, unknown = parser.parse_known_args(words)
-    if unknown:
-        word = unknown[0].partition("=")[0]
-        near = get_close_matches(word, options[command] if word.startswith("-") else (), 1) or ["--help"]
-        called = f"{parser.prog} {command}"
-        raise RefusedError.build(f"run {called}", f"it has no argument {unknown[0]!r}", f"{called} {near[0]}")
-    return asked
-
-
-def _build_parser() -> tuple[_Parser, dict[str, list[str]]]:
-    """Return the parser, and the options of each command."""
+def _build_parser() -> _Parser:
+    """Return the parser of all commands."""
     parser = _Parser(
         prog="xbridge-array",
         description="Convert array files, inspect conversions, and check functions with every array library.",
@@ -116,7 +98,6 @@ def _build_parser() -> tuple[_Parser, dict[str, list[str]]]:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    options = {}
     for name, path in COMMANDS.items():
         module = import_module(path)
         words = {"help": module.HELP, "description": module.DESCRIPTION}
@@ -124,5 +105,4 @@ def _build_parser() -> tuple[_Parser, dict[str, list[str]]]:
         module.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.set_defaults(run=module.run)
-        options[name] = [*sub._option_string_actions]  # noqa: SLF001 -- no public way
-    return parser, options
+    return parser

@@ -54,8 +54,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--cast", action="append", default=[], metavar="FROM=TO", help=words)
     words = "let --cast round values to the nearest one that the dtype has"
     parser.add_argument("--round", action="store_true", help=words)
-    words = "change axis order and byte order if DST cannot hold them; values never change"
-    parser.add_argument("--relayout", action="store_true", help=words)
     parser.add_argument("--drop-metadata", action="store_true", help="drop the text of a .safetensors file")
     parser.add_argument("--quiet", action="store_true", help="print only errors")
 
@@ -110,7 +108,7 @@ def _read_options(asked: Namespace) -> Allowed:
         if casts.setdefault(before, after) != after:
             reason = f"another --cast makes {before} {casts[before]}"
             raise RefusedError.build(f"cast {one!r}", reason, f"--cast {one} alone")
-    return Allowed(asked.array, casts, asked.round, asked.relayout, asked.drop_metadata)
+    return Allowed(asked.array, casts, asked.round, asked.drop_metadata)
 
 
 def _identify(path: Path) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Fit the content of a file to the format of the target, by no changes but those that the caller allows.
 
-Values and shapes never change. The caller can allow a cast in which no value changes, another order of
-elements, and the loss of a name or of metadata.
+Values and shapes never change, and the order of elements only if the target has one alone. The caller can
+allow a cast in which no value changes, and the loss of a name or of metadata.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class Allowed(NamedTuple):
     casts: Mapping[str, str] = {}
     rounds: bool = False
     """True if a cast may round."""
-    relayout: bool = False
     drop_metadata: bool = False
 
 
@@ -91,9 +90,6 @@ def _relay(x: Stored, to: Format, allowed: Allowed, target: Path) -> Stored:
         raise _write_error(target, f"{x.label} is {x.dtype}, and {lacks}", _dtype_hint(x, allowed))
     if x.order in to.orders and (x.dtype.isnative or to.swaps):
         return x
-    if not allowed.relayout:
-        has = "its axes in another order than C" if x.order != "C" else "the bytes of another machine"
-        raise _write_error(target, f"{x.label} has {has}", "--relayout, which changes no value")
     return Relaid(x.name, x.dtype.newbyteorder("="), x.shape, "C", x, target.parent)
 
 

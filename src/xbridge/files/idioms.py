@@ -18,7 +18,7 @@ from libcst.codemod import CodemodContext
 from libcst.codemod.visitors import AddImportsVisitor
 
 PARENT, POSITION = metadata.ParentNodeProvider, metadata.PositionProvider
-NAMES, SCOPE = metadata.QualifiedNameProvider, metadata.ScopeProvider
+NAMES = metadata.QualifiedNameProvider
 
 TRACKED = "read-only if the tensor requires grad; writable=True makes a copy"
 READONLY = "read-only memory is copied, and a mask is an error"
@@ -28,7 +28,6 @@ UNSURE = "if it is an array or a tensor: what else it may be is not known here"
 UNTOUCHED = "the default device is not used, and a graph is kept"
 ROUNDED = "each number is rounded once, where torch may round it to float32 first"
 WRITTEN = "it is written to, and no write to the copy that writable=True makes reaches the tensor"
-SHADOWED = "another xbridge is defined in this file"
 
 DTYPES = {
     **{name: name for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32")},
@@ -93,18 +92,20 @@ class Replacement(NamedTuple):
 class Migration(cst.CSTTransformer):
     """Finds the idioms of a module, and replaces those that keep their meaning."""
 
-    METADATA_DEPENDENCIES = (PARENT, POSITION, NAMES, SCOPE)
+    METADATA_DEPENDENCIES = (PARENT, POSITION, NAMES)
 
-    def __init__(self, module: cst.Module, *, is_shadowed: bool) -> None:
+    def __init__(self, module: cst.Module) -> None:
         super().__init__()
         self.found: list[Idiom] = []
         self._module = module
         self._kept: dict[cst.CSTNode, Replacement] = {}
         self._within: set[cst.CSTNode] = set()
         attributes = {x.attr for x in m.findall(module, m.Attribute()) if isinstance(x, cst.Attribute)}
-        every = (x for x in m.findall(module, m.Name()) if isinstance(x, cst.Name))
-        self._is_shadowed = is_shadowed
-        self._has_tensors = any(x.value in ("torch", "jax", "jnp") for x in every if x not in attributes)
+        self._uses: dict[str, list[cst.CSTNode]] = {}
+        for x in m.findall(module, m.Name() | m.Attribute()):
+            if x not in attributes:
+                self._uses.setdefault(module.code_for_node(x), []).append(x)
+        self._has_tensors = not {"torch", "jax", "jnp"}.isdisjoint(self._uses)
 
     def visit_FormattedString(self, node: cst.FormattedString) -> None:  # noqa: N802 -- LibCST calls it so
         """List what stands in an f-string, in which quotes cannot be nested, and leave it as it is."""
@@ -135,8 +136,6 @@ class Migration(cst.CSTTransformer):
             self._within.add(_descend(node, replacement.path[:length]))
         if replacement.verb == "to_numpy" and "copy=" not in replacement.options and self._is_written(node):
             replacement = replacement._replace(change=WRITTEN, keeps_meaning=False)
-        if self._is_shadowed:
-            replacement = replacement._replace(change=SHADOWED, keeps_meaning=False)
         is_sure = replacement.keeps_meaning and replacement.change != ROUNDED
         keeps = is_sure and not is_fixed and not m.findall(node, m.Comment())
         if keeps:
@@ -259,39 +258,19 @@ class Migration(cst.CSTTransformer):
         return DTYPES.get(name, "") if library in ("torch", "numpy") else ""
 
     def _is_tensor(self, root: cst.BaseExpression, links: list[Link]) -> bool:
-        """Return True if what a chain begins with has methods of tensors, or is made by torch in the file."""
+        """Return True if what a chain begins with has methods of tensors, or is made by a call of torch."""
         # Only torch's `numpy` takes `force`.
         before = {link.name for link in takewhile(lambda link: link.name != "numpy" or link.args, links)}
         if before & {*TENSOR_METHODS, "clone"} or (before and self._has_tensors):
             return True
-        if not isinstance(root, cst.Name):
-            return self._is_of_torch(root)
-        scope = self.get_metadata(SCOPE, root, None)
-        assigned = scope[root.value] if scope else set()
-        return bool(assigned) and all(
-            isinstance(x, metadata.Assignment) and self._is_of_torch(self._source_of(x.node))
-            for x in assigned
-        )
-
-    def _source_of(self, node: cst.CSTNode) -> cst.CSTNode:
-        """Return what a name is assigned from, or its annotation; or the name."""
-        parent = self.get_metadata(PARENT, node)
-        if isinstance(parent, cst.AssignTarget):
-            return cst.ensure_type(self.get_metadata(PARENT, parent), cst.Assign).value
-        annotated = node if isinstance(node, cst.Param) else parent
-        if isinstance(annotated, cst.Param | cst.AnnAssign) and annotated.annotation:
-            return annotated.annotation.annotation
-        return node
-
-    def _is_of_torch(self, node: cst.CSTNode) -> bool:
-        """Return True for a call of torch and what follows it, and for the annotation `torch.Tensor`."""
-        while isinstance(node, cst.Call | cst.Attribute | cst.Subscript) and not self._name_of(node):
-            node = node.func if isinstance(node, cst.Call) else node.value
-        return self._name_of(node).startswith("torch.")
+        made: cst.CSTNode = root
+        while isinstance(made, cst.Call | cst.Attribute | cst.Subscript) and not self._name_of(made):
+            made = made.func if isinstance(made, cst.Call) else made.value
+        return self._name_of(made).startswith("torch.")
 
     def _is_written(self, node: cst.CSTNode, *, follows: bool = True) -> bool:
-        """Return True if an array is written to where it stands, or by the name that it is assigned to."""
-        parent = self.get_metadata(PARENT, node)
+        """Return True if an array is written to where it stands, or by what it is assigned to."""
+        first, parent = node, self.get_metadata(PARENT, node)
         while isinstance(parent, cst.Attribute | cst.Subscript | cst.Call | cst.Element | cst.Tuple):
             if isinstance(parent, cst.Attribute) and parent.attr.value in WRITERS:
                 return True
@@ -302,16 +281,13 @@ class Migration(cst.CSTTransformer):
             is_first = parent is call.args[0] and isinstance(name, cst.Name) and name.value in WRITERS
             return is_first or m.matches(parent, m.Arg(keyword=m.Name("out")))
         if isinstance(parent, cst.AssignTarget):
-            return not isinstance(node, cst.Name)
+            return node is not first
         if isinstance(parent, cst.AugAssign):
             return parent.target is node
-        scope = self.get_metadata(SCOPE, node, None)
-        if not scope or not follows or not isinstance(parent, cst.Assign):
+        if not follows or not isinstance(parent, cst.Assign):
             return False
-        names = [x.target.value for x in parent.targets if isinstance(x.target, cst.Name)]
-        assigned = [x for name in names for x in scope[name] if isinstance(x, metadata.Assignment)]
-        uses = [use.node for x in assigned for use in x.references]
-        return any(self._is_written(x, follows=False) for x in [*uses, *(x.node for x in assigned)])
+        names = [self._module.code_for_node(x.target) for x in parent.targets]  # in any function of the file
+        return any(self._is_written(use, follows=False) for name in names for use in self._uses.get(name, ()))
 
     def _name_of(self, node: cst.CSTNode) -> str:
         """Return the full name of what a module has imported, or nothing."""
@@ -363,11 +339,7 @@ def migrate(source: str) -> tuple[list[Idiom], str]:
     if not _WORDS.search(source):  # to parse a module takes a while
         return [], source
     wrapper = metadata.MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
-    scopes = {scope for scope in wrapper.resolve(SCOPE).values() if scope}
-    assigned = [x for scope in scopes for x in scope.assignments["xbridge"]]
-    names = {name for x in assigned for name in x.get_qualified_names_for("xbridge")}
-    is_shadowed = any((name.name, name.source.name) != ("xbridge", "IMPORT") for name in names)
-    finder = Migration(wrapper.module, is_shadowed=is_shadowed)
+    finder = Migration(wrapper.module)
     module = wrapper.visit(finder)
     context = CodemodContext()
     if any(idiom.keeps_meaning for idiom in finder.found):
