@@ -235,7 +235,7 @@ def shares_memory(a: Array, b: Array, /) -> bool:
     Returns
     -------
     bool
-        Exact, not a bound; the work is at most linear in the memory that the two span. No memory is read.
+        Exact, not a bound, as of `numpy.shares_memory`. No memory is read.
 
     Raises
     ------

@@ -370,20 +370,12 @@ NUMBERS_WANTED: dict[str, tuple[str, Any]] = {
     "pd.MultiIndex.from_tuples([(2**53 + 1, 2.5)])": ("float64", [[2.0**53, 2.5]]),
     "pd.Series(pd.to_datetime(['1970-01-02', None]).as_unit('s'))": ("dropna", [86_400]),
     "pd.Series(pd.period_range('1970', periods=2, freq='Y'))": ("astype", [0, 1]),
-    "pd.Series(pd.arrays.ArrowExtensionArray(pa.array([[1], [2]])))": ("tolist", [[1], [2]]),
-    "pl.Series(['y', 'x', 'y'])": ("rank", [1, 0, 1]),
-    "pl.Series(['1', '2.5'])": ("cast", [1, 2.5]),
     "pl.Series([dt.date(1970, 1, 3)])": ("to_physical", [2]),
     "pl.Series(['y', 'x'], dtype=pl.Categorical)": ("to_physical", [0, 1]),
     "pl.Series(['y', 'x'], dtype=pl.Enum(['x', 'y']))": ("to_physical", [1, 0]),
-    "pl.Series([[1, 2], [3, 4]])": ("to_list", [[1, 2], [3, 4]]),
     "pl.DataFrame({'a': [1, 2], 'b': ['x', 'y']})": ("select", [[1], [2]]),
-    "pa.array(['y', 'x', 'y'])": ("dictionary_encode", [0, 1, 0]),
-    "pa.chunked_array([['y', 'x'], ['y']])": ("combine_chunks", [0, 1, 0]),
-    "pa.array(['1', '2.5'])": ("cast", [1, 2.5]),
     "pa.array([dt.date(1970, 1, 3)])": ("cast", [2]),
     "pa.array([dt.datetime(1970, 1, 2)])": ("cast", [86_400_000_000]),
-    "pa.array([[1, 2], [3, 4]])": ("to_pylist", [[1, 2], [3, 4]]),
     "pa.table({'a': [1, 2], 'b': ['x', 'y']})": ("select", [[1], [2]]),
 }
 """Columns and tables that are refused, a word of the advice, and the numbers that following it gives."""
@@ -391,12 +383,12 @@ NUMBERS_WANTED: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("source", NUMBERS_WANTED)
 def test_to_numpy__advice_for_columns_of_other_values_gives_numbers(source: str) -> None:
-    """Text that spells numbers, labels, categories, times and lists become numbers by the advice."""
+    """Columns of numbers, text that spells numbers, categories and times become numbers by the advice."""
     x, (word, wanted) = made(source), NUMBERS_WANTED[source]
     with pytest.raises(xbridge.DTypeError) as caught:
         xbridge.to_numpy(x)
     assert word in caught.value.hint
-    assert xbridge.to_list(eval(caught.value.hint, {**vars(xbridge), "x": x})) == wanted
+    assert xbridge.to_list(eval(caught.value.hint, {**vars(xbridge), "numpy": np, "x": x})) == wanted
 
 
 @pytest.mark.parametrize(
@@ -471,21 +463,8 @@ def test_to_numpy__hint_for_a_dictionary_is_its_codes() -> None:
     pa = pytest.importorskip("pyarrow")
     for x, codes in (
         (pa.array(["b", "a", "b"]), [0, 1, 0]),
-        (pa.chunked_array([["b"], ["a", None]]), [0, 1]),
+        (pa.array(["b", "a", None]), [0, 1]),
     ):
         with pytest.raises(xbridge.DTypeError) as caught:
             xbridge.to_numpy(x.dictionary_encode())
         assert xbridge.to_list(eval(caught.value.hint, {"x": x.dictionary_encode()})) == codes
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32", "int16"])
-def test_to_torch__hint_for_lists_keeps_their_dtype(dtype: str) -> None:
-    """Following the hint for a column of lists gives its numbers in its own dtype, not in a default."""
-    pa, pl, torch = (pytest.importorskip(name) for name in ("pyarrow", "polars", "torch"))
-    column = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(4, dtype=dtype)), 2)
-    for x in (column, pl.Series(column.to_pylist(), dtype=pl.List(pl.Series(np.ones(1, dtype)).dtype))):
-        with pytest.raises(xbridge.DTypeError) as caught:
-            xbridge.to_torch(x)
-        made = eval(caught.value.hint, {"asarray": xbridge.asarray, "x": x})
-        assert made.dtype == getattr(torch, dtype)
-        assert made.tolist() == [[0, 1], [2, 3]]

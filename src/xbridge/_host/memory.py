@@ -35,8 +35,6 @@ _COMPLEX = "W"
 """The code for the kind of the complex dtypes of ml_dtypes."""
 
 _CODE = re.compile("[<>=|]?([biufc][0-9]{1,2}|[?bBhHiIlLqQpPefdgFDG])")
-_WORK = 1000
-"""The most candidate solutions that `np.shares_memory` tries before layouts are compared byte by byte."""
 
 
 _NATIVE = {name: np.dtype(name) for name in DTYPES if hasattr(np, name)}
@@ -366,29 +364,10 @@ def finite_extremes(xp: ModuleType, x: Array) -> Array:
 
 
 def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
-    """Return True if two arrays in one address space have a byte in common, without reading them.
-
-    Bounding ranges and NumPy's solver decide nearly every pair. If the solver gives up, the bytes of both are
-    marked on two maps and compared: that is exact, and bounded by the memory that the two span.
-    """
+    """Return True if two arrays in one address space have a byte in common, without reading them."""
     if a.is_unallocated() or b.is_unallocated():
         return False
-    a, b = _drop_constant_axes(a), _drop_constant_axes(b)
-    try:
-        return bool(np.shares_memory(raw_view(a), raw_view(b), max_work=_WORK))  # type: ignore[arg-type] # any int
-    except np.exceptions.TooHardError:
-        (low_a, high_a), (low_b, high_b) = a.span(), b.span()
-        start = min(a.address + low_a, b.address + low_b)
-        size = min(a.address + high_a, b.address + high_b) - start
-        return bool((_mark_bytes(a, start, size) & _mark_bytes(b, start, size)).any())
-
-
-def overlap_of_views(a: HostArray, b: HostArray) -> bool | None:
-    """Return True if two arrays have a byte in common; None if that takes long to decide."""
-    try:
-        return bool(np.shares_memory(a, b, max_work=_WORK))  # type: ignore[arg-type] # any int
-    except np.exceptions.TooHardError:
-        return None
+    return np.shares_memory(*(raw_view(_drop_constant_axes(layout)) for layout in (a, b)))
 
 
 def _drop_constant_axes(layout: MemoryLayout) -> MemoryLayout:
@@ -420,16 +399,3 @@ def layout_of(host: HostArray) -> MemoryLayout:
     flags = host.flags
     address = int(host.__array_interface__["data"][0])
     return MemoryLayout(address, host.shape, host.strides, host.itemsize, flags.writeable, flags.aligned)
-
-
-def _mark_bytes(layout: MemoryLayout, start: int, size: int) -> HostArray:
-    """Mark the bytes of a layout on a map of `size` bytes from `start`: one byte first, then axis by axis."""
-    marks = np.zeros(size, np.bool_)
-    marks[layout.address + layout.span()[0] - start] = True
-    for n, stride in [*zip(layout.shape, layout.strides, strict=True), (layout.itemsize, 1)]:
-        done = 1
-        while done < n and stride:
-            more = min(done, n - done)
-            marks[more * abs(stride) :] |= marks[: -more * abs(stride)].copy()
-            done += more
-    return marks

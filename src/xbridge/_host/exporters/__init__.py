@@ -65,16 +65,6 @@ def name_of(dtype: object) -> str:
     return name.lower().partition("[")[0].rpartition(".")[2]
 
 
-def hint_for_rows(rows: str, dtype: object) -> str | None:
-    """Return the call that makes an array of rows in the dtype of their items; None if they have none."""
-    names = names_of(dtype)
-    return (
-        f"asarray({rows}, backend='numpy', dtype={names[0]!r})"
-        if len(names) == 1 and names[0] in DTYPES
-        else None
-    )
-
-
 def hint_for_labels(call: str, labels: Sequence[object]) -> str | None:
     """Return the call that selects columns; None if there are none, or too many to read."""
     return call.format(labels) if 0 < len(labels) <= _MOST_LABELS else None

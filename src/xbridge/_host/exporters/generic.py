@@ -41,13 +41,9 @@ class Adapter:
         """Return the call that casts all values to `dtype`, if the object has one itself."""
         return f"x.astype({dtype!r})" if _has_astype(x) else None
 
-    def numbers_hint(self, x: Any) -> str | None:
-        """Return the call that reads the numbers of an object whose values are not all numbers."""
-        if not _has_astype(x):
-            return None
-        return (
-            "x.astype(float) if it spells numbers, or asarray(x.tolist(), backend='numpy') if it holds lists"
-        )
+    def numbers_hint(self, x: Any) -> str | None:  # noqa: ARG002 -- for other adapters
+        """Return the call that selects the columns of numbers in a table; None if there is none."""
+        return None
 
     def codes_hint(self, x: Any) -> str | None:
         """Return the call that gives the integers of time values; None for other values."""

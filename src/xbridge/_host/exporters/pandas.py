@@ -59,28 +59,16 @@ class Adapter(generic.Adapter):
         return x.astype("float64")
 
     def numbers_hint(self, x: Any) -> str | None:
-        """Return the columns of numbers of a data frame, if it has any; a cast of a series or an index."""
-        if isinstance(x, pd.DataFrame):
-            return self._hint_for_columns(x)
-        if isinstance(x, pd.MultiIndex):
+        """Return the columns of real numbers of a data frame."""
+        if not isinstance(x, pd.DataFrame) or not x.columns.is_unique:
             return None
-        values = x.to_series() if isinstance(x, pd.Index) else pd.Series(x)
-        if pd.api.types.infer_dtype(values) in ("string", "decimal"):
-            there = "x.dropna()" if values.isna().any() else "x"  # the code of a gap is -1
-            return "x.astype(float)" if _spell_numbers(values) else f"{there}.factorize()[0]"
-        return super().numbers_hint(x)
-
-    def _hint_for_columns(self, x: pd.DataFrame) -> str | None:
-        """Return the call that has the columns of real numbers alone."""
         numbers = [label for label, column in x.items() if column.dtype.kind in "biuf"]
-        is_plain = x.columns.is_unique and all(isinstance(label, (str, int)) for label in numbers)
+        is_plain = all(isinstance(label, (str, int)) for label in numbers)
         return hint_for_labels("x[{}].astype('float64')", numbers) if is_plain else None
 
     def codes_hint(self, x: Any) -> str | None:
-        """Return the call that reads the codes of categories, the integers of times, or numbers inside."""
+        """Return the call that reads the codes of categories, or the integers of times."""
         dtype = getattr(x, "dtype", None)
-        if isinstance(dtype, pd.ArrowDtype) and dtype.type is list:
-            return "asarray(x.tolist(), backend='numpy')"
         hint = "x.astype('int64')" if isinstance(dtype, pd.PeriodDtype) else super().codes_hint(x)
         if isinstance(dtype, pd.CategoricalDtype):
             hint = "x.cat.codes" if isinstance(x, pd.Series) else "x.codes"
@@ -99,9 +87,3 @@ def _count_gaps(column: Any) -> int:
     values: Any = column if isinstance(column, ExtensionArray) else column.array
     values = values.__arrow_array__()
     return adapter_for(values).count_missing(values)
-
-
-def _spell_numbers(values: pd.Series) -> bool:
-    """Return True if each value is a number, or text that pandas reads as one, or missing."""
-    numbers = pd.Series(pd.to_numeric(values, errors="coerce"), index=values.index)
-    return bool((numbers.notna() | values.isna()).all())

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from xbridge._host.exporters import generic, hint_for_labels, hint_for_rows
+from xbridge._host.exporters import generic, hint_for_labels
 
 _SIGNED, _UNSIGNED = (pl.Int8, pl.Int16, pl.Int32, pl.Int64), (pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64)
 _NUMERIC = frozenset((*_SIGNED, *_UNSIGNED, pl.Float32, pl.Float64))
@@ -39,11 +39,9 @@ class Adapter(generic.Adapter):
         return sum(map(_count_nulls, _columns_of(x)))
 
     def numbers_hint(self, x: Any) -> str | None:
-        """Return the call that selects the numeric columns of a frame, or reads the numbers in text."""
-        if isinstance(x, pl.Series):
-            if isinstance(x.dtype, pl.List):  # they may be ragged
-                return hint_for_rows("x.to_list()", x.dtype)
-            return _hint_for_text(x) if x.dtype == pl.String else None
+        """Return the call that selects the numeric columns of a frame."""
+        if not isinstance(x, pl.DataFrame):
+            return None
         names = [name for name, kind in x.schema.items() if kind.is_numeric() or kind == pl.Boolean]
         return hint_for_labels("x.select({})", names)
 
@@ -75,10 +73,3 @@ def _count_nulls(x: pl.Series) -> int:
     elif isinstance(x.dtype, pl.Struct):
         inside = x.struct.unnest().get_columns()
     return x.null_count() + sum(map(_count_nulls, inside))
-
-
-def _hint_for_text(x: pl.Series) -> str:
-    """Return the cast of text that spells numbers, else the ranks of labels."""
-    spells = x.cast(float, strict=False).null_count() == x.null_count()
-    there = "x.drop_nulls()" if x.null_count() else "x"
-    return "x.cast(float)" if spells else f"{there}.rank('dense') - 1"

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from xbridge._host.exporters import generic, hint_for_labels, hint_for_rows
+from xbridge._host.exporters import generic, hint_for_labels
 
 _TABLES = (pa.Table, pa.RecordBatch)
 _COLUMNS = (pa.Array, pa.ChunkedArray)
@@ -34,30 +34,19 @@ class Adapter(generic.Adapter):
         return sum(map(_count_nulls, _columns_of(x)))
 
     def codes_hint(self, x: Any) -> str | None:
-        """Return the cast of times to the integers that they are stored as, of 32 or 64 bits."""
+        """Return the indices of a dictionary, or the cast of times to the integers that store them."""
+        if isinstance(x, pa.DictionaryArray):
+            return "x.drop_null().indices" if x.null_count else "x.indices"
         if not isinstance(x, _COLUMNS) or not pa.types.is_temporal(x.type) or x.type.bit_width > 64:
             return None
         there = "x.drop_null()" if x.null_count else "x"
         return f"{there}.cast('int{x.type.bit_width}')"
 
     def numbers_hint(self, x: Any) -> str | None:
-        """Return the columns of numbers of a table, or what the text of a column stands for."""
-        if isinstance(x, _TABLES):
-            names = [field.name for field in x.schema if _is_number(field.type)]
-            return hint_for_labels("x.select({})", names)
-        if isinstance(x, _COLUMNS) and isinstance(x.type, _LISTS):  # they may be ragged
-            return hint_for_rows("x.to_pylist()", x.type)
-        if not isinstance(x, _COLUMNS) or not (pa.types.is_dictionary(x.type) or pa.types.is_string(x.type)):
+        """Return the columns of numbers of a table."""
+        if not isinstance(x, _TABLES):
             return None
-        whole = "x.combine_chunks()" if isinstance(x, pa.ChunkedArray) else "x"
-        whole = f"{whole}.drop_null()" if x.null_count else whole
-        if pa.types.is_dictionary(x.type):
-            return f"{whole}.indices"
-        try:
-            x.cast("float64")
-        except pa.ArrowInvalid:
-            return f"{whole}.dictionary_encode().indices"
-        return "x.cast('float64')"
+        return hint_for_labels("x.select({})", [field.name for field in x.schema if _is_number(field.type)])
 
     def parts(self, x: Any) -> list[Any] | None:
         """Return the columns of a table, or a column itself; None if values are nested, and for a tensor."""
