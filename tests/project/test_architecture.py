@@ -58,7 +58,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     },
     {"functions": "__init__ extend errors"},
     {"testing": "__init__ extend functions tree protocol errors"},
-    {"files": "__init__ testing extend protocol errors"},
+    {"files": "__init__ extend protocol errors"},
 )
 """What each package may import from at run time, by floor, the lowest first."""
 

@@ -12,7 +12,7 @@ import pytest
 LIMITS = {
     "_core": 1_650,
     "_engine": 2_550,
-    "_host": 2_100,
+    "_host": 2_010,
     "_observe": 750,
     "_plan": 1_350,
     "_pyinstaller": 150,

@@ -8,8 +8,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from xbridge._core.devices import SHARDED
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.tracing import none_in_traces
@@ -28,7 +26,7 @@ from xbridge._engine.source import (
     resolve_source,
 )
 from xbridge._host.advice import aim
-from xbridge._host.memory import overlap
+from xbridge._host.memory import overlap, overlap_of_views
 from xbridge._plan.options import CallOptions, find_converter, read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
@@ -255,7 +253,7 @@ def shares_memory(a: object, b: object) -> bool:
     """See `xbridge.shares_memory`."""
     one_view, other_view = _host_view(a), _host_view(b)
     if one_view is not None and other_view is not None:
-        return np.shares_memory(one_view, other_view)
+        return overlap_of_views(one_view, other_view)
     try:
         sources = [import_source(resolve_source(x), must_share=True) for x in (a, b)]
     except CopyError:

@@ -367,7 +367,11 @@ def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
     """Return True if two arrays in one address space have a byte in common, without reading them."""
     if a.is_unallocated() or b.is_unallocated():
         return False
-    return np.shares_memory(*(raw_view(_drop_constant_axes(layout)) for layout in (a, b)))
+    return overlap_of_views(raw_view(_drop_constant_axes(a)), raw_view(_drop_constant_axes(b)))
+
+
+overlap_of_views = np.shares_memory
+"""Return True if two host arrays have a byte in common."""
 
 
 def _drop_constant_axes(layout: MemoryLayout) -> MemoryLayout:
