@@ -10,7 +10,7 @@ import floors
 import pytest
 
 LIMITS = {
-    "_core": 1_650,
+    "_core": 1_620,
     "_engine": 2_550,
     "_host": 2_010,
     "_observe": 750,
@@ -19,14 +19,14 @@ LIMITS = {
     "_registry": 1_010,
     "_transfer": 700,
     "backends": 3_700,
-    "files": 2_870,
+    "files": 2_510,
     "functions": 5_000,
     "testing": 11_200,
     "tree": 1_350,
 }
 """The most lines of each folder of the package."""
 
-ALL = 36_400
+ALL = 35_500
 """The most lines of all."""
 
 
