@@ -26,6 +26,9 @@ _RULES: pytest.StashKey[Any] = pytest.StashKey()
 _WORKER = "xbridge_record"
 """The key under which a worker of pytest-xdist sends its record."""
 
+_SETTINGS = "_hypothesis_internal_use_settings"
+"""The attribute in which Hypothesis stores the settings of a test. It refuses a second decorator."""
+
 _FINDING = "xbridge_finding"
 """The name of a finding among the properties of a report."""
 
@@ -208,11 +211,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _lift_deadline(function: Any) -> None:
-    """Let the examples of a function take any time if it is a Hypothesis test."""
-    if hasattr(function, "hypothesis"):
-        from xbridge.testing._deadline import lift_deadline
+    """Let an example of a Hypothesis test take any time, because a library may start or compile during one.
 
-        lift_deadline(function)
+    Another deadline than the usual one stays: that of the user's profile, or of settings of the test. A
+    method runs with a new object for each library, as pytest's parameters do it, which Hypothesis takes for
+    a mistake if there is no mark.
+    """
+    if not hasattr(function, "hypothesis"):
+        return
+    from hypothesis import HealthCheck, settings
+
+    given = getattr(function, _SETTINGS, None) or settings()
+    is_usual = given.deadline == settings.get_profile("default").deadline
+    lifted = settings(
+        given,
+        deadline=None if is_usual else given.deadline,
+        suppress_health_check={*given.suppress_health_check, HealthCheck.differing_executors},
+    )
+    setattr(function, _SETTINGS, lifted)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from xbridge.errors import XBridgeError
     from xbridge.protocol import Array, HostArray, MemoryLayout
-    from xbridge.testing.samples.model import Sample
+    from xbridge.testing.samples import Sample
 
 CPU = Device("cpu")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from xbridge.protocol import Array
-    from xbridge.testing.samples.model import Sample
+    from xbridge.testing.samples import Sample
 
 CONTIGUOUS = {
     "numpy": lambda x: x.flags.c_contiguous,

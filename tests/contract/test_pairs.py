@@ -37,8 +37,8 @@ from xbridge.testing.conformance._probes import (
     refused_write,
     same_bits,
     same_memory,
+    same_values,
 )
-from xbridge.testing.conformance.test_casts import same_values
 from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies._arrays import samples
 

@@ -8,7 +8,7 @@ import numpy as np
 from inside import category, is_inexact
 from kit_toy import PLACES, Tile, inverted
 
-from xbridge.testing.samples.model import LayoutCase
+from xbridge.testing.samples import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from toylib import Toy, gaps, make_backend
 
 import xbridge
 from xbridge.testing import conformance
-from xbridge.testing._gaps import MARK, promise
+from xbridge.testing._parametrize import MARK, promise
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import Phase, seed, settings
 
 import xbridge
-from xbridge.testing import _interleavings, _reproduction, assert_contract, contract
+from xbridge.testing import _interleavings, _matches, assert_contract, contract
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._reachable import ReachableState
 from xbridge.testing._settings import Settings
@@ -201,22 +201,34 @@ def test_assert_contract__reads_outside_of_an_array() -> None:
 
 
 def test_definition_of__functions_with_and_without_source() -> None:
-    """A program defines a function that needs names of modules alone, and says what `f` is otherwise."""
+    """A program defines a function or a lambda by modules and numbers alone, or says what `f` is."""
 
     def summed(x: Any) -> Any:
         return np.float64(planted.in_order_of_memory(x).sum() + x.strides[0])
 
-    offset = 1
+    offset, others = 1, [0]
 
     def shifted(x: Any) -> Any:
         return x.ravel("K") + offset
+
+    def collected(x: Any) -> Any:
+        return x.ravel("K") + others[0]
+
+    def counts(x: Any) -> Any:
+        nonlocal offset
+        offset += 0
+        return x
 
     made = failure(summed, X).finding.program
     assert "import planted_contracts as planted\n" in made
     assert "def summed(x):\n    return np.float64(" in made
     with pytest.raises(AssertionError):
         exec(made, {})
-    assert failure(shifted, X).finding.program.endswith("# f is the function of the test")
+    assert "offset = 1\ndef shifted(x):" in failure(shifted, X).finding.program
+    assert failure(collected, X).finding.program.endswith("# f is the function of the test")
+    several: list[Any] = [lambda x: x + 1, lambda x: x.ravel("K") + offset, counts]
+    assert definition_of(several[1]) == ["offset = 1", "f = lambda x: x.ravel('K') + offset"]
+    assert definition_of(counts) == []
     names = {"offset": 1}
     exec("def from_text(x): return x.ravel('K') + 1", names)
     exec("def with_data(x): return x.ravel('K') + offset", names)
@@ -366,7 +378,7 @@ def test_assert_contract__raises_is_no_exception() -> None:
         with pytest.raises(xbridge.OptionError, match="; try raises=ValueError"):
             assert_contract(np.negative, X, raises=wrong)  # type: ignore[arg-type] # the mistake
     with pytest.raises(xbridge.OptionError, match="raises=<class 'int'>"):
-        contract(arrays("numpy"), raises=int)  # type: ignore[arg-type] # likewise
+        contract(arrays("numpy"), raises=int)
 
 
 class RunningMean:
@@ -723,7 +735,7 @@ def test_run__interrupted_program_leaves_no_settings() -> None:
     before = np.geterr()
     program = "import numpy as np\nnp.seterr(all='raise')\nf()"
     with pytest.raises(KeyboardInterrupt):
-        _reproduction._run(program, interrupt)
+        _matches._run(program, interrupt)
     assert np.geterr() == before
 
 
@@ -821,6 +833,6 @@ def test_contract__option() -> None:
     with pytest.raises(xbridge.CallError, match=r"try @contract\(arrays\)"):
         contract(test_it)
     with pytest.raises(xbridge.CallError, match=r"hold a function to rtol: .* try ulp=4"):
-        contract(arrays("numpy"), rtol=1e-3)  # type: ignore[call-arg]
+        contract(arrays("numpy"), rtol=1e-3)
     with pytest.raises(xbridge.OptionError, match="; try "):
         contract(arrays("numpy"), dtype="double")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import DeadlineExceeded
 
-from xbridge.testing._deadline import lift_deadline
+from _xbridge_pytest import _lift_deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ def test_lift_deadline__default_alone(profile: str, options: dict[str, Any], *, 
     with pytest.raises(DeadlineExceeded):
         settings(**options)(example())()
     test = settings(**options)(example())
-    lift_deadline(test)
+    _lift_deadline(test)
     with nullcontext() if passes else pytest.raises(DeadlineExceeded):
         test()
 

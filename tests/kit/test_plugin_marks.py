@@ -197,7 +197,7 @@ def test_mark__of_module_or_class_spares_other_tests(ids: Ids) -> None:
 def test_promise__declared_gap_has_to_fail(run: Run, body: str, outcomes: dict[str, int]) -> None:
     """A test of a gap that a backend declares has to fail, and is reported if it passes."""
     test = f"""
-        from xbridge.testing._gaps import promise
+        from xbridge.testing._parametrize import promise
 
         @promise("namespace")
         def test_x(backend): {body}

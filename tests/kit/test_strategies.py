@@ -28,7 +28,7 @@ from xbridge.testing.strategies import (
 )
 
 if TYPE_CHECKING:
-    from xbridge.testing.samples.model import Sample
+    from xbridge.testing.samples import Sample
 
 # -- what is drawn is as it is said to be ---------------------------------------------------------
 

@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 from xbridge.testing.samples import torch as known  # noqa: E402 -- it imports torch
 
 if TYPE_CHECKING:
-    from xbridge.testing.samples.model import Sample
+    from xbridge.testing.samples import Sample
 
 DTYPES_OF_TORCH = tuple(word for word, it in DTYPES.items() if hasattr(torch, word) and not it.is_packed)
 

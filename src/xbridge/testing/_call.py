@@ -17,7 +17,14 @@ from xbridge.extend import CPU, HOST, backend_for, category, get_backend, is_ine
 from xbridge.testing._compare_values import same_numbers
 from xbridge.testing._diff import resolve
 from xbridge.testing._outcome import MOST_LISTED, Difference, Promise, compare, outcome
-from xbridge.testing._source import Recipe, definition_of, find_function, host_copy, recipe_of
+from xbridge.testing._source import (
+    Recipe,
+    definition_of,
+    find_function,
+    host_copy,
+    read_expression,
+    recipe_of,
+)
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
@@ -35,6 +42,12 @@ _FIRST = 4
 _SMALL = 11
 """The bound of integers that do not overflow in any dtype if a few are added or multiplied."""
 
+_FLAGS: dict[str, tuple[str, Callable[[Any], bool], str]] = {
+    HOST: ("read-only", lambda x: not x.flags.writeable and 0 not in x.strides, "assert {}.flags.writeable"),
+    "torch": ("requires_grad", lambda x: x.requires_grad, "assert not {}.requires_grad"),
+}
+"""The flag of each library that a call may set on an argument, how it is read, and that it is not set."""
+
 _INEXACT_WIDE = {"float": "float64", "complex": "complex128", "int": "int64"}
 
 
@@ -51,8 +64,6 @@ class Call(NamedTuple):
     """The module and the name by which the function is imported."""
     by: Callable[[Call, Callable[[], Any]], Difference | None] | None = None
     """A way to judge the call other than by a comparison with NumPy's, or None."""
-    written: tuple[tuple[str, ...], str] = ((), "{}")
-    """Statements before the call in a program, and the expression around it."""
     state: ReachableState | None = None
     """The state that the function keeps between calls, if it is restored before each."""
 
@@ -102,9 +113,7 @@ class Call(NamedTuple):
         if self.by is not None:
             return self.by(self, run)
         actual = outcome(run)
-        if changed := self.changed(arrays):
-            return Difference("changes its input", changed)
-        return compare(actual, self.expected(), self.promise)
+        return self.changed(arrays) or compare(actual, self.expected(), self.promise)
 
     def fill(self, arrays: Iterable[Array]) -> Call:
         """Return the call with arrays in the places of the recipes."""
@@ -136,13 +145,23 @@ class Call(NamedTuple):
         """Return the call with floating numbers that differ in their last bits, each in its own direction."""
         return self.map(lambda one: one._replace(values=_nudge(one.values, sign)))
 
-    def changed(self, arrays: list[Array]) -> str:
-        """Return a sentence if an array was changed by the call."""
-        for number, (recipe, array) in enumerate(zip(self.recipes(), arrays, strict=True)):
-            now = samples_of(recipe.backend).read(array)
-            if now.shape != recipe.values.shape or not same_numbers(now, recipe.values).all():
-                return f"array {number} was {_shown(recipe.values)} and became {_shown(now)}"
-        return ""
+    def changed(self, arrays: list[Array]) -> Difference | None:
+        """Return the first change of an array by the call: of its values, or a flag that it did not have."""
+        for number, (one, x) in enumerate(zip(self.recipes(), arrays, strict=True)):
+            now = samples_of(one.backend).read(x)
+            if now.shape != one.values.shape or not same_numbers(now, one.values).all():
+                made = program(self)
+                read = read_expression(one.backend, made.arrays[number])
+                said = f"array {number} was {_shown(one.values)} and became {_shown(now)}"
+                before = ("import numpy as np", f"before = np.array({read})")
+                lines = (*before, f"{made.call}  # {said}", f"np.testing.assert_array_equal({read}, before)")
+                return Difference("changes its input", said, program=lines)
+            flag, is_set, statement = _FLAGS.get(one.backend, ("", bool, ""))
+            if flag and flag not in one.properties and is_set(x):
+                made, said = program(self), f"array {number} became {flag}"
+                shown = f"{made.call}  # {said}", statement.format(made.arrays[number])
+                return Difference("changes its input", said, program=shown)
+        return None
 
 
 def _nudge(values: HostArray, sign: int) -> HostArray:
@@ -282,18 +301,30 @@ def minimal(call: Call, kind: str) -> tuple[Call, list[str]]:
 
 
 class Program(NamedTuple):
-    """Source code of a call: statements, the names of its arrays, and the expression of the call."""
+    """Source code of a call."""
 
     lines: list[str]
+    """Statements before it: imports, and those that make its arrays."""
     arrays: list[str]
-    call: str
-    expression: str
-    """The expression of the call, or the part of it that is shown."""
+    """The names of its arrays."""
+    function: str
+    arguments: str
+    like: str
+    """The name of the first array of the library of the call."""
 
     @property
-    def text(self) -> str:
-        """The whole program."""
-        return "\n".join([*self.lines, self.expression])
+    def call(self) -> str:
+        """The expression of the call."""
+        return f"{self.function}({self.arguments})"
+
+    def checked(self, found: Difference, call: str = "") -> list[str]:
+        """Return statements that fail if the result of a call, this one by default, is as it was found."""
+        call, said = call or self.call, f"  # {found.message.splitlines()[0]}"
+        if not found.check:
+            return [call + said]
+        check = found.check.replace("{part}", f"result{found.path}").replace("{array}", self.like)
+        numpy = ["import numpy as np"] if "np." in check and "import numpy as np" not in self.lines else []
+        return [*numpy, f"result = {call}{said}", check]
 
 
 def program(call: Call, *, taken: int = 0) -> Program:
@@ -309,27 +340,14 @@ def program(call: Call, *, taken: int = 0) -> Program:
     defined = [] if found else definition_of(call.f)
     imports += [f"from {found[0]} import {found[1]}"] if found else defined
     made = [f"{name} = {one.expression()}" for name, one in zip(names, recipes, strict=True)]
-    before, around = call.written
-    lines = [*dict.fromkeys(imports), *(line for line in before if line not in imports), *made]
-    name = found[1] if found else call.f.__name__ if defined else "f"
-    shown = _arguments(call, names)
-    inner = f"{name}({shown})"
-    floating = [each for each, one in zip(names, recipes, strict=True) if one.values.dtype.kind == "f"]
-    words = {
-        "f": name,
-        "args": shown,
-        "floating": ", ".join(floating),
-        "leaves": "".join(f"{each}.clone().requires_grad_(), " for each in floating).rstrip(),
-    }
-    return Program(lines, names, inner, around.format(inner, **words))
-
-
-def _arguments(call: Call, names: list[str]) -> str:
-    """Return source code of the arguments of a call, with names for the arrays."""
+    name = found[1] if found else getattr(call.f, "__name__", "f") if defined else "f"
+    name = "f" if name == "<lambda>" else name
     left = iter(names)
     shown = [_written(arg, left) for arg in call.args]
     shown += [f"{key}={_written(value, left)}" for key, value in call.kwargs.items()]
-    return ", ".join(shown)
+    library = call.promise.backend
+    own = [name for name, one in zip(names, recipes, strict=True) if one.backend == library]
+    return Program([*dict.fromkeys(imports), *made], names, name, ", ".join(shown), "".join(own[:1]))
 
 
 def _written(x: Any, names: Iterator[str]) -> str:

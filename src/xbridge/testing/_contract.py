@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from xbridge.errors import OptionError, XBridgeError
-from xbridge.extend import DTYPES, HOST, category, is_inexact
+from xbridge.extend import DTYPES, category, is_inexact
 from xbridge.testing import _derived, _earlier_calls, _values_promised
-from xbridge.testing._addresses import overlap
 from xbridge.testing._call import Call, describe, program
-from xbridge.testing._diff import resolve
+from xbridge.testing._diff import overlap, resolve
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._outcome import (
     Difference,
@@ -191,25 +190,8 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
     assert not np.shares_memory(result, a)
     """
     __tracebackhide__ = True
-    promised = Contract(
-        dtype=dtype,
-        shape=shape,
-        device=device,
-        aliases=aliases,
-        ulp=ulp,
-        nan=nan,
-        overflow=overflow,
-        batched=batched,
-        lazy=lazy,
-        differentiable=differentiable,
-        reference=reference,
-        layouts=layouts,
-        empty=empty,
-        repeatable=repeatable,
-        threads=threads,
-        raises=raises,
-    )
-    hold(f, args, kwargs, promised)
+    promises = {name: value for name, value in locals().items() if name in Contract._fields}
+    hold(f, args, kwargs, Contract(**promises))
 
 
 def hold(
@@ -218,11 +200,11 @@ def hold(
     kwargs: dict[str, Any],
     promised: Contract,
     is_over: Callable[[], bool] = bool,
-    choose: Callable[[list[str]], str] | None = None,
+    choose: Callable[[list[str]], list[str]] = list,
 ) -> bool:
     """Raise an AssertionError if a function breaks a contract. Return False if the time was over before.
 
-    The further calls are in groups; `choose` picks one of them by its name.
+    The further calls are in groups; `choose` picks some of them by their names.
     """
     __tracebackhide__ = True
     check_promises(promised)
@@ -232,7 +214,7 @@ def hold(
         by=partial(_judge_result, promised=promised), state=state
     )
     groups = _groups(call, promised, state, settings, is_over)
-    chosen = [*groups] if choose is None else [choose([*groups])] if groups else []
+    chosen = choose([*groups]) if groups else []
     if not promised.empty and any(one.values.size == 0 for one in call.recipes()):
         return True
     broken = None
@@ -353,9 +335,7 @@ def _break(call: Call, arrays: list[Array], made: Outcome, promised: Contract) -
     if made.error is not None:
         return None if isinstance(made.error, promised.raises) else describe_error(made.error)
     if changed := call.changed(arrays):
-        return Difference("changes its input", changed)
-    if found := _break_flags(call, arrays):
-        return found
+        return changed
     for path, part in parts(made.result):
         if promised.dtype is not None and type(part) in (float, complex):
             name = type(part).__name__
@@ -377,25 +357,6 @@ def _break(call: Call, arrays: list[Array], made: Outcome, promised: Contract) -
             found = found or _break_aliases(call, arrays, x, aliases=promised.aliases)
         if found:
             return found._replace(path=path, message=found.message.replace("result", f"result{path}", 1))
-    return None
-
-
-_FLAGS: dict[str, tuple[str, Callable[[Any], bool], str]] = {
-    "read-only": (HOST, lambda x: not x.flags.writeable and 0 not in x.strides, "assert {}.flags.writeable"),
-    "requires_grad": ("torch", lambda x: x.requires_grad, "assert not {}.requires_grad"),
-}
-"""Flags that a call may set on an argument: the library, how it is read, and the statement that it is not."""
-
-
-def _break_flags(call: Call, arrays: list[Array]) -> Difference | None:
-    """Find a flag of an argument that its recipe does not have."""
-    for n, (one, x) in enumerate(zip(call.recipes(), arrays, strict=True)):
-        for flag, (library, is_set, statement) in _FLAGS.items():
-            if one.backend == library and flag not in one.properties and is_set(x):
-                made = program(call)
-                said = f"array {made.arrays[n]} became {flag}"
-                lines = (f"{made.call}  # {said}", statement.format(made.arrays[n]))
-                return Difference("changes its input", said, program=lines)
     return None
 
 
@@ -449,8 +410,7 @@ def _relaid(call: Call, promised: Contract) -> Iterator[Call]:
     """Yield the call in every layout: that of all arrays that have it, and of each alone."""
     call = call._replace(options={"beside": "for plain arrays", "warnings": False})  # as of a slower layout
     recipes = [one._replace(properties=()) for one in call.recipes()]
-    plain = call.fill(recipes)
-    usual, alone = kept(plain.run()), promised._replace(aliases=promised.aliases and None)
+    alone = promised._replace(aliases=promised.aliases and None)
     left_out = {*ON_REQUEST, *excluded()}
     for name in dict.fromkeys(word for one in recipes for word in properties_of(one.backend)):
         relaid = (
@@ -458,8 +418,8 @@ def _relaid(call: Call, promised: Contract) -> Iterator[Call]:
         )
         ways = [relaid] * bool(relaid) + [{n: x} for n, x in relaid.items() if len(relaid) > 1]
         for way in ways:
-            relaid_call = plain.fill(way.get(n, one) for n, one in enumerate(recipes))
-            yield relaid_call._replace(by=partial(_judge_layout, promised=alone, known=(plain, usual)))
+            laid = call.fill(way.get(n, one) for n, one in enumerate(recipes))
+            yield laid._replace(by=partial(_judge_layout, promised=alone))
 
 
 def _laid(one: Recipe, name: str) -> Recipe | None:
@@ -472,31 +432,18 @@ def _laid(one: Recipe, name: str) -> Recipe | None:
     return None
 
 
-def _judge_layout(
-    call: Call, run: partial[Any], *, promised: Contract, known: tuple[Call, Outcome]
-) -> Difference | None:
-    """Judge the result of a call, and compare it with one on the same values in the simplest layout.
-
-    The result of one such call is known.
-    """
+def _judge_layout(call: Call, run: partial[Any], *, promised: Contract) -> Difference | None:
+    """Judge the result of a call, and compare it with one on the same values in the simplest layout."""
     arrays, made = _given(run), outcome(run)
     if made.error is None and (broken := _break(call, arrays, made, promised)):
         return broken
-    made, (plain, usual) = kept(made), known
-    if not _has_values_of(call, plain):
-        plain = call.map(lambda one: one._replace(properties=()))
-        usual = plain.run()
+    made, plain = kept(made), call.map(lambda one: one._replace(properties=()))
+    usual = plain.run()
     found = compare(made, usual, call.promise)
     # What is read beside an array differs in plain ones from call to call.
     steady = (call, made) if any(AROUND in one.properties for one in call.recipes()) else (plain, usual)
     is_unstable = found is not None and found.kind == "values" and _depends_on_last_bits(*steady)
     return None if is_unstable else found
-
-
-def _has_values_of(call: Call, other: Call) -> bool:
-    """Return True if two calls have the same values, which some layouts do not take."""
-    pairs = zip(call.recipes(), other.recipes(), strict=True)
-    return all(one.values is another.values for one, another in pairs)
 
 
 def _depends_on_last_bits(call: Call, made: Outcome) -> bool:
@@ -510,27 +457,18 @@ def _emptied(call: Call, promised: Contract) -> Iterator[Call]:
     shapes = [one.values.shape for one in recipes]
     if not any(shapes) or any(0 in shape for shape in shapes):
         return
-    first = next(n for n, shape in enumerate(shapes) if shape)
-    length = shapes[first][0]
-    ways: tuple[Callable[[int, int], bool], ...] = (
-        lambda n, axis: axis == 0 and shapes[n][0] == length,
-        lambda n, axis: (n, axis) == (first, 0),
-        lambda n, axis: shapes[n][axis] == length,
-    )
+    axes = [(n, axis) for n, shape in enumerate(shapes) for axis in range(len(shape))]
+    alike = [(n, axis) for n, axis in axes if shapes[n][axis] == shapes[axes[0][0]][0]]
 
-    def clear(way: Callable[[int, int], bool]) -> Call:
-        return call.fill(
-            one.with_values(
-                one.values[tuple(slice(0 if way(n, axis) else None) for axis in range(one.values.ndim))]
-            )
-            for n, one in enumerate(recipes)
-        )
+    def clear(cut: list[tuple[int, int]]) -> Iterator[Recipe]:
+        for n, one in enumerate(recipes):
+            kept = tuple(slice(0 if (n, axis) in cut else None) for axis in range(one.values.ndim))
+            yield one.with_values(one.values[kept])
 
     errors = promised.raises if isinstance(promised.raises, tuple) else (promised.raises,)
-    by = partial(
-        _judge_result, promised=promised._replace(raises=(*errors, ValueError))
-    )  # as of NumPy's `max`
-    together, *others = (clear(way)._replace(by=by) for way in ways)
+    by = partial(_judge_result, promised=promised._replace(raises=(*errors, ValueError)))  # as NumPy's `max`
+    ways = [(n, axis) for n, axis in alike if axis == 0], axes[:1], alike
+    together, *others = (call.fill(clear(way))._replace(by=by) for way in ways)
     yield together._replace(by=partial(_judge_empty, judge=by, others=others))
 
 

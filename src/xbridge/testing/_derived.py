@@ -13,10 +13,10 @@ import numpy as np
 
 from xbridge.errors import GradientError, OptionError
 from xbridge.extend import category, get_backend
-from xbridge.testing._call import Call
+from xbridge.testing._call import Call, program
 from xbridge.testing._derivatives import Case, jax_gradients, product, torch_gradients
 from xbridge.testing._matches import MismatchError
-from xbridge.testing._outcome import Difference, describe_error, first_line, outcome, parts
+from xbridge.testing._outcome import Difference, describe_error, outcome, parts
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
@@ -103,22 +103,14 @@ def assert_lazy(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
 
 def as_lazy(call: Call) -> Call:
     """Return a call with arrays of Dask or JAX that is judged by which lazy arrays it computes."""
-    if call.promise.backend == "jax":
-        count = len(call.args)
-        text = "jax.jit({f})({args})" if not call.kwargs and count else "jax.jit(lambda: {})()"
-        return call._replace(by=_traced, written=(("import jax",), text))
-    lines = (
-        "import dask",
-        "def refuse(*args, **kwargs): raise RuntimeError('a lazy array is computed')",
-    )
-    return call._replace(by=_unscheduled, written=(lines, "with dask.config.set(scheduler=refuse): {}"))
+    return call._replace(by=_traced if call.promise.backend == "jax" else _unscheduled)
 
 
 class _ComputedError(RuntimeError):
     """Raised if the scheduler is called, which computes a lazy array."""
 
 
-def _unscheduled(_call: Call, run: Callable[[], Any]) -> Difference | None:
+def _unscheduled(call: Call, run: Callable[[], Any]) -> Difference | None:
     import dask.config  # noqa: PLC0415 -- only for its arrays
 
     computed = []
@@ -129,9 +121,16 @@ def _unscheduled(_call: Call, run: Callable[[], Any]) -> Difference | None:
 
     with dask.config.set(scheduler=refuse):
         found = outcome(run)
-    if computed:
-        return Difference(_COMPUTES, "the function computes a lazy array")
-    return None if found.error is None else describe_error(found.error)
+    if found.error is None and not computed:
+        return None
+    made = Difference(_COMPUTES, "the function computes a lazy array")
+    made = made if computed else describe_error(found.error)  # type: ignore[arg-type] # it is one
+    lines = (
+        "import dask",
+        "def refuse(*args, **kwargs): raise RuntimeError('a lazy array is computed')",
+        f"with dask.config.set(scheduler=refuse): {program(call).call}  # {made.message}",
+    )
+    return made._replace(program=lines)
 
 
 def _traced(call: Call, _run: Callable[[], Any]) -> Difference | None:
@@ -147,9 +146,12 @@ def _traced(call: Call, _run: Callable[[], Any]) -> Difference | None:
     found = outcome(partial(jax.make_jaxpr(traced), *arrays))
     if found.error is None:
         return None
+    difference, made = describe_error(found.error), program(call)
     if isinstance(found.error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
-        return Difference(_COMPUTES, f"{type(found.error).__name__}: {first_line(found.error)}")
-    return describe_error(found.error)
+        difference = difference._replace(kind=_COMPUTES)
+    is_plain = made.arguments and not call.kwargs
+    text = f"jax.jit({made.function})({made.arguments})" if is_plain else f"jax.jit(lambda: {made.call})()"
+    return difference._replace(program=("import jax", f"{text}  # {difference.message}"))
 
 
 # -- gradients -----------------------------------------------------------------------------------
@@ -160,22 +162,31 @@ def as_differentiable(call: Call, rtol: float | None = None) -> Call:
     backend = call.promise.backend
     if backend not in DIFFERENTIABLE:
         raise GradientError.build(f"check gradients of {backend}", "it has none", "arrays of torch or jax")
-    dtypes = [one.values.dtype for one in call.recipes()]
-    floating = [dtype for dtype in dtypes if np.issubdtype(dtype, np.floating)]  # those of NumPy itself
-    if not floating:
+    if not any(np.issubdtype(one.values.dtype, np.floating) for one in call.recipes()):  # NumPy's own
         raise GradientError.build("check gradients", "no argument is floating", "dtype='float64'")
-    options = "" if all(dtype == np.float64 for dtype in floating) else _COARSE
-    text = (
-        f"torch.autograd.gradcheck(lambda {{floating}}: {{}}, ({{leaves}}){options})"
-        if backend == "torch"
-        else "check_grads(lambda {floating}: {}, ({floating},), order=1, modes=['rev'])"
-    )
-    lines = () if backend == "torch" else ("from jax.test_util import check_grads",)
-    return call._replace(by=partial(_compare_gradients, rtol=rtol), written=(lines, text))
+    return call._replace(by=partial(_judge_gradient, rtol=rtol))
 
 
-def _compare_gradients(call: Call, _run: Callable[[], Any], *, rtol: float | None) -> Difference | None:
-    """Compare the gradient along one direction with differences of values."""
+def _judge_gradient(call: Call, _run: Callable[[], Any], *, rtol: float | None) -> Difference | None:
+    """Compare the gradient along one direction with differences of values; a program uses the library's."""
+    found = _compare_gradients(call, rtol)
+    if found is None:
+        return None
+    made, dtypes = program(call), [one.values.dtype for one in call.recipes()]
+    moving = [(name, x) for name, x in zip(made.arrays, dtypes, strict=True) if x.kind == "f"]
+    names = ", ".join(name for name, _ in moving)
+    if call.promise.backend == "jax":
+        lines = ["from jax.test_util import check_grads"]
+        text = f"check_grads(lambda {names}: {made.call}, ({names},), order=1, modes=['rev'])"
+    else:
+        lines, leaves = [], "".join(f"{name}.clone().requires_grad_(), " for name, _ in moving).rstrip()
+        options = "" if all(dtype == np.float64 for _, dtype in moving) else _COARSE
+        text = f"torch.autograd.gradcheck(lambda {names}: {made.call}, ({leaves}){options})"
+    return found._replace(program=(*lines, f"{text}  # {found.message}"))
+
+
+def _compare_gradients(call: Call, rtol: float | None) -> Difference | None:
+    """Return the difference of the gradient along one direction from a difference quotient."""
     library = call.promise.backend
     recipes, read = [one.without("requires_grad") for one in call.recipes()], samples_of(library).read
     moving = [n for n, one in enumerate(recipes) if np.issubdtype(one.values.dtype, np.floating)]

@@ -14,6 +14,7 @@ import numpy as np
 from xbridge.errors import DTypeError, UnsupportedArrayError, type_of, with_article
 from xbridge.extend import DTYPES, HOST, backend_for, get_backend
 from xbridge.testing._compare_values import same_bits, same_numbers, words
+from xbridge.testing._raw_memory import in_place
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
@@ -158,3 +159,24 @@ def _hex(value: HostArray) -> str:
 
 def _listed(things: list[str]) -> str:
     return " and ".join([", ".join(things[:-1]), things[-1]] if things[1:] else things)
+
+
+# -- addresses -----------------------------------------------------------------------------------
+
+
+def overlap(a: Array, b: Array) -> bool:
+    """Return True if two arrays have a byte in common. No memory is read, so it may be that of a device."""
+    entered = resolve(a, "locate"), resolve(b, "locate")
+    one, other = (in_place(backend.memory_layout(x)) for backend, x in entered)
+    return bool(np.shares_memory(one, other))
+
+
+def places(*arrays: Array) -> list[str]:
+    """Return a line on each array and its address range."""
+    lines = []
+    for backend, x in (resolve(array, "locate") for array in arrays):
+        info, layout = backend.array_info(x), backend.memory_layout(x)
+        low, high = (layout.address + end for end in layout.span())
+        what = f"{backend.name} {info.dtype} array of shape {info.shape} on {info.device}"
+        lines.append(f"  {what}: bytes {low:#x} to {high:#x}, strides {layout.strides}")
+    return lines

@@ -103,7 +103,7 @@ def _judge_repeated(
         another.run()
     if found := compare(result, first, call.promise):
         made, before = _two_programs(call, other)
-        lines = [f"first = {made.call}", before.call, *check_lines("first", found, made)]
+        lines = [f"first = {made.call}", before.call, *made.checked(found, "first")]
         return found._replace(kind="changes an earlier result", program=(*_arrays_of(before), *lines))
     for count in [0] if state.is_empty else range(1, _MOST_CALLS + 1):
         state.restore()
@@ -111,7 +111,7 @@ def _judge_repeated(
             another.run()
         if found := compare(one.run(), first, call.promise):
             made, before = _two_programs(call, other)
-            lines = [before.call] * count + check_lines(made.call, found, made)
+            lines = [before.call] * count + made.checked(found)
             return found._replace(kind=_DEPENDS, program=(*_arrays_of(before), *lines))
     return None
 
@@ -163,7 +163,7 @@ def _judge_overwritten(call: Call, _run: Callable[[], Any], *, state: ReachableS
     made = program(call)
     lines = [f"first = {made.call}", *(f"first{path}[...] = {_OTHER}" for path in written)]
     found = found._replace(message=f"the result is memory that later calls read\n{found.message}")
-    return found._replace(kind=_DEPENDS, program=(*lines, *check_lines(made.call, found, made)))
+    return found._replace(kind=_DEPENDS, program=(*lines, *made.checked(found)))
 
 
 _OTHER = 77
@@ -224,7 +224,7 @@ def _describe_race(call: Call, other: Call, switch: Switch, number: int, found: 
         "    sys.settrace(switch)",
         f"    return {made.call}",
         *["pool.submit(call_first).result()"] * number,
-        *check_lines(("pool.submit(call_first).result()", "seconds[0].result()")[number], found, made),
+        *made.checked(found, ("pool.submit(call_first).result()", "seconds[0].result()")[number]),
     )
     return found._replace(kind="is not safe in threads", message=message, program=lines)
 
@@ -237,13 +237,3 @@ def _two_programs(call: Call, other: Call) -> tuple[Program, Program]:
 def _arrays_of(made: Program) -> list[str]:
     """Return the statements of a program that make its arrays."""
     return [line for line in made.lines if line.partition(" = ")[0] in made.arrays]
-
-
-def check_lines(call: str, found: Difference, made: Program) -> list[str]:
-    """Return statements that fail if the result of a call is not the expected one."""
-    said = f"  # {found.message.splitlines()[0]}"
-    check = found.check.replace("{part}", f"result{found.path}")
-    if not check or "{array}" in check:
-        return [call + said]
-    numpy = ["import numpy as np"] if "np." in check and "import numpy as np" not in made.lines else []
-    return [*numpy, f"result = {call}{said}", check]

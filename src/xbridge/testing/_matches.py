@@ -1,7 +1,8 @@
 """One line that tests a function of arrays: the same call with NumPy gives the same outcome.
 
 A failure is diagnosed when its message is read, so that Hypothesis shrinks at full speed. The diagnosis
-repeats the call without one property after the other. It prints a program of the simplest call that fails.
+repeats the call without one property after the other. It prints a program of the simplest call that fails,
+which does not need xbridge, and was run before.
 """
 
 from __future__ import annotations
@@ -10,17 +11,26 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from xbridge.errors import OptionError
-from xbridge.testing._call import Call, minimal
+from xbridge.testing._call import Call, minimal, program
 from xbridge.testing._findings import Finding
-from xbridge.testing._outcome import MOST_LISTED
-from xbridge.testing._reproduction import reproduction
+from xbridge.testing._outcome import MOST_LISTED, outcome
+from xbridge.testing._settings import Settings
+from xbridge.testing._source import definition_of, is_described
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xbridge.protocol import Array
+    from xbridge.testing._call import Program
     from xbridge.testing._outcome import Difference
     from xbridge.testing._source import Recipe
+
+
+_MOST_WRITTEN = 1000
+"""The most numbers of an array in a program."""
+
+_LONGEST = 20_000
+"""The most characters of what a difference adds to a program, such as the arrays of another call."""
 
 
 class MismatchError(AssertionError):
@@ -140,10 +150,9 @@ def assert_matches_numpy(
         x *= 2
         return x
     a = np.array([1.0, 1.0])
-    before = (np.array(a),)
+    before = np.array(a)
     double(a)  # array 0 was [1.0, 1.0] and became [2.0, 2.0]
-    for now, then in zip((a,), before):
-        np.testing.assert_array_equal(now, then)
+    np.testing.assert_array_equal(a, before)
     """
     __tracebackhide__ = True
     if dtype not in ("same", "kind", "any"):
@@ -157,3 +166,48 @@ def assert_matches_numpy(
     call = Call.of(f, args, kwargs, reference, options, given)
     if found := call.judge(given, partial(f, *args, **kwargs)):
         raise MismatchError(call, found)
+
+
+# -- programs ------------------------------------------------------------------------------------
+
+
+def reproduction(call: Call, found: Difference) -> str:
+    """Return a program without xbridge that shows a difference. It was run, or a comment says why not."""
+    if not all(is_described(one.backend) for one in call.recipes()):
+        return f"# no program: the kit has no source code for arrays of {call.promise.backend}"
+    sizes = [one.values.size for one in call.recipes()]
+    if max(sizes, default=0) > _MOST_WRITTEN or sum(map(len, found.program)) > _LONGEST:
+        return "# no program: its arrays would be too long to read"
+    text = "\n".join(_lines(call, program(call), found))
+    raised = _run(text, call.f)
+    is_other = isinstance(raised, NameError | SyntaxError | None)  # as of a program that is incomplete
+    if found.kind.startswith("raises "):
+        is_other = type(raised).__name__ != found.kind.split()[1]
+    if is_other:
+        return text + "\n# this program does not fail: the failure needs the arrays of the kit"
+    return text if call.path or definition_of(call.f) else text + "\n# f is the function of the test"
+
+
+def _run(text: str, f: Callable[..., Any]) -> BaseException | None:
+    """Run a program, and return what it raises. Settings are put back."""
+    settings = Settings()
+    try:
+        return outcome(partial(exec, text, {"f": f})).error
+    finally:
+        settings.restore()
+
+
+def _lines(call: Call, made: Program, found: Difference) -> list[str]:
+    """Return the lines of a program: the call with the message, and what fails."""
+    said = f"  # {found.message.splitlines()[0]}"
+    if found.program:
+        return [*made.lines, *found.program]
+    if found.kind == "does not raise":
+        tail = ["except Exception:", "    pass", "else:", "    raise AssertionError('it does not raise')"]
+        return [*made.lines, "try:", f"    {made.call}{said}", *tail]
+    if found.kind.startswith(("raises", "warns")):
+        is_lazy = call.promise.backend == "dask"
+        warns = ["import warnings", "warnings.simplefilter('error')"] if found.kind[0] == "w" else []
+        whole = f"dask.compute({made.call})" if is_lazy else made.call
+        return [*["import dask"] * is_lazy, *made.lines, *warns, whole + said]
+    return [*made.lines, *made.checked(found)]

@@ -3,7 +3,8 @@
 Both come from the registry, so that tests do not list backends by hand. If a backend that the caller names is
 missing, the run ends before its first test. Combinations that a mark excludes are not made. If a library
 lacks a feature that a test needs, the test is skipped. If a backend declares a gap, the test of that feature
-must fail.
+must fail, so that a gap that closes is noticed, and so is one that never was. A test skips if it can see the
+feature neither kept nor broken, as with a library whose other devices are not in this machine.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from xbridge.errors import DeviceError, OptionError, XBridgeError
 from xbridge.extend import DTYPES, get_backend
 from xbridge.protocol import FEATURES
 from xbridge.testing import _without
-from xbridge.testing._gaps import MARK, expected_failure
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from _pytest.mark import ParameterSet
 
-    from xbridge.protocol import Backend
+    from xbridge.protocol import Backend, Gap
 
 _ALL = "all"
 """The word for every backend and device that is present."""
@@ -41,6 +41,10 @@ _KINDS = ("cpu", "cuda", "xpu", "mps", "tpu", "rocm", "emu")
 
 _NEEDS = {"grad": "autograd", "device": "devices", **{word: word for word in (*FEATURES, *DTYPES)}}
 """The words of `needs=`, and the feature or dtype that each means."""
+
+
+MARK = "xbridge_promise"
+"""The name of the mark, to be registered by the plugin."""
 
 
 class BackendDevice(NamedTuple):
@@ -277,3 +281,24 @@ def _version(module: Backend) -> list[str]:
     """Return the version of the library, if it has one."""
     roots = [import_module(cls.__module__.partition(".")[0]) for cls in module.fast.types[:1]]
     return [str(root.__version__) for root in roots if hasattr(root, "__version__")]
+
+
+# -- gaps of backends ----------------------------------------------------------------------------
+
+
+def promise(name: str) -> pytest.MarkDecorator:
+    """Mark a test as one that fails if a feature, a key of `FEATURES`, is declared as a gap."""
+    if name not in FEATURES:
+        raise KeyError(name)
+    mark: pytest.MarkDecorator = getattr(pytest.mark, MARK)
+    return mark.with_args(name)
+
+
+def expected_failure(gap: Gap) -> pytest.MarkDecorator:
+    """Return the mark of a test whose feature is declared as a gap.
+
+    A missing feature fails a check or is refused by xbridge. Anything else that is raised is a fault.
+    """
+    return pytest.mark.xfail(
+        strict=True, reason=str(gap), raises=(AssertionError, XBridgeError, pytest.fail.Exception)
+    )

@@ -12,7 +12,7 @@ import ast
 import cmath
 import sys
 from functools import cache, lru_cache
-from inspect import getsource
+from inspect import getclosurevars, getsource
 from textwrap import dedent
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -337,33 +337,58 @@ def host_copy(values: HostArray) -> HostArray:
 
 
 def definition_of(f: Callable[..., Any]) -> list[str]:
-    """Return statements that define a function which has no variables of outer functions; else none.
+    """Return statements that define a function by modules, functions and numbers alone; else none.
 
-    A test of a contract is such a function, whose name means the test and not the function in it.
+    A test of a contract is such a function, whose name means the test and not the function in it. A lambda
+    gets the name `f`.
     """
-    if not isinstance(f, FunctionType) or f.__closure__ or f.__name__ == "<lambda>":
+    if not isinstance(f, FunctionType):
+        return []
+    try:
+        variables = getclosurevars(f)
+    except ValueError:  # a variable of an outer function has no value yet
         return []
     lines = []
-    for name in f.__code__.co_names:
-        x = f.__globals__.get(name)
+    for name, x in {**variables.globals, **variables.nonlocals}.items():
         found = (x.__name__, "") if isinstance(x, ModuleType) else find_function(x) if callable(x) else None
         if found is not None:
             module, word = found
             whole = f"from {module} import {word}" if word else f"import {module}"
             lines.append(whole if (word or module) == name else f"{whole} as {name}")
-        elif name in f.__globals__:
+        elif type(x) in (bool, int, float, str, type(None)):
+            lines.append(f"{name} = {x!r}")
+        else:
             return []
+    node = _node_of(f)
+    if node is None or any(isinstance(one, ast.Nonlocal) for one in ast.walk(node)):
+        return []
+    if isinstance(node, ast.FunctionDef):
+        node.decorator_list, node.returns = [], None
+        for argument in ast.walk(node.args):
+            if isinstance(argument, ast.arg):
+                argument.annotation = None
+        return [*lines, ast.unparse(node)]
+    return [*lines, f"f = {ast.unparse(node)}"]
+
+
+def _node_of(f: FunctionType) -> ast.FunctionDef | ast.Lambda | None:
+    """Return the definition of a function, or the only lambda in its lines that can be it."""
     try:
-        (node,) = ast.parse(dedent(getsource(f))).body
+        tree = ast.parse(dedent(getsource(f)))
     except (OSError, SyntaxError, ValueError):
-        return []
-    if not isinstance(node, ast.FunctionDef):
-        return []
-    node.decorator_list, node.returns = [], None
-    for argument in ast.walk(node.args):
-        if isinstance(argument, ast.arg):
-            argument.annotation = None
-    return [*lines, ast.unparse(node)]
+        return None
+    if isinstance(tree.body[0], ast.FunctionDef) and tree.body[0].name == f.__name__:
+        return tree.body[0]
+    found = {ast.unparse(node): node for node in ast.walk(tree) if isinstance(node, ast.Lambda)}
+    if len(found) > 1:
+        found = {text: node for text, node in found.items() if _words(compile(text, "", "eval")) == _words(f)}
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _words(f: FunctionType | CodeType) -> tuple[object, ...]:
+    """Return the constants and names of a lambda, or of the only one in a code."""
+    code = f.__code__ if isinstance(f, FunctionType) else f.co_consts[0]
+    return code.co_consts, code.co_varnames, {*code.co_names, *code.co_freevars}
 
 
 def find_function(f: Callable[..., Any]) -> tuple[str, str] | None:

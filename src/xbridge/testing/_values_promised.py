@@ -12,7 +12,6 @@ import numpy as np
 
 from xbridge.extend import category, is_inexact
 from xbridge.testing._call import program
-from xbridge.testing._earlier_calls import check_lines
 from xbridge.testing._outcome import Difference, compare, describe_error, first_line, kept, outcome, parts
 from xbridge.testing._precision import find_inexact, widen
 from xbridge.testing._source import read_expression
@@ -51,7 +50,7 @@ def _judge_example(call: Call, _run: Callable[[], Any], *, count: int) -> Differ
     made = program(call)
     named = zip(made.arrays, call.recipes(), strict=True)
     cut = [f"{name} = {name}[:1, ...]" for name, one in named if is_batch(one)]
-    return found._replace(kind="depends on its batch", program=(*cut, *check_lines(made.call, found, made)))
+    return found._replace(kind="depends on its batch", program=(*cut, *made.checked(found)))
 
 
 def _first_rows(made: Outcome, count: int) -> Outcome:

@@ -13,9 +13,8 @@ import numpy as np
 
 from xbridge import to_backend
 from xbridge.extend import get_backend
-from xbridge.testing._addresses import overlap, places
 from xbridge.testing._compare_values import Tolerance, less, same_bits, same_numbers
-from xbridge.testing._diff import differences, fail_if, look
+from xbridge.testing._diff import differences, fail_if, look, overlap, places
 from xbridge.testing._snapshot import Unchanged
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import numpy as np
 
 from xbridge import is_available, known_backends
 from xbridge.extend import CPU, HOST, backend_for, entries_for, get_backend
-from xbridge.testing._addresses import overlap
 from xbridge.testing._call import Call, program
 from xbridge.testing._contract import Contract, hold
+from xbridge.testing._diff import overlap
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._outcome import compare, first_line, kept, outcome, parts
 from xbridge.testing._precision import narrow
@@ -231,7 +231,14 @@ class _Check:
 
     def _announce(self, call: Call, promise: str) -> None:
         """Write the program of the next call, which may end the process."""
-        self._write({"backend": call.promise.backend, "promise": promise, "program": program(call).text})
+        made = program(call)
+        self._write(
+            {
+                "backend": call.promise.backend,
+                "promise": promise,
+                "program": "\n".join([*made.lines, made.call]),
+            }
+        )
 
     def _is_over(self) -> bool:
         return time.process_time() > self._end

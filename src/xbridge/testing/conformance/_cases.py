@@ -15,8 +15,8 @@ from zlib import crc32
 import numpy as np
 
 from xbridge.extend import CPU, DTYPES, HOST, get_backend, is_inexact, native_dtype
+from xbridge.testing.samples import Sample
 from xbridge.testing.samples.lookup import make_on, samples_of
-from xbridge.testing.samples.model import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,7 +24,7 @@ from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from xbridge.protocol import HostArray
-    from xbridge.testing.samples.model import Sample
+    from xbridge.testing.samples import Sample
 
 NUMPY_DTYPES = (
     np.dtype("f4"),

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from xbridge import asarray, to_backend
 from xbridge.errors import CopyError
 from xbridge.extend import get_backend, is_inexact
-from xbridge.testing._gaps import promise
+from xbridge.testing._parametrize import promise
 from xbridge.testing.conformance._cases import (
     common_dtypes,
     for_all_arrays,
-    for_host_arrays,
     for_own_arrays,
     sweep_everywhere,
     swept_dtypes,
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from xbridge.protocol import Array
-    from xbridge.testing.samples.model import Sample
+    from xbridge.testing.samples import Sample
 
 
 def _arrays_with_grad(backend: str) -> Iterator[Sample]:
@@ -147,11 +146,3 @@ def test_detach_returns_the_same_memory_without_a_graph(backend: str, sample: Sa
         shared = to_backend(x, backend, grad="detach", copy=False)
         assert memory_of(backend, shared)[:4] == memory_of(backend, x)[:4]
     assert same_bits(read(backend, bare), sample.values)
-
-
-@for_host_arrays
-def test_an_array_from_the_host_does_not_require_grad(backend: str, sample: Sample) -> None:
-    for options in ({}, {"copy": True}, {"grad": "keep"}, {"grad": "detach"}):
-        x = to_backend(sample.array, backend, **options)
-        assert get_backend(backend).array_info(x).requires_grad is False
-        assert same_bits(read(backend, x), sample.values)

@@ -25,7 +25,7 @@ from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from xbridge.protocol import Array
-    from xbridge.testing.samples.model import Sample
+    from xbridge.testing.samples import Sample
 
 
 def assert_same_result(target: str, direct: Array, expected: Array, source: tuple[str, Array]) -> None:

@@ -1,4 +1,4 @@
-"""Memory: it is shared only if that is safe, and `copy` is followed.
+"""Memory: it is shared only if that is safe, and new memory is exact, writable and has no other owner.
 
 The layout of the array and the flags of the backend decide if memory must be shared. The tests
 compare addresses, and write on one side and read on the other.
@@ -7,40 +7,48 @@ compare addresses, and write on one side and read on the other.
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import ref
 
 import numpy as np
 import pytest
 
-from xbridge import to_backend, to_numpy
-from xbridge.extend import CPU, HOST, get_backend
+from xbridge import asarray, device_of, to_backend, to_numpy
+from xbridge.errors import type_of
+from xbridge.extend import CPU, DTYPES, HOST, category, get_backend, native_dtype
 from xbridge.protocol import ArrayInfo
-from xbridge.testing._gaps import promise
+from xbridge.testing._parametrize import promise
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
     common_dtypes,
     edge_values,
+    for_all_arrays,
     for_host_arrays,
     for_own_arrays,
+    plain_array,
     sweep,
     swept_dtypes,
 )
 from xbridge.testing.conformance._probes import (
     always_copies,
+    default_device,
     disjoint,
-    flip_bits,
-    host_memory_of,
     is_aligned,
     memory_of,
     read,
     refused_write,
     same_bits,
     same_memory,
+    same_values,
 )
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xbridge import Device
     from xbridge.protocol import Array, HostArray
-    from xbridge.testing.samples.model import Sample
+    from xbridge.testing.samples import Sample
 
 
 def _host_info(host: HostArray) -> ArrayInfo:
@@ -86,30 +94,90 @@ def test_to_numpy_of_the_backend_returns_a_view(backend: str, sample: Sample) ->
         assert same_bits(read(HOST, host), sample.values)
 
 
-# -- copies --------------------------------------------------------------------------------------
+# -- new memory ----------------------------------------------------------------------------------
 
 
-def _copies(backend: str, x: Array) -> list[tuple[str, Array]]:
-    """Return every result that must be new memory."""
-    module, name = get_backend(backend), get_backend(backend).array_info(x).dtype
-    made = [(backend, to_backend(x, backend, copy=True)), (HOST, to_numpy(x, copy=True))]
-    made += [(backend, module.copy(x)), (HOST, to_numpy(x, copy=True, dtype=name))]
-    wider = "complex128" if name.startswith("complex") else "float64"
-    if wider in common_dtypes(backend) and wider != name:
-        made += [(backend, module.astype(x, wider)), (HOST, to_numpy(x, dtype=wider))]
-    return made
+class Step(NamedTuple):
+    """A call that makes new memory: the backend of its result, and what it makes of values."""
+
+    target: str
+    label: str
+    make: Callable[[Array], Array]
+    expect: Callable[[HostArray], HostArray] = lambda values: values
 
 
-@for_own_arrays
-def test_a_copy_shares_no_memory(backend: str, sample: Sample) -> None:
-    for name, copied in _copies(backend, sample.array):
-        assert disjoint(memory_of(name, copied), memory_of(backend, sample.array))
-        before = read(name, copied)
-        flip_bits(host_memory_of(backend, sample.array), sample.values.dtype.name)
-        assert same_bits(read(name, copied), before)
-        flip_bits(host_memory_of(backend, sample.array), sample.values.dtype.name)
-        flip_bits(host_memory_of(name, copied), get_backend(name).array_info(copied).dtype)
-        assert same_bits(read(backend, sample.array), sample.values)
+def _steps(backend: str, dtype: str, device: Device) -> Iterator[Step]:
+    """Yield each step that makes new memory of an array on a device."""
+    module = get_backend(backend)
+    yield Step(backend, "copy", module.copy)
+    yield Step(backend, "copy=True", lambda x: to_backend(x, backend, copy=True))
+    yield Step(backend, "stack", lambda x: module.stack([x], (1,)), lambda values: values[None])
+    yield Step(backend, "asarray of two", lambda x: asarray([x, x]), lambda v: np.stack([v, v]))
+    yield Step(HOST, "copy=True on the host", lambda x: to_numpy(x, copy=True))
+    yield Step(HOST, "copy=True and dtype= on the host", lambda x: to_numpy(x, copy=True, dtype=dtype))
+    wider = _wider_dtype(backend, dtype, device)
+    if wider is not None:
+
+        def cast(values: HostArray) -> HostArray:
+            with np.errstate(all="ignore"):
+                return values.astype(native_dtype(wider))
+
+        yield Step(backend, "astype", lambda x: module.astype(x, wider), cast)
+        yield Step(backend, "dtype=", lambda x: to_backend(x, backend, dtype=wider), cast)
+        yield Step(HOST, "dtype= on the host", lambda x: to_numpy(x, dtype=wider), cast)
+    for other in module.devices():
+        if other != device and not module.unsupported_dtype(dtype, other):
+            yield from _moves(backend, other)
+
+
+def _moves(backend: str, device: Device) -> Iterator[Step]:
+    """Yield the move to another device, and one by it to the host."""
+    module = get_backend(backend)
+    yield Step(backend, f"move to {device}", lambda x: to_backend(x, backend, device=device))
+    if device != CPU:
+        yield Step(HOST, f"move from {device}", lambda x: to_numpy(module.to_device(x, device)))
+
+
+def _wider_dtype(backend: str, dtype: str, device: Device) -> str | None:
+    """Return a dtype that holds nearly all numbers of another one, and that the library has on a device."""
+    inexact = ("complex128", "complex64") if category(dtype) == "complex" else ("float64", "float32")
+    return next(
+        (
+            word
+            for word in inexact
+            if word in common_dtypes(backend)
+            and word != dtype
+            and DTYPES[word].bits >= DTYPES[dtype].bits
+            and not get_backend(backend).unsupported_dtype(word, device)
+        ),
+        None,
+    )
+
+
+def _can_write(name: str) -> bool:
+    """Return True if a library has writable arrays."""
+    return any(case.writable for case in samples_of(name).cases.values())
+
+
+@for_all_arrays
+def test_new_memory_is_exact_and_writable(backend: str, sample: Sample) -> None:
+    """No step changes a value or the device, and a write to its result does not reach the source."""
+    x, module, dtype = sample.array, get_backend(backend), sample.values.dtype.name
+    here = device_of(x)
+    steps = [*_steps(backend, dtype, here)]
+    if here == default_device(backend) and not module.memory_layout(x).materialized:
+        steps += [Step(backend, "materialize", module.materialize), Step(HOST, "to_numpy", to_numpy)]
+    for target, step, make, expect in steps:
+        made, wanted = make(x), expect(sample.values)
+        found, info = read(target, made), get_backend(target).array_info(made)
+        same = same_bits if wanted.dtype == sample.values.dtype else same_values
+        assert same(found, wanted), f"{step}: other values"
+        if target == backend and not step.startswith("move"):
+            assert info.device == here, f"{step}: on another device"
+        assert disjoint(memory_of(target, made), memory_of(backend, x)), f"{step}: the memory is shared"
+        if _can_write(target) and not info.requires_grad:
+            assert not refused_write(target, made), f"{step}: new memory is writable"
+    assert same_bits(read(backend, x), sample.values), "the source follows a write to the result"
 
 
 def _order(strides: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
@@ -164,11 +232,7 @@ def _aligned(values: HostArray) -> HostArray:
 
 @promise("readonly")
 def test_read_only_host_memory_gives_a_read_only_array(backend: str) -> None:
-    dtype = "float32" if "float32" in common_dtypes(backend) else common_dtypes(backend)[0]
-    module, host = (
-        get_backend(backend),
-        _aligned(edge_values(dtype, (1 << 16,))),
-    )
+    module, host = get_backend(backend), _aligned(_values(backend, 1 << 16))
     values = host.copy()
     host.flags.writeable = False
     x = module.from_numpy(host)
@@ -183,9 +247,55 @@ def test_read_only_host_memory_gives_a_read_only_array(backend: str) -> None:
 # -- lifetime ------------------------------------------------------------------------------------
 
 
+def _values(backend: str, size: int) -> HostArray:
+    """Return values of a usual dtype that the library has."""
+    return edge_values(min(common_dtypes(backend), key=lambda word: word != "float32"), (size,))
+
+
+def _still_alive(sources: dict[str, ref[Array]]) -> list[str]:
+    gc.collect()
+    return [step for step, source in sources.items() if source() is not None]
+
+
+def test_new_memory_does_not_keep_its_source_alive(backend: str) -> None:
+    values, device = _values(backend, 64), default_device(backend)
+    sources, made = {}, []
+    for step in _steps(backend, values.dtype.name, device):
+        x = plain_array(backend, values)
+        if not type(x).__weakrefoffset__:
+            pytest.skip(f"{type_of(x)} has no weak references")
+        sources[step.label] = ref(x)
+        made.append(step.make(x))
+        del x
+    assert _still_alive(sources) == []
+
+
+def test_a_deleted_view_releases_its_source(backend: str) -> None:
+    module, values = get_backend(backend), _values(backend, 64)
+    views: list[tuple[str, str, Callable[[Array], Array]]] = [
+        (backend, "to_numpy", module.to_numpy),
+        (backend, "to_numpy", to_numpy),
+        (backend, "detach", module.detach),
+        (HOST, "to_backend", lambda host: to_backend(host, backend)),
+        (HOST, "from_numpy", module.from_numpy),
+    ]
+    if backend != HOST:
+        views += [
+            (backend, "fast_to_numpy", module.fast.to_numpy),
+            (HOST, "fast_from_numpy", module.fast.from_numpy),
+        ]
+    sources = {}
+    for name, step, look in views:
+        x = plain_array(name, values)
+        if type(x).__weakrefoffset__:
+            sources[step] = ref(x)
+        look(x)
+        del x
+    assert _still_alive(sources) == []
+
+
 def test_an_array_keeps_shared_host_memory_alive(backend: str) -> None:
-    dtype = "float32" if "float32" in common_dtypes(backend) else common_dtypes(backend)[0]
-    values = edge_values(dtype, (64,))
+    values = _values(backend, 64)
     owner = bytearray(values.tobytes())
     host = np.frombuffer(owner, values.dtype)
     x = to_backend(host, backend)

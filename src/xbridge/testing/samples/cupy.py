@@ -14,15 +14,15 @@ import cupy
 import numpy as np
 
 from xbridge.extend import CPU
+from xbridge.testing.samples import LayoutCase
 from xbridge.testing.samples import numpy as host
-from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xbridge import Device
     from xbridge.protocol import Array, HostArray
-    from xbridge.testing.samples.model import Make
+    from xbridge.testing.samples import Make
 
     Shape: TypeAlias = tuple[int, ...]
 

@@ -13,8 +13,8 @@ import dask.array as da
 import numpy as np
 
 from xbridge.errors import type_of
+from xbridge.testing.samples import LayoutCase
 from xbridge.testing.samples import numpy as host
-from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable

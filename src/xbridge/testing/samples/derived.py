@@ -15,8 +15,8 @@ from xbridge.errors import type_of
 from xbridge.extend import CPU, DTYPES, HOST, get_backend, native_dtype
 from xbridge.protocol import ArrayInfo
 from xbridge.testing import _raw_memory
+from xbridge.testing.samples import LayoutCase
 from xbridge.testing.samples import numpy as host
-from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,8 +14,8 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from xbridge.extend import CPU, get_backend
+from xbridge.testing.samples import LayoutCase
 from xbridge.testing.samples import numpy as host
-from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from xbridge.extend import CPU, get_backend
 if TYPE_CHECKING:
     from xbridge import Device
     from xbridge.protocol import Array, Backend, HostArray
-    from xbridge.testing.samples.model import LayoutCase, Samples
+    from xbridge.testing.samples import LayoutCase, Samples
 
 
 def samples_of(name: str) -> Samples:

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from xbridge.extend import CPU, DTYPES
-from xbridge.testing.samples.model import LayoutCase
+from xbridge.testing.samples import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xbridge import Device
     from xbridge.protocol import Array, HostArray
-    from xbridge.testing.samples.model import Make as MakeAnywhere
+    from xbridge.testing.samples import Make as MakeAnywhere
 
     DType: TypeAlias = np.dtype[Any]
     Shape: TypeAlias = tuple[int, ...]

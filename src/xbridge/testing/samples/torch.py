@@ -16,8 +16,8 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from xbridge.extend import CPU, category, is_inexact, native_dtype
+from xbridge.testing.samples import LayoutCase
 from xbridge.testing.samples import numpy as host
-from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from xbridge import Device
     from xbridge.protocol import Array, HostArray
-    from xbridge.testing.samples.model import Make
+    from xbridge.testing.samples import Make
 
     Shape: TypeAlias = tuple[int, ...]
 

@@ -6,7 +6,8 @@ A name is checked when it is given, so that a misspelt one fails in the line of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ from xbridge.extend import CPU, DTYPES, HOST, category, get_backend
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from xbridge import Device
     from xbridge.protocol import Backend
 
@@ -148,10 +147,11 @@ def read_dtypes(backend: Backend, asked: object) -> str | st.SearchStrategy[str]
             f"draw {backend.name} arrays", "dtypes= is an empty list", "dtypes=['float32', 'float64']"
         )
     here = dtypes_of(backend, CPU)
-    names = {_read_dtype(backend, one) or read_dtype(backend, one): one for one in asked}
+    names = [_read_dtype(backend, one) for one in asked]
     found = [name for name in names if name in here]
-    if not found or names.keys() - DTYPES.keys():
-        return read_dtype(backend, next(one for name, one in names.items() if name not in here))
+    for name, one in zip(names, asked, strict=True):
+        if name not in (here if not found else DTYPES):
+            read_dtype(backend, one)  # raises
     return st.sampled_from(found)
 
 
@@ -159,42 +159,33 @@ def read_dtype(backend: Backend, dtype: object) -> str:
     """Return the canonical name of a dtype that a backend has."""
     name = _read_dtype(backend, dtype)
     lack = backend.unsupported_dtype(name, CPU) if name in DTYPES else None
+    doing = f"draw {backend.name} arrays of {dtype!r}"
     if lack:
-        with _Plural():
-            raise lack.error.build(f"draw {backend.name} arrays of {dtype!r}", lack.reason, lack.hint)
+        raise lack.error.build(doing, lack.reason, lack.hint.replace("dtype=", "dtypes="))
     if name not in dtypes_of(backend, CPU):
-        raise DTypeError.build(
-            f"draw {backend.name} arrays of {dtype!r}",
-            "that is not a numeric dtype",
-            "dtypes='float32'",
-        )
+        raise DTypeError.build(doing, "that is not a numeric dtype", "dtypes='float32'")
     return name
 
 
 def _read_dtype(backend: Backend, dtype: object) -> str | None:
     """Read the name of a dtype, as a conversion does."""
-    with _Plural():
+    with _plural():
         return extend.check_options((backend,), dtype=dtype).dtype
 
 
-class _Plural:
-    """A context that raises errors with the plural names of the options."""
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Raise the same error with the plural name."""
-        if isinstance(error, XBridgeError):
-            raise type(error)(re.sub("; try (dtype|device)=", r"; try \1s=", str(error))) from error
+@contextmanager
+def _plural() -> Iterator[None]:
+    """Raise errors with the plural names of the options."""
+    try:
+        yield
+    except XBridgeError as error:
+        raise type(error)(re.sub("; try (dtype|device)=", r"; try \1s=", str(error))) from error
 
 
 def read_device(backend: Backend, device: object) -> Device:
     """Return a present device of a backend."""
     home = backend.devices()[0]
-    with _Plural():
+    with _plural():
         asked = extend.check_options((backend,), device=device).device
         found = backend.resolve_device(home if asked in (None, CPU) else asked, home)
     if found not in backend.devices():
@@ -210,11 +201,12 @@ def read_layout(backend: Backend, layout: object) -> str:
     """Return the name of a layout of a backend's arrays."""
     names = tuple(samples_of(backend.name).cases)
     if not isinstance(layout, str) or layout not in names:
-        raise OptionError.build(
+        near = (get_close_matches(str(layout), names, n=1) or names)[0]
+        asked, reason = (
             f"draw {backend.name} arrays with layout {layout!r}",
             f"the layouts are {', '.join(names)}",
-            f"layouts={_nearest(layout, names)!r}",
         )
+        raise OptionError.build(asked, reason, f"layouts={near!r}")
     return layout
 
 
@@ -226,7 +218,3 @@ def read_shape(_backend: Backend, shape: object) -> tuple[int, ...]:
             f"draw arrays of shape {shape!r}", "a side is an integer from 0 on", "shapes=(2, 3)"
         )
     return sides
-
-
-def _nearest(word: object, names: tuple[str, ...]) -> str:
-    return (get_close_matches(str(word), names, n=1) or names)[0]

@@ -56,6 +56,13 @@ SHAPES: tuple[Shape, ...] = (
 """Shapes of few elements, the simplest first."""
 
 
+_FLAGS: dict[str, tuple[object, ...]] = {
+    "writable": (None, True, False),
+    REQUIRES_GRAD: (None, True, False, "any"),
+    "nan": (None, "quiet", "any"),
+}
+
+
 class State(NamedTuple):
     """The flags of an array, and the step that gives them to a new array."""
 
@@ -86,12 +93,20 @@ class ArraySpec:
         self.shapes = self._option("shapes", read_shape)
         self.devices = self._option("devices", read_device)
         self._refuse_flags()
-        self._refuse_elements()
-        self.quiet_nan = self._is_quiet(asked.get("nan")) and not everything
+        if isinstance(self.dtypes, str) and not has_bounds(self.dtypes, self.elements):
+            reason = f"{self.dtypes} does not have both bounds"
+            raise DTypeError.build(f"draw {self!r}", reason, "bounds that it has")
+        self.quiet_nan = asked.get("nan") != "any" and not everything
         self._fitting: dict[object, Fitting] = {}
         self._here: dict[Device, list[str]] = {}
         self._usual: dict[object, list[Shape]] = {}
-        self._refuse_what_is_never_there()
+        dtype, layout, device = (
+            None if isinstance(option, st.SearchStrategy) else option
+            for option in (self.dtypes, self.layouts, self.devices)
+        )
+        if not isinstance(self.shapes, st.SearchStrategy) and not self.usual(dtype, layout, device or CPU):
+            hint = "leaving one of these open"
+            raise OptionError.build(f"draw arrays({self!r})", "no array fits all options", hint)
 
     def __repr__(self) -> str:
         """Return the options as they were written."""
@@ -105,20 +120,12 @@ class ArraySpec:
             return asked.map(lambda value: read(self.backend, value))
         return None if asked is None else read(self.backend, asked)
 
-    @staticmethod
-    def _is_quiet(asked: object) -> bool:
-        """Return True if every NaN is to be the quiet one."""
-        if asked not in (None, "quiet", "any"):
-            raise OptionError.build(f"take nan={asked!r}", "it is 'quiet' or 'any'", "nan='quiet'")
-        return asked != "any"
-
     def _refuse_flags(self) -> None:
         name = self.backend.name
-        for word in ("writable", "requires_grad"):
-            flag = self._asked.get(word)
-            if flag is not None and not isinstance(flag, bool) and (word, flag) != (REQUIRES_GRAD, "any"):
-                reason = "it is None, True or False" + (" or 'any'" if word == REQUIRES_GRAD else "")
-                raise OptionError.build(f"take {word}={flag!r}", reason, f"{word}=None")
+        for word, known in _FLAGS.items():
+            if not any(self._asked.get(word) is one for one in known):
+                reason = f"it is {', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
+                raise OptionError.build(f"take {word}={self._asked[word]!r}", reason, f"{word}={known[0]!r}")
         unwritable = self.backend.readonly or self.backend.assumes_immutable
         if self._asked.get("writable") is False and not unwritable:
             raise OptionError.build(f"draw read-only {name} arrays", f"{name} has none", "writable=None")
@@ -133,22 +140,6 @@ class ArraySpec:
                     f"no gradient flows through {self.dtypes}",
                     "dtypes='float32'",
                 )
-
-    def _refuse_elements(self) -> None:
-        if isinstance(self.dtypes, str) and not has_bounds(self.dtypes, self.elements):
-            raise DTypeError.build(
-                f"draw {self!r}", f"{self.dtypes} does not have both bounds", "bounds that it has"
-            )
-
-    def _refuse_what_is_never_there(self) -> None:
-        dtype, layout, device = (
-            None if isinstance(option, st.SearchStrategy) else option
-            for option in (self.dtypes, self.layouts, self.devices)
-        )
-        if not isinstance(self.shapes, st.SearchStrategy) and not self.usual(dtype, layout, device or CPU):
-            raise OptionError.build(
-                f"draw arrays({self!r})", "no array fits all options", "leaving one of these open"
-            )
 
     def usual(self, dtype: str | None, layout: str | None, device: Device) -> list[Shape]:
         """Return the given shape, or all usual ones, if an array of that shape exists."""
