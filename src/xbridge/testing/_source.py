@@ -118,8 +118,12 @@ _IMPORTS = {
     "array_api_strict": ("xp", "import array_api_strict as xp"),
     READONLY: ("np", "import numpy as np"),
 }
-_DEFAULTS = {"torch": ("float32", "int64", "bool", "complex64"), "jax": ("bool",)}
+_DEFAULTS = {
+    "torch": ("float32", "int64", "bool", "complex64"),
+    **dict.fromkeys(("jax", "array_api_strict"), ("bool",)),  # that depends on settings, and on the device
+}
 _USUAL = ("float64", "int64", "bool", "complex128")
+"""The dtypes that arrays of Python's numbers have if none is given."""
 
 
 _READ = {
@@ -280,22 +284,13 @@ def _dense(backend: str, values: HostArray, device: Device) -> str:
     else:
         code = literal(numbers, module)
         call = {"torch": "tensor", "array_api_strict": "asarray"}.get(backend, "array")
-    options = [] if dtype in _defaults(backend, device) and call != "empty" else [_dtype(backend, dtype)]
+    is_usual = dtype in _DEFAULTS.get(backend, _USUAL) and call != "empty"
+    options = [] if is_usual else [_dtype(backend, dtype)]
     if device != CPU:
         there = f"xp.Device({str(device)!r})" if backend == "array_api_strict" else repr(str(device))
         options.append(f"device={there}")
     made = f"{module}.{call}({', '.join([code, *options])})"
     return f"da.from_array({made}, chunks=-1)" if backend == "dask" else made
-
-
-def _defaults(backend: str, device: Device) -> tuple[str, ...]:
-    """Return the dtypes that arrays of Python's numbers have on a device if none is given."""
-    if backend != "array_api_strict" or device == CPU:
-        return _DEFAULTS.get(backend, _USUAL)
-    import array_api_strict as xp  # noqa: PLC0415 -- only for its arrays
-
-    found = xp.__array_namespace_info__().default_dtypes(device=xp.Device(str(device)))
-    return ("bool", *(str(dtype).rpartition(".")[2] for dtype in found.values()))
 
 
 def _dtype(backend: str, dtype: str) -> str:

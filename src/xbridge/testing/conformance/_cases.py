@@ -14,9 +14,9 @@ from zlib import crc32
 
 import numpy as np
 
-from xbridge.extend import CPU, DTYPES, HOST, get_backend, is_inexact, native_dtype
+from xbridge.extend import CPU, DTYPES, HOST, get_backend, native_dtype
 from xbridge.testing.samples import Sample
-from xbridge.testing.samples.lookup import make_on, samples_of
+from xbridge.testing.samples.lookup import dtypes_of, make_on, samples_of, states_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,12 +45,7 @@ DTYPES_SETTING = "XBRIDGE_TEST_DTYPES"
 
 def common_dtypes(backend: str) -> tuple[str, ...]:
     """Return the canonical dtypes that both the library and the host have."""
-    modules = get_backend(backend), get_backend(HOST)
-    return tuple(
-        word
-        for word, facts in DTYPES.items()
-        if not (facts.is_packed or any(module.unsupported_dtype(word, CPU) for module in modules))
-    )
+    return tuple(dtypes_of(get_backend(backend)))
 
 
 def swept_dtypes(backend: str) -> tuple[str, ...]:
@@ -92,21 +87,17 @@ def make_sample(name: str, layout: str, values: HostArray, device: Device = CPU)
     cases = samples_of(name).cases
     case = cases[layout]
     values = case.fold(values) if case.fold else values
-    writable = case.writable if case.is_on(device) else any(other.writable for other in cases.values())
-    return Sample(make_on(get_backend(name), case, values, device), values, layout, case.tracked, writable)
+    plain = states_of(cases, layout, values.dtype.name, device)[0]
+    array = make_on(get_backend(name), case, values, device)
+    return Sample(array, values, layout, plain.tracked, plain.writable)
 
 
 def variants(name: str, layout: str, values: HostArray, device: Device = CPU) -> Iterator[Sample]:
     """Yield a sample with that layout, then a read-only one, then one that requires grad."""
-    case = samples_of(name).cases[layout]
-    yield (first := make_sample(name, layout, values, device))
-    if case.as_readonly and case.writable and case.is_on(device):
-        yield first._replace(
-            array=case.as_readonly(make_sample(name, layout, values, device).array), writable=False
-        )
-    if case.require_grad and is_inexact(values.dtype.name):
-        array = case.require_grad(make_sample(name, layout, values, device).array)
-        yield first._replace(array=array, tracked=True, writable=False)
+    for state in states_of(samples_of(name).cases, layout, values.dtype.name, device):
+        sample = make_sample(name, layout, values, device)
+        array = state.make(sample.array) if state.make else sample.array
+        yield sample._replace(array=array, tracked=state.tracked, writable=state.writable)
 
 
 def plain_array(name: str, values: HostArray) -> Array:

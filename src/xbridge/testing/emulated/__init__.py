@@ -6,35 +6,8 @@ cannot reach their memory. Asynchronous work runs as late as possible, when the 
 memory is filled with NaN or -1. So code that reads too early, overwrites a pinned buffer too soon or does not
 wait for another stream is wrong every time, and not only under load.
 
-| copy | behaviour |
-|---|---|
-| from pinned memory, `non_blocking=True` | reads it when the stream reaches it: do not write it before |
-| into pinned memory, `non_blocking=True` | writes it when the stream reaches it: do not read it before |
-| from other memory of the host | reads it at the call; without `non_blocking`, returns when it is done |
-| into other memory of the host | returns when it is done |
-| from the device to the device | is done when the stream reaches it |
-
-`t.pin_memory()`, `t.is_pinned()`, `torch.empty(..., pin_memory=True)` and `t.to("cpu", non_blocking=True)`,
-whose result is pinned, mean what they mean with CUDA.
-
-A pinned buffer keeps its values until a copy overwrites them. If it is used again for the same values, it
-looks right even if it is read too early: a test should send other values each time.
-
-The device stays for the rest of the process and changes it: `torch.accelerator.is_available()` returns True,
-and an allocation on the host takes a few microseconds more. Install it in a process of its own. It needs
-torch's experimental API for backends in Python, which an older torch does not have, and is written for torch
-2.13. The device does not have:
-
-- a second device, and DLPack: torch knows neither for backends in Python;
-- `torch.Stream`, `torch.Event` and `torch.accelerator`'s streams, which torch implements itself: use
-  `torch.emu`'s. Autograd runs backward on the default stream, whatever stream was current before;
-- errors in a hook or a `Function` during backward: torch cannot unwind through a device guard in Python, and
-  ends the process;
-- kernels that torch has for other devices only, such as those of `LSTMCell` and `GRUCell`; the dtype
-  rules of `torch.autocast`;
-- generators of its own, `torch.Generator("emu")`: random numbers come from the host's;
-- times of events; the values after `resize_`;
-- sparse, quantized and nested tensors.
+The page "Test your library" says how copies behave, and what the device does not have. It stays for the rest of
+the process and changes it, needs torch's experimental API for backends in Python, and is written for torch 2.13.
 
 Examples
 --------

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from xbridge import extend
 from xbridge.errors import DeviceError, DTypeError, OptionError, XBridgeError
-from xbridge.extend import CPU, DTYPES, HOST, category, get_backend
-from xbridge.testing.samples.lookup import samples_of
+from xbridge.extend import CPU, DTYPES, category, get_backend
+from xbridge.testing.samples.lookup import dtypes_of, samples_of
 
 if TYPE_CHECKING:
     from xbridge import Device
@@ -66,12 +66,12 @@ def dtypes(backend: str, *, kinds: Iterable[str] | None = None) -> st.SearchStra
             raise OptionError.build(
                 f"draw dtypes of kind {kind!r}", f"the kinds are {', '.join(_KINDS)}", f"kinds={_KINDS[2]!r}"
             )
-    names = [name for name in dtypes_of(get_backend(backend), CPU) if category(name) in chosen]
+    names = [name for name in dtypes_of(get_backend(backend)) if category(name) in chosen]
     if not names:
         raise OptionError.build(
             f"draw dtypes of {backend} with kinds={kinds!r}", "it has none of them", "kinds=None"
         )
-    return st.sampled_from(names)
+    return st.sampled_from(sorted(names, key=ORDER.index))
 
 
 def devices(backend: str) -> st.SearchStrategy[Device]:
@@ -128,16 +128,6 @@ def layouts(backend: str) -> st.SearchStrategy[str]:
     return st.sampled_from(tuple(samples_of(backend).cases))
 
 
-def dtypes_of(backend: Backend, device: Device) -> list[str]:
-    """List the dtypes that both the backend has on a device and NumPy has, the most readable first."""
-    host = get_backend(HOST)
-    return [
-        name
-        for name in ORDER
-        if backend.unsupported_dtype(name, device) is None and host.unsupported_dtype(name, CPU) is None
-    ]
-
-
 def read_dtypes(backend: Backend, asked: object) -> str | st.SearchStrategy[str]:
     """Return the name of a dtype, or a strategy of the dtypes of a list that the backend has."""
     if not isinstance(asked, list | tuple):
@@ -146,7 +136,7 @@ def read_dtypes(backend: Backend, asked: object) -> str | st.SearchStrategy[str]
         raise OptionError.build(
             f"draw {backend.name} arrays", "dtypes= is an empty list", "dtypes=['float32', 'float64']"
         )
-    here = dtypes_of(backend, CPU)
+    here = dtypes_of(backend)
     names = [_read_dtype(backend, one) for one in asked]
     found = [name for name in names if name in here]
     for name, one in zip(names, asked, strict=True):
@@ -162,7 +152,7 @@ def read_dtype(backend: Backend, dtype: object) -> str:
     doing = f"draw {backend.name} arrays of {dtype!r}"
     if lack:
         raise lack.error.build(doing, lack.reason, lack.hint.replace("dtype=", "dtypes="))
-    if name not in dtypes_of(backend, CPU):
+    if name not in dtypes_of(backend):
         raise DTypeError.build(doing, "that is not a numeric dtype", "dtypes='float32'")
     return name
 

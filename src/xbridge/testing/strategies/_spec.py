@@ -6,23 +6,24 @@ A value is checked at once. A strategy is checked by the values that it draws.
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hypothesis import strategies as st
 
 from xbridge.errors import DTypeError, GradientError, OptionError
 from xbridge.extend import CPU, get_backend, is_inexact
 from xbridge.testing._without import REQUIRES_GRAD, excluded
-from xbridge.testing.samples.lookup import samples_of
+from xbridge.testing.samples.lookup import dtypes_of, samples_of, states_of
 from xbridge.testing.strategies._bounds import has_bounds, read_elements
-from xbridge.testing.strategies._names import dtypes_of, read_device, read_dtypes, read_layout, read_shape
+from xbridge.testing.strategies._names import ORDER, read_device, read_dtypes, read_layout, read_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Literal, TypedDict, Unpack
 
     from xbridge import Device
-    from xbridge.protocol import Array, Backend
+    from xbridge.protocol import Backend
+    from xbridge.testing.samples.lookup import State
     from xbridge.testing.strategies._bounds import Elements
 
     Shape: TypeAlias = tuple[int, ...]
@@ -61,14 +62,6 @@ _FLAGS: dict[str, tuple[object, ...]] = {
     REQUIRES_GRAD: (None, True, False, "any"),
     "nan": (None, "quiet", "any"),
 }
-
-
-class State(NamedTuple):
-    """The flags of an array, and the step that gives them to a new array."""
-
-    tracked: bool
-    writable: bool
-    make: Callable[[Array], Array] | None = None
 
 
 MOST_STATES = 3
@@ -185,25 +178,19 @@ class ArraySpec:
 
     def _dtypes_on(self, device: Device) -> list[str]:
         if device not in self._here:
-            self._here[device] = [w for w in dtypes_of(self.backend, device) if has_bounds(w, self.elements)]
+            here = sorted(dtypes_of(self.backend, device), key=ORDER.index)
+            self._here[device] = [name for name in here if has_bounds(name, self.elements)]
         return self._here[device]
 
     def states(self, layout: str, dtype: str, device: Device) -> list[State]:
         """Return the states that arrays of a layout can have and the options allow, the plain one first."""
-        case = self.cases[layout]
         writable, tracked = (self._asked.get(word) for word in ("writable", "requires_grad"))
-        tracked = None if tracked == "any" else tracked
-        is_laid = case.is_on(device)  # an array that is moved gets new memory, and stays in its graph
-        states = [
-            State(case.tracked, case.writable if is_laid else any(w.writable for w in self.cases.values()))
+        flags = (writable, None if tracked == "any" else tracked)
+        is_tracked = self.cases[layout].tracked or REQUIRES_GRAD not in self._left_out()
+        return [
+            state
+            for state in states_of(self.cases, layout, dtype, device)
+            if flags[0] in (None, state.writable)
+            and flags[1] in (None, state.tracked)
+            and (is_tracked or not state.tracked)
         ]
-        if is_laid and case.as_readonly and case.writable:
-            states.append(State(case.tracked, writable=False, make=case.as_readonly))
-        if (
-            case.require_grad
-            and not case.tracked
-            and is_inexact(dtype)
-            and REQUIRES_GRAD not in self._left_out()
-        ):
-            states.append(State(tracked=True, writable=False, make=case.require_grad))
-        return [s for s in states if writable in (None, s.writable) and tracked in (None, s.tracked)]
