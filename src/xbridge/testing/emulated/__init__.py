@@ -6,8 +6,9 @@ cannot reach their memory. Asynchronous work runs as late as possible, when the 
 memory is filled with NaN or -1. So code that reads too early, overwrites a pinned buffer too soon or does not
 wait for another stream is wrong every time, and not only under load.
 
-The page "Test your library" says how copies behave, and what the device does not have. It stays for the rest of
-the process and changes it, needs torch's experimental API for backends in Python, and is written for torch 2.13.
+The page "Test your library" says how copies behave, and what the device does not have. It stays for the rest
+of the process and changes it, needs torch's experimental API for backends in Python, and is written for torch
+2.13.
 
 Examples
 --------
