@@ -421,3 +421,19 @@ def test_explain__predicts_whether_a_device_is_there(
         assert isinstance(promised, xbridge.DeviceError)
     if (source, target, mode, device) == ("torch", "torch", "none", "cuda:77"):
         assert promised.reason.startswith("torch has no device cuda:77 here, only cpu")
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+@pytest.mark.parametrize(("dtype", "exact"), [("float32", False), ({"int64": "float64"}, False)], ids=str)
+def test_explain__table_of_several_dtypes_begins_with_the_cast_of_its_columns(
+    library: str, dtype: Any, exact: bool
+) -> None:
+    """What a table becomes is new memory, and its plan says so and names the dtypes of the columns."""
+    frame = pytest.importorskip(library).DataFrame({"x": [0.5, 1.5], "n": [1, 2]})
+    plan, made = explain(frame, "numpy", dtype=dtype), xbridge.to_numpy(frame, dtype=dtype)
+    assert plan.target is not None
+    assert plan.target[:4] == ("numpy", made.dtype.name, "cpu", made.shape)
+    assert plan.steps[0].reason == f"float64 and int64 become {made.dtype}, column by column"
+    assert (plan.shares_memory, plan.exact, plan.steps[0].nbytes) == (False, exact, made.nbytes)
+    with pytest.raises(xbridge.DTypeError, match="column 'n' is int64"):
+        explain(frame, "numpy")

@@ -40,7 +40,7 @@ def test_observer__time_is_split_by_bytes(monkeypatch: pytest.MonkeyPatch) -> No
     times = []
 
     class Timer(execute.Observer):
-        def after(self, plan: Plan, caller: object, seconds: float) -> None:
+        def after(self, plan: Plan, caller: object, seconds: float, *_: object) -> None:
             times.append(seconds)
 
     timer = Timer()

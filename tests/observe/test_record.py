@@ -285,3 +285,27 @@ def test_record__is_shown_in_a_notebook() -> None:
     seen = converted_on(2)
     list(xbridge.prefetch([HOST], "numpy"))
     assert seen._repr_html_() == f"<pre>{escape(str(seen))}</pre>"
+
+
+def test_record__result_whose_tensor_was_written_to_since_is_counted() -> None:
+    """A result in use that shares memory with a tensor is stale once the program writes to that."""
+    torch = pytest.importorskip("torch")
+    buffer, fixed = torch.zeros(3), torch.ones(3)
+    with record() as seen:
+        kept = [xbridge.to_numpy(buffer.fill_(i)) for i in range(5)]
+        assert seen.rows[0].stale == 4
+    buffer.fill_(9)  # after the block
+    kept.clear()
+    (row,) = seen.rows
+    assert (row.stale, json.loads(seen.to_json())[0]["stale"]) == (4, 4)
+    assert "copy=True: 4 changed with their source" in seen.summary()
+    with record() as seen:
+        for i in range(5):
+            last = xbridge.to_numpy(buffer.fill_(i))
+        copies = [xbridge.to_numpy(buffer.fill_(i), copy=True) for i in range(5)]
+        same = [xbridge.to_backend(buffer.fill_(i), "torch") for i in range(5)]
+        shared = xbridge.to_numpy(fixed)
+        with torch.inference_mode():
+            uncounted = xbridge.to_numpy(torch.ones(2))
+    assert len((last, copies, same, shared, uncounted)) == 5
+    assert sum(row.stale for row in seen.rows) == 1  # `last`, to whose buffer the next lines wrote

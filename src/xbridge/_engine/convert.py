@@ -6,15 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, is_numeric
+from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, holds_every, is_numeric
 from xbridge._core.protocol import Array, Backend
 from xbridge._engine.execute import observers, run, run_steps
 from xbridge._engine.repeat import cache_import, cache_plan, state_reader
 from xbridge._engine.source import Source, import_for, import_source
 from xbridge._host.advice import aim
+from xbridge._host.importers import castable_names
 from xbridge._host.memory import check_castable, native_dtype, ones, overlap
+from xbridge._plan.reasons import reason
 from xbridge._plan.rules import has_device, plan_between, plan_within
-from xbridge._plan.steps import Conversion, Options, Plan, in_words
+from xbridge._plan.steps import Conversion, Options, Plan, Step, in_words, nbytes_of
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError, XBridgeError, type_of
 
@@ -77,7 +80,7 @@ def list_values(source: Source, host: Backend, options: Options, *, version: int
 
 def plan_for_explain(source: Source, target: Backend, options: Options) -> Plan:
     """Return the plan that `explain` shows: with sizes, the source's layout, and any error it would raise."""
-    given = _import_view(source, target)
+    given, names = _import_view(source, target, options)
     backend, info = given.backend, given.info()
     try:
         if options.copy is False:
@@ -93,6 +96,8 @@ def plan_for_explain(source: Source, target: Backend, options: Options) -> Plan:
     except XBridgeError as error:
         conversion = Conversion(backend, target, info, options, info.dtype, info.device)
         found = Plan(conversion, (), error=error.with_traceback(None))  # a traceback holds the array
+    if names and not found.error:
+        found = _after_columns(found, names)
     if backend.unsupported(given.array, leaving=True):
         return found
     layout = backend.memory_layout(given.array)
@@ -100,14 +105,31 @@ def plan_for_explain(source: Source, target: Backend, options: Options) -> Plan:
     return replace(found, layout=layout._replace(address=0) if source.is_scalar() else layout)
 
 
-def _import_view(source: Source, target: Backend) -> Source:
-    """Import an input without copying its memory, so that its plan can be shown. A scalar is copied."""
+def _import_view(source: Source, target: Backend, options: Options) -> tuple[Source, list[str]]:
+    """Import an input without copying its memory, so that its plan can be shown. A scalar is copied.
+
+    A table whose columns are not in one piece of memory is copied, too. Their dtypes are returned then.
+    """
     try:
-        return import_source(source, target, must_share=source.foreign)
+        return import_source(source, target, must_share=source.foreign), []
     except CopyError as error:
+        names = castable_names(source.array)
+        if names:
+            return import_for(source, target, options), names
         action = f"explain a conversion of {type_of(source.array)}"
         reason = "its memory cannot be shown without a copy or a computation"
         raise UnsupportedArrayError.build(action, reason) from error
+
+
+def _after_columns(found: Plan, names: list[str]) -> Plan:
+    """Return the plan of a table, which begins with the cast of its columns when it is imported."""
+    info = found.conversion.info
+    why = reason("cast", f"{' and '.join(names)} become {info.dtype}, column by column")
+    cast = Step(get(HOST), "astype", (info.dtype,), why, nbytes_of(info.shape, info.dtype))
+    # The dtype of the columns that decides whether each value is kept.
+    before = next((name for name in names if not holds_every(name, info.dtype)), names[0])
+    conversion = found.conversion._replace(info=info._replace(dtype=before))
+    return replace(found, conversion=conversion, steps=(cast, *found.steps))
 
 
 def share(source: Source, target: Backend, options: Options) -> Array:

@@ -52,7 +52,7 @@ class Observer:
     def before(self, plan: Plan, caller: CallSite) -> None:
         """Observe a conversion before it runs."""
 
-    def after(self, plan: Plan, caller: CallSite, seconds: float) -> None:
+    def after(self, plan: Plan, caller: CallSite, seconds: float, source: Array, result: Array) -> None:
         """Observe a conversion after it has run, and the time that it took."""
 
     def waited(self, caller: CallSite, depth: int, ready: int, seconds: float) -> None:
@@ -191,7 +191,8 @@ def run_observed(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:
     made = do()
     seconds = perf_counter() - begin
     shares = [1 + sum(step.nbytes or 0 for step in plan.steps) for plan in sized]
-    for plan, share in zip(sized, shares, strict=True):
+    results: list[Array] = made if isinstance(made, list) else [made]
+    for plan, share, x, y in zip(sized, shares, xs, results, strict=True):
         for observer in notified:
-            observer.after(plan, by, seconds * share / sum(shares))
+            observer.after(plan, by, seconds * share / sum(shares), x, y)
     return made

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _PYTHON = "Python numbers"
 
 
-def watch(add: Callable[..., None]) -> ExitStack:
+def watch(add: Callable[..., object]) -> ExitStack:
     """Call `add` after each conversion by the imported libraries' own calls in this thread.
 
     Its arguments are the fields of a row of a record.

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Self
+from weakref import ref
 
 from xbridge._core import text
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import lock
+from xbridge._core.protocol import Array
 from xbridge._engine.caller import CallSite
 from xbridge._engine.execute import Observer, add_observer, remove_observer
 from xbridge._observe.foreign import watch
@@ -62,6 +65,8 @@ class RecordRow(NamedTuple):
     """How to avoid these bytes, or the option that asks for them. Empty if there are none."""
     call: str = ""
     """The library's own call that converted; empty if xbridge did."""
+    stale: int = 0
+    """Results in use that share memory with a tensor which the program has written to since."""
 
     @property
     def where(self) -> str:
@@ -89,6 +94,7 @@ class RecordRow(NamedTuple):
             cast=self.cast + other.cast,
             moved=self.moved + other.moved,
             seconds=self.seconds + other.seconds,
+            stale=self.stale + other.stale,
         )
 
 
@@ -112,29 +118,66 @@ class QueueStats(NamedTuple):
         return f"{_format_place(self)}  prefetch  {self.batches:,} batches  {full}  waited {waited}"
 
 
+class _SharedResult(NamedTuple):
+    """A result that shares memory with a tensor, and how often that had been written to."""
+
+    key: tuple[str | int, ...]
+    result: ref[Array]
+    source: ref[Array]
+    writes: int
+
+    def is_stale(self) -> bool:
+        """Return True if the program has the result still, and has written to the tensor since."""
+        source = self.source()
+        return self.result() is not None and source is not None and _count_writes(source) != self.writes
+
+
+def _count_writes(x: Array) -> int | None:
+    """Return how often a tensor was written to, which torch counts; None for any other array."""
+    try:
+        count = getattr(x, "_version", None)
+    except RuntimeError:  # torch does not count writes to an inference tensor
+        return None
+    return count if type(count) is int else None
+
+
 class _Counter(Observer):
     """The observer of a record, which counts its rows and queues."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str | int, ...], RecordRow] = {}
         self._queues: dict[tuple[str, int, int], QueueStats] = {}
+        self._shared: dict[int, _SharedResult] = {}
         self._lock = lock()
 
     def rows(self) -> list[RecordRow]:
         """Return the rows, in the order of their first conversion."""
+        stale = Counter(one.key for one in list(self._shared.values()) if one.is_stale())
         with self._lock:
-            return list(self._rows.values())
+            return [row._replace(stale=row.stale + stale[key]) for key, row in self._rows.items()]
+
+    def end(self) -> None:
+        """Count the results that are stale now for good, because the program may drop them."""
+        shared, self._shared = list(self._shared.values()), {}
+        with self._lock:
+            for key, count in Counter(one.key for one in shared if one.is_stale()).items():
+                self._rows[key] = self._rows[key]._replace(stale=self._rows[key].stale + count)
 
     def queues(self) -> list[QueueStats]:
         """Return the queues, in the order of their first batch."""
         with self._lock:
             return list(self._queues.values())
 
-    def after(self, plan: Plan, caller: CallSite, seconds: float) -> None:
-        """Count a conversion that has run."""
-        self.add(RecordRow.of(plan, caller, seconds))
+    def after(self, plan: Plan, caller: CallSite, seconds: float, source: Array, result: Array) -> None:
+        """Count a conversion that has run, and watch a result that shares memory with a tensor."""
+        key = self.add(RecordRow.of(plan, caller, seconds))
+        version = _count_writes(source) if plan.shares_memory and result is not source else None
+        if version is not None:
+            place = id(result)
+            forget = ref(result, lambda _: self._shared.pop(place, None))
+            self._shared[place] = _SharedResult(key, forget, ref(source), version)
 
-    def add(self, row: RecordRow) -> None:
+    def add(self, row: RecordRow) -> tuple[str | int, ...]:
         """Add a row to the sum for its line, source and target, or to a shared row if there are too many."""
         key = _row_key(row)
         with self._lock:
@@ -144,6 +187,7 @@ class _Counter(Observer):
                 key = _row_key(row)
             known = self._rows.get(key)
             self._rows[key] = row if known is None else known.plus(row)
+        return key
 
     def waited(self, caller: CallSite, depth: int, ready: int, seconds: float) -> None:
         """Count a batch that the program took, the batches that were ready, and the time of the wait."""
@@ -206,6 +250,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     def __exit__(self, *_: object) -> None:
         """Stop collecting conversions. The rows stay."""
         remove_observer(self._counter)
+        self._counter.end()
         if self._watches:
             self._watches.pop().close()
 
@@ -266,8 +311,9 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         -------
         str
             The keys are `file`, `line`, `function`, `source`, `target`, `calls`, `copied`, `cast`, `moved`,
-            `seconds`, `avoid`: how to avoid these bytes, or the option that asks for them, and `call`: the
-            library's own call, empty if xbridge converted.
+            `seconds`, `avoid`: how to avoid these bytes, or the option that asks for them, `call`: the
+            library's own call, empty if xbridge converted, and `stale`: the results that changed because
+            the program wrote to the tensor whose memory they share.
 
         Examples
         --------
@@ -296,7 +342,7 @@ def _cells(rows: Sequence[RecordRow], most: int) -> list[tuple[str, ...]]:
     cells = [
         head,
         *(
-            (row.where, row.source, _format_target(row), *_format_amounts(row), row.avoid)
+            (row.where, row.source, _format_target(row), *_format_amounts(row), _format_advice(row))
             for row in rows[:most]
         ),
     ]
@@ -307,6 +353,11 @@ def _cells(rows: Sequence[RecordRow], most: int) -> list[tuple[str, ...]]:
 def _format_target(row: RecordRow) -> str:
     """Return the target, with the library's own call if that converted."""
     return f"{row.target} by {row.call}" if row.call else row.target
+
+
+def _format_advice(row: RecordRow) -> str:
+    """Return how to avoid new memory, or that results have changed with the memory that they share."""
+    return f"copy=True: {row.stale:,} changed with their source" if row.stale else row.avoid
 
 
 def _format_amounts(row: RecordRow) -> tuple[str, ...]:

@@ -48,13 +48,22 @@ def _small_tree_converter(  # noqa: C901 -- one walk: a call for each leaf would
     target: Backend, options: CallOptions, *, scalars: bool
 ) -> Convert:
     """Return the function that converts small trees, or declines."""
-    checked = read_options((target,), options)
+    checked, is_host = read_options((target,), options), target.name == HOST
 
     def find(cls: type) -> Convert | None:
+        if cls in _CONTAINERS:
+            return None
         if cls in NUMBERS and scalars:
             known = options._replace(writable=None).lookup("asarray", target.name, cls, type(None))
             return compose(known, as_readonly) if options.writable is False else known
-        return _leaf_converter(target.name, cls, checked)
+        if cls in _LITERALS:
+            return unchanged
+        if not are_arrays(cls) or checked.device not in (None, CPU):
+            return decline  # arrays are moved to a device together, by a plan for all of them
+        source = backend_for(cls)
+        if is_host and checked == Options() and source and source.transfers.has_packs:
+            return lookup_direct(HOST, cls)  # arrays on a device are fetched together, so no single move here
+        return find_converter(checked, target.name, cls)
 
     converters = Converters(find)
 
@@ -98,17 +107,3 @@ def _small_tree_converter(  # noqa: C901 -- one walk: a call for each leaf would
         return built if cls in _CONTAINERS else built[0]
 
     return convert_small_tree
-
-
-def _leaf_converter(name: str, cls: type, options: Options) -> Convert | None:
-    """Return the function that converts leaves of a type, or one that declines; None for containers."""
-    if cls in _CONTAINERS:
-        return None
-    if cls in _LITERALS:
-        return unchanged
-    if not are_arrays(cls) or options.device not in (None, CPU):
-        return decline  # arrays are moved to a device together, by a plan for all of them
-    source = backend_for(cls)
-    if name == HOST and options == Options() and source and source.transfers.has_packs:
-        return lookup_direct(name, cls)  # arrays on a device are fetched together, so no single move here
-    return find_converter(options, name, cls)
