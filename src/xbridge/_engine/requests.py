@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from xbridge._core.dtypes import DTYPES
 from xbridge._core.wording import option_of, text_of
-from xbridge._engine.source import resolve_source
+from xbridge._engine.source import Source, import_source, resolve_source
 from xbridge._host.advice import hint_for_object, literal_error
 from xbridge._host.importers import is_exporter
 from xbridge._host.sequences import is_literal
 from xbridge._registry.registry import backend_for, get, known_backends
-from xbridge.errors import OptionError, UnknownBackendError, UnsupportedArrayError, shown, type_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from xbridge._engine.source import Source
+from xbridge.errors import OptionError, UnknownBackendError, UnsupportedArrayError, type_of
 
 
 def resolve_request(x: object, name: str | ModuleType, verb: str = "to_backend") -> Source:
@@ -29,24 +24,25 @@ def resolve_request(x: object, name: str | ModuleType, verb: str = "to_backend")
     return source
 
 
+def resolve_like(like: object) -> Source:
+    """Resolve the argument `like`, which gives the backend and the device."""
+    try:
+        return import_source(resolve_source(like))
+    except UnsupportedArrayError as error:
+        given: Any = like
+        word, hint = _option_for(like), "like=None"
+        if word:
+            hint = f"like=None, {word}={text_of(like)}"
+        elif type(given) in (list, tuple) and given and backend_for(type(given[0])):
+            hint = "like=y[0]"
+        raise OptionError.build(f"take {type_of(like)} as like", "it is not an array", hint) from error
+
+
 def refuse_order(x: object, name: object, verb: str) -> None:
-    """Raise an error if the name of the backend comes before the array, or a dtype stands in its place."""
-    if isinstance(name, (str, ModuleType)):
-        return
-    if type(x) is str and x in known_backends():
+    """Raise an error if the name of the backend comes before the array."""
+    if type(x) is str and x in known_backends() and not isinstance(name, (str, ModuleType)):
         reason = "the array comes first, and the name of a backend after it"
         raise UnknownBackendError.build(f"find a backend by {type_of(name)}", reason, f"{verb}(x, {x!r})")
-    if verb == "explain" and callable(x):
-        word = str(getattr(x, "__name__", type(x).__name__))
-        named = word.removeprefix("to_")
-        hint = f"explain(x, {named!r})" if named in known_backends() else "explain(x, 'torch')"
-        reason = "a conversion is planned from its array and target, and a call by an aligned function"
-        raise UnsupportedArrayError.build(f"explain {word}", reason, hint)
-    module, _, word = str(name).removeprefix("<class '").removesuffix("'>").rpartition(".")
-    if module in known_backends() and word in DTYPES:
-        raise UnknownBackendError.build(
-            f"find a backend by {shown(name)}", "it is a dtype", f"{verb}(x, {module!r}, dtype={word!r})"
-        )
 
 
 _ASKED = {
@@ -56,36 +52,19 @@ _ASKED = {
 }
 """What the functions that ask about an array do. The others find its device."""
 
-_FOR_OPTIONS = {
-    "backend": "is_available(x)",
-    "device": "Device(str(x))",
-    "dtype": "dtype_of(asarray(0, dtype=x))",
-}
-"""What can be asked about the value of an option."""
-
 
 def ownerless_error(x: Any, verb: str) -> UnsupportedArrayError:
     """Return the error for a question about an array that was asked of something else."""
-    reason = "it is not an array of a known library"
     if type(x) in (list, tuple) and x and all(map(backend_for, map(type, x))):
         hint = f"{verb}(*x)" if verb == "array_namespace" else f"{verb}(x[0])"
     elif is_literal(x):
         hint = "asarray(x)"
+    elif hasattr(type(x), "named_parameters"):  # a module of a neural network
+        hint = f"{verb}(next(x.parameters()))"
     else:
-        word = "" if issubclass(type(x), ModuleType) else _option_for(x)
-        if word:
-            reason = f"it is a {word}"
-        hint = _FOR_OPTIONS.get(word) or _question_about(x, verb)
-        if word == "backend" and verb == "array_namespace":
-            hint = "array_namespace(asarray(0, backend=x))"
-    return UnsupportedArrayError.build(f"{_ASKED.get(verb, 'find the device of')} {type_of(x)}", reason, hint)
-
-
-def _question_about(x: Any, verb: str) -> str:
-    """Return the call that asks the same of an array that an object exports or owns, or another hint."""
-    if hasattr(type(x), "named_parameters"):  # a module of a neural network
-        return f"{verb}(next(x.parameters()))"
-    return f"{verb}(asarray(x))" if is_exporter(x) else hint_for_object(x)
+        hint = f"{verb}(asarray(x))" if is_exporter(x) else hint_for_object(x)
+    action = f"{_ASKED.get(verb, 'find the device of')} {type_of(x)}"
+    return UnsupportedArrayError.build(action, "it is not an array of a known library", hint)
 
 
 def refuse_alignment(sources: Sequence[Source], verb: str = "align") -> None:

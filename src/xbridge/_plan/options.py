@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from numbers import Integral
-from operator import is_
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,27 +25,6 @@ T = TypeVar("T")
 _CONSTANT = (str, Device, type, bool, type(None), ModuleType)
 """Types whose values always mean the same, so that a cached call may have them in its key."""
 
-_ALIASES = {
-    "int": "int64",
-    "long": "int64",
-    "float": "float64",
-    "double": "float64",
-    "single": "float32",
-    "half": "float16",
-    "complex": "complex128",
-    "floattensor": "float32",
-    "doubletensor": "float64",
-    "halftensor": "float16",
-    "longtensor": "int64",
-}
-_ARROW = {"halffloat": "float16", "float": "float32", "double": "float64"}
-"""The names of Arrow's dtype objects that NumPy gives to others."""
-_NO_NUMBERS = re.compile(
-    r"(?i:object|str|bytes|datetime|timedelta|category|date$)|[<>=|]?[OSUVMm]\d*(\[.+\])?$"
-)
-"""Matches the names, and NumPy's codes, of dtypes for other things than numbers."""
-_SAME = ("auto", "same", "keep", "preserve", "native", "none", "None")
-"""Words of other libraries for the dtype that an array has."""
 _TRUE, _FALSE = ("1", "true", "yes", "always", "keep"), ("0", "false", "no", "never")
 _WRITTEN = re.compile(r"(<class ')?(\w+)\.(?:\w+\.)*(\w+)(?(1)'>)")
 """Matches the `str` of a dtype or of a class that stands for one; groups 2 and 3 are package and name."""
@@ -67,10 +45,6 @@ class CallOptions(NamedTuple):
     writable: Any = None
     order: Any = None
 
-    def are_plain(self) -> bool:
-        """Return True if no option was given, by identity, because NumPy's float64 dtype equals None."""
-        return self is PLAIN or all(map(is_, self, PLAIN))
-
     def key(self, verb: str, target: object, types: object, like: type | None = None) -> tuple[object, ...]:
         """Return the key by which a call with these options is cached.
 
@@ -89,11 +63,6 @@ class CallOptions(NamedTuple):
         """Return the function that repeats a call with these options, or one that declines."""
         key = self.key(verb, target, types, like)
         return lookup(key, self.copy, self.requires_grad, self.writable)
-
-    def are_canonical(self, options: Options) -> bool:
-        """Return True if conversions with these options, once checked, are cached by the options as given."""
-        checked = canonical(options) or PLAIN
-        return all(a is b or (type(a) is str and a == b) for a, b in zip(self, checked, strict=True))
 
     def are_constant(self, target: object = None) -> bool:
         """Return True if the options and the target mean the same in each call, so the call may be cached."""
@@ -146,40 +115,37 @@ NO_OTHERS = PLAIN[CallOptions._fields.index("copy") : _COMMON]
 
 def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
     """Check the options of a call. `backends` are asked first what a dtype or device object means."""
-    copy, grad, requires_grad, writable = given.copy, given.grad, given.requires_grad, given.writable
-    if copy is not None and copy is not True and copy is not False:
-        raise _switch_error("copy", copy)
+    grad, order, dtype = given.grad, given.order, given.dtype
+    for option, value in (
+        ("copy", given.copy),
+        ("requires_grad", given.requires_grad),
+        ("writable", given.writable),
+    ):
+        if value is not None and value is not True and value is not False:
+            raise _switch_error(option, value)
     if grad is not None and not (isinstance(grad, str) and grad in ("keep", "detach")):
-        hint = "grad='keep'" if _switch_meant_by(grad) is True else "grad='detach'"
+        hint = "grad='keep'" if grad is True else "grad='detach'"
         raise OptionError.build(f"take grad={shown(grad)}", "it is None, 'keep' or 'detach'", hint)
-    if requires_grad is not None and requires_grad is not True and requires_grad is not False:
-        raise _switch_error("requires_grad", requires_grad)
-    if requires_grad is False:
+    if given.requires_grad is False:
         if grad == "keep":
             action = "take requires_grad=False with grad='keep'"
             raise OptionError.build(action, "they contradict each other", "grad='keep'")
         grad = "detach"
-    if writable is not None and writable is not True and writable is not False:
-        raise _switch_error("writable", writable)
-    order = given.order
     if order is not None and not (isinstance(order, str) and order == "C"):
         hint = "" if isinstance(order, str) and order in "FKA" else "order='C'"  # those are other layouts
         raise OptionError.build(f"take order={shown(order)}", "it is None or 'C'", hint)
-    device, dtype = read_device(given.device, backends), given.dtype
+    device: Device | None = _read("device", given.device, backends)
     by_dtype = _read_dtypes(dtype, backends) if isinstance(dtype, Mapping) else ()
-    named = None if isinstance(dtype, Mapping) else read_dtype(dtype, backends)
-    options = Options(device, named, copy, grad, requires_grad is True, writable=writable)
+    named: str | None = None if isinstance(dtype, Mapping) else _read("dtype", dtype, backends)
+    options = Options(device, named, given.copy, grad, given.requires_grad is True, writable=given.writable)
     return options._replace(order=order, by_dtype=by_dtype)
 
 
 def _read_dtypes(given: Mapping[Any, Any], backends: tuple[Backend, ...]) -> tuple[tuple[str, str], ...]:
     """Return the names of the dtypes of a mapping, each with that of the dtype that it is mapped to."""
     named = []
-    for key, value in given.items():
-        try:
-            source, target = read_dtype(key, backends), read_dtype(value, backends)
-        except XBridgeError as error:  # its hint would name one dtype for all arrays
-            raise type(error).build(error.action, error.reason) from error.__cause__
+    for pair in given.items():
+        source, target = (_read("dtype", dtype, backends) for dtype in pair)
         if source is None or source in UNNAMED or target is None:
             reason, hint = "it maps the dtypes of arrays to others", "dtype={'float64': 'float32'}"
             raise _option_error("dtype", given, reason, hint)
@@ -201,26 +167,11 @@ def check_options(
 
 
 def _switch_error(option: str, given: object) -> OptionError:
-    reason, hint = "it is None, True or False", f"{option}={_switch_meant_by(given)}"
-    return OptionError.build(f"take {option}={shown(given)}", reason, hint)
-
-
-def _switch_meant_by(given: object) -> bool | None:
-    """Return the switch that a value stands for in other calls; None if that is unknown."""
     word = shown(given, str).casefold()
-    return True if word in _TRUE else False if word in _FALSE else None
-
-
-def read_device(given: object, backends: tuple[Backend, ...]) -> Device | None:
-    """Return the device that a user gave by name or as an object of a library; ask `backends` first."""
-    found: Device | None = _read("device", given, backends)
-    return found
-
-
-def read_dtype(given: object, backends: tuple[Backend, ...]) -> str | None:
-    """Return the name of the dtype that a user gave by name or as an object; ask `backends` first."""
-    found: str | None = _read("dtype", given, backends)
-    return found
+    meant = True if word in _TRUE else False if word in _FALSE else None
+    return OptionError.build(
+        f"take {option}={shown(given)}", "it is None, True or False", f"{option}={meant}"
+    )
 
 
 def _read(option: str, given: object, backends: tuple[Backend, ...]) -> Any:
@@ -297,29 +248,23 @@ def _unknown_dtype_error(dtype: object) -> XBridgeError:
     if native in DTYPES:
         reason = "a result is in the byte order of this machine"
         return _option_error("dtype", dtype, reason, f"dtype={native!r}")
-    meant = option_of(dtype, ["device"]) if isinstance(dtype, str) else ""
-    if meant:
-        return _option_error("dtype", dtype, f"it is a {meant}", f"{meant}={dtype!r}")
+    if isinstance(dtype, str) and option_of(dtype, ["device"]):
+        return _option_error("dtype", dtype, "it is a device", f"device={dtype!r}")
     word = str(getattr(dtype, "__name__", word))
     if word in INDEX:
         return _option_error("dtype", dtype, "it is a backend", f"asarray(x, backend={word!r})")
-    if word in _SAME:
-        return _option_error("dtype", dtype, "None keeps the dtype", "dtype=None")
-    if _NO_NUMBERS.match(word):
-        return _option_error("dtype", dtype, "arrays hold numbers, and it is a dtype of other things", "")
     word = re.sub(r"^fp(?=\d)", "float", word.casefold())
-    alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
-    alias = (_ALIASES if isinstance(dtype, (str, type)) else _ARROW).get(word)
-    near = [alias] if alias else get_close_matches(word, alike) if word != "tf32" else []
     begun = [name for name in DTYPES if name.startswith(word)] if isinstance(dtype, str) else []
+    # A mistyped name is expected to have the right width at least.
+    alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
+    near = get_close_matches(word, alike) if coded is None and word != "tf32" else []
     near = near or (begun if len(begun) == 1 else [])
+    hint = f"dtype={near[0]!r}" if near else f"one of {', '.join(map(repr, begun))}" if begun else ""
     reason = "it is neither a canonical name, such as 'float32', nor a library's native dtype"
-    hint = f"one of {', '.join(map(repr, begun))}" if begun else ""
-    return _option_error("dtype", dtype, reason, f"dtype={near[0]!r}" if near and coded is None else hint)
+    return _option_error("dtype", dtype, reason, hint)
 
 
 def _digits(word: str) -> list[str]:
-    """Return the digits in a word. A mistyped dtype is expected to have the right width at least."""
     return [*filter(str.isdecimal, word)]
 
 

@@ -18,7 +18,7 @@ from xbridge.errors import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from importlib.metadata import Distribution, EntryPoint
     from types import ModuleType
     from typing import Any
@@ -71,7 +71,6 @@ def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
     from xbridge._core.protocol import CONSTANTS, OBJECTS, REQUIRED, REQUIRED_TOGETHER  # noqa: PLC0415 -- read on a miss only
     from xbridge._registry.defaults import names_written  # noqa: PLC0415 -- it imports NumPy
 
-    yield from ((f"defines {wrong}", f"{right}, or _{wrong}") for wrong, right in _find_misspelt(module))
     words = names_written(module)
     missing = [word for word in REQUIRED if word not in words]
     if missing:
@@ -86,41 +85,12 @@ def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
         strange = [cls for cls in getattr(module, word) if not isinstance(cls, type)]
         if strange:
             yield f"names {strange[0]!r} in {word}, which is not a type", f"types alone in {word}"
-    yield from _faulty_gaps(getattr(module, "gaps", None) or {})
     for word, *others in REQUIRED_TOGETHER:
         lacking = [other for other in others if word in words and other not in words]
         if lacking:
             yield f"has {word}, and no {', '.join(lacking)}", f"writing {', '.join(lacking)} too"
     if module.name != name:
         yield f"is named {module.name!r}", f"name = {name!r}"
-
-
-def _faulty_gaps(gaps: Mapping[object, object]) -> Iterator[tuple[str, str]]:
-    """Yield each gap that is not a `Gap` of a known feature, with a hint."""
-    from xbridge._core.protocol import FEATURES, STATUSES, Gap  # noqa: PLC0415 -- read on a miss only
-
-    for feature, gap in gaps.items():
-        if feature not in FEATURES:
-            yield f"has a gap {feature!r}, which is not a feature", f"one of {', '.join(FEATURES)}"
-        if not isinstance(gap, Gap) or gap.status not in STATUSES or not gap.reason:
-            example = f"Gap('never', 'why {feature} is missing')"
-            yield f"says gaps[{feature!r}] = {gap!r}, which is not a Gap", f"xbridge.protocol.{example}"
-
-
-def _find_misspelt(module: ModuleType) -> Iterator[tuple[str, str]]:
-    """Yield each public function of a module whose name is a misspelt name of the protocol, and that name."""
-    from types import FunctionType  # noqa: PLC0415 -- read on a miss only
-
-    from xbridge._core.protocol import OPTIONAL, VERBS, Fast  # noqa: PLC0415 -- read on a miss only
-
-    verbs, fast = (*VERBS, *OPTIONAL), vars(getattr(module, "fast", Fast)).values()
-    for word, value in vars(module).items():
-        if word[0] == "_" or word in verbs or value in fast or not isinstance(value, FunctionType):
-            continue
-        if value.__module__ == module.__name__ or not value.__module__.startswith("xbridge."):
-            from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only a stray function needs it
-
-            yield from ((word, verb) for verb in get_close_matches(word, verbs, n=1, cutoff=0.8))
 
 
 def find_plugins() -> dict[str, tuple[Entry, ...]]:
@@ -161,9 +131,8 @@ def unknown_backend_error(name: object, names: tuple[str, ...]) -> UnknownBacken
         near = get_close_matches(OTHER_NAMES.get(root, root), names, n=1, cutoff=_SIMILARITY)
         return UnknownBackendError.build(f"find backend {shown(name)}", known, repr(near[0]) if near else "")
     if isinstance(name, type(sys)):
-        called = getattr(name, "__name__", None)
-        asked = f"find a backend by {shown(name) if called is None else f'the module {called}'}"
-        return UnknownBackendError.build(asked, known)
+        called = shown(name, lambda _: f"the module {name.__name__}")
+        return UnknownBackendError.build(f"find a backend by {called}", known)
     cls = name if isinstance(name, type) else type(name)
     root = str(cls.__module__).partition(".")[0]
     if text_of(name) == "y":
