@@ -11,7 +11,7 @@ from toylib import CHIP, Placed, make_placed_backend
 
 import xbridge
 from xbridge import tree
-from xbridge._engine import batch
+from xbridge._engine import convert
 from xbridge.protocol import Transfers, Unsupported
 
 if TYPE_CHECKING:
@@ -90,14 +90,14 @@ def test_to_device_many__moves_small_arrays_together(moves: Moves) -> None:
     xs[2:2] = [np.arange(3)]
     assert there(xs) == [x.tolist() for x in xs]
     assert moves == Moves([], [5], [])
-    backwards, limit = np.arange(3.0)[::-1], np.zeros(batch.SMALL_NBYTES, np.int8)
+    backwards, limit = np.arange(3.0)[::-1], np.zeros(convert.SMALL_NBYTES, np.int8)
     assert there([*xs, backwards, limit, limit + 1])[5:] == [[2, 1, 0], limit.tolist(), (limit + 1).tolist()]
     assert moves.together == [5, 8]
 
 
 def test_to_device_many__moves_large_arrays_alone(moves: Moves) -> None:
     """An array above the size limit moves on its own."""
-    small, large = np.zeros(batch.SMALL_NBYTES, np.int8), np.zeros(batch.SMALL_NBYTES + 1, np.int8)
+    small, large = np.zeros(convert.SMALL_NBYTES, np.int8), np.zeros(convert.SMALL_NBYTES + 1, np.int8)
     small[:2] = large[:2] = 1
     assert there([small, large, small + 1]) == [x.tolist() for x in (small, large, small + 1)]
     assert moves == Moves([large.nbytes], [2], [])
@@ -108,7 +108,7 @@ def test_to_device_many__error_names_the_array(moves: Moves) -> None:
     with pytest.raises(xbridge.DeviceError, match=r"^at tree\[2\]: .*-13 is unlucky"):
         there([np.ones(2), np.ones(3), np.full(2, -13.0), np.ones(2)])
     assert moves.alone == [16, 24]
-    large = np.zeros(batch.SMALL_NBYTES + 1, np.int8)  # which is moved alone
+    large = np.zeros(convert.SMALL_NBYTES + 1, np.int8)  # which is moved alone
     with pytest.raises(xbridge.DeviceError, match=r"^at tree\[2\]: .*-13 is unlucky"):
         there([large, np.ones(2), np.full(2, -13.0)])
 

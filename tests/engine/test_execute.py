@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
+from inside import add_observer, remove_observer
 from strategies import Conversion, conversions
 
 import xbridge
@@ -26,13 +27,13 @@ def test_observer__is_told_the_plan_of_explain(call: Conversion) -> None:
             ran.append(plan)
 
     seen = Seen()
-    execute.add_observer(seen)
+    add_observer(seen)
     try:
         with suppress(xbridge.XBridgeError):
             xbridge.to_backend(call.array, call.target, **call.options)
             assert [replace(plan, layout=told.layout) for plan in ran] == [told]
     finally:
-        execute.remove_observer(seen)
+        remove_observer(seen)
 
 
 def test_observer__time_is_split_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,9 +46,9 @@ def test_observer__time_is_split_by_bytes(monkeypatch: pytest.MonkeyPatch) -> No
 
     timer = Timer()
     monkeypatch.setattr(execute, "perf_counter", iter([100.0, 134.0]).__next__)
-    execute.add_observer(timer)
+    add_observer(timer)
     try:
         xbridge.tree.to_backend([np.ones(1), np.ones(3)], "numpy", copy=True)
     finally:
-        execute.remove_observer(timer)
+        remove_observer(timer)
     assert times == [9.0, 25.0]

@@ -16,7 +16,7 @@ from inside import cached, direct, direct_own, forget_calls, get_backend, planne
 
 import xbridge
 from xbridge import tree
-from xbridge._engine import batch, convert
+from xbridge._engine import convert
 from xbridge._registry import call_cache
 
 if TYPE_CHECKING:
@@ -158,8 +158,7 @@ def test_call_cache__repeated_call_is_not_planned(
         pytest.importorskip("jax")
         get_backend("jax")
     expected = outcome(call, x)
-    for module in (convert, batch):
-        monkeypatch.setattr(module, "plan", None)
+    monkeypatch.setattr(convert, "plan", None)
     assert outcome(call, x) == expected
 
 
@@ -398,8 +397,7 @@ def during_the_plan(
     plan = convert.plan
 
     def changed(*args: Any, **options: Any) -> Any:
-        for module in (convert, batch):
-            monkeypatch.setattr(module, "plan", plan)
+        monkeypatch.setattr(convert, "plan", plan)
         if not after:
             change()
         found = plan(*args, **options)
@@ -407,8 +405,7 @@ def during_the_plan(
             change()
         return found
 
-    for module in (convert, batch):
-        monkeypatch.setattr(module, "plan", changed)
+    monkeypatch.setattr(convert, "plan", changed)
 
 
 def enter_and_leave() -> None:

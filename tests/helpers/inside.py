@@ -14,6 +14,7 @@ from xbridge._engine import convert
 from xbridge._host.memory import native_dtype
 from xbridge._registry import registry
 from xbridge._registry.call_cache import cached, direct, direct_own
+from xbridge._registry.registry import add_observer, remove_observer
 from xbridge._registry.registry import get as get_backend
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ __all__ = [
     "DTYPES",
     "FEATURES",
     "REQUIRED",
+    "add_observer",
     "cached",
     "category",
     "direct",
@@ -36,6 +38,7 @@ __all__ = [
     "native_dtype",
     "planned",
     "planned_arrays",
+    "remove_observer",
 ]
 
 
@@ -46,7 +49,7 @@ def forget_calls() -> None:
 
 def is_observed() -> bool:
     """Whether a policy, a record or a plain observer sees all conversions."""
-    return registry.observers > 0
+    return bool(registry.observers)
 
 
 def planned_arrays(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

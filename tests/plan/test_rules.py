@@ -9,7 +9,7 @@ from facts import CPU, GPU0, HOST, SHARDED, array_of, library, options, steps_of
 
 import xbridge
 from xbridge import Device
-from xbridge._plan.rules import check_destination, destination, plan_between, plan_within
+from xbridge._plan.rules import destination, plan_between, plan_within
 from xbridge._plan.steps import Op
 from xbridge.protocol import Backend, Gap, Transfers
 
@@ -257,16 +257,12 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], type[Ex
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_check_destination__refuses_what_facts_rule_out(case: str) -> None:
-    """The errors that follow from facts alone are raised before the array is made, and by the plan too."""
+def test_plan_between__refuses_what_facts_rule_out(case: str) -> None:
+    """The errors that follow from facts alone are raised by the plan."""
     target, array, words, error, message = REFUSED[case]
     x, info = array_of(**array)
-    ends = library("source"), library("target", **target)
-    if "keep a graph" not in case:
-        with pytest.raises(error, match=message):
-            check_destination(*ends, info, options(**words))
     with pytest.raises(error, match=message):
-        plan_between(*ends, x, info, options(**words))
+        plan_between(library("source"), library("target", **target), x, info, options(**words))
 
 
 NEAREST: list[tuple[dict[str, Any], str]] = [

@@ -11,12 +11,12 @@ import pytest
 
 LIMITS = {
     "_core": 1_620,
-    "_engine": 2_550,
+    "_engine": 2_300,
     "_host": 2_010,
     "_observe": 760,
-    "_plan": 1_350,
+    "_plan": 1_250,
     "_pyinstaller": 150,
-    "_registry": 1_010,
+    "_registry": 1_000,
     "_transfer": 700,
     "backends": 3_700,
     "files": 2_510,

@@ -1,145 +1,144 @@
-"""Convert one array by a plan, and the functions that are variations of it: explain, list values, share."""
+"""Convert arrays by plans.
+
+Each array has a plan of its own. Steps that a backend can do for many arrays in one call, such as a move to a
+device or the computation of lazy arrays, wait until all arrays have come to them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
 
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, holds_every, is_numeric
 from xbridge._core.protocol import Array, Backend
-from xbridge._engine.execute import observers, run, run_steps
+from xbridge._engine.execute import is_observed, run_observed, run_steps
 from xbridge._engine.repeat import cache_import, cache_plan, state_reader
-from xbridge._engine.source import Source, import_for, import_source
+from xbridge._engine.source import Source, import_for
 from xbridge._host.advice import aim
-from xbridge._host.importers import castable_names
-from xbridge._host.memory import check_castable, native_dtype, ones, overlap
-from xbridge._plan.reasons import reason
-from xbridge._plan.rules import has_device, plan_between, plan_within
-from xbridge._plan.steps import Conversion, Options, Plan, Step, in_words, nbytes_of
-from xbridge._registry.registry import get
-from xbridge.backends import HOST
-from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError, XBridgeError, type_of
+from xbridge._plan.options import find_converter
+from xbridge._plan.rules import plan_between, plan_within
+from xbridge._plan.steps import Op, Options, Plan, Step, in_words, nbytes_of
+from xbridge.errors import XBridgeError, index_errors
+
+SMALL_NBYTES = 1 << 18
+"""The most bytes of an array that is moved with others. For larger ones the copy itself takes most time."""
+
+_JOINT_OPS: dict[Op, Op] = {"materialize": "materialize_many", "to_device": "to_device_many"}
+"""The optional function of a backend that does a step for many arrays at once."""
 
 
-def convert(
-    source: Source,
-    target: Backend,
-    options: Options,
-    *,
-    leaving: bool = False,
-    version: int | None = None,
-) -> Array:
-    """Convert an input by a plan.
-
-    With `leaving`, the input is checked as if it left its library, even if it does not. With the version of
-    the cache before the call, the conversion is cached for inputs with the same key.
-    """
-    given, source = source, import_for(source, target, options)
-    read_state = None if version is None else state_reader(source.backend, target, options)
-    state = read_state() if read_state else None
-    found = plan(source, target, options, leaving=leaving)
-    result = run(source.array, found)
-    if version is not None and read_state:
-        cache_plan(version, source.array, found, read_state, state)
-        if not given.is_array:
-            cache_import(version, type(given.array), source.array, target, options)
-    return result
-
-
-def plan(source: Source, target: Backend, options: Options, *, leaving: bool = False) -> Plan:
+def plan(source: Source, target: Backend, options: Options) -> Plan:
     """Plan the conversion of an array, or raise the reason that forbids it."""
-    backend, array, info = source.backend, source.array, source.info()
-    leaving = leaving or source.foreign or backend is not target
-    refused = backend.unsupported(array, leaving=leaving)
-    if refused:
-        error = refused.error.build(in_words(backend, info, target), refused.reason, refused.hint)
-        raise aim(error, target.name)
-    if backend is target:
-        return plan_within(backend, array, info, options)
-    return plan_between(backend, target, array, info, options)
-
-
-def list_values(source: Source, host: Backend, options: Options, *, version: int | None = None) -> Any:
-    """List the values of an array as Python numbers."""
-    source = import_for(source, host, options)
-    info, cast = source.info(), None
-    dtype, is_known = info.dtype, info.dtype in DTYPES
-    if is_known and host.unsupported_dtype(dtype, CPU):
-        cast = "float32"
-    elif is_known and not info.native_byteorder:
-        cast = dtype  # to name it gives native byte order, in which each lists
-    listable = is_known or not is_numeric(dtype)
-    options = options._replace(dtype=cast)
-    listed = convert(source, host, options, leaving=True, version=version) if listable else None
-    if listed is None or host.array_info(listed).dtype not in DTYPES:
-        hint = f"to_numpy(x, {hint_for_missing_dtype(dtype)}).tolist()"
-        raise DTypeError.build(f"list an array of {dtype}", "Python has no such numbers", hint)
-    return listed.tolist()
-
-
-def plan_for_explain(source: Source, target: Backend, options: Options) -> Plan:
-    """Return the plan that `explain` shows: with sizes, the source's layout, and any error it would raise."""
-    given, names = _import_view(source, target, options)
-    backend, info = given.backend, given.info()
-    try:
-        if options.copy is False:
-            import_source(source, target, must_share=True)
-        found = plan(given, target, options).with_sizes(given.array)
-        if backend.name == HOST and any(step.op == "astype" for step in found.steps):
-            check_castable(given.array, native_dtype(found.conversion.dtype))
-        for step in found.steps:  # within a library, a mode may accept a device that is not here
-            if step.op == "to_device" and not has_device(target, found.conversion.device):
-                run_steps(step.module.from_numpy(ones(native_dtype("float32"))), found, [step])
-        for observer in observers():
-            observer.forbid(found)
-    except XBridgeError as error:
-        conversion = Conversion(backend, target, info, options, info.dtype, info.device)
-        found = Plan(conversion, (), error=error.with_traceback(None))  # a traceback holds the array
-    if names and not found.error:
-        found = _after_columns(found, names)
-    if backend.unsupported(given.array, leaving=True):
-        return found
-    layout = backend.memory_layout(given.array)
-    # A scalar stands for a value, which has no address.
-    return replace(found, layout=layout._replace(address=0) if source.is_scalar() else layout)
-
-
-def _import_view(source: Source, target: Backend, options: Options) -> tuple[Source, list[str]]:
-    """Import an input without copying its memory, so that its plan can be shown. A scalar is copied.
-
-    A table whose columns are not in one piece of memory is copied, too. Their dtypes are returned then.
-    """
-    try:
-        return import_source(source, target, must_share=source.foreign), []
-    except CopyError as error:
-        names = castable_names(source.array)
-        if names:
-            return import_for(source, target, options), names
-        action = f"explain a conversion of {type_of(source.array)}"
-        reason = "its memory cannot be shown without a copy or a computation"
-        raise UnsupportedArrayError.build(action, reason) from error
-
-
-def _after_columns(found: Plan, names: list[str]) -> Plan:
-    """Return the plan of a table, which begins with the cast of its columns when it is imported."""
-    info = found.conversion.info
-    why = reason("cast", f"{' and '.join(names)} become {info.dtype}, column by column")
-    cast = Step(get(HOST), "astype", (info.dtype,), why, nbytes_of(info.shape, info.dtype))
-    # The dtype of the columns that decides whether each value is kept.
-    before = next((name for name in names if not holds_every(name, info.dtype)), names[0])
-    conversion = found.conversion._replace(info=info._replace(dtype=before))
-    return replace(found, conversion=conversion, steps=(cast, *found.steps))
-
-
-def share(source: Source, target: Backend, options: Options) -> Array:
-    """Convert an array over the same memory, for `unsafe_share`, even if the contract would copy it."""
-    source = import_source(source, target, must_share=True)
-    result = convert(source, target, options)
+    refuse_unsupported(source, target, leaving=source.foreign or source.backend is not target)
     if source.backend is target:
-        return result
-    layouts = source.backend.memory_layout(source.array), target.memory_layout(result)
-    if not any(layout.is_unallocated() for layout in layouts) and not overlap(*layouts):
-        action, reason = f"share this memory with {target.name}", f"{target.name} has copied it"
-        raise CopyError.build(action, reason, f"to_backend(x, {target.name!r})")
-    return result
+        return plan_within(target, source.array, source.info(), options)
+    return plan_between(source.backend, target, source.array, source.info(), options)
+
+
+def refuse_unsupported(source: Source, target: Backend, *, leaving: bool) -> None:
+    """Raise an error if an array cannot be read, or cannot leave its library."""
+    refused = source.backend.unsupported(source.array, leaving=leaving)
+    if refused:
+        action = in_words(source.backend, source.info(), target)
+        raise aim(refused.error.build(action, refused.reason, refused.hint), target.name)
+
+
+def convert(source: Source, target: Backend, options: Options, *, version: int | None = None) -> Array:
+    """Convert an input by a plan, as `convert_all` does."""
+    return convert_all([source], target, options, version=version)[0]
+
+
+def convert_all(
+    sources: list[Source], target: Backend, options: Options, *, version: int | None = None
+) -> list[Array]:
+    """Convert each input by a plan, but run the joint steps for many arrays at once.
+
+    With the version of the cache before the call, the plans are cached for inputs with the same key.
+    """
+    if not is_observed(target):
+        return _run_together(list(index_errors(_prepare(sources, target, options, version))))
+    prepared = list(index_errors(_prepare(sources, target, options, None)))
+    arrays, plans = [x for x, _ in prepared], [found for _, found in prepared if found]
+    return run_observed(arrays, plans, lambda: _run_together(prepared))
+
+
+def _prepare(
+    sources: list[Source], target: Backend, options: Options, version: int | None
+) -> Iterator[tuple[Array, Plan | None]]:
+    """Yield each array with its plan; or the result of a cached call, and None.
+
+    With a `version` of the cache, a plan is cached, and repeated for the others. (The caller has tried the
+    calls that were cached before.)
+    """
+    is_cached = False
+    for given in sources:
+        source, found = import_for(given, target, options), None
+        x = source.array
+        y = find_converter(options, target.name, type(x))(x) if is_cached else None
+        if y is None:
+            read_state = None if version is None else state_reader(source.backend, target, options)
+            state = read_state() if read_state else None
+            found = plan(source, target, options)
+            is_whole = len(sources) == 1 or not any(_is_joint(step, found) for step in found.steps)
+            if version is not None and read_state and is_whole:
+                cache_plan(version, x, found, read_state, state)
+                is_cached = True
+        if version is not None and not given.is_array:
+            cache_import(version, type(given.array), x, target, options)
+        yield (x if y is None else y), found
+
+
+def _run_together(prepared: list[tuple[Array, Plan | None]]) -> list[Array]:
+    """Run the plans: each joint step for all arrays that have come to it, and the other steps one by one."""
+    arrays = [x for x, _ in prepared]
+    rests = {i: (found, 0) for i, (_, found) in enumerate(prepared) if found}
+
+    def advance(i: int, x: Array, begin: int) -> None:
+        """Run the steps of an array up to the next joint one."""
+        found, _ = rests.pop(i)
+        steps = found.steps
+        joint = (at for at in range(begin, len(steps)) if _is_joint(steps[at], found))
+        end = next(joint, None) if len(arrays) > 1 else None
+        try:
+            arrays[i] = run_steps(x, found, steps[begin:end])
+        except XBridgeError as error:
+            error.index = i
+            raise
+        if end is not None:
+            rests[i] = found, end
+
+    for i in list(rests):
+        advance(i, arrays[i], 0)
+    while rests:
+        waiting: dict[Step, list[int]] = {}
+        for i, (found, at) in rests.items():
+            waiting.setdefault(found.steps[at], []).append(i)
+        for step, chosen in waiting.items():
+            try:
+                done = _run_jointly(step, [arrays[i] for i in chosen], [rests[i][0] for i in chosen])
+            except XBridgeError as error:
+                error.remap_index(chosen)
+                raise
+            done.reverse()  # `pop` takes the last, and the list must not keep an array that is continued
+            for i in chosen:
+                advance(i, done.pop(), rests[i][1] + 1)
+    return arrays
+
+
+def _is_joint(step: Step, plan: Plan) -> bool:
+    """Return True if a backend may do the step for many arrays in one call: they are not too large."""
+    if step.op == "materialize":
+        return step.module.materialize_many is not None
+    nbytes = nbytes_of(plan.conversion.info.shape, plan.conversion.info.dtype)
+    return step.op == "to_device" and nbytes is not None and nbytes <= SMALL_NBYTES
+
+
+def _run_jointly(step: Step, xs: list[Array], plans: list[Plan]) -> list[Array]:
+    """Run one step for all arrays. If a move fails, move them one by one to find the index of the culprit."""
+    done: list[Array] | None = None
+    try:
+        done = run_steps(xs, plans[0], (step._replace(op=_JOINT_OPS[step.op]),), plans)
+    except XBridgeError:
+        if step.op != "to_device":
+            raise
+    if done is None:
+        done = list(index_errors(run_steps(x, plan, (step,)) for x, plan in zip(xs, plans, strict=True)))
+    return done

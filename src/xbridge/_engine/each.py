@@ -6,26 +6,28 @@ first and built again, the arrays of a list are stacked afterwards, and a functi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from xbridge._core.devices import CPU
-from xbridge._engine.batch import convert_all, move_in_packs
+from xbridge._core.protocol import Array, Backend
+from xbridge._engine.convert import convert_all
 from xbridge._engine.execute import call_untraced
-from xbridge._engine.source import mapped_dtype, resolve_source
+from xbridge._engine.source import Source, resolve_source, with_mapped_dtype
 from xbridge._plan.options import find_converter
+from xbridge._plan.rules import destination
+from xbridge._plan.steps import Options
+from xbridge._registry import registry
 from xbridge._registry.call_cache import decline
-from xbridge.errors import XBridgeError, index_errors
+from xbridge._registry.registry import backend_for, get
+from xbridge.backends import HOST
+from xbridge.errors import DeviceError, XBridgeError, index_errors
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+Convert = Callable[[Any], Any]
+Move = Callable[[list[Any]], list[Any] | None]
 
-    from xbridge._core.protocol import Array, Backend
-    from xbridge._engine.source import Source
-    from xbridge._plan.steps import Options
-
-    Convert = Callable[[Any], Any]
-
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -43,7 +45,10 @@ def each(
     converts an input that no cached call has converted, or returns None to have it planned.
     """
     if options.by_dtype:
-        return _each_by_dtype(xs, target, options, version, otherwise)
+        own = [with_mapped_dtype(resolve_source(x), target, options) for x in xs]
+        return in_groups(
+            own, xs, lambda mapped, part: each(part, target, mapped, version, otherwise=otherwise)
+        )
     # The fastest way that suits comes first: one call of C code for all arrays, packs for those that change
     # their device, a cached call for each, and a plan for the rest.
     converters = {cls: find_converter(options, target.name, cls) for cls in set(map(type, xs))}
@@ -52,44 +57,19 @@ def each(
         ys = many(xs)
         if ys is not None:
             return ys
-    done: list[Any] = move_in_packs(target, xs, converters, options) or [None] * len(xs)
+    done: list[Any] = _move_in_packs(target, xs, converters, options)
     done = [converters[type(x)](x) if y is None else y for x, y in zip(xs, done, strict=True)]
     if otherwise:
         others = (otherwise(x, options) if y is None else y for x, y in zip(xs, done, strict=True))
         done = list(index_errors(others))
     planned = [i for i, y in enumerate(done) if y is None]
     if planned:
-        for i, y in zip(planned, _convert_planned(xs, planned, target, options, version), strict=True):
-            done[i] = y
-    return done
-
-
-def _each_by_dtype(
-    xs: list[Any],
-    target: Backend,
-    options: Options,
-    version: int | None,
-    otherwise: Callable[[Any, Options], Any] | None,
-) -> list[Array]:
-    """Convert the inputs of each dtype together, to the dtype that the call maps it to."""
-    chosen: dict[str | None, list[int]] = {}
-    for i, x in enumerate(xs):
-        chosen.setdefault(mapped_dtype(resolve_source(x), target, options), []).append(i)
-    done: list[Any] = [None] * len(xs)
-    for dtype, part in chosen.items():
         try:
-            ys = each(
-                [xs[i] for i in part],
-                target,
-                options._replace(dtype=dtype, by_dtype=()),
-                version,
-                otherwise=otherwise,
-            )
+            ys = _convert_planned([xs[i] for i in planned], target, options, version)
         except XBridgeError as error:
-            if error.index is not None:
-                error.remap_index(part)
+            error.remap_index(planned)
             raise
-        for i, y in zip(part, ys, strict=True):
+        for i, y in zip(planned, ys, strict=True):
             done[i] = y
     return done
 
@@ -102,24 +82,76 @@ def make_by_dtype(make: Callable[[Options], Array], target: Backend, options: Op
     return each([y], target, options, None)[0]
 
 
-def _convert_planned(
-    xs: list[Any], chosen: list[int], target: Backend, options: Options, version: int | None
-) -> list[Array]:
-    """Convert the chosen inputs by plans, those of the target and those of other libraries by themselves."""
-    sources = {i: resolve_source(xs[i]) for i in chosen}
-    fn = partial(convert_all, version=version)
-    done: dict[int, Array] = {}
+def _convert_planned(xs: list[Any], target: Backend, options: Options, version: int | None) -> list[Array]:
+    """Convert inputs by plans, those of the target and those of other libraries by themselves."""
+    sources = [resolve_source(x) for x in xs]
+
+    def convert_part(_: bool, part: list[Source]) -> list[Array]:  # noqa: FBT001 -- a group
+        owners = list(dict.fromkeys(source.backend for source in part))
+        return call_untraced(partial(convert_all, version=version), part, owners, target, options)
+
     # The target's own arrays come first: what is refused of them is, before others are computed or moved.
-    for own in sorted({source.backend is target for source in sources.values()}, reverse=True):
-        part = [i for i, source in sources.items() if (source.backend is target) is own]
-        owners = list(dict.fromkeys(sources[i].backend for i in part))
-        try:
-            ys = call_untraced(fn, [sources[i] for i in part], owners, target, options)
-        except XBridgeError as error:
-            error.remap_index(part)
-            raise
-        done.update(zip(part, ys, strict=True))
-    return [done[i] for i in chosen]
+    return in_groups([source.backend is target for source in sources], sources, convert_part, first=True)
+
+
+def _find_packing(target: Backend, kind: type, options: Options) -> Move | None:
+    """Return the function that moves arrays of a type in packs; None if plans would do more than move them.
+
+    It returns None in place of each array that has to be planned, or None if all have to be.
+    """
+    source, device = backend_for(kind), options.device
+    end = target if source and source.name == HOST else source
+    plain = options._replace(device=None, copy=None) == Options() and options.copy is not False
+    if end is None or not (plain and end.transfers.has_packs) or registry.observers or target.is_tracing():
+        return None
+    if target.name == HOST:
+        return end.transfers.fetch_many if device in (None, CPU) and kind in end.fast.types else None
+    is_sent = end is target and kind in get(HOST).array_types
+    if not is_sent or (device is None and "host" not in target.gaps):
+        return None
+    try:
+        place = destination(target, device, CPU)
+    except DeviceError:  # the plan of an array raises it too, and names the array
+        return None
+    if place == CPU or place not in target.devices():
+        return None
+    return lambda xs: target.transfers.send_many(xs, place)
+
+
+def _move_in_packs(
+    target: Backend, xs: list[Array], kinds: Iterable[type], options: Options
+) -> list[Array | None]:
+    """Move arrays in packs; return None in place of each array that has to be planned."""
+    moves = {kind: _find_packing(target, kind, options) for kind in kinds} if len(xs) > 1 else {}
+    if not any(moves.values()):
+        return [None] * len(xs)
+
+    def move_part(kind: type, part: list[Array]) -> list[Array | None]:
+        move = moves[kind]
+        return (move and move(part)) or [None] * len(part)
+
+    return in_groups(list(map(type, xs)), xs, move_part)
+
+
+def in_groups(
+    keys: list[K], xs: list[T], convert: Callable[[K, list[T]], list[Any]], *, first: K | None = None
+) -> list[Any]:
+    """Convert the inputs of each key together, and return all results in the order of the inputs.
+
+    The inputs of the key `first` are converted first. An error has the index among all inputs.
+    """
+    groups: dict[K, list[int]] = {} if first is None else {first: []}
+    for i, key in enumerate(keys):
+        groups.setdefault(key, []).append(i)
+    done: dict[int, Any] = {}
+    for key, at in groups.items():
+        if at:
+            try:
+                done.update(zip(at, convert(key, [xs[i] for i in at]), strict=True))
+            except XBridgeError as error:
+                error.remap_index(at)
+                raise
+    return [done[i] for i in range(len(xs))]
 
 
 class Converters(dict[type, "Convert | None"]):

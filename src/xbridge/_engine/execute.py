@@ -7,15 +7,18 @@ feature costs one read of a counter.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from time import perf_counter
-from typing import Any, TypeVar
+from types import CodeType
+from typing import Any, NamedTuple, TypeVar
 
 from xbridge._core.devices import CPU, absent_device_error
-from xbridge._core.locks import lock
+from xbridge._core.entry_points import codes
 from xbridge._core.protocol import Array, Backend
-from xbridge._core.tracing import none_in_traces, traced_as
-from xbridge._engine.caller import CallSite, find_call_site
+from xbridge._core.tracing import none_in_traces, outside_traces, traced_as
 from xbridge._plan.rules import has_device
 from xbridge._plan.steps import Options, Plan, Step
 from xbridge._registry import registry
@@ -43,6 +46,45 @@ _FAILURES: dict[str, type[XBridgeError]] = {
 }
 
 
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 -- as code objects have it
+_KIT = _PACKAGE + "testing" + os.sep
+"""The test kit calls conversions as a user does."""
+
+
+class CallSite(NamedTuple):
+    """A line that asked for a conversion: the attributes of a frame object without its local variables.
+
+    So a record keeps no array alive.
+    """
+
+    f_code: CodeType
+    f_lineno: int
+    f_globals: dict[str, Any]
+
+
+inherited_call_site: ContextVar[CallSite | None] = ContextVar("xbridge caller", default=None)
+"""For a worker thread, the line that asked for its work in the thread that started it."""
+
+
+@outside_traces
+def find_call_site() -> CallSite:
+    """Return the line outside of the package that called the innermost entry point on the stack."""
+    known = inherited_call_site.get()
+    if known:
+        return known
+    frame = sys._getframe()  # noqa: SLF001 -- `logging` and `warnings` find callers by it too
+    while frame.f_back and id(frame.f_code) not in codes:
+        frame = frame.f_back
+    while frame.f_back and is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return CallSite(frame.f_code, frame.f_lineno, frame.f_globals)
+
+
+def is_ours(file: str) -> bool:
+    """Return True for files of this package except the test kit, which calls xbridge as users do."""
+    return file.startswith(_PACKAGE) and not file.startswith(_KIT)
+
+
 class Observer:
     """The base class of observers, which are notified of every conversion: policies and records."""
 
@@ -57,32 +99,6 @@ class Observer:
 
     def waited(self, caller: CallSite, depth: int, ready: int, seconds: float) -> None:
         """Observe that the user took a batch from `prefetch`, and waited for it."""
-
-
-_observers: tuple[Observer, ...] = ()
-_observers_lock = lock()
-
-
-def add_observer(observer: Observer) -> None:
-    """Notify an observer from now on. An observer that is added twice is notified twice."""
-    global _observers  # noqa: PLW0603 -- one for the process, changed under the lock
-    with _observers_lock:
-        _observers = (*_observers, observer)
-    registry.count_observers(1)
-
-
-def remove_observer(observer: Observer) -> None:
-    """Undo one call of `add_observer`."""
-    global _observers  # noqa: PLW0603 -- one for the process, changed under the lock
-    with _observers_lock:
-        last = len(_observers) - 1 - _observers[::-1].index(observer)
-        _observers = _observers[:last] + _observers[last + 1 :]
-    registry.count_observers(-1)
-
-
-def observers() -> tuple[Observer, ...]:
-    """Return the observers that are notified now."""
-    return _observers
 
 
 def call_untraced(
@@ -180,7 +196,7 @@ def run_observed(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:
     is divided among them in proportion to their bytes.
     """
     sized, by = [plan.with_sizes(x) for x, plan in zip(xs, plans, strict=True)], find_call_site()
-    notified = observers()
+    notified = registry.observers
     for observer in notified:
         for _ in index_errors(map(observer.forbid, sized)):
             pass

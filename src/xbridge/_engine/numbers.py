@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from xbridge._core.devices import CPU
-from xbridge._core.dtypes import (
-    UNNAMED,
-    category,
-    exact_integers,
-    holds_every,
-    is_inexact,
-)
+from xbridge._core.devices import CPU, Device
+from xbridge._core.dtypes import UNNAMED, category, exact_integers, holds_every, is_inexact
+from xbridge._core.protocol import Array, Backend, HostArray
 from xbridge._engine.convert import convert
+from xbridge._engine.repeat import Convert
 from xbridge._engine.source import Source
 from xbridge._host import sequences
 from xbridge._host.advice import aim
+from xbridge._host.sequences import Nest
 from xbridge._plan.options import find_converter
 from xbridge._plan.rules import chosen, destination
 from xbridge._plan.steps import Options
 from xbridge._registry.call_cache import resolve_on_call, unchanged
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.errors import (
-    CopyError,
-    OptionError,
-    UnsupportedArrayError,
-    ValueLossError,
-    with_article,
-)
+from xbridge.errors import CopyError, OptionError, UnsupportedArrayError, ValueLossError, with_article
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend, HostArray
-    from xbridge._engine.repeat import Convert
-    from xbridge._host.sequences import Nest
-
-    Filler = Callable[[tuple[int, ...], Any], Array | None]
-    """From the shape of nested lists and the items in them; or from () and a number."""
+Filler = Callable[[tuple[int, ...], Any], Array | None]
+"""From the shape of nested lists and the items in them; or from () and a number."""
 
 
 def explicit_dtype(options: Options) -> str | None:

@@ -16,18 +16,19 @@ The functions are closures that call each other, because a loop over the steps t
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
+from xbridge._core.protocol import Array, Backend, HostArray
 from xbridge._host.importers import import_array
 from xbridge._host.memory import native_dtype
 from xbridge._plan.options import cache_key, find_converter
-from xbridge._plan.reuse import suit_any_view
-from xbridge._plan.steps import Options, Step
+from xbridge._plan.steps import Options, Plan, Step
 from xbridge._registry.call_cache import (
     are_both_immutable,
     decline,
@@ -41,22 +42,17 @@ from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS, XBridgeError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy as np
-
-    from xbridge._core.protocol import Array, Backend, HostArray
-    from xbridge._plan.steps import Plan
-
-    Convert = Callable[[Any], Any]
-    KeyOf = Callable[[Any], object]
-    ReadState = Callable[[], object]
-    Table = dict[object, Convert]
+Convert = Callable[[Any], Any]
+KeyOf = Callable[[Any], object]
+ReadState = Callable[[], object]
+Table = dict[object, Convert]
 
 _dtype_of = attrgetter("dtype")
 _flags_and_dtype_of = attrgetter("flags.num", "dtype")
 """Return all flags of a host array in one integer, and its dtype. No backend's key begins with a number."""
+
+_BY_FLAGS = frozenset(("asked", "byte_order", "mutable", "read_only", "requires_grad"))
+"""Reasons for a copy that depend on no more than the call, and the dtype and flags of NumPy's view."""
 
 _ON_ANY_VIEW: dict[Options, Convert] = {
     Options(): unchanged,
@@ -221,7 +217,7 @@ def _find_between(x: Array, plan: Plan) -> CachedStep | None:
             convert = compose(target.fast.from_numpy, require_grad)
         key, dispatch = (key_of(host),), partial(_dispatch_on_key, key_of)
     else:
-        # A plan depends on no more of a view, because `suit_any_view` lets no other plan be cached.
+        # A plan depends on no more of a view, because `_suit_any_view` lets no other plan be cached.
         key, convert = (_flags_and_dtype_of(host),), _compile_view(host, plan)
     return convert and CachedStep(convert, key, dispatch)
 
@@ -260,14 +256,31 @@ def _compile_view(host: HostArray, plan: Plan) -> Convert | None:
     shown = plan.conversion.options.writable is not False
     rest = [step for step in plan.steps[at + 1 :] if step.op != "as_readonly" or not shown]
     steps = [*first, *rest]
-    if (first and source.name != HOST) or not suit_any_view(steps, host, plan):
+    if (first and source.name != HOST) or not _suit_any_view(steps, host, plan):
         return None
     calls = _compile_on_host(steps, target, host.dtype, like=host)
     return None if calls is None else _chain(calls)
 
 
+def _suit_any_view(steps: Sequence[Step], host: HostArray, plan: Plan) -> bool:
+    """Return True if the steps are right for any host array of the same dtype and flags."""
+    options, copying = plan.conversion.options, next((step for step in steps if step.copy_reason), None)
+    if copying is None or copying.module is plan.conversion.target:
+        # `fast_from_numpy` itself copies what cannot be shared. With `copy=False` it is used only if the
+        # flags alone decide that, as they do for a dense array.
+        return host.flags.forc or options.copy is not False
+    if copying.op in ("astype", "to_device", "materialize"):  # these make new memory of any strides
+        return True
+    if copying.copy_reason and copying.copy_reason.kind in _BY_FLAGS:
+        return True
+    if options.copy is True and all(step.op != "astype" for step in steps):
+        return True
+    # The flags of a dense array tell its strides, except those of axes of one item, which may be anything.
+    return host.flags.forc and all(n > 1 for n in host.shape)
+
+
 def _compile_on_host(
-    steps: Sequence[Step], target: Backend, dtype: np.dtype[Any], like: HostArray | None = None
+    steps: Sequence[Step], target: Backend, dtype: Any, like: HostArray | None = None
 ) -> list[Convert] | None:
     """Return the functions of the steps that follow `to_numpy`.
 

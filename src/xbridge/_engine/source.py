@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from types import ModuleType
-from typing import Any, NamedTuple
 
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import Array, ArrayInfo, Backend
-from xbridge._core.wording import text_of
 from xbridge._host.advice import aim
 from xbridge._host.dlpack import NotOnHostError
 from xbridge._host.importers import castable_names, import_array
 from xbridge._host.memory import with_named_bits
 from xbridge._host.sequences import is_literal
 from xbridge._plan.steps import Options
-from xbridge._registry import registry
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
-from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, XBridgeError, type_of
-
-
-class TargetChoice(NamedTuple):
-    """The arguments that choose the target of several inputs: a backend, an array of it, both or neither."""
-
-    name: str | ModuleType | None = None
-    like: Array | None = None
+from xbridge.errors import DTypeError, UnsupportedArrayError, XBridgeError
 
 
 class Source:
@@ -91,24 +80,6 @@ def resolve_source(x: object) -> Source:
     return Source(x, backend, is_array=not isinstance(x, backend.scalar_types))
 
 
-def resolve_like(like: object) -> Source:
-    """Resolve the argument `like`, which gives the backend and the device."""
-    try:
-        return import_source(resolve_source(like))
-    except UnsupportedArrayError as error:
-        given: Any = like
-        first = given[0] if type(given) in (list, tuple) and given else None
-        hint = "like=None"
-        is_unknown_name = isinstance(given, str) and given not in registry.known_backends()
-        if not is_unknown_name and registry.is_available(given):
-            hint = f"like=None, backend={get(given).name!r}"
-        elif first is not None and backend_for(type(first)) is not None:
-            hint = "like=y[0]"
-        elif type(given).__name__ in ("dtype", "device"):
-            hint = f"like=None, {type(given).__name__}={text_of(given)}"
-        raise OptionError.build(f"take {type_of(like)} as like", "it is not an array", hint) from error
-
-
 def import_source(
     source: Source,
     target: Backend | None = None,
@@ -139,36 +110,37 @@ def import_source(
     return Source(array, importer, foreign=True)
 
 
-def mapped_dtype(source: Source, target: Backend, options: Options) -> str | None:
-    """Return the dtype that a call maps an input to, or all columns of a table; None if it stays."""
-    dtypes = dict(options.by_dtype)
+def with_mapped_dtype(source: Source, target: Backend, options: Options) -> Options:
+    """Return options with the dtype that a call maps an input to, or all columns of a table."""
+    if not options.by_dtype:
+        return options
+    dtypes, dtype = dict(options.by_dtype), None
     with suppress(XBridgeError):  # the conversion raises it too
         names = set() if source.is_array else set(castable_names(source.array))
         made = {dtypes.get(name, name) for name in names}
         if len(made) == 1 and not names.isdisjoint(dtypes):
-            return made.pop()
-        return dtypes.get(import_source(source, fetch=target.host_only).info().dtype)
-    return None
+            (dtype,) = made
+        else:
+            dtype = dtypes.get(import_source(source, fetch=target.host_only).info().dtype)
+    return options._replace(dtype=dtype, by_dtype=())
 
 
 def import_for(source: Source, target: Backend, options: Options) -> Source:
     """Import an input for a conversion to the target with these options."""
     fetch = target.host_only or options.device == CPU
-    dtype = mapped_dtype(source, target, options) if options.by_dtype else options.dtype
-    named = dtype if dtype in DTYPES else None
+    named = options.dtype if options.dtype in DTYPES else None
     found = import_source(source, target, must_share=options.copy is False, fetch=fetch, dtype=named)
+    array = found.array
     if found.backend.on_one_device and found.backend is not target:
-        return Source(found.backend.on_one_device(found.array), found.backend, foreign=found.foreign)
-    if options.dtype in DTYPES and found.backend.name == HOST:
-        array = with_named_bits(found.array, options.dtype)
-        if array is not found.array:
-            return Source(array, found.backend, foreign=found.foreign)
-    return found
+        array = found.backend.on_one_device(array)
+    elif named and found.backend.name == HOST:
+        array = with_named_bits(array, named)
+    return found if array is found.array else Source(array, found.backend, foreign=found.foreign)
 
 
 def device_for(source: Source, target: Backend, options: Options) -> Device:
     """Return the device of an input, which is imported if it has no backend."""
-    return import_for(source, target, options).info().device
+    return import_for(source, target, with_mapped_dtype(source, target, options)).info().device
 
 
 def leading_index(sources: list[Source]) -> int | None:

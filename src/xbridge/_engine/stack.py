@@ -1,4 +1,4 @@
-"""Stack the arrays of a list, and numbers beside them.
+"""Make arrays of lists: stack the arrays in them, and numbers beside arrays.
 
 The arrays are converted together for the library that stacks them: the target if one of them is its own, else
 NumPy, from views of all. Every element is read once. Plain arrays of one dtype and shape are stacked without
@@ -7,58 +7,42 @@ a plan for each.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from xbridge._core.devices import CPU, SHARDED
-from xbridge._core.dtypes import (
-    DTYPES,
-    UNNAMED,
-    category,
-    holds_every,
-    is_inexact,
-    is_numeric,
-)
+from xbridge._core.devices import CPU, Device
+from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, is_numeric
 from xbridge._core.literals import NUMBERS
-from xbridge._core.protocol import ArrayInfo
-from xbridge._core.tracing import none_in_traces
-from xbridge._engine.batch import convert_all
-from xbridge._engine.convert import convert, plan
-from xbridge._engine.each import convert_by_type, each
-from xbridge._engine.execute import is_observed, run
-from xbridge._engine.numbers import explicit_dtype, read_numbers, refuse_overflow, refuse_sharing
-from xbridge._engine.repeat import compose
+from xbridge._core.protocol import Array, ArrayInfo, Backend
+from xbridge._engine.convert import convert, refuse_unsupported
+from xbridge._engine.each import convert_by_type, each, in_groups
+from xbridge._engine.execute import run
+from xbridge._engine.numbers import (
+    Filler,
+    explicit_dtype,
+    from_numbers,
+    number_filler,
+    read_numbers,
+    refuse_overflow,
+    refuse_sharing,
+)
+from xbridge._engine.repeat import Convert, compose
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
 from xbridge._host.sequences import Nest
 from xbridge._plan.options import find_converter
 from xbridge._plan.reasons import reason
-from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
-from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
-from xbridge._registry.call_cache import direct, resolve_on_call, unchanged
+from xbridge._plan.rules import chosen, destination, refuse_unreadable
+from xbridge._plan.steps import Conversion, Options, Plan, Step
+from xbridge._registry.call_cache import decline, direct, resolve_on_call, unchanged
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
-from xbridge.errors import (
-    DeviceError,
-    GradientError,
-    OptionError,
-    ValueLossError,
-)
+from xbridge.errors import DeviceError, GradientError, OptionError, ValueLossError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend
-    from xbridge._engine.numbers import Filler
-    from xbridge._engine.repeat import Convert
-
-    _Stack = Callable[[list[Array]], Array | None]
+_Stack = Callable[[list[Array]], Array | None]
 
 T = TypeVar("T")
-
-_UNEVEN = "arrays of one shape, or xbridge.tree.to_backend(x, 'numpy') for a list of arrays"
-
 
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 """The dtypes of the parts of complex numbers."""
@@ -84,19 +68,7 @@ def from_arrays(nest: Nest, target: Backend, options: Options, *, version: int |
     """Stack the arrays of a list in one array."""
     refuse_sharing(options)
     options = options._replace(copy=None)
-    y = _stack_at_once(nest, target, options)
-    if y is None:
-        y = convert(_stack_each(nest, target, options, version), target, options, version=version)
-    return y
-
-
-@none_in_traces
-def _stack_at_once(nest: Nest, target: Backend, options: Options) -> Array | None:
-    """Stack plain arrays of one dtype and shape without a description of each; None if that is not safe."""
-    if is_observed(target) or options.order:
-        return None
-    fill = stack_filler(frozenset(map(type, nest.leaves)), target, options)
-    return None if fill is None else fill(nest.shape, nest.leaves)
+    return convert(_stack_each(nest, target, options, version), target, options, version=version)
 
 
 def _stack_each(nest: Nest, target: Backend, options: Options, version: int | None) -> Source:
@@ -113,8 +85,8 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
     _refuse_cut_graph(elements, target, options)
     dtype = _common_dtype(elements, strong, target, options)
     last = dtype
-    on_host = source_device == CPU
-    has_place = on_host or source_device in target.devices()  # a compiler cannot follow `devices`
+    # A compiler cannot follow `devices`.
+    has_place = source_device == CPU or source_device in target.devices()
     result_device = destination(target, options.device, source_device if has_place else CPU)
     if options.dtype in UNNAMED:
         last = chosen(options.dtype, dtype, target, result_device)
@@ -132,20 +104,18 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
     promoted = is_inexact(dtype) and any(category(element.info.dtype) == "int" for element in elements)
     if promoted or (dtype in DTYPES and stacker.unsupported_dtype(dtype, stack_device)):
         dtype = last
-    if dtype in DTYPES:  # an error now, before the stack is computed, or its parts are fetched for nothing
-        fetched = part_device is None and not on_host and source_device.kind != SHARDED
-        info = ArrayInfo(dtype, source_device if fetched else stack_device, shape)
-        check_destination(placing[0].source.backend, target, info, options)
     part = Options(part_device, dtype, None, options.grad)
     for element in elements:
-        _refuse_own(element, stacker, part)
+        _refuse_own(element, stacker)
     checked = part._replace(check_loss=not explicit_dtype(options))
     try:
         parts = _convert_elements(elements, stacker, checked, version)
     except ValueLossError as error:
         if not is_inexact(dtype) or "dtype=" not in error.hint:  # or the target lacks the dtype to name
             raise
-        raise _loss_error(error, elements, dtype, target, stack_device) from error
+        wide = "complex128" if category(dtype) == "complex" else "float64"
+        named = dtype if target.unsupported_dtype(wide, stack_device) else wide
+        raise error.build(error.action, error.reason, f"dtype={named!r} to accept rounding") from error
     tracked = any(element.info.requires_grad for element in elements)
     requires_grad = tracked and any(stacker.array_info(one).requires_grad for one in parts)
     info = strong[0].info._replace(dtype=dtype, device=stack_device, shape=shape, requires_grad=requires_grad)
@@ -169,7 +139,6 @@ def _describe_elements(nest: Nest, target: Backend, options: Options, version: i
         else:
             given.append(resolve_source(leaf))
     sources = [import_for(source, target, options) for source in given]
-    _compute_unknown(sources, target)
     return [
         _Element(source, source.info(), is_weak, leaf.is_scalar())
         for source, leaf, is_weak in zip(sources, given, weak, strict=True)
@@ -181,32 +150,22 @@ def _as_nest(leaf: Any) -> Nest:
     return leaf if type(leaf) is Nest else Nest((), [leaf])
 
 
-def _compute_unknown(sources: list[Source], target: Backend) -> None:
-    """Compute the arrays of a library that has to know their shapes, unless it is the target itself."""
-    backends = {source.backend for source in sources if not is_known(source.info().shape)} - {target}
-    for backend in backends:
-        places = [i for i, source in enumerate(sources) if source.backend is backend]
-        hosts = convert_all([sources[i] for i in places], get(HOST), Options())
-        for i, host in zip(places, hosts, strict=True):
-            sources[i] = Source(host, get(HOST))
-
-
 def _common_dtype(elements: list[_Element], strong: list[_Element], target: Backend, options: Options) -> str:
-    """Return the dtype of the stack before the word "nearest" or "default" is applied to it."""
+    """Return the dtype of the stack before the word "nearest" or "default" is applied to it.
+
+    Dtypes are promoted by the rules of the target if all arrays are its own and it has some for them, else by
+    NumPy's.
+    """
     mixed, named = _is_mixed(elements), explicit_dtype(options)
     weak = [sequences.sample(element.source.array) for element in elements if element.weak]
     if mixed and named:
         return named
+    dtypes = [element.info.dtype for element in strong]
     if not (mixed or weak):
-        return strong[0].info.dtype
-    own = all(element.source.backend is target for element in strong)
-    return promote_dtypes([element.info.dtype for element in strong], weak, target if own else get(HOST))
-
-
-def promote_dtypes(dtypes: list[str], weak: list[complex], library: Backend) -> str:
-    """Promote dtypes by the rules of a library, or by NumPy's if the library has none for them."""
-    own = library.promote and library.promote(dtypes, weak)
-    return own or sequences.promote(dtypes, weak)
+        return dtypes[0]
+    is_own = all(element.source.backend is target for element in strong)
+    promoted = target.promote(dtypes, weak) if is_own and target.promote else None
+    return promoted or sequences.promote(dtypes, weak)
 
 
 def _is_mixed(elements: list[_Element]) -> bool:
@@ -234,25 +193,12 @@ def _convert_elements(
     """Convert the elements for the stacker together. A promotion must keep all values that can be read."""
     promoted = options.check_loss and any(one.info.dtype != options.dtype for one in elements)
     checked = [promoted and one.is_checkable() for one in elements]
-    parts: dict[int, Array] = {}
-    for check in set(checked):
-        chosen = [i for i, is_checked in enumerate(checked) if is_checked is check]
-        arrays = [elements[i].source.array for i in chosen]
-        ys = each(arrays, stacker, options._replace(check_loss=check), version)
-        parts.update(zip(chosen, ys, strict=True))
-    return [parts[i] for i in range(len(elements))]
+    arrays = [element.source.array for element in elements]
 
+    def convert_part(check: bool, part: list[Array]) -> list[Array]:  # noqa: FBT001 -- a group
+        return each(part, stacker, options._replace(check_loss=check), version)
 
-def _loss_error(
-    error: ValueLossError, elements: list[_Element], dtype: str, target: Backend, device: Device
-) -> ValueLossError:
-    """Return the error for a value that the inexact dtype of a list cannot hold. It names one that can."""
-    wide = "complex128" if category(dtype) == "complex" else "float64"
-    whole = [element for element in elements if category(element.info.dtype) == "int"]
-    hint = f"dtype={wide!r}"  # a target that lacks it says so when asked for it
-    if any(element.weak or not holds_every(element.info.dtype, dtype) for element in whole):
-        hint = f"dtype={dtype if target.unsupported_dtype(wide, device) else wide!r} to accept rounding"
-    return error.build(error.action, error.reason, hint)
+    return in_groups(checked, arrays, convert_part)
 
 
 def _common_device(placing: list[_Element], options: Options) -> Device:
@@ -265,12 +211,12 @@ def _common_device(placing: list[_Element], options: Options) -> Device:
     return places[0]
 
 
-def _refuse_own(element: _Element, stacker: Backend, options: Options) -> None:
+def _refuse_own(element: _Element, stacker: Backend) -> None:
     """Raise if an array of the stacker cannot be read, or is of a class that the stack would not have."""
     source = element.source
     if source.backend is stacker:
         if source.foreign or (stacker.host_only and type(source.array) not in stacker.fast.types):
-            plan(source, stacker, options, leaving=True)
+            refuse_unsupported(source, stacker, leaving=True)
         refuse_unreadable(stacker, source.array, element.info)
 
 
@@ -287,12 +233,9 @@ def _refuse_cut_graph(elements: list[_Element], target: Backend, options: Option
 def _refuse_ragged(elements: list[_Element], target: Backend) -> None:
     shapes = _unique(element.info.shape for element in elements)
     if len(shapes) > 1:
-        unknown = not all(map(is_known, shapes))
-        raise OptionError.build(
-            "make an array of this list",
-            f"it holds shapes {', '.join(map(str, shapes))}",
-            f"backend={HOST!r} to compute them" if unknown else _UNEVEN.replace("'numpy'", repr(target.name)),
-        )
+        hint = f"arrays of one shape, or xbridge.tree.to_backend(x, {target.name!r}) for a list of arrays"
+        reason = f"it holds shapes {', '.join(map(str, shapes))}"
+        raise OptionError.build("make an array of this list", reason, hint)
 
 
 def _unique(things: Iterable[T]) -> list[T]:
@@ -379,3 +322,64 @@ def _reshape(row: Array, shape: tuple[int, ...]) -> Array | None:
 def is_scalar(kind: type) -> bool:
     """Return True for the types of Python's numbers and of NumPy's scalars."""
     return kind in NUMBERS or issubclass(kind, get(HOST).scalar_types)
+
+
+# -- numbers and lists, as similar ones were converted before ----------------------------------------------
+
+
+def choose_converter(source: Source) -> tuple[Callable[..., Array], Any, list[Backend]]:
+    """Choose the function that converts an input.
+
+    Return the function, its first argument, and the backends of the arrays in it, the leading one first.
+    """
+    if not source.is_literal():
+        return convert, source, [source.backend]
+    nest = sequences.flatten(source.array)
+    backends = {kind: backend_for(kind) or source.backend for kind in nest.array_types()}
+    if not backends:
+        return from_numbers, nest, [source.backend]
+    proper = [backend for kind, backend in backends.items() if not issubclass(kind, backend.scalar_types)]
+    return from_arrays, nest, [*proper, *backends.values()]
+
+
+def literal_converter(cls: type, target: Backend | None, options: Options) -> Convert:
+    """Return the function that converts numbers, or lists, of a type as similar ones were, or returns None.
+
+    Without a target, the first array decides, and numbers become NumPy's. What is done with a list depends on
+    the types of its items, so that is decided once for a set of types.
+    """
+    if options.copy is False or options.order:
+        return decline
+    if cls in NUMBERS:
+        return partial(number_filler(frozenset((cls,)), target, options), ())
+    if cls not in sequences.ROWS:  # a class may hide its items
+        return decline
+    fillers: dict[object, Filler] = {}
+
+    def convert_list(obj: Any) -> Array | None:
+        found = sequences.outline([*obj])  # another thread may change a list meanwhile
+        if found is None:
+            return None
+        shape, items, kind = found
+        key = (kind, type(items[0])) if type(kind) is frozenset else kind  # the first item may decide
+        fill = fillers.get(key)
+        if fill is None:
+            fill = _find_filler(items, target, options)
+            if fill is None:
+                return None
+            fillers[key] = fill
+        return fill(shape, items)
+
+    return convert_list
+
+
+def _find_filler(items: list[Any], target: Backend | None, options: Options) -> Filler | None:
+    """Return the function that makes one array of such items without a plan for each, or None."""
+    kinds = frozenset(map(type, items))
+    if kinds.issubset(NUMBERS):
+        return number_filler(kinds, target, options)
+    if target is None:
+        target = get(HOST) if all(map(is_scalar, kinds)) else backend_for(type(items[0]))
+        if target is None or (is_scalar(type(items[0])) and target.name != HOST):
+            return None
+    return stack_filler(kinds, target, options)

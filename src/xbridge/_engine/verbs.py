@@ -5,44 +5,50 @@ Each function here has the name and the meaning of a public one. It runs if no c
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
-from xbridge._core.devices import SHARDED
-from xbridge._core.dtypes import DTYPES
+from xbridge._core.devices import CPU, SHARDED, Device
+from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, holds_every, is_numeric
+from xbridge._core.protocol import Array, Backend, HostArray
 from xbridge._core.tracing import none_in_traces
-from xbridge._engine.convert import convert, list_values, plan_for_explain, share
-from xbridge._engine.each import convert_by_type, each, make_by_dtype, unless_followed, with_like
-from xbridge._engine.execute import call_untraced
-from xbridge._engine.literals import choose_converter, literal_converter
-from xbridge._engine.requests import refuse_alignment, resolve_request
+from xbridge._engine.convert import convert, plan, refuse_unsupported
+from xbridge._engine.each import convert_by_type, each, in_groups, make_by_dtype, unless_followed, with_like
+from xbridge._engine.execute import call_untraced, run_steps
+from xbridge._engine.requests import refuse_alignment, resolve_like, resolve_request
 from xbridge._engine.source import (
-    TargetChoice,
+    Source,
     device_for,
+    import_for,
     import_source,
     leading_index,
-    mapped_dtype,
-    resolve_like,
     resolve_source,
+    with_mapped_dtype,
 )
+from xbridge._engine.stack import choose_converter, literal_converter
 from xbridge._host.advice import aim
-from xbridge._host.memory import overlap, overlap_of_views
+from xbridge._host.importers import castable_names
+from xbridge._host.memory import check_castable, native_dtype, ones, overlap, overlap_of_views
 from xbridge._plan.options import CallOptions, find_converter, read_options
-from xbridge._plan.rules import destination
-from xbridge._plan.steps import Options
-from xbridge._registry.call_cache import cache_version, decline, lookup_direct, store, unchanged
+from xbridge._plan.reasons import reason
+from xbridge._plan.rules import destination, has_device
+from xbridge._plan.steps import Conversion, Options, Plan, Step, nbytes_of
+from xbridge._registry import registry
+from xbridge._registry.call_cache import cache_version, cached, decline, lookup_direct, store, unchanged
 from xbridge._registry.registry import by_type, get
 from xbridge.backends import HOST
-from xbridge.errors import CopyError, OptionError, UnsupportedArrayError, XBridgeError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend, HostArray
-    from xbridge._engine.source import Source
-    from xbridge._plan.steps import Plan
+from xbridge.errors import (
+    CopyError,
+    DTypeError,
+    OptionError,
+    UnsupportedArrayError,
+    XBridgeError,
+    index_errors,
+    type_of,
+)
 
 
 def to_backend(x: object, name: str | ModuleType, options: CallOptions) -> Array:
@@ -52,16 +58,14 @@ def to_backend(x: object, name: str | ModuleType, options: CallOptions) -> Array
     checked = read_options((target, source.backend), options)
     if checked.by_dtype:
         return each([x], target, checked, version)[0]
-    is_canonical = name == target.name and options.are_canonical(checked)
-    y = None
-    if not is_canonical or version != cache_version():  # or this call has loaded a backend
-        y = find_converter(checked, target.name, type(x))(x)
+    y = find_converter(checked, target.name, type(x))(x)
     if y is None:
         y = call_untraced(partial(convert, version=version), source, [source.backend], target, checked)
-    if not is_canonical and options.are_constant(name):
-        known = find_converter(checked, target.name, type(x))
-        if known is not decline:
-            store(options.key("convert", name, type(x)), version, known)
+    known = find_converter(checked, target.name, type(x))
+    if known is not decline and options.are_constant(name):
+        key = options.key("convert", name, type(x))
+        if key not in cached:  # the options are not written as those by which the conversion is cached
+            store(key, version, known)
     return y
 
 
@@ -109,46 +113,40 @@ def align(
     xs: Sequence[object], like: object, name: str | ModuleType | None, options: CallOptions
 ) -> tuple[Array, ...]:
     """See `xbridge.align`."""
-    version, choice = cache_version(), TargetChoice(name, like)
+    version = cache_version()
     sources = [resolve_source(x) for x in xs]
     refuse_alignment(sources)
     try:
-        target, checked, device_source = choose_target(sources, choice, options)
-        ys = [source.array for source in sources]  # a number or None stays as it is
-        arrays = [i for i, x in enumerate(sources) if not (x.is_literal() or x.adapts())]
-        for i, source in enumerate(sources):
-            if source.is_literal() and not source.is_number():
-                ys[i] = _align_list(source, target, checked, i)
-        try:
-            done = each([ys[i] for i in arrays], target, checked, version)
-        except XBridgeError as error:
-            error.remap_index(arrays)
-            raise
+        target, checked, device_source = choose_target(sources, name, like, options)
+
+        def convert_part(kind: str, part: list[Source]) -> list[Any]:
+            arrays = [source.array for source in part]
+            if kind == "lists":
+                return list(index_errors(_align_list(source, target, checked) for source in part))
+            return each(arrays, target, checked, version) if kind == "arrays" else arrays
+
+        kinds = ["others" if x.adapts() else "lists" if x.is_literal() else "arrays" for x in sources]
+        ys = in_groups(kinds, sources, convert_part)
     except XBridgeError as error:
         if error.index is None:
             raise
         raise error.at(f"xs[{error.index}]") from error
-    for i, y in zip(arrays, done, strict=True):
-        ys[i] = y
-    _cache_align(version, target, sources, choice, options, checked, device_source)
+    _cache_align(version, target, sources, name, like, options, checked, device_source)
     return tuple(ys)
 
 
-def _align_list(source: Source, target: Backend, options: Options, index: int) -> Array:
-    """Convert a list of numbers or arrays; an error has the index of the input."""
-    try:
-        fn, content, backends = choose_converter(source)
-        return make_by_dtype(partial(call_untraced, fn, content, backends, target), target, options)
-    except XBridgeError as error:
-        error.index = index
-        raise
+def _align_list(source: Source, target: Backend, options: Options) -> Array:
+    """Convert a list of numbers or arrays."""
+    fn, content, backends = choose_converter(source)
+    return make_by_dtype(partial(call_untraced, fn, content, backends, target), target, options)
 
 
 def _cache_align(
     version: int,
     target: Backend,
     sources: list[Source],
-    choice: TargetChoice,
+    name: str | ModuleType | None,
+    like: object,
     given: CallOptions,
     options: Options,
     device_source: Source | None,
@@ -158,7 +156,6 @@ def _cache_align(
     Without a name or `like`, an array behind the first may decide because autograd or a transform follows it.
     So the cached call declines such an array, and a call in which one has decided is not cached.
     """
-    name, like = choice
     arrays = [x for x in sources if not (x.is_literal() or x.is_scalar() or x.adapts())]
     target_is_inferred = name is None and like is None
     if target_is_inferred and arrays and arrays[0].backend is not target:
@@ -187,7 +184,7 @@ def _is_cacheable(like: object, backends: list[Backend]) -> bool:
 
 
 def choose_target(
-    sources: list[Source], choice: TargetChoice, options: CallOptions
+    sources: list[Source], name: str | ModuleType | None, like: object, options: CallOptions
 ) -> tuple[Backend, Options, Source | None]:
     """Return the backend for all inputs, the options with the device for all, and the input that gave it.
 
@@ -195,7 +192,6 @@ def choose_target(
     first array of the target decides, else the first array.
     """
     first = leading_index(sources)
-    name, like = choice
     leading = resolve_like(like) if like is not None else None if first is None else sources[first]
     target = get(name) if name is not None else leading.backend if leading else get(HOST)
     checked = read_options((target,), options)
@@ -227,8 +223,27 @@ def to_list(x: object, view: HostArray | None = None, listed: set[object] | None
             listed.add(view.dtype)
         return view.tolist()
     source = resolve_source(x)
-    fn = partial(list_values, version=version)
+    fn = partial(_list_values, version=version)
     return call_untraced(fn, source, [source.backend], host, Options())
+
+
+def _list_values(source: Source, host: Backend, options: Options, *, version: int) -> Any:
+    """List the values of an array as Python numbers."""
+    source = import_for(source, host, options)
+    info, cast = source.info(), None
+    dtype, is_known = info.dtype, info.dtype in DTYPES
+    if is_known and host.unsupported_dtype(dtype, CPU):
+        cast = "float32"
+    elif is_known and not info.native_byteorder:
+        cast = dtype  # to name it gives native byte order, in which each lists
+    listed = None
+    if is_known or not is_numeric(dtype):
+        refuse_unsupported(source, host, leaving=True)
+        listed = convert(source, host, options._replace(dtype=cast), version=version)
+    if listed is None or host.array_info(listed).dtype not in DTYPES:
+        hint = f"to_numpy(x, {hint_for_missing_dtype(dtype)}).tolist()"
+        raise DTypeError.build(f"list an array of {dtype}", "Python has no such numbers", hint)
+    return listed.tolist()
 
 
 def explain(x: object, name: str | ModuleType, options: CallOptions) -> Plan:
@@ -238,15 +253,81 @@ def explain(x: object, name: str | ModuleType, options: CallOptions) -> Plan:
     if checked.writable is not None and target.name != HOST:
         asked, reason = f"writable={checked.writable}", "only to_numpy has writable"
         raise OptionError.build(f"take {asked} for {target.name}", reason, f"explain(x, 'numpy', {asked})")
-    if checked.by_dtype:
-        checked = checked._replace(dtype=mapped_dtype(source, target, checked), by_dtype=())
-    return call_untraced(plan_for_explain, source, [source.backend], target, checked)
+    checked = with_mapped_dtype(source, target, checked)
+    return call_untraced(_explain, source, [source.backend], target, checked)
+
+
+def _explain(source: Source, target: Backend, options: Options) -> Plan:
+    """Return the plan with sizes, the source's layout, and any error that the conversion would raise."""
+    given, names = _import_view(source, target, options)
+    backend, info = given.backend, given.info()
+    try:
+        if options.copy is False:
+            import_source(source, target, must_share=True)
+        found = plan(given, target, options).with_sizes(given.array)
+        if backend.name == HOST and any(step.op == "astype" for step in found.steps):
+            check_castable(given.array, native_dtype(found.conversion.dtype))
+        for step in found.steps:  # within a library, a mode may accept a device that is not here
+            if step.op == "to_device" and not has_device(target, found.conversion.device):
+                run_steps(step.module.from_numpy(ones(native_dtype("float32"))), found, [step])
+        for observer in registry.observers:
+            observer.forbid(found)
+    except XBridgeError as error:
+        conversion = Conversion(backend, target, info, options, info.dtype, info.device)
+        found = Plan(conversion, (), error=error.with_traceback(None))  # a traceback holds the array
+    if names and not found.error:
+        found = _after_columns(found, names)
+    if backend.unsupported(given.array, leaving=True):
+        return found
+    layout = backend.memory_layout(given.array)
+    # A scalar stands for a value, which has no address.
+    return replace(found, layout=layout._replace(address=0) if source.is_scalar() else layout)
+
+
+def _import_view(source: Source, target: Backend, options: Options) -> tuple[Source, list[str]]:
+    """Import an input without copying its memory, so that its plan can be shown. A scalar is copied.
+
+    A table whose columns are not in one piece of memory is copied, too. Their dtypes are returned then.
+    """
+    try:
+        return import_source(source, target, must_share=source.foreign), []
+    except CopyError as error:
+        names = castable_names(source.array)
+        if names:
+            return import_for(source, target, options), names
+        action = f"explain a conversion of {type_of(source.array)}"
+        why = "its memory cannot be shown without a copy or a computation"
+        raise UnsupportedArrayError.build(action, why) from error
+
+
+def _after_columns(found: Plan, names: list[str]) -> Plan:
+    """Return the plan of a table, which begins with the cast of its columns when it is imported."""
+    info = found.conversion.info
+    why = reason("cast", f"{' and '.join(names)} become {info.dtype}, column by column")
+    cast = Step(get(HOST), "astype", (info.dtype,), why, nbytes_of(info.shape, info.dtype))
+    # The dtype of the columns that decides whether each value is kept.
+    before = next((name for name in names if not holds_every(name, info.dtype)), names[0])
+    conversion = found.conversion._replace(info=info._replace(dtype=before))
+    return replace(found, conversion=conversion, steps=(cast, *found.steps))
 
 
 def unsafe_share(x: object, name: str | ModuleType) -> Array:
     """See `xbridge.unsafe_share`."""
     source, target = resolve_request(x, name, "unsafe_share"), get(name)
-    return call_untraced(share, source, [source.backend], target, Options(copy=False, unsafe=True))
+    return call_untraced(_share, source, [source.backend], target, Options(copy=False, unsafe=True))
+
+
+def _share(source: Source, target: Backend, options: Options) -> Array:
+    """Convert an array over the same memory, even if the contract would copy it."""
+    source = import_source(source, target, must_share=True)
+    result = convert(source, target, options)
+    if source.backend is target:
+        return result
+    layouts = source.backend.memory_layout(source.array), target.memory_layout(result)
+    if not any(layout.is_unallocated() for layout in layouts) and not overlap(*layouts):
+        action, reason = f"share this memory with {target.name}", f"{target.name} has copied it"
+        raise CopyError.build(action, reason, f"to_backend(x, {target.name!r})")
+    return result
 
 
 def shares_memory(a: object, b: object) -> bool:

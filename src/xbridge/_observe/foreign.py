@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge._core.devices import CPU
-from xbridge._engine.caller import CallSite, is_ours
+from xbridge._engine.execute import CallSite, is_ours
 from xbridge._plan.reasons import IF_SAME, reason
 from xbridge._plan.steps import nbytes_of
 from xbridge._registry.registry import are_arrays, backend_for, imported, is_root

@@ -18,9 +18,9 @@ from warnings import warn_explicit
 
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import lock
-from xbridge._engine.caller import CallSite
-from xbridge._engine.execute import Observer, add_observer, remove_observer
+from xbridge._engine.execute import CallSite, Observer
 from xbridge._plan.steps import Plan, Step
+from xbridge._registry.registry import add_observer, remove_observer
 from xbridge.errors import (
     CastWarning,
     CopyWarning,

@@ -22,12 +22,12 @@ from xbridge._core import text
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import lock
 from xbridge._core.protocol import Array
-from xbridge._engine.caller import CallSite
-from xbridge._engine.execute import Observer, add_observer, remove_observer
+from xbridge._engine.execute import CallSite, Observer
 from xbridge._observe.foreign import watch
 from xbridge._observe.policy import words_of
 from xbridge._plan.reasons import IF_SAME, ONCE
 from xbridge._plan.steps import Plan
+from xbridge._registry.registry import add_observer, remove_observer
 from xbridge.errors import OptionError, shown
 
 _MOST_ROWS = 10_000

@@ -35,6 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
+    from typing import Any
 
     from xbridge._core.protocol import Backend
 
@@ -57,8 +58,8 @@ release_functions: dict[Callable[[], None], None] = {}
 
 _Module: type[ModuleType] = type(sys)  # an import of `types` would take longer
 
-observers = 0
-"""The number of observers. While there are any, all conversions are planned and no call is cached."""
+observers: tuple[Any, ...] = ()
+"""Who is notified of conversions. While there is anyone, all are planned, and no call is cached."""
 
 _entries: dict[str, Entry] = dict(INDEX)  # replaced as a whole, so that it can be read without the lock
 _plugins: dict[str, tuple[Entry, ...]] | None = None
@@ -239,11 +240,20 @@ def loaded() -> list[Backend]:
         return [found for name, found in vars(_Loaded).items() if name in _current]
 
 
-def count_observers(change: int) -> None:
-    """Change the number of observers. They see each conversion that begins after this call."""
+def add_observer(observer: object) -> None:
+    """Notify an observer of conversions from now on. An observer that is added twice is notified twice."""
     global observers  # noqa: PLW0603 -- changed under the lock
     with _lock:
-        observers += change
+        observers = (*observers, observer)
+    call_cache.invalidate(_cacheable_backends)
+
+
+def remove_observer(observer: object) -> None:
+    """Undo one call of `add_observer`."""
+    global observers  # noqa: PLW0603 -- changed under the lock
+    with _lock:
+        last = len(observers) - 1 - observers[::-1].index(observer)
+        observers = observers[:last] + observers[last + 1 :]
     call_cache.invalidate(_cacheable_backends)
 
 

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.devices import CPU
 from xbridge._core.entry_points import entry_point, shorten
 from xbridge._core.locks import reset_in_child
-from xbridge._engine.caller import CallSite, find_call_site
-from xbridge._engine.execute import observers
+from xbridge._engine.execute import CallSite, find_call_site
 from xbridge._engine.requests import refuse_order
 from xbridge._plan.options import CallOptions
+from xbridge._registry import registry
 from xbridge._transfer.threads import (
     attribute_calls,
     can_leave,
@@ -408,12 +408,12 @@ def _refuse_in_forked_child(process: int, what: str, hint: str) -> None:
 
 def _take_first(queue: deque[Future[list[Any]]], by: CallSite, depth: int) -> list[Any]:
     """Wait for the next batch, and notify observers. Return it in a list, which is empty at the end."""
-    if not observers():
+    if not registry.observers:
         return queue.popleft().result()
     ready, begin = sum(batch.done() for batch in queue), perf_counter()
     given = queue.popleft().result()
     if given:
-        for observer in observers():
+        for observer in registry.observers:
             observer.waited(by, depth, ready, perf_counter() - begin)
     return given
 

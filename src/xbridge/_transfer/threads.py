@@ -21,8 +21,8 @@ from typing import Any, ParamSpec, TypeVar
 from xbridge._core.devices import CPU, Device, absent_device_error
 from xbridge._core.futures import settle
 from xbridge._core.protocol import ArrayFn, Backend
-from xbridge._engine import caller as _caller
-from xbridge._engine.caller import CallSite
+from xbridge._engine import execute as _execute
+from xbridge._engine.execute import CallSite
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import destination, has_device
 from xbridge._registry import registry
@@ -187,7 +187,7 @@ def attribute_calls(by: CallSite, fn: Callable[P, T]) -> Callable[P, T]:
     The policy stays in force there, even if this thread leaves its block before the other one is done.
     """
     context, rules = copy_context(), None
-    context.run(_caller.inherited_call_site.set, by)
+    context.run(_execute.inherited_call_site.set, by)
     if registry.observers:
         from xbridge._observe.policy import policy  # noqa: PLC0415 -- only if a policy may be in force
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
-from xbridge._engine.batch import convert_all
-from xbridge._engine.convert import plan
+from xbridge._engine.convert import convert_all, plan
 from xbridge._engine.each import each
 from xbridge._engine.execute import call_untraced
 from xbridge._engine.repeat import compose

@@ -9,7 +9,7 @@ from xbridge._core.entry_points import entry_point
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
 from xbridge._engine.requests import refuse_options, refuse_order
-from xbridge._engine.source import TargetChoice, resolve_source
+from xbridge._engine.source import resolve_source
 from xbridge._plan.options import CallOptions
 from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import get
@@ -282,7 +282,7 @@ def align(  # noqa: PLR0913 -- options, by keyword
     batch = TreeArrays(trees, leaves)
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     sources = [resolve_source(x) for x in batch.arrays]
-    target, checked, _ = verbs.choose_target(sources, TargetChoice(backend, like), options)
+    target, checked, _ = verbs.choose_target(sources, backend, like, options)
     aligned: tuple[Tree, ...] = batch.map(
         leaf_converter(target, options._replace(device=checked.device), leaves)
     )
