@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr N
 """By torch itself, in `linearize`."""
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(st.data())
 @pytest.mark.parametrize("caller", ["torch", "jax"])
 def test_aligned__random_programs_give_what_one_library_gives(caller: str, data: st.DataObject) -> None:
