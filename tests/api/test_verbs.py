@@ -68,56 +68,6 @@ def test_explain__shows_the_copy_for_writable(own_registry: None) -> None:
         xbridge.explain(x, "numpy", writable=1)  # type: ignore[call-overload] # the mistake
 
 
-def test_asarray__numpy_refuses_requires_grad() -> None:
-    """NumPy arrays cannot require gradients."""
-    with pytest.raises(xbridge.GradientError, match="NumPy does not differentiate"):
-        xbridge.asarray(np.ones(2), requires_grad=True)
-    with pytest.raises(xbridge.GradientError, match="NumPy does not differentiate"):
-        get_backend("numpy").require_grad(np.ones(2))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "expected"),
-    [
-        *(("float32", "f4"), (np.float32, "f4"), (np.dtype("<f4"), "f4"), (np.dtype(">f4"), "f4")),
-        *((bool, "?"), (int, "i8"), (float, "f8"), (complex, "c16")),
-    ],
-)
-def test_to_numpy__accepts_dtype_objects(dtype: object, expected: str) -> None:
-    """A dtype is a name or any object NumPy accepts for it; the result is in native byte order."""
-    assert xbridge.to_numpy(np.ones(2, "f2"), dtype=dtype).dtype.str == np.dtype(expected).str
-
-
-@pytest.mark.parametrize("dtype", [3, [], list, object(), "f16", "int128", "zzz"])
-def test_to_numpy__refuses_unknown_dtypes(dtype: object) -> None:
-    """Anything else is rejected as a dtype with the list of names."""
-    with pytest.raises(
-        xbridge.DTypeError, match=r"neither a canonical name, such as 'float32', nor .*native dtype$"
-    ):
-        xbridge.to_numpy(np.ones(2), dtype=dtype)
-
-
-@pytest.mark.parametrize("device", ["", ":0", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "cuda:\u00b2"])
-def test_to_backend__device_must_be_kind_or_kind_index(device: str) -> None:
-    """A malformed device string is rejected with the expected format."""
-    with pytest.raises(xbridge.DeviceError, match="kind:index"):
-        xbridge.to_backend(np.ones(2), "numpy", device=device)
-
-
-@pytest.mark.parametrize("device", [True, 0.0, object(), np.ones(2)])
-def test_to_backend__refuses_unknown_device_objects(device: object) -> None:
-    """An object that no library knows as a device is rejected."""
-    with pytest.raises(xbridge.DeviceError, match=r"no library knows it as a device|it is an array"):
-        xbridge.to_backend(np.ones(2), "numpy", device=device)
-
-
-@pytest.mark.parametrize("device", ["cuda", "gpu", "cpu:1", "meta"])
-def test_to_backend__numpy_supports_only_cpu(device: str) -> None:
-    """NumPy arrays can only be on "cpu"."""
-    with pytest.raises(xbridge.DeviceError, match="device='cpu'"):
-        xbridge.to_backend(np.ones(2), "numpy", device=device)
-
-
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_device__pickle_and_deepcopy_round_trip(protocol: int) -> None:
     """Pickling and deep copies keep the type and the parts of a device, which equals its name."""
@@ -129,19 +79,6 @@ def test_device__pickle_and_deepcopy_round_trip(protocol: int) -> None:
         for again in (pickle.loads(pickle.dumps(device, protocol)), copy.deepcopy(device)):
             assert type(again) is xbridge.Device
             assert (str(again), again.kind, again.index) == (name, device.kind, device.index)
-
-
-@pytest.mark.parametrize("length", [0, 1, 3])
-def test_to_numpy__copy_false_refuses_casts_of_any_length(length: int) -> None:
-    """`copy=False` refuses a cast even for empty arrays."""
-    a = np.ones(length)
-    for dtype in ("float32", "int8", "complex64"):
-        with pytest.raises(xbridge.CopyError, match=f"float64 becomes {dtype}; try copy=None"):
-            xbridge.to_numpy(a, dtype=dtype, copy=False)
-    with pytest.raises(xbridge.CopyError, match="not in the order of float64"):
-        xbridge.to_numpy(a.astype(">f8"), dtype="float64", copy=False)
-    for same in (None, "float64", "default", "nearest"):
-        assert xbridge.to_numpy(a, copy=False, dtype=same) is a
 
 
 def test_align__precedence_of_backend_like_and_first() -> None:

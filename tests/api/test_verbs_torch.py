@@ -42,18 +42,6 @@ def default_dtype() -> Iterator[Callable[[object], None]]:
     torch.set_default_dtype(before)
 
 
-def test_to_numpy__grad_keep_refuses_tracked_tensors(tracked: Tensor) -> None:
-    """A graph cannot leave torch, so `grad="keep"` raises and the default gives a read-only array."""
-    assert not xbridge.to_numpy(tracked).flags.writeable
-    with pytest.raises(xbridge.GradientError) as caught:
-        xbridge.to_numpy(tracked, grad="keep")
-    assert str(caught.value) == (
-        "cannot convert a torch float32 array of shape (3,) on cpu to numpy: "
-        "grad='keep' was asked, and a graph cannot leave its library; try grad=None"
-    )
-    assert xbridge.to_numpy(torch.ones(2), grad="keep").flags.writeable
-
-
 def test_to_backend__grad_keep_under_no_grad(tracked: Tensor) -> None:
     """`grad="keep"` under `torch.no_grad` raises unless the tensor itself is returned."""
     with torch.no_grad():
@@ -123,15 +111,6 @@ def test_to_backend__default_dtype_narrows_exactly(default_dtype: Callable[[obje
     default_dtype(torch.float64)
     assert xbridge.asarray([1.5, 2j], backend="torch").dtype == torch.complex128
     assert xbridge.to_backend(wide, "torch", dtype="default") is wide
-
-
-@pytest.mark.parametrize("device", ["cuda", "gpu", "cuda:3", "xpu", "mps", "nonsense", "cpu:1"])
-def test_to_backend__refuses_missing_device(device: str) -> None:
-    """Moving a NumPy array to a device that is not present raises and suggests "cpu"."""
-    if torch.cuda.is_available() and device in ("cuda", "gpu"):
-        pytest.skip("it is here")
-    with pytest.raises(xbridge.DeviceError, match=r"no device .* here, only cpu.*; try device='cpu'$"):
-        xbridge.to_backend(np.ones(2, "f4"), "torch", device=device)
 
 
 @pytest.mark.parametrize(

@@ -119,10 +119,24 @@ def test_to_backend__name_that_is_near_to_one_gets_that_one(name: str) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    [*"?bBhHiIlLqQefdFD", "b1", "i8", "<i8", "=f4", "|u1", "f2", "c16"],
+    [
+        *"?bBhHiIlLqQefdFD",
+        "b1",
+        "i8",
+        "<i8",
+        "=f4",
+        "|u1",
+        "f2",
+        "c16",
+        bool,
+        int,
+        float,
+        complex,
+        np.float32,
+    ],
 )
-def test_to_numpy__code_of_numpys_means_what_it_means_to_numpy(code: str) -> None:
-    """A code of NumPy's means what it means to NumPy."""
+def test_to_numpy__code_of_numpys_means_what_it_means_to_numpy(code: Any) -> None:
+    """A code of NumPy's, or a class of Python's numbers, means what it means to NumPy."""
     assert xbridge.to_numpy(A, dtype=code).dtype == np.dtype(code)
 
 
@@ -240,7 +254,7 @@ def test_to_backend__number_is_the_accelerator_of_that_index() -> None:
 
 
 @pytest.mark.parametrize(
-    "device", [True, False, np.True_, -1, 1 << 31, 10**5000, -(10**5000), 0.0], ids=range(8)
+    "device", [True, False, np.True_, -1, 1 << 31, 10**5000, -(10**5000), 0.0, object()], ids=range(9)
 )
 def test_to_backend__object_that_is_not_an_index_is_refused(device: Any) -> None:
     """An object that is not an index is refused."""
@@ -264,7 +278,10 @@ def test_asarray__option_that_cannot_be_written_or_hashed_is_refused(option: str
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize("name", ["cuda:" + "1" * 5000, "cuda:1111111111", "cu\0da", "cu\ud800da", "\n"])
+MALFORMED = ("", ":0", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "cuda:\u00b2", "cuda:1111111111", "\n")
+
+
+@pytest.mark.parametrize("name", [*MALFORMED, "cuda:" + "1" * 5000, "cu\0da", "cu\ud800da"])
 def test_to_backend__device_of_endless_digits_or_unprintable_letters_is_refused(name: str) -> None:
     """A device of endless digits or unprintable letters is refused."""
     with pytest.raises(xbridge.DeviceError, match=r"^cannot read device .*; try device='cpu'$") as caught:
