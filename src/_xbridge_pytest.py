@@ -76,9 +76,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marks, and the fixtures if the project asks for them."""
     if config.getini("xbridge_fixtures") or _asked(config):
-        from xbridge.testing import _fixtures
+        from xbridge.testing import _parametrize
 
-        config.pluginmanager.register(_fixtures, "xbridge_fixtures")
+        config.pluginmanager.register(_parametrize, "xbridge_fixtures")
     config.addinivalue_line(
         "markers",
         "xbridge(only=, skip=, needs=, without=, xfail=): for a test that uses `backend`: run it with these "

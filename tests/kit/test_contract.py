@@ -6,7 +6,6 @@ import functools
 import os
 import sys
 import threading
-import types
 import warnings
 from collections import deque
 from pathlib import Path
@@ -525,31 +524,6 @@ def test_assert_contract__many_operations() -> None:
     assert_contract(short, X, layouts=False, empty=False)
 
 
-def test_interleavings__stops_before_operations_of_the_tested_package() -> None:
-    """Frames of the package are traced, and those of others are not; a second call runs once."""
-    seen: list[_interleavings.Switch] = []
-    code = (lambda x: x + X).__code__
-    shared = min(_interleavings._shared(code))
-    frame: Any = types.SimpleNamespace(f_code=code, f_lasti=0, f_lineno=1, f_globals={"__name__": "a.b"})
-    assert _interleavings._tracer(seen.append, frozenset({"b"}))(frame, "call", None) is None
-    trace = _interleavings._tracer(seen.append, frozenset({"a"}))
-    assert trace(frame, "call", None) is trace
-    assert (frame.f_trace_opcodes, frame.f_trace_lines) == (True, False)
-    for frame.f_lasti, event in ((shared, "line"), (-1, "opcode"), (shared, "opcode")):
-        assert trace(frame, event, None) is trace
-    assert seen == [_interleavings.Switch(code, shared, 1)]
-    here = _interleavings.Switch(code, 0, 1)
-    stop = _interleavings._SecondCall(lambda: 3, here, 10)
-    traced = sys.gettrace()
-    try:
-        for place in (here._replace(offset=2), here, here):
-            stop(place)
-    finally:
-        sys.settrace(traced)  # `stop` ends it, and coverage is measured by it
-    assert stop.thread is not None
-    assert (stop.thread.wait().result, stop.has_waited) == (3, False)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["stale cache in threads", "half-filled table in threads"])
 def test_interleavings__other_threads_may_be_traced(fault: str) -> None:
@@ -822,6 +796,29 @@ def test_contract__backend_and_parameters(ids: Ids, run: Run) -> None:
     result = run(test, "--xbridge=numpy,numpy_readonly")
     result.assert_outcomes(passed=6, failed=1)
     result.stdout.fnmatch_lines(["*test_wrong dtype with numpy*", "*the result is int64*"])
+
+
+def by_layout(x: Any) -> Any:
+    return x + (not x.flags.c_contiguous)
+
+
+def by_size(x: Any) -> Any:
+    return x / x[0]  # which an empty array does not have
+
+
+def by_nan(x: Any) -> Any:
+    return np.nan_to_num(x)
+
+
+@pytest.mark.parametrize("f", [by_layout, by_size, by_nan], ids=lambda f: f.__name__)
+def test_contract__each_kind_has_its_turn(f: Callable[..., Any]) -> None:
+    """A few examples hold each kind of promise, so what one kind alone finds is found with every seed."""
+    numbers = arrays("numpy", dtypes="float64", shapes=(3,), elements=(1, 9), layouts="C")
+    few = settings(max_examples=8, database=None, phases=[Phase.generate])
+    for number in range(5):
+        test = seed(number)(few(contract(numbers, dtype="kept", ulp=4, nan="propagates")(f)))
+        with pytest.raises(MismatchError):
+            test()
 
 
 def test_contract__option() -> None:

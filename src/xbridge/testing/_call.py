@@ -62,7 +62,7 @@ class Call(NamedTuple):
     """The options of a `Promise`, as a dict."""
     path: tuple[str, str] | None = None
     """The module and the name by which the function is imported."""
-    by: Callable[[Call, Callable[[], Any]], Difference | None] | None = None
+    by: Callable[[Call], Difference | None] | None = None
     """A way to judge the call other than by a comparison with NumPy's, or None."""
     state: ReachableState | None = None
     """The state that the function keeps between calls, if it is restored before each."""
@@ -106,13 +106,12 @@ class Call(NamedTuple):
         self, arrays: list[Array] | None = None, run: Callable[[], Any] | None = None
     ) -> Difference | None:
         """Run both calls. Return the first difference, or the first argument that was changed."""
-        if arrays is None or run is None:
-            arrays = [one.make() for one in self.recipes()]
-            run = self.bind(arrays)
-        self._put_back()
         if self.by is not None:
-            return self.by(self, run)
-        actual = outcome(run)
+            return self.by(self)
+        if arrays is None or run is None:
+            arrays, actual = self.perform()
+        else:
+            actual = outcome(run)
         return self.changed(arrays) or compare(actual, self.expected(), self.promise)
 
     def fill(self, arrays: Iterable[Array]) -> Call:
@@ -125,10 +124,15 @@ class Call(NamedTuple):
         filled = self.fill(arrays)
         return partial(self.f, *filled.args, **filled.kwargs)
 
+    def perform(self) -> tuple[list[Array], Outcome]:
+        """Run the call with new arrays, and return these too."""
+        arrays = [one.make() for one in self.recipes()]
+        self._put_back()
+        return arrays, outcome(self.bind(arrays))
+
     def run(self) -> Outcome:
         """Run the call with new arrays."""
-        self._put_back()
-        return outcome(self.bind(one.make() for one in self.recipes()))
+        return self.perform()[1]
 
     def expected(self) -> Outcome:
         """Run the reference on NumPy's arrays."""
@@ -149,7 +153,10 @@ class Call(NamedTuple):
         """Return the first change of an array by the call: of its values, or a flag that it did not have."""
         for number, (one, x) in enumerate(zip(self.recipes(), arrays, strict=True)):
             now = samples_of(one.backend).read(x)
-            if now.shape != one.values.shape or not same_numbers(now, one.values).all():
+            is_same = now.shape == one.values.shape and (
+                now.tobytes() == one.values.tobytes() or same_numbers(now, one.values).all()
+            )
+            if not is_same:
                 made = program(self)
                 read = read_expression(one.backend, made.arrays[number])
                 said = f"array {number} was {_shown(one.values)} and became {_shown(now)}"
@@ -262,12 +269,8 @@ def _with_values(recipe: Recipe, *, find: Callable[[HostArray], HostArray], inst
     return recipe._replace(values=values)
 
 
-def _is_nan(values: HostArray) -> HostArray:
-    return np.isnan(values) if values.dtype.kind in "fc" else np.zeros(values.shape, bool)
-
-
-def _is_inf(values: HostArray) -> HostArray:
-    return np.isinf(values) if values.dtype.kind in "fc" else np.zeros(values.shape, bool)
+def _is_so(ask: Callable[[HostArray], HostArray], values: HostArray) -> HostArray:
+    return ask(values) if values.dtype.kind in "fc" else np.zeros(values.shape, bool)
 
 
 def _is_large(values: HostArray) -> HostArray:
@@ -278,8 +281,8 @@ def _is_large(values: HostArray) -> HostArray:
 
 
 _VALUES: tuple[tuple[str, Callable[[HostArray], HostArray], float], ...] = (
-    ("NaN", _is_nan, 1.0),
-    ("infinity", _is_inf, 2.0),
+    ("NaN", lambda values: _is_so(np.isnan, values), 1.0),
+    ("infinity", lambda values: _is_so(np.isinf, values), 2.0),
     ("large integers", _is_large, 3),
 )
 

@@ -15,7 +15,7 @@ import numpy as np
 from xbridge.errors import OptionError, XBridgeError
 from xbridge.extend import DTYPES, category, is_inexact
 from xbridge.testing import _derived, _earlier_calls, _values_promised
-from xbridge.testing._call import Call, describe, program
+from xbridge.testing._call import Call, program
 from xbridge.testing._diff import overlap, resolve
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._outcome import (
@@ -318,16 +318,9 @@ def _differentiated(call: Call) -> Iterator[Call]:
 # -- the result --------------------------------------------------------------------------------------
 
 
-def _judge_result(call: Call, run: partial[Any], *, promised: Contract) -> Difference | None:
+def _judge_result(call: Call, *, promised: Contract) -> Difference | None:
     """Judge a call by its result alone."""
-    return _break(call, _given(run), outcome(run), promised)
-
-
-def _given(run: partial[Any]) -> list[Array]:
-    """Return the arrays among the arguments of a call."""
-    arrays: list[Array] = []
-    describe((run.args, run.keywords), arrays)
-    return arrays
+    return _break(call, *call.perform(), promised)
 
 
 def _break(call: Call, arrays: list[Array], made: Outcome, promised: Contract) -> Difference | None:
@@ -432,9 +425,9 @@ def _laid(one: Recipe, name: str) -> Recipe | None:
     return None
 
 
-def _judge_layout(call: Call, run: partial[Any], *, promised: Contract) -> Difference | None:
+def _judge_layout(call: Call, *, promised: Contract) -> Difference | None:
     """Judge the result of a call, and compare it with one on the same values in the simplest layout."""
-    arrays, made = _given(run), outcome(run)
+    arrays, made = call.perform()
     if made.error is None and (broken := _break(call, arrays, made, promised)):
         return broken
     made, plain = kept(made), call.map(lambda one: one._replace(properties=()))
@@ -473,14 +466,10 @@ def _emptied(call: Call, promised: Contract) -> Iterator[Call]:
 
 
 def _judge_empty(
-    call: Call,
-    run: partial[Any],
-    *,
-    judge: Callable[[Call, partial[Any]], Difference | None],
-    others: list[Call],
+    call: Call, *, judge: Callable[[Call], Difference | None], others: list[Call]
 ) -> Difference | None:
     """Judge the result of a call with empty arrays."""
-    found = judge(call, run)
+    found = judge(call)
     if found is None or not found.kind.startswith("raises "):
         return found
     fail = all(other.judge() for other in others)

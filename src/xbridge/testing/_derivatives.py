@@ -10,6 +10,7 @@ import numpy as np
 from xbridge import is_available, to_backend, to_numpy
 from xbridge.errors import GradientError, OptionError
 from xbridge.extend import backend_for, is_inexact
+from xbridge.testing._outcome import parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -171,15 +172,10 @@ def _sizes(x: HostArray) -> HostArray:
 
 def _leaves(tree: Any) -> Iterator[Any]:
     """Yield the floating and complex arrays of a result."""
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    if isinstance(tree, (tuple, list)):
-        for child in tree:
-            yield from _leaves(child)
-        return
-    owner = backend_for(type(tree))
-    if owner is not None and is_inexact(owner.array_info(tree).dtype):
-        yield tree
+    for _, part in parts(tree):
+        owner = backend_for(type(part))
+        if owner is not None and is_inexact(owner.array_info(part).dtype):
+            yield part
 
 
 def product(g: Any, t: Any) -> float:

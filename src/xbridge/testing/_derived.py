@@ -110,7 +110,7 @@ class _ComputedError(RuntimeError):
     """Raised if the scheduler is called, which computes a lazy array."""
 
 
-def _unscheduled(call: Call, run: Callable[[], Any]) -> Difference | None:
+def _unscheduled(call: Call) -> Difference | None:
     import dask.config  # noqa: PLC0415 -- only for its arrays
 
     computed = []
@@ -120,7 +120,7 @@ def _unscheduled(call: Call, run: Callable[[], Any]) -> Difference | None:
         raise _ComputedError("a lazy array is computed")
 
     with dask.config.set(scheduler=refuse):
-        found = outcome(run)
+        found = call.run()
     if found.error is None and not computed:
         return None
     made = Difference(_COMPUTES, "the function computes a lazy array")
@@ -133,7 +133,7 @@ def _unscheduled(call: Call, run: Callable[[], Any]) -> Difference | None:
     return made._replace(program=lines)
 
 
-def _traced(call: Call, _run: Callable[[], Any]) -> Difference | None:
+def _traced(call: Call) -> Difference | None:
     import jax  # noqa: PLC0415 -- only for its arrays
 
     recipes = call.recipes()
@@ -167,7 +167,7 @@ def as_differentiable(call: Call, rtol: float | None = None) -> Call:
     return call._replace(by=partial(_judge_gradient, rtol=rtol))
 
 
-def _judge_gradient(call: Call, _run: Callable[[], Any], *, rtol: float | None) -> Difference | None:
+def _judge_gradient(call: Call, *, rtol: float | None) -> Difference | None:
     """Compare the gradient along one direction with differences of values; a program uses the library's."""
     found = _compare_gradients(call, rtol)
     if found is None:

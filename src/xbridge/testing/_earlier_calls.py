@@ -91,9 +91,7 @@ def _other_values(one: Recipe) -> Recipe:
     return one.with_values(other.astype(one.values.dtype))
 
 
-def _judge_repeated(
-    call: Call, _run: Callable[[], Any], *, other: Call, state: ReachableState
-) -> Difference | None:
+def _judge_repeated(call: Call, *, other: Call, state: ReachableState) -> Difference | None:
     """Compare a call after another one with the same call before it, and a result with itself before it."""
     one, another = call._replace(state=None), other._replace(state=None)
     state.restore()
@@ -116,10 +114,10 @@ def _judge_repeated(
     return None
 
 
-def _judge_settings(call: Call, run: Callable[[], Any], *, settings: Settings) -> Difference | None:
+def _judge_settings(call: Call, *, settings: Settings) -> Difference | None:
     """Find a setting of the process that a call changes for all other code."""
     settings.restore()
-    found = outcome(partial(changed_by, run)).result
+    found = outcome(partial(changed_by, call.bind([one.make() for one in call.recipes()]))).result
     settings.restore()
     if found is None:
         return None
@@ -145,7 +143,7 @@ _LONGEST_SETTING = 60
 """The most characters of a setting in a message."""
 
 
-def _judge_overwritten(call: Call, _run: Callable[[], Any], *, state: ReachableState) -> Difference | None:
+def _judge_overwritten(call: Call, *, state: ReachableState) -> Difference | None:
     """Compare a call with itself after its result was overwritten, as its caller may do."""
     one = call._replace(state=None)
     state.restore()
@@ -171,10 +169,11 @@ _OTHER = 77
 
 
 def _judge_threads(
-    call: Call, run: Callable[[], Any], *, other: Call, state: ReachableState, is_over: Callable[[], bool]
+    call: Call, *, other: Call, state: ReachableState, is_over: Callable[[], bool]
 ) -> Difference | None:
     """Compare calls in two threads with calls alone, for each operation at which the first is stopped."""
-    runs, second = Interleavings(state.roots), other.bind([one.make() for one in other.recipes()])
+    runs = Interleavings(state.roots)
+    run, second = (each.bind([one.make() for one in each.recipes()]) for each in (call, other))
 
     def begin(start: Callable[..., T], *calls: Any) -> T:
         state.restore()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -111,7 +111,10 @@ class _Caught:
 
 def outcome(call: Callable[[], Any]) -> Outcome:
     """Run a call to its end: an iterator is read, and warnings are collected."""
-    with _repeated_warnings(), warnings.catch_warnings(record=True) as warned:
+    with (
+        _repeated_warnings() if "torch" in sys.modules else nullcontext(),
+        warnings.catch_warnings(record=True) as warned,
+    ):
         warnings.simplefilter("always")
         found = catch(call)
     return found._replace(warned=tuple(warned))
@@ -130,10 +133,7 @@ def catch(call: Callable[[], Any]) -> Outcome:
 @contextmanager
 def _repeated_warnings() -> Iterator[None]:
     """Have torch repeat the warnings that it gives once in a process, so that each call has them."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
+    torch = sys.modules["torch"]
     was_always = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     try:

@@ -1,4 +1,4 @@
-"""The backends and devices that every test with the fixture `backend` runs with.
+"""The backends and devices that every test with the fixture `backend` runs with, and the fixtures.
 
 Both come from the registry, so that tests do not list backends by hand. If a backend that the caller names is
 missing, the run ends before its first test. Combinations that a mark excludes are not made. If a library
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from itertools import pairwise
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -24,7 +25,6 @@ from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from types import ModuleType
 
     from _pytest.mark import ParameterSet
 
@@ -302,3 +302,39 @@ def expected_failure(gap: Gap) -> pytest.MarkDecorator:
     return pytest.mark.xfail(
         strict=True, reason=str(gap), raises=(AssertionError, XBridgeError, pytest.fail.Exception)
     )
+
+
+# -- fixtures ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def _xbridge_place(request: pytest.FixtureRequest) -> BackendDevice:
+    """Return one backend and device of the run."""
+    if not hasattr(request, "param"):
+        pytest.fail(
+            "cannot choose a backend: pytest parametrizes functions alone, by the names of their arguments; "
+            "try naming backend among the arguments of a test function",
+            pytrace=False,
+        )
+    here: BackendDevice = request.param
+    return here
+
+
+@pytest.fixture(scope="session")
+def backend(_xbridge_place: BackendDevice) -> str:
+    """Return the name of a backend. The test runs once for each that `--xbridge` names."""
+    return _xbridge_place.backend
+
+
+@pytest.fixture(scope="session")
+def device(backend: str, request: pytest.FixtureRequest) -> Any:
+    """Return the device for the arrays of `backend`: the named one, else one that is not its default."""
+    if "_xbridge_place" in request.fixturenames:
+        return device_of_namespace(request.getfixturevalue("_xbridge_place"))
+    return device_of_namespace(place(backend))
+
+
+@pytest.fixture(scope="session")
+def xp(backend: str) -> ModuleType:
+    """Return the array API namespace of `backend`."""
+    return namespace(backend)

@@ -11,11 +11,11 @@ from xbridge.errors import XBridgeError
 from xbridge.extend import CPU, DTYPES, HOST, category, get_backend, is_inexact
 from xbridge.testing._call import program
 from xbridge.testing._diff import differences, look
-from xbridge.testing._outcome import MOST_LISTED, Difference, outcome, parts
+from xbridge.testing._outcome import MOST_LISTED, Difference, parts
 from xbridge.testing._source import literal, read_expression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from xbridge.protocol import HostArray
@@ -75,11 +75,9 @@ def _dtypes(call: Call) -> list[np.dtype[Any]]:
     return [one.values.dtype for one in call.recipes()]
 
 
-def judge_accuracy(
-    call: Call, run: Callable[[], Any], *, ulp: float, is_first: bool = True
-) -> Difference | None:
+def judge_accuracy(call: Call, *, ulp: float, is_first: bool = True) -> Difference | None:
     """Compare floating results with those in float64; the first time, find what float64 is rounded to."""
-    narrow = outcome(run)
+    narrow = call.run()
     with _every_digit(call.promise.backend):
         wide = call.map(_widen).run()
     if narrow.error is not None or wide.error is not None:

@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from contextlib import suppress
 from copy import deepcopy
-from functools import partial
+from functools import cache, partial
 from operator import is_
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -93,10 +93,9 @@ class ReachableState:
         self._left += [(one, names) for one in objects if not issubclass(type(one), _VALUES)]
 
     def _visit_function(self, f: FunctionType) -> None:
-        names, assigned = frozenset(_names(f.__code__)), frozenset(_assigned_names(f.__code__))
+        names, (assigned, stores_attributes) = frozenset(_names(f.__code__)), _effects(f.__code__)
         for name in assigned - f.__globals__.keys():
             self._undo.append(partial(f.__globals__.pop, name, None))
-        stores_attributes = "STORE_ATTR" in _operations(f.__code__)
         self.is_empty &= not assigned and not stores_attributes
         self._visit_variables(f.__globals__, names)
         for cell, contents in _cells(f):
@@ -179,21 +178,18 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _assigned_names(code: CodeType) -> Iterator[str]:
-    """Yield the variables outside of a function that it assigns."""
-    for step in dis.get_instructions(code):
-        if step.opname == "STORE_GLOBAL" or (
-            step.opname == "STORE_DEREF" and step.argval in code.co_freevars
-        ):
-            yield step.argval
-        elif isinstance(step.argval, CodeType):
-            yield from _assigned_names(step.argval)
-
-
-def _operations(code: CodeType) -> set[str]:
-    """Return the names of the operations of a function and the functions in it."""
-    inner = [_operations(one) for one in code.co_consts if isinstance(one, CodeType)]
-    return {step.opname for step in dis.get_instructions(code)}.union(*inner)
+@cache
+def _effects(code: CodeType) -> tuple[frozenset[str], bool]:
+    """Return the variables outside of a function that it assigns, and whether it stores attributes."""
+    steps = [*dis.get_instructions(code)]
+    inner = [_effects(one) for one in code.co_consts if isinstance(one, CodeType)]
+    names = {
+        step.argval
+        for step in steps
+        if step.opname == "STORE_GLOBAL" or (step.opname == "STORE_DEREF" and step.argval in code.co_freevars)
+    }
+    stores = any(step.opname == "STORE_ATTR" for step in steps) or any(within for _, within in inner)
+    return frozenset(names.union(*(assigned for assigned, _ in inner))), stores
 
 
 def _restore_class(cls: type, contents: dict[str, Any]) -> None:

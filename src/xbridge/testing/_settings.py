@@ -49,7 +49,6 @@ class Settings:
     def __init__(self) -> None:
         self._modules = {name: sys.modules[name] for name in _MODULES if name in sys.modules}
         self._values = self._read()
-        self._compared = {text: _comparable(value) for text, value in self._values.items()}
         self._imported = len(sys.modules)
 
     def _read(self) -> dict[str, Any]:
@@ -57,14 +56,15 @@ class Settings:
         for text in _SETTINGS:
             if module_of(text) in self._modules:
                 with suppress(OSError):  # the working directory may be gone
-                    found[text] = eval(_CODES[text], names)  # noqa: S307 -- our own expressions
+                    value = eval(_CODES[text], names)  # noqa: S307 -- our own expressions
+                    found[text] = _comparable(value)
         return found
 
     def restore(self) -> None:
         """Put all settings back."""
         now = self._read()
         for text, value in self._values.items():
-            if _comparable(now.get(text)) != self._compared[text]:
+            if now.get(text) != value:
                 with suppress(OSError):  # as above
                     exec(_SETTINGS[text], {**self._modules, "value": value})  # noqa: S102 -- our own statements
 
@@ -75,7 +75,7 @@ class Settings:
         return {
             text: _format_difference(value, now.get(text))
             for text, value in self._values.items()
-            if text not in left_out and _comparable(now.get(text)) != self._compared[text]
+            if text not in left_out and now.get(text) != value
         }
 
 
@@ -96,7 +96,6 @@ def _comparable(value: Any) -> Any:
 
 def _format_difference(before: Any, after: Any) -> tuple[str, str]:
     """Return two values as text. Of dicts, such as the environment, this is only the items that differ."""
-    before, after = _comparable(before), _comparable(after)
     if isinstance(before, dict):
         names = [name for name in before | after if before.get(name) != after.get(name)]
         before, after = ({name: x[name] for name in names if name in x} for x in (before, after))

@@ -17,7 +17,7 @@ from xbridge.testing._precision import find_inexact, widen
 from xbridge.testing._source import read_expression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from xbridge.testing._call import Call
     from xbridge.testing._outcome import Outcome
@@ -34,7 +34,7 @@ def examples(call: Call) -> Iterator[Call]:
         yield call._replace(by=by, options={"beside": "in its batch"})
 
 
-def _judge_example(call: Call, _run: Callable[[], Any], *, count: int) -> Difference | None:
+def _judge_example(call: Call, *, count: int) -> Difference | None:
     """Compare the result for the first example with the first row of the result for all."""
 
     def is_batch(one: Recipe) -> bool:
@@ -78,9 +78,9 @@ def with_nan(call: Call, nan: str | None, raises: Any) -> Iterator[Call]:
             yield call.fill(changed)._replace(by=partial(_judge_nan, nan=nan, raises=raises))
 
 
-def _judge_nan(_call: Call, run: Callable[[], Any], *, nan: str | None, raises: Any) -> Difference | None:
+def _judge_nan(call: Call, *, nan: str | None, raises: Any) -> Difference | None:
     """Find a result without the NaN of an argument, or with it."""
-    made = outcome(run)
+    made = call.run()
     if made.error is not None:
         return None if isinstance(made.error, raises) else describe_error(made.error)
     for path, look in find_inexact(made):
@@ -98,9 +98,9 @@ def in_int64(call: Call) -> Iterator[Call]:
         yield call._replace(by=_judge_overflow, options={"beside": "in int64", "dtype": "any"})
 
 
-def _judge_overflow(call: Call, run: Callable[[], Any]) -> Difference | None:
+def _judge_overflow(call: Call) -> Difference | None:
     """Compare the numbers of a result with those of the same call in int64."""
-    narrow = kept(outcome(run))
+    narrow = kept(call.run())
     wide = call.map(lambda one: widen(one, _WIDE) if category(one.dtype) == "int" else one).run()
     if narrow.error is not None or wide.error is not None:
         return None
@@ -114,10 +114,11 @@ def on_meta_device(call: Call) -> Iterator[Call]:
         yield call._replace(by=_judge_default_device)
 
 
-def _judge_default_device(call: Call, run: Callable[[], Any]) -> Difference | None:
+def _judge_default_device(call: Call) -> Difference | None:
     """Call a function while the default device of torch has no memory, which no argument is on."""
     import torch  # noqa: PLC0415 -- only for its arrays
 
+    run = call.bind([one.make() for one in call.recipes()])
     with torch.device("meta"):
         made = outcome(run)
     strays = [path for path, part in parts(made.result) if getattr(part, "is_meta", False)]
