@@ -29,24 +29,17 @@ _SYNONYMS: dict[str, tuple[Any, ...]] = {
 }
 """Names that other libraries use for an option, or for one value of it that True asks for."""
 
-_ORDER = "a conversion keeps the order of the axes in memory"
 _BESIDE = "a transfer runs beside the program, and pins memory itself"
-_ELSEWHERE: dict[str, tuple[str, ...]] = {
+_ELSEWHERE = {
     "requires_grad": ("it makes a new leaf", "asarray(x, backend={target}, requires_grad={value})"),
     "like": ("a conversion has one target", "asarray(x, like=y)"),
-    "backend": ("a conversion has one target", "to_backend(x, {value})"),
     "device": ("NumPy's arrays are in host memory", "{call}"),
     "writable": ("only NumPy has read-only arrays", "to_numpy(x, writable={value})"),
     "force": ("every conversion detaches and moves as far as it must", "{call}"),
-    "memory_format": (_ORDER, "{call}.contiguous(memory_format={value})", "torch"),
-    "shape": ("a conversion keeps the shape", "{call}.reshape({value})"),
-    "chunks": ("a conversion does not choose the chunks", "{call}.rechunk({value})", "dask"),
-    "sharding": ("JAX shards the array that it has", "jax.device_put({call}, {value})", "jax"),
     "pin_memory": (_BESIDE, "transfer(x, {target}{options})"),
     "non_blocking": (_BESIDE, "transfer(x, {target}{options})"),
 }
-"""Options that a conversion of an array does not have: the reason, the call that does what they are for, and
-the target that has it if only one has."""
+"""Options that a conversion of an array lacks: the reason, and the call that does what they are for."""
 
 
 class _Call(NamedTuple):
@@ -119,9 +112,7 @@ def _argument(place: str, given: tuple[object, ...], options: dict[str, object])
 
 def _explain_position(call: _Call, surplus: tuple[object, ...]) -> CallError:
     """Return the error for arguments by position that the function takes by keyword, or not at all."""
-    first, text = surplus[0], text_of(surplus[0])
-    if call.name == "to_dask" and (first == "auto" or type(first) in (int, tuple)):
-        return _explain_elsewhere(call, f"take {text} by position", "chunks", first)
+    text = text_of(surplus[0])
     if call.target and text == "y":
         hint = f"align(x, y, backend={call.target})"
         return CallError.build("take y by position", f"{call.name} converts one array", hint)
@@ -141,20 +132,13 @@ def _explain_keyword(call: _Call, word: str, value: object) -> CallError:
     if word in call.words:
         return call.error(action, reason, **{word: value})
     if call.target and word in _ELSEWHERE:
-        return _explain_elsewhere(call, action, word, value)
+        reason, hint = _ELSEWHERE[word]
+        options = call.written().removeprefix(f"{call.name}({', '.join(call.start)}").removesuffix(")")
+        written = {"call": call.written(), "target": call.target, "options": options, "value": text_of(value)}
+        return CallError.build(action, reason, hint.format(**written))
     near = get_close_matches(word, call.words, 1)
     if not near and isinstance(value, (str, type)):
         near = [option for option in ("copies", "dtype", "device") if option == option_of(value, call.words)]
     if not near and call.words:
         reason = f"the options of {call.name} are {', '.join(call.words)}"
     return call.error(action, reason, **dict.fromkeys(near, value))
-
-
-def _explain_elsewhere(call: _Call, action: str, word: str, value: object) -> CallError:
-    """Return the error for an option of other libraries' conversions."""
-    reason, hint, *targets = _ELSEWHERE[word]
-    if targets and call.target.strip("'") not in targets:
-        hint = "{call}"
-    options = call.written().removeprefix(f"{call.name}({', '.join(call.start)}").removesuffix(")")
-    written = {"call": call.written(), "target": call.target, "options": options, "value": text_of(value)}
-    return CallError.build(action, reason, hint.format(**written))
