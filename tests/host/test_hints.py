@@ -49,26 +49,22 @@ def objects(folder: Path) -> dict[Any, list[tuple[Any, Any]]]:
     file = pytest.importorskip("safetensors")
     pytest.importorskip("safetensors.numpy")
     file.numpy.save_file({"a": A}, folder / "a.safetensors")
-    future, day = Future[Any](), dt.date(1970, 1, 3)
+    future = Future[Any]()
     future.set_result(A)
     return {
         xbridge.to_numpy: [
             (lambda: A, A),
-            (torch.utils.dlpack.to_dlpack(torch.ones(1)), [1]),
-            (day, 2),
-            (dt.timedelta(seconds=2), 2),
+            (dt.date(1970, 1, 3), None),
             (folder / "a.npy", A),
             (folder / "a.pt", {"a": A}),
             (str(folder / "a.npz"), {"a": A}),
             (torch.nn.PReLU(1, 0.5), {"weight": [0.5]}),
             (sparse.csr_array([[1.0]]), [[1]]),
             (of_jax.BCOO.fromdense(jax.numpy.ones((1, 1))), [[1]]),
-            (type("Own", (), {"__jax_array__": lambda _: jax.numpy.ones(1)})(), [1]),
             (Fraction(1, 2), 0.5),
             (dask.delayed(A), A),
             (polars.LazyFrame({"a": [1.0]}), [[1]]),
             (future, A),
-            (pyarrow.scalar(True), 1),
             (pyarrow.SparseCOOTensor.from_dense_numpy(A), A),
             (torch.utils.data.DataLoader([A]), [[A]]),
             (np.poly1d([1.0, 2.0]), [1, 2]),
@@ -86,11 +82,11 @@ def objects(folder: Path) -> dict[Any, list[tuple[Any, Any]]]:
             ([Fraction(1, 2)], [0.5]),
             ([None, 1.0], [np.nan, 1]),
             ([pandas.NA, 1.0], [np.nan, 1]),
-            ([day], [2 * 86_400_000_000]),
-            ([dt.timedelta(seconds=2)], [2]),
+            ([dt.date(1970, 1, 3)], None),
             ([{"a": 1}], [{"a": 1}]),
-            ([lambda: 3], [3]),
-            ([{1, 2}], [[1, 2]]),
+            ([lambda: 3], None),
+            ([{1, 2}], None),
+            ([[None, 1.0]], None),
             (["1", 2], [1, 2]),
             (["x", 2], None),
             ([A, None], None),
@@ -103,7 +99,6 @@ def test_hint__of_each_kind_of_object_gives_its_values(tmp_path: Path) -> None:
     """Each hint in the tables by class is followed with an object of the kind; other objects have none."""
     torch, pandas = pytest.importorskip("torch"), pytest.importorskip("pandas")
     names = {"numpy": np, "torch": torch, "xbridge": xbridge, "asarray": xbridge.asarray, "pandas": pandas}
-    names["from_dlpack"] = torch.from_dlpack
     followed = {""}
     for call, pairs in objects(tmp_path).items():
         for x, wanted in pairs:
@@ -112,7 +107,7 @@ def test_hint__of_each_kind_of_object_gives_its_values(tmp_path: Path) -> None:
             hint = caught.value.hint
             followed.add(hint)
             if wanted is not None:
-                made = eval(hint.partition(" of the library")[0], {**names, "x": x})
+                made = eval(hint, {**names, "x": x})
                 assert repr(listed(made)) == repr(listed(wanted)), hint
             else:
                 assert hint == ""

@@ -27,9 +27,6 @@ _MANY = 1000
 
 _BY_NAME = {
     **dict.fromkeys(_FUNCTIONS, "x()"),
-    "PyCapsule": "from_dlpack(x) of the library that made it",
-    "date": "numpy.datetime64(x).astype('int64')",
-    "timedelta": "asarray(x.total_seconds(), backend='numpy')",
     "DataLoader": "xbridge.prefetch(x, 'numpy')",
 }
 """Hints by the name of a class, or of a base."""
@@ -44,10 +41,8 @@ _READERS = {
 _BY_ATTRIBUTE = {
     "state_dict": "xbridge.tree.to_backend(x.state_dict(), 'numpy')",
     **{word: f"x.{word}()" for word in ("toarray", "todense", "to_tensor")},
-    "__jax_array__": "x.__jax_array__()",
     "__float__": "asarray(float(x), backend='numpy')",
     **{word: f"x.{word}()" for word in ("compute", "collect", "result")},
-    "as_py": "asarray(x.as_py(), backend='numpy')",
     **dict.fromkeys(("_fields", "__dataclass_fields__", "__attrs_attrs__"), IN_A_TREE),
     "get_tensor": "dict(zip(x.keys(), map(x.get_tensor, x.keys())))",
     "keys": "xbridge.tree.to_backend(dict(x), 'numpy')",
@@ -58,12 +53,9 @@ _ITEMS = {
     **dict.fromkeys(("Decimal", "Fraction"), _FLOATS),
     "NoneType": "[float('nan') if i is None else i for i in x]",
     "NAType": "[float('nan') if i is pandas.NA else i for i in x]",
-    "date": "numpy.array(x, 'datetime64[us]').astype('int64')",
-    "timedelta": "[i.total_seconds() for i in x]",
     "dict": "xbridge.tree.to_backend(x, 'numpy', scalars=True)",
-    **dict.fromkeys(_FUNCTIONS, "[i() for i in x]"),
-    **dict.fromkeys(("set", "frozenset", "dict_values", "generator", "map"), "[list(i) for i in x]"),
-    **dict.fromkeys(("str", "bytes"), ""),
+    **dict.fromkeys((*_FUNCTIONS, "date", "timedelta", "str", "bytes"), ""),
+    **dict.fromkeys(("set", "frozenset", "dict_values", "generator", "map"), ""),
 }
 """Hints for a list, by the name of the class of an item that is not a number. Text may spell numbers."""
 
@@ -145,9 +137,8 @@ def item_error(x: Any) -> UnsupportedArrayError | None:
         return None
     place, item = mistaken[0]
     reason = f"item {place} is {'None' if item is None else type_of(item)}"
-    hint = _hint_for_list([one for _, one in items], {type(one) for _, one in mistaken})
-    if is_nested and hint.endswith(" in x]"):
-        hint = f"[{hint.removesuffix('x]')}row] for row in x]"
+    kinds = {type(one) for _, one in mistaken}
+    hint = "" if is_nested else _hint_for_list([one for _, one in items], kinds)
     return UnsupportedArrayError.build("make an array of this list", reason, hint)
 
 
