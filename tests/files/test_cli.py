@@ -67,7 +67,7 @@ def test_main__every_command_has_a_page_of_help_and_speaks_json(
     [
         ([], "xbridge-array --help"),
         (["zzz", "a.npy"], "xbridge-array --help"),
-        (["explain", "a.npy"], "xbridge-array explain --help"),
+        (["convert", "a.npy"], "xbridge-array convert --help"),
         (["show", "a.npy", "b.npy"], "xbridge-array --help"),
     ],
 )

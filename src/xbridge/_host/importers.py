@@ -328,7 +328,7 @@ def _check_column(x: Any, host: HostArray, dtype: str) -> None:
     elif kind in "fc" and not is_inexact(dtype) and np.isnan(host).any():
         reason = f"some of its values are missing, and {dtype} has no NaN"
     if reason:
-        hint = _hint_for_cast(x, "complex128" if kind == "c" else "float64")
+        hint = "to_numpy(x).real" if kind == "c" else _hint_for_cast(x, "float64")
         raise unreadable_error(x, reason, hint, DTypeError)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
-from xbridge.files.formats import add_file, read_all
+from xbridge.files.errors import check_source
+from xbridge.files.formats import ALL, add_reading, read_file
 from xbridge.files.output import print_arrays
 
 HELP = "list the arrays of a file"
@@ -16,14 +18,16 @@ data is read. An array in nested dicts and lists is named by its keys joined by 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
-    add_file(parser, "show")
-    parser.add_argument("--quiet", action="store_true", help="print only the totals")
+    parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
+    add_reading(parser, "FILE")
+    parser.add_argument("--array", metavar="NAME", help="show only this array")
 
 
 def run(asked: Namespace) -> int:
     """Print a line for each array."""
-    content = read_all(asked)
+    check_source(asked.file)
+    content = read_file(asked.file, ALL._replace(checksums=False, at=asked.at))
     if asked.array is not None:
         content = content.pick(asked.array)
-    print_arrays(content, {"source": str(asked.file)}, as_json=asked.json, quiet=asked.quiet)
+    print_arrays(content, {"source": str(asked.file)}, as_json=asked.json)
     return 0
