@@ -468,3 +468,12 @@ def test_to_numpy__hint_for_a_dictionary_is_its_codes() -> None:
         with pytest.raises(xbridge.DTypeError) as caught:
             xbridge.to_numpy(x.dictionary_encode())
         assert xbridge.to_list(eval(caught.value.hint, {"x": x.dictionary_encode()})) == codes
+
+
+def test_to_numpy__hint_for_complex_columns_is_their_real_part() -> None:
+    """Following the hint for a real dtype that a complex column was to get gives the real numbers."""
+    pandas = pytest.importorskip("pandas")
+    for x in (pandas.Series([1j, 2.5]), pandas.DataFrame({"a": [1j, 2.5]})):
+        with pytest.raises(xbridge.DTypeError, match="drops the imaginary part") as caught:
+            xbridge.to_numpy(x, dtype="float32")
+        assert eval(caught.value.hint, {**vars(xbridge), "x": x}).ravel().tolist() == [0, 2.5]
