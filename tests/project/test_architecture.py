@@ -136,7 +136,6 @@ def names_a_library(tree: ast.AST) -> list[str]:
 
 NAMED: dict[str, set[str]] = {
     "_api.py": {"cupy", "dask", "jax", "torch"},  # `to_jax` and the others
-    "_core/mistakes.py": {"dask", "jax", "torch"},  # the options of their own conversions
     "functions": {"numpy", "torch"},  # shapes by NumPy, and programs of torch's compiler
     "functions/libraries.py": {"dask", "jax", "numpy", "torch"},  # finds their modules here
     "_host": {"numpy", "ml_dtypes"},
