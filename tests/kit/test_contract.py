@@ -371,6 +371,16 @@ def test_assert_contract__switched_off() -> None:
     assert failure(noisy, X).finding.problem == "depends on earlier calls"
 
 
+@pytest.mark.parametrize(
+    "x", [np.array([0.5, 2.0]), np.array([1, 5]), np.array([True, False, False])], ids=str
+)
+def test_assert_contract__result_of_other_values_is_kept(x: Any) -> None:
+    """A cache that knows shapes alone is found for each kind of numbers, whose order makes no difference."""
+    sums: dict[Any, Any] = {}
+    problem = failure(lambda x: np.asarray(sums.setdefault((x.shape, x.dtype), x.sum())), x).finding.problem
+    assert problem == "depends on earlier calls"
+
+
 def test_assert_contract__raises_is_no_exception() -> None:
     """What is no exception class cannot be raised, so that it is a mistake of the test."""
     for wrong in (int, ValueError("no"), "ValueError", (ValueError, int), BaseException):
