@@ -88,27 +88,20 @@ class UserDerivative(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The key of a recorded run, which the functions of its derivatives get as an additional input.
+    """What derivatives of a run get as an additional input, in an array of 32-bit integers.
 
-    It is the version of what the function read beside its arguments, and the number of the record, or zeros
-    if there is none. That number has two halves of 31 bits, because a library may lack 64-bit integers.
+    A library such as JAX passes nothing but arrays from a call to its derivative. A compiler may copy a mark,
+    drop it or use it twice.
     """
 
     version: int
-    high: int
-    low: int
+    """The version of what the function read beside its arguments."""
+    number: int = 0
+    """The number of the record that the run has left; 0 if there is none."""
 
 
-class Recorded(NamedTuple):
-    """The outputs of a run, and a function that keeps the record of the run if it is needed."""
-
-    ys: Sequence[Array]
-    keep: Callable[[bool], tuple[Mark, Callable[[], None]]]
-    """Keep the record; return its mark, and a function that drops it. With True, its first use drops it."""
-
-
-class NoRecordError(Exception):
-    """A run could not be recorded. It stopped halfway, and may have written to its arguments."""
+NO_VALUE = Mark(-1)
+"""The mark of a derivative whose value nobody uses, so that nothing can contradict it."""
 
 
 class _Latest(local):
@@ -155,7 +148,7 @@ class DerivableFunction(ABC):
     narrows = True
     """True if the dtypes of the results are the function's; gradients have those of its arguments."""
     keeps_version = False
-    """True if derived rules take a `Mark` too, because the function may read more than its arguments."""
+    """True if derived rules take a `Mark` from `record`, because a function may read more than arguments."""
 
     def __init__(self, call: Call, name: str) -> None:
         self.call = call
@@ -190,19 +183,13 @@ class DerivableFunction(ABC):
         """True if parts of the function were replaced since, so that a new trace needs another rule."""
         return False
 
-    def version(self) -> int:
-        """Return a number that changes when what the function reads besides its arguments changes."""
-        return 0
+    def record(
+        self, ins: tuple[bool, ...], xs: Sequence[Array], *, once: bool
+    ) -> tuple[Sequence[Array], Mark, Callable[[], None] | None]:
+        """Run the function, and keep what its vjp for the inputs in `ins` needs, if that is possible.
 
-    @property
-    def records(self) -> bool:
-        """True if `record` works: a run can keep what its vjp needs, so that the vjp needs no second run."""
-        return False
-
-    def record(self, ins: tuple[bool, ...], xs: Sequence[Array]) -> Recorded:
-        """Run the function for gradients of the inputs in `ins`.
-
-        Raise `NoRecordError` if that failed. The function must then run again, on copies of the arrays.
+        Return the outputs, the mark of the run, and a function that drops the record if there is one. With
+        `once`, the first use drops it, because a compiled program does not tell when it drops a mark.
         """
         raise NotImplementedError
 

@@ -7,7 +7,6 @@ is a mark, which goes to the vjp, so that a value and its gradient take one run.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from weakref import finalize
@@ -25,9 +24,8 @@ from xbridge.functions.jax import private
 from xbridge.functions.jax.callbacks import inside
 from xbridge.functions.jax.rules import conj
 from xbridge.functions.named import protect_host
-from xbridge.functions.records import NO_RECORD, NO_VALUE
 from xbridge.functions.rules import (
-    NoRecordError,
+    NO_VALUE,
     Spec,
     latest,
     mask_inexact,
@@ -53,7 +51,7 @@ no_value_p = Primitive("xbridge_no_value")
 call_p.multiple_results = tangent_p.multiple_results = True
 
 _jax, _SHARDED = get_backend("jax"), Device("sharded")
-_MARK = Spec((3,), "int32")
+_MARK = Spec((2,), "int32")
 
 
 def apply(rule: DerivableFunction, xs: Arrays) -> Arrays:
@@ -160,27 +158,16 @@ def _emit(ctx: Any, run: Callable[..., Any], args: Any) -> Any:
 
 
 class _Recorder:
-    """Runs a rule with a record of its graph, in place of the rule."""
+    """Runs a rule with a record, in place of the rule, and then has the mark and what drops the record."""
 
-    def __init__(self, rule: DerivableFunction, ins: Mask) -> None:
+    def __init__(self, rule: DerivableFunction, ins: Mask, *, once: bool) -> None:
         self.narrows = rule.narrows
-        self._rule, self._ins = rule, ins
+        self._record = partial(rule.record, ins, once=once)
 
     def __call__(self, *xs: Any) -> Any:
-        self._recorded = self._rule.record(self._ins, xs)
-        return self._recorded.ys
-
-    def run(self, run: Callable[[Run], Arrays], *, once: bool) -> tuple[Arrays, np.ndarray[Any, Any], Any]:
-        """Return what `run` returns, the mark, and a function that drops the record, if there is one.
-
-        If a run cannot be recorded, the rule runs without a record: the gradient may never be needed.
-        """
-        if self._rule.records and any(self._ins):
-            with suppress(NoRecordError):
-                ys = run(self)
-                mark, drop = self._recorded.keep(once)
-                return ys, np.asarray(mark, "int32"), drop
-        return run(self._rule), np.asarray((self._rule.version(), *NO_RECORD), "int32"), None
+        ys, mark, self.drop = self._record(xs)
+        self.mark = np.asarray(mark, "int32")
+        return ys
 
 
 # -- call_p(*inputs) is a rule; with a mask `ins`, it is recorded, and its last result is a mark -------------
@@ -188,10 +175,11 @@ def _run_call(*xs: Any, rule: DerivableFunction, ins: Mask | None) -> Arrays:
     """Run a call. A record is dropped with the array of its mark."""
     if ins is None:
         return _run(rule, xs)
-    ys, numbers, drop = _Recorder(rule, ins).run(partial(_run, rule, xs), once=False)
-    mark = jnp.asarray(numbers)
-    if drop is not None:
-        finalize(mark, drop).atexit = False
+    recorder = _Recorder(rule, ins, once=False)
+    ys = _run(rule, xs, recorder)
+    mark = jnp.asarray(recorder.mark)
+    if recorder.drop is not None:
+        finalize(mark, recorder.drop).atexit = False
     return [*ys, mark]
 
 
@@ -206,8 +194,8 @@ def _lower_call(ctx: Any, *args: Any, rule: DerivableFunction, ins: Mask | None)
     call = _Callback(rule, ctx.avals_in, ctx.avals_out[:-1])
 
     def run(*hosts: Any) -> tuple[Any, ...]:
-        ys, mark, _ = _Recorder(rule, ins).run(lambda rule: call(*hosts, run=rule), once=True)
-        return (*ys, mark)
+        recorder = _Recorder(rule, ins, once=True)
+        return (*call(*hosts, run=recorder), recorder.mark)
 
     return _emit(ctx, run, args)
 
@@ -234,7 +222,7 @@ call_p.def_abstract_eval(_describe_call)  # type: ignore[no-untyped-call]
 private.register_lowering(call_p, _lower_call)
 private.dce_rules[call_p] = _drop_unused
 
-_NO_VALUE = np.asarray((NO_VALUE, *NO_RECORD), "int32")
+_NO_VALUE = np.asarray(NO_VALUE, "int32")
 no_value_p.def_impl(lambda: jnp.asarray(_NO_VALUE))  # type: ignore[no-untyped-call]
 no_value_p.def_abstract_eval(lambda: _result_avals([_MARK], [])[0])  # type: ignore[no-untyped-call]
 private.register_lowering(no_value_p, lambda _: [private.ir_constant(_NO_VALUE)])
@@ -366,20 +354,12 @@ def _move_batch_first(xs: Arrays, dims: Arrays, axes: Sequence[int | None]) -> t
 
 
 def _batch_axes(rule: DerivableFunction, ins: Mask, dims: Arrays) -> tuple[int | None, ...]:
-    """Return the axes of a batch that may be differentiated: a recorded call and its tangents have the same.
-
-    Inputs with a tangent have one always. Those of a derivative all have one.
-    """
-    return tuple(
-        [None if rule.records and d is None and not c else 0 for d, c in zip(dims, ins, strict=True)]
-    )
+    """Return the axes of a batch. Inputs with a tangent have one: a recorded call and its tangents agree."""
+    return rule.batch_axes(tuple([None if d is None and not c else 0 for d, c in zip(dims, ins, strict=True)]))
 
 
 def _batch_call(xs: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mask | None) -> Any:
-    if ins is None:
-        axes = rule.batch_axes(tuple([None if d is None else 0 for d in dims]))
-    else:
-        axes = _batch_axes(rule, ins, dims)
+    axes = _batch_axes(rule, ins or (False,) * len(xs), dims)
     moved, size = _move_batch_first(xs, dims, axes)
     marks: list[Any] = [] if ins is None else [jnp.asarray(_NO_VALUE)]
     if size:

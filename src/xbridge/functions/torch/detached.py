@@ -6,12 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from xbridge.functions.rules import no_derivative_error
-from xbridge.functions.torch.private import TorchDispatchMode, shared_flags
-from xbridge.functions.torch.purity import leaves
+from xbridge.functions.torch.purity import Watch, leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +27,7 @@ def find_cut(
     name: str, run: Callable[[], Sequence[torch.Tensor]], xs: Sequence[torch.Tensor]
 ) -> XBridgeError | None:
     """Return the error for results without a graph that come from numbers of `xs`; None for constants."""
-    with shared_flags, DependencyTracker(xs) as tracker, _ListDetector(tracker):
+    with DependencyTracker(name, xs) as tracker, _ListDetector(tracker):
         ys = run()
     if not (tracker.leave or any(map(tracker.reach, ys))):
         return None
@@ -40,34 +38,30 @@ def find_cut(
     )
 
 
-class DependencyTracker(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves it untyped
-    """A mode that notices which tensors are computed from the numbers of others.
+class DependencyTracker(Watch):
+    """A watch that also notices which tensors are computed from the numbers of its arguments.
 
     It sees operations, so also those of code whose calls Python does not see, such as TorchScript.
     """
 
-    def __init__(self, xs: Sequence[torch.Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # torch leaves it untyped
-        self._held: dict[int, StorageWeakRef] = {}
-        """The storages that were computed from those numbers, kept so that no other gets their identity."""
-        self._hold(xs)
+    def __init__(self, name: str, xs: Sequence[torch.Tensor]) -> None:
+        super().__init__(name, xs)
+        self._reached = set(self._storages)
+        """The storages that were computed from those numbers, which the watch keeps."""
         self.leave = False
         """True if the numbers have left the graph."""
 
-    def _hold(self, xs: Sequence[torch.Tensor]) -> None:
-        for storage in [x.untyped_storage() for x in xs if x.layout is torch.strided]:
-            self._held[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call] # torch leaves it untyped
-
     def reach(self, x: torch.Tensor) -> bool:
         """Return True if a tensor is computed from the numbers."""
-        return x.layout is not torch.strided or x.untyped_storage()._cdata in self._held
+        return x.layout is not torch.strided or x.untyped_storage()._cdata in self._reached
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        made = super().__torch_dispatch__(func, types, args, kwargs)
         if any(map(self.reach, _inexact_leaves((args, kwargs)))):
             self.leave |= func in _LEAVING or not torch.is_grad_enabled()
             if not _MAKES_ANOTHER.fullmatch(func.overloadpacket.__name__):
-                self._hold(_inexact_leaves((made,)))
+                strided = [y for y in _inexact_leaves((made,)) if y.layout is torch.strided]
+                self._reached.update(y.untyped_storage()._cdata for y in strided)
         return made
 
 

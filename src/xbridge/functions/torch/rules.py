@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import count
+from random import getrandbits
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,12 +19,10 @@ import torch
 from xbridge.errors import FOREIGN_ERRORS, GradientError, OptionError, XBridgeError
 from xbridge.extend import CPU
 from xbridge.functions.numpy import describe_declared
-from xbridge.functions.records import NO_VALUE, SavedGraphs
 from xbridge.functions.rules import (
+    NO_VALUE,
     DerivableFunction,
     Mark,
-    NoRecordError,
-    Recorded,
     Spec,
     latest,
     no_derivative_error,
@@ -62,6 +62,11 @@ _LACKS_DERIVATIVE = re.compile("derivative for .* is not implemented")
 """What torch says where it has a first derivative, and no other."""
 
 _NOTHING = nullcontext()
+
+MAX_UNUSED = 32
+"""The most graphs of one function that are kept for a single use."""
+
+_numbers = count(1 + getrandbits(30))  # random, so that numbers of another process are unknown here
 
 
 def rule_of(call: Call) -> DerivableFunction:
@@ -114,6 +119,37 @@ class _Graph(NamedTuple):
     ys: Tensors
 
 
+class _Records:
+    """The graphs of the recorded runs of a rule, by number. If one is gone, the function runs again."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[int, _Graph] = {}
+        self._once: dict[int, None] = {}
+        """The numbers of graphs that are kept for a single use, the oldest first."""
+
+    def keep(self, graph: _Graph, *, once: bool) -> int:
+        """Store a graph and return its number. The oldest of many that were never used is dropped for it."""
+        number = next(_numbers) % 2**31  # a library may have integers of 32 bits only
+        self._graphs[number] = graph
+        if once:
+            self._once[number] = None
+            for oldest in [*self._once][:-MAX_UNUSED]:
+                self.drop(oldest)
+        return number
+
+    def find(self, number: int) -> _Graph | None:
+        """Return the graph of a number, or None if it is gone."""
+        graph = self._graphs.get(number)
+        if number in self._once:
+            self.drop(number)
+        return graph
+
+    def drop(self, number: int) -> None:
+        """Drop a graph, if it is still there."""
+        self._once.pop(number, None)
+        self._graphs.pop(number, None)
+
+
 class TorchRule(DerivableFunction):
     """A derivable function of tensors.
 
@@ -132,7 +168,7 @@ class TorchRule(DerivableFunction):
         """The order of the derivative that this is."""
         self.marks: tuple[int, ...] = of.marks if of else ()
         """The positions of marks in the inputs."""
-        self.graphs: SavedGraphs[_Graph] = SavedGraphs()
+        self.graphs = _Records()
         self._watched = set[object]()
         """The signatures of the runs that were watched."""
 
@@ -149,7 +185,7 @@ class TorchRule(DerivableFunction):
     def _refuse_changed(self, xs: Tensors) -> None:
         """Raise if what the function reads has changed since the values of the marks were computed."""
         rows = [row for i in self.marks for row in xs[i].reshape(-1, len(Mark._fields)).tolist()]
-        versions = {version for version, _, _ in rows} - {NO_VALUE}
+        versions = {version for version, _ in rows} - {NO_VALUE.version}
         if versions and self.purity.reads and versions != {self.version()}:
             raise changed_error(self.call.name)
 
@@ -212,25 +248,26 @@ class TorchRule(DerivableFunction):
         """Derive the rule for inputs with an additional first axis, except where `axes` has None."""
         return _Batch(self, axes)
 
-    @property
-    def records(self) -> bool:
-        return not self.depth
-
-    def record(self, ins: Mask, xs: Tensors) -> Recorded:
+    def record(
+        self, ins: Mask, xs: Tensors, *, once: bool
+    ) -> tuple[Tensors, Mark, Callable[[], None] | None]:
+        """Run the function, and keep its graph for gradients of the inputs in `ins`."""
+        if self.depth or not any(ins):
+            return self(*xs), Mark(self.version()), None
         with _with_gradients():
             own = [x.clone() if x.is_inference() else x for x in xs]
+            versions = _versions(own)
             leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(own, ins, strict=True)]
             try:
-                graph = _Graph(ins, leaves, self.purity.run(self.fn, leaves, self._watched))
+                ys = self.purity.run(self.fn, leaves, self._watched)
             except GradientError:
                 raise
             except (XBridgeError, *FOREIGN_ERRORS) as error:  # such as of `x.numpy()`, which leaves the graph
-                raise NoRecordError from error
-        return Recorded([y.detach() for y in graph.ys], partial(self._keep, graph, self.version()))
-
-    def _keep(self, graph: _Graph, version: int, once: bool) -> tuple[Mark, Callable[[], None]]:  # noqa: FBT001 -- a callback
-        number = self.graphs.keep(graph, once=once)
-        return Mark(version, *number), partial(self.graphs.drop, number)
+                if _versions(own) != versions:
+                    raise self._writes_error() from error
+                return self(*own), Mark(self.version()), None
+        number = self.graphs.keep(_Graph(ins, leaves, ys), once=once)
+        return [y.detach() for y in ys], Mark(self.version(), number), partial(self.graphs.drop, number)
 
 
 # -- the function itself, and batches of it ------------------------------------------------------------------
@@ -392,40 +429,22 @@ class _Derivative(TorchRule):
 
 
 class _Vjp(_Derivative):
-    """The gradients of a rule, or of one run for many cotangents along an axis, as for a Jacobian."""
+    """The gradients of a rule."""
 
     narrows = False
 
-    def __init__(self, of: TorchRule, ins: Mask, outs: Mask, axis: int | None = None) -> None:
+    def __init__(self, of: TorchRule, ins: Mask, outs: Mask) -> None:
         super().__init__(of, ins, outs, "vjp", sum(outs))
-        self._axis = axis
 
     def fn(self, *a: torch.Tensor) -> Tensors:
         cotangents, inputs = self.split(a)
         xs, ys = self.follow(inputs, cotangents)
-        return self.pull_back(ys, xs, cotangents, again=any(map(_requires_grad, a)))
-
-    def pull_back(self, ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool) -> Tensors:
-        """Return the gradients of `xs` along the graph of `ys`."""
-
-        def pull(*one: torch.Tensor) -> Tensors:
-            return _differentiate(ys, xs, one, again=again)
-
-        if self._axis is None:
-            return pull(*cotangents)
-        try:
-            return torch.func.vmap(pull, self._axis, self._axis)(*cotangents)
-        except XBridgeError:
-            raise
-        except RuntimeError:  # torch does not batch what the backward pass does
-            rows = zip(*[c.unbind(self._axis) for c in cotangents], strict=True)
-            made = [pull(*row) for row in rows]
-            return [torch.stack(gradients, self._axis) for gradients in zip(*made, strict=True)]
+        return _differentiate(ys, xs, cotangents, again=any(map(_requires_grad, a)))
 
     def run(self, xs: Tensors) -> Tensors:
         mark, graph = xs[self.seeds], None
         if mark.ndim == 1 and len(self.marks) == 1:
-            graph = self.graphs.find(tuple(mark.tolist()[1:]))
+            graph = self.graphs.find(mark.tolist()[1])
         made = None if graph is None else self._pull_back_recorded(graph, xs)
         return super().run(xs) if made is None else made
 
@@ -441,35 +460,13 @@ class _Vjp(_Derivative):
             return None
         before = self.purity.counters()
         try:
-            made = self.pull_back(ys, xs, a[: self.seeds], again=False)
+            made = _differentiate(ys, xs, a[: self.seeds], again=False)
         except RuntimeError:
             return None
         return made if self.purity.counters() == before else None
 
     def describe(self, specs: tuple[Spec, ...]) -> Described:
-        found, at = select(self.ins, specs[self.seeds + 1 :]), self._axis
-        if at is not None:
-            size = specs[0].shape[at]
-            found = [spec._replace(shape=(*spec.shape[:at], size, *spec.shape[at:])) for spec in found]
-        return tuple(found), ARRAY
-
-    def batch_axes(self, axes: Axes) -> Axes:
-        if self._is_one_run(axes):
-            return (0,) * self.seeds + axes[self.seeds :]
-        return super().batch_axes(axes)
-
-    def batched(self, axes: Axes) -> TorchRule:
-        if self._is_one_run(axes):
-            return _Vjp(self.of, self.ins, self.outs, 0)
-        if self._axis is None:
-            return super().batched(axes)
-        rule = self.of.derive("batched", axes[self.seeds + 1 :])
-        return _Vjp(rule, self.ins, self.outs, self._axis + 1)
-
-    def _is_one_run(self, axes: Axes) -> bool:
-        """Return True if a batch has the same inputs for all of its cotangents."""
-        is_plain = type(self) is _Vjp and self._axis is None
-        return is_plain and not any(axis is not None for axis in axes[self.seeds + 1 :])
+        return tuple(select(self.ins, specs[self.seeds + 1 :])), ARRAY
 
 
 class _Jvp(_Derivative):
