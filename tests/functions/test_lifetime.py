@@ -13,8 +13,8 @@ from crossed import X, in_library, same, slope, value, wide
 from fresh import forked
 
 import xbridge
-import xbridge.functions.rules
 from xbridge.functions.function import functions
+from xbridge.functions.programs import programs
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -91,11 +91,11 @@ def test_aligned__thousand_functions_leave_nothing_behind() -> None:
     """A thousand functions leave nothing behind."""
     x = torch.from_numpy(X.copy()).requires_grad_()
     gc.collect()
-    before = len(functions), len(xbridge.functions.rules.rules)
+    before = len(functions), len(programs)
     for _ in range(1000):
         aligned(backend="numpy", vjp=lambda g, y, x: g)(lambda x: x)(x).sum().backward()
     gc.collect()
-    assert (len(functions), len(xbridge.functions.rules.rules)) == before
+    assert (len(functions), len(programs)) == before
 
 
 def test_aligned__threads_call_one_function_at_a_time_and_each_its_own_graph() -> None:

@@ -73,7 +73,7 @@ WAYS: dict[str, tuple[int, Callable[[Any], Any]]] = {
     "grad(cond)": (1, lambda f: jax.grad(lambda x: jax.lax.cond(x[0] > 0, f, jnp.sin, x).sum())),
     "vmap(grad)": (1, lambda f: lambda x: jax.vmap(jax.grad(total(f)))(x[None])[0]),
     "grad(checkpoint)": (1, lambda f: jax.grad(jax.checkpoint(total(f)))),
-    "jacrev": (1, jax.jacrev),
+    "jacrev": (2, jax.jacrev),
     "jit(jacrev)": (1, lambda f: jax.jit(jax.jacrev(f))),
     "jvp": (2, lambda f: lambda x: jax.jvp(f, (x,), (x,))[1]),
     "linearize": (2, lambda f: lambda x: jax.linearize(f, x)[1](x)),
@@ -154,3 +154,15 @@ def test_record__of_some_arguments_is_one_of_these() -> None:
             run = transform(jax.grad(lambda x, k, n: f(x, k, n)[0].sum(), argnums=at))
             for i, gradient in zip(at, run(jnp.asarray(X), 2.0, n), strict=True):
                 same(gradient, right[i])
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_record__function_that_leaves_torch_has_a_value_and_no_gradient(
+    transform: Callable[[Any], Any],
+) -> None:
+    """A run that cannot be recorded is repeated on arrays without a graph: its gradient may not be needed."""
+    f = transform(aligned(backend="torch")(lambda x: torch.from_numpy(np.sin(x.numpy()))))
+    y, pull = jax.vjp(f, jnp.asarray(X))
+    same(y, np.sin(X))
+    with pytest.raises(Exception, match="Tensor that requires grad"):
+        jax.block_until_ready(pull(y))

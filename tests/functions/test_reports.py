@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crossed import X, by_hand, in_library, same, slope, wide
+from crossed import X, by_hand, in_library, same, slope, value, wide
 
 import xbridge
 from xbridge import DeviceError, OptionError, PolicyError
@@ -96,6 +96,13 @@ def test_aligned__policy_sees_the_conversions_in_calls() -> None:
         for name in ("numpy", "jax"):
             x = leaf()
             same(torch.autograd.grad(in_library(name)(x).sum(), x)[0], slope(X))
+        one, x = torch.nn.Parameter(torch.ones((), dtype=torch.float64)), jax.numpy.asarray(X)
+        f = aligned(backend="torch")(lambda x: one * x * torch.sin(x))
+        y, pull = jax.vjp(f, x)
+        same(y, value(X))
+        for slopes in (pull(x)[0], jax.jvp(f, (x,), (x,))[1]):
+            same(slopes, X * slope(X))
+        same(jax.vmap(f)(x), value(X))
     with xbridge.policy(copies="raise"):
         x = leaf()
         same(torch.autograd.grad(in_library("numpy")(x).sum(), x)[0], slope(X))

@@ -78,9 +78,9 @@ def of_torch(fn: Callable[..., Any] = identity, **options: Any) -> Callable[...,
 
 def in_callback(fn: Callable[..., Any]) -> object:
     """Call a function as if compiled code of JAX waited for it."""
-    from xbridge.functions.jax.callbacks import inside
+    from xbridge.functions.jax.rules import callback
 
-    with inside:
+    with callback:
         return fn(A)
 
 

@@ -31,13 +31,14 @@ from xbridge.extend import (
     resolve_dtype,
     tracing,
 )
+from xbridge.functions import numpy
 from xbridge.functions.leaves import NUMBERS, are_arrays
 from xbridge.functions.libraries import functions_of
 from xbridge.functions.named import protect_host
-from xbridge.functions.numpy import copy_if_kept, make_opaque_rule
+from xbridge.functions.numpy import copy_if_kept
 from xbridge.functions.programs import Program
 from xbridge.functions.results import refuse_async_result
-from xbridge.functions.rules import get_or_make, latest
+from xbridge.functions.rules import get_or_make, latest, refuse_user_derivative
 from xbridge.functions.treedef import (
     ARRAY,
     children_of,
@@ -200,7 +201,9 @@ class Call:
     def rule(self) -> DerivableFunction:
         """Return the rule for this call. It is made once."""
         if self._rule is None:
-            self._rule = (functions_of(get_backend(self.library)).rule or make_opaque_rule)(self)
+            if self.library != HOST:
+                refuse_user_derivative(self)
+            self._rule = (functions_of(get_backend(self.library)).rule or numpy.rule)(self)
         return self._rule
 
     def __getstate__(self) -> dict[str, Any]:

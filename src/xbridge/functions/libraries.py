@@ -49,7 +49,7 @@ class LibraryFunctions(ModuleType):
     trace: Callable[[str, list[Array], list[Any]], Sequence[Array]] | None = None
     """`trace(key, xs, numbers)`: add a call to the program that a compiler of the library traces.
 
-    The key stands for the call in `xbridge.functions.rules`. A compiler follows this function.
+    The key stands for the call in `xbridge.functions.programs`. A compiler follows this function.
     """
 
     def __init__(self, backend: Backend) -> None:

@@ -4,7 +4,7 @@ The vjp of a function is another function of NumPy, of the cotangent, the result
 derivative of a rule is a rule of the same class, and a vjp with a vjp has a second derivative.
 """
 
-# ruff: noqa: ARG002 -- as in `functions.py`
+# ruff: noqa: ARG002 -- a function of NumPy needs no axes of a batch
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from xbridge.functions.rules import (
     UserDerivative,
     latest,
     no_derivative_error,
-    refuse_user_derivative,
     select,
 )
 from xbridge.functions.treedef import (
@@ -54,7 +53,7 @@ FORMS = {
 
 
 def rule(call: Call) -> DerivableFunction:
-    """Make the rule of a function."""
+    """Make the rule of a function of NumPy, or of a library that has no rules."""
     return _Value(call)
 
 
@@ -80,88 +79,40 @@ def _as_array(y: Any, name: str) -> HostArray:
     return np.asarray(y)
 
 
-class OpaqueRule(DerivableFunction):
-    """A function of a library whose backend has no rules. It runs, and has no derivatives."""
+class NumpyRule(DerivableFunction):
+    """A rule of a library that does not differentiate: NumPy, or another one whose backend has no rules."""
 
-    repeats = True
+    repeats = wants_outputs = True
     cores: tuple[int, ...] | None = None
     """The number of trailing axes of each input that belong to one example, while the others broadcast. None
     if the function does not broadcast."""
+    out_cores: tuple[int, ...] | None = None
+    """The number of core axes of each output."""
 
-    def __call__(self, *xs: Array) -> list[Array]:
-        args, kwargs = self.call.bind(xs)
-        return self.call.read_result(self.call.fn(*args, **kwargs), xs)
-
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
-        reason = f"it is a function of {self.call.library}, for which xbridge has no derivatives"
-        raise no_derivative_error(self.name, reason, "x.detach(), or the same function of NumPy with vjp=f")
-
-    jvp = vjp
-
-    def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
+    def batched(self, axes: tuple[int | None, ...]) -> NumpyRule:
         return _Batch(self, 1)
 
-    def report(self) -> dict[str, str]:
-        signature, result = self.call.signature, self.call.result
-        declared = f"signature {signature.text}" if signature else "not declared"
-        return {
-            "derivative": "; ".join(_describe_order(how, getattr(self.call, how)) for how in ("vjp", "jvp")),
-            "batch": "one call for each example" if self.cores is None else "one call for all examples",
-            "shapes": declared if result is None else "result=",
-        }
-
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
-        if self.call.result is None:
-            raise OptionError.build(
-                f"trace {self.name}",
-                f"a function of {self.call.library} does not declare the shape of its result",
-                _SHAPES,
-            )
-        return describe_declared(self.call, specs)
+    def derive(self, how: str, *what: Any) -> NumpyRule:
+        return super().derive(how, *what)  # type: ignore[return-value] # of the same kind
 
 
-def make_opaque_rule(call: Call) -> DerivableFunction:
-    """Make the rule of a function of another library."""
-    refuse_user_derivative(call)
-    return OpaqueRule(call, call.name)
-
-
-def _describe_order(how: str, given: UserDerivative | None) -> str:
-    """Return how often a derivative can be taken, in words."""
-    if given is None:
-        return f"no {how}"
-    count = 0
-    while given is not None:
-        count, given = count + 1, getattr(given, how)
-    return f"{how} given, {('once', 'twice', 'three times')[min(count, 3) - 1]}"
-
-
-class _Batch(OpaqueRule):
+class _Batch(NumpyRule):
     """A batch of a rule, in one call if it broadcasts, else example by example.
 
     Batches of batches have several axes in front, of which `depth` are those of one call.
     """
 
-    def __init__(self, of: OpaqueRule, depth: int) -> None:
+    def __init__(self, of: NumpyRule, depth: int) -> None:
         super().__init__(of.call, f"a batch of {of.name}")
         self.of, self.depth = of, depth
-        self.order, self.narrows, self.wants_outputs = of.order + 1, of.narrows, of.wants_outputs
+        self.order, self.narrows = of.order + 1, of.narrows
 
     def __call__(self, *xs: Array) -> list[Array]:
-        return self._run_each(xs) if self.of.cores is None else self._run_whole(xs, self.of.cores)
-
-    def _run_each(self, xs: Sequence[Array]) -> list[Array]:
+        if self.of.cores is not None:
+            return self._run_whole(xs, self.of.cores)
         keep = copy_if_kept if self.call.library == HOST else list
-        rows = [keep(self.of(*[x[0, ...] for x in xs]))]
-        treedef, specs = latest.treedef, tuple(map(self._spec, rows[0]))
-        for i in range(1, xs[0].shape[0]):
-            rows.append(keep(self.of(*[x[i, ...] for x in xs])))
-            self.of.check_treedef(treedef)
-            self.of.check(tuple(map(self._spec, rows[i])), specs)
-        return [asarray(list(ys), backend=self.call.library) for ys in zip(*rows, strict=True)]
-
-    def _spec(self, y: Array) -> Spec:
-        return Spec(tuple(y.shape), get_backend(self.call.library).dtype_of(y))
+        columns = self.of.run_each(xs[0].shape[0], lambda i: keep(self.of(*[x[i, ...] for x in xs])))
+        return [asarray(list(ys), backend=self.call.library) for ys in columns]
 
     def _run_whole(self, xs: Sequence[HostArray], cores: tuple[int, ...]) -> list[HostArray]:
         """Run with the same number of axes before the core axes of all inputs."""
@@ -175,22 +126,17 @@ class _Batch(OpaqueRule):
         if self.of.order == 0:
             return ys
         treedef = latest.treedef  # a derivative may have more axes than the argument that it belongs to
-        found, _ = self.describe(tuple(map(self._spec, xs)))
+        found, _ = self.describe(self.specs_of(xs))
         latest.treedef = treedef
         return [y.reshape(spec.shape) for y, spec in zip(ys, found, strict=True)]
 
-    def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
+    def batched(self, axes: tuple[int | None, ...]) -> NumpyRule:
         return _Batch(self, 1) if self.of.cores is None else _Batch(self.of, self.depth + 1)
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
-        return self._batch_of(self.of.derive("vjp", ins, outs, treedef))
-
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
-        return self._batch_of(self.of.derive("jvp", ins, outs, treedef))
-
-    def _batch_of(self, derived: DerivableFunction) -> DerivableFunction:
-        assert isinstance(derived, OpaqueRule)  # noqa: S101 -- derivatives are of the same kind
-        return _Batch(derived, self.depth)
+    def differentiate(
+        self, kind: str, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef
+    ) -> NumpyRule:
+        return _Batch(self.of.derive(kind, ins, outs, treedef), self.depth)
 
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         n, sizes = self.depth, specs[0].shape[: self.depth]
@@ -198,12 +144,8 @@ class _Batch(OpaqueRule):
         return tuple(spec._replace(shape=(*sizes, *spec.shape)) for spec in found), treedef
 
 
-class NumpyRule(OpaqueRule):
+class _Given(NumpyRule):
     """A function of trees of arrays: that of the user, or a derivative that the user gave."""
-
-    wants_outputs = True
-    out_cores: tuple[int, ...] | None = None
-    """The number of core axes of each output."""
 
     def __init__(self, call: Call, name: str, given: UserDerivative, treedef: TreeDef) -> None:
         super().__init__(call, name)
@@ -214,23 +156,24 @@ class NumpyRule(OpaqueRule):
         args, kwargs = self.call.unflatten(self.treedef, xs)
         return self.given.fn(*args, **kwargs)
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
-        return _Derivative(self, "vjp", ins, outs, treedef)
+    def differentiate(
+        self, kind: str, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef
+    ) -> NumpyRule:
+        return _Derivative(self, kind, ins, outs, treedef)
 
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
-        return _Derivative(self, "jvp", ins, outs, treedef)
 
-
-class _Value(NumpyRule):
+class _Value(_Given):
     """The function itself."""
 
     def __init__(self, call: Call) -> None:
         super().__init__(call, call.name, UserDerivative(call.fn, call.vjp, call.jvp), call.treedef)
-        if call.signature is not None:
+        if call.signature is not None and call.library == HOST:
             self.cores = tuple(map(len, call.signature.inputs))
             self.out_cores = tuple(map(len, call.signature.outputs))
 
-    def __call__(self, *xs: HostArray) -> list[HostArray]:
+    def __call__(self, *xs: Array) -> list[Array]:
+        if self.call.library != HOST:
+            return self.call.read_result(self.result(xs), xs)
         signature = self.call.signature
         found = None if signature is None else signature.loops(self.name, [x.shape for x in xs])
         ys = [_as_array(y, self.name) for y in self.call.read_result(self.result(xs), xs)]
@@ -240,14 +183,36 @@ class _Value(NumpyRule):
 
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
         signature = self.call.signature
-        if self.call.result is not None or signature is None:
-            return super().describe(specs)
-        loop, sizes = signature.loops(self.name, [spec.shape for spec in specs])
-        if not all(axis in sizes for core in signature.outputs for axis in core):
-            return super().describe(specs)  # raises
-        dtype = np.result_type(*[native_dtype(spec.dtype) for spec in specs]).name
-        outs = tuple(Spec((*loop, *[sizes[axis] for axis in core]), dtype) for core in signature.outputs)
-        return outs, ARRAY if len(outs) == 1 else ("tuple", None, *[ARRAY] * len(outs))
+        if self.call.result is not None:
+            return describe_declared(self.call, specs)
+        if self.cores is not None and signature is not None:
+            loop, sizes = signature.loops(self.name, [spec.shape for spec in specs])
+            if all(axis in sizes for core in signature.outputs for axis in core):
+                dtype = np.result_type(*[native_dtype(spec.dtype) for spec in specs]).name
+                outs = [Spec((*loop, *[sizes[axis] for axis in core]), dtype) for core in signature.outputs]
+                return tuple(outs), ARRAY if len(outs) == 1 else ("tuple", None, *[ARRAY] * len(outs))
+        raise OptionError.build(
+            f"trace {self.name}",
+            f"a function of {self.call.library} does not declare the shape of its result",
+            _SHAPES,
+        )
+
+    def report(self) -> dict[str, str]:
+        signature, result = self.call.signature, self.call.result
+        declared = f"signature {signature.text}" if signature else "not declared"
+        return {
+            "derivative": "; ".join(_describe_order(how, getattr(self.call, how)) for how in FORMS),
+            "batch": "one call for each example" if self.cores is None else "one call for all examples",
+            "shapes": declared if result is None else "result=",
+        }
+
+
+def _describe_order(how: str, given: UserDerivative | None) -> str:
+    """Return how often a derivative can be taken, in words."""
+    count = 0
+    while given is not None:
+        count, given = count + 1, getattr(given, how)
+    return f"{how} given, {('once', 'twice', 'three times')[min(count, 3) - 1]}" if count else f"no {how}"
 
 
 def describe_declared(call: Call, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
@@ -259,7 +224,7 @@ def describe_declared(call: Call, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, 
     return tuple(Spec(tuple(y.shape), y.dtype.name) for y in map(np.asarray, ys)), treedef
 
 
-class _Derivative(NumpyRule):
+class _Derivative(_Given):
     """A vjp or a jvp: a function of (seed, result, *args), in which the seed and the result have a treedef.
 
     Its outputs are like some of the arrays that it gets: a vjp's like the arguments in the mask `ins`, and a
@@ -267,7 +232,7 @@ class _Derivative(NumpyRule):
     """
 
     def __init__(
-        self, of: NumpyRule, kind: str, ins: tuple[bool, ...], outs: tuple[bool, ...], y_treedef: TreeDef
+        self, of: _Given, kind: str, ins: tuple[bool, ...], outs: tuple[bool, ...], y_treedef: TreeDef
     ) -> None:
         given = getattr(of.given, kind)
         if given is None:
@@ -355,8 +320,11 @@ class _Derivative(NumpyRule):
         return tuple(self.outputs_like(specs)), self.found_treedef
 
 
-def _missing_derivative_error(of: NumpyRule, kind: str) -> GradientError:
+def _missing_derivative_error(of: _Given, kind: str) -> GradientError:
     """Return the error for a derivative that the user did not give."""
+    if of.call.library != HOST:
+        reason = f"it is a function of {of.call.library}, for which xbridge has no derivatives"
+        return no_derivative_error(of.name, reason, "x.detach(), or the same function of NumPy with vjp=f")
     what, hint = of.name if kind == "vjp" else f"{of.name} in forward mode", FORMS[kind]
     if isinstance(of, _Derivative):
         options = ", ".join(f"{how}=..." for how in FORMS if how == kind or getattr(of.given, how))

@@ -10,9 +10,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
-from xbridge.functions.rules import Spec, get_or_make, latest, rules
+from xbridge.functions.rules import Spec, get_or_make, latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +32,9 @@ _STAND_IN = 0.5
 _STEP = 40
 """How much a size is changed to see what follows it: a multiple of 8, because a function may divide it."""
 
+programs: WeakValueDictionary[str, Program] = WeakValueDictionary()
+"""Calls by key, for compiled programs, which can hold no object but a string."""
+
 
 class Program:
     """A call in one compiled program, which passes the numbers of the call in each run.
@@ -48,7 +52,7 @@ class Program:
         self._derived: dict[Any, Program] = {}
         self._formulas: dict[Any, ShapeFormula | None] = {}
         self._numbers: list[float] = []
-        rules[self.key] = self
+        programs[self.key] = self
 
     def rule(self, ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
         """Return the rule for the numbers of a run."""
@@ -93,6 +97,14 @@ class Program:
                     f"its shapes are {shapes}, and the program was compiled for {formula.shapes(sizes)}",
                     "torch.compile(f, dynamic=False)",
                 )
+
+
+def key_of(rule: DerivableFunction) -> str:
+    """Return the key of a call of a rule, which identifies it in this process and in no other."""
+    if rule.program is None:
+        rule.program = Program(rule.name, lambda ints, floats: rule)  # noqa: ARG005 -- it has no numbers
+    assert isinstance(rule.program, Program)  # noqa: S101 -- no other module sets it
+    return rule.program.key
 
 
 class ShapeFormula(NamedTuple):

@@ -8,13 +8,12 @@ of the caller runs the rule within its own graphs and transforms.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import uuid4
-from weakref import WeakValueDictionary
 
 from xbridge.errors import DeviceError, GradientError, OptionError
-from xbridge.extend import is_inexact, locks
+from xbridge.extend import get_backend, is_inexact, locks
 from xbridge.functions.treedef import ARRAY
 
 if TYPE_CHECKING:
@@ -113,9 +112,6 @@ class _Latest(local):
 latest = _Latest()
 """The treedef of the result of the last function that this thread ran or described."""
 
-rules: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""Rules by key, for compiled programs, which can hold no object but a string."""
-
 
 def get_or_make(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
     """Return the value of a key, or make it, without holding the lock. The oldest value is dropped for it."""
@@ -153,7 +149,8 @@ class DerivableFunction(ABC):
     def __init__(self, call: Call, name: str) -> None:
         self.call = call
         self.name = name
-        self._key = ""
+        self.program: object = None
+        """The call of this rule in compiled programs, once there is one."""
         self._derived: dict[Any, DerivableFunction] = {}
         self._described: dict[Any, tuple[tuple[Spec, ...], TreeDef]] = {}
         """The results of `shapes`, by the inputs and the state of the libraries."""
@@ -162,17 +159,13 @@ class DerivableFunction(ABC):
     def __call__(self, *xs: Array) -> Sequence[Array]:
         """Run the function on arrays of its library."""
 
-    @property
-    def key(self) -> str:
-        """A string that identifies this rule in this process, and no rule in any other process."""
-        if not self._key:
-            self._key = f"{self.name}#{uuid4().hex}"
-            rules[self._key] = self
-        return self._key
-
     def derive(self, how: str, *what: Any) -> DerivableFunction:
-        """Return ``vjp(ins, outs, treedef)``, ``jvp(...)`` likewise or ``batched(axes)``, cached."""
-        return get_or_make(self._derived, (how, what), lambda: getattr(self, how)(*what))
+        """Return ``differentiate(how, ins, outs, treedef)`` for "vjp" and "jvp", or a batch, cached.
+
+        A batch is derived by ``derive("batched", axes)``.
+        """
+        make = partial(self.differentiate, how) if how != "batched" else self.batched
+        return get_or_make(self._derived, (how, what), lambda: make(*what))
 
     def state(self) -> object:
         """Return what the description of outputs depends on beside the inputs."""
@@ -216,12 +209,10 @@ class DerivableFunction(ABC):
             )
 
     @abstractmethod
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
-        """Derive the rule for gradients of the inputs in `ins`."""
-
-    @abstractmethod
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
-        """Derive the rule for tangents of the outputs in `outs`."""
+    def differentiate(
+        self, kind: str, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef
+    ) -> DerivableFunction:
+        """Derive the vjp for the inputs in `ins`, or the jvp for the outputs in `outs`."""
 
     @abstractmethod
     def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
@@ -253,6 +244,24 @@ class DerivableFunction(ABC):
                 "result=f, where f(*args) returns empty arrays of the shapes and dtypes of the result",
             )
 
+    def specs_of(self, ys: Sequence[Array]) -> tuple[Spec, ...]:
+        """Return the specs of arrays of the function's library."""
+        dtype_of = get_backend(self.call.library).dtype_of
+        return tuple([Spec(tuple(y.shape), dtype_of(y)) for y in ys])
+
+    def run_each(self, count: int, run: Callable[[int], Sequence[Array]]) -> list[tuple[Array, ...]]:
+        """Return each output of all examples of a batch, of which `run` computes the one of an index.
+
+        Raise if an example has another structure, shape or dtype than the first.
+        """
+        rows = [run(0)]
+        treedef, specs = latest.treedef, self.specs_of(rows[0])
+        for i in range(1, count):
+            rows.append(run(i))
+            self.check_treedef(treedef)
+            self.check(self.specs_of(rows[i]), specs)
+        return list(zip(*rows, strict=True))
+
 
 def _format_specs(specs: tuple[Spec, ...]) -> str:
     return ", ".join(f"{spec.dtype} {spec.shape}" for spec in specs) or "nothing"
@@ -281,7 +290,7 @@ def specs_of_example(specs: Sequence[Spec], axes: Sequence[int | None]) -> tuple
 
 
 def refuse_user_derivative(call: Call) -> None:
-    """Raise if the user gave a derivative for a function that its library differentiates itself."""
+    """Raise if the user gave a derivative for a function that is not one of NumPy."""
     for how in ("vjp", "jvp"):
         if getattr(call, how) is not None:
             raise OptionError.build(

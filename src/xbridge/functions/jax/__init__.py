@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xbridge.functions.jax.callbacks import refuse_inside
+from xbridge.functions.jax.rules import refuse_inside as check_call
+from xbridge.functions.jax.rules import rule_of as rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xbridge.functions.rules import Call, DerivableFunction
+    from xbridge.functions.rules import DerivableFunction
 
-check_call = refuse_inside
-
-
-def rule(call: Call) -> DerivableFunction:
-    """Make the rule of a function."""
-    from xbridge.functions.jax.rules import rule_of  # noqa: PLC0415 -- only differentiated calls need it
-
-    return rule_of(call)
+__all__ = ["check_call", "rule", "run"]
 
 
 def run(rule: DerivableFunction, xs: list[Any]) -> Sequence[Any]:

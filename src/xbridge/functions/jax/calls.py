@@ -21,8 +21,7 @@ from xbridge import Device
 from xbridge.errors import DeviceError, UnsupportedArrayError
 from xbridge.extend import DTYPES, get_backend
 from xbridge.functions.jax import private
-from xbridge.functions.jax.callbacks import inside
-from xbridge.functions.jax.rules import conj
+from xbridge.functions.jax.rules import callback, conj
 from xbridge.functions.named import protect_host
 from xbridge.functions.rules import (
     NO_VALUE,
@@ -140,7 +139,7 @@ class _Callback:
         """Run on host arrays. JAX must not be called from here."""
         views = [protect_host(host, host) for host in map(np.asarray, hosts)]
         rule = self._rule
-        with inside:
+        with callback:
             ys = rule.call.evaluate(run or rule, views, "numpy")
         if rule.order == 0:
             rule.check_treedef(self._treedef)
@@ -355,7 +354,9 @@ def _move_batch_first(xs: Arrays, dims: Arrays, axes: Sequence[int | None]) -> t
 
 def _batch_axes(rule: DerivableFunction, ins: Mask, dims: Arrays) -> tuple[int | None, ...]:
     """Return the axes of a batch. Inputs with a tangent have one: a recorded call and its tangents agree."""
-    return rule.batch_axes(tuple([None if d is None and not c else 0 for d, c in zip(dims, ins, strict=True)]))
+    return rule.batch_axes(
+        tuple([None if d is None and not c else 0 for d, c in zip(dims, ins, strict=True)])
+    )
 
 
 def _batch_call(xs: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mask | None) -> Any:

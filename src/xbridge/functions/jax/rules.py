@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from xbridge.errors import OptionError
-from xbridge.functions.jax.callbacks import refuse_inside
+from xbridge.extend import locks
 from xbridge.functions.rules import (
     DerivableFunction,
     Spec,
     latest,
-    refuse_user_derivative,
     replace_chosen,
     select,
 )
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
 
     from xbridge.functions.rules import Call
     from xbridge.functions.treedef import TreeDef
+
+callback: locks.Nesting = locks.Nesting()
+"""The blocks in which compiled code is waiting for this thread, where a call of JAX could be a deadlock."""
 
 
 class _Result:
@@ -40,7 +42,6 @@ jax.tree_util.register_pytree_node(_Result, lambda x: (x.arrays, x.treedef), _Re
 
 def rule_of(call: Call) -> DerivableFunction:
     """Make the rule of a function."""
-    refuse_user_derivative(call)
 
     def flat(*xs: jax.Array) -> _Result:
         args, kwargs = call.bind(xs)
@@ -50,6 +51,16 @@ def rule_of(call: Call) -> DerivableFunction:
     # JAX traces the function once for each shape, so what it reads besides its arguments is the same in the
     # value and in all derivatives.
     return JaxRule(call, call.name, jax.jit(flat))
+
+
+def refuse_inside(name: str) -> None:
+    """Raise if compiled JAX code is waiting for this thread, because a function of JAX might never return."""
+    if callback.depth and jax.config.read("jax_cpu_enable_async_dispatch"):  # type: ignore[no-untyped-call] # JAX leaves it untyped
+        raise OptionError.build(
+            f"run {name}, a function of JAX",
+            "compiled code of JAX waits for the function that calls it, and JAX may wait for itself then",
+            "jax.config.update('jax_cpu_enable_async_dispatch', False) before JAX computes",
+        )
 
 
 def conj(x: jax.Array) -> jax.Array:
@@ -75,28 +86,25 @@ class JaxRule(DerivableFunction):
         latest.treedef = result.treedef
         return result.arrays  # type: ignore[no-any-return]
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
+    def differentiate(
+        self, kind: str, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef
+    ) -> DerivableFunction:
+        def restrict(xs: Sequence[Any]) -> Callable[..., Any]:
+            """Return the function from the inputs in the mask `ins` to the outputs in the mask `outs`."""
+            return lambda *chosen: tuple(select(outs, self.fn(*replace_chosen(ins, chosen, xs)).arrays))
+
         def vjp(*a: jax.Array) -> _Result:
             cotangents, xs = a[: sum(outs)], a[sum(outs) :]
-            made = jax.vjp(self._restrict(ins, outs, xs), *select(ins, xs))[1](tuple(map(conj, cotangents)))
+            made = jax.vjp(restrict(xs), *select(ins, xs))[1](tuple(map(conj, cotangents)))
             return _Result("", tuple(map(conj, made)))
 
-        made = JaxRule(self.call, f"the vjp of {self.name}", vjp, self)
-        made.narrows = False
-        return made
-
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef) -> DerivableFunction:
         def jvp(*a: jax.Array) -> _Result:
             tangents, xs = a[: sum(ins)], a[sum(ins) :]
-            return _Result("", jax.jvp(self._restrict(ins, outs, xs), tuple(select(ins, xs)), tangents)[1])
+            return _Result("", jax.jvp(restrict(xs), tuple(select(ins, xs)), tangents)[1])
 
-        return JaxRule(self.call, f"the jvp of {self.name}", jvp, self)
-
-    def _restrict(
-        self, ins: tuple[bool, ...], outs: tuple[bool, ...], xs: Sequence[Any]
-    ) -> Callable[..., Any]:
-        """Return the function from the inputs in the mask `ins` to the outputs in the mask `outs`."""
-        return lambda *chosen: tuple(select(outs, self.fn(*replace_chosen(ins, chosen, xs)).arrays))
+        made = JaxRule(self.call, f"the {kind} of {self.name}", vjp if kind == "vjp" else jvp, self)
+        made.narrows = self.narrows and kind == "jvp"
+        return made
 
     def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
         return JaxRule(self.call, f"a batch of {self.name}", jax.vmap(self.fn, in_axes=axes), self)

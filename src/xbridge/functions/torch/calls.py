@@ -15,16 +15,8 @@ import torch
 
 from xbridge.errors import OptionError
 from xbridge.extend import get_backend
-from xbridge.functions.programs import Program
-from xbridge.functions.rules import (
-    DerivableFunction,
-    Spec,
-    latest,
-    replace_chosen,
-    rules,
-    select,
-    specs_of_example,
-)
+from xbridge.functions.programs import Program, key_of, programs
+from xbridge.functions.rules import Spec, latest, replace_chosen, select, specs_of_example
 from xbridge.functions.torch.private import (
     current_level,
     dispatch_modes,
@@ -39,6 +31,7 @@ from xbridge.functions.torch.purity import Watch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from xbridge.functions.rules import DerivableFunction
     from xbridge.functions.treedef import TreeDef
 
     Tensors = Sequence[torch.Tensor]
@@ -85,12 +78,12 @@ def _compute(rule: DerivableFunction, ts: Tensors) -> Tensors:
 
 def _compute_whole(rule: DerivableFunction, ts: Tensors) -> Tensors:
     if _is_dispatched() or any(type(t) not in _PLAIN or t.is_meta for t in ts):
-        return torch.ops.xbridge.call.default(list(ts), [], rule.key, [])  # type: ignore[no-any-return]
+        return torch.ops.xbridge.call.default(list(ts), [], key_of(rule), [])  # type: ignore[no-any-return]
     return _evaluate(rule, ts)
 
 
 def _compute_slices(rule: DerivableFunction, ts: Tensors) -> Tensors:
-    made = _make_operator_of_slices(len(ts), len(rule.shapes(_specs(ts))))(rule.key, *ts)
+    made = _make_operator_of_slices(len(ts), len(rule.shapes(_specs(ts))))(key_of(rule), *ts)
     return made if isinstance(made, tuple) else (made,)
 
 
@@ -211,12 +204,12 @@ def call_by_key(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors
 
 @torch.compiler.disable  # type: ignore[untyped-decorator] # torch leaves it untyped
 def _apply_key(key: str, ts: Tensors, ints: list[int], floats: list[float]) -> Any:
-    return apply(_rule_of(key).rule(ints, floats), ts)
+    return apply(_program_of(key).rule(ints, floats), ts)
 
 
-def _rule_of(key: str) -> Any:
-    """Return the function or program of a key; raise if the key was saved by another process."""
-    found = rules.get(key)
+def _program_of(key: str) -> Program:
+    """Return the call of a key; raise if the key was saved by another process."""
+    found = programs.get(key)
     if found is None:
         raise OptionError.build(
             f"run {key.partition('#')[0]} in a program",
@@ -229,24 +222,18 @@ def _rule_of(key: str) -> Any:
 def _describe_program(ts: Tensors, floats: Tensors, key: str, ints: list[int]) -> Tensors:
     places = [t.device for t in ts] or [torch.device("cpu")]
     device = next((place for place in places if place.type == "meta"), places[0])  # it has no values
-    found = _rule_of(key)
+    program = _program_of(key)
     if torch.compiler.is_exporting():
-        _exported.add(found)
-    specs = _describe_outputs(found, ts, floats, ints)
+        _exported.add(program)
+    specs = _describe_outputs(program, ts, floats, ints)
     return [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device) for spec in specs]
 
 
-def _describe_outputs(
-    found: DerivableFunction | Program, ts: Tensors, floats: Tensors, ints: Sequence[int]
-) -> Sequence[Spec]:
+def _describe_outputs(program: Program, ts: Tensors, floats: Tensors, ints: Sequence[int]) -> Sequence[Spec]:
     """Describe the outputs. Their sizes are symbols if they follow from symbolic sizes of the inputs."""
-    if isinstance(found, DerivableFunction):
-        return found.shapes(_specs(ts))
-    if found.gradients is not None:
-        return [
-            Spec(tuple(t.shape), str(t.dtype)[6:])
-            for t in select(found.gradients, ts[len(ts) - len(found.gradients) :])
-        ]
+    if program.gradients is not None:
+        like = select(program.gradients, ts[len(ts) - len(program.gradients) :])
+        return [Spec(tuple(t.shape), str(t.dtype)[6:]) for t in like]
     dtypes, ranks = [str(t.dtype)[6:] for t in ts], [t.ndim for t in ts]
     values = [_known_value(t) for t in floats]
 
@@ -254,12 +241,12 @@ def _describe_outputs(
         rest = iter(numbers)
         ints_ = [next(rest) for _ in ints]
         shapes = [tuple([next(rest) for _ in range(rank)]) for rank in ranks]
-        return found.describe(ints_, values, tuple(map(Spec, shapes, dtypes)))
+        return program.describe(ints_, values, tuple(map(Spec, shapes, dtypes)))
 
     sizes: list[Any] = [*ints, *[n for t in ts for n in t.shape]]
     symbols = tuple([n.node.expr if _is_symbol(n) else None for n in sizes])
     if any(symbol is not None for symbol in symbols):
-        formula = found.formula(symbols, [_size_hint(n) for n in sizes], describe)
+        formula = program.formula(symbols, [_size_hint(n) for n in sizes], describe)
         if formula is not None:
             latest.treedef = formula.treedef
             return list(map(Spec, formula.shapes(sizes), formula.dtypes))
@@ -289,8 +276,8 @@ def _known_value(t: torch.Tensor) -> float | None:
 def _compute_checked(
     ts: list[torch.Tensor], floats: list[torch.Tensor], key: str, ints: list[int]
 ) -> list[torch.Tensor]:
-    found = _rule_of(key)
-    rule = found if isinstance(found, DerivableFunction) else found.rule(ints, [float(t) for t in floats])
+    program = _program_of(key)
+    rule = program.rule(ints, [float(t) for t in floats])
     specs = _specs(ts)
     declared = rule.shapes(specs)
     treedef = latest.treedef
@@ -298,13 +285,12 @@ def _compute_checked(
     if rule.order == 0:
         rule.check_treedef(treedef)
     rule.check(_specs(ys), declared)
-    if found is not rule:
-        found.check([*ints, *[n for spec in specs for n in spec.shape]], declared)
+    program.check([*ints, *[n for spec in specs for n in spec.shape]], declared)
     return list(ys)
 
 
-_exported: set[DerivableFunction | Program] = set()
-"""Functions in exported programs, kept alive because such a program has only their keys."""
+_exported: set[Program] = set()
+"""The calls in exported programs, kept alive because such a program has only their keys."""
 
 _call = torch.library.custom_op(
     "xbridge::call",
@@ -327,12 +313,13 @@ def _make_operator_of_slices(inputs: int, outputs: int) -> Any:
     schema = f"(str key, {', '.join(f'Tensor x{i}' for i in range(inputs))}) -> {result}"
 
     def run(key: str, *ts: torch.Tensor) -> Any:
-        ys = tuple(_evaluate(rules[key], ts))
+        ys = tuple(_evaluate(programs[key].rule([], []), ts))
         return ys[0] if outputs == 1 else ys
 
     def setup(ctx: Any, inputs: Any, output: Any) -> None:
         key, *ts = inputs
-        _save_for_derivatives(ctx, rules[key], ts, output if isinstance(output, tuple) else (output,))
+        rule = programs[key].rule([], [])
+        _save_for_derivatives(ctx, rule, ts, output if isinstance(output, tuple) else (output,))
 
     name = f"xbridge::slices_{inputs}_{outputs}"
     operator = torch.library.custom_op(name, run, mutates_args=(), schema=schema)
@@ -341,21 +328,19 @@ def _make_operator_of_slices(inputs: int, outputs: int) -> Any:
 
 
 def _set_up_context(ctx: Any, inputs: Any, output: Any) -> None:
-    ts, floats, key, ints = inputs
-    found = _rule_of(key)
-    _describe_outputs(found, ts, floats, ints)  # for the treedef of the result
-    ctx.found, ctx.treedef, ctx.count, ctx.floats, ctx.ints = found, latest.treedef, len(ts), floats, ints
+    ts, ctx.floats, key, ctx.ints = inputs
+    ctx.program, ctx.treedef, ctx.count = _program_of(key), latest.treedef, len(ts)
     ctx.outs = tuple(map(_is_inexact, output))
-    ctx.save_for_backward(*(output if found.wants_outputs else ()), *ts)
+    ctx.save_for_backward(*(output if ctx.program.wants_outputs else ()), *ts)
 
 
 def _backward_of_operator(ctx: Any, cotangents: Tensors) -> Any:
     kept = ctx.saved_tensors
     inputs = kept[len(kept) - ctx.count :]
     ins = tuple([need and _is_inexact(t) for need, t in zip(ctx.needs_input_grad[0], inputs, strict=True)])
-    found = ctx.found.derive("vjp", ins, ctx.outs, ctx.treedef)
+    program = ctx.program.derive("vjp", ins, ctx.outs, ctx.treedef)
     seeds = select(ctx.outs, cotangents)
-    made = torch.ops.xbridge.call.default([*seeds, *kept], ctx.floats, found.key, ctx.ints)
+    made = torch.ops.xbridge.call.default([*seeds, *kept], ctx.floats, program.key, ctx.ints)
     # A list of numbers is one leaf, and an empty list is none.
     return (
         replace_chosen(ins, made, [None] * len(ins)),

@@ -26,7 +26,6 @@ from xbridge.functions.rules import (
     Spec,
     latest,
     no_derivative_error,
-    refuse_user_derivative,
     select,
     specs_of_example,
 )
@@ -71,7 +70,6 @@ _numbers = count(1 + getrandbits(30))  # random, so that numbers of another proc
 
 def rule_of(call: Call) -> DerivableFunction:
     """Make the derivable function for a call."""
-    refuse_user_derivative(call)
     return _Value(call)
 
 
@@ -83,11 +81,6 @@ def _with_gradients() -> AbstractContextManager[object]:
 
 def _requires_grad(x: torch.Tensor) -> bool:
     return x.requires_grad
-
-
-def _specs(ys: Tensors) -> tuple[Spec, ...]:
-    # `calls` has this too, but registers operators of torch when it is imported, which takes a second.
-    return tuple([Spec(tuple(y.shape), str(y.dtype).removeprefix("torch.")) for y in ys])
 
 
 def _versions(xs: Tensors) -> list[int]:
@@ -238,11 +231,10 @@ class TorchRule(DerivableFunction):
     def derive(self, how: str, *what: Any) -> TorchRule:
         return super().derive(how, *what)  # type: ignore[return-value] # of the same kind
 
-    def vjp(self, ins: Mask, outs: Mask, treedef: TreeDef) -> TorchRule:  # noqa: ARG002 -- no rule of torch asks
+    def differentiate(self, kind: str, ins: Mask, outs: Mask, treedef: TreeDef) -> TorchRule:  # noqa: ARG002 -- no rule of torch asks for the treedef
+        if kind == "jvp":
+            return _Jvp(self, ins, outs)
         return _VjpOfJvp(self, ins, outs) if isinstance(self, _Jvp) else _Vjp(self, ins, outs)
-
-    def jvp(self, ins: Mask, outs: Mask, treedef: TreeDef) -> TorchRule:  # noqa: ARG002 -- as above
-        return _Jvp(self, ins, outs)
 
     def batched(self, axes: Axes) -> TorchRule:
         """Derive the rule for inputs with an additional first axis, except where `axes` has None."""
@@ -299,7 +291,7 @@ class _Value(TorchRule):
         if self.call.result is not None:
             return describe_declared(self.call, specs)
         with _with_gradients():
-            return _specs(self._describe_fake(specs) or self._describe_zeros(specs)), latest.treedef
+            return self.specs_of(self._describe_fake(specs) or self._describe_zeros(specs)), latest.treedef
 
     def _describe_fake(self, specs: tuple[Spec, ...]) -> Tensors | None:
         """Run on tensors without values; return None if the function needs values, or may draw."""
@@ -359,25 +351,16 @@ class _Batch(TorchRule):
                 raise
             if _versions(xs) != versions:
                 raise self._writes_error() from error
-        return self._run_each(size, xs)
+        # Torch does not batch what the function does. It runs on copies of each example, because it may write
+        # to an argument that all examples share.
+        pairs = list(zip(xs, self._axes, strict=True))
+        columns = self._of.run_each(
+            size, lambda i: self._of.fn(*[(x if axis is None else x[i]).clone() for x, axis in pairs])
+        )
+        return [torch.stack(ys) for ys in columns]
 
     def _size(self, xs: Sequence[Any]) -> int:
         return next(int(x.shape[0]) for x, axis in zip(xs, self._axes, strict=True) if axis is not None)
-
-    def _run_each(self, size: int, xs: Tensors) -> Tensors:
-        """Run the function on each example of a batch, because torch does not batch what it does.
-
-        Each run gets copies, because the function may write to an argument that all examples share.
-        """
-        rows: list[Tensors] = []
-        first: TreeDef = ARRAY
-        for i in range(size):
-            one = [(x if axis is None else x[i]).clone() for x, axis in zip(xs, self._axes, strict=True)]
-            rows.append(self._of.fn(*one))
-            first = first if i else latest.treedef
-            self.check_treedef(first)
-            self.check(_specs(rows[i]), _specs(rows[0]))
-        return [torch.stack(ys) for ys in zip(*rows, strict=True)]
 
     def describe(self, specs: tuple[Spec, ...]) -> Described:
         found, treedef = self._of.describe(specs_of_example(specs, self._axes))
