@@ -8,14 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crossed import same
-
-import xbridge
+from crossed import aligned, same
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
-
-aligned: Any = xbridge.aligned
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crossed import same
+from crossed import aligned, same
 from inside import cached
 
-import xbridge
 from xbridge import OptionError
-
-aligned: Any = xbridge.aligned
 
 da = pytest.importorskip("dask.array")
 

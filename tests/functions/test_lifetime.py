@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import X, in_library, same, slope, value, wide
+from crossed import X, aligned, in_library, same, slope, value, wide
 from fresh import forked
 
-import xbridge
 from xbridge.functions.function import functions
 from xbridge.functions.programs import programs
 
@@ -21,8 +20,6 @@ jax = pytest.importorskip("jax")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-aligned: Any = xbridge.aligned
 
 wide64 = pytest.fixture(autouse=True)(wide)
 

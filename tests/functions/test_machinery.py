@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import X, by_hand, curve, in_library, same, slope, value, wide
-
-import xbridge
+from crossed import X, aligned, by_hand, curve, in_library, leaf, same, slope, value, wide
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -17,18 +15,12 @@ jnp = jax.numpy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-aligned: Any = xbridge.aligned
-
 wide64 = pytest.fixture(autouse=True)(wide)
 
 OF_JAX = aligned(backend="jax")(lambda x: x * jnp.sin(x))
 OF_TORCH = aligned(backend="torch")(lambda x: x * torch.sin(x))
 IN_TORCH = pytest.mark.parametrize("f", [by_hand(), OF_JAX], ids=["numpy", "jax"])
 IN_JAX = pytest.mark.parametrize("f", [by_hand(), OF_TORCH], ids=["numpy", "torch"])
-
-
-def leaf(x: Any = X) -> Any:
-    return torch.from_numpy(x.copy()).requires_grad_()
 
 
 def gradient(f: Callable[[Any], Any], x: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import X, host, same, wide
+from crossed import X, aligned, host, leaf, same, total, wide
 from toylib import Toy, make_backend
 
 import xbridge
@@ -19,17 +19,11 @@ if TYPE_CHECKING:
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
-aligned: Any = xbridge.aligned
-
 wide64 = pytest.fixture(autouse=True)(wide)
 
 
 def arrays() -> list[Any]:
     return [X.copy(), torch.from_numpy(X.copy()), leaf(), jax.numpy.asarray(X)]
-
-
-def leaf() -> Any:
-    return torch.from_numpy(X.copy()).requires_grad_()
 
 
 def raw(x: Any) -> bytes:
@@ -125,10 +119,6 @@ def test_aligned__no_result_shares_memory_with_a_constant_of_jax() -> None:
     for x in (torch.ones(3), torch.ones(3, requires_grad=True)):
         aligned(backend="jax")(lambda a: constant)(x).detach().mul_(5)
         assert constant.tolist() == [1, 1, 1]
-
-
-def total(f: Any) -> Any:
-    return lambda x: f(x).sum()
 
 
 def in_one_graph(f: Any) -> Any:
@@ -236,3 +226,15 @@ def test_aligned__gradient_has_the_dtype_of_its_argument(dtype: str) -> None:
     assert torch.autograd.grad(y.sum(), x)[0].dtype == x.dtype
     v = jax.numpy.ones(3, dtype)
     assert jax.jit(jax.grad(lambda t: aligned(backend="torch")(lambda t: t * t)(t).sum()))(v).dtype == dtype
+
+
+def test_callback__argument_stays_read_only() -> None:
+    """Compiled code passes an array that owns its memory, and a function cannot make that writable."""
+
+    def write(x: Any) -> Any:
+        x.setflags(write=True)
+        return x
+
+    f = aligned(backend="numpy", result=np.empty_like)(write)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="cannot set WRITEABLE flag"):
+        jax.block_until_ready(jax.jit(f)(jax.numpy.ones(3)))

@@ -5,27 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from crossed import X, same, slope, value, wide
+from crossed import X, array, in_torch, same, slope, value, wide
 from versions import needs_newer_jax
-
-import xbridge
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-aligned: Any = xbridge.aligned
 wide64 = pytest.fixture(autouse=True)(wide)
-in_torch: Callable[[Callable[..., Any]], Callable[..., Any]] = aligned(backend="torch")
-
-
-def array(x: Any = X) -> Any:
-    return jax.numpy.asarray(x)
 
 
 @needs_newer_jax

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crossed import X, same, wide
+from crossed import X, aligned, same, wide
 
 import xbridge
 from xbridge import DTypeError, OptionError, UnsupportedArrayError
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
-
-aligned: Any = xbridge.aligned
 
 wide64 = pytest.fixture(autouse=True)(wide)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import X, by_hand, host, refused, same, wide
+from crossed import X, aligned, by_hand, host, leaf, refused, same, wide
 
 import xbridge
 from xbridge import DTypeError, GradientError, OptionError
@@ -19,13 +19,7 @@ jax = pytest.importorskip("jax")
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-aligned: Any = xbridge.aligned
-
 wide64 = pytest.fixture(autouse=True)(wide)
-
-
-def leaf() -> Any:
-    return torch.from_numpy(X.copy()).requires_grad_()
 
 
 def sine(**more: Any) -> Callable[..., Any]:

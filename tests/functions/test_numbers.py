@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import X, refused, same, wide
+from crossed import X, aligned, refused, same, wide
 
-import xbridge
 from xbridge import DTypeError, GradientError, OptionError, UnsupportedArrayError, ValueLossError
 
 torch = pytest.importorskip("torch")
@@ -19,8 +18,6 @@ jnp = pytest.importorskip("jax.numpy")
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-aligned: Any = xbridge.aligned
 
 wide64 = pytest.fixture(wide)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import FUNCTIONS, PAIRS, X, curve, in_library, same, slope, value, wide
+from crossed import FUNCTIONS, PAIRS, X, curve, in_library, same, slope, total, value, wide
 
 import xbridge
 
@@ -19,10 +19,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr N
 wide64 = pytest.fixture(autouse=True)(wide)
 
 BATCH = np.stack([X, X + 1, X + 2])
-
-
-def total(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda x: f(x).sum()
 
 
 def of_torch(*, arrays: bool = True) -> dict[str, tuple[Callable[..., Any], Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import same
+from crossed import aligned, same
 
 import xbridge
 
@@ -18,8 +18,6 @@ jax = pytest.importorskip("jax")
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-aligned: Any = xbridge.aligned
 
 
 @xbridge.aligned(backend="numpy", vjp=lambda g, y, x: g * np.cos(x))

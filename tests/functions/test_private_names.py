@@ -56,3 +56,11 @@ def test_private_names__stand_in_one_module(path: Path) -> None:
     """No other module names a private module or function of torch."""
     found = [found[0] for found in PRIVATE.finditer(path.read_text("utf-8"))]
     assert bool(found) is (path.name == "private.py"), found
+
+
+def test_private_names__of_jax_exist_and_are_few() -> None:
+    """The installed JAX has each name, which stand in one module."""
+    pytest.importorskip("jax")
+    private = import_module("xbridge.functions.jax.private")
+    assert all(getattr(private, name) is not None for name in private.__all__)
+    assert len(private.__all__) <= 10

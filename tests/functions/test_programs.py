@@ -10,16 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crossed import X, curve, in_library, same, slope, value, wide
+from crossed import X, aligned, curve, in_library, same, slope, value, wide
 
-import xbridge
 from xbridge import OptionError
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
-
-aligned: Any = xbridge.aligned
 
 wide64 = pytest.fixture(autouse=True)(wide)
 

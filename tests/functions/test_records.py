@@ -8,10 +8,8 @@ from weakref import ref
 
 import numpy as np
 import pytest
-from crossed import X, same, slope, value, wide
+from crossed import X, aligned, same, slope, total, value, wide
 from versions import needs_newer_jax
-
-import xbridge
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 jnp = jax.numpy
-aligned: Any = xbridge.aligned
 wide64 = pytest.fixture(autouse=True)(wide)
 
 
@@ -52,10 +49,6 @@ def counted() -> tuple[Counted, Any]:
     jax.grad(lambda x: f(x).sum())(jnp.asarray(X))
     fn.runs = 0
     return fn, f
-
-
-def total(f: Any) -> Any:
-    return lambda x: f(x).sum()
 
 
 def looped(f: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crossed import X, by_hand, in_library, same, slope, value, wide
+from crossed import X, aligned, by_hand, in_library, leaf, same, slope, value, wide
 
 import xbridge
 from xbridge import DeviceError, OptionError, PolicyError
@@ -16,13 +16,8 @@ from xbridge import DeviceError, OptionError, PolicyError
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
-aligned: Any = xbridge.aligned
 explain: Any = xbridge.explain
 wide64 = pytest.fixture(autouse=True)(wide)
-
-
-def leaf() -> Any:
-    return torch.from_numpy(X.copy()).requires_grad_()
 
 
 def test_aligned__explain_shows_the_plan_of_each_argument_and_where_the_derivative_comes_from() -> None:

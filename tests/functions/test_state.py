@@ -4,26 +4,28 @@
 
 from __future__ import annotations
 
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import X, host, refused, same, slope, wide
+from crossed import X, aligned, array, double, host, in_torch, refused, same, slope, transforms, wide
 from versions import needs_newer_jax
 
-import xbridge
 from xbridge import GradientError, OptionError
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
+from xbridge.functions.torch.private import dispatch_modes as modes  # noqa: E402 -- only where the library is
+from xbridge.functions.torch.private import shared_flags  # noqa: E402 -- likewise
+from xbridge.functions.torch.purity import Watch  # noqa: E402 -- likewise
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-aligned: Any = xbridge.aligned
 wide64 = pytest.fixture(autouse=True)(wide)
-in_torch: Callable[[Callable[..., Any]], Callable[..., Any]] = aligned(backend="torch")
 ONES = np.ones(64)
 ROWS = np.arange(12.0).reshape(3, 4)
 
@@ -35,15 +37,6 @@ WAYS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
     "vmap": lambda f: lambda x: jax.vmap(f)(x[None]),
 }
 ways = pytest.mark.parametrize("way", WAYS.values(), ids=list(WAYS))
-transforms = pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
-
-
-def array(x: Any = X) -> Any:
-    return jax.numpy.asarray(x)
-
-
-def double(module: Any) -> Any:
-    return module.double()
 
 
 def first_of(fn: Any) -> Any:
@@ -579,3 +572,29 @@ def test_aligned__module_of_a_network_computes_in_its_own_library() -> None:
         np.testing.assert_array_equal(made, wanted)
         assert isinstance(aligned(fn)(array(x)), jax.Array)
     assert aligned(torch.nn.ReLU())(-ROWS).max() == 0
+
+
+def test_shared_flags__overlapping_threads_leave_no_mode() -> None:
+    """Torch's flags for modes are one for all threads, and are off after calls that overlap."""
+    count = 2
+    inside, done = Barrier(count), Event()
+
+    def overlap(first: bool) -> None:
+        with Watch("f", []):
+            inside.wait()
+            if not first:
+                assert done.wait(30.0)
+        done.set()
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(overlap, (True, False)))
+    assert not modes._is_in_torch_dispatch_mode
+
+
+def test_shared_flags__mode_of_the_caller_stays() -> None:
+    """A mode that the caller is in is still known after a call within it."""
+    with modes.TorchDispatchMode():  # type: ignore[no-untyped-call] # theirs
+        with shared_flags:
+            pass
+        assert modes._is_in_torch_dispatch_mode
+    assert not modes._is_in_torch_dispatch_mode

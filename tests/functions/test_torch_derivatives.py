@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import X, host, refused, same, wide
+from crossed import X, array, double, host, in_torch, refused, same, transforms, wide
 
-import xbridge
 from xbridge import GradientError
 
 torch = pytest.importorskip("torch")
@@ -22,9 +21,7 @@ jax = pytest.importorskip("jax")
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-aligned: Any = xbridge.aligned
 wide64 = pytest.fixture(autouse=True)(wide)
-in_torch: Callable[[Callable[..., Any]], Callable[..., Any]] = aligned(backend="torch")
 
 WAYS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
     "grad": lambda f: jax.grad(lambda x: f(x).sum()),
@@ -33,17 +30,8 @@ WAYS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
     "vmap(grad)": lambda f: lambda x: jax.vmap(jax.grad(lambda x: f(x).sum()))(x[None])[0],
 }
 ways = pytest.mark.parametrize("way", WAYS.values(), ids=list(WAYS))
-transforms = pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 slow_batches = pytest.mark.filterwarnings("ignore:There is a performance drop")
 """By torch, which runs each example by itself."""
-
-
-def array(x: Any = X) -> Any:
-    return jax.numpy.asarray(x)
-
-
-def double(module: Any) -> Any:
-    return module.double()
 
 
 def scripted(source: str) -> Any:

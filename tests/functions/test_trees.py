@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import X, same, wide
+from crossed import X, aligned, leaf, same, wide
 
 import xbridge
 from xbridge import OptionError
@@ -19,15 +19,9 @@ jax = pytest.importorskip("jax")
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-aligned: Any = xbridge.aligned
-
 wide64 = pytest.fixture(autouse=True)(wide)
 
 Pair = namedtuple("Pair", "w b")  # noqa: PYI024 -- with the types of a tree
-
-
-def leaf() -> Any:
-    return torch.from_numpy(X.copy()).requires_grad_()
 
 
 def test_aligned__tree_of_parameters_is_differentiated() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,6 +83,33 @@ def by_hand(**more: Any) -> Callable[[Any], Any]:
 def _or_zero(tangent: Any) -> Any:
     """A tangent, or zero for an argument that does not move."""
     return 0.0 if tangent is None else tangent
+
+
+in_torch: Callable[[Callable[..., Any]], Callable[..., Any]] = aligned(backend="torch")
+
+transforms = pytest.mark.parametrize(
+    "transform", [lambda f: f, lambda f: import_module("jax").jit(f)], ids=["eager", "jit"]
+)
+
+
+def leaf(x: Any = X) -> Any:
+    """A tensor that requires grad."""
+    return import_module("torch").from_numpy(x.copy()).requires_grad_()
+
+
+def array(x: Any = X) -> Any:
+    """An array of JAX."""
+    return import_module("jax.numpy").asarray(x)
+
+
+def double(module: Any) -> Any:
+    """A module of torch in double precision."""
+    return module.double()
+
+
+def total(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function with the sum of the results of another."""
+    return lambda x: f(x).sum()
 
 
 def wide() -> Iterator[None]:

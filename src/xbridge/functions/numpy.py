@@ -297,7 +297,8 @@ class _Derivative(_Given):
             if self.given.vjp or self.given.jvp:  # they get the gradient itself, which may look like a tuple
                 raise self._wrong_result_error("it has a derivative, and returned a tuple of one gradient")
         if found is not None and not (isinstance(found, (tuple, list)) and len(found) == count):
-            raise self._wrong_result_error(f"it returned {_name_type(found)} for {count} arguments")
+            kind = f"{len(found)} gradients" if isinstance(found, (tuple, list)) else type_of(found)
+            raise self._wrong_result_error(f"it returned {kind} for {count} arguments")
         return found
 
     def _sum_broadcast_axes(
@@ -330,7 +331,3 @@ def _missing_derivative_error(of: _Given, kind: str) -> GradientError:
         options = ", ".join(f"{how}=..." for how in FORMS if how == kind or getattr(of.given, how))
         hint = f"{of.kind}=aligned(backend='numpy', {options})(f)"
     return no_derivative_error(what, f"it is a NumPy function without a {kind}", hint)
-
-
-def _name_type(found: object) -> str:
-    return f"{len(found)} gradients" if isinstance(found, (tuple, list)) else type_of(found)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def rule(call: Call) -> DerivableFunction:
     """Make the rule of a function."""
-    from xbridge.functions.torch.rules import rule_of  # noqa: PLC0415 -- only differentiated calls need it
+    from xbridge.functions.torch.rules import ValueRule  # noqa: PLC0415 -- only differentiated calls need it
 
-    return rule_of(call)
+    return ValueRule(call)
 
 
 def modes() -> object:

@@ -54,16 +54,14 @@ def _is_transformed() -> bool:
 
 def apply(rule: DerivableFunction, ts: Tensors) -> Tensors:
     """Run a derivable function on tensors of one device, within torch's current graph or transforms."""
-    if not _is_transformed():
-        if torch.is_grad_enabled() and any(t.requires_grad for t in ts):
-            if any(map(is_gradient_batch, ts)):
-                return _compute_slices(rule, ts)
-            # A wrapped tensor may outlive its transform, as in the pullback of a vjp. It is unwrapped,
-            # because it only seems to require grad.
-            living = map(unwrap_if_dead, ts)
-            return _apply_plain(rule, *living)  # type: ignore[no-any-return, no-untyped-call] # torch leaves it untyped
-        return _compute(rule, ts)
-    return _apply_transformed(rule, *ts)  # type: ignore[no-any-return]
+    if _is_transformed():
+        return _apply_transformed(rule, *ts)  # type: ignore[no-any-return]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in ts) and not any(map(is_gradient_batch, ts)):
+        # A wrapped tensor may outlive its transform, as in the pullback of a vjp. It is unwrapped, because it
+        # only seems to require grad.
+        living = map(unwrap_if_dead, ts)
+        return _apply_plain(rule, *living)  # type: ignore[no-any-return, no-untyped-call] # torch leaves it untyped
+    return _compute(rule, ts)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator] # it drops the jvp: pytorch#192985
@@ -72,19 +70,13 @@ def _apply_transformed(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
 
 
 def _compute(rule: DerivableFunction, ts: Tensors) -> Tensors:
-    """Run a derivable function without a graph, once for each slice in a batch of gradients."""
-    return _compute_slices(rule, ts) if any(map(is_gradient_batch, ts)) else _compute_whole(rule, ts)
-
-
-def _compute_whole(rule: DerivableFunction, ts: Tensors) -> Tensors:
+    """Run a derivable function without a graph; in a batch of gradients, once for each slice, with one."""
+    if any(map(is_gradient_batch, ts)):
+        made = _make_operator_of_slices(len(ts), len(rule.shapes(_specs(ts))))(key_of(rule), *ts)
+        return made if isinstance(made, tuple) else (made,)
     if _is_dispatched() or any(type(t) not in _PLAIN or t.is_meta for t in ts):
         return torch.ops.xbridge.call.default(list(ts), [], key_of(rule), [])  # type: ignore[no-any-return]
     return _evaluate(rule, ts)
-
-
-def _compute_slices(rule: DerivableFunction, ts: Tensors) -> Tensors:
-    made = _make_operator_of_slices(len(ts), len(rule.shapes(_specs(ts))))(key_of(rule), *ts)
-    return made if isinstance(made, tuple) else (made,)
 
 
 def _is_dispatched() -> bool:
@@ -131,7 +123,7 @@ class _Plain(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rule: DerivableFunction, *ts: torch.Tensor) -> Any:
-        ys = tuple(_compute_whole(rule, ts))
+        ys = tuple(_compute(rule, ts))
         _save_for_derivatives(ctx, rule, ts, ys)
         return ys
 

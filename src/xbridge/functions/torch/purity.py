@@ -98,17 +98,14 @@ class Purity:
             for found, allocated in self._tensors.values()
         ]
 
-    @property
-    def reads(self) -> bool:
-        """True if the function reads tensors outside of it, or may do so."""
-        return bool(self._tensors) or not self.known
-
     def describe_modules(self) -> object:
         """Return the mode of each module that the function runs, and the shapes of its tensors."""
         self.version()
-        return self.layout, *[
-            (module.training, *[(x.shape, x.dtype) for x in _own_tensors(module)]) for module in self._modules
-        ]
+        tensors = {
+            module: [x for x in (*module._parameters.values(), *module._buffers.values()) if x is not None]
+            for module in self._modules
+        }
+        return self.layout, *[(m.training, *[(x.shape, x.dtype) for x in xs]) for m, xs in tensors.items()]
 
     def run(self, fn: Callable[..., Tensors], xs: Tensors, watched: set[object]) -> Tensors:
         """Run the function or a derivative, and raise if it writes to other tensors or draws random numbers.
@@ -161,10 +158,6 @@ class Purity:
             self._members, self._marks = self._read_members(), self._read_marks()
         self.known = True
         self.has_norms |= watch.has_norms
-
-
-def _own_tensors(module: torch.nn.Module) -> list[torch.Tensor]:
-    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
 
 
 def _copy(xs: Tensors) -> Tensors:

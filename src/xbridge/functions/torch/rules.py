@@ -68,11 +68,6 @@ MAX_UNUSED = 32
 _numbers = count(1 + getrandbits(30))  # random, so that numbers of another process are unknown here
 
 
-def rule_of(call: Call) -> DerivableFunction:
-    """Make the derivable function for a call."""
-    return _Value(call)
-
-
 def _with_gradients() -> AbstractContextManager[object]:
     """Leave inference mode, and enable gradients, so that a function may differentiate inside of it."""
     recording = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -179,7 +174,7 @@ class TorchRule(DerivableFunction):
         """Raise if what the function reads has changed since the values of the marks were computed."""
         rows = [row for i in self.marks for row in xs[i].reshape(-1, len(Mark._fields)).tolist()]
         versions = {version for version, _ in rows} - {NO_VALUE.version}
-        if versions and self.purity.reads and versions != {self.version()}:
+        if versions and versions != {self.version()}:
             raise changed_error(self.call.name)
 
     def run(self, xs: Tensors) -> Tensors:
@@ -265,7 +260,7 @@ class TorchRule(DerivableFunction):
 # -- the function itself, and batches of it ------------------------------------------------------------------
 
 
-class _Value(TorchRule):
+class ValueRule(TorchRule):
     """The function itself."""
 
     def __init__(self, call: Call) -> None:
