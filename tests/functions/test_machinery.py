@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 from crossed import X, aligned, by_hand, curve, in_library, leaf, same, slope, value, wide
 
@@ -132,11 +131,3 @@ def test_aligned__error_of_a_function_is_the_callers_and_the_next_call_works(fun
         run()
     fail.clear()
     same(run(), slope(X))
-
-
-def test_aligned__function_that_reads_values_is_described_by_a_run_on_zeros() -> None:
-    """A function of torch that calls NumPy has a gradient, and its values in compiled code."""
-    f = aligned(backend="torch")(lambda x: {"y": x * 2, "n": x.detach().numpy() * 3})
-    x = jnp.asarray(X)
-    same(jax.grad(lambda x: f(x)["y"].sum())(x), np.full(X.shape, 2.0))
-    same(jax.jit(f)(x)["n"], 3 * X)

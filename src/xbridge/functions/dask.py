@@ -41,8 +41,7 @@ def run(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
                 f"x.rechunk({dict.fromkeys(axes, -1)})",
             )
     cores = [tuple(x.shape[x.ndim - len(core) :]) for x, core in zip(xs, signature.inputs, strict=True)]
-    specs = rule.shapes(tuple(Spec(core, x.dtype.name) for x, core in zip(xs, cores, strict=True)))
-    treedef = latest.treedef
+    specs, treedef = rule.outputs(tuple(map(Spec, cores, [x.dtype.name for x in xs])))
     signature.check(call.name, (), sizes, [spec.shape for spec in specs])  # adds the new axes to `sizes`
     news = {
         axis: sizes[axis]

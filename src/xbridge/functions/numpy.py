@@ -107,14 +107,14 @@ class _Batch(NumpyRule):
         self.of, self.depth = of, depth
         self.order, self.narrows = of.order + 1, of.narrows
 
-    def __call__(self, *xs: Array) -> list[Array]:
+    def __call__(self, *xs: Array) -> Sequence[Array]:
         if self.of.cores is not None:
             return self._run_whole(xs, self.of.cores)
         keep = copy_if_kept if self.call.library == HOST else list
         columns = self.of.run_each(xs[0].shape[0], lambda i: keep(self.of(*[x[i, ...] for x in xs])))
         return [asarray(list(ys), backend=self.call.library) for ys in columns]
 
-    def _run_whole(self, xs: Sequence[HostArray], cores: tuple[int, ...]) -> list[HostArray]:
+    def _run_whole(self, xs: Sequence[HostArray], cores: tuple[int, ...]) -> Sequence[HostArray]:
         """Run with the same number of axes before the core axes of all inputs."""
         n, ranks = self.depth, [x.ndim - core for x, core in zip(xs, cores, strict=True)]
         ys = self.of(
@@ -125,9 +125,8 @@ class _Batch(NumpyRule):
         )
         if self.of.order == 0:
             return ys
-        treedef = latest.treedef  # a derivative may have more axes than the argument that it belongs to
+        # A derivative may have more axes than the argument that it belongs to.
         found, _ = self.describe(self.specs_of(xs))
-        latest.treedef = treedef
         return [y.reshape(spec.shape) for y, spec in zip(ys, found, strict=True)]
 
     def batched(self, axes: tuple[int | None, ...]) -> NumpyRule:

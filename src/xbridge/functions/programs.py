@@ -13,7 +13,7 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
-from xbridge.functions.rules import Spec, get_or_make, latest
+from xbridge.functions.rules import Spec, get_or_make
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ class Program:
         """Describe the outputs. For a float that is not known, that of an earlier description is used."""
         known = self._numbers or [_STAND_IN] * len(floats)
         self._numbers = [old if n is None else n for n, old in zip(floats, known, strict=True)]
-        return self.rule(ints, self._numbers).shapes(specs), latest.treedef
+        return self.rule(ints, self._numbers).outputs(specs)
 
     def formula(
         self, symbols: tuple[Any, ...], hints: list[int], describe: Callable[[list[int]], Described]

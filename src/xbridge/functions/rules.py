@@ -110,7 +110,7 @@ class _Latest(local):
 
 
 latest = _Latest()
-"""The treedef of the result of the last function that this thread ran or described."""
+"""The treedef of the result of the last function that this thread ran or traced."""
 
 
 def get_or_make(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
@@ -153,7 +153,7 @@ class DerivableFunction(ABC):
         """The call of this rule in compiled programs, once there is one."""
         self._derived: dict[Any, DerivableFunction] = {}
         self._described: dict[Any, tuple[tuple[Spec, ...], TreeDef]] = {}
-        """The results of `shapes`, by the inputs and the state of the libraries."""
+        """The results of `outputs`, by the inputs and the state of the libraries."""
 
     @abstractmethod
     def __call__(self, *xs: Array) -> Sequence[Array]:
@@ -186,18 +186,19 @@ class DerivableFunction(ABC):
         """
         raise NotImplementedError
 
-    def shapes(self, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
-        """Describe the outputs, as the caller gets them, for inputs of these specs. Nothing is computed."""
-        found, latest.treedef = get_or_make(
-            self._described, (specs, self.state()), lambda: self._describe_outputs(specs)
-        )
-        return found
+    def outputs(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
+        """Describe the outputs, as the caller gets them, with the treedef of the result.
 
-    def _describe_outputs(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
-        found, treedef = self.describe(specs)
-        if self.narrows:
-            found = tuple(spec._replace(dtype=self.call.result_dtype(spec.dtype)) for spec in found)
-        return found, treedef
+        They are those for inputs of these specs. Nothing is computed.
+        """
+
+        def describe() -> tuple[tuple[Spec, ...], TreeDef]:
+            found, treedef = self.describe(specs)
+            if self.narrows:
+                found = tuple(spec._replace(dtype=self.call.result_dtype(spec.dtype)) for spec in found)
+            return found, treedef
+
+        return get_or_make(self._described, (specs, self.state()), describe)
 
     def check_treedef(self, treedef: TreeDef) -> None:
         """Raise if the result of the last call has another structure than the given one."""

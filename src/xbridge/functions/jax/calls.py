@@ -63,7 +63,7 @@ def _bind_call(rule: DerivableFunction, xs: Arrays, ins: Mask | None) -> Any:
     latest.treedef = None
     ys = _bind(call_p, *xs, rule=rule, ins=ins)
     if latest.treedef is None:
-        rule.shapes(_specs(map(jax.typeof, xs)))
+        _, latest.treedef = rule.outputs(_specs(map(jax.typeof, xs)))
     return ys
 
 
@@ -130,9 +130,7 @@ class _Callback:
     """What compiled code calls to run a rule. The results are as they were declared when it was compiled."""
 
     def __init__(self, rule: DerivableFunction, inputs: Any, outputs: Any) -> None:
-        outer = latest.treedef
-        rule.shapes(_specs(inputs))
-        self._rule, self._treedef, latest.treedef = rule, latest.treedef, outer
+        self._rule, (_, self._treedef) = rule, rule.outputs(_specs(inputs))
         self._declared: Declared = [(tuple(aval.shape), np.dtype(aval.dtype)) for aval in outputs]
 
     def __call__(self, *hosts: Any, run: Run | None = None) -> tuple[Any, ...]:
@@ -183,8 +181,8 @@ def _run_call(*xs: Any, rule: DerivableFunction, ins: Mask | None) -> Arrays:
 
 
 def _describe_call(*avals: Any, rule: DerivableFunction, ins: Mask | None) -> list[Any]:
-    marks = [] if ins is None else [_MARK]
-    return _result_avals([*rule.shapes(_specs(avals)), *marks], avals)
+    specs, latest.treedef = rule.outputs(_specs(avals))
+    return _result_avals(specs if ins is None else [*specs, _MARK], avals)
 
 
 def _lower_call(ctx: Any, *args: Any, rule: DerivableFunction, ins: Mask | None) -> Any:
@@ -294,10 +292,7 @@ private.primitive_jvps[call_p] = _call_jvp
 def _tangent_jvp(a: Arrays, tangents: Arrays, *, of: _Tangent) -> Any:
     ts = _bind(tangent_p, *a, of=of)
     rule, ins = of.derive("jvp"), _mask_with_tangent(a, tangents)
-    treedef: TreeDef = ARRAY
-    if rule.wants_outputs:
-        rule.shapes(_specs(map(jax.typeof, a)))
-        treedef = latest.treedef
+    treedef = rule.outputs(_specs(map(jax.typeof, a)))[1] if rule.wants_outputs else ARRAY
     # The inputs have the mark of the value, which shows whether what the function reads has changed since.
     kept = (*(ts if rule.wants_outputs else ()), *([_NO_VALUE] if rule.keeps_version else ()), *a)
     again = _Tangent(rule, ins, (True,) * len(ts), treedef, of.specs)
@@ -384,7 +379,7 @@ def _batch_tangent(a: Arrays, dims: Arrays, *, of: _Tangent) -> Any:
 
 def _empty(rule: DerivableFunction, xs: Arrays, axes: Sequence[int | None]) -> list[Any]:
     """Return the results of a batch without examples: torch would look at the first of them."""
-    specs = rule.shapes(specs_of_example(_specs(map(jax.typeof, xs)), axes))
+    specs, latest.treedef = rule.outputs(specs_of_example(_specs(map(jax.typeof, xs)), axes))
     return [jnp.zeros((0, *spec.shape), spec.dtype) for spec in specs]
 
 

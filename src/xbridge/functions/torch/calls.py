@@ -72,7 +72,7 @@ def _apply_transformed(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
 def _compute(rule: DerivableFunction, ts: Tensors) -> Tensors:
     """Run a derivable function without a graph; in a batch of gradients, once for each slice, with one."""
     if any(map(is_gradient_batch, ts)):
-        made = _make_operator_of_slices(len(ts), len(rule.shapes(_specs(ts))))(key_of(rule), *ts)
+        made = _make_operator_of_slices(len(ts), len(rule.outputs(_specs(ts))[0]))(key_of(rule), *ts)
         return made if isinstance(made, tuple) else (made,)
     if _is_dispatched() or any(type(t) not in _PLAIN or t.is_meta for t in ts):
         return torch.ops.xbridge.call.default(list(ts), [], key_of(rule), [])  # type: ignore[no-any-return]
@@ -171,10 +171,9 @@ def _run_batched(rule: DerivableFunction, ts: Tensors, dims: Sequence[int | None
     ]
     if size:
         return apply(rule.derive("batched", axes), moved)
-    return [
-        torch.empty(0, *spec.shape, dtype=getattr(torch, spec.dtype), device=ts[0].device)
-        for spec in rule.shapes(specs_of_example(_specs(moved), axes))
-    ]
+    specs, latest.treedef = rule.outputs(specs_of_example(_specs(moved), axes))
+    device = ts[0].device
+    return [torch.empty(0, *spec.shape, dtype=getattr(torch, spec.dtype), device=device) for spec in specs]
 
 
 # -- the operators, which a compiler and other tools of torch see --------------------------------------------
@@ -271,8 +270,7 @@ def _compute_checked(
     program = _program_of(key)
     rule = program.rule(ints, [float(t) for t in floats])
     specs = _specs(ts)
-    declared = rule.shapes(specs)
-    treedef = latest.treedef
+    declared, treedef = rule.outputs(specs)
     ys = _evaluate(rule, ts)
     if rule.order == 0:
         rule.check_treedef(treedef)

@@ -38,7 +38,7 @@ def find_cut(
     )
 
 
-class DependencyTracker(Watch):
+class DependencyTracker(Watch):  # type: ignore[no-untyped-call] # torch leaves it untyped
     """A watch that also notices which tensors are computed from the numbers of its arguments.
 
     It sees operations, so also those of code whose calls Python does not see, such as TorchScript.
