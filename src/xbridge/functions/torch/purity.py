@@ -144,7 +144,11 @@ class Purity:
             with Watch(self._name, given) as again:
                 fn(*given)
             if again.states() != after:
-                raise random_error(self._name)
+                raise GradientError.build(
+                    f"follow {self._name}",
+                    "it draws random numbers, and would draw others when it runs again for its derivative",
+                    "module.eval(), or random numbers as an argument",
+                )
         self.learn(watch)
         return ys
 
@@ -228,7 +232,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         self._read.update({key: TensorWeakRef(x) for key, x in foreign.items()})
         written = args[3:5] if trains else [_argument(args, kwargs, at) for at in _written_arguments(func)]
         if any(id(x) in foreign for x in leaves(written)):
-            raise _write_error(self._name)
+            raise GradientError.build(
+                f"follow {self._name}",
+                "it writes to a tensor that is not its own, and would write again for its derivative",
+                "module.eval(), or torch.func.functional_call with that tensor as an argument and a result",
+            )
         made = func(*args, **kwargs)
         for y in filter(_has_version, leaves((made,))):
             self._is_own(y, is_first_made=True)
@@ -284,29 +292,3 @@ def _generator_states(*more: torch.Generator) -> list[bytes]:
     with without_dispatch_modes() if dispatch_modes._is_in_torch_dispatch_mode else nullcontext():
         generators = (torch.default_generator, *torch.cuda.default_generators, *more)
         return [each.get_state().numpy().tobytes() for each in generators]
-
-
-def random_error(name: str) -> GradientError:
-    """Return the error for a function that draws random numbers."""
-    return GradientError.build(
-        f"follow {name}",
-        "it draws random numbers, and would draw others when it runs again for its derivative",
-        "module.eval(), or random numbers as an argument",
-    )
-
-
-def _write_error(name: str) -> GradientError:
-    return GradientError.build(
-        f"follow {name}",
-        "it writes to a tensor that is not its own, and would write again when it runs for its derivative",
-        "module.eval(), or torch.func.functional_call with that tensor as an argument and a result",
-    )
-
-
-def changed_error(name: str) -> GradientError:
-    """Return the error for the derivative of a value that the function would no longer return."""
-    return GradientError.build(
-        f"differentiate {name}",
-        "a tensor that it reads has changed since its value was computed",
-        "torch.func.functional_call with that tensor as an argument",
-    )

@@ -38,7 +38,7 @@ from xbridge.functions.torch.private import (
     shared_flags,
     unwrap,
 )
-from xbridge.functions.torch.purity import Purity, Watch, changed_error
+from xbridge.functions.torch.purity import Purity, Watch
 from xbridge.functions.treedef import ARRAY
 
 if TYPE_CHECKING:
@@ -82,21 +82,20 @@ def _versions(xs: Tensors) -> list[int]:
     return [x._version for x in xs]
 
 
-def _fill(xs: Tensors, made: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-    """Return gradients of `xs`, with zeros for those that are missing. That of an embedding may be sparse."""
+def _differentiate(ys: Tensors, xs: Tensors, seeds: Tensors, *, again: bool) -> list[torch.Tensor]:
+    """Return the gradients of `xs` along the graph of `ys`, with a graph of their own if `again`.
+
+    Those that are missing are zeros. That of an embedding may be sparse, and becomes dense.
+    """
+    live = [y.requires_grad for y in ys]
+    made: Sequence[torch.Tensor | None] = [None] * len(xs)
+    if any(live):
+        ends, starts = tuple(select(live, ys)), tuple(select(live, seeds))
+        made = run_backward(ends, starts, True, again, tuple(xs), True, accumulate_grad=False)  # noqa: FBT003 -- torch's order
     return [
         torch.zeros_like(x) if g is None else g if g.layout is torch.strided else g.to_dense()
         for x, g in zip(xs, made, strict=True)
     ]
-
-
-def _differentiate(ys: Tensors, xs: Tensors, seeds: Tensors, *, again: bool) -> list[torch.Tensor]:
-    """Return the gradients of `xs` along the graph of `ys`, with a graph of their own if `again`."""
-    live = [y.requires_grad for y in ys]
-    if not any(live):
-        return list(map(torch.zeros_like, xs))
-    ends, starts = tuple(select(live, ys)), tuple(select(live, seeds))
-    return _fill(xs, run_backward(ends, starts, True, again, tuple(xs), True, accumulate_grad=False))  # noqa: FBT003 -- torch's order
 
 
 class _Graph(NamedTuple):
@@ -145,8 +144,6 @@ class TorchRule(DerivableFunction):
     """
 
     keeps_version = True
-    seeds = 0
-    """The number of seeds of a derivative, which come before a mark and the inputs."""
 
     def __init__(self, call: Call, name: str, of: TorchRule | None = None) -> None:
         super().__init__(call, name)
@@ -175,7 +172,11 @@ class TorchRule(DerivableFunction):
         rows = [row for i in self.marks for row in xs[i].reshape(-1, len(Mark._fields)).tolist()]
         versions = {version for version, _ in rows} - {NO_VALUE.version}
         if versions and versions != {self.version()}:
-            raise changed_error(self.call.name)
+            raise no_derivative_error(
+                self.call.name,
+                "a tensor that it reads has changed since its value was computed",
+                "torch.func.functional_call with that tensor as an argument",
+            )
 
     def run(self, xs: Tensors) -> Tensors:
         """Run, and raise if torch lacks the derivative, or if the function writes to what it reads again."""
@@ -227,9 +228,8 @@ class TorchRule(DerivableFunction):
         return super().derive(how, *what)  # type: ignore[return-value] # of the same kind
 
     def differentiate(self, kind: str, ins: Mask, outs: Mask, treedef: TreeDef) -> TorchRule:  # noqa: ARG002 -- no rule of torch asks for the treedef
-        if kind == "jvp":
-            return _Jvp(self, ins, outs)
-        return _VjpOfJvp(self, ins, outs) if isinstance(self, _Jvp) else _Vjp(self, ins, outs)
+        derivative = _Jvp if kind == "jvp" else _VjpOfJvp if isinstance(self, _Jvp) else _Vjp
+        return derivative(self, kind, ins, outs)
 
     def batched(self, axes: Axes) -> TorchRule:
         """Derive the rule for inputs with an additional first axis, except where `axes` has None."""
@@ -368,11 +368,14 @@ class _Batch(TorchRule):
 class _Derivative(TorchRule):
     """A derivative of a rule: a function of seeds, a mark, and the inputs of the rule."""
 
-    def __init__(self, of: TorchRule, ins: Mask, outs: Mask, kind: str, seeds: int) -> None:
+    def __init__(self, of: TorchRule, kind: str, ins: Mask, outs: Mask) -> None:
         super().__init__(of.call, f"the {kind} of {of.name}", of)
         self.depth, self.graphs = of.depth + 1, of.graphs
-        self.of, self.ins, self.outs, self.kind, self.seeds = of, ins, outs, kind, seeds
-        self.marks = (seeds, *[seeds + 1 + i for i in of.marks])
+        self.of, self.kind, self.ins, self.outs = of, kind, ins, outs
+        self.narrows = of.narrows and kind == "jvp"
+        self.seeds = sum(outs if kind == "vjp" else ins)
+        """The number of seeds, which come before a mark and the inputs."""
+        self.marks = (self.seeds, *[self.seeds + 1 + i for i in of.marks])
 
     def batch_axes(self, axes: Axes) -> Axes:
         """Return the axes that a batch needs. Inputs with a derivative move in each example by themselves."""
@@ -408,11 +411,6 @@ class _Derivative(TorchRule):
 
 class _Vjp(_Derivative):
     """The gradients of a rule."""
-
-    narrows = False
-
-    def __init__(self, of: TorchRule, ins: Mask, outs: Mask) -> None:
-        super().__init__(of, ins, outs, "vjp", sum(outs))
 
     def fn(self, *a: torch.Tensor) -> Tensors:
         cotangents, inputs = self.split(a)
@@ -453,10 +451,6 @@ class _Jvp(_Derivative):
     If ``G(c, x)`` is the gradient for the cotangent ``c``, and ``J(x) v`` the tangent, then
     ``<c, J(x) v> == <G(c, x), v>`` for every ``c``. So the tangent is the gradient of the right side.
     """
-
-    def __init__(self, of: TorchRule, ins: Mask, outs: Mask) -> None:
-        super().__init__(of, ins, outs, "jvp", sum(ins))
-        self.narrows = of.narrows
 
     def fn(self, *a: torch.Tensor) -> Tensors:
         tangents, inputs = self.split(a)
