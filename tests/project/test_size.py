@@ -20,7 +20,7 @@ LIMITS = {
     "_transfer": 700,
     "backends": 3_700,
     "files": 2_410,
-    "functions": 5_000,
+    "functions": 4_800,
     "testing": 10_850,
     "tree": 1_345,
 }
