@@ -8,7 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import xbridge
@@ -62,34 +61,6 @@ def test_readme__names_the_oldest_versions() -> None:
     assert {(name, release(told[word])) for name, word in said.items()} == {
         (name, floor) for name, floor in floors() if name in said
     }
-
-
-def swapped(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The same values in the other byte order, by NumPy's way to it, which asks the library of the dtype."""
-    return x.byteswap().view(x.dtype.newbyteorder())
-
-
-@pytest.mark.parametrize("convert", ["array", "list", "astype", "torch"])
-def test_bfloat16__swapped_bytes_keep_all_bits(convert: str) -> None:
-    """Every bfloat16 in foreign byte order arrives with its bits."""
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    bits = np.arange(1 << 16, dtype="u2")
-    x = swapped(bits.view(ml_dtypes.bfloat16))
-    if convert == "astype":
-        exact = (bits.astype("u4") << 16).view("f4")
-        wide = xbridge.to_numpy(x, dtype="float32")
-        nan = np.isnan(exact)
-        assert (wide.view("u4") == exact.view("u4"))[~nan].all()
-        assert np.isnan(wide[nan]).all()
-        return
-    if convert == "torch":
-        torch = pytest.importorskip("torch")
-        arrived = xbridge.to_backend(x, "torch").view(torch.int16).numpy().view("u2")
-    else:
-        arrived = xbridge.asarray([x] if convert == "list" else x, backend="numpy", dtype="bfloat16")
-        arrived = arrived[0] if convert == "list" else arrived.astype(ml_dtypes.bfloat16)
-        arrived = arrived.view("u2")
-    assert (arrived == bits).all()
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int64", "float16", "float32", "float64", "bfloat16"])
