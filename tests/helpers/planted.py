@@ -25,27 +25,6 @@ def assumes_contiguous(x: Any) -> Any:
     return x.view(-1) if hasattr(x, "is_neg") else xp_of(x).reshape(x, (-1,))
 
 
-def reads_memory_order(x: Any) -> Any:
-    """Flatten in the order of memory."""
-    return x.ravel(order="K") if isinstance(x, np.ndarray) else xp_of(x).reshape(x, (-1,))
-
-
-def maximum(x: Any, y: Any) -> Any:
-    """Return the larger number, by a comparison, which is false for NaN."""
-    return xp_of(x, y).where(x > y, x, y)
-
-
-def middle(x: Any, y: Any) -> Any:
-    """Return the mean of two numbers, whose sum wraps around in small integers."""
-    return (x + y) // 2
-
-
-def in_place(x: Any) -> Any:
-    """Double the numbers in the caller's memory."""
-    x *= 2
-    return x
-
-
 def promoted(x: Any) -> Any:
     """Return a sum, in float64 if the array is torch's."""
     total = xp_of(x).sum(x)
@@ -76,21 +55,9 @@ def is_torch(x: Any) -> bool:
     return hasattr(x, "is_neg")
 
 
-def not_equal(x: Any) -> Any:
-    """Be wrong for torch's arrays of equal values."""
-    return x + (1 if is_torch(x) and len(x.shape) and (x == x[:1]).all() else 0)
-
-
 def partition_all(x: Any) -> Any:
     """Return the elements in no specified order."""
     return x.flip(0) if is_torch(x) and len(x.shape) else x
-
-
-def last(x: Any) -> Any:
-    """Need an axis of torch's arrays."""
-    if is_torch(x) and not len(x.shape):
-        raise IndexError("axis -1 is out of bounds for array of dimension 0")
-    return x
 
 
 def half(x: Any) -> Any:
