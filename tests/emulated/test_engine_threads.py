@@ -165,14 +165,15 @@ def test_prefetch__batches_on_the_device_are_bounded(depth: int, monkeypatch: py
         pytest.skip("a computation that goes on until it may end is the pretend one's")
     begun: list[int] = []
     used: list[int] = []
-    move, enough = get_backend("torch").transfers.to_device_many, threading.Semaphore(0)
+    backend, enough = get_backend("torch"), threading.Semaphore(0)
+    move = backend.to_device
 
-    def watched(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor] | None:
+    def watched(x: torch.Tensor, device: xbridge.Device) -> torch.Tensor:
         begun.append(len(used))
         enough.release()
-        return move(xs, device)
+        return move(x, device)
 
-    monkeypatch.setattr(get_backend("torch").transfers, "to_device_many", watched)
+    monkeypatch.setattr(backend, "to_device", watched)
     stream = api.Stream()
     with api.stream(stream):
         batches = (torch.full((4,), float(i)) for i in range(12))

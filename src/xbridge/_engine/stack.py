@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from xbridge._core.devices import CPU, Device
+from xbridge._core.devices import CPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, is_numeric
 from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import Array, ArrayInfo, Backend
@@ -33,7 +33,7 @@ from xbridge._host import sequences
 from xbridge._host.sequences import Nest
 from xbridge._plan.options import find_converter
 from xbridge._plan.reasons import reason
-from xbridge._plan.rules import chosen, destination, refuse_unreadable
+from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
 from xbridge._plan.steps import Conversion, Options, Plan, Step
 from xbridge._registry.call_cache import decline, direct, resolve_on_call, unchanged
 from xbridge._registry.registry import backend_for, get
@@ -104,6 +104,10 @@ def _stack_each(nest: Nest, target: Backend, options: Options, version: int | No
     promoted = is_inexact(dtype) and any(category(element.info.dtype) == "int" for element in elements)
     if promoted or (dtype in DTYPES and stacker.unsupported_dtype(dtype, stack_device)):
         dtype = last
+    if dtype in DTYPES:  # an error now, before the parts are fetched from a device that the target lacks
+        fetched = part_device is None and source_device != CPU and source_device.kind != SHARDED
+        info = ArrayInfo(dtype, source_device if fetched else stack_device, shape)
+        check_destination(placing[0].source.backend, target, info, options)
     part = Options(part_device, dtype, None, options.grad)
     for element in elements:
         _refuse_own(element, stacker)
@@ -357,7 +361,11 @@ def literal_converter(cls: type, target: Backend | None, options: Options) -> Co
     fillers: dict[object, Filler] = {}
 
     def convert_list(obj: Any) -> Array | None:
-        found = sequences.outline([*obj])  # another thread may change a list meanwhile
+        given = [*obj]  # another thread may change a list meanwhile
+        fill = fillers.get(sequences.kind_of_items(given))
+        if fill is not None:  # a flat list of one type, which needs no more
+            return fill((len(given),), given)
+        found = sequences.outline(given)
         if found is None:
             return None
         shape, items, kind = found

@@ -181,6 +181,11 @@ def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) ->
     return [*before, Step(source, "to_dlpack"), Step(target, "from_dlpack"), *later]
 
 
+def check_destination(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> None:
+    """Raise if an array with these facts, which is not made yet, could not be converted."""
+    _require_grad(_choose_conversion(source, target, info, options))
+
+
 def destination(target: Backend, asked: Device | None, near: Device) -> Device:
     """Return the device of a result: the one that was asked for, else that of the array."""
     if asked is None and target.host_only:
