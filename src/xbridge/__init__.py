@@ -11,6 +11,7 @@
 
 from importlib import import_module
 from os import environ
+from sys import modules
 
 from xbridge import errors
 from xbridge._api import (
@@ -56,12 +57,9 @@ else:
         """Import a late name on first access, and keep it."""
         if name == "tree":  # a module, which the import system stores here itself
             return import_module("xbridge.tree")
-        if name[0] == "_":  # as an import of one of the modules asks, before it looks for a file
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
         if name not in _LATE:
-            from xbridge._deprecation import missing_name  # noqa: PLC0415 -- only an error needs it
-
-            raise missing_name(globals(), name)
+            missing = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(missing, name=name, obj=modules[__name__])
         found: object = getattr(import_module(_LATE[name]), name)
         globals()[name] = found
         return found

@@ -34,7 +34,7 @@ def short(path: Path) -> str:
 
 
 FLOORS: tuple[dict[str, str], ...] = (
-    {"_deprecation": "", "errors": ""},
+    {"errors": ""},
     {"_core": "errors"},
     {"_host": "_core errors", "protocol": "_core"},
     {"backends": "_host _core errors"},
@@ -45,17 +45,14 @@ FLOORS: tuple[dict[str, str], ...] = (
         "_api": "_engine _plan _registry backends _core errors",
         "_inspect": "_engine _plan _registry _core errors",
         "_observe": "_engine _plan _registry _core errors",
-        "tree": "_engine _plan _registry backends _host _core errors _deprecation",
+        "tree": "_engine _plan _registry backends _host _core errors",
     },
     {
         "_align_back": "_api tree _engine _plan _registry _core errors",
         "extend": "_observe tree _plan _registry backends _host _core",
         "_transfer": "_observe tree _engine _plan _registry _core errors",
     },
-    {
-        "__init__": "_align_back _transfer _api _inspect _observe tree _plan _registry _core "
-        "errors _deprecation"
-    },
+    {"__init__": "_align_back _transfer _api _inspect _observe tree _plan _registry _core errors"},
     {"functions": "__init__ extend errors"},
     {"testing": "__init__ extend functions tree protocol errors"},
     {"files": "__init__ extend protocol errors"},
@@ -214,7 +211,7 @@ def test_backends__index_matches_modules() -> None:
 
 
 TESTED = {
-    "api": "_api _inspect _align_back _deprecation",
+    "api": "_api _inspect _align_back",
     "backends": "backends _registry _core.protocol _host",
     "files": "files __main__ _host.memory",
     "contract": "",

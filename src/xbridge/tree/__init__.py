@@ -12,6 +12,7 @@ results.
 # The functions are imported on first access, because they need NumPy.
 
 from importlib import import_module
+from sys import modules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,9 +31,8 @@ else:
     def __getattr__(name: str) -> object:
         """Import a function on first access, and keep it."""
         if name not in __all__:
-            from xbridge._deprecation import missing_name  # noqa: PLC0415 -- only an error needs it
-
-            raise missing_name(globals(), name)
+            missing = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(missing, name=name, obj=modules[__name__])
         found: object = getattr(import_module("xbridge.tree.verbs"), name)
         globals()[name] = found
         return found
