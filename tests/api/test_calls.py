@@ -257,7 +257,7 @@ def test_callerror__suggests_swapped_arguments(call: str) -> None:
 @pytest.mark.parametrize("module", [xbridge, tree])
 def test_getattr__lets_python_suggest_a_similar_name(module: Any) -> None:
     """The error of a misspelled name tells Python where to look for the one that was meant."""
-    with pytest.raises(AttributeError, match="has no attribute 'to_nunpy'$") as caught:
+    with pytest.raises(AttributeError, match=r"has no attribute 'to_nunpy'$") as caught:
         _ = module.to_nunpy
     assert (caught.value.obj, caught.value.name) == (module, "to_nunpy")
     assert "to_numpy" in dir(module)
