@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from inside import FEATURES
-from kit_toy_suite import few_examples, register, run
+from kit_toy_suite import few_examples, run
 from toylib import Toy, gaps, make_backend
 
 import xbridge
@@ -51,15 +51,6 @@ def test_conformance__backend_that_copies_host_memory() -> None:
     reports = run("toylib", "-k=memory")
     assert (reports.failed, reports.astray) == ({}, {})
     assert "test_dense_host_memory_is_shared" in reports.missed
-
-
-@pytest.mark.usefixtures("own_registry")
-def test_conformance__backend_with_a_misspelt_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    """A backend with a misspelt verb ends the run, and the error suggests the right one."""
-    register("tiles-misspelt", materialize=None, materialise=lambda x: x)
-    reports = run("tiles-misspelt")
-    assert reports.ended == pytest.ExitCode.USAGE_ERROR
-    assert "defines materialise; try materialize" in capsys.readouterr().err
 
 
 def test_conformance__every_feature_has_a_test() -> None:

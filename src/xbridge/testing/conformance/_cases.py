@@ -8,7 +8,8 @@ and with every kind of shape. Nothing is drawn, so a fault cannot hide in a pair
 from __future__ import annotations
 
 import os
-from functools import wraps
+from contextlib import ExitStack
+from functools import partial, wraps
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -19,9 +20,8 @@ from xbridge.testing.samples import Sample
 from xbridge.testing.samples.lookup import dtypes_of, make_on, samples_of, states_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import TracebackType
-    from typing import Any, Self, TypeAlias
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, TypeAlias
 
     from xbridge import Device
     from xbridge.protocol import Array, HostArray
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Shape: TypeAlias = tuple[int, ...]
     Check: TypeAlias = Callable[[str, Sample], None]
 
-FULL_SHAPE = (3, 4)
+FULL_SHAPE: Shape = (3, 4)
 """A shape with enough elements for every edge value."""
 
 SHAPES: tuple[Shape, ...] = ((), (5,), (2, 0), (1,), (2, 3, 2), (0,), (1, 2, 1, 2))
@@ -111,35 +111,24 @@ def plain_array(name: str, values: HostArray) -> Array:
     return make_sample(name, max(fit, key=lambda layout: cases[layout].writable), values).array
 
 
-def sweep(name: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
+def sweep(name: str, dtypes: Iterable[str], device: Device = CPU) -> Iterator[Sample]:
     """Yield samples of every layout with every dtype, and with every kind of shape in one dtype."""
-    usual = [*filter(common_dtypes(name).__contains__, ("float32", "complex64")), *dtypes]
+    module, wanted = get_backend(name), tuple(dtypes)
+    usual = [word for word in ("float32", "complex64") if not module.unsupported_dtype(word, device)]
     for turn, (layout, case) in enumerate(samples_of(name).cases.items()):
-        pairs: list[tuple[str, Shape]] = [
-            (dtype, FULL_SHAPE) for dtype in dtypes if case.takes(dtype, FULL_SHAPE)
-        ]
+        pairs = [(dtype, FULL_SHAPE) for dtype in wanted if case.takes(dtype, FULL_SHAPE)]
         for shape in SHAPES:
-            pairs += [(dtype, shape) for dtype in usual if case.takes(dtype, shape)][:1]
+            pairs += [(dtype, shape) for dtype in (*usual, *wanted) if case.takes(dtype, shape)][:1]
         for dtype, shape in pairs:
-            yield from variants(name, layout, edge_values(dtype, shape, turn))
+            yield from variants(name, layout, edge_values(dtype, shape, turn), device)
 
 
 def sweep_devices(name: str) -> Iterator[Sample]:
-    """Yield samples of every layout on every device but the host, with a dtype of each kind.
-
-    No sample was read or waited for before.
-    """
+    """Yield samples of a dtype of each kind on every device but the host; none was read or waited for."""
     module = get_backend(name)
-    for device in module.devices():
-        away = device != module.devices()[0]
-        here = [dtype for dtype in DTYPE_OF_EACH_KIND if away and not module.unsupported_dtype(dtype, device)]
-        for turn, (layout, case) in enumerate(samples_of(name).cases.items()):
-            for dtype, shape in [
-                *((dtype, FULL_SHAPE) for dtype in here),
-                *((dtype, ()) for dtype in here[:1]),
-            ]:
-                if case.takes(dtype, shape):
-                    yield from variants(name, layout, edge_values(dtype, shape, turn), device)
+    for device in module.devices()[1:]:
+        here = [dtype for dtype in DTYPE_OF_EACH_KIND if not module.unsupported_dtype(dtype, device)]
+        yield from sweep(name, here, device)
 
 
 def sweep_everywhere(name: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
@@ -172,26 +161,17 @@ def _over(check: Check, samples: Callable[[str], Iterator[Sample]]) -> Callable[
     @wraps(check)
     def test(backend: str) -> None:
         for sample in samples(backend):
-            with _SampleNote(sample):
+            with ExitStack() as stack:
+                stack.push(partial(_add_note, sample))
                 check(backend, sample)
 
     del test.__wrapped__  # pytest would ask for the arguments of the check
     return test
 
 
-class _SampleNote:
-    """A context that adds a note on the sample to an exception."""
-
-    def __init__(self, sample: Sample) -> None:
-        self.sample = sample
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is not None:
-            values = self.sample.values
-            error.add_note(
-                f"the array has the layout {self.sample.layout!r}; it holds {values.dtype} of shape "
-                f"{values.shape}:\n{values!r}"
-            )
+def _add_note(sample: Sample, _kind: object, error: BaseException | None, _trace: object) -> None:
+    """Add a note on the sample to an exception."""
+    if error is not None:
+        values = sample.values
+        held = f"it holds {values.dtype} of shape {values.shape}:\n{values!r}"
+        error.add_note(f"the array has the layout {sample.layout!r}; {held}")

@@ -6,31 +6,22 @@ backend knows the address, so the suite first tests that `memory_layout` is corr
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from xbridge import record
 from xbridge.errors import XBridgeError
 from xbridge.extend import get_backend
 from xbridge.protocol import MemoryLayout
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
 
     from xbridge import Device
     from xbridge.protocol import Array, Backend, HostArray
-
-
-@contextmanager
-def planned() -> Iterator[None]:
-    """Plan every conversion in the block, as for a record. The tables of the fast path are empty."""
-    with record():
-        yield
 
 
 def read(backend: str, x: Array) -> HostArray:

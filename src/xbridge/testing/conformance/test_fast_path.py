@@ -1,4 +1,4 @@
-"""The fast path: it agrees with the plan, or declines."""
+"""The fast path: it agrees with the plan, which a record asks for, or declines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge import asarray, to_backend, to_numpy
+from xbridge import asarray, record, to_backend, to_numpy
 from xbridge.extend import HOST, get_backend
 from xbridge.testing.conformance._cases import (
     for_host_arrays,
@@ -16,7 +16,6 @@ from xbridge.testing.conformance._probes import (
     default_device,
     disjoint,
     memory_of,
-    planned,
     read,
     same_bits,
     same_memory,
@@ -45,7 +44,7 @@ def assert_same_result(target: str, direct: Array, expected: Array, source: tupl
 @for_own_arrays
 def test_the_fast_path_to_numpy_agrees_with_the_plan(backend: str, sample: Sample) -> None:
     module, x = get_backend(backend), sample.array
-    with planned():
+    with record():
         expected = to_backend(x, HOST)
     assert_same_result(HOST, to_numpy(x), expected, (backend, x))
     if type(x) in module.fast.types:
@@ -64,7 +63,7 @@ def test_a_fast_copy_is_that_of_the_plan(backend: str, sample: Sample) -> None:
         module.fast.copy_to_numpy(x) if module.fast.copy_to_numpy and type(x) in module.fast.types else None
     )
     if made is not None:
-        with planned():
+        with record():
             expected = to_backend(x, HOST, copy=True)
         assert_same_result(HOST, made, expected, (backend, x))
         assert made.strides == expected.strides
@@ -74,7 +73,7 @@ def test_a_fast_copy_is_that_of_the_plan(backend: str, sample: Sample) -> None:
 @for_host_arrays
 def test_the_fast_path_from_numpy_agrees_with_the_plan(backend: str, sample: Sample) -> None:
     module, host = get_backend(backend), sample.array
-    with planned():
+    with record():
         expected = to_backend(host, backend, device=default_device(backend))
     assert_same_result(backend, to_backend(host, backend), expected, (HOST, host))
     if type(host) in get_backend(HOST).fast.types:

@@ -116,9 +116,10 @@ class ArraySpec:
     def _refuse_flags(self) -> None:
         name = self.backend.name
         for word, known in _FLAGS.items():
-            if not any(self._asked.get(word) is one for one in known):
+            asked = self._asked.get(word)
+            if not any(type(asked) is type(one) and asked == one for one in known):  # 1 is not True
                 reason = f"it is {', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
-                raise OptionError.build(f"take {word}={self._asked[word]!r}", reason, f"{word}={known[0]!r}")
+                raise OptionError.build(f"take {word}={asked!r}", reason, f"{word}={known[0]!r}")
         unwritable = self.backend.readonly or self.backend.assumes_immutable
         if self._asked.get("writable") is False and not unwritable:
             raise OptionError.build(f"draw read-only {name} arrays", f"{name} has none", "writable=None")
