@@ -30,7 +30,7 @@ def when_deleted(thing: object) -> threading.Event:
 
 def test_worker__keeps_nothing_of_a_finished_task() -> None:
     """A thread that waits for its next task keeps neither the arguments nor the result of the last one."""
-    worker, given, made = Worker("xbridge-test", lambda: None), Thing(), Thing()
+    worker, given, made = Worker("xbridge-test"), Thing(), Thing()
     given_is_gone, made_is_gone = when_deleted(given), when_deleted(made)
     results = [made]
     future = worker.submit(lambda thing: results.pop(), given)
@@ -45,7 +45,7 @@ def test_worker__keeps_nothing_of_a_finished_task() -> None:
 
 def test_worker__stop_cancels_tasks_that_have_not_begun() -> None:
     """Whoever waits for a task that will never begin is told so, instead of waiting for ever."""
-    worker, begun, go_on = Worker("xbridge-test", lambda: None), threading.Event(), threading.Event()
+    worker, begun, go_on = Worker("xbridge-test"), threading.Event(), threading.Event()
     worker.submit(begun.set)
     first, second = worker.submit(go_on.wait, PATIENCE), worker.submit(go_on.wait)
     assert begun.wait(PATIENCE)

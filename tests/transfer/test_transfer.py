@@ -448,9 +448,10 @@ def test_prefetch__iterates_anew_each_time() -> None:
 
 
 def test_prefetch__has_a_length_if_the_iterable_has() -> None:
-    """`len` is defined only if the iterable has a length."""
-    assert not hasattr(xbridge.prefetch(counted(3, []), "numpy"), "__len__")
-    assert not hasattr(xbridge.prefetch(map(np.ones, [1, 2]), "numpy"), "__len__")
+    """`len` is that of the iterable, and an error that `list` ignores if it has none."""
+    with pytest.raises(TypeError, match="len"):
+        len(xbridge.prefetch(counted(3, []), "numpy"))
+    assert len(list(xbridge.prefetch(map(np.ones, [1, 2]), "numpy"))) == 2
     assert len(xbridge.prefetch({1: np.ones(1)}.values(), "numpy")) == 1
 
 

@@ -177,13 +177,19 @@ class Transfers:
 
     # -- other threads -------------------------------------------------------------------------------
     def threaded(self, fn: ArrayFn, device: Device, /) -> ArrayFn:
-        """Return `fn` for one call in another thread, on behalf of this thread.
+        """Return `fn` for another thread, on behalf of this thread.
 
-        The call runs in the modes of this thread, and its result is complete and usable by this thread. It
+        A call runs in the modes of this thread, and its result is complete and usable by this thread. It
         reads device memory after the work that this thread has queued so far, and does not wait for later
-        work. Calls nest.
+        work. Calls nest. Default: `fn`, after what `thread_context` returns.
         """
-        return fn
+        take_over = self.thread_context()
+
+        def in_thread(xs: list[object]) -> list[object]:
+            take_over()
+            return fn(xs)
+
+        return in_thread
 
     def thread_context(self) -> Callable[[], object]:
         """Return a function that gives another thread the modes, device and streams of this one.

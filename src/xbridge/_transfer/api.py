@@ -293,10 +293,9 @@ def prefetch(  # noqa: PLR0913 -- options, by keyword
         reason = f"a loop over {type_of(iterable)} gives no batches"
         hint = "[x]" if isinstance(iterable, dict) else "[batch]"
         raise OptionError.build(f"take batches from {type_of(iterable)}", reason, hint)
-    cls = SizedPrefetch if hasattr(iterable, "__len__") else Prefetch
     leaves = Leaves(scalars, exporters, only, unsupported).check()
     run = partial(_prefetch_batches, iterable, backend, options, leaves, ahead, find_call_site())
-    return cls(iterable, run, f"to {target.name}, {ahead} ahead")
+    return Prefetch(iterable, run, f"to {target.name}, {ahead} ahead")
 
 
 class Prefetch:
@@ -311,9 +310,9 @@ class Prefetch:
         """Return where the batches come from and where they go, in one line."""
         return f"<prefetch: batches of {type_of(self._iterable)} {self._how}>"
 
-    if TYPE_CHECKING:
-
-        def __len__(self) -> int: ...  # of a `SizedPrefetch`
+    def __len__(self) -> int:
+        """Return the number of batches, or raise a `TypeError` if the iterable has no length."""
+        return len(self._iterable)  # type: ignore[arg-type] # else it raises
 
     def __iter__(self) -> Generator[Any, None, None]:
         """Return an iterator over all batches, with threads of its own."""
@@ -330,14 +329,6 @@ class Prefetch:
             yield batch
         if is_empty:
             raise _used_up_error(self._iterable)
-
-
-class SizedPrefetch(Prefetch):
-    """A `Prefetch` of an iterable that has a length."""
-
-    def __len__(self) -> int:
-        """Return the number of batches."""
-        return len(self._iterable)  # type: ignore[arg-type] # it has one
 
 
 def _used_up_error(iterable: Iterable[Any]) -> XBridgeError:
@@ -373,7 +364,8 @@ def _prefetch_batches(
         queue.append(workers[-1].submit(convert_loaded, workers[0].submit(loading.run, load), wait))
 
     try:
-        workers.append(start_worker("xbridge-load", capture_context()))
+        workers.append(start_worker("xbridge-load"))
+        workers[0].submit(capture_context()).result()
         if options.copy is not True:
             workers.append(start_worker("xbridge-convert"))
         for _ in range(depth):

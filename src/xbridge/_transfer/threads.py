@@ -107,11 +107,10 @@ class Worker:
     iterable may never yield another batch, so the exit waits for these threads only a short time.
     """
 
-    def __init__(self, name: str, begin: Callable[[], object] = int) -> None:
+    def __init__(self, name: str) -> None:
         if _is_exiting:
             raise RuntimeError("the interpreter is at its exit")
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._begin: Callable[[], object] | None = begin
         self._thread = Thread(target=self._run, name=name, daemon=True)
         _workers.add(self)
         try:
@@ -121,7 +120,7 @@ class Worker:
             raise
 
     def submit(self, fn: Callable[P, T], *args: P.args, **keywords: P.kwargs) -> Future[T]:
-        """Call a function after those that were submitted before, and `begin` before the first one."""
+        """Call a function after those that were submitted before."""
         future: Future[T] = Future()
         self._tasks.put((future, partial(fn, *args, **keywords)))
         return future
@@ -144,21 +143,15 @@ class Worker:
 
     def _run(self) -> None:
         while task := self._tasks.get():
-            settle(task[0], partial(self._call, task[1]) if self._begin else task[1])
+            settle(*task)
             del task  # the next task may come late, and the result belongs to the caller
         _workers.discard(self)
 
-    def _call(self, fn: Callable[[], T]) -> T:
-        if self._begin:
-            self._begin()
-            self._begin = None
-        return fn()
 
-
-def start_worker(name: str, begin: Callable[[], object] = int) -> Worker:
+def start_worker(name: str) -> Worker:
     """Start a worker, or raise an error if no thread can be started."""
     try:
-        return Worker(name, begin)
+        return Worker(name)
     except RuntimeError as error:
         reason = f"there is no thread for it ({error})"
         raise XBridgeError.build("convert batches ahead", reason) from error

@@ -33,8 +33,7 @@ from xbridge.errors import Chained, UnsupportedArrayError, XBridgeError, index_e
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, ArrayFn, HostArray
+    from xbridge._core.protocol import Array, HostArray
 
 _of_caller = threading.local()
 """Holds, in a thread that converts for another one, the scheduler of that one and its options."""
@@ -170,18 +169,6 @@ def _options_now() -> dict[str, Any]:
 
 
 class _DaskTransfers(Transfers):
-    def threaded(self, fn: ArrayFn, device: Device, /) -> ArrayFn:  # noqa: ARG002 -- there is one device
-        options = _options_now()
-
-        def in_thread(xs: list[Array]) -> list[Array]:
-            before, _of_caller.options = getattr(_of_caller, "options", None), options
-            try:
-                return fn(xs)
-            finally:
-                _of_caller.options = before
-
-        return in_thread
-
     def thread_context(self) -> Callable[[], object]:
         return partial(setattr, _of_caller, "options", _options_now())
 

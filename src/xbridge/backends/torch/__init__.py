@@ -6,6 +6,7 @@ Some tensors look ordinary and are not values in memory: they are fake, freed, t
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import reduce, wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -15,13 +16,13 @@ from torch.fx import Proxy
 
 from xbridge import _host
 from xbridge._core import tracing
-from xbridge._core.devices import CPU, Device, absent_device_error, device_named
-from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, holds_every
+from xbridge._core.devices import CPU, CUDA, CUDA_MANAGED, ROCM, Device, absent_device_error, device_named
+from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype, holds_every, holds_integers
 from xbridge._core.guards import MemoryFacts, guards
 from xbridge._core.protocol import ArrayInfo, Fast, Gap, MemoryLayout, Unsupported
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch import _private
-from xbridge.backends.torch._private import dispatch_modes, dual_levels
+from xbridge.backends.torch._private import accelerators, dispatch_modes, dual_levels
 from xbridge.backends.torch._transfer import DECLINED
 from xbridge.backends.torch._transfer import to_device as to_device
 from xbridge.backends.torch._transfer import transfers as transfers
@@ -30,7 +31,6 @@ from xbridge.backends.torch._unsupported import (
     check_readable,
     is_inside,
     is_whole,
-    may_replace_nan,
     may_require_grad,
     outside_storage,
     overlaps,
@@ -69,8 +69,8 @@ _SHARED_DTYPES = frozenset(
     native_dtype(word) for word, dtype in _TORCH_BY_NAME.items() if dtype not in _BIT_DTYPES
 )
 """NumPy's own dtypes that torch has too, so that arrays of them share memory as they are."""
-_NEGATED_EXACTLY = frozenset(dtype for dtype in _NAME_BY_TORCH if not dtype.is_complex and dtype.itemsize > 2)
-"""Real dtypes of which the CPU applies a pending negative as `apply_pending` would, bit for bit."""
+_PROMOTED_ALIKE = frozenset(dtype for dtype in _NAME_BY_TORCH if not dtype.is_complex and dtype.itemsize > 2)
+"""Dtypes that torch and NumPy promote alike if nothing is lost."""
 _TORCH_BY_ML_DTYPE: dict[np.dtype[Any], torch.dtype] = {}
 """Torch's dtypes for those of ml_dtypes, entered when they are first used, because ml_dtypes is optional."""
 _ML_DTYPE_BY_TORCH: dict[torch.dtype, np.dtype[Any]] = {}
@@ -84,11 +84,6 @@ tensors of one kind in a row, so after one failure the next 500 tensors are chec
 """
 _prechecks = 0
 """How many of these checks are left. Threads may lose a count to each other: only speed depends on it."""
-_odd_strides = 0
-"""How many arrays are still to be looked at for axes of one item, whose strides torch may refuse.
-
-To catch that error takes eight times as long as a conversion, so the next 500 arrays are checked first.
-"""
 _TRACKED_IS_WRITABLE = guards(MemoryFacts(requires_grad=True)) is None
 _OVERLAPPING_IS_WRITABLE = guards(MemoryFacts(overlaps=True)) is None
 # NumPy's `flags.num` has all flags of an array as bits of one integer: 0x1 C order, 0x2 Fortran order, 0x4
@@ -229,10 +224,7 @@ def namespace(x: torch.Tensor, /) -> ModuleType:
 
 
 def copy(x: torch.Tensor, /) -> torch.Tensor:
-    if is_whole(x) and ((x.dtype in _NEGATED_EXACTLY and x.is_cpu) or not (x.is_conj() or x.is_neg())):
-        return x.clone()
-    made = apply_pending(check_readable(x))
-    return x.clone() if made is x else made
+    return check_readable(x).clone()
 
 
 def as_c_order(x: torch.Tensor, /) -> torch.Tensor:
@@ -244,24 +236,17 @@ def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor
         raise UnsupportedArrayError.build(
             "stack quantized tensors", "each may have a scale of its own", "x.dequantize()"
         )
-    stacked = torch.stack([apply_pending(check_readable(x)) for x in arrays])
+    stacked = torch.stack([check_readable(x) for x in arrays])
     return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
 
 
-def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:  # noqa: C901, PLR0911 -- a reason each to decline
+def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
     # Torch would promote different dtypes, and read beyond a storage that was freed or shrunk, without an
     # error.
     first = xs[0]
-    if _is_traced():
+    dtype, size = first.dtype, first.itemsize
+    if _is_traced() or first.is_quantized:
         return None
-    dtype = first.dtype
-    if dtype not in _NEGATED_EXACTLY or not first.is_cpu:
-        flips = may_replace_nan(first)  # `apply_pending` may have to flip sign bits
-        if first.is_quantized or ((flips or dtype.is_complex) and any(map(torch.Tensor.is_neg, xs))):
-            return None
-        if flips and any(map(torch.Tensor.is_conj, xs)):
-            return None
-    size = dtype.itemsize
     try:
         # `torch.stack` refuses tensors of different shapes. Tensors of one shape that are dense, or have
         # equal strides, all reach equally far from their first element.
@@ -284,8 +269,7 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:  # noqa: C901,
 def _stack_promoted(xs: list[torch.Tensor]) -> torch.Tensor | None:
     """Return the stack of whole tensors of several dtypes; None if a value may be lost."""
     dtypes = {x.dtype for x in xs}
-    # Of these dtypes, torch and NumPy promote alike if nothing is lost. And no operation is pending.
-    if not (dtypes <= _NEGATED_EXACTLY and all(map(is_whole, xs))) or any(map(torch.Tensor.is_neg, xs)):
+    if not (dtypes <= _PROMOTED_ALIKE and all(map(is_whole, xs))):
         return None
     common = reduce(torch.promote_types, dtypes)
     name = _NAME_BY_TORCH[common]
@@ -330,26 +314,27 @@ def astype(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
 
 
 def check_cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
-    from xbridge.backends.torch._casts import loses_values  # noqa: PLC0415 -- for a check alone
-
     given = check_readable(x).detach()
     if str(x.layout).startswith("torch.sparse"):  # what it does not store is zero
         given = (given.coalesce() if x.is_sparse else given).values()
-    if given.numel() and loses_values(given, dtype):
+    if given.numel() and _loses_values(given, dtype):
         raise ValueLossError.narrowing(_name(x.dtype), dtype)
     return x
 
 
 def cast_matches_numpy(dtype: str, other: str, device: Device, /) -> bool:
-    from xbridge.backends.torch import _casts  # noqa: PLC0415 -- for a plan with a cast
-
-    return _casts.cast_matches_numpy(dtype, other, device)
+    # A cast does if it is exact, wraps, or rounds as NumPy does. The bits of a NaN may differ. Casts to an
+    # integer differ in values that do not fit, casts of float8 differ, and float64 to float16 rounds twice.
+    # MPS is untested with large integers and subnormal numbers.
+    kinds = category(dtype), category(other)
+    rounds_as_numpy = all(DTYPES[word].rounds_as_numpy for word in (dtype, other) if word in DTYPES)
+    rounds_otherwise = not rounds_as_numpy or (dtype, other) == ("float64", "float16")
+    cuts = kinds in (("float", "int"), ("complex", "float"), ("complex", "int"))
+    return not (cuts or rounds_otherwise or device.kind == "mps")
 
 
 def devices() -> tuple[Device, ...]:
-    from xbridge.backends.torch._devices import accelerators, count_devices  # noqa: PLC0415 -- for a device
-
-    return (CPU, *(Device(f"{kind}:{i}") for kind in accelerators() for i in range(count_devices(kind))))
+    return (CPU, *(Device(f"{kind}:{i}") for kind in accelerators() for i in range(_count(kind))))
 
 
 def device_name(device: object, /) -> Device | None:
@@ -357,11 +342,9 @@ def device_name(device: object, /) -> Device | None:
 
 
 def resolve_device(device: Device, near: Device, /) -> Device:
-    from xbridge.backends.torch._devices import accelerators, count_devices  # noqa: PLC0415 -- for a device
-
     kind, index = device.kind, device.index
     if kind == "gpu":
-        kind = next(filter(count_devices, accelerators()), "")
+        kind = next(filter(_count, accelerators()), "")
         if not kind:
             raise absent_device_error(name, device, devices())
     if device == CPU and near.kind == "cpu":
@@ -370,21 +353,23 @@ def resolve_device(device: Device, near: Device, /) -> Device:
         return near
     if near.kind == "meta":
         raise DeviceError.build(f"move a torch tensor from 'meta' to {device!r}", "meta holds no data")
-    if index is None and kind in accelerators() and count_devices(kind):
+    if index is None and kind in accelerators() and _count(kind):
         index = 0 if kind == "mps" else getattr(torch, kind).current_device()
     return device_named(kind if index is None else f"{kind}:{index}")
 
 
 def to_dlpack(x: torch.Tensor, /) -> Exporter:
-    from xbridge.backends.torch import _devices  # noqa: PLC0415 -- for a device
+    from xbridge._host.device_exporter import OnDeviceExporter  # noqa: PLC0415 -- for a device
 
-    return _devices.to_dlpack(x)
+    module = getattr(torch, x.device.type, None)
+    return OnDeviceExporter(x, getattr(module, "device", nullcontext)(x.device.index))
 
 
 def from_dlpack(shown: Exporter, /) -> torch.Tensor:
-    from xbridge.backends.torch import _devices  # noqa: PLC0415 -- for a device
-
-    return _devices.from_dlpack(shown)
+    kind, number = shown.__dlpack_device__()
+    with torch.cuda.device(number) if kind in (CUDA, ROCM, CUDA_MANAGED) else nullcontext():
+        taken: torch.Tensor = torch.from_dlpack(shown)  # type: ignore[attr-defined] # it is public
+        return taken
 
 
 def detach(x: torch.Tensor, /) -> torch.Tensor:
@@ -454,7 +439,6 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:  # noqa: C901, PLR091
 
 
 def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:  # noqa: PLR0911 -- a call less each time
-    global _odd_strides  # noqa: PLW0603 -- only the speed depends on it
     # In a dispatch mode or a traced program, the result would not be an ordinary tensor.
     if _is_traced() or dispatch_modes._is_in_torch_dispatch_mode:
         return None
@@ -462,11 +446,6 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:  # noqa: PLR0911
         with _private.outside_inference_mode():
             return fast_from_numpy(host)
     try:
-        left = _odd_strides
-        if left:
-            _odd_strides = left - 1
-            if 1 in host.shape:
-                host = _host.with_plain_strides(host)
         # NumPy's flag `behaved` means aligned and writable. Torch has no read-only tensors, so other arrays
         # are copied. `forc` means dense in C or Fortran order, and `carray` is both, in C order. Other
         # strides take longer to check: `torch.from_numpy` refuses negative ones, and elements that share
@@ -481,7 +460,6 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:  # noqa: PLR0911
     except TypeError:  # an integer by its other C name, `ulonglong`
         return None
     except ValueError:  # an odd stride of an axis of one item, or of an empty array
-        _odd_strides = _PRECHECKS
         return _from_numpy(_host.with_plain_strides(host))
 
 
@@ -494,7 +472,7 @@ def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None
     # `all`, `map` and `list` run in C, so the cost for each array is little more than that of `from_numpy`.
     # One array that is not ordinary declines all of them, because to sort them out would need a loop of
     # Python.
-    if _odd_strides or not all(map(_is_dense, hosts)):
+    if not all(map(_is_dense, hosts)):
         return None
     try:
         return list(map(torch.from_numpy, hosts))
@@ -661,6 +639,28 @@ def _bits_from_numpy(host: HostArray) -> torch.Tensor | None:
         _TORCH_BY_ML_DTYPE[host.dtype] = _TORCH_BY_NAME[host.dtype.name]
     made = fast_from_numpy(host.view(f"u{host.itemsize}"))
     return None if made is None else made.view(_TORCH_BY_ML_DTYPE[host.dtype])
+
+
+def _loses_values(x: torch.Tensor, dtype: str) -> bool:
+    """Return True if an integer leaves the exact range of a dtype, or a finite value becomes infinite."""
+    if not x.is_floating_point() and not x.is_complex():
+        sign = -(1 << 63)
+        signed = x.view(torch.int64) ^ sign if x.dtype == torch.uint64 else x.to(torch.int64)
+        low, high = (int(end) - (x.dtype == torch.uint64) * sign for end in torch.aminmax(signed))
+        return not holds_integers(dtype, low, high)
+    if x.is_complex():
+        x, dtype = torch.view_as_real(x.resolve_conj()), "float32"
+    ends = torch.stack(torch.aminmax(x))
+    if ends.to(_TORCH_BY_NAME[dtype]).isfinite().all():
+        return False
+    finite = x[x.isfinite()]
+    return not finite.to(_TORCH_BY_NAME[dtype]).isfinite().all()
+
+
+def _count(kind: str) -> int:
+    """Return the number of devices of a kind that are present."""
+    module = getattr(torch, kind, None)
+    return int(module.device_count()) if module is not None else 0
 
 
 def _name_device(device: torch.device) -> Device:

@@ -52,9 +52,6 @@ outside_inference_mode = partial(torch._C._InferenceMode, False)  # noqa: FBT003
 # A lazy zero has no memory, and `Tensor.numpy` of it was garbage: https://github.com/pytorch/pytorch/issues/89034
 is_zerotensor = torch.Tensor._is_zerotensor
 
-# Sets the lazy negation of a view, which no public function does: https://github.com/pytorch/pytorch/pull/56058
-neg_view = torch._neg_view
-
 # Frees pinned memory. `torch.accelerator.empty_host_cache`, of 2.13, replaces it once that is the oldest:
 # https://github.com/pytorch/pytorch/issues/134332 and https://github.com/pytorch/pytorch/pull/171270
 # A build without an accelerator has neither.
@@ -72,6 +69,12 @@ VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
 # The name of a device type that a plugin renamed: https://github.com/pytorch/pytorch/pull/125018
 get_plugin_device = torch._C._get_privateuse1_backend_name
+
+
+def accelerators() -> tuple[str, ...]:
+    """Return the kinds of devices that torch may have. The last is that of a plugin."""
+    return ("cuda", "xpu", "mps", get_plugin_device())
+
 
 # -- the compiler ------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import torch
 from xbridge._core.devices import Device
 from xbridge._core.protocol import ArrayFn
 from xbridge.backends.torch import _private
-from xbridge.backends.torch._devices import accelerators
+from xbridge.backends.torch._private import accelerators
 from xbridge.errors import DeviceError
 
 _worker_streams: dict[torch.device, Any] = {}

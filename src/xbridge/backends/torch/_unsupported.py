@@ -17,8 +17,6 @@ from xbridge.errors import UnsupportedArrayError, type_of
 
 _ALIGNED = "a function with @xbridge.aligned"
 _is_traced = torch.compiler.is_dynamo_compiling
-_HALVES = (torch.float16, torch.bfloat16, torch.complex32)
-"""Dtypes whose numbers the CPU may negate by way of float32, which makes every NaN a quiet one."""
 
 
 def why_not_memory(x: torch.Tensor) -> tuple[str, str] | None:  # noqa: PLR0911 -- one for each reason
@@ -99,39 +97,8 @@ def is_whole(x: torch.Tensor) -> bool:
 
 
 def apply_pending(x: torch.Tensor) -> torch.Tensor:
-    """Return `x` with a pending conjugate or negative applied, bit for bit; `x` itself if none is pending.
-
-    Where a NaN could be replaced, the bits are copied, and the sign bits are flipped as integers.
-    """
-    done = x.resolve_conj().resolve_neg()
-    if done is x or not may_replace_nan(x) or _is_traced() or is_dual(x) or why_not_memory(x):
-        return done
-    conj, neg = x.is_conj(), x.is_neg()
-    raw = x.detach()
-    raw = raw.conj() if conj else raw
-    raw = _private.neg_view(raw) if neg else raw
-    result, raw = (_view_parts(y) for y in (done.data, raw))
-    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[raw.itemsize]
-    result = result.view(bits).copy_(raw.view(bits))
-    for part in range(result.shape[-1]):
-        if neg != (conj and part):
-            result[..., part] ^= torch.iinfo(bits).min
-    return done
-
-
-def may_replace_nan(x: torch.Tensor) -> bool:
-    """Return True if torch may replace a NaN that it negates: a GPU does, and a CPU those of 16 bits.
-
-    A CPU also does so if a conjugate and a negative are pending together, and changes the signs of zeros.
-    """
-    if x.is_cpu:
-        return x.dtype in _HALVES or (x.is_neg() and x.is_conj())
-    return x.is_floating_point() or x.is_complex()
-
-
-def _view_parts(x: torch.Tensor) -> torch.Tensor:
-    """View the real numbers of each element along an additional last axis."""
-    return torch.view_as_real(x) if x.is_complex() else x.unsqueeze(-1)
+    """Return `x` with a pending conjugate or negative applied; `x` itself if none is pending."""
+    return x.resolve_conj().resolve_neg()
 
 
 def may_require_grad(x: torch.Tensor) -> bool:

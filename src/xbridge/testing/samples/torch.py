@@ -125,6 +125,11 @@ def _unfolded(values: HostArray, device: Device = CPU) -> Tensor:
     return dense(line, device).as_strided(values.shape, (1,) * values.ndim)
 
 
+def _without_nan(values: HostArray) -> HostArray:
+    """Replace NaN, whose bits torch may change when it applies a pending operation."""
+    return np.where(np.isnan(values), np.ones_like(values), values)
+
+
 def _conj(values: HostArray, device: Device = CPU) -> Tensor:
     return dense(_negated(values, first=1), device).conj()
 
@@ -203,8 +208,8 @@ cases: dict[str, LayoutCase] = {
     "offset": _plain(_part(slice(1, None), lambda n: n + 1)),
     "expanded": _folded(_expanded, host.repeated, writable=False),  # torch refuses to assign to it
     "unfolded": _folded(_unfolded, host.slanted, writable=True),
-    "conj": _plain(_conj, _complex),
-    "neg": _plain(_neg, lambda dtype, _: dtype in _PARENTS),
+    "conj": _plain(_conj, _complex)._replace(fold=_without_nan),
+    "neg": _plain(_neg, lambda dtype, _: dtype in _PARENTS)._replace(fold=_without_nan),
     "shared memory": LayoutCase(_shared, takes=host.anywhere, require_grad=_leaf),
     "inference": LayoutCase(_inference, writable=False, make_on_device=_inference),
     "leaf": _tracked(lambda values, device=CPU: _leaf(dense(values, device))),
