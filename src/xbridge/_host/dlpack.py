@@ -98,11 +98,11 @@ def _export_error(x: object, reason: str, error: type[XBridgeError] = Unsupporte
     return error.build(f"read {type_of(x)} through DLPack", reason, "numpy.asarray(x)" if others else "")
 
 
-def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
+def from_dlpack(x: Any, *, fetch: bool, must_share: bool = False) -> tuple[HostArray, bool]:
     """Return a view of an exporter's host memory, and True if it is the exporter's own memory.
 
     The view is writable only if a versioned capsule allows it. With `fetch`, an exporter with device memory
-    is asked for a copy on the host.
+    is asked for a copy on the host. With `must_share`, no error advises to ask for one.
     """
 
     def failed(error: Exception) -> XBridgeError:
@@ -112,7 +112,7 @@ def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
         device, number = map(int, x.__dlpack_device__())
     near = device in _HOST_DEVICES
     if not near and not fetch:
-        raise _not_on_host_error(x, device, number, "device='cpu'")
+        raise _not_on_host_error(x, device, number, "" if must_share else "device='cpu'")
     version: dict[str, object] = {"max_version": (1, 1)}
     must, may = ({}, version) if near else ({**version, "dl_device": _HOST}, {})
     with Chained(failed if near else lambda _: _not_on_host_error(x, device, number)):

@@ -84,7 +84,7 @@ def _read_export(
     protocol = ("__dlpack__", "__dlpack_device__")
     if all(_get_attribute(x, word) is not None for word in protocol) and not _is_opaque(x):
         try:
-            host, shares = from_dlpack(x, fetch=fetch)
+            host, shares = from_dlpack(x, fetch=fetch, must_share=must_share)
         except ExportError as error:
             if all(_get_attribute(x, protocol) is None for protocol in _OTHERS):
                 refused = UnsupportedArrayError.build(error.action, error.reason, error.hint)
