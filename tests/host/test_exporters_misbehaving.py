@@ -368,7 +368,7 @@ def test_to_numpy__memory_on_a_gpu_moves_to_the_host_if_the_call_names_the_host(
     assert xbridge.asarray([x, x]).tolist() == [A.tolist()] * 2
     with pytest.raises(xbridge.CopyError, match="try copy=None"):
         xbridge.to_numpy(x, copy=False)
-    with pytest.raises(xbridge.DeviceError, match="on cuda:77(?!.*device=)"):  # an option that it lacks
+    with pytest.raises(xbridge.DeviceError, match=r"on cuda:77(?!.*device=)"):  # an option that it lacks
         xbridge.shares_memory(x, x)
 
 
