@@ -704,6 +704,20 @@ def _list_values(host: HostArray | None) -> Any:
     return host.tolist() if is_listed else None  # type: ignore[union-attr] # it is not None then
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def unsafe_share(x: Array, /, backend: Literal["numpy"]) -> HostArray: ...
+    @overload
+    def unsafe_share(x: Array, /, backend: Literal["torch"]) -> torch.Tensor: ...
+    @overload
+    def unsafe_share(x: Array, /, backend: Literal["jax"]) -> jax.Array: ...
+    @overload
+    def unsafe_share(x: Array, /, backend: Literal["dask"]) -> DaskArray: ...
+    @overload
+    def unsafe_share(x: Array, /, backend: str | ModuleType) -> Array: ...
+
+
 @entry_point
 def unsafe_share(x: Array, /, backend: str | ModuleType) -> Array:
     """Convert an array without a copy, even where the contract would copy to be safe.
