@@ -92,7 +92,7 @@ def chips(name: str = "chips", **more: Any) -> ModuleType:
 
 def test_completed__has_every_name_of_the_protocol() -> None:
     """A completed backend has each constant, function and flag of the protocol."""
-    backend = Completed(of_four_names("fours"), get)
+    backend = Completed(of_four_names("fours"))
     names = [word for word in vars(Backend) if not word.startswith("_")]
     assert set(names) == {*CONSTANTS, *VERBS, *OPTIONAL, *OBJECTS, *DERIVED}
     assert [word for word in names if not hasattr(backend, word)] == []
@@ -146,19 +146,19 @@ def test_completed__flags_follow_from_gaps() -> None:
         ("devices", "host_only", True),
     ):
         full = chips(detach=lambda x: x, require_grad=lambda x: x)
-        assert getattr(Completed(full, get), flag) is not value
+        assert getattr(Completed(full), flag) is not value
         vars(full)["gaps"] = gaps(feature)
-        assert getattr(Completed(full, get), flag) is value
+        assert getattr(Completed(full), flag) is value
 
 
 def test_gaps__missing_function_is_a_gap() -> None:
     """A feature without its function is a gap, and a reason that the module gives is kept."""
-    found = Completed(of_four_names("fours"), get).gaps
+    found = Completed(of_four_names("fours")).gaps
     assert set(found) == {"devices", "autograd", "namespace"}
     assert {gap.status for gap in found.values()} == {"notimpl"}
-    assert set(Completed(of_four_names("spaced", Spaced), get).gaps) == {"devices", "autograd"}
+    assert set(Completed(of_four_names("spaced", Spaced)).gaps) == {"devices", "autograd"}
     mine = Gap("never", "toys do not learn")
-    assert Completed(of_four_names("fours", gaps={"autograd": mine}), get).gaps["autograd"] is mine
+    assert Completed(of_four_names("fours", gaps={"autograd": mine})).gaps["autograd"] is mine
     assert str(mine) == "never: toys do not learn"
 
 
@@ -240,7 +240,7 @@ def test_completed__computes_with_numpy_and_keeps_the_device() -> None:
 )
 def test_resolve_device__kind_without_an_index(device: str, near: str, found: str) -> None:
     """A kind without an index means the near device of that kind, or else the first."""
-    backend = Completed(chips(), get)
+    backend = Completed(chips())
     assert backend.resolve_device(xbridge.Device(device), xbridge.Device(near)) == found
 
 
@@ -248,7 +248,7 @@ def test_resolve_device__kind_without_an_index(device: str, near: str, found: st
 def test_resolve_device__refuses_missing_devices(device: str) -> None:
     """A device that does not exist is refused with a list of those that do."""
     with pytest.raises(xbridge.DeviceError, match="here, only cpu, chip:0, chip:1; try device='cpu'"):
-        Completed(chips(), get).resolve_device(xbridge.Device(device), CPU)
+        Completed(chips()).resolve_device(xbridge.Device(device), CPU)
 
 
 class Leaf(Toy):

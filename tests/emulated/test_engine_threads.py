@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -168,7 +168,7 @@ def test_prefetch__batches_on_the_device_are_bounded(depth: int, monkeypatch: py
     backend, enough = get_backend("torch"), threading.Semaphore(0)
     move = backend.to_device
 
-    def watched(x: torch.Tensor, device: xbridge.Device) -> torch.Tensor:
+    def watched(x: torch.Tensor, device: xbridge.Device) -> Any:
         begun.append(len(used))
         enough.release()
         return move(x, device)

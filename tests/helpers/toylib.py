@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fast_words import with_fast
-from inside import get_backend
 
 from xbridge import Device
 from xbridge._registry.defaults import Completed
@@ -94,4 +93,4 @@ def make_placed_backend(**changes: Any) -> ModuleType:
 
 def complete(**changes: Any) -> Backend:
     """The completed backend of toys, which is not registered."""
-    return Completed(make_backend(**changes), get_backend)
+    return Completed(make_backend(**changes))

@@ -15,7 +15,7 @@ from xbridge._core.devices import CPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, is_numeric
 from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import Array, ArrayInfo, Backend
-from xbridge._engine.convert import convert, refuse_unsupported
+from xbridge._engine.convert import convert, convert_all, refuse_unsupported
 from xbridge._engine.each import convert_by_type, each, in_groups
 from xbridge._engine.execute import run
 from xbridge._engine.numbers import (
@@ -34,7 +34,7 @@ from xbridge._host.sequences import Nest
 from xbridge._plan.options import find_converter
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
-from xbridge._plan.steps import Conversion, Options, Plan, Step
+from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
 from xbridge._registry.call_cache import decline, direct, resolve_on_call, unchanged
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
@@ -143,6 +143,11 @@ def _describe_elements(nest: Nest, target: Backend, options: Options, version: i
         else:
             given.append(resolve_source(leaf))
     sources = [import_for(source, target, options) for source in given]
+    # Arrays of another library whose shapes have to be computed become host arrays, all together.
+    unknown = [i for i, x in enumerate(sources) if x.backend is not target and not is_known(x.info().shape)]
+    computed = convert_all([sources[i] for i in unknown], get(HOST), Options()) if unknown else []
+    for i, host in zip(unknown, computed, strict=True):
+        sources[i] = Source(host, get(HOST))
     return [
         _Element(source, source.info(), is_weak, leaf.is_scalar())
         for source, leaf, is_weak in zip(sources, given, weak, strict=True)

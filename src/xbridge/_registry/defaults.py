@@ -36,10 +36,7 @@ from xbridge.errors import Chained, DeviceError, DTypeError, GradientError, Unsu
 
 
 class Completed(ModuleType):
-    """A backend with every name of the protocol: those of a module, and these defaults for the others.
-
-    `get` is the function of the registry, which a pickled backend calls in another process.
-    """
+    """A backend with every name of the protocol: those of a module, and these defaults for the others."""
 
     name: str
     array_types: tuple[type, ...]
@@ -53,9 +50,8 @@ class Completed(ModuleType):
     fast: Fast = Fast()
     transfers: Transfers = Transfers()
 
-    def __init__(self, module: Any, get: Callable[[str], object]) -> None:
+    def __init__(self, module: Any) -> None:
         super().__init__(module.__name__, module.__doc__)
-        self._get = get
         own = vars(self)
         own.update(dict.fromkeys((*OPTIONAL, *OBJECTS)))
         own.update({word: getattr(module, word) for word in names_written(module)})
@@ -65,10 +61,6 @@ class Completed(ModuleType):
         self.readonly = "readonly" not in self.gaps
         self.autograd = "autograd" not in self.gaps
         self.host_only = "devices" in self.gaps
-
-    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
-        """Pickle the name alone: another process takes the backend that is registered there."""
-        return self._get, (self.name,)
 
     # -- layout and properties -----------------------------------------------------------------------
     def owns(self, cls: type, /) -> bool:

@@ -18,7 +18,7 @@ from xbridge.errors import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from importlib.metadata import Distribution, EntryPoint
     from types import ModuleType
     from typing import Any
@@ -55,14 +55,14 @@ def _import_failure(name: str, path: str, entry: Entry, error: Exception) -> Mis
     return MissingLibraryError.build(f"use backend {name!r}", reason, hint)
 
 
-def complete(module: ModuleType, name: str, entry: Entry, get: Callable[[str], object]) -> Backend:
+def complete(module: ModuleType, name: str, entry: Entry) -> Backend:
     """Return the backend of a module: check the names that it defines, and add defaults for the others."""
     from xbridge._registry.defaults import Completed  # noqa: PLC0415 -- it imports NumPy
 
     fault = next(_faults(name, module), None)
     if fault:
         raise OptionError.build(f"use backend {name!r}", f"its module {entry} {fault[0]}", fault[1])
-    completed: Any = Completed(module, get)  # type checkers treat its functions as methods
+    completed: Any = Completed(module)  # type checkers treat its functions as methods
     return completed  # type: ignore[no-any-return]
 
 

@@ -329,7 +329,7 @@ def _load(name: str) -> Backend:
     while name not in _current:
         entry = _find_entry(name)
         module = entry.module
-        backend = complete(load(name, module, entry) if isinstance(module, str) else module, name, entry, get)
+        backend = complete(load(name, module, entry) if isinstance(module, str) else module, name, entry)
         if name != HOST:
             _load(HOST)
         with _lock:
