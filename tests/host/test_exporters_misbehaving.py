@@ -335,9 +335,6 @@ def test_to_numpy__buffer_that_an_interface_names_is_the_memory() -> None:
     assert not xbridge.to_numpy(Exporter(__array_interface__={**words, "data": bytes(raw)})).flags.writeable
 
 
-# -- capsules that are used twice ----------------------------------------------------------------
-
-
 # -- memory that is elsewhere --------------------------------------------------------------------
 
 
