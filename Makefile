@@ -34,7 +34,7 @@ PYTEST = $(if $(COVERAGE),-m coverage run --data-file=.coverage.$@) -m pytest $(
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-exhaustive test-suite test-conformance test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage test-freethreaded hunt fuzz mutation lint format bench docs site serve site-check dist sbom install-wheel test-wheel test-applications release-check clean
+.PHONY: help demo test test-slow test-exhaustive test-suite test-conformance test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage test-freethreaded hunt mutation lint format bench docs site serve site-check dist sbom install-wheel test-wheel test-applications release-check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,9 +99,6 @@ coverage: COVERAGE = yes
 coverage: $(MEASURED) ## Run the suites that count; list the branches that ran in none of them
 	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage $(MEASURED:%=.coverage.%)
 	$(VENV)/bin/python -m coverage report
-
-fuzz: $(VENV)/dev.stamp ## Compare random programs of two libraries with those of one (ARGS="--minutes=60"; SEED=... repeats)
-	$(VENV)/bin/python tests/functions/fuzz.py $(if $(SEED),--seed=$(SEED)) $(ARGS)
 
 hunt: $(VENV)/dev.stamp ## Search for failures with random examples (MINUTES=10; SEED=... repeats a round)
 	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); while :; do \
