@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import xbridge
-from xbridge.testing._readonly import ReadOnlyArray
+from xbridge.testing._numpy_readonly import ReadOnlyArray
 
 if TYPE_CHECKING:
     from collections.abc import Callable

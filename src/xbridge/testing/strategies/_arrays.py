@@ -16,17 +16,16 @@ from xbridge.errors import CallError
 from xbridge.extend import DTYPES, HOST, is_inexact
 from xbridge.testing.samples import Sample
 from xbridge.testing.samples.lookup import make_on
-from xbridge.testing.strategies._bounds import bounds_in
 from xbridge.testing.strategies._spec import MOST_STATES, SHAPES, ArraySpec
-from xbridge.testing.strategies._values import draw_contents, draw_elements, numbers, quieten
+from xbridge.testing.strategies._values import bounds_in, draw_contents, draw_elements, numbers, quieten
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Literal, Unpack
 
     from xbridge.protocol import Array, Backend, HostArray
-    from xbridge.testing.strategies._bounds import Elements
     from xbridge.testing.strategies._spec import Asked, Devices, Dtypes, Layouts, Shapes
+    from xbridge.testing.strategies._values import Elements
 
 P = ParamSpec("P")
 T = TypeVar("T")
