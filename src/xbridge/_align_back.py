@@ -18,7 +18,7 @@ from xbridge._plan.options import NO_OTHERS, CallOptions
 from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import are_arrays, get, known_backends
 from xbridge.errors import DeviceError, OptionError, shown
-from xbridge.tree.batch import TreeArrays
+from xbridge.tree.arrays import TreeArrays
 from xbridge.tree.leaf import leaf_converter
 from xbridge.tree.small import cache_small_tree
 

@@ -40,7 +40,7 @@ from xbridge._transfer.threads import (
     start_worker,
 )
 from xbridge.errors import OptionError, XBridgeError, shown, type_of
-from xbridge.tree.batch import TreeArrays
+from xbridge.tree.arrays import TreeArrays
 from xbridge.tree.leaf import Leaves, leaf_converter
 
 if TYPE_CHECKING:

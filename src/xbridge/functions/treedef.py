@@ -2,8 +2,8 @@
 
 A `TreeDef` consists of nested tuples, and is the key of a rule. Constants are part of it, and are compared by
 type and value. Integers and floats are not, because a compiler may turn them into variables. Containers are
-those of `xbridge.tree`, whose own `TreeSpec` is the structure of one tree, made for speed with many leaves,
-and not hashable.
+those of `xbridge.tree`, whose own `TreeArrays` has the structure of one tree, made for speed with many
+leaves, and not hashable.
 
 A compiler traces `flatten`, `unflatten` and `without_objects` line by line, which limits their Python.
 """

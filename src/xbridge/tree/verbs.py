@@ -15,7 +15,7 @@ from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import OptionError, type_of
-from xbridge.tree.batch import TreeArrays
+from xbridge.tree.arrays import TreeArrays
 from xbridge.tree.leaf import Leaves, leaf_converter
 from xbridge.tree.small import cache_small_tree
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.protocol import Array, Grad
-    from xbridge.tree.flatten import Tree
+    from xbridge.tree.arrays import Tree
     from xbridge.tree.leaf import Libraries, Scalars, Unsupported
 
 
