@@ -171,7 +171,7 @@ def test_prefetch__batches_on_the_device_are_bounded(depth: int, monkeypatch: py
     def watched(x: torch.Tensor, device: xbridge.Device) -> Any:
         begun.append(len(used))
         enough.release()
-        return move(x, device)  # type: ignore[no-any-return] # of any library
+        return move(x, device)
 
     monkeypatch.setattr(backend, "to_device", watched)
     stream = api.Stream()
