@@ -271,36 +271,6 @@ def test_find_container__dataclass_is_read_and_built_without_its_own_code() -> N
     assert (type(vars(converted)["x"]), converted.note, vars(given)["x"] is A) == (Toy, "kept", True)
 
 
-class Slots:
-    """A slot that a property of the class below hides, and one that stays empty."""
-
-    __slots__ = iter(("behind", "unset"))  # Python reads them once
-
-
-@dataclass
-class OverSlots(Slots):
-    """A dataclass with a property over a slot of its base."""
-
-    x: Any
-
-    @property
-    def behind(self) -> Any:
-        return 2 * vars(Slots)["behind"].__get__(self)
-
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError(name)
-
-
-def test_find_container__slots_are_read_and_written_past_the_code_of_the_class() -> None:
-    """A slot that a property hides is kept, and an empty one stays empty without `__getattr__`."""
-    given = OverSlots(A)
-    vars(Slots)["behind"].__set__(given, 3)
-    converted = there(given)
-    assert (converted.behind, given.behind) == (6, 6)
-    with pytest.raises(AttributeError):
-        vars(Slots)["unset"].__get__(converted)
-
-
 @attrs.define
 class Base:
     """An attrs class, which keeps what it computed in a slot."""
@@ -372,20 +342,6 @@ def test_find_container__field_that_is_stored_in_an_unknown_place_is_refused(it:
 
 def scaled(x: Any) -> Any:
     return x * 10
-
-
-@attrs.define
-class Converted:
-    """An attrs class that scales what it is given."""
-
-    x: Any = attrs.field(converter=scaled)
-
-
-def test_find_container__no_converter_of_an_attrs_class_runs() -> None:
-    """No converter of an attrs class runs."""
-    given = Converted(A)
-    assert tree.map(lambda x: x, given).x is given.x
-    assert there(given).x.data.tolist() == (A * 10).tolist()
 
 
 # -- leaves --------------------------------------------------------------------------------------------

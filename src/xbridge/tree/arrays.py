@@ -22,7 +22,6 @@ from xbridge.errors import (
     OptionError,
     UnsupportedArrayError,
     XBridgeError,
-    index_errors,
     type_of,
     with_article,
 )
@@ -150,9 +149,13 @@ class TreeArrays:
             error.add_note(f"at {self._name_of(xs[len(done)])}")
             return error
 
-        with Chained(note):
-            for y in index_errors(map(fn, xs)):
-                done.append(y)  # noqa: PERF402 -- the note is about the next one
+        try:
+            with Chained(note):
+                for x in xs:
+                    done.append(fn(x))  # noqa: PERF401 -- an error is about the next one
+        except XBridgeError as error:
+            error.index = len(done)
+            raise
         return done
 
     def _convert_named(self, convert: ArrayFn, xs: list[Leaf]) -> list[Any]:
