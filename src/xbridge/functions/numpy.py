@@ -37,7 +37,7 @@ from xbridge.functions.treedef import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xbridge.functions.rules import Call
+    from xbridge.functions.rules import Axes, Call, Described, Mask
     from xbridge.functions.treedef import TreeDef
     from xbridge.protocol import Array, HostArray
 
@@ -89,7 +89,7 @@ class NumpyRule(DerivableFunction):
     out_cores: tuple[int, ...] | None = None
     """The number of core axes of each output."""
 
-    def batched(self, axes: tuple[int | None, ...]) -> NumpyRule:
+    def batched(self, axes: Axes) -> NumpyRule:
         return _Batch(self, 1)
 
     def derive(self, how: str, *what: Any) -> NumpyRule:
@@ -129,15 +129,13 @@ class _Batch(NumpyRule):
         found, _ = self.describe(self.specs_of(xs))
         return [y.reshape(spec.shape) for y, spec in zip(ys, found, strict=True)]
 
-    def batched(self, axes: tuple[int | None, ...]) -> NumpyRule:
+    def batched(self, axes: Axes) -> NumpyRule:
         return _Batch(self, 1) if self.of.cores is None else _Batch(self.of, self.depth + 1)
 
-    def differentiate(
-        self, kind: str, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef
-    ) -> NumpyRule:
+    def differentiate(self, kind: str, ins: Mask, outs: Mask, treedef: TreeDef) -> NumpyRule:
         return _Batch(self.of.derive(kind, ins, outs, treedef), self.depth)
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
+    def describe(self, specs: tuple[Spec, ...]) -> Described:
         n, sizes = self.depth, specs[0].shape[: self.depth]
         found, treedef = self.of.describe(tuple(spec._replace(shape=spec.shape[n:]) for spec in specs))
         return tuple(spec._replace(shape=(*sizes, *spec.shape)) for spec in found), treedef
@@ -155,9 +153,7 @@ class _Given(NumpyRule):
         args, kwargs = self.call.unflatten(self.treedef, xs)
         return self.given.fn(*args, **kwargs)
 
-    def differentiate(
-        self, kind: str, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef
-    ) -> NumpyRule:
+    def differentiate(self, kind: str, ins: Mask, outs: Mask, treedef: TreeDef) -> NumpyRule:
         return _Derivative(self, kind, ins, outs, treedef)
 
 
@@ -180,7 +176,7 @@ class _Value(_Given):
             signature.check(self.name, *found, [y.shape for y in ys])
         return ys
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
+    def describe(self, specs: tuple[Spec, ...]) -> Described:
         signature = self.call.signature
         if self.call.result is not None:
             return describe_declared(self.call, specs)
@@ -214,7 +210,7 @@ def _describe_order(how: str, given: UserDerivative | None) -> str:
     return f"{how} given, {('once', 'twice', 'three times')[min(count, 3) - 1]}" if count else f"no {how}"
 
 
-def describe_declared(call: Call, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
+def describe_declared(call: Call, specs: tuple[Spec, ...]) -> Described:
     """Return what `result` declares, for arrays with a shape, a dtype and no memory of their own."""
     assert call.result is not None  # noqa: S101 -- the caller checks it
     stand_ins = [np.broadcast_to(np.zeros((), native_dtype(spec.dtype)), spec.shape) for spec in specs]
@@ -230,9 +226,7 @@ class _Derivative(_Given):
     jvp's like the results in the mask `outs`.
     """
 
-    def __init__(
-        self, of: _Given, kind: str, ins: tuple[bool, ...], outs: tuple[bool, ...], y_treedef: TreeDef
-    ) -> None:
+    def __init__(self, of: _Given, kind: str, ins: Mask, outs: Mask, y_treedef: TreeDef) -> None:
         given = getattr(of.given, kind)
         if given is None:
             raise _missing_derivative_error(of, kind)
@@ -316,7 +310,7 @@ class _Derivative(_Given):
     def _wrong_result_error(self, reason: str) -> OptionError:
         return OptionError.build(f"use {self.name}", reason, FORMS[self.kind])
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
+    def describe(self, specs: tuple[Spec, ...]) -> Described:
         return tuple(self.outputs_like(specs)), self.found_treedef
 
 

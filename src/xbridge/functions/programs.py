@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from xbridge.functions.rules import DerivableFunction
+    from xbridge.functions.rules import DerivableFunction, Described, Mask
     from xbridge.functions.treedef import TreeDef
 
     Find: TypeAlias = Callable[[Sequence[int], Sequence[float]], DerivableFunction]
     Shapes: TypeAlias = tuple[tuple[Any, ...], ...]
-    Described: TypeAlias = tuple[tuple[Spec, ...], TreeDef]
 
 _STAND_IN = 0.5
 """The value that is assumed for a float that the compiler does not tell. A run compares the shapes."""
@@ -46,7 +45,7 @@ class Program:
 
     wants_outputs = False
 
-    def __init__(self, name: str, find: Find, gradients: tuple[bool, ...] | None = None) -> None:
+    def __init__(self, name: str, find: Find, gradients: Mask | None = None) -> None:
         self.name, self._find, self.gradients = name, find, gradients
         self.key = f"{name}#{uuid4().hex}"
         self._derived: dict[Any, Program] = {}

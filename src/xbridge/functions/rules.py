@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from xbridge.functions.treedef import TreeDef
     from xbridge.protocol import Array
 
+    Mask = tuple[bool, ...]
+    """Which of some arrays are chosen."""
+    Axes = tuple[int | None, ...]
+    """Which of some arrays have the axis of a batch: 0, or None for those without one."""
+    Described = tuple[tuple["Spec", ...], TreeDef]
+    """The specs of the outputs of a rule, and the structure of its result."""
+
     K = TypeVar("K")
     V = TypeVar("V")
 
@@ -152,7 +159,7 @@ class DerivableFunction(ABC):
         self.program: object = None
         """The call of this rule in compiled programs, once there is one."""
         self._derived: dict[Any, DerivableFunction] = {}
-        self._described: dict[Any, tuple[tuple[Spec, ...], TreeDef]] = {}
+        self._described: dict[Any, Described] = {}
         """The results of `outputs`, by the inputs and the state of the libraries."""
 
     @abstractmethod
@@ -177,7 +184,7 @@ class DerivableFunction(ABC):
         return False
 
     def record(
-        self, ins: tuple[bool, ...], xs: Sequence[Array], *, once: bool
+        self, ins: Mask, xs: Sequence[Array], *, once: bool
     ) -> tuple[Sequence[Array], Mark, Callable[[], None] | None]:
         """Run the function, and keep what its vjp for the inputs in `ins` needs, if that is possible.
 
@@ -186,13 +193,13 @@ class DerivableFunction(ABC):
         """
         raise NotImplementedError
 
-    def outputs(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
+    def outputs(self, specs: tuple[Spec, ...]) -> Described:
         """Describe the outputs, as the caller gets them, with the treedef of the result.
 
         They are those for inputs of these specs. Nothing is computed.
         """
 
-        def describe() -> tuple[tuple[Spec, ...], TreeDef]:
+        def describe() -> Described:
             found, treedef = self.describe(specs)
             if self.narrows:
                 found = tuple(spec._replace(dtype=self.call.result_dtype(spec.dtype)) for spec in found)
@@ -210,20 +217,18 @@ class DerivableFunction(ABC):
             )
 
     @abstractmethod
-    def differentiate(
-        self, kind: str, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef
-    ) -> DerivableFunction:
+    def differentiate(self, kind: str, ins: Mask, outs: Mask, treedef: TreeDef) -> DerivableFunction:
         """Derive the vjp for the inputs in `ins`, or the jvp for the outputs in `outs`."""
 
     @abstractmethod
-    def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
+    def batched(self, axes: Axes) -> DerivableFunction:
         """Derive the rule for inputs with an additional first axis, except where `axes` has None."""
 
     @abstractmethod
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
+    def describe(self, specs: tuple[Spec, ...]) -> Described:
         """Describe the outputs in the dtypes of the function's library, with the treedef of the result."""
 
-    def batch_axes(self, axes: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    def batch_axes(self, axes: Axes) -> Axes:
         """Return the axes that `batched` needs for a batch with these: an input may have to be repeated."""
         return (0,) * len(axes) if self.repeats else axes
 
@@ -279,7 +284,7 @@ def replace_chosen(mask: Sequence[bool], news: Iterable[Array], xs: Sequence[Arr
     return [next(it) if chosen else x for x, chosen in zip(xs, mask, strict=True)]
 
 
-def mask_inexact(specs: Iterable[Any]) -> tuple[bool, ...]:
+def mask_inexact(specs: Iterable[Any]) -> Mask:
     """Return the mask of the specs whose dtype has derivatives."""
     return tuple(is_inexact(spec.dtype) for spec in specs)
 

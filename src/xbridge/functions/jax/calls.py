@@ -38,11 +38,10 @@ from xbridge.functions.treedef import ARRAY
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge.functions.rules import DerivableFunction, Run
+    from xbridge.functions.rules import Axes, DerivableFunction, Mask, Run
     from xbridge.functions.treedef import TreeDef
 
     Arrays = Sequence[Any]
-    Mask = tuple[bool, ...]
     Declared = list[tuple[tuple[int, ...], np.dtype[Any]]]
 
 call_p, tangent_p = Primitive("xbridge_call"), Primitive("xbridge_tangent")
@@ -347,7 +346,7 @@ def _move_batch_first(xs: Arrays, dims: Arrays, axes: Sequence[int | None]) -> t
     return moved, size
 
 
-def _batch_axes(rule: DerivableFunction, ins: Mask, dims: Arrays) -> tuple[int | None, ...]:
+def _batch_axes(rule: DerivableFunction, ins: Mask, dims: Arrays) -> Axes:
     """Return the axes of a batch. Inputs with a tangent have one: a recorded call and its tangents agree."""
     return rule.batch_axes(
         tuple([None if d is None and not c else 0 for d, c in zip(dims, ins, strict=True)])

@@ -22,7 +22,7 @@ from xbridge.functions.rules import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge.functions.rules import Call
+    from xbridge.functions.rules import Axes, Call, Described, Mask
     from xbridge.functions.treedef import TreeDef
 
 callback: locks.Nesting = locks.Nesting()
@@ -86,9 +86,7 @@ class JaxRule(DerivableFunction):
         latest.treedef = result.treedef
         return result.arrays  # type: ignore[no-any-return]
 
-    def differentiate(
-        self, kind: str, ins: tuple[bool, ...], outs: tuple[bool, ...], treedef: TreeDef
-    ) -> DerivableFunction:
+    def differentiate(self, kind: str, ins: Mask, outs: Mask, treedef: TreeDef) -> DerivableFunction:
         def restrict(xs: Sequence[Any]) -> Callable[..., Any]:
             """Return the function from the inputs in the mask `ins` to the outputs in the mask `outs`."""
             return lambda *chosen: tuple(select(outs, self.fn(*replace_chosen(ins, chosen, xs)).arrays))
@@ -106,10 +104,10 @@ class JaxRule(DerivableFunction):
         made.narrows = self.narrows and kind == "jvp"
         return made
 
-    def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
+    def batched(self, axes: Axes) -> DerivableFunction:
         return JaxRule(self.call, f"a batch of {self.name}", jax.vmap(self.fn, in_axes=axes), self)
 
-    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], TreeDef]:
+    def describe(self, specs: tuple[Spec, ...]) -> Described:
         try:
             stand_ins = [jax.ShapeDtypeStruct(*spec) for spec in specs]  # type: ignore[no-untyped-call] # JAX leaves it untyped
             result = jax.eval_shape(self.fn, *stand_ins)

@@ -43,16 +43,11 @@ from xbridge.functions.treedef import ARRAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import TypeVar
 
-    from xbridge.functions.rules import Call
+    from xbridge.functions.rules import Axes, Call, Described, Mask
     from xbridge.functions.treedef import TreeDef
 
     Tensors = Sequence[torch.Tensor]
-    Mask = tuple[bool, ...]
-    Axes = tuple[int | None, ...]
-    Described = tuple[tuple[Spec, ...], TreeDef]
-    Y = TypeVar("Y")
 
 _WRITES = "used in an in-place operation"
 """What torch says, before a write, to one that would write to a leaf."""
