@@ -85,11 +85,11 @@ def test_aligned_arrays__list_of_followed_arrays_keeps_its_graph() -> None:
 def test_aligned_arrays__arrays_made_of_lists_have_places_in_errors_and_in_plans() -> None:
     """Arrays made of lists have places in errors and in plans."""
     f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: x * y)
-    with pytest.raises(UnsupportedArrayError, match=r"^at argument 0 of .*: cannot convert a dict: "):
+    with pytest.raises(UnsupportedArrayError, match=r"^at argument 'x' of .*: cannot convert a dict: "):
         f({"x": X}, 1)
     with pytest.raises(UnsupportedArrayError, match=r"^at argument 'y' of .*: cannot convert a str: "):
         f(X, y="1.0")
-    with pytest.raises(OptionError, match=r"^at argument 1 of .*: cannot make an array of this list"):
+    with pytest.raises(OptionError, match=r"^at argument 'y' of .*: cannot make an array of this list"):
         f(X, [[1], [1, 2]])
     with pytest.raises(DTypeError, match=r"^at argument 1 of "):
         f(X, np.array(["a"]))
@@ -158,3 +158,14 @@ def test_aligned_arrays__call_without_arrays_returns_numpys() -> None:
     flags = [1]
     assert aligned(backend="torch")(lambda flags: flags)(flags) is flags
     assert aligned(backend="torch")(lambda *, flags: flags)(flags=flags) is flags
+
+
+def test_aligned_arrays__named_dtype_casts_a_table_as_asarray_does() -> None:
+    """Missing values have no integer, and the columns of a table need no common dtype."""
+    pandas = pytest.importorskip("pandas")
+    whole = aligned(backend="numpy", arrays="x", dtype=int)(lambda x: x)
+    assert whole(pandas.Series([1.0, 2.0])).tolist() == [1, 2]
+    with pytest.raises(xbridge.XBridgeError, match=r"^at argument 'x' of "):
+        whole(pandas.Series([1.0, np.nan]))
+    single = aligned(backend="torch", arrays="x", dtype="float32")(lambda x: x.sum())
+    assert single(pandas.DataFrame({"a": [1, 2], "b": [0.5, 0.5]})).item() == 4

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from crossed import X, aligned, refused, same, wide
 
+import xbridge
 from xbridge import DTypeError, GradientError, OptionError, UnsupportedArrayError, ValueLossError
 
 torch = pytest.importorskip("torch")
@@ -336,3 +337,45 @@ def test_aligned__integer_of_numpy_is_not_truncated_in_a_result() -> None:
     f = aligned(backend="jax")(lambda _: np.array([2**40 + 1]))
     with jax.enable_x64(False):
         refused(DTypeError, lambda: f(torch.ones(4).requires_grad_()), "nearest")
+
+
+@pytest.mark.usefixtures("wide64")
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("caller", ["numpy", "torch", "jax"])
+def test_aligned_restore__results_of_the_named_dtype_have_that_of_the_caller(
+    library: str, caller: str
+) -> None:
+    """Doubles go in, and the caller's dtype comes out; a result of another dtype keeps it."""
+
+    def f(x: Any) -> Any:
+        assert str(x.dtype).endswith("float64")
+        return {"y": x * x, "positive": [x > 0]}
+
+    g = aligned(backend=library, dtype="float64", restore=True)(f)
+    for dtype in ("float32", "int16", "float64"):
+        made = g(xbridge.asarray(np.array([-1, 2], dtype), backend=caller))
+        assert [xbridge.backend_of(y) for y in (made["y"], *made["positive"])] == [caller] * 2
+        assert [xbridge.dtype_of(y) for y in (made["y"], *made["positive"])] == [dtype, "bool"]
+        assert xbridge.to_list(made["y"]) == [1, 4]
+
+
+@pytest.mark.usefixtures("wide64")
+def test_aligned_restore__keeps_the_graph_of_tracked_arrays() -> None:
+    """The casts are part of the graph, and of compiled programs, so gradients have the caller's dtype."""
+    f = aligned(backend="jax", dtype="float64", restore=True)(lambda x: x * x)
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    y = f(x)
+    y.sum().backward()
+    assert (y.dtype, x.grad.dtype, x.grad.tolist()) == (torch.float32, torch.float32, [2, 4])
+    compiled = torch.compile(f, fullgraph=True, backend="eager")
+    assert compiled(x.detach()).dtype == torch.float32
+    g = aligned(backend="torch", dtype="float64", restore=True)(lambda x: x * x)
+    slope = jax.jit(jax.grad(lambda x: g(x).sum()))(jax.numpy.ones(2, "float32"))
+    assert (slope.dtype, slope.tolist()) == ("float32", [2, 2])
+
+
+@pytest.mark.parametrize("dtype", [None, "nearest", "default"])
+def test_aligned_restore__needs_a_named_dtype(dtype: str | None) -> None:
+    """Without a dtype there is nothing to undo."""
+    with pytest.raises(OptionError, match=r"dtype= names none"):
+        aligned(dtype=dtype, restore=True)

@@ -20,7 +20,7 @@ LIMITS = {
     "_transfer": 700,
     "backends": 3_550,
     "files": 2_410,
-    "functions": 4_800,
+    "functions": 4_700,
     "testing": 10_800,
     "tree": 1_325,
 }

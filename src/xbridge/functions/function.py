@@ -6,8 +6,8 @@ the constants of its arguments, which a backend turns into a rule: a function of
 
 from __future__ import annotations
 
+import inspect
 from contextlib import suppress
-from inspect import signature
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -32,29 +32,26 @@ from xbridge.extend import (
     tracing,
 )
 from xbridge.functions import numpy
-from xbridge.functions.leaves import NUMBERS, are_arrays
 from xbridge.functions.libraries import functions_of
-from xbridge.functions.named import protect_host
+from xbridge.functions.named import protect_host, read_array_parameters
 from xbridge.functions.numpy import copy_if_kept
 from xbridge.functions.programs import Program
-from xbridge.functions.results import refuse_async_result
 from xbridge.functions.rules import get_or_make, latest, refuse_user_derivative
 from xbridge.functions.treedef import (
     ARRAY,
+    NUMBERS,
+    are_arrays,
     children_of,
     flatten,
-    number_slots,
     traceable,
     unflatten,
-    with_objects,
+    with_constants,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from types import ModuleType
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from xbridge import Device
-    from xbridge.functions.named import ArrayParameters
     from xbridge.functions.rules import DerivableFunction, Run, UserDerivative
     from xbridge.functions.signature import Signature
     from xbridge.functions.treedef import TreeDef
@@ -65,12 +62,14 @@ functions: WeakValueDictionary[str, Function] = WeakValueDictionary()
 
 
 class Definition(NamedTuple):
-    """What the user declares about a function: its derivatives, its signature and the shape of its result."""
+    """What the user declares about a function: its derivatives, its signature and its result."""
 
     vjp: UserDerivative | None = None
     jvp: UserDerivative | None = None
     signature: Signature | None = None
     result: Callable[..., Any] | None = None
+    restore: str | None = None
+    """The dtype that is named, if results of it go back in that of the array that decides."""
 
 
 class FunctionOptions(NamedTuple):
@@ -82,16 +81,17 @@ class FunctionOptions(NamedTuple):
     grad: Any = None
     order: Any = None
 
-    def are_plain(self) -> bool:
-        """Return True if none was given, by identity, because NumPy's float64 dtype equals None."""
-        return all(option is None for option in self)
+    def checked(self) -> FunctionOptions:
+        """Return `PLAIN` if none was given, by identity, because NumPy's float64 dtype equals None."""
+        return PLAIN if all(option is None for option in self) else self
 
     def are_constant(self) -> bool:
         """Return True if they mean the same in each call, so that a call may be cached."""
         return all(isinstance(option, (str, bool, NoneType)) for option in self)
 
 
-_PLAIN, _NOTHING = FunctionOptions(), Definition()
+PLAIN = FunctionOptions()
+"""The options of a function for which none was given."""
 
 
 class Function:
@@ -101,17 +101,17 @@ class Function:
         self,
         fn: Callable[..., Any],
         name: str,
-        target: tuple[str | ModuleType | None, Array | None],
-        options: FunctionOptions = _PLAIN,
-        given: Definition = _NOTHING,
-        named: ArrayParameters | None = None,
+        backend: str | None,
+        options: FunctionOptions,
+        given: Definition,
+        arrays: object = None,
     ) -> None:
-        self.fn, self.name, self.options, self.given, self.named = fn, name, options, given, named
-        self.backend, self.like = target
+        self.fn, self.name, self.backend, self.given = fn, name, backend, given
+        self.options = options.checked()
+        self.arrays, self.named = arrays, read_array_parameters(arrays, fn, name)
         dtype = options.dtype
         self.narrowing = dtype if isinstance(dtype, str) and dtype in ("nearest", "default") else None
-        self.is_plain = self.like is None and options.are_plain()
-        self.keeps_results = self.narrowing is None and options.grad != "detach"
+        self.keeps_results = self.narrowing is None and options.grad != "detach" and given.restore is None
         """True if results go back as they are: neither cast nor cut out of a graph."""
         self.explain: Callable[..., Any] = fn
         self.rules: dict[Any, DerivableFunction] = {}
@@ -122,8 +122,7 @@ class Function:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle what the user gave, without rules and compiled code."""
-        target = self.backend, self.like
-        given = self.fn, self.name, target, self.options, self.given, self.named
+        given = self.fn, self.name, self.backend, self.options, self.given, self.arrays
         return Function, given, {"explain": self.explain}
 
     def order_keywords(self, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -134,23 +133,17 @@ class Function:
         if len(kwargs) < 2 or self.given[:3] == (None, None, None):
             return kwargs
         with suppress(TypeError, ValueError):  # a function in C may have no signature
-            names = signature(self.fn).parameters
+            names = inspect.signature(self.fn).parameters
             kwargs = {**{name: kwargs[name] for name in names if name in kwargs}, **kwargs}
         return kwargs
 
     def rule(
-        self,
-        library: str,
-        array_library: str,
-        treedef: TreeDef,
-        numbers: tuple[Any, ...],
-        device: Device | None,
+        self, library: str, array_library: str, treedef: TreeDef, device: Device | None
     ) -> DerivableFunction:
         """Return the rule for calls of a structure, whose results go to the library `array_library`."""
-        exact = tuple([(type(n), n.hex() if type(n) is float else n) for n in numbers])
         find_modes = functions_of(get_backend(library)).modes
         modes = find_modes and find_modes()
-        key = (library, array_library, device, treedef, exact, modes)
+        key = (library, array_library, device, treedef, modes)
         try:
             found = self.rules.get(key)
         except TypeError as error:
@@ -164,9 +157,7 @@ class Function:
                 return found
             self.rules.pop(key, None)
         return get_or_make(
-            self.rules,
-            key,
-            lambda: Call(self, (library, array_library), treedef, numbers, device, modes).rule(),
+            self.rules, key, lambda: Call(self, (library, array_library), treedef, device, modes).rule()
         )
 
 
@@ -178,25 +169,22 @@ class Call:
         function: Function,
         libraries: tuple[str, str],
         treedef: TreeDef,
-        numbers: tuple[Any, ...],
         device: Device | None,
         modes: object,
     ) -> None:
         self.name, self.fn, self.narrowing = function.name, function.fn, function.narrowing
         self.library, self.array_library = libraries
-        self.vjp, self.jvp, self.signature, self.result = function.given
-        self.treedef, self.numbers = treedef, numbers
+        self.vjp, self.jvp, self.signature, self.result, _ = function.given
+        self.treedef = treedef
         self.modes: Any = modes
-        args, kwargs = children_of(treedef)
-        self._is_flat = not children_of(kwargs) and {*children_of(args)} <= {ARRAY}
-        """True if all arguments are arrays and positional."""
         self._rule: DerivableFunction | None = None
         self.device = device
         """The device that the user names, on which arrays that are on several devices are gathered."""
         own = function.options
-        self._options = FunctionOptions(device=device, copy=own.copy, order=own.order)
-        self._is_direct = self._options.are_plain()
-        self._is_safe = not could_write(get_backend(self.library))
+        self._options = FunctionOptions(device=device, copy=own.copy, order=own.order).checked()
+        args, kwargs = children_of(treedef)
+        self._is_flat = not children_of(kwargs) and {*children_of(args)} <= {ARRAY}
+        """True if all arguments are arrays and positional."""
 
     def rule(self) -> DerivableFunction:
         """Return the rule for this call. It is made once."""
@@ -215,8 +203,7 @@ class Call:
         if are_arrays(type(tree)):
             return ARRAY, [tree]
         arrays: list[Array] = []
-        refuse_async_result(tree, self.name)
-        treedef = flatten(tree, arrays, None)
+        treedef = flatten_result(tree, self.name, arrays, None)
         return treedef, [self._number(y, xs) if type(y) in NUMBERS else y for y in arrays]
 
     def _number(self, y: Any, xs: Sequence[Array]) -> Array:
@@ -263,13 +250,13 @@ class Call:
         return bound
 
     def unflatten(self, treedef: TreeDef, leaves: Iterable[Any]) -> Any:
-        """Return the tree of a treedef, with the given leaves and the numbers of this call."""
-        return unflatten(treedef, iter(leaves), iter(self.numbers))
+        """Return the tree of a treedef, with the given leaves."""
+        return unflatten(treedef, iter(leaves))
 
     def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
         """Return the arrays in a result of the function, and store its treedef in `latest.treedef`."""
+        latest.treedef, arrays = self.flatten(tree, xs)
         try:
-            latest.treedef, arrays = self.flatten(tree, xs)
             return list(map(self._take_over, arrays))
         except XBridgeError as error:
             raise error.at(f"the result of {self.name}") from error
@@ -289,7 +276,8 @@ class Call:
         The function cannot write to `xs` through its arguments. No result shares memory with them, or with
         an array that the function of NumPy keeps.
         """
-        given = [self._convert_input(x) for x in xs]
+        library = get_backend(self.library)
+        given = [convert_input(x, library, self._options, self.device) for x in xs]
         plain = call_cache.direct[target] if device is None or device == CPU else {}
         narrows = self.narrowing is not None and run.narrows
         made = []
@@ -314,22 +302,43 @@ class Call:
         library.check_cast(y, dtype)
         return dtype
 
-    def _convert_input(self, x: Array) -> Array:
-        """Convert an argument to the library of the function, by one look-up if it is an ordinary array."""
-        y = None
-        if self._is_direct and (self._is_safe or not is_writable_memory(x, get_backend(self.library))):
-            y = call_cache.lookup_direct(self.library, type(x))(x)
-        if y is None:
-            y = convert_input(x, get_backend(self.library), self._options, self.device)
-        return protect_host(y, x) if self.library == HOST else y
+
+def flatten_result(result: Any, name: str, arrays: list[Array], traced: list[Any] | None) -> TreeDef:
+    """Flatten the result of a function; raise if it comes later than the call."""
+    later = isinstance(result, (map, filter, zip)) or inspect.isgenerator(result)
+    if later or (inspect.isawaitable(result) and backend_for(type(result)) is None):  # Dask's are both
+        raise async_result_error(name)
+    try:
+        return flatten(result, arrays, traced)
+    except XBridgeError as error:
+        raise error.at(f"the result of {name}") from error
+
+
+def async_result_error(name: str) -> OptionError:
+    """Return the error for a function whose results come later than the call."""
+    return OptionError.build(
+        f"align {name}", "its results come later than it returns", "align_back inside it"
+    )
 
 
 def convert_input(x: Array, library: Backend, options: FunctionOptions, device: object) -> Array:
     """Convert an argument to the library of the function, which must not write to the memory of `x`."""
-    dtype, copy, grad = options.dtype, copy_option(x, library, options), options.grad
-    rare = {"order": options.order} if options.order else {}  # a call with it is planned each time
+    copy, y = copy_option(x, library, options), None
+    if options is PLAIN and copy is None and device is None:  # one look-up, if it is an ordinary array
+        y = call_cache.lookup_direct(library.name, type(x))(x)
+    if y is None:
+        y = _convert_as_asked(x, library, options, device=device, copy=copy)
+    return protect_host(y, x) if library.name == HOST and y is not x else y
+
+
+def _convert_as_asked(
+    x: Array, library: Backend, options: FunctionOptions, *, device: object, copy: bool | None
+) -> Array:
+    """Convert an argument by the options; say in the error for its dtype how to cast it."""
+    _, dtype, _, grad, order = options
+    rare = {"order": order} if order else {}  # a call with it is planned each time
     try:
-        y = to_backend(x, library.name, device=device, dtype=dtype, copy=copy, grad=grad, **rare)
+        return to_backend(x, library.name, device=device, dtype=dtype, copy=copy, grad=grad, **rare)
     except DTypeError as error:
         own = backend_for(type(x))
         kind = own.dtype_of(x) if dtype is None and own and not isinstance(x, own.scalar_types) else None
@@ -337,14 +346,17 @@ def convert_input(x: Array, library: Backend, options: FunctionOptions, device: 
             hint = f"{error.hint}; or aligned(..., dtype='default')"
             raise DTypeError.build(error.action, error.reason, hint) from error
         raise
-    return protect_host(y, x) if library.name == HOST and y is not x else y
 
 
 def copy_option(x: Array, library: Backend, options: FunctionOptions) -> bool | None:
     """Return `copy` for the conversion of an argument: True if the function could write to its memory."""
-    if options.copy is None and could_write(library) and is_writable_memory(x, library):
-        return True
-    return options.copy
+    if options.copy is not None or not could_write(library):
+        return options.copy
+    owner = backend_for(type(x))
+    if owner is library or owner is None or (owner.assumes_immutable and owner.readonly):
+        return None
+    is_writable = owner.name != HOST or isinstance(x, owner.scalar_types) or x.flags.writeable
+    return True if is_writable else None
 
 
 def could_write(library: Backend) -> bool:
@@ -352,27 +364,19 @@ def could_write(library: Backend) -> bool:
     return library.name != HOST and not library.assumes_immutable
 
 
-def is_writable_memory(x: Array, library: Backend) -> bool:
-    """Return True if a library may share the memory of an array of another one, and write to it."""
-    owner = backend_for(type(x))
-    if owner is library or owner is None or (owner.assumes_immutable and owner.readonly):
-        return False
-    return owner.name != HOST or isinstance(x, owner.scalar_types) or x.flags.writeable
-
-
 @tracing.constant_in_traces
 def program_key(function: str, traced: TreeDef, library: str, array_library: str, *objects: object) -> str:
     """Return a key that stands for a call in a compiled program. `objects` are its constants."""
-    treedef = with_objects(traced, iter(objects))
     own = functions[function]
     device = check_options((get_backend(library),), device=own.options.device).device
-    kinds = number_slots(treedef)
 
     def find(ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
-        values: dict[str, Any] = {"int": map(int, ints), "float": map(float, floats)}
-        return own.rule(
-            library, array_library, treedef, tuple([next(values[kind]) for kind in kinds]), device
-        )
+        constants: dict[str, Iterator[Any]] = {
+            "int": map(int, ints),
+            "float": map(float, floats),
+            "object": iter(objects),
+        }
+        return own.rule(library, array_library, with_constants(traced, constants), device)
 
     program = Program(own.name, find)
     own.programs.append(program)

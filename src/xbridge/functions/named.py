@@ -6,66 +6,62 @@ decide, so they are converted when the library of the function is known.
 
 from __future__ import annotations
 
-from inspect import Parameter, signature
+import inspect
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge import asarray
 from xbridge.errors import OptionError, XBridgeError, shown
 from xbridge.extend import HOST, backend_for, get_backend
-from xbridge.functions.leaves import LITERALS, are_arrays
+from xbridge.functions.treedef import LITERALS, are_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from xbridge.protocol import Array
 
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-_BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_BY_KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class ArrayParameters(NamedTuple):
     """The parameters of a function that `arrays=` names."""
 
     function: str
-    positional: tuple[bool, ...]
-    """For each parameter that may be passed by position, True if it is named."""
-    keywords: dict[str, bool]
-    """The same for those that may be passed by keyword."""
-    rest: bool
-    """True if ``*args`` is named."""
-    more: bool
-    """True if ``**kwargs`` is named."""
+    signature: inspect.Signature
+    names: Collection[str]
 
     def map(
-        self, fn: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, fn: Callable[[Any], Any], bound: inspect.BoundArguments
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments, with `fn` applied to the named ones that are neither arrays nor None."""
-        chosen = [*self.positional[: len(args)], *[self.rest] * (len(args) - len(self.positional))]
-        positional = [self._apply(fn, x, i) if chosen[i] else x for i, x in enumerate(args)]
-        named = {
-            key: self._apply(fn, x, key) if self.keywords.get(key, self.more) else x
-            for key, x in kwargs.items()
-        }
-        return tuple(positional), named
+        """Return the arguments, after `fn` was applied to the named ones that are neither arrays nor None."""
+        found = bound.arguments
+        for name in [name for name in self.names if name in found]:
+            kind, x = self.signature.parameters[name].kind, found[name]
+            if kind is Parameter.VAR_POSITIONAL:
+                found[name] = tuple([self._apply(fn, child, name) for child in x])
+            elif kind is Parameter.VAR_KEYWORD:
+                found[name] = {key: self._apply(fn, child, key) for key, child in x.items()}
+            else:
+                found[name] = self._apply(fn, x, name)
+        return bound.args, bound.kwargs
 
-    def _apply(self, fn: Callable[[Any], Any], x: Any, place: int | str) -> Any:
+    def _apply(self, fn: Callable[[Any], Any], x: Any, name: str) -> Any:
         if x is None or are_arrays(type(x)):
             return x
         try:
             return fn(x)
         except XBridgeError as error:
-            raise error.at(f"argument {place!r} of {self.function}") from error
+            raise error.at(f"argument {name!r} of {self.function}") from error
 
 
-def import_exporter(x: Any) -> Any:
+def import_exporter(x: Any, dtype: object) -> Any:
     """Return an array for an exporter, read-only if it is NumPy's; a number or a list is returned as it is.
 
     Raise for any other object.
     """
     if issubclass(type(x), LITERALS):
         return x
-    made = asarray(x)
+    made = asarray(x, dtype=dtype)
     return protect_host(made, made) if backend_for(type(made)) is get_backend(HOST) else made
 
 
@@ -86,24 +82,15 @@ def read_array_parameters(given: object, fn: Callable[..., Any], function: str) 
     if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(n, str) for n in names):
         raise OptionError.build(action, "it is not a tuple of names of parameters", "arrays=('x',)")
     try:
-        parameters = signature(fn).parameters
+        signature = inspect.signature(fn)
     except (TypeError, ValueError) as error:
         raise OptionError.build(
             action, f"{function} has no signature that Python can read", "a function around it, made by def"
         ) from error
+    parameters = signature.parameters
     wrong = [name for name in names if name not in parameters]
     if wrong:
         named = tuple(name for name, parameter in parameters.items() if parameter.kind not in _VARIABLE)
         hint = f"arrays={named}" if named else f"{function} without arrays="
         raise OptionError.build(action, f"{function} has no parameter {wrong[0]!r}", hint)
-
-    def read(*kinds: Any) -> dict[str, bool]:
-        return {name: name in names for name, parameter in parameters.items() if parameter.kind in kinds}
-
-    return ArrayParameters(
-        function,
-        tuple(read(*_BY_POSITION).values()),
-        read(*_BY_KEYWORD),
-        any(read(Parameter.VAR_POSITIONAL).values()),
-        any(read(Parameter.VAR_KEYWORD).values()),
-    )
+    return ArrayParameters(function, signature, names)

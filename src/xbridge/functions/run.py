@@ -27,26 +27,26 @@ from xbridge.extend import (
 )
 from xbridge.functions.explain import CallPlan
 from xbridge.functions.function import (
+    PLAIN,
     convert_input,
     copy_option,
     could_write,
+    flatten_result,
     latest_traceable,
     program_key,
 )
-from xbridge.functions.leaves import LEAVES
 from xbridge.functions.libraries import functions_of
 from xbridge.functions.named import import_exporter, protect_host
-from xbridge.functions.results import refuse_async_result
 from xbridge.functions.rules import latest, mask_inexact, sharded_call_error
 from xbridge.functions.treedef import (
     ARRAY,
+    LEAVES,
     argument_paths,
     argument_treedefs,
     flatten,
     has_arrays,
     leaf_paths,
     unflatten,
-    without_objects,
 )
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from xbridge.functions.treedef import TreeDef
     from xbridge.protocol import Array, Backend
 
-    Home = tuple[str, Device]
-    """Where results go: the name of a library, and one of its devices."""
+    Home = tuple[str, Device | None, str | None]
+    """Where results go: the name of a library, one of its devices, and the dtype of those that were cast."""
 
 
 SHARDED = Device("sharded")
@@ -96,10 +96,8 @@ def _call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, An
 def _call_planned(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a call as its arguments ask for, and cache how."""
     read = _read_inputs(function, args, kwargs)
-    if not read.arrays:
-        return _run_without_arrays(function, read)
     is_embedded = _is_embedded(function, read)
-    if not is_embedded or read.array_library.follows is not None:
+    if read.arrays and (not is_embedded or read.array_library.follows is not None):
         _cache_call(function, read)
     return _run_embedded(function, read) if is_embedded else _run_directly(function, read)
 
@@ -116,7 +114,7 @@ def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
     for path, x in zip(argument_paths(read.treedef), read.arrays, strict=True):
         options = function.options._replace(copy=copy_option(x, library, function.options))
         plans[path] = xbridge.explain(x, library.name, **options._asdict())
-    rule = function.rule(library.name, array_library.name, read.treedef, tuple(read.numbers), None)
+    rule = function.rule(library.name, array_library.name, read.treedef, None)
     names = function.name, library.name, array_library.name
     return CallPlan(*names, _is_embedded(function, read), plans, **rule.report())
 
@@ -132,7 +130,8 @@ class CallInputs(NamedTuple):
     """The keyword arguments, in the order in which `treedef` has them."""
     treedef: TreeDef
     arrays: list[Array]
-    numbers: list[Any]
+    traced: list[Any]
+    """The constants of traced code."""
     leading: int
     """The index of the array that decides."""
     array_library: Backend
@@ -146,53 +145,42 @@ def _read_inputs(function: Function, args: tuple[Any, ...], kwargs: dict[str, An
     named = function.named
     if named is None:
         return _find_arrays(function, args, kwargs, ())
-    args, kwargs = named.map(import_exporter, args, kwargs)
+    dtype = None if function.narrowing else function.options.dtype
+    bound = named.signature.bind(*args, **kwargs)
+    args, kwargs = named.map(partial(import_exporter, dtype=dtype), bound)
     found = _find_arrays(function, args, kwargs, ())
-    # Numbers get the default dtypes of the library that decides, unless the user names a dtype.
-    dtype = function.options.dtype
     news: list[Array] = []
 
     def make(x: Any) -> Array:
+        """Make an array, with the default dtype of the library that decides if the user names none."""
         inside: list[Array] = []
         flatten(x, inside, [])
-        if inside or (found.arrays and (dtype is None or function.narrowing)):
-            y = xbridge.asarray(x, backend=found.array_library.name)
-        else:
-            y = xbridge.asarray(x, backend=found.library.name, dtype=dtype)
-        news.append(y)
-        return y
+        keeps = bool(inside) or (bool(found.arrays) and dtype is None)
+        library = found.array_library if keeps else found.library
+        news.append(xbridge.asarray(x, backend=library.name, dtype=None if keeps else dtype))
+        return news[-1]
 
-    args, kwargs = named.map(make, args, kwargs)
-    if not news:
-        return found
-    made = _find_arrays(function, args, kwargs, news)
-    return made if found.arrays else made._replace(arrays=[])
+    args, kwargs = named.map(make, bound)
+    if found.arrays and news:
+        return _find_arrays(function, args, kwargs, news)
+    return found._replace(args=args, kwargs=kwargs)
 
 
 def _find_arrays(
     function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], news: Sequence[Array]
 ) -> CallInputs:
-    """Find the arrays in the arguments of a call. `news`, made of numbers and lists, decide only if alone."""
+    """Find the arrays in the arguments of a call. `news`, made of numbers and lists, do not decide."""
     arrays: list[Array] = []
-    numbers: list[Any] = []
+    traced: list[Any] = []
     version, kwargs = call_cache.cache_version(), function.order_keywords(kwargs)
     try:
-        treedef = flatten((args, kwargs), arrays, numbers)
+        treedef = flatten((args, kwargs), arrays, traced)
     except XBridgeError as error:
         raise error.at(f"an argument of {function.name}") from error
-    leading = _leading_index(arrays, news)
+    leading = _leading_index(arrays, news) if arrays else 0
     array_library = _owner(arrays[leading]) if arrays else get_backend(HOST)
-    library = array_library
-    if function.backend is not None:
-        library = get_backend(function.backend)
-    elif function.like is not None:
-        library = get_backend(xbridge.backend_of(_array_like(function)))
-    return CallInputs(version, args, kwargs, treedef, arrays, numbers, leading, array_library, library)
-
-
-def _array_like(function: Function) -> Array:
-    """Return an array with the library and the device of `like`; raise if that is no array."""
-    return xbridge.asarray(0, like=function.like)
+    library = array_library if function.backend is None else get_backend(function.backend)
+    return CallInputs(version, args, kwargs, treedef, arrays, traced, leading, array_library, library)
 
 
 def _owner(x: Array) -> Backend:
@@ -209,7 +197,7 @@ def _leading_index(arrays: Sequence[Array], news: Sequence[Array]) -> int:
             return i
     given = [i for i, x in enumerate(arrays) if not any(x is new for new in news)]
     proper = [i for i in given if not isinstance(arrays[i], _owner(arrays[i]).scalar_types)]
-    return [*proper, *given, 0][0]
+    return [*proper, *given][0]
 
 
 def _is_embedded(function: Function, read: CallInputs) -> bool:
@@ -243,15 +231,18 @@ def _run_embedded(function: Function, read: CallInputs) -> Any:
             raise error.at(f"{argument_paths(treedef)[i]} of {function.name}") from error
     trace = functions_of(array_library).trace
     if trace is not None and array_library.is_tracing():
-        objects: list[object] = []
-        traced = without_objects(treedef, objects)
-        key = program_key(function.key, traced, library.name, array_library.name, *objects)
-        ys = trace(key, xs, read.numbers)
+        symbols = (int, float, *tracing.symbolic_numbers)
+        objects = [x for x in read.traced if type(x) not in symbols]
+        key = program_key(function.key, treedef, library.name, array_library.name, *objects)
+        ys = trace(key, xs, read.traced)
         treedef = latest_traceable() if tracing.is_traced() else latest.treedef
-        return unflatten(treedef, iter(ys), iter(()))
-    numbers = tuple(read.numbers)
-    rule = function.rule(library.name, array_library.name, treedef, numbers, options.device)
-    return _run_rule(rule, xs, refuses_cut=options.grad == "keep")
+        result = unflatten(treedef, iter(ys))
+    else:
+        rule = function.rule(library.name, array_library.name, treedef, options.device)
+        result = _run_rule(rule, xs, refuses_cut=options.grad == "keep")
+    if function.given.restore is None:
+        return result
+    return _restore_result(result, (array_library.name, None, _dtype_to_restore(read)), function)
 
 
 def _run_rule(rule: DerivableFunction, xs: list[Array], *, refuses_cut: bool = False) -> Any:
@@ -266,7 +257,7 @@ def _run_rule(rule: DerivableFunction, xs: list[Array], *, refuses_cut: bool = F
         ins = tuple(kind and array_library.follows(x) for x, kind in zip(xs, kinds, strict=True))
         if any(ins):  # the graph would end here if the function has no gradient
             rule.derive("vjp", ins, mask_inexact(map(array_library.array_info, ys)), treedef)
-    return ys[0] if treedef == ARRAY else unflatten(treedef, iter(ys), iter(()))
+    return ys[0] if treedef == ARRAY else unflatten(treedef, iter(ys))
 
 
 def _cast_and_cut(x: Array, array_library: Backend, library: Backend, options: Any) -> Array:
@@ -283,50 +274,52 @@ def _cast_and_cut(x: Array, array_library: Backend, library: Backend, options: A
 
 
 # -- on converted arrays -------------------------------------------------------------------------------------
-def _run_without_arrays(function: Function, read: CallInputs) -> Any:
-    """Run the function on arguments without arrays. Results become NumPy arrays, unless they are traced."""
-    if (check := functions_of(read.library).check_call) is not None:
-        check(function.name)
-    result = function.fn(*read.args, **read.kwargs)
-    given = (*read.args, *read.kwargs.values())
-    if read.library.is_tracing() or any(result is x for x in given):
-        return result
-    return _restore_result(result, (HOST, CPU), function)
-
-
 def _run_directly(function: Function, read: CallInputs) -> Any:
-    """Convert the arguments, run the function, and convert the arrays of its result back."""
-    name, library = function.name, read.library
+    """Convert the arguments, run the function, and convert the arrays of its result back.
+
+    They go to NumPy if no argument has an array, unless they are traced.
+    """
+    library = read.library
     if (check := functions_of(library).check_call) is not None:
-        check(name)
-    home = _home_of(read.arrays[read.leading], read.array_library)
-    if home[1].kind == SHARDED:  # before an array is copied in vain
-        raise sharded_call_error(name, read.array_library.name)
-    made = iter(_convert_inputs(function, read))
-    values, named = unflatten(read.treedef, made, iter(read.numbers))
-    # Arguments without arrays are passed as they are.
-    count, given, same = len(values), [*values, *named.values()], []
+        check(function.name)
+    home: Home = HOST, CPU, None
+    made: list[Array] = []
+    if read.arrays:
+        home = _home_of(function, read)
+        made = _convert_inputs(function, read)
+    values, named = unflatten(read.treedef, iter(made), iter(read.traced))
+    given, same = [*values, *named.values()], []
     for i, x in enumerate((*read.args, *read.kwargs.values())):
         if not has_arrays(argument_treedefs(read.treedef)[i]):
-            given[i] = x
+            given[i] = x  # the same object
             same.append(x)
+    count = len(values)
     result = function.fn(*given[:count], **dict(zip(named, given[count:], strict=True)))
-    return result if any(result is x for x in same) else _restore_result(result, home, function)
+    if any(result is x for x in same) or (not read.arrays and library.is_tracing()):
+        return result
+    return _restore_result(result, home, function)
 
 
-def _home_of(x: Array, library: Backend) -> Home:
-    return library.name, CPU if isinstance(x, library.scalar_types) else library.device_of(x)
+def _home_of(function: Function, read: CallInputs) -> Home:
+    """Return where results go, from the array that decides; raise if it is on several devices."""
+    x, library = read.arrays[read.leading], read.array_library
+    device = CPU if isinstance(x, library.scalar_types) else library.device_of(x)
+    if device.kind == SHARDED:
+        raise sharded_call_error(function.name, library.name)
+    return library.name, device, None if function.given.restore is None else _dtype_to_restore(read)
+
+
+def _dtype_to_restore(read: CallInputs) -> str:
+    return read.array_library.dtype_of(read.arrays[read.leading])
 
 
 def _convert_inputs(function: Function, read: CallInputs) -> list[Array]:
     """Convert the arrays of a call to the library of the function, and to one device.
 
-    That is the one that is named, or of `like`, else that of the library's own first array, else that to
-    which the array that decides goes.
+    That is the one that is named, else that of the library's own first array, else that to which the array
+    that decides goes.
     """
     library, device, arrays = read.library, function.options.device, read.arrays
-    if device is None and function.like is not None and not library.host_only:
-        device = xbridge.device_of(_array_like(function))
     own = [i for i, x in enumerate(arrays) if backend_for(type(x)) is library]
     first = [*own, read.leading][0]
     made = _compute_together(
@@ -347,8 +340,8 @@ def _convert_inputs(function: Function, read: CallInputs) -> list[Array]:
 def _compute_together(function: Function, read: CallInputs, device: object) -> dict[int, Array]:
     """Convert the arrays that are still to be computed in one go, so that common tasks run once."""
     arrays, (_, dtype, copy, grad, order) = read.arrays, function.options
-    owners = [backend_for(type(x)) for x in arrays]
-    pending = [i for i, own in enumerate(owners) if own and own.materialize_many and own is not read.library]
+    owners = list(map(_owner, arrays))
+    pending = [i for i, own in enumerate(owners) if own.materialize_many and own is not read.library]
     if len(pending) < 2 or order:
         return {}
     try:
@@ -361,19 +354,17 @@ def _compute_together(function: Function, read: CallInputs, device: object) -> d
 
 def _restore_result(result: Any, home: Home, function: Function) -> Any:
     """Convert the arrays of a result back, and leave all else as it is."""
-    (name, device), dtype, place = home, function.narrowing, f"the result of {function.name}"
+    (name, device, restored), place = home, f"the result of {function.name}"
     # A function of the caller's library may have a graph of its own, such as that of a module's weights.
     grad: Literal["detach"] | None = "detach" if function.options.grad == "detach" else None
-    refuse_async_result(result, function.name)
     arrays: list[Array] = []
-    numbers: list[Any] = []
+    traced: list[Any] = []
     made: list[Array] = []
-    try:
-        treedef = flatten(result, arrays, numbers)
-    except XBridgeError as error:
-        raise error.at(place) from error
+    treedef = flatten_result(result, function.name, arrays, traced)
     for x in arrays:
         is_text = getattr(getattr(x, "dtype", None), "kind", "") in ("U", "S", "T")
+        is_cast = restored is not None and _owner(x).dtype_of(x) == function.given.restore
+        dtype = restored if is_cast else function.narrowing
         try:  # text in a container stays, as in `xbridge.tree`
             stays = is_text and x is not result
             y = x if stays else xbridge.to_backend(x, name, device=device, dtype=dtype, grad=grad)
@@ -381,7 +372,7 @@ def _restore_result(result: Any, home: Home, function: Function) -> Any:
         except XBridgeError as error:
             raise error.at(leaf_paths(treedef, place)[len(made)]) from error
     same = all(y is x for x, y in zip(arrays, made, strict=True))
-    return result if same else unflatten(treedef, iter(made), iter(numbers))
+    return result if same else unflatten(treedef, iter(made), iter(traced))
 
 
 # -- again ---------------------------------------------------------------------------------------------------
@@ -401,14 +392,14 @@ def _cache_call(function: Function, read: CallInputs) -> None:
     at = [i for i, x in enumerate(xs) if type(x) not in LEAVES]
     if (
         {type(xs[i]) for i in at}.issubset(array_library.fast.types)  # which those of tracers are not
-        and function.like is None
+        and function.given.restore is None
         and options.are_constant()
         and check_options((library,), **options._asdict()).device in (None, CPU)
         and not (library.is_tracing() or array_library.is_tracing())
     ):
         key = ("aligned", function.key, _types_of(read.args, read.kwargs))
         if key not in call_cache.cached:
-            call_cache.store(key, read.version, _make_cached_call(read, at, is_plain=function.is_plain))
+            call_cache.store(key, read.version, _make_cached_call(read, at, is_plain=options is PLAIN))
 
 
 def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Callable[..., tuple[Any] | None]:
@@ -418,19 +409,18 @@ def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Cal
     check, follows = functions_of(library).check_call, array_library.follows
     is_own, can_embed = library is array_library, is_plain and not read.kwargs and len(at) == len(read.args)
     # One look-up converts an ordinary array, where no option is to be read and the function cannot write.
-    is_direct, is_host = is_plain and (is_own or not could_write(library)), library.name == HOST
-    table = call_cache.direct[library.name]
-    has_device = (is_own or not is_direct) and not array_library.host_only
+    is_direct = is_plain and not is_own and not could_write(library)
+    table, has_device = call_cache.direct[library.name], not (is_direct or array_library.host_only)
 
     def convert(x: Array, options: FunctionOptions) -> Array | None:
         """Convert an argument; return None for one that is refused, because the planned call names it."""
-        if not is_direct:
-            try:
-                return convert_input(x, library, options, options.device)
-            except XBridgeError:
-                return None
-        y = x if is_own else table.get(type(x), call_cache.decline)(x)
-        return protect_host(y, x) if is_host and not is_own and y is not None else y
+        if is_direct:
+            y = table.get(type(x), call_cache.decline)(x)
+            return protect_host(y, x) if library.name == HOST and y is not None else y
+        try:
+            return convert_input(x, library, options, options.device)
+        except XBridgeError:
+            return None
 
     def call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """Return the result in a tuple, or None to decline, before the function runs."""
@@ -445,12 +435,13 @@ def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Cal
                 if follows(given[i]):
                     if not can_embed or array_library.is_tracing():
                         return None
-                    return (_run_rule(function.rule(library.name, name, treedef, (), None), given),)
-        for i in at:
-            y = convert(given[i], function.options)
-            if y is None:
-                return None
-            given[i] = y
+                    return (_run_rule(function.rule(library.name, name, treedef, None), given),)
+        if not (is_own and is_plain):
+            for i in at:
+                y = convert(given[i], function.options)
+                if y is None:
+                    return None
+                given[i] = y
         if check is not None:
             check(function.name)
         count, fn = len(args), function.fn
@@ -460,6 +451,6 @@ def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Cal
         y = call_cache.direct[name].get(type(result), call_cache.decline)(result)
         if y is not None and function.keeps_results and (device_of(y) if y is result else CPU) == home:
             return (y,)
-        return (_restore_result(result, (name, home), function),)
+        return (_restore_result(result, (name, home, None), function),)
 
     return call_cached

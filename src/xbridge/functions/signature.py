@@ -23,9 +23,8 @@ class Signature(NamedTuple):
     def loops(self, name: str, shapes: list[tuple[int, ...]]) -> tuple[tuple[int, ...], dict[str, int]]:
         """Return the shape of the broadcast axes, and the lengths of the core axes by name."""
         if len(shapes) != len(self.inputs):
-            raise self._wrong_shape_error(
-                name, f"it has {len(self.inputs)} inputs, and the call {len(shapes)} arrays"
-            )
+            counts = f"it has {len(self.inputs)} inputs, and the call {len(shapes)} arrays"
+            raise self._wrong_shape_error(name, counts)
         loop: tuple[int, ...] = ()
         sizes: dict[str, int] = {}
         for shape, core in zip(shapes, self.inputs, strict=True):
@@ -70,21 +69,13 @@ class Signature(NamedTuple):
         return OptionError.build(f"call {name} with signature={self.text!r}", reason, hint)
 
 
-def _guess(text: str) -> str:
-    """Return the signature that was meant: with parentheses around axes that have none, as in `einsum`."""
-    sides = [re.findall(r"\([\w,]*\)|\w+", side) for side in text.split("->")]
-    cores = [[core if core[0] == "(" else f"({','.join(core)})" for core in side] for side in sides]
-    guess = "->".join(",".join(side or ["()"]) for side in cores)
-    return guess if _SIGNATURE.fullmatch(guess) else "(n),(n)->()"
-
-
 def parse_signature(text: object) -> Signature:
     """Parse a signature; raise if it is none."""
     plain = text.replace(" ", "") if isinstance(text, str) else ""
     found = _SIGNATURE.fullmatch(plain)
     if found is None:
         reason = "it is not the signature of a generalized universal function"
-        raise OptionError.build(f"read signature={shown(text)}", reason, f"signature={_guess(plain)!r}")
+        raise OptionError.build(f"read signature={shown(text)}", reason, "signature='(n),(n)->()'")
     inputs, outputs = (
         tuple(tuple(filter(None, core[1:-1].split(","))) for core in re.findall(_SIDE, side))
         for side in found.groups()

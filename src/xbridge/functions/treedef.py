@@ -1,38 +1,37 @@
 """The structure of a tree without its arrays: flatten trees, build them, and compare their structures.
 
 A `TreeDef` consists of nested tuples, and is the key of a rule. Constants are part of it, and are compared by
-type and value. Integers and floats are not, because a compiler may turn them into variables. Containers are
+type and value. Those of traced code are not, because a compiler may turn them into variables. Containers are
 those of `xbridge.tree`, whose own `TreeArrays` has the structure of one tree, made for speed with many
 leaves, and not hashable.
 
-A compiler traces `flatten`, `unflatten` and `without_objects` line by line, which limits their Python.
+A compiler traces `flatten` and `unflatten` line by line, which limits their Python.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections import deque, namedtuple
+from collections import namedtuple
 from collections.abc import Mapping, ValuesView
 from collections.abc import Set as AbstractSet
 from functools import cache, partial
+from gc import get_referents
 from itertools import repeat
-from types import FunctionType, SimpleNamespace
+from math import nan
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from xbridge.errors import FOREIGN_ERRORS, with_article
-from xbridge.extend import containers, tracing
-from xbridge.functions.leaves import LEAVES, NUMBERS, are_arrays, holds_arrays
-from xbridge.functions.results import hidden_arrays_error
+from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, with_article
+from xbridge.extend import backend_for, containers, tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Never
 
     from xbridge.errors import OptionError
 
 TreeDef: TypeAlias = Any
-"""The structure of a tree: `ARRAY`, "int", "float", ``("=", type, identity, value)`` for a constant, or
-``(kind, data, *children)`` for a container."""
+"""The structure of a tree: `ARRAY`, ``("=", type, identity, value)`` for a constant, or
+``(kind, data, *children)`` for a container. In traced code, constants are "int", "float" and "object"."""
 
 ARRAY = "*"
 """The structure of an array."""
@@ -40,15 +39,22 @@ ARRAY = "*"
 NONE = ("=", type(None), None, None)
 """The structure of None."""
 
-_STANDARD = ("builtins", "itertools")
-"""The modules of iterators, which can be read only once, so that arrays in them cannot be found."""
+NUMBERS = (bool, int, float, complex)
+"""The number types of Python."""
 
-_UNREBUILT: dict[Any, Callable[[Any], Any]] = {
-    Mapping: dict,
-    SimpleNamespace: vars,
-    (AbstractSet, ValuesView): list,
-}
-"""Classes that cannot be made again with other arrays, and the call that makes a container of one."""
+LITERALS = (*NUMBERS, list, tuple, range)
+"""The types of numbers and of nested lists of them, of which `xbridge.asarray` makes arrays."""
+
+LEAVES = (str, bytes, type(None), *NUMBERS)
+"""Types of arguments that are never arrays, and have no arrays in them."""
+
+_HIDING = (Mapping, SimpleNamespace, AbstractSet, ValuesView)
+"""Classes of objects that cannot be made again with other arrays."""
+
+_NOTHING: Iterator[Any] = iter(())
+
+_SLOT = object()
+"""What stands for an array in a tree whose paths are read."""
 
 
 class _Order(tuple[Any, ...]):
@@ -63,202 +69,14 @@ class _Order(tuple[Any, ...]):
         return 0
 
 
-def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
-    """Return the structure of a tree, and append its arrays and numbers.
-
-    With None for `numbers`, as for a result, numbers are arrays too, and the items of a dict are sorted by
-    key, because each run may have them in another order.
-    """
-    # This runs for each argument of a call that is not cached, so it tests exact types first, the most common
-    # ones at the top. Tuples are made of lists, because a compiler does not follow generators.
-    cls = type(x)
-    if cls is tuple:
-        return ("tuple", None, *[flatten(child, arrays, numbers) for child in x])
-    if numbers is None and cls in NUMBERS:
-        arrays.append(x)
-        return ARRAY
-    if numbers is not None and (cls is int or cls is float):
-        numbers.append(x)
-        return "int" if cls is int else "float"
-    if cls in LEAVES:
-        return ("=", cls, x if cls is not complex else repr(x), x)
-    if cls is list:
-        return ("list", None, *[flatten(child, arrays, numbers) for child in x])
-    if cls is dict:
-        keys, order = (list(x), None) if numbers is not None else (sorted(x, key=repr), _Order(x))
-        known = tuple([_flatten_key(key) for key in keys])
-        return ("dict", (known, order), *[flatten(x[key], arrays, numbers) for key in keys])
-    if are_arrays(cls):
-        arrays.append(x)
-        return ARRAY
-    named = _named_tuple_class(cls)
-    if named is not None:
-        return ("named", named, *[flatten(child, arrays, numbers) for child in x])
-    return _flatten_other(x, arrays, numbers)
-
-
-def _flatten_key(key: Any) -> TreeDef:
-    """Return a key of a dict as a constant, which differs from equal keys of other types."""
-    cls = type(key)
-    if cls is not str and are_arrays(cls):
-        raise hidden_arrays_error("the keys of a dict", "list(x.items())")
-    return ("=", cls, None if cls is str else identify(key), key)
-
-
-_IS_BASE = 1 << 10
-"""CPython's flag of a class that can be subclassed."""
-
-
-@tracing.constant_in_traces
-def _named_tuple_class(cls: type) -> Any:
-    """Return the class of a named tuple, or one like the class of a struct sequence; None for others."""
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return cls
-    words = vars(cls)
-    like = _is_struct_sequence(cls) and words["n_fields"] == words["n_sequence_fields"]
-    return _make_named_tuple_class(cls) if like else None
-
-
-def _is_struct_sequence(cls: type) -> bool:
-    """Return True if C code has made a class of tuples, such as `torch.return_types.max`."""
-    return cls.__bases__ == (tuple,) and "n_sequence_fields" in vars(cls) and not cls.__flags__ & _IS_BASE
-
-
-@cache  # such classes are few, and made by C code that keeps them
-def _make_named_tuple_class(cls: type) -> Any:
-    """Return a named tuple class like `torch.return_types.max`, because it is a tree for JAX."""
-    return namedtuple(cls.__name__, vars(cls)["__match_args__"])  # noqa: PYI024 -- names are data
-
-
-def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> TreeDef:
-    """Flatten any other container if it holds an array; else the object is a constant."""
-    if tracing.is_traced():
-        return _flatten_traced(x, numbers)
-    if numbers is not None and type(x) in tracing.symbolic_numbers:
-        numbers.append(x)
-        return tracing.symbolic_numbers[type(x)]
-    container = containers.find_container(x)
-    if container is None:
-        _refuse_hidden(x)
-        if numbers is None and holds_arrays(x):  # they would leave their library unconverted
-            raise hidden_arrays_error(with_article(type(x).__name__), "a tuple or a dict of them")
-        return ("=", type(x), identify(x), x)
-    children, form = container.flatten(x)
-    inside: list[Any] = []
-    inner: list[Any] | None = None if numbers is None else []
-    treedefs = [flatten(child, inside, inner) for child in children]
-    if not inside:
-        return ("=", type(x), identify(x), x)
-    arrays.extend(inside)
-    if numbers is not None and inner is not None:
-        numbers.extend(inner)
-    return ("node", _Node(container, form, x, len(treedefs)), *treedefs)
-
-
-def _flatten_traced(x: Any, numbers: list[Any] | None) -> TreeDef:
-    """Return an object that a compiler traces as a constant; raise if it holds arrays."""
-    cls = type(x)
-    inside: list[Any] = []
-    treedef: TreeDef = None
-    if cls is partial:
-        treedef = ("partial", *flatten((x.func, x.args, x.keywords), inside, numbers)[1:])
-    elif issubclass(cls, Mapping):
-        flatten(list(x.values()), inside, [])
-    elif issubclass(cls, (list, AbstractSet, ValuesView, deque)):
-        flatten(list(x), inside, [])
-    elif _field_names(cls):
-        flatten([getattr(x, name) for name in _field_names(cls)], inside, [])
-    else:
-        _refuse_container(x)
-    if inside:
-        _refuse_untraceable(cls)
-    # A compiler regards functions of the same code as equal, whatever their closures and defaults are. With
-    # `id` it also checks that the function is the same object.
-    return treedef or ("=", cls, id(x) if cls is FunctionType else None, x)
-
-
-@tracing.constant_in_traces
-def _field_names(cls: type) -> tuple[str, ...]:
-    """Return the names of the fields of a dataclass."""
-    return tuple(getattr(cls, "__dataclass_fields__", ()))
-
-
-@tracing.constant_in_traces
-def _refuse_container(x: object) -> None:
-    """Raise if an object is a container, because a compiler would treat the arrays in it as constants."""
-    if containers.find_container(x) is not None:
-        _refuse_untraceable(type(x))
-    _refuse_hidden(x)
-
-
-@tracing.constant_in_traces
-def _refuse_untraceable(cls: type) -> Never:
-    """Raise for arrays in a container that compiled code cannot rebuild."""
-    raise hidden_arrays_error(f"{with_article(cls.__name__)} in compiled code", "a tuple or a dict of them")
-
-
-def traceable(treedef: TreeDef) -> TreeDef:
-    """Return the structure of a result that a compiler can make; raise for other containers."""
-    if isinstance(treedef, str) or treedef[0] == "=":
-        return treedef
-    kind, data, *children = treedef
-    if kind == "node":
-        _refuse_untraceable(data.container.cls)
-    if kind == "dict":
-        data = data[0], tuple(data[1])
-    return (kind, data, *map(traceable, children))
-
-
-def without_objects(treedef: TreeDef, objects: list[Any]) -> TreeDef:
-    """Return a structure that a compiler can treat as a constant, and append the objects in it to a list.
-
-    A compiler traces this function. It accepts an object as a constant only as an argument by itself.
-    """
-    if type(treedef) is str:
-        return treedef
-    if treedef[0] == "=":
-        if treedef[1] in LEAVES:
-            return treedef
-        objects.append(treedef[3])
-        return "object"
-    return (*treedef[:2], *[without_objects(child, objects) for child in treedef[2:]])
-
-
-def with_objects(treedef: TreeDef, objects: Iterator[Any]) -> TreeDef:
-    """Undo `without_objects`."""
-    if treedef == "object":
-        x = next(objects)
-        return ("=", type(x), identify(x), x)
-    return _map_children(lambda child: with_objects(child, objects), treedef)
-
-
-@tracing.constant_in_traces
-def _refuse_hidden(x: Any) -> None:
-    """Raise if an object that cannot be flattened holds arrays, or may hold them."""
-    cls = type(x)
-    what = with_article(cls.__name__)
-    if cls.__module__ in _STANDARD and hasattr(cls, "__next__"):
-        raise hidden_arrays_error(what, "list(x)")
-    for kinds, read in _UNREBUILT.items():
-        if issubclass(cls, kinds):
-            inside: list[Any] = []
-            flatten(read(x), inside, [])
-            if inside:
-                raise hidden_arrays_error(what, f"{read.__name__}(x)")
-
-
 class _Node:
     """A container in a `TreeDef`. Two are equal if their classes and keys are, whatever their children."""
 
-    def __init__(self, container: Any, form: Any, x: Any, count: int) -> None:
-        self.container = container
-        self.form = form
-        self.labels: list[str] = [f"[{i}]" for i in range(count)]
-        rest = form
+    def __init__(self, container: Any, form: Any) -> None:
+        self.container, self.form = container, form
         if isinstance(form, containers.Structure):
-            self.labels = container.paths(x, form)
-            rest = (self.labels, [*form.attributes.items()])
-        self._mark = (container.cls, _make_hashable(rest))
+            form = [*form.keys], [*form.fields], dict(form.attributes)
+        self._mark = (container.cls, _make_hashable(form))
 
     def __hash__(self) -> int:
         return hash(self._mark)
@@ -273,6 +91,17 @@ def _make_hashable(x: Any) -> Any:
     if isinstance(x, dict):
         return tuple((_make_hashable(key), _make_hashable(child)) for key, child in x.items())
     return type(x), identify(x), x
+
+
+# -- leaves --------------------------------------------------------------------------------------------------
+def are_arrays(cls: type) -> bool:
+    """Return True if a backend owns instances of a class. `numpy.str_`, a string too, does not count."""
+    return backend_for(cls) is not None and not issubclass(cls, (str, bytes))
+
+
+def _constant(x: Any) -> TreeDef:
+    """Return the structure of an object that is not flattened."""
+    return ("=", type(x), identify(x), x)
 
 
 @tracing.constant_in_traces
@@ -294,16 +123,194 @@ def identify(x: Any) -> str | bytes | int | None:
         return id(x)
 
 
-def unflatten(treedef: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
-    """Build the tree of a structure from arrays and numbers."""
+def _hidden_arrays_error(what: str, hint: str = "a tuple or a dict of them") -> UnsupportedArrayError:
+    """Return the error for arrays in an object that cannot be built again with other arrays."""
+    reason = "it cannot be made again with other arrays"
+    return UnsupportedArrayError.build(f"convert the arrays in {what}", reason, hint)
+
+
+def _refuse_hidden(x: Any, *, of_any_class: bool) -> None:
+    """Raise if an object that is not a container is an iterator, or hides arrays.
+
+    Arrays in any object of a result would leave their library unconverted. In an argument, an object such as
+    a model may have arrays of its own.
+    """
+    cls = type(x)
+    if cls.__module__ in ("builtins", "itertools") and hasattr(cls, "__next__"):  # it can be read only once
+        raise _hidden_arrays_error(with_article(cls.__name__), "list(x)")
+    if (of_any_class or issubclass(cls, _HIDING)) and _holds_arrays(x):
+        is_set = issubclass(cls, (AbstractSet, ValuesView))
+        raise _hidden_arrays_error(with_article(cls.__name__), "list(x)" if is_set else "a dict of them")
+
+
+def _holds_arrays(x: object) -> bool:
+    """Return True if an array can be reached from an object, not counting modules, classes and globals."""
+    seen: dict[int, object] = {}
+    rest = [x]
+    while rest:
+        x = rest.pop()
+        if id(x) in seen or isinstance(x, (type, ModuleType)):
+            continue
+        seen[id(x)] = x
+        if are_arrays(type(x)):
+            return True
+        if isinstance(x, FunctionType):
+            rest += [x.__closure__, x.__defaults__, x.__kwdefaults__, vars(x)]
+        else:
+            rest += get_referents(x)
+    return False
+
+
+# -- flatten -------------------------------------------------------------------------------------------------
+def flatten(x: Any, arrays: list[Any], traced: list[Any] | None) -> TreeDef:
+    """Return the structure of a tree, and append its arrays, and the constants of traced code.
+
+    With None for `traced`, as for the result of a rule, numbers are arrays too, and the items of a dict are
+    sorted by key, because each run may have them in another order.
+    """
+    # This runs for each argument of a call that is not cached, so it tests exact types first, the most common
+    # ones at the top. Tuples are made of lists, because a compiler does not follow generators.
+    cls = type(x)
+    if cls is tuple:
+        return ("tuple", None, *[flatten(child, arrays, traced) for child in x])
+    if traced is None and cls in NUMBERS:
+        arrays.append(x)
+        return ARRAY
+    if traced is not None and (cls is int or cls is float) and tracing.is_traced():
+        traced.append(x)
+        return "int" if cls is int else "float"
+    if cls is float:
+        return ("=", cls, x.hex(), x if x == x else nan)  # noqa: PLR0124 -- all NaNs are one constant
+    if cls in LEAVES:
+        return ("=", cls, repr(x) if cls is complex else None, x)
+    if cls is list:
+        return ("list", None, *[flatten(child, arrays, traced) for child in x])
+    if cls is dict:
+        keys, order = (list(x), None) if traced is not None else (sorted(x, key=repr), _Order(x))
+        known = tuple([_flatten_key(key) for key in keys])
+        return ("dict", (known, order), *[flatten(x[key], arrays, traced) for key in keys])
+    if are_arrays(cls):
+        arrays.append(x)
+        return ARRAY
+    named = _named_tuple_class(cls)
+    if named is not None:
+        return ("named", named, *[flatten(child, arrays, traced) for child in x])
+    if traced is not None and tracing.is_traced():
+        return _flatten_traced(x, traced)
+    return _flatten_other(x, arrays, traced)
+
+
+def _flatten_key(key: Any) -> TreeDef:
+    """Return a key of a dict as a constant, which differs from equal keys of other types."""
+    cls = type(key)
+    if cls is not str and are_arrays(cls):
+        raise _hidden_arrays_error("the keys of a dict", "list(x.items())")
+    return ("=", cls, None, key) if cls is str else _constant(key)
+
+
+@tracing.constant_in_traces
+def _named_tuple_class(cls: type) -> Any:
+    """Return the class of a named tuple, or one like the class of a struct sequence; None for others."""
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return cls
+    fields = vars(cls).get("__match_args__", ())
+    return _make_named_tuple_class(cls) if vars(cls).get("n_fields") == len(fields) else None
+
+
+@cache  # such classes are few, and made by C code that keeps them
+def _make_named_tuple_class(cls: type) -> Any:
+    """Return a named tuple class like `torch.return_types.max`, because it is a tree for JAX."""
+    return namedtuple(cls.__name__, vars(cls)["__match_args__"])  # noqa: PYI024 -- names are data
+
+
+def _flatten_other(x: Any, arrays: list[Any], traced: list[Any] | None) -> TreeDef:
+    """Flatten any other container if it holds an array; else the object is a constant."""
+    if traced is not None and type(x) in tracing.symbolic_numbers:
+        traced.append(x)
+        return tracing.symbolic_numbers[type(x)]
+    container = containers.find_container(x)
+    if container is None:
+        _refuse_hidden(x, of_any_class=traced is None)
+        return _constant(x)
+    children, form = container.flatten(x)
+    inside: list[Any] = []
+    inner: list[Any] | None = None if traced is None else []
+    treedefs = [flatten(child, inside, inner) for child in children]
+    if not inside:
+        return _constant(x)
+    arrays.extend(inside)
+    if traced is not None and inner:
+        traced.extend(inner)
+    return ("node", _Node(container, form), *treedefs)
+
+
+# -- traced code ---------------------------------------------------------------------------------------------
+def _flatten_traced(x: Any, traced: list[Any]) -> TreeDef:
+    """Return the mark of an object that a compiler traces as a constant, and append it to the constants."""
+    cls = type(x)
+    inside: list[Any] = []
+    # A compiler shows an object without its attributes to code that it does not trace, so they are read here.
+    flatten([getattr(x, name) for name in _field_names(x)], inside, [])
+    if inside:
+        _refuse_in_traces(cls)
+    if cls is FunctionType:
+        # A compiler regards functions of the same code as equal, whatever their closures and defaults are.
+        # With `id` it also checks that the function is the same object.
+        id(x)
+    traced.append(x)
+    return "object"
+
+
+@tracing.constant_in_traces
+def _field_names(x: object) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass; raise for any other container."""
+    names = tuple(getattr(type(x), "__dataclass_fields__", ()))
+    if not names and containers.find_container(x) is not None:
+        _refuse_in_traces(type(x))
+    if not names:
+        _refuse_hidden(x, of_any_class=isinstance(x, partial))
+    return names
+
+
+@tracing.constant_in_traces
+def _refuse_in_traces(cls: type) -> None:
+    """Raise for arrays in a container that compiled code cannot rebuild."""
+    raise _hidden_arrays_error(f"{with_article(cls.__name__)} in compiled code")
+
+
+def traceable(treedef: TreeDef) -> TreeDef:
+    """Return the structure of a result that a compiler can make; raise for other containers."""
+    if isinstance(treedef, str) or treedef[0] == "=":
+        return treedef
+    kind, data, *children = treedef
+    if kind == "node":
+        _refuse_in_traces(data.container.cls)
+    if kind == "dict":
+        data = data[0], tuple(data[1])
+    return (kind, data, *map(traceable, children))
+
+
+def with_constants(treedef: TreeDef, constants: dict[str, Iterator[Any]]) -> TreeDef:
+    """Return a structure from traced code with its constants, of each kind in order."""
+
+    def fill(leaf: TreeDef) -> TreeDef:
+        is_slot = isinstance(leaf, str) and leaf != ARRAY
+        return flatten(next(constants[leaf]), [], []) if is_slot else leaf
+
+    return _map_leaves(fill, treedef)
+
+
+# -- build ---------------------------------------------------------------------------------------------------
+def unflatten(treedef: TreeDef, arrays: Iterator[Any], traced: Iterator[Any] = _NOTHING) -> Any:
+    """Build the tree of a structure from arrays, and from the constants of traced code."""
     if treedef == "*":
         return next(arrays)
-    if treedef == "int" or treedef == "float":  # noqa: PLR1714 -- a compiler traces this
-        return next(numbers)
+    if isinstance(treedef, str):
+        return next(traced)
     kind = treedef[0]
     if kind == "=":
         return treedef[3]
-    parts = [unflatten(child, arrays, numbers) for child in treedef[2:]]
+    parts = [unflatten(child, arrays, traced) for child in treedef[2:]]
     if kind == "tuple":
         return tuple(parts)
     if kind == "dict":
@@ -312,37 +319,31 @@ def unflatten(treedef: TreeDef, arrays: Iterator[Any], numbers: Iterator[Any]) -
         return items if order is None else {key: items[key] for key in order}
     if kind == "named":
         return tuple.__new__(treedef[1], parts)  # a compiler cannot call a class that it has from a constant
-    if kind == "partial":
-        return partial(parts[0], *parts[1], **parts[2])
     return treedef[1].container.unflatten(treedef[1].form, parts) if kind == "node" else parts
 
 
-def mask_leaves(treedef: TreeDef, chosen: Iterator[bool]) -> TreeDef:
-    """Return the structure with None for all leaves except the chosen arrays."""
-    if treedef == ARRAY:
-        return ARRAY if next(chosen) else NONE
-    if isinstance(treedef, str) or treedef[0] == "=":
-        return NONE
-    return _map_children(lambda child: mask_leaves(child, chosen), treedef)
-
-
+# -- the children of a structure -----------------------------------------------------------------------------
 def children_of(treedef: TreeDef) -> tuple[TreeDef, ...]:
     """Return the structures of the children of a container; nothing for a leaf."""
     children: tuple[TreeDef, ...] = () if isinstance(treedef, str) or treedef[0] == "=" else treedef[2:]
     return children
 
 
-def _map_children(fn: Callable[[TreeDef], TreeDef], treedef: TreeDef) -> TreeDef:
-    """Return the structure of a container with other children; a leaf as it is."""
-    children = children_of(treedef)
-    return (*treedef[:2], *map(fn, children)) if children else treedef
+def _map_leaves(fn: Callable[[TreeDef], TreeDef], treedef: TreeDef) -> TreeDef:
+    """Return a structure with other leaves."""
+    if isinstance(treedef, str) or treedef[0] == "=":
+        return fn(treedef)
+    return (*treedef[:2], *[_map_leaves(fn, child) for child in treedef[2:]])
 
 
-def number_slots(treedef: TreeDef) -> list[str]:
-    """Return the kinds of the numbers in a structure, "int" or "float", in order."""
-    if isinstance(treedef, str) and treedef != ARRAY:
-        return [treedef]
-    return [kind for child in children_of(treedef) for kind in number_slots(child)]
+def has_arrays(treedef: TreeDef) -> bool:
+    """Return True if there is an array in the structure."""
+    return bool(treedef == ARRAY) or any(map(has_arrays, children_of(treedef)))
+
+
+def mask_leaves(treedef: TreeDef, chosen: Iterator[bool]) -> TreeDef:
+    """Return the structure with None for all leaves except the chosen arrays."""
+    return _map_leaves(lambda leaf: ARRAY if leaf == ARRAY and next(chosen) else NONE, treedef)
 
 
 def leaves_like(treedef: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
@@ -381,11 +382,6 @@ def argument_treedefs(treedef: TreeDef) -> list[TreeDef]:
     return [*children_of(treedef[2]), *children_of(treedef[3])]
 
 
-def has_arrays(treedef: TreeDef) -> bool:
-    """Return True if there is an array in the structure."""
-    return bool(treedef == ARRAY) or any(map(has_arrays, children_of(treedef)))
-
-
 def argument_paths(treedef: TreeDef) -> list[str]:
     """Return the names of the arrays, for errors, from the structure of ``(args, kwargs)``."""
     keys = [*range(len(children_of(treedef[2]))), *[key[3] for key in treedef[3][1][0]]]
@@ -398,18 +394,13 @@ def argument_paths(treedef: TreeDef) -> list[str]:
 
 def leaf_paths(treedef: TreeDef, name: str) -> list[str]:
     """Return the names of the arrays in a tree that has a name."""
-    if treedef == ARRAY:
-        return [name]
-    children = children_of(treedef)
-    labels = [f"[{i}]" for i in range(len(children))]
-    if children and treedef[0] == "dict":
-        labels = [f"[{key[3]!r}]" for key in treedef[1][0]]
-    elif children and treedef[0] == "named":
-        labels = [f".{field}" for field in treedef[1]._fields]
-    elif children and treedef[0] == "node":
-        labels = treedef[1].labels
-    return [
-        path
-        for label, child in zip(labels, children, strict=True)
-        for path in leaf_paths(child, name + label)
-    ]
+    return _slot_paths(unflatten(treedef, repeat(_SLOT), repeat(None)), name)
+
+
+def _slot_paths(x: Any, name: str) -> list[str]:
+    container = containers.find_container(x)
+    if container is None:
+        return [name] if x is _SLOT else []
+    children, form = container.flatten(x)
+    named = zip(container.paths(x, form), children, strict=True)
+    return [path for label, child in named for path in _slot_paths(child, name + label)]

@@ -10,22 +10,21 @@ import inspect
 import sys
 from functools import partial, update_wrapper
 from operator import attrgetter
-from types import MethodType, ModuleType
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal
 
-from xbridge import asarray, known_backends
+from xbridge import asarray, backend_of, device_of, known_backends
 from xbridge.errors import OptionError, shown, with_article
-from xbridge.extend import HOST, check_options, entry_points, get_backend
-from xbridge.functions.function import Definition, Function, FunctionOptions
-from xbridge.functions.named import read_array_parameters
+from xbridge.extend import check_options, entry_points, get_backend
+from xbridge.functions.function import Definition, Function, FunctionOptions, async_result_error
 from xbridge.functions.numpy import FORMS
-from xbridge.functions.results import async_result_error
 from xbridge.functions.rules import UserDerivative
 from xbridge.functions.run import wrap_function
 from xbridge.functions.signature import parse_signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+    from types import ModuleType
     from typing import ParamSpec, TypeVar, overload
 
     from xbridge.protocol import Array
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
         copy: bool | None = None,
         grad: Grad = None,
         order: Literal["C"] | None = None,
+        restore: bool = False,
         arrays: str | Collection[str] | None = None,
         vjp: Callable[..., object] | None = None,
         jvp: Callable[..., object] | None = None,
@@ -69,6 +69,7 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     copy: bool | None = None,
     grad: Grad = None,
     order: Literal["C"] | None = None,
+    restore: bool = False,
     arrays: str | Collection[str] | None = None,
     vjp: Callable[..., object] | None = None,
     jvp: Callable[..., object] | None = None,
@@ -96,6 +97,8 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
         if there is no gradient, and ``"detach"`` cuts the graph, also that of the result.
     order : {None, "C"}
         "C" for arguments that are contiguous in C order, as for `to_backend`.
+    restore : bool
+        True to give results of the dtype that `dtype` names back in that of the array that decides.
     arrays : str or tuple of str, optional
         Names of parameters that are arrays. Each argument of them becomes one, as by `asarray` with the
         function's library: a number, a list, a Series, a DataFrame or another exporter. None stays None, and
@@ -155,29 +158,27 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     >>> mean(torch.ones(3, 2), [1, 2], ["a", "b"])
     {'a': tensor(1.), 'b': tensor(2.)}
     """
-    made_with = {name: value for name, value in locals().items() if name != "fn"}
     options = FunctionOptions(device, dtype, copy, grad, order)
-    if callable(grad):
-        reason = "it is a function, and grad= says what becomes of a graph"
-        raise OptionError.build(f"take grad={shown(grad)}", reason, "vjp=, for a derivative")
-    place = check_options((), **options._asdict()).device
-    if isinstance(backend, str) and backend not in known_backends():
-        get_backend(backend)  # raises
-    if place is not None and backend == HOST:  # the devices of other libraries are not known before the call
-        asarray(0, backend=HOST, device=place)
+    checked = check_options((), **options._asdict())
+    library = backend if backend is None or backend in known_backends() else get_backend(backend).name
+    if like is not None:
+        model = asarray(0, like=like)
+        library = library or backend_of(model)
+        if device is None and not get_backend(library).host_only:
+            options = options._replace(device=str(device_of(model)))
+    if restore and checked.dtype in (None, "nearest", "default"):
+        raise OptionError.build("restore dtypes", "dtype= names none", "dtype='float64', restore=True")
     if result is not None and not callable(result):
         hint = "result=numpy.empty_like"
         raise OptionError.build(f"take result={shown(result)}", "it is not a function", hint)
     shape = None if signature is None else parse_signature(signature)
-    given = Definition(_derivative("vjp", vjp), _derivative("jvp", jvp), shape, result)
+    restored = checked.dtype if restore else None
+    given = Definition(_derivative("vjp", vjp), _derivative("jvp", jvp), shape, result, restored)
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = _name_of(fn)
-        library = _library_of(fn) if backend is None and like is None else backend
-        call = wrap_function(
-            Function(fn, name, (library, like), options, given, read_array_parameters(arrays, fn, name))
-        )
-        return Portable(call).as_made_by(aligned, made_with) if _is_portable(fn) else call
+        function = Function(fn, name, library or _library_of(fn), options, given, arrays)
+        return make_portable(function) if _is_portable(fn) else wrap_function(function)
 
     return wrap if fn is None else wrap(fn)
 
@@ -228,19 +229,13 @@ def _name_of(fn: Callable[..., object]) -> str:
 
 # -- pickles -------------------------------------------------------------------------------------------------
 class Portable(partial[Any]):
-    """An aligned function that is not the object of its name, and is pickled by the options of `aligned`.
+    """An aligned function that is not the object of its name, and is pickled with the function.
 
     It is a `functools.partial`, because that calls the function without a frame of its own.
     """
 
     __module__: str
     __qualname__: str
-
-    def as_made_by(self, aligned: Callable[..., Any], options: dict[str, Any]) -> Portable:
-        """Store how to make this object again, for pickling, and return it."""
-        update_wrapper(self, self.func)
-        vars(self).update(__wrapped__=vars(self.func)["__wrapped__"], _made_by=(aligned, options))
-        return self
 
     def __get__(self, instance: object, owner: object = None) -> object:
         """Bind it to an object as a method, as a function would be."""
@@ -251,14 +246,18 @@ class Portable(partial[Any]):
         return repr(self.func)
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        """Pickle it by its name if a module has it under that name, else by the function and the options."""
-        if _find_by_name(self) is self:
-            return self.__qualname__
-        aligned, options = vars(self)["_made_by"]
-        library = options["backend"]
-        if isinstance(library, ModuleType):
-            options = {**options, "backend": get_backend(library).name}
-        return _remake, (aligned, vars(self)["__wrapped__"], options)
+        """Pickle it by its name if a module has it under that name, else with the function."""
+        by_name = _find_by_name(self) is self
+        return self.__qualname__ if by_name else (make_portable, (vars(self)["__xbridge__"],))
+
+
+def make_portable(function: Function) -> Portable:
+    """Return the function that calls an aligned function, as an object that can be pickled."""
+    call = wrap_function(function)
+    made = Portable(call)
+    update_wrapper(made, call)
+    vars(made)["__wrapped__"] = function.fn
+    return made
 
 
 def _is_portable(fn: Callable[..., Any]) -> bool:
@@ -275,7 +274,3 @@ def _find_by_name(x: Any) -> object:
         return attrgetter(x.__qualname__)(sys.modules[x.__module__])
     except (AttributeError, KeyError):
         return None
-
-
-def _remake(aligned: Callable[..., Any], fn: Callable[..., Any], options: dict[str, Any]) -> Any:
-    return aligned(**options)(fn)
