@@ -47,7 +47,6 @@ from xbridge.backends.jax._devices import (
     name_of_sharding,
     several,
 )
-from xbridge.backends.jax._dtypes import copy_booleans, find_unsupported, with_plain_booleans
 from xbridge.backends.jax._threads import capture_options, refuse_in_callback, with_options
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
@@ -108,7 +107,7 @@ def to_numpy(x: Array, /) -> HostArray:
 
 
 def from_numpy(host: HostArray, /) -> Array:
-    host = with_plain_booleans(host)
+    host = _with_plain_booleans(host)
     taken = _wrap_without_copy(host)
     if taken is None:
         with _outside_traces(host), jax.default_device(host_device()):
@@ -135,8 +134,12 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     elif not x.is_fully_addressable:
         reason = "other processes hold parts of it"
         hint = "jax.experimental.multihost_utils.process_allgather(x)"
+    elif x.dtype.name in DTYPES:
+        return None
+    elif jnp.issubdtype(x.dtype, jax.dtypes.extended):
+        reason, hint = f"{x.dtype} is not a numeric dtype", "jax.random.key_data(x)"
     else:
-        return find_unsupported(x)
+        return Unsupported(DTypeError, f"{x.dtype} has no canonical name", "x.astype('int8')")
     return Unsupported(UnsupportedArrayError, reason, hint)
 
 
@@ -274,7 +277,7 @@ def to_dlpack(x: Array, /) -> Exporter:
 def from_dlpack(shown: Exporter, /) -> Array:
     with _outside_traces():
         made = jax.dlpack.from_dlpack(shown)
-        return made.view(jnp.uint8) != 0 if made.dtype == np.bool_ else made  # as in `copy_booleans`
+        return made.view(jnp.uint8) != 0 if made.dtype == np.bool_ else made  # as in `_copy_booleans`
 
 
 def detach(x: Array, /) -> Array:
@@ -411,9 +414,23 @@ def _wrap_without_copy(host: HostArray, place: jax.Device | None = None) -> Arra
         return None
 
 
+def _with_plain_booleans(host: HostArray) -> HostArray:
+    """Return an array whose booleans have the bytes 0 and 1; a copy if they have others.
+
+    JAX computes with the bytes, so that the `sum` of a mask of 255 would be -1.
+    """
+    plain = host.dtype.char != "?" or not host.size or host.view(np.uint8).max() <= 1
+    return host if plain else _copy_booleans(host)
+
+
+def _copy_booleans(host: HostArray) -> HostArray:
+    """Copy booleans in C order, with the bytes 0 and 1."""
+    return _host.astype(host.view(np.uint8), "bool", "C")
+
+
 def _copy(host: HostArray) -> HostArray:
     """Copy to memory that only JAX has, in C order, with plain booleans."""
-    return copy_booleans(host) if host.dtype.char == "?" else _host.copy(host, "C")
+    return _copy_booleans(host) if host.dtype.char == "?" else _host.copy(host, "C")
 
 
 def _move(*xs: Array, device: Device) -> list[Array]:
