@@ -15,9 +15,10 @@ from xbridge._core.devices import CPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, is_numeric
 from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import Array, ArrayInfo, Backend
+from xbridge._core.tracing import none_in_traces
 from xbridge._engine.convert import convert, convert_all, refuse_unsupported
 from xbridge._engine.each import convert_by_type, each, in_groups
-from xbridge._engine.execute import run
+from xbridge._engine.execute import is_observed, run
 from xbridge._engine.numbers import (
     Filler,
     explicit_dtype,
@@ -68,7 +69,22 @@ def from_arrays(nest: Nest, target: Backend, options: Options, *, version: int |
     """Stack the arrays of a list in one array."""
     refuse_sharing(options)
     options = options._replace(copy=None)
-    return convert(_stack_each(nest, target, options, version), target, options, version=version)
+    y = _stack_at_once(nest, target, options)
+    if y is None:
+        y = convert(_stack_each(nest, target, options, version), target, options, version=version)
+    return y
+
+
+@none_in_traces
+def _stack_at_once(nest: Nest, target: Backend, options: Options) -> Array | None:
+    """Stack plain arrays of one dtype and shape without a description of each; None if that is not safe.
+
+    A list beside the arrays of `align` is in no cached call.
+    """
+    if is_observed(target) or options.order:
+        return None
+    fill = stack_filler(frozenset(map(type, nest.leaves)), target, options)
+    return None if fill is None else fill(nest.shape, nest.leaves)
 
 
 def _stack_each(nest: Nest, target: Backend, options: Options, version: int | None) -> Source:
