@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from shell import listing, refused, shell
 
+from xbridge.files import main
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
@@ -72,6 +74,9 @@ def test_convert__tensor_that_cannot_be_converted_is_listed_and_the_others_are_c
     assert listing(tmp_path) == {"c.pt"}
     shell(capsys, "convert", path, there, "--array", "a")
     assert found(there) == {"a": A.tolist()}
+    assert "numpy float32 (3,) on cpu" in shell(capsys, "explain", path, "--to", "numpy", "--array", "a")
+    assert main(["explain", str(path), "--to", "numpy"]) == 1
+    assert "refused" in capsys.readouterr().out
     saved(path, make())
     assert listed in shell(capsys, "show", path)
     assert "cannot read" in refused(capsys, "convert", path, there, "--force")

@@ -67,7 +67,8 @@ def test_main__every_command_has_a_page_of_help_and_speaks_json(
     [
         ([], "xbridge-array --help"),
         (["zzz", "a.npy"], "xbridge-array --help"),
-        (["convert", "a.npy"], "xbridge-array convert --help"),
+        (["explain", "a.npy"], "xbridge-array explain --help"),
+        (["matrix", "colours"], "xbridge-array matrix --help"),
         (["show", "a.npy", "b.npy"], "xbridge-array --help"),
     ],
 )

@@ -380,6 +380,9 @@ def test_show__lists_an_array_of_objects_with_the_reason(
         "",
         "3 arrays, 40 B",
     ]
+    assert shell(capsys, "show", tmp_path / "a.npz", "--quiet") == "3 arrays, 40 B\n"
+    main(["explain", str(tmp_path / "a.npz"), "--to", "torch"])
+    assert "odd\nfrom  numpy object (1,) on cpu" in capsys.readouterr().out
     assert shell(capsys, "show", tmp_path / "a.npz", "--array", "b").splitlines()[1:] == [
         "b      float64  (1,)   8 B",
         "1 array, 8 B",

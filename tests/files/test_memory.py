@@ -117,6 +117,7 @@ def test_convert__opens_few_files_for_many_arrays(tmp_path: Path, source: str) -
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
         words = [{str(tmp_path / source)!r}, {str(tmp_path / "a.pt")!r}]
         assert main(["convert", *words]) == 0
+        assert main(["explain", words[0], "--to", "torch"]) == 0
         found = torch.load(words[1])
         print(*(int(x[0, 0]) for x in found.values()))
     """

@@ -55,6 +55,7 @@ def test_convert_shard__shards_are_read_by_their_index(
     shell(capsys, "convert", index, there)
     assert values(safetensors_numpy.load_file(there)) == values(ARRAYS)
     assert [line.split()[0] for line in shell(capsys, "show", index).splitlines()[:-1]] == ["array", *ARRAYS]
+    assert "numpy bfloat16 (2,)" in shell(capsys, "explain", index, "--to", "numpy", "--array", "c")
     index.rename(index.with_name("nothing"))
     shell(capsys, "convert", index.with_name("nothing"), there, "--force")
 

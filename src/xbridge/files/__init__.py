@@ -23,7 +23,7 @@ from xbridge.errors import XBridgeError
 from xbridge.files.errors import RefusedError, one_line
 
 COMMANDS = {
-    **{name: f"xbridge.files.{name}" for name in ("info", "show", "convert", "migrate")},
+    **{name: f"xbridge.files.{name}" for name in ("info", "matrix", "show", "convert", "explain", "migrate")},
     **({"check": "xbridge.testing.check.command"} if find_spec("xbridge.testing") else {}),
 }
 """The subcommands, and their modules."""
@@ -31,14 +31,16 @@ COMMANDS = {
 EXAMPLES = """\
 examples:
   xbridge-array info                                  show what is installed, and on which devices
+  xbridge-array matrix dtypes                         show which dtypes convert, and whether memory is shared
   xbridge-array show model.pt                         list the arrays of a file
+  xbridge-array explain model.npy --to torch          show what a conversion would do
   xbridge-array check my_package.signal               find the functions that fail with some library
   xbridge-array migrate src                           list the conversions that a program writes by hand
   xbridge-array convert model.pt model.safetensors    convert a file to another format
 
 exit status:
   0         success
-  1         `check` found something
+  1         `explain` shows a conversion that would fail, or `check` found something
   2         an error, with one line on stderr that says why and what to try
   3         `check` could not check any function
   4         `check` found nothing in the time that it had, which was too short for all functions
@@ -91,7 +93,7 @@ def _build_parser() -> _Parser:
     """Return the parser of all commands."""
     parser = _Parser(
         prog="xbridge-array",
-        description="Convert array files and programs, and check functions with every array library.",
+        description="Convert array files, inspect conversions, and check functions with every array library.",
         epilog=EXAMPLES,
         formatter_class=RawDescriptionHelpFormatter,
     )

@@ -29,6 +29,8 @@ class RefusedError(XBridgeError):
 class UnsupportedError(RefusedError):
     """One array of a file cannot be read, though the others can."""
 
+    shape: tuple[int, ...] = ()
+
 
 def unreadable_error(path: Path, reason: object, hint: str = "") -> RefusedError:
     """Return the error for a file that cannot be read, with the first sentence of a library's message."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
-from xbridge.files.errors import check_source
-from xbridge.files.formats import ALL, add_reading, read_file
+from xbridge.files.formats import add_file, read_all
 from xbridge.files.output import print_arrays
 
 HELP = "list the arrays of a file"
@@ -18,16 +16,14 @@ data is read. An array in nested dicts and lists is named by its keys joined by 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
-    add_reading(parser, "FILE")
-    parser.add_argument("--array", metavar="NAME", help="show only this array")
+    add_file(parser, "show")
+    parser.add_argument("--quiet", action="store_true", help="print only the totals")
 
 
 def run(asked: Namespace) -> int:
     """Print a line for each array."""
-    check_source(asked.file)
-    content = read_file(asked.file, ALL._replace(checksums=False, at=asked.at))
+    content = read_all(asked)
     if asked.array is not None:
         content = content.pick(asked.array)
-    print_arrays(content, {"source": str(asked.file)}, as_json=asked.json)
+    print_arrays(content, {"source": str(asked.file)}, as_json=asked.json, quiet=asked.quiet)
     return 0

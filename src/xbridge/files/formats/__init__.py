@@ -21,18 +21,20 @@ from xbridge.errors import FOREIGN_ERRORS, MissingLibraryError
 from xbridge.files.errors import (
     RefusedError,
     chain_read_errors,
+    check_source,
     format_list,
     shorten,
     unreadable_error,
 )
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
+    from argparse import ArgumentParser, Namespace
     from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
 
     from xbridge.files.formats.stored import ArrayInfo, Stored
+    from xbridge.protocol import Array
 
 SUFFIXES = {".npy": "npy", ".npz": "npz", ".safetensors": "safetensors", ".pt": "pt", ".pth": "pt"}
 """The suffix of a name, and the format, which is a module of this package."""
@@ -72,9 +74,10 @@ ALL = Reading(flatten=True, skip_other=True, untie=True)
 
 
 class Refused(NamedTuple):
-    """An array that cannot be converted, such as a sparse tensor."""
+    """A value that looks like an array but cannot be converted, such as a sparse tensor."""
 
     name: str | None
+    array: Array
     error: RefusedError
 
 
@@ -177,10 +180,23 @@ def name_of_array(x: Stored | Refused) -> str:
     return UNNAMED if x.name is None else x.name
 
 
+def add_file(parser: ArgumentParser, verb: str) -> None:
+    """Add the arguments for a file of which all arrays or one are read."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
+    add_reading(parser, "FILE")
+    parser.add_argument("--array", metavar="NAME", help=f"{verb} only this array")
+
+
 def add_reading(parser: ArgumentParser, file: str) -> None:
     """Add the arguments that say how a file is read."""
     words = f"take only the dict or tensor with this key of a .pt {file}; repeat it for a key in that dict"
     parser.add_argument("--at", action="append", default=[], metavar="KEY", help=words)
+
+
+def read_all(asked: Namespace) -> Content:
+    """Open a file to list or to explain its arrays."""
+    check_source(asked.file)
+    return read_file(asked.file, ALL._replace(checksums=False, at=asked.at))
 
 
 def read_file(path: Path, how: Reading) -> Content:

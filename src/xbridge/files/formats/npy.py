@@ -82,7 +82,9 @@ def read_header(file: Any, path: Path, member: str = "") -> Header:
         np.broadcast_to(np.empty((), f"V{dtype.itemsize}"), shape)  # raises for an impossible shape
         if dtype.hasobject:
             reason = f"{inside}it holds Python objects, as a pickle, which can run code when it is read"
-            raise UnsupportedError.build(f"read {path}", reason)
+            error = UnsupportedError.build(f"read {path}", reason)
+            error.shape = shape
+            raise error
     return dtype, shape, "F" if fortran and sum(n > 1 for n in shape) > 1 else "C"
 
 

@@ -38,7 +38,7 @@ def read(path: Path, how: Reading) -> Content:
             with opened() as (_, header):
                 arrays.append(InArchive(name, *header, path, opened))
         except UnsupportedError as error:
-            refused.append(Refused(name, error))
+            refused.append(Refused(name, np.broadcast_to(np.empty((), object), error.shape), error))
     others = [(str(x.name), x.error.reason.partition(": ")[2]) for x in refused]
     kinds = {info.filename.removesuffix(_SUFFIX): info.compress_type for info in archive.infolist()}
     return Content(arrays, others=others, refused=refused, compression=kinds)

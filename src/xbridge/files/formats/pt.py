@@ -204,12 +204,12 @@ def _read_content(
         except XBridgeError as error:
             label = "the array" if name is None else repr(name)
             reason = f"{label}: cannot {error.action}: {error.reason}"
-            refused.append(Refused(name, unreadable_error(path, reason)))
+            refused.append(Refused(name, tensor, unreadable_error(path, reason)))
             what = f"{with_article(dtype_of(tensor))} tensor of shape {tuple(tensor.shape)}: {error.reason}"
             shown.append((name or "", what))
             continue
         order = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else ""
-        arrays.append(InMemory(name, array.dtype, array.shape, order, array))
+        arrays.append(InMemory(name, array.dtype, array.shape, order, array, tensor))
     if not how.untie:
         _refuse_overlaps(path, [x for x in arrays if x.name not in how.skip])
     return Content(arrays, others=shown, refused=refused)

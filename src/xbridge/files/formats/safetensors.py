@@ -86,7 +86,7 @@ def _read(path: Path) -> Content:
     for name, info in header.items():
         if info["dtype"] not in _DTYPES:
             reason = f"the dtype {info['dtype']} of {name!r} is unknown"
-            refused.append(Refused(name, unreadable_error(path, reason)))
+            refused.append(Refused(name, None, unreadable_error(path, reason)))
             others.append((name, f"an array of {info['dtype']} of shape {tuple(info['shape'])}"))
             continue
         offset = 8 + size + info["data_offsets"][0]

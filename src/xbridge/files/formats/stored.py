@@ -20,7 +20,7 @@ import numpy as np
 from xbridge import dtype_of
 from xbridge.files.errors import RefusedError, chain_read_errors, unreadable_error
 from xbridge.files.value_casts import cast_exactly, cast_to_nearest
-from xbridge.protocol import HostArray
+from xbridge.protocol import Array, HostArray
 
 Block: TypeAlias = bytes | memoryview
 DType: TypeAlias = np.dtype[Any]
@@ -145,6 +145,8 @@ class InMemory(Stored):
     """An array in memory, which may be mapped."""
 
     array: HostArray
+    loaded: Array
+    """The array of the library that loaded it."""
 
     def blocks(self) -> Iterator[Block]:
         """Yield the bytes, without a copy if they are contiguous."""
@@ -171,7 +173,7 @@ class Relaid(Stored):
     def blocks(self) -> Iterator[Block]:
         """Yield the bytes in the new order, gathered from a map."""
         (array,) = map_values([self.source], self.folder)
-        for block in InMemory(self.name, array.dtype, self.shape, "C", array).blocks():
+        for block in InMemory(self.name, array.dtype, self.shape, "C", array, array).blocks():
             yield np.frombuffer(block, array.dtype).astype(self.dtype, copy=False).view(np.uint8).data
 
 
