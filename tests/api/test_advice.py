@@ -7,6 +7,7 @@ import contextlib
 import re
 from concurrent.futures import Future
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import advice
@@ -278,6 +279,48 @@ def test_hint__returns_a_result_when_followed(call: str) -> None:
     assert pieces, hint
     for piece in pieces:
         _used(advice.follow(call, piece, names))
+
+
+ROOT = Path(xbridge.__file__).parent
+TESTS = Path(__file__).parents[1]
+CODE = re.compile(r"[(=@'\[{]|--|\w\.\w|^(xbridge-array|pip|mkdir|nvidia-smi)")
+"""Matches a hint that can be typed, in Python or in a shell."""
+CALLED = re.compile(r"@?[\w.]+[(=]|--[\w-]+|[\w.-]{4,}")
+"""Matches what a piece of a hint calls, or the option that it names."""
+
+
+WORDS = (
+    "returning ",
+    "module.eval(), or torch.func",
+    "torch.func.functional_call with",
+    "x.rechunk(y.chunks)",
+    "--each",
+)
+"""How hints begin that tell what to write in a function, or how many seconds to wait."""
+
+
+@by_torch
+def test_hint__of_the_source_is_followed_by_a_test() -> None:
+    """Each hint of the source is code, and a call here is given it, or another test has what it calls."""
+    hints = [hint_of(call) for call in CALLS]
+    tests = "".join(path.read_text("utf-8") for path in TESTS.rglob("*.py"))
+    untried = []
+    for path in sorted(ROOT.rglob("*.py")):
+        part = path.relative_to(ROOT).parts[0]
+        for line, text in advice.templates(path):
+            forms = [re.escape(piece).replace(r"\{\}", ".*") for piece in re.split(r",? or ", text)]
+            called = [
+                found[0] if (found := CALLED.search(piece)) else "" for piece in re.split(r",? or ", text)
+            ]
+            followed = all(
+                it in tests or any(re.search(f"{form}($|,? or )", hint) for hint in hints)
+                for it, form in zip(called, forms, strict=True)
+            )
+            # The authors of functions and of tests are told in words too.
+            is_code = CODE.search(text) or part in ("functions", "testing")
+            if not (text.startswith(WORDS) or (followed and is_code)):
+                untried.append(f"{path.relative_to(ROOT)}:{line}: {text}")
+    assert untried == []
 
 
 @pytest.mark.parametrize("call", WANTED)

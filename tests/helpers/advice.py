@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 _LEADS = r"^naming (one|it): "
 _TAILS = (
@@ -17,6 +21,7 @@ _TAILS = (
     r"|for one array|for a list of arrays|if it holds lists|if it holds numbers|for labels))$"
 )
 _THEN = r"(?P<before>.*), and (?P<then>asarray|xbridge\.tree\.to_backend)( if it holds numbers)?"
+_MESSAGES = ("build", "Unsupported", "unreadable_error", "_write_error")
 _RESULTS = (
     "[asarray(",
     "to_backend(",
@@ -90,3 +95,64 @@ def follow(source: str, piece: str, names: dict[str, Any]) -> object:
 
 def _run(tree: ast.Expression, names: dict[str, Any]) -> Any:
     return eval(compile(ast.fix_missing_locations(tree), "<advice>", "eval"), dict(names))
+
+
+def templates(path: Path) -> Iterator[tuple[int, str]]:
+    """Every hint in a file, as far as it is written there, with `{}` in place of what is filled in."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for scope in ast.walk(tree):
+        if isinstance(scope, (ast.FunctionDef, ast.Module)):
+            for node in _within(scope):
+                if isinstance(node, ast.Call) and len(node.args) == 3 and _called(node) in _MESSAGES:
+                    for text in _texts(node.args[2], scope):
+                        yield node.lineno, text
+                if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+                    pair = [_texts(one, scope) for one in node.value.elts]
+                    if len(pair) == 2 and "unsupported" in path.name and all(pair):
+                        yield from ((node.lineno, text) for text in pair[1])
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _within(scope: ast.AST) -> Iterator[ast.AST]:
+    """What is in a function, and not in one inside it."""
+    for child in ast.iter_child_nodes(scope):
+        if not isinstance(child, ast.FunctionDef):
+            yield child
+            yield from _within(child)
+
+
+def _texts(node: ast.expr, scope: ast.AST, seen: frozenset[str] = frozenset()) -> list[str]:
+    """What an expression may say. `seen` are the names whose values are being read."""
+    if isinstance(node, ast.Constant):
+        return [str(node.value)] if node.value else []
+    if isinstance(node, ast.JoinedStr):
+        return ["".join(str(one.value) if isinstance(one, ast.Constant) else "{}" for one in node.values)]
+    if isinstance(node, ast.IfExp):
+        return [*_texts(node.body, scope, seen), *_texts(node.orelse, scope, seen)]
+    if isinstance(node, ast.Name):
+        if node.id in seen:  # such as `hint = better or hint`
+            return []
+        inside = seen | {node.id}
+        return [text for value in _assigned(node.id, scope) for text in _texts(value, scope, inside)]
+    return []  # another function writes it
+
+
+def _assigned(name: str, scope: ast.AST) -> Iterator[ast.expr]:
+    """What a name is given in a function: alone, beside another, or as a default."""
+    if isinstance(scope, ast.FunctionDef):
+        named = [*scope.args.posonlyargs, *scope.args.args]
+        positional = named[len(named) - len(scope.args.defaults) :]
+        yield from (
+            value for arg, value in zip(positional, scope.args.defaults, strict=True) if arg.arg == name
+        )
+    for node in _within(scope):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            assert isinstance(node, ast.Assign)
+            if isinstance(target, ast.Name) and target.id == name:
+                yield node.value
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = zip(target.elts, node.value.elts, strict=False)  # one of them may be starred
+                yield from (value for one, value in pairs if isinstance(one, ast.Name) and one.id == name)
