@@ -73,6 +73,47 @@ def test_find_container__object_that_exports_is_a_leaf() -> None:
     assert tree.map(lambda x: x, {"x": STORED})["x"] is STORED
 
 
+def set_wide_default(library: str, is_wide: bool) -> None:
+    """Give a library 64 or 32 bits by default, in the whole process."""
+    module: Any = pytest.importorskip(library)
+    if library == "torch":
+        module.set_default_dtype(module.float64 if is_wide else module.float32)
+    else:
+        module.config.update("jax_enable_x64", is_wide)
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+@pytest.mark.parametrize("way", WAYS)
+def test_transfer__default_dtype_is_that_of_the_call(way: str, library: str) -> None:
+    """The default dtype is read when the conversion is asked for, not when it runs."""
+    gate = threading.Event()
+
+    class Late(Exporter):
+        def __array__(self, dtype: object = None, copy: object = None) -> Any:
+            gate.wait()
+            return np.array([1.0, 2.0])
+
+    batch = [Late(), np.ones(2), 0.5]
+    options: dict[str, Any] = {"dtype": "default", "exporters": True, "scalars": True}
+    try:
+        set_wide_default(library, is_wide=True)
+        if way == "transfer":
+            wait: Callable[[], Any] = xbridge.transfer(batch, library, **options).result
+        else:
+            batches = iter(xbridge.prefetch([[np.ones(1)], batch], library, depth=1, **options))
+            next(batches)
+            wait = batches.__next__
+        set_wide_default(library, is_wide=False)
+        gate.set()
+        made = wait()
+    finally:
+        gate.set()
+        set_wide_default(library, is_wide=False)
+    assert [xbridge.dtype_of(x) for x in made] == ["float64"] * 3
+    after = xbridge.transfer(batch, library, **options).result()
+    assert [xbridge.dtype_of(x) for x in after] == ["float32"] * 3
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("size", [4, 1 << 20])
 def test_transfer__dask_computes_with_the_scheduler_of_the_call(way: str, size: int) -> None:

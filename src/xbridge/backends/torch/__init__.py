@@ -23,6 +23,8 @@ from xbridge._core.protocol import ArrayInfo, Fast, Gap, MemoryLayout, Unsupport
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch import _private
 from xbridge.backends.torch._private import accelerators, dispatch_modes, dual_levels
+from xbridge.backends.torch._threads import default_dtype as default_dtype_of_call
+from xbridge.backends.torch._threads import defaults_of_calls
 from xbridge.backends.torch._transfer import DECLINED
 from xbridge.backends.torch._transfer import to_device as to_device
 from xbridge.backends.torch._transfer import transfers as transfers
@@ -291,7 +293,7 @@ def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
 
 
 def default_dtype(category: str, device: Device, /) -> str:
-    wide = torch.get_default_dtype()
+    wide = default_dtype_of_call()
     if category == "float":
         return _NAME_BY_TORCH[wide]
     if category == "complex":
@@ -497,9 +499,10 @@ def plan_state() -> object:
         return None
     if _is_recording():  # it compares the lines of two runs, so no call is repeated in other lines
         return object()
+    wide = default_dtype_of_call() if defaults_of_calls else _default_dtype()
     if dispatch_modes._is_in_torch_dispatch_mode:
-        return _default_dtype(), True
-    return _default_dtype()  # the usual state is no tuple, which takes time to make and to hash
+        return wide, True
+    return wide  # the usual state is no tuple, which takes time to make and to hash
 
 
 def outside_modes(fn: Callable[[Any], R], /) -> Callable[[Any], R]:

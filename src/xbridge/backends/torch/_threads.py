@@ -10,20 +10,31 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from threading import get_ident
 from typing import Any
 
 import torch
 
 from xbridge._core.devices import Device
 from xbridge._core.protocol import ArrayFn
+from xbridge._core.tracing import traced_as
 from xbridge.backends.torch import _private
 from xbridge.backends.torch._private import accelerators
 from xbridge.errors import DeviceError
 
 _worker_streams: dict[torch.device, Any] = {}
 
+defaults_of_calls: dict[int, torch.dtype] = {}
+"""The default dtype at the call for each thread that converts now; torch has one for all threads."""
+
 _thread_state = threading.local()
 """Holds the inference mode of a worker thread, which ends when the object of the mode is deleted."""
+
+
+@traced_as(lambda: torch.get_default_dtype())  # noqa: PLW0108 -- a compiler traces functions of Python
+def default_dtype() -> torch.dtype:
+    """Return torch's default dtype; that of the call in a thread that converts on its behalf."""
+    return defaults_of_calls.get(get_ident()) or torch.get_default_dtype()
 
 
 def streams_of(place: torch.device) -> Any:
@@ -48,7 +59,7 @@ def worker_stream(place: torch.device) -> Any:
 def threaded(fn: ArrayFn, device: Device) -> ArrayFn:
     """Return `fn` for another thread. It runs after the work that this thread has queued, and is complete."""
     place, recording, mine = torch.device(device), torch.is_grad_enabled(), _current_streams()
-    api, side, asked = _streams_for_threads(place), None, None
+    api, side, asked, wide = _streams_for_threads(place), None, None, torch.get_default_dtype()
     if api is not None:
         side, asked = worker_stream(place), api.current_stream(place).record_event()
 
@@ -57,10 +68,14 @@ def threaded(fn: ArrayFn, device: Device) -> ArrayFn:
             there = place in [x.device for x in xs if isinstance(x, torch.Tensor)]
         if asked is not None and there:
             asked.synchronize()
-        with torch.set_grad_enabled(recording), nullcontext() if api is None else api.stream(side):
-            made = fn(xs)
-            if side is not None:
-                side.synchronize()
+        defaults_of_calls[get_ident()] = wide
+        try:
+            with torch.set_grad_enabled(recording), nullcontext() if api is None else api.stream(side):
+                made = fn(xs)
+                if side is not None:
+                    side.synchronize()
+        finally:
+            defaults_of_calls.pop(get_ident(), None)
         with _private.without_subclass():
             for y in made:
                 if isinstance(y, torch.Tensor) and y.device in mine:

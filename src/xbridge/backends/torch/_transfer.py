@@ -39,10 +39,11 @@ import torch
 
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.protocol import ArrayFn, HostArray, Transfers
+from xbridge._core.protocol import HostArray, Transfers
 from xbridge._host.memory import fill, native_dtype
 from xbridge.backends.torch import _private
 from xbridge.backends.torch._private import dispatch_modes, dual_levels
+from xbridge.backends.torch._threads import queue_mark, thread_context, threaded
 from xbridge.backends.torch._unsupported import apply_pending, check_readable, storage_fault
 from xbridge.errors import DeviceError, OptionError
 
@@ -278,20 +279,9 @@ class _TorchTransfers(Transfers):
             reason = f"the device failed with {type(error).__name__}: {str(error).partition(chr(10))[0]}"
             raise DeviceError.build("free all buffers", reason) from error
 
-    def threaded(self, fn: ArrayFn, device: Device, /) -> ArrayFn:
-        from xbridge.backends.torch import _threads  # noqa: PLC0415 -- for a thread
-
-        return _threads.threaded(fn, device)
-
-    def thread_context(self) -> Callable[[], object]:
-        from xbridge.backends.torch import _threads  # noqa: PLC0415 -- for a thread
-
-        return _threads.thread_context()
-
-    def queue_mark(self, device: Device, /) -> Callable[[], object]:
-        from xbridge.backends.torch import _threads  # noqa: PLC0415 -- for a thread
-
-        return _threads.queue_mark(device)
+    threaded = staticmethod(threaded)
+    thread_context = staticmethod(thread_context)
+    queue_mark = staticmethod(queue_mark)
 
 
 transfers: Transfers = _TorchTransfers()
