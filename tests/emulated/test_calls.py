@@ -143,11 +143,21 @@ def test_asarray__numpy_scalar_follows_the_arrays(options: dict[str, Any]) -> No
 
 
 def test_tree__lengths_of_a_packed_sequence_stay_on_the_host() -> None:
-    """A packed sequence is moved by its own method, which leaves the batch sizes on the host."""
+    """The batch sizes of a packed sequence are neither moved nor cast, and its indices follow the data."""
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 3), torch.ones(4, 3)], enforce_sorted=False)
-    made = xbridge.tree.to_backend([packed], "torch", device=KIND, movables=True)
-    assert [x.device.type for x in made[0]] == [KIND, "cpu", KIND, KIND]
-    assert [x.dtype for x in made[0]] == [torch.float32, *[torch.int64] * 3]
+    options: dict[str, Any] = {"device": KIND, "dtype": "float16"}
+    for made in (
+        tree.to_torch([packed], **options)[0],
+        tree.to_torch([packed], movables=True, **options)[0],
+        tree.align([packed], backend="torch", **options)[0][0],
+        xbridge.transfer([packed], "torch", **options).result()[0],
+        next(iter(xbridge.prefetch([packed], "torch", **options))),
+    ):
+        assert type(made) is type(packed)
+        assert [x.device.type for x in made] == [KIND, "cpu", KIND, KIND]
+        assert [x.dtype for x in made] == [torch.float16, *[torch.int64] * 3]
+    assert [x.device.type for x in tree.to_torch(made, device="cpu")] == ["cpu"] * 4
+    assert [type(x) for x in tree.to_numpy(made)] == [np.ndarray] * 4
 
 
 def test_tree__error_names_the_array_in_a_pack() -> None:

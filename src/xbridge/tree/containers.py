@@ -16,8 +16,11 @@ from enum import Enum
 from types import BuiltinFunctionType, MemberDescriptorType, NoneType
 from typing import Any, NamedTuple, cast
 
+from xbridge._core.devices import CPU
 from xbridge._core.literals import NUMBERS
+from xbridge._engine import verbs
 from xbridge._host.importers import is_exporter
+from xbridge._plan.options import CallOptions
 from xbridge._registry.registry import backend_for
 from xbridge.errors import UnsupportedArrayError, type_of, with_article
 from xbridge.tree.registered import find_registration
@@ -55,9 +58,7 @@ def find_container(x: object) -> Container | None:
     cls: Any = type(x)
     if cls in PLAIN:
         return PLAIN[cls]
-    # torch demands the lengths of a packed sequence on the host, whatever device its data are on.
-    torch = _get_loaded("torch", "Size"), _get_loaded("torch.nn.utils.rnn", "PackedSequence")
-    if cls in (str, bytes, NoneType, *NUMBERS, *torch) or backend_for(cls) is not None:
+    if cls in (str, bytes, NoneType, _get_loaded("torch", "Size"), *NUMBERS) or backend_for(cls) is not None:
         return None
     # The libraries register builtin containers too, but keep less of them, such as no default factory.
     registered = None if cls in _BASES else find_registration(cls, x)
@@ -84,6 +85,8 @@ def _find_unregistered(cls: type) -> Container | None:
     names = _field_names(cls)
     if base is object and not names:
         return None
+    if cls is _get_loaded("torch.nn.utils.rnn", "PackedSequence"):
+        return Container(cls, lambda x: ([x.data], x), _unflatten_packed, lambda *_: [".data"])
     found = _Unregistered(cls, base, names)
     return Container(cls, found.flatten, found.unflatten, found.paths)
 
@@ -195,6 +198,18 @@ def _with_items(cls: type, base: Any, form: Structure, items: list[Any]) -> Any:
         for key, item in zip(form.keys, items, strict=True):
             base.__setitem__(made, key, item)
     return made
+
+
+def _unflatten_packed(x: Any, parts: list[Any]) -> Any:
+    """Return a packed sequence of other data: its lengths are on the host, its indices beside the data."""
+    (data,), others = parts, list(x[1:])
+    owner = backend_for(type(data))
+    if data is not x.data and owner:
+        there = owner.device_of(data)
+        for i, place in enumerate((CPU, there, there)):
+            if others[i] is not None:
+                others[i] = verbs.to_backend(others[i], owner.name, CallOptions(place, "nearest"))
+    return tuple.__new__(type(x), (data, *others))
 
 
 def _index_paths(_: object, form: Collection[Any]) -> list[str]:

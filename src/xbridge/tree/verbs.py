@@ -67,7 +67,7 @@ def to_backend(  # noqa: PLR0913 -- options, by keyword
         because it holds no numbers. By default it is an error.
     movables : bool
         True to call ``x.to(device)``, with the `device` of the call, for each `x` that no library owns and
-        that has this method, such as a torch `PackedSequence` or a batch of torch-geometric.
+        that has this method, such as a batch of torch-geometric.
 
     Returns
     -------
