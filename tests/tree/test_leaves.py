@@ -111,6 +111,30 @@ def test_map__class_or_proxy_is_no_exporter(leaf: object, exporters: bool) -> No
     assert sent["other"] is leaf
 
 
+@pytest.mark.parametrize(
+    ("only", "reason", "hint"),
+    [
+        (3, "it is a device", "only='torch'"),
+        (["torch", "float32"], "it is a dtype", "only='torch'"),
+        ("nunpy", "the known names are", "only='numpy'"),
+        (dict, "a backend is a name or a module", ""),
+    ],
+)
+def test_to_backend__only_names_libraries(only: Any, reason: str, hint: str) -> None:
+    """Anything else is an error about this option, with a value that it may have."""
+    with pytest.raises(xbridge.UnknownBackendError) as told:
+        tree.to_numpy([A], only=only)
+    assert told.value.action == f"take only={xbridge.errors.shown(only)}"
+    assert told.value.reason.startswith(reason)
+    assert told.value.hint == hint
+
+
+def test_to_backend__number_that_cannot_share_memory_is_not_called_a_list() -> None:
+    """The error about a number with `copy=False` says that it is one."""
+    with pytest.raises(xbridge.CopyError, match=r"^at tree\[0\]: cannot make an array of this number"):
+        tree.to_numpy([300], scalars=True, copy=False)
+
+
 class Movable:
     """A batch of a library that has no backend, which moves itself."""
 

@@ -34,7 +34,7 @@ def explicit_dtype(options: Options) -> str | None:
 
 def from_numbers(nest: Nest, target: Backend, options: Options, *, version: int | None = None) -> Array:
     """Convert numbers, to the target's default dtypes unless the caller named one."""
-    refuse_sharing(options)
+    refuse_sharing(options, nest)
     named = explicit_dtype(options)
     device = destination(target, options.device, CPU)
     floating = None if named else target.default_dtype("float", device)
@@ -131,11 +131,10 @@ def _fits(numbers: HostArray, dtype: str) -> bool:
     return least <= int(numbers.min()) and int(numbers.max()) <= most
 
 
-def refuse_sharing(options: Options) -> None:
-    """Raise for `copy=False`, whether or not the list is empty."""
+def refuse_sharing(options: Options, nest: Nest) -> None:
+    """Raise for `copy=False`, whether or not a list is empty."""
     if options.copy is False:
-        raise CopyError.build(
-            "make an array of this list with copy=False",
-            "its elements are in separate memory",
-            "copy=None",
-        )
+        given, reason = "number", "no array can share its memory"
+        if nest.shape:
+            given, reason = "list", "its elements are in separate memory"
+        raise CopyError.build(f"make an array of this {given} with copy=False", reason, "copy=None")

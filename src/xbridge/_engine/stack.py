@@ -67,7 +67,7 @@ class _Element(NamedTuple):
 
 def from_arrays(nest: Nest, target: Backend, options: Options, *, version: int | None = None) -> Array:
     """Stack the arrays of a list in one array."""
-    refuse_sharing(options)
+    refuse_sharing(options, nest)
     options = options._replace(copy=None)
     y = _stack_at_once(nest, target, options)
     if y is None:

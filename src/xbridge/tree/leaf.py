@@ -26,6 +26,7 @@ from xbridge.errors import (
     Chained,
     DTypeError,
     OptionError,
+    UnknownBackendError,
     UnsupportedArrayError,
     XBridgeError,
     shown,
@@ -75,9 +76,13 @@ class Leaves(NamedTuple):
         checked = self._replace(scalars=self.scalars if self.scalars == "python" else bool(self.scalars))
         if self.only is None:
             return checked
-        is_one = isinstance(self.only, (str, ModuleType)) or not hasattr(self.only, "__iter__")
+        is_one = isinstance(self.only, (str, ModuleType)) or not hasattr(type(self.only), "__iter__")
         names = (self.only,) if is_one else self.only
-        libraries = {name if name in known_backends() else get(name).name for name in names}
+        try:
+            libraries = {name if name in known_backends() else get(name).name for name in names}
+        except UnknownBackendError as error:
+            hint = "only='torch'" if "=" in error.hint else error.hint and f"only={error.hint}"
+            raise error.build(f"take only={shown(self.only)}", error.reason, hint) from error
         return checked._replace(only=libraries, exporters=bool(self.exporters))
 
     def take(self, cls: type) -> bool:
