@@ -85,22 +85,30 @@ def set_wide_default(library: str, is_wide: bool) -> None:
 @pytest.mark.parametrize("library", ["torch", "jax"])
 @pytest.mark.parametrize("way", WAYS)
 def test_transfer__default_dtype_is_that_of_the_call(way: str, library: str) -> None:
-    """The default dtype is read when the conversion is asked for, not when it runs."""
-    gate = threading.Event()
+    """The default dtype is read when the conversion is asked for, not before it runs or while it does."""
+    begun, gate = threading.Event(), threading.Event()
 
     class Late(Exporter):
         def __array__(self, dtype: object = None, copy: object = None) -> Any:
+            begun.set()
             gate.wait()
             return np.array([1.0, 2.0])
 
     batch = [Late(), np.ones(2), 0.5]
     options: dict[str, Any] = {"dtype": "default", "exporters": True, "scalars": True}
+
+    def load() -> Iterator[Any]:
+        yield [np.ones(1)]
+        gate.wait()
+        yield batch
+
     try:
         set_wide_default(library, is_wide=True)
         if way == "transfer":
             wait: Callable[[], Any] = xbridge.transfer(batch, library, **options).result
+            begun.wait()
         else:
-            batches = iter(xbridge.prefetch([[np.ones(1)], batch], library, depth=1, **options))
+            batches = iter(xbridge.prefetch(load(), library, depth=1, **options))
             next(batches)
             wait = batches.__next__
         set_wide_default(library, is_wide=False)

@@ -20,10 +20,11 @@ _OPTIONS = [option for option in vars(_private.config).values() if hasattr(type(
 
 def with_options(fn: ArrayFn) -> ArrayFn:
     """Return `fn` for another thread, with the options of this thread. Its results are complete."""
-    values = _read()
+    values, is_wide = _read(), _private.config.enable_x64.value
 
     def in_thread(xs: list[object]) -> list[object]:
-        with ExitStack() as stack:
+        # The mode of the process decides about dtypes, and may change while `fn` runs.
+        with jax.enable_x64(is_wide), ExitStack() as stack:
             for context in _changes(values):
                 stack.enter_context(context)
             made: list[object] = jax.block_until_ready(fn(xs))  # type: ignore[no-untyped-call] # JAX leaves it untyped
