@@ -82,7 +82,8 @@ def test_prefetch__iterable_sees_the_consumers_default_device() -> None:
 
 def test_participating_backends__names_each_library_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries that share a device are each asked for their own stream on it."""
-    ours, theirs = get_backend("torch"), SimpleNamespace(host_only=False, device_of=lambda x: x.place)
+    ours, fast = get_backend("torch"), SimpleNamespace(types=())
+    theirs = SimpleNamespace(host_only=False, device_of=lambda x: x.place, fast=fast)
     monkeypatch.setattr("xbridge._transfer.threads.backend_for", lambda _: theirs)
     xs: list[object] = [SimpleNamespace(place=xbridge.Device(place)) for place in (DEVICE, "cpu")]
     found = list(participating_backends(xs, ours))

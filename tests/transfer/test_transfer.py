@@ -545,15 +545,26 @@ def test_prefetch__autocast_sees_updated_weights() -> None:
     assert [x.tolist() for x in made] == [[[2, 2]], [[4, 4]]]
 
 
-def test_transfer__meta_tensor_converts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tensor without memory is converted in the thread of the caller."""
+def test_transfer__tensor_of_a_transform_converts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor inside `vmap` is converted in the thread of the caller, also behind an ordinary one."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(threads, "Worker", None)
 
-    there = xbridge.transfer(torch.ones(2, device="meta"), "torch", dtype="float64")
+    def convert(x: Any) -> Any:
+        there = xbridge.transfer([torch.ones(1), x], "torch", dtype="float64")
+        assert there.done()
+        return there.result()[1]
 
-    assert there.done()
-    assert there.result().dtype == torch.float64
+    assert torch.vmap(convert)(torch.ones(2)).tolist() == [1, 1]
+    assert torch.vmap(convert)(torch.ones(2)).dtype == torch.float64
+
+
+def test_prefetch__deleted_array_is_refused_with_its_path() -> None:
+    """An array without memory and device is refused by its conversion, which names it."""
+    x = pytest.importorskip("jax.numpy").ones(2)
+    x.delete()
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"at tree\[1\].*deleted"):
+        list(xbridge.prefetch([[np.ones(1), x]], "numpy"))
 
 
 def test_prefetch__iterable_runs_on_the_callers_device_and_stream(cupy: Any, own_registry: None) -> None:

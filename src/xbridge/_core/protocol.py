@@ -176,6 +176,13 @@ class Transfers:
         """Free the host memory that is kept for transfers, except what is in use."""
 
     # -- other threads -------------------------------------------------------------------------------
+    def may_use_threads(self) -> bool:
+        """Return True if another thread can convert all ordinary arrays now. Otherwise each is asked.
+
+        With True, arrays with equal attributes `device` are on one device.
+        """
+        return False
+
     def threaded(self, fn: ArrayFn, device: Device, /) -> ArrayFn:
         """Return `fn` for another thread, on behalf of this thread.
 

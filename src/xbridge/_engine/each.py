@@ -60,18 +60,22 @@ def each(
     done: list[Any] = _move_in_packs(target, xs, converters, options)
     done = [converters[type(x)](x) if y is None else y for x, y in zip(xs, done, strict=True)]
     if otherwise:
-        others = (otherwise(x, options) if y is None else y for x, y in zip(xs, done, strict=True))
-        done = list(index_errors(others))
-    planned = [i for i, y in enumerate(done) if y is None]
-    if planned:
-        try:
-            ys = _convert_planned([xs[i] for i in planned], target, options, version)
-        except XBridgeError as error:
-            error.remap_index(planned)
-            raise
-        for i, y in zip(planned, ys, strict=True):
-            done[i] = y
+        _fill_gaps(done, xs, lambda rest: list(index_errors(otherwise(x, options) for x in rest)))
+    _fill_gaps(done, xs, lambda rest: _convert_planned(rest, target, options, version))
     return done
+
+
+def _fill_gaps(done: list[Any], xs: list[Any], convert: Callable[[list[Any]], list[Any]]) -> None:
+    """Convert the inputs without a result together, and enter what is returned for them."""
+    gaps = [i for i, y in enumerate(done) if y is None]
+    if gaps:
+        try:
+            ys = convert([xs[i] for i in gaps])
+        except XBridgeError as error:
+            error.remap_index(gaps)
+            raise
+        for i, y in zip(gaps, ys, strict=True):
+            done[i] = y
 
 
 def make_by_dtype(make: Callable[[Options], Array], target: Backend, options: Options) -> Array:

@@ -8,6 +8,7 @@ a plan for each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,7 +19,7 @@ from xbridge._core.protocol import Array, ArrayInfo, Backend
 from xbridge._core.tracing import none_in_traces
 from xbridge._engine.convert import convert, convert_all, refuse_unsupported
 from xbridge._engine.each import convert_by_type, each, in_groups
-from xbridge._engine.execute import is_observed, run
+from xbridge._engine.execute import call_untraced, is_observed, run
 from xbridge._engine.numbers import (
     Filler,
     explicit_dtype,
@@ -36,10 +37,10 @@ from xbridge._plan.options import find_converter
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination, refuse_unreadable
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
-from xbridge._registry.call_cache import decline, direct, resolve_on_call, unchanged
+from xbridge._registry.call_cache import cache_version, decline, direct, resolve_on_call, unchanged
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
-from xbridge.errors import DeviceError, GradientError, OptionError, ValueLossError
+from xbridge.errors import DeviceError, GradientError, OptionError, ValueLossError, XBridgeError
 
 _Stack = Callable[[list[Array]], Array | None]
 
@@ -282,6 +283,8 @@ def stack_filler(kinds: frozenset[type], target: Backend, options: Options) -> F
     # A stack of floats does not tell which of its values were integers. Those must not be rounded once more,
     # and wrap in a cast to other integers.
     must_be_alike = options.dtype in UNNAMED or (named is not None and category(named) == "int")
+    # A stack of the target does not tell which of its values came from elsewhere, as its plan has to know.
+    may_plan = owner is not target or all(backend_for(kind) is owner for kind in kinds)
     finish: Convert = unchanged
     if not (owner is target and rest == Options()):
         finish = resolve_on_call(partial(find_converter, rest, target.name))
@@ -294,9 +297,24 @@ def stack_filler(kinds: frozenset[type], target: Backend, options: Options) -> F
             return None
         if row is not None and len(shape) > 1:
             row = _reshape(row, shape)
-        return row if row is None or finish is unchanged else finish(row)
+        if row is None or finish is unchanged:
+            return row
+        y = finish(row)
+        return _convert_stack(row, owner, target, rest) if y is None and may_plan else y
 
     return fill
+
+
+def _convert_stack(row: Array, owner: Backend, target: Backend, options: Options) -> Array | None:
+    """Convert a stack by a plan, which is cached; None if that fails, so that the error is about the list."""
+    if owner is not target:
+        if owner.unsupported(row, leaving=True):
+            return None
+        row = owner.detach(row)
+    source = Source(row, owner)
+    with suppress(XBridgeError):
+        return call_untraced(partial(convert, version=cache_version()), source, [owner], target, options)
+    return None
 
 
 def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tuple[_Stack, Backend] | None:

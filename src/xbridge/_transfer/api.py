@@ -198,10 +198,9 @@ def transfer(  # noqa: PLR0913 -- options, by keyword
     try:
         batch = TreeArrays(tree, leaves, alone=True)
         convert = leaf_converter(target, options, leaves)
-        if all(map(can_leave, batch.arrays)):
-            convert_there = in_thread(
-                convert, [(target, place), *participating_backends(batch.leaves, target)]
-            )
+        arrays = batch.leaves
+        if can_leave(arrays):
+            convert_there = in_thread(convert, [(target, place), *participating_backends(arrays, target)])
             begun = start_thread(attribute_calls(find_call_site(), batch.map), convert_there)
             if begun:
                 return Transfer(begun)

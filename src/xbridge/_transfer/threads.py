@@ -59,7 +59,10 @@ def participating_backends(arrays: list[object], target: Backend) -> Iterator[tu
         if backend and backend.host_only:
             yield backend, CPU
         elif backend:
-            for place in dict.fromkeys([backend.device_of(x) for x in arrays if type(x) is kind]):
+            own: list[Any] = [x for x in arrays if type(x) is kind]
+            if kind in backend.fast.types and backend.transfers.may_use_threads():
+                own = list({x.device: x for x in own}.values())
+            for place in dict.fromkeys(map(backend.device_of, own)):
                 yield backend, place
                 if place != CPU and place in target.devices():
                     yield target, place
@@ -72,10 +75,18 @@ def in_thread(fn: ArrayFn, ends: Iterable[tuple[Backend, Device]]) -> ArrayFn:
     return fn
 
 
-def can_leave(x: object) -> bool:
-    """Return True if another thread can convert `x`: it is not traced, and an array in memory."""
-    backend = backend_for(type(x))
-    return backend is None or not (backend.is_tracing() or backend.unsupported(x, leaving=True))
+def can_leave(xs: list[object]) -> bool:
+    """Return True if another thread can convert arrays: none is traced, and all are in memory."""
+    for kind in set(map(type, xs)):
+        backend = backend_for(kind)
+        if backend is None:
+            continue
+        if backend.is_tracing():
+            return False
+        is_plain = backend.host_only or (kind in backend.fast.types and backend.transfers.may_use_threads())
+        if not is_plain and any(backend.unsupported(x, leaving=True) for x in xs if type(x) is kind):
+            return False
+    return True
 
 
 def capture_context() -> Callable[[], None]:

@@ -133,13 +133,16 @@ def pin_buffer() -> torch.Tensor:
         raise DeviceError.build(f"pin {chunk >> 20} MiB", str(error).partition("\n")[0], hint) from error
 
 
+def is_followed() -> bool:
+    """Return True if a mode, a transform or a compiler of this thread takes part in all operations."""
+    if dual_levels._current_level >= 0 or dispatch_modes._is_in_torch_dispatch_mode:
+        return True
+    return _private.current_transform() is not None or _is_traced()
+
+
 def may_use_buffers(place: torch.device) -> bool:
     """Return True if the device is one with pinned buffers, and no mode, transform or capture is active."""
-    if place.type not in ("cuda", _private.get_plugin_device()):
-        return False
-    if dual_levels._current_level >= 0 or dispatch_modes._is_in_torch_dispatch_mode:
-        return False
-    if _private.current_transform() is not None or _is_traced():
+    if place.type not in ("cuda", _private.get_plugin_device()) or is_followed():
         return False
     api = getattr(torch, place.type, None)  # while a CUDA graph is captured, work is recorded, to run later
     return hasattr(api, "Stream") and not getattr(api, "is_current_stream_capturing", bool)()
@@ -278,6 +281,9 @@ class _TorchTransfers(Transfers):
         except RuntimeError as error:
             reason = f"the device failed with {type(error).__name__}: {str(error).partition(chr(10))[0]}"
             raise DeviceError.build("free all buffers", reason) from error
+
+    def may_use_threads(self) -> bool:
+        return not is_followed()
 
     threaded = staticmethod(threaded)
     thread_context = staticmethod(thread_context)
