@@ -223,7 +223,16 @@ def lists() -> list[tuple[str, Any]]:
         *([torch.ones(2, dtype=torch.complex128).conj()] * 2, [torch.eye(2).to_sparse()] * 2),
         *([torch.ones(3).double(), np.ones(3)], [np.ones(3), leaf], [locked, torch.ones(3).double()]),
         *([torch.ones(3).double(), np.ones(3, "f4")], [np.float64(2), torch.tensor(1.0).double()]),
-        *([torch.tensor(1.0), 2.0], [torch.ones(3, device="meta")] * 2, [np.ones(3).view(SubArray)] * 2),
+        *([torch.tensor(1.0), 2.0], [leaf[0], 0.5], [[0.5, torch.tensor(1)], [torch.tensor(2), 1]]),
+        *([torch.tensor(1.0), 1e39], [torch.tensor(1), 2.5], [torch.tensor(1, dtype=torch.uint8), 300]),
+        *(
+            [torch.tensor(1.0), 2, np.float32(3)],
+            [torch.tensor(1.0), np.float64(2)],
+            [np.array(1.0), 2, True],
+        ),
+        *([np.array(1, object), 2.0], [torch.ones(1), 2.0], [torch.tensor(1j).conj(), 2.0]),
+        *([torch.tensor(1.0).half(), 65519.99], [torch.tensor(1.0).bfloat16(), 0.5], [leaf[0].detach(), 1j]),
+        *([torch.ones(3, device="meta")] * 2, [np.ones(3).view(SubArray)] * 2),
         ((torch.ones(2), torch.zeros(2)), [torch.ones(2), torch.zeros(2)]),
     ]
     return [(str(x), x) for x in made]

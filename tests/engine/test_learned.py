@@ -137,7 +137,10 @@ TO_JAX = [
     for options in ({"dtype": "default"}, {"dtype": "int32"}, {"dtype": "float32", "copy": True})
 ]
 ALWAYS_PLANNED = ("cast without a copy", "no copy", "to numpy keep", "leaf of what is detached")
-MIXED: list[Any] = [list(np.ones(2)), [torch.ones(2).double(), np.ones(2)], [[], []], Exports(np.ones(2))]
+MIXED: list[Any] = [
+    *(list(np.ones(2)), [torch.ones(2).double(), np.ones(2)], [[], []], Exports(np.ones(2))),
+    *([torch.tensor(1.0), 0.5], [[1.5, np.float32(2)], [torch.tensor(1.0), 2]], [Exports(np.ones(2))] * 2),
+]
 REPEATED: list[tuple[Call, Any]] = [
     *((call, np.arange(3.0)) for name, call in CALLS.items() if name not in ALWAYS_PLANNED),
     *((call, torch.arange(3.0).double()) for name, call in CALLS.items() if name not in ALWAYS_PLANNED),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -117,3 +118,46 @@ def test_stack_many__promotes_in_the_mode_of_each_call(kinds: str, mode: Callabl
         with xbridge.record():
             assert found == stacked()
     assert [stacked()] == before[-1:]
+
+
+def _value(kind: str, dtype: str, random: Random) -> Any:
+    """A number of Python, a scalar, or an array without axes."""
+    if kind == "number":
+        return random.choice(
+            [0.5, 0.1, -0.0, 1e39, 65519.99, float("inf"), 0, 7, 300, 2**24 + 1, 2**64, True, 1j]
+        )
+    value = np.asarray(random.choice([0, 1, 2, 100]), dtype)
+    return value[()] if kind == "scalar" else value if kind == "array" else torch.from_numpy(value)
+
+
+@pytest.mark.parametrize("backend", [None, "numpy", "torch"])
+@pytest.mark.parametrize("dtype", [None, "float32", "int64", "nearest"])
+def test_asarray__numbers_beside_arrays_are_as_planned(backend: str | None, dtype: str | None) -> None:
+    """Values, dtypes and errors are those of the plan, also if the list before had other dtypes."""
+    random = Random(0)
+    for _ in range(60):
+        kinds = random.choice([["tensor", "number"], ["tensor", "scalar", "number"], ["array", "number"]])
+        given = random.choices(["f4", "f8", "f2", "i8", "u1", "?", "c8"], k=random.choice([1, 1, 2]))
+        made = [_value(random.choice(kinds), random.choice(given), random) for _ in range(4)]
+        x = random.choice([made, [made[:2], made[2:]]])
+        with xbridge.record():
+            expected = described(x, backend=backend, dtype=dtype)
+        for _ in range(2):
+            assert described(x, backend=backend, dtype=dtype) == expected, x
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+@pytest.mark.parametrize("number", [0.5, np.float32(0.5)], ids=["number", "scalar"])
+def test_asarray__numbers_beside_tensors_keep_graphs(number: Any, mode: Callable[[], Any]) -> None:
+    """A list that was stacked before has the graph in another mode that a plan gives it there."""
+    leaf = torch.tensor(2.0, requires_grad=True)
+    for _ in range(3):
+        xbridge.asarray([leaf.detach(), number], backend="torch")
+    with mode():
+        found = xbridge.asarray([leaf, number], backend="torch")
+        with xbridge.record():
+            planned = xbridge.asarray([leaf, number], backend="torch")
+    assert (found.requires_grad, found.tolist()) == (planned.requires_grad, [2.0, 0.5])
+    if found.requires_grad:
+        (grad,) = torch.autograd.grad(found.sum(), leaf)
+        assert grad == 1

@@ -11,7 +11,7 @@ import pytest
 
 LIMITS = {
     "_core": 1_610,
-    "_engine": 2_300,
+    "_engine": 2_360,
     "_host": 2_000,
     "_observe": 760,
     "_plan": 1_250,

@@ -132,11 +132,18 @@ def cache_import(version: int, cls: type, host: Array, target: Backend, options:
     convert, call = find_converter(options, target.name, type(host)), cache_key(options, target.name, cls)
     here = options.device in (None, CPU) or issubclass(cls, get(HOST).scalar_types)
     is_imported = type(host) in get(HOST).array_types and here
-    # The cache keeps the class, and one that a function has made may keep its object.
-    is_global = getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
-    if convert is decline or call is None or options.copy is False or not (is_imported and is_global):
+    if convert is decline or call is None or options.copy is False or not (is_imported and is_global(cls)):
         return
+    store(call, version, compose(importer(target, options), convert))
 
+
+def is_global(cls: type) -> bool:
+    """Return True if a module keeps the class, as the cache does. One of a function may keep its object."""
+    return getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
+
+
+def importer(target: Backend, options: Options) -> Convert:
+    """Return the function that imports scalars or exporters as host arrays, and declines what it cannot."""
     named = options.dtype if options.dtype in DTYPES else None
 
     def import_or_decline(x: object) -> HostArray | None:
@@ -145,7 +152,7 @@ def cache_import(version: int, cls: type, host: Array, target: Backend, options:
         except _FAILURES:
             return None
 
-    store(call, version, compose(import_or_decline, convert))
+    return import_or_decline
 
 
 def _find_mover(plan: Plan) -> CachedStep | None:

@@ -7,15 +7,16 @@ a plan for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 from xbridge._core.devices import CPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, is_numeric
 from xbridge._core.literals import NUMBERS
-from xbridge._core.protocol import Array, ArrayInfo, Backend
+from xbridge._core.protocol import Array, ArrayInfo, Backend, HostArray
 from xbridge._core.tracing import none_in_traces
 from xbridge._engine.convert import convert, convert_all, refuse_unsupported
 from xbridge._engine.each import convert_by_type, each, in_groups
@@ -29,7 +30,7 @@ from xbridge._engine.numbers import (
     refuse_overflow,
     refuse_sharing,
 )
-from xbridge._engine.repeat import Convert, compose
+from xbridge._engine.repeat import Convert, compose, importer, is_global
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
 from xbridge._host.sequences import Nest
@@ -280,10 +281,7 @@ def stack_filler(kinds: frozenset[type], target: Backend, options: Options) -> F
     if found is None:
         return None
     stack, owner = found
-    rest, named = options._replace(copy=None), explicit_dtype(options)
-    # A stack of floats does not tell which of its values were integers. Those must not be rounded once more,
-    # and wrap in a cast to other integers.
-    must_be_alike = options.dtype in UNNAMED or (named is not None and category(named) == "int")
+    rest, must_be_alike = options._replace(copy=None), _must_be_alike(options)
     # A stack of the target does not tell which of its values came from elsewhere, as its plan has to know.
     may_plan = owner is not target or all(backend_for(kind) is owner for kind in kinds)
     finish: Convert = unchanged
@@ -318,6 +316,16 @@ def _convert_stack(row: Array, owner: Backend, target: Backend, options: Options
     return None
 
 
+def _must_be_alike(options: Options) -> bool:
+    """Return True if arrays of several dtypes are planned.
+
+    A stack of floats does not tell which of its values were integers. Those must not be rounded once more,
+    and wrap in a cast to other integers.
+    """
+    named = explicit_dtype(options)
+    return options.dtype in UNNAMED or (named is not None and category(named) == "int")
+
+
 def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tuple[_Stack, Backend] | None:
     """Return how to stack plain arrays of these types, as (stack function, backend of its result), or None.
 
@@ -326,14 +334,16 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
     """
     host = get(HOST)
     if any(map(is_scalar, kinds)):
-        if not all(map(is_scalar, kinds)) or (options.dtype and len(kinds) > 1):
-            return None
-        return sequences.array_of_scalars(kinds), host
+        stack_scalars = _find_scalar_stack(kinds, target, options)
+        return stack_scalars and (stack_scalars, host)
     backends = {backend_for(kind) for kind in kinds}
     backend = next(iter(backends)) if len(kinds) == 1 else target if target in backends else host
     stacker = backend if backend and backend.fast.stack_many else host
     # A copy, because the table is emptied when another thread begins to observe calls.
     many, converters = stacker.fast.stack_many, direct[stacker.name].copy()
+    if stacker is host and options.device in (None, CPU) and not _must_be_alike(options):
+        exporters = (kind for kind in kinds if not (backend_for(kind) or sequences.is_literal_type(kind)))
+        converters.update({kind: importer(target, options) for kind in exporters if is_global(kind)})
     if not many or (backend is target and stacker is not target) or not kinds <= converters.keys():
         return None
     if backend is stacker and len(kinds) == 1:
@@ -346,6 +356,46 @@ def _find_stack(kinds: frozenset[type], target: Backend, options: Options) -> tu
 
     # A plan stacks arrays of the library alone in the mode of the caller, and others outside of it.
     return (stack if backends == {stacker} else stacker.fast.outside_modes(stack)), stacker
+
+
+def _find_scalar_stack(kinds: frozenset[type], target: Backend, options: Options) -> _Stack | None:
+    """Return how to make a host array of scalars, numbers and arrays without axes; None if they are planned.
+
+    The arrays of each type are read together, as NumPy scalars. Arrays of the target that autograd or a
+    transform follows are planned.
+    """
+    if all(map(is_scalar, kinds)):
+        return None if options.dtype and len(kinds) > 1 else sequences.array_of_scalars(kinds)
+    if _must_be_alike(options):
+        return None
+    host, follows, backends = get(HOST), target.follows, {kind: backend_for(kind) for kind in kinds}
+    readers: dict[type, Callable[[list[Array]], HostArray | None]] = {}
+    for kind in itertools.filterfalse(is_scalar, kinds):
+        found = _find_stack(frozenset((kind,)), host, Options()) if backends[kind] else None
+        if found is None:
+            return None
+        # What is on a device has no view, and is planned.
+        readers[kind] = compose(found[0], unchanged if found[1] is host else found[1].fast.to_numpy)
+    make_stack = cache(sequences.array_of_scalars)
+
+    def stack(items: list[Any]) -> HostArray | None:
+        values: dict[type, Iterator[Any]] = {}
+        for kind, read in readers.items():
+            own = [x for x in items if type(x) is kind]
+            is_followed = follows and backends[kind] is target and any(map(follows, own))
+            row = None if is_followed else read(own)
+            if row is None or row.ndim != 1:
+                return None
+            values[kind] = iter(list(row))
+        scalars = [next(values[type(x)]) if type(x) in values else x for x in items]
+        types = frozenset(map(type, scalars))
+        row = make_stack(types)(scalars)
+        # The libraries promote alike to a dtype that one of the values has.
+        is_alike = row is not None and row.dtype.type in types
+        return row if is_alike and options.dtype in (None, host.dtype_of(row)) else None
+
+    is_own = all(kind in NUMBERS or backends[kind] is target for kind in kinds)
+    return stack if is_own else target.fast.outside_modes(stack)
 
 
 def _dtype_of(x: Array) -> str:
@@ -427,7 +477,9 @@ def _find_filler(items: list[Any], target: Backend | None, options: Options) -> 
     if kinds.issubset(NUMBERS):
         return number_filler(kinds, target, options)
     if target is None:
-        target = get(HOST) if all(map(is_scalar, kinds)) else backend_for(type(items[0]))
-        if target is None or (is_scalar(type(items[0])) and target.name != HOST):
+        arrays = [*itertools.filterfalse(is_scalar, kinds)]
+        first = arrays[0] if len(arrays) == 1 else type(items[0])
+        if arrays and is_scalar(first):
             return None
+        target = backend_for(first) or get(HOST)
     return stack_filler(kinds, target, options)

@@ -17,7 +17,7 @@ from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every
 from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES
 from xbridge._core.protocol import HostArray
 from xbridge._host.advice import is_mistaken, item_error
-from xbridge._host.memory import check_cast, native_dtype
+from xbridge._host.memory import astype_checked, native_dtype
 from xbridge.errors import (
     Chained,
     DTypeError,
@@ -230,7 +230,7 @@ def array_of_scalars(kinds: frozenset[type]) -> Callable[[list[Any]], HostArray 
             return None
         try:
             for kind in checked:
-                check_cast(np.array([x for x in scalars if type(x) is kind]), common)
+                astype_checked(np.array([x for x in scalars if type(x) is kind]), common)
         except ValueLossError:
             return None
         return np.array(scalars, native)
