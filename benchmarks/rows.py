@@ -182,7 +182,7 @@ LAYOUTS = tuple(
         (_INFERENCE, "ours()", "by_hand()"),
         (f"{TENSOR}[::2]", _NUMPY, DETACH[0]),
         ("t = torch.ones(1).expand(n)", _NUMPY, DETACH[0]),
-        ("t = torch.ones(n, dtype=torch.complex64).conj()", _NUMPY, "t.resolve_conj().numpy()"),  # is planned
+        ("t = torch.ones(n, dtype=torch.complex64).conj()", _NUMPY, "t.resolve_conj().numpy()"),
         (f"t = {_BRAIN}; a = {_NUMPY}", _NUMPY, _BITS),
         (f"t = {_BRAIN}.requires_grad_(); a = {_NUMPY}", _NUMPY, _BITS),
         (f"t = {_BRAIN}; a = {_NUMPY}", OURS, "torch.from_numpy(a.view('u2')).view(torch.bfloat16)"),
@@ -195,12 +195,15 @@ LAYOUTS = tuple(
 )
 """Arrays that are not dense, or of a dtype of another package, beside the share or the copy itself."""
 
+_VIEW = "Ours makes the view of `to_numpy`, with its checks, and lists that. torch lists the tensor itself."
 ANSWERS = tuple(
-    RecordRow(setup, ours, (reference,), 4, (NO_OPTION,) * 3)
+    RecordRow(setup, ours, (reference,), 4, (NO_OPTION,) * 3, _VIEW if "to_list" in ours else "")
     for setup, ours, reference in (
         (TENSOR, "xbridge.dtype_of(t)", "str(t.dtype)"),
         (TENSOR, "xbridge.device_of(t)", "str(t.device)"),
         (TENSOR, "xbridge.to_list(t)", "t.tolist()"),
+        (f"t = {_BRAIN}", "xbridge.to_list(t)", "t.tolist()"),
+        ("t = torch.tensor(1.5)", "xbridge.to_list(t)", "t.item()"),
         (BOTH, "xbridge.shares_memory(t, a)", "np.shares_memory(t.numpy(), a)"),
     )
 )

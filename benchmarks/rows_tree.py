@@ -76,6 +76,13 @@ _QUESTIONS = (
     "Ours asks each tensor for its dtype, order, offset and storage. torch answers each in about 35 ns, so "
     "all answers take as long as `torch.stack`, which would promote dtypes and read freed memory in silence."
 )
+_FEW = (
+    "`float` reads one number. Ours looks at the types of the items, asks a tensor for its dtype, graph and "
+    "memory, and checks that no number becomes infinite in its dtype."
+)
+_LOSSES = "a = [torch.tensor(1.0), 0.5] * (n // 2)"
+_SERIES = "a = [pd.Series(np.arange(8.0)) for _ in range(n)]"
+_SERIES_BY_HAND = "torch.from_numpy(np.stack([x.to_numpy() for x in a]))"
 _ARRAY = "torch.from_numpy(np.array(a))"
 _STACK = "torch.stack([torch.as_tensor(x) for x in a])"
 
@@ -92,22 +99,32 @@ LISTS = (
 )
 
 ROWS_AND_SCALARS = tuple(
-    RecordRow(setup, ours, (reference,), target, _ELSEWHERE)
+    RecordRow(setup, ours, (reference,), target, _ELSEWHERE, _FEW if "float(x)" in reference else "")
     for setup, ours, reference, target in (
         ("a = list(torch.ones(n, 100))", "xbridge.asarray(a)", "torch.stack(a)", 5),
         ("a = list(torch.ones(100, n).T)", "xbridge.asarray(a)", "torch.stack(a)", 5),
         ("a = list(np.arange(float(n)))", "xbridge.asarray(a, backend='torch')", _ARRAY, 4),
         ("a = [*np.arange(float(n)), 1.0]", "xbridge.asarray(a, backend='torch')", _ARRAY, None),
         ("a = [torch.ones(100), np.ones(100, 'f4')] * (n // 2)", "xbridge.asarray(a)", _STACK, 4),
+        (_LOSSES, "xbridge.asarray(a, backend='torch')", "torch.tensor(a)", 4),
+        (f"{_LOSSES}; a = a[:2]", "xbridge.asarray(a, backend='torch')", "torch.tensor(a)", 4),
+        (
+            f"{_LOSSES}; a = a[:2]",
+            "xbridge.asarray(a, backend='numpy')",
+            "np.array([float(x) for x in a], 'f4')",
+            4,
+        ),
+        (_SERIES, "xbridge.asarray(a, backend='torch')", _SERIES_BY_HAND, 4),
     )
 )
-"""Lists of rows, of NumPy scalars and of arrays of two libraries, beside the idiom."""
+"""Lists of rows, of scalars, of Series and of arrays of two libraries, beside the idiom."""
 
 
 def names_of_trees() -> dict[str, Any]:
     """Return what the statements see."""
     import_module("xbridge.tree")
     return {
+        "pd": import_module("pandas"),
         "pytree": import_module("torch.utils._pytree"),
         "convert_to_tensor": _converter(),
     }
