@@ -44,12 +44,20 @@ KEPT = [
     ),
     ("jnp.asarray(t.detach().cpu().numpy())", 'to_jax(t, dtype="nearest")'),
     ("t.contiguous().cpu().numpy()", "to_numpy(t.contiguous())"),
+    ("t.sub(1).detach().cpu().numpy()", "to_numpy(t.sub(1))"),
+    ("t.detach().unsqueeze(0)[0].squeeze().cpu().numpy()", "to_numpy(t.detach().unsqueeze(0)[0].squeeze())"),
+    ("t.float().half().float().cpu().numpy()", 'to_numpy(t.float().half(), dtype="float32")'),
+    ("t.sub(1).cpu().tolist()", "to_list(t.sub(1))"),
+    ("np.array(t.sub(1).cpu())", "to_numpy(t.sub(1), copy=True)"),
 ]
 """Conversions by hand that are replaced."""
 
 LISTED = [
     ("t.tolist()", "to_list(t)"),
     ("t.numpy()", "to_numpy(t)"),
+    ("t.argmax(-1).numpy()", "to_numpy(t.argmax(-1))"),
+    ("t.argmax(-1).tolist()", "to_list(t.argmax(-1))"),
+    ('t.sub(1).to("cpu", non_blocking=True)', 'to_torch(t.sub(1), device="cpu")'),
     ("t.numpy().tolist()", "to_list(t)"),
     ("jnp.asarray(t.numpy())", 'to_jax(t, dtype="nearest")'),
     ("t.half().numpy()", 'to_numpy(t, dtype="float16")'),

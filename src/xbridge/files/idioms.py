@@ -147,22 +147,21 @@ class Migration(cst.CSTTransformer):
 
     def _match(self, node: cst.Call) -> Replacement | None:
         """Return what replaces a call, or None if it is no idiom."""
-        root, path, links = self._unwind(node)
+        root, links = self._unwind(node)
         if isinstance(root, cst.Call) and root.args and not root.args[0].star and not root.args[0].keyword:
             function = self._name_of(root.func)
-            if function == "torch.from_numpy":
-                options = self._read(links, "torch")
-                return options and Replacement("to_torch", path + "a", *options)
+            options = self._read(links, "torch") if function == "torch.from_numpy" else None
+            if options:
+                return Replacement("to_torch", "v" * len(links) + "a", *options)
             if not links:
                 return self._match_function(function, root)
-        return self._match_methods(root, path, links)
+        return self._match_methods(node)
 
     def _match_function(self, function: str, call: cst.Call) -> Replacement | None:
         """Return what replaces a call of a library that makes an array of its argument."""
         value = call.args[0].value
-        array, path, links = self._unwind(value)
-        chain = self._read(links, "numpy")
-        is_cast = chain is None or bool(chain[0])
+        array, links, (is_cast, _) = self._read_tail(value, "numpy")
+        path = "v" * len(links)
         names = {link.name for link in links}
         is_sure = self._is_tensor(array, links)
         if function in _TO_JAX and len(call.args) == 1 and not is_cast and "numpy" in names:
@@ -183,21 +182,33 @@ class Migration(cst.CSTTransformer):
             return Replacement("asarray", "a", given, UNTOUCHED, keeps_meaning=False)
         return None
 
-    def _match_methods(self, root: cst.BaseExpression, path: str, links: list[Link]) -> Replacement | None:
+    def _match_methods(self, node: cst.Call) -> Replacement | None:
         """Return what replaces a chain of methods on something that is not a function of a library."""
-        names = [link.name for link in links]
-        is_list, is_moved = names[-1:] == ["tolist"], any(map(_is_queued, links))
-        options = self._read(links[:-1] if is_list else links, "torch" if is_moved else "numpy")
-        if not options:
-            return None
-        if is_list and not links[-1].args and not options[0] and self._has_tensors:
-            change = "" if len(links) > 1 and self._is_tensor(root, links[:-1]) else UNSURE
-            return Replacement("to_list", path, "", change, keeps_meaning=not change)
-        if "numpy" in names and not is_list:
+        _, every = self._unwind(node)
+        if every[-1:] == [Link("tolist", ())] and self._has_tensors:
+            root, links, (is_cast, _) = self._read_tail(_descend(node, "v"), "numpy")
+            change = "" if links and self._is_tensor(root, links) else UNSURE
+            is_sure = not change
+            return None if is_cast else Replacement("to_list", "v" * len(links) + "v", "", change, is_sure)
+        target = "numpy" if any(link.name == "numpy" for link in every) else "torch"
+        root, links, (given, change) = self._read_tail(node, target)
+        path = "v" * len(links)
+        if any(link.name == "numpy" for link in links):
             is_sure = self._is_tensor(root, links)
-            given, change = options
             return Replacement("to_numpy", path, given, change if is_sure else UNSURE, is_sure)
-        return Replacement("to_torch", path, *options, keeps_meaning=False) if is_moved else None
+        is_moved = target == "torch" and any(map(_is_queued, links))
+        return Replacement("to_torch", path, given, change, keeps_meaning=False) if is_moved else None
+
+    def _read_tail(
+        self, node: cst.BaseExpression, target: str
+    ) -> tuple[cst.BaseExpression, list[Link], tuple[str, str]]:
+        """Return the last methods of a chain that are part of an idiom, and what they are called on."""
+        _, links = self._unwind(node)
+        while True:
+            options = self._read(links, target)
+            if options:
+                return _descend(node, "v" * len(links)), links, options
+            links = links[1:]
 
     def _read(self, links: list[Link], target: str) -> tuple[str, str] | None:
         """Return the options that methods ask for, and what changes; None if one is no part of an idiom."""
@@ -300,18 +311,17 @@ class Migration(cst.CSTTransformer):
         found = {name.name for name in names if name.source.name == "IMPORT"}
         return found.pop() if len(found) == 1 else ""
 
-    def _unwind(self, node: cst.BaseExpression) -> tuple[cst.BaseExpression, str, list[Link]]:
-        """Return what a chain of methods begins with, the path to it, and the methods."""
+    def _unwind(self, node: cst.BaseExpression) -> tuple[cst.BaseExpression, list[Link]]:
+        """Return what a chain of methods begins with, and the methods."""
         links: list[Link] = []
         while (
             isinstance(node, cst.Call)
             and isinstance(node.func, cst.Attribute)
-            and node.func.attr.value != "contiguous"  # whose memory and strides are others
             and not self._name_of(node.func)
         ):
             links.insert(0, Link(node.func.attr.value, tuple(node.args)))
             node = node.func.value
-        return node, "v" * len(links), links
+        return node, links
 
 
 def _is_queued(link: Link) -> bool:
