@@ -132,6 +132,14 @@ WRITTEN = [
     "self.y = t.detach().numpy()\nself.y[:] = 0",
     "self.y = t.detach().numpy()\nself.y += 1",
     "np.asarray(t.detach())[:] = 0",
+    'buf["a"] = t.detach().numpy()\nbuf["a"][0] = 3',
+    "p, q = t.detach().numpy(), 1\np[1] = 4",
+    "file.readinto(t.detach().numpy())",
+    "for row in t.detach().numpy(): row[0] = 1",
+    "y = [t.detach().numpy(), 1]\ny[0][1] = 1",
+    "y = [t.detach().numpy() for t in ts]\nfor x in y: x[0] += 1",
+    'y = {"a": t.detach().numpy()}\ny["a"].fill(0)',
+    "y.append(t.detach().numpy())\nnp.copyto(y[0], 0)",
 ]
 """Statements that write to the memory of a tensor."""
 
@@ -152,6 +160,10 @@ def test_migrate__lists_what_is_written_to(statement: str) -> None:
         "y = t.cpu().numpy()",
         "y = t.cpu().numpy().copy()\ny[:] = 0",
         "self.y = t.cpu().numpy()\nother.z[self.y] = 0",
+        "p, q = t.cpu().numpy(), 1\np = q",
+        "y = [t.cpu().numpy() for t in ts]\ny[0] = 1\ny.sort()\ny += [1]",
+        'y["a"] = t.cpu().numpy()\ny["b"] = 1',
+        "for x in t.cpu().numpy(): x = x + 1",
     ],
 )
 def test_migrate__replaces_what_is_read_or_copied(statement: str) -> None:

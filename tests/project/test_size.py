@@ -19,7 +19,7 @@ LIMITS = {
     "_registry": 1_000,
     "_transfer": 700,
     "backends": 3_550,
-    "files": 2_620,
+    "files": 2_700,
     "functions": 4_700,
     "testing": 10_800,
     "tree": 1_345,

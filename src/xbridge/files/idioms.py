@@ -45,9 +45,15 @@ TENSOR_METHODS = ("detach", "cpu", "resolve_conj", "resolve_neg")
 
 WRITERS = {
     *("fill", "sort", "put", "partition", "resize", "setfield", "at", "shuffle"),
-    *("copyto", "place", "putmask", "put_along_axis", "fill_diagonal"),
+    *("copyto", "place", "putmask", "put_along_axis", "fill_diagonal", "readinto", "recv_into"),
 }
 """Methods that write to their array, and functions that write to their first argument."""
+WRITER = m.Name(m.MatchIfTrue(WRITERS.__contains__))
+
+CONTAINERS = cst.Tuple | cst.List | cst.Dict | cst.ListComp | cst.DictComp
+"""Expressions one level inside of which an array stands."""
+PARTS = cst.Attribute | cst.Subscript | cst.Call | cst.Element | cst.DictElement
+"""Expressions of a part of an array or of a container, and what stands between a container and an array."""
 
 DEVICE = m.Name("device") | m.Attribute(attr=m.Name("device")) | m.SimpleString()
 """What `to` takes as a device, and not as a dtype."""
@@ -279,26 +285,45 @@ class Migration(cst.CSTTransformer):
             made = made.func if isinstance(made, cst.Call) else made.value
         return self._name_of(made).startswith("torch.")
 
-    def _is_written(self, node: cst.CSTNode, *, follows: bool = True) -> bool:
-        """Return True if an array is written to where it stands, or by what it is assigned to."""
-        first, parent = node, self.get_metadata(PARENT, node)
-        while isinstance(parent, cst.Attribute | cst.Subscript | cst.Call | cst.Element | cst.Tuple):
-            if isinstance(parent, cst.Attribute) and parent.attr.value in WRITERS:
+    def _is_written(self, node: cst.CSTNode, depth: int = 0, follows: int = 2) -> bool:
+        """Return True if an array is written to, which is so many levels inside of what stands there."""
+        parts, containers, parent = 0, 0, self.get_metadata(PARENT, node)
+        while isinstance(parent, PARTS | CONTAINERS):
+            if m.matches(parent, m.Attribute(attr=WRITER)) and parts >= depth + containers:
                 return True
+            containers += isinstance(parent, CONTAINERS)
+            parts += isinstance(parent, cst.Attribute | cst.Subscript)
             node, parent = parent, self.get_metadata(PARENT, parent)
-        if isinstance(parent, cst.Arg):
-            call = cst.ensure_type(self.get_metadata(PARENT, parent), cst.Call)
-            name = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
-            is_first = parent is call.args[0] and isinstance(name, cst.Name) and name.value in WRITERS
-            return is_first or m.matches(parent, m.Arg(keyword=m.Name("out")))
         if isinstance(parent, cst.AssignTarget):
-            return node is not first
+            return parts > depth
         if isinstance(parent, cst.AugAssign):
-            return parent.target is node
-        if not follows or not isinstance(parent, cst.Assign):
-            return False
-        names = [self._module.code_for_node(x.target) for x in parent.targets]  # in any function of the file
-        return any(self._is_written(use, follows=False) for name in names for use in self._uses.get(name, ()))
+            return parent.target is node and parts >= depth
+        depth = max(depth + containers - parts, 0)
+        if isinstance(parent, cst.For) and parent.iter is node:
+            return follows > 0 and self._is_written_by(parent.target, max(depth - 1, 0), follows - 1)
+        if isinstance(parent, cst.Arg):
+            return self._is_written_in_call(parent, depth, follows)
+        targets = parent.targets if follows == 2 and isinstance(parent, cst.Assign) else ()
+        return any(self._is_written_by(x.target, depth, 1) for x in targets)
+
+    def _is_written_in_call(self, arg: cst.Arg, depth: int, follows: int) -> bool:
+        """Return True if a function writes to its argument, or if a list that takes it in is written to."""
+        call = cst.ensure_type(self.get_metadata(PARENT, arg), cst.Call)
+        is_writer = arg is call.args[0] and m.matches(call.func, WRITER | m.Attribute(attr=WRITER))
+        if is_writer or m.matches(arg, m.Arg(keyword=m.Name("out"))):
+            return depth == 0
+        is_kept = follows == 2 and m.matches(call.func, m.Attribute(attr=m.Name("append")))
+        return is_kept and self._is_written_by(_descend(call, "v"), depth + 1, 1)
+
+    def _is_written_by(self, target: cst.CSTNode, depth: int, follows: int) -> bool:
+        """Return True if an array is written to by what it is assigned to, in any function of the file."""
+        if isinstance(target, cst.Tuple | cst.List):
+            depth = max(depth - 1, 0)
+            return any(self._is_written_by(x.value, depth, follows) for x in target.elements)
+        while isinstance(target, cst.Subscript):
+            target, depth = target.value, depth + 1
+        uses = self._uses.get(self._module.code_for_node(target), ())
+        return any(self._is_written(use, depth, follows) for use in uses)
 
     def _name_of(self, node: cst.CSTNode) -> str:
         """Return the full name of what a module has imported, or nothing."""
