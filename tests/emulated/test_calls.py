@@ -157,7 +157,10 @@ def test_tree__lengths_of_a_packed_sequence_stay_on_the_host() -> None:
         assert [x.device.type for x in made] == [KIND, "cpu", KIND, KIND]
         assert [x.dtype for x in made] == [torch.float16, *[torch.int64] * 3]
     assert [x.device.type for x in tree.to_torch(made, device="cpu")] == ["cpu"] * 4
-    assert [type(x) for x in tree.to_numpy(made)] == [np.ndarray] * 4
+    host = tree.to_numpy(made)
+    assert [type(x) for x in host] == [np.ndarray, *[torch.Tensor] * 3]
+    assert [x.device.type for x in host[1:]] == ["cpu"] * 3
+    assert [x.device.type for x in tree.to_torch(host, device=KIND)] == [KIND, "cpu", KIND, KIND]
 
 
 def test_tree__error_names_the_array_in_a_pack() -> None:

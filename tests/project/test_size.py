@@ -12,7 +12,7 @@ import pytest
 LIMITS = {
     "_core": 1_610,
     "_engine": 2_360,
-    "_host": 2_000,
+    "_host": 2_010,
     "_observe": 760,
     "_plan": 1_250,
     "_pyinstaller": 150,
@@ -22,7 +22,7 @@ LIMITS = {
     "files": 2_700,
     "functions": 4_700,
     "testing": 10_800,
-    "tree": 1_345,
+    "tree": 1_355,
 }
 """The most lines of each folder of the package."""
 

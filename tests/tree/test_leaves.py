@@ -155,12 +155,17 @@ def test_to_torch__object_with_a_method_to_is_moved_if_the_call_asks_for_it() ->
     assert (type(moved["x"]).__name__, moved["name"]) == ("Tensor", "a")
     assert moved["batch"][0] is moved["batch"][1] is not given
     assert tree.to_backend(given, "numpy", device="cpu", movables=True).device == "cpu"
+    route = type("Route", (), {"to": "Bern"})()
+    assert tree.to_torch([route], device="cpu", movables=True) == [route]
 
 
 def test_to_backend__object_that_cannot_be_moved_is_an_error_with_its_path() -> None:
     """The call has to name a device, and an exception of the method `to` is chained."""
     with pytest.raises(xbridge.OptionError, match="the call names no device"):
         tree.to_backend([Movable()], "numpy", movables=True)
+    resting = type("Resting", (Movable,), {"to": lambda self, device: None})()
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\[0\]: .*`to` returned None"):
+        tree.to_backend([resting], "numpy", device="cpu", movables=True)
     failing = type("Failing", (Movable,), {"to": lambda self, device: 1 / 0})()
     with pytest.raises(
         xbridge.UnsupportedArrayError, match=r"^at tree\[0\]: .*`to` failed with ZeroDiv"

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trees import form, leaves, trees
 
+import xbridge
 from xbridge import tree
 
 A = np.arange(6.0)
@@ -63,6 +64,25 @@ def test_tree_to_numpy__what_torch_returns_is_a_container() -> None:
     assert type(made) is torch.return_types.max
     assert made.values.tolist() == [1, 1, 1]
     assert isinstance(made.indices, np.ndarray)
+
+
+@pytest.mark.parametrize("backend", ["jax", "numpy", "dask"])
+@pytest.mark.parametrize("lengths", [(3, 1), (1, 3)])
+def test_tree_to_torch__packed_sequence_that_comes_back_is_unpacked(
+    backend: str, lengths: tuple[int, int]
+) -> None:
+    """Lengths and indices stay tensors of int64, which JAX does not have, so a layer takes them again."""
+    if not xbridge.is_available(backend):
+        pytest.skip(f"{backend} is not here")
+    rows = [torch.ones(n, 2) for n in lengths]
+    packed = torch.nn.utils.rnn.pack_sequence(rows, enforce_sorted=False)
+    there = tree.to_backend([packed], backend)
+    assert xbridge.backend_of(there[0].data) == backend
+    (back,) = tree.to_torch(there)
+    assert [x.dtype for x in back[1:]] == [torch.int64] * 3
+    made, found = torch.nn.LSTM(2, 2)(back)[0], torch.nn.utils.rnn.unpack_sequence(back)
+    assert made.data.shape == (4, 2)
+    assert all(torch.equal(x, y) for x, y in zip(rows, found, strict=True))
 
 
 def test_tree_to_backend__size_and_a_module_are_leaves() -> None:

@@ -201,14 +201,18 @@ def _with_items(cls: type, base: Any, form: Structure, items: list[Any]) -> Any:
 
 
 def _unflatten_packed(x: Any, parts: list[Any]) -> Any:
-    """Return a packed sequence of other data: its lengths are on the host, its indices beside the data."""
-    (data,), others = parts, list(x[1:])
+    """Return a packed sequence of other data, beside which torch demands tensors of int64 to unpack it.
+
+    The lengths are on the host, and so are the indices unless torch has the data.
+    """
+    (data,), others = parts, x[1:]
     owner = backend_for(type(data))
     if data is not x.data and owner:
-        there = owner.device_of(data)
-        for i, place in enumerate((CPU, there, there)):
-            if others[i] is not None:
-                others[i] = verbs.to_backend(others[i], owner.name, CallOptions(place, "nearest"))
+        there = owner.device_of(data) if owner.name == "torch" else CPU
+        others = [
+            y if y is None else verbs.to_backend(y, "torch", CallOptions(place))
+            for y, place in zip(others, (CPU, there, there), strict=True)
+        ]
     return tuple.__new__(type(x), (data, *others))
 
 

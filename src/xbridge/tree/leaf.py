@@ -151,7 +151,7 @@ def _convert_other(
 
 def is_movable(x: object) -> bool:
     """Return True if an object that no backend owns has a method `to`."""
-    return backend_for(type(x)) is None and has_attribute(x, "to")
+    return backend_for(type(x)) is None and has_attribute(x, "to") and callable(getattr(x, "to", None))
 
 
 def _move(x: Any, device: object) -> Any:
@@ -161,7 +161,10 @@ def _move(x: Any, device: object) -> Any:
         return UnsupportedArrayError.build(f"move {type_of(x)}", f"its method `to` failed with {error!r}")
 
     with Chained(failed):
-        return x.to(device)
+        moved = x.to(device)
+    if moved is None:
+        raise UnsupportedArrayError.build(f"move {type_of(x)}", "its method `to` returned None")
+    return moved
 
 
 def _convert_or_keep(x: Any, target: Backend, options: Options) -> Any:
