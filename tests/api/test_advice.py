@@ -103,6 +103,8 @@ WANTED: dict[str, Any] = {
     "to_numpy(pd.Series(pd.to_datetime(['1970-01-02']).as_unit('s')))": [86_400],
     "to_numpy(pd.Series(pd.to_datetime(['1970-01-02']).as_unit('s').tz_localize('UTC')))": [86_400],
     "to_numpy(pd.Series([True, None], dtype='boolean').fillna(False).astype(object))": [1.0, 0.0],
+    "to_torch(pd.DataFrame({'x': [0.5, 1.5], 'n': [1, 2]}))": [[0.5, 1.0], [1.5, 2.0]],
+    "to_jax(pd.DataFrame({'x': [0.5, 1.5], 'n': [1, 2]}))": [[0.5, 1.0], [1.5, 2.0]],
     "to_numpy(pd.DataFrame({'a': [1, 2], 'b': [True, False], 'c': ['x', 'y']}))": [[1.0, 1.0], [2.0, 0.0]],
 }
 """Calls that fail, and the values that the user wanted, which the first advice that can be followed gives."""
@@ -279,6 +281,27 @@ def test_hint__returns_a_result_when_followed(call: str) -> None:
     assert pieces, hint
     for piece in pieces:
         _used(advice.follow(call, piece, names))
+
+
+@pytest.mark.parametrize("target", ["numpy", "torch", "jax"])
+def test_hint__of_a_table_names_the_target(target: str) -> None:
+    """A hint to cast a table leads to the library of the call, in a dtype that the library has."""
+    names = names_for(f"pd, '{target}'")
+    frame = names["pd"].DataFrame({"x": [0.5, 1.5], "n": [1, 2]})
+    made = xbridge.to_backend(frame, target, dtype="float32")
+    hint = hint_of(f"to_backend(pd.DataFrame({frame.to_dict('list')}), '{target}')")
+    cast = eval(hint, {**NAMES, "x": frame})
+    assert type(cast) is type(made)
+    assert xbridge.dtype_of(cast) == ("float32" if target == "jax" else "float64")
+
+
+def test_hint__of_groups_is_none() -> None:
+    """The groups of a table have no `keys`, though their class has the name, so no dict is made of them."""
+    groups = pytest.importorskip("pandas").DataFrame({"f": [1], "x": [1]}).groupby("f")
+    for call in (xbridge.to_numpy, tree.to_numpy):
+        with pytest.raises(xbridge.UnsupportedArrayError) as told:
+            call(groups)
+        assert not told.value.hint
 
 
 ROOT = Path(xbridge.__file__).parent

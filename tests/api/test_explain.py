@@ -422,5 +422,6 @@ def test_explain__table_of_several_dtypes_begins_with_the_cast_of_its_columns(
     assert plan.target[:4] == ("numpy", made.dtype.name, "cpu", made.shape)
     assert plan.steps[0].reason == f"float64 and int64 become {made.dtype}, column by column"
     assert (plan.shares_memory, plan.exact, plan.steps[0].nbytes) == (False, exact, made.nbytes)
+    assert (plan.source.dtype, plan.source.nbytes) == ("float64" if dtype == "float32" else "int64", 32)
     with pytest.raises(xbridge.DTypeError, match="column 'n' is int64"):
         explain(frame, "numpy")

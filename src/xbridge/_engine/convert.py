@@ -38,7 +38,7 @@ def refuse_unsupported(source: Source, target: Backend, *, leaving: bool) -> Non
     refused = source.backend.unsupported(source.array, leaving=leaving)
     if refused:
         action = in_words(source.backend, source.info(), target)
-        raise aim(refused.error.build(action, refused.reason, refused.hint), target.name)
+        raise aim(refused.error.build(action, refused.reason, refused.hint), target)
 
 
 def convert(source: Source, target: Backend, options: Options, *, version: int | None = None) -> Array:

@@ -41,7 +41,7 @@ def from_numbers(nest: Nest, target: Backend, options: Options, *, version: int 
     try:
         host = read_numbers(nest, floating, target, options)
     except (OptionError, UnsupportedArrayError) as error:
-        raise aim(error, target.name) from error.__cause__
+        raise aim(error, target) from error.__cause__
     if host.dtype.kind in "iu":
         refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
     return convert(Source(host, get(HOST)), target, _options_of_numbers(options), version=version)

@@ -103,7 +103,7 @@ def import_source(
     except NotOnHostError as error:
         refused = error
     except (DTypeError, UnsupportedArrayError) as error:
-        raise error if target is None else aim(error, target.name) from error.__cause__
+        raise error if target is None else aim(error, target) from error.__cause__
     from xbridge._engine import device_import  # noqa: PLC0415 -- only unregistered device memory needs it
 
     array, importer = device_import.import_device_array(source.array, refused, target, must_share=must_share)

@@ -88,7 +88,7 @@ def asarray(obj: object, like: object, name: str | ModuleType | None, options: C
     try:
         fn, content, backends = choose_converter(resolve_source(obj))
     except (OptionError, UnsupportedArrayError) as error:
-        raise error if target is None else aim(error, target.name) from error.__cause__
+        raise error if target is None else aim(error, target) from error.__cause__
     target_is_inferred = target is None
     target = target or backends[0]
     checked = read_options((target, backends[0]), options)
@@ -280,6 +280,8 @@ def _explain(source: Source, target: Backend, options: Options) -> Plan:
     if backend.unsupported(given.array, leaving=True):
         return found
     layout = backend.memory_layout(given.array)
+    if names:  # the array has the dtype after the cast
+        layout = layout._replace(itemsize=native_dtype(found.conversion.info.dtype).itemsize)
     # A scalar stands for a value, which has no address.
     return replace(found, layout=layout._replace(address=0) if source.is_scalar() else layout)
 

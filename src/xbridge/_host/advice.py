@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from xbridge._core.devices import CPU
 from xbridge._core.literals import LITERALS, NUMBERS
-from xbridge._core.protocol import HostArray
+from xbridge._core.protocol import Backend, HostArray
 from xbridge._core.tracing import constant_in_traces
 from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, XBridgeError, type_of
 
@@ -60,9 +61,14 @@ _ITEMS = {
 """Hints for a list, by the name of the class of an item that is not a number. Text may spell numbers."""
 
 
-def aim(error: E, target: str) -> E:
+def aim(error: E, target: Backend) -> E:
     """Return an error whose hint converts to the target. Hints are written for NumPy."""
-    aimed = error.build(error.action, error.reason, error.hint.replace("'numpy'", repr(target)))
+    hint = error.hint.replace("'numpy'", repr(target.name))
+    if target.name != "numpy":
+        hint = hint.replace("to_numpy(x, dtype=", f"to_backend(x, {target.name!r}, dtype=")
+    if target.unsupported_dtype("float64", CPU):
+        hint = hint.replace("'float64'", "'float32'")
+    aimed = error.build(error.action, error.reason, hint)
     aimed.__cause__ = error.__cause__
     return aimed
 
@@ -83,13 +89,15 @@ def hint_for_object(x: object) -> str:
 
 def _hint_for_methods(cls: type) -> str:
     """Return a hint by what the objects of a class can do."""
-    words = {word for base in cls.__mro__ for word in vars(base)}
+    members = {word: it for base in reversed(cls.__mro__) for word, it in vars(base).items()}
+    words = members.keys()
     if {"shape", "__getitem__"} <= words and "todense" not in words:
         return "x[...]"
     if {"__iter__", "__len__"} <= words and words.isdisjoint(_BY_ATTRIBUTE):
         one, tree = "asarray(list(x), backend='numpy')", "xbridge.tree.to_backend(list(x), 'numpy')"
         return f"{one} if it holds numbers, or {tree} for the arrays in it"
-    return next((hint for word, hint in _BY_ATTRIBUTE.items() if word in words), "")
+    word = next((word for word in _BY_ATTRIBUTE if word in words), "")
+    return _BY_ATTRIBUTE[word] if members.get(word) is not None else ""  # pandas' groups have None for keys
 
 
 def hint_for_items(x: HostArray) -> str:
