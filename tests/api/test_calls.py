@@ -86,6 +86,14 @@ def test_callerror__hint_is_a_valid_call(call: str) -> None:
     assert caught.value.__cause__ is None
 
 
+def test_callerror__second_tree_is_no_option() -> None:
+    """A function of trees says that it takes one, and not that its options are keywords."""
+    with pytest.raises(xbridge.CallError, match=r"tree\.map takes one tree; try xbridge\.tree\.map\(fn, x\)"):
+        tree.map(fn, [A], [A])  # type: ignore[call-arg, arg-type] # that is the mistake
+    with pytest.raises(xbridge.CallError, match="takes its options by keyword"):
+        tree.to_torch([A], "cuda")  # type: ignore[call-arg] # that is the mistake
+
+
 @pytest.mark.parametrize("hint", sorted(set(CALLS.values()) - {"restore(x, dtype='float32')"}))
 def test_callerror__hint_runs(hint: str) -> None:
     """Every call that `CallError` suggests can be run as it is."""

@@ -93,6 +93,19 @@ def test_aligned__none_of_a_vjp_is_not_a_zero() -> None:
     refused(GradientError, lambda: torch.autograd.grad(y, b), "None for argument 0['x']")
 
 
+@pytest.mark.parametrize("zero", [lambda y: None, np.zeros_like])
+def test_aligned__result_without_a_part_in_a_second_derivative_has_a_zero(zero: Callable[..., Any]) -> None:
+    """None for the result is an error of a second derivative too, whose hint gives the zeros to return."""
+    inner = aligned(backend="numpy", vjp=lambda c, o, g, y, x: (2 * c * x, zero(y), 2 * c * g))
+    square = aligned(backend="numpy", vjp=inner(lambda g, y, x: 2 * g * x))(lambda x: x * x)
+    x = leaf()
+    (first,) = torch.autograd.grad(square(x).sum(), x, create_graph=True)
+    if zero is np.zeros_like:
+        same(torch.autograd.grad(first.sum(), x)[0], np.full_like(X, 2.0))
+    else:
+        refused(GradientError, lambda: torch.autograd.grad(first.sum(), x), "None", "numpy.zeros_like(y)")
+
+
 @pytest.mark.parametrize(
     ("vjp", "kind"),
     [

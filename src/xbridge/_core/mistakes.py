@@ -118,6 +118,8 @@ def _explain_position(call: _Call, surplus: tuple[object, ...]) -> CallError:
         return CallError.build("take y by position", f"{call.name} converts one array", hint)
     meant = {word: value for value in surplus if (word := option_of(value, call.words))}
     reason = f"{call.name} takes its options by keyword" if call.words else f"{call.name} has no options"
+    if call.name.startswith("xbridge.tree.") and not meant:
+        reason = f"{call.name} takes one tree"
     return call.error(f"take {text} by position", reason, **meant)
 
 

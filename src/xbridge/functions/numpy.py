@@ -270,6 +270,10 @@ class _Derivative(_Given):
         for i, (y, like, path) in enumerate(chosen):
             if y is None:
                 hint = "x.detach() or stop_gradient(x) for that array" if self.kind == "vjp" else FORMS["jvp"]
+                if self.kind == "vjp" and self.order > 1:  # its arguments include the result
+                    hint = (
+                        "returning numpy.zeros_like(y) for an argument y that its result does not depend on"
+                    )
                 raise no_derivative_error(self.call.name, f"{self.name} returned None for {path}", hint)
             t = self._sum_broadcast_axes(_as_array(y, self.name), like, i, xs)
             if t.shape != like.shape:
