@@ -158,8 +158,10 @@ def test_convert__names_that_clash_are_refused_and_shown(
     """Names that clash are refused and shown."""
     path, there = saved(tmp_path / "a.pt", {"a": {"b": A}, "a.b": B, "c": C}), tmp_path / "x.npz"
     said = refused(capsys, "convert", path, there, "--flatten")
-    assert "two arrays have the name 'a.b', which is their keys joined by dots; try --at KEY, " in said
+    assert "two values have the name 'a.b', which is their keys joined by dots; try --at KEY, " in said
     assert "'a.b'" in refused(capsys, "convert", path, there, "--array", "a.b")
+    said = refused(capsys, "convert", path, there, "--flatten", "--skip", "a.b")
+    assert "cannot leave out 'a.b': two values have the name 'a.b'" in said
     assert shell(capsys, "show", path).count("a.b ") == 2
     shell(capsys, "convert", path, there, "--at", "a")
     assert found(there) == {"b": A.tolist()}
@@ -183,6 +185,9 @@ def test_convert__numbers_are_keys_where_levels_are_joined(
     assert "it is both a string and a number there" in refused(
         capsys, "convert", path, there, "--at", "0", "--force"
     )
+    assert refused(capsys, "convert", path, there, "--force").endswith(": the name 0 is not a string\n")
+    said = refused(capsys, "convert", path, there, "--force", "--flatten")
+    assert said.endswith("'0', which is both a string and a number there\n")
     saved(path, {"a": {(1, 2): A}})
     assert "the name (1, 2) is not a string" in refused(capsys, "show", path)
 

@@ -116,10 +116,11 @@ def test_convert__cast_in_which_a_value_changes_is_refused_and_nothing_is_writte
 @pytest.mark.parametrize(
     ("cast", "near"),
     [
-        ("float32", "bfloat16=float32"),
-        ("=float32", "bfloat16=float32"),
+        ("float32", "FROM=TO"),
+        ("=float32", "uint8=float32"),
         ("float32=f16", "float32=float16"),
         ("flaot32=float64", "float32=float64"),
+        ("float64=floot", "float64=float32"),
     ],
 )
 def test_convert__cast_is_two_dtypes(
@@ -128,7 +129,8 @@ def test_convert__cast_is_two_dtypes(
     """A cast is two dtypes."""
     np.save(tmp_path / "a.npy", np.ones(2))
     said = refused(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", cast)
-    assert re.search(f"cannot cast {cast!r}: '.*' is not the name of a dtype; try", said)
+    reason = "'.*' is not the name of a dtype" if "=" in cast else "it has no '='"
+    assert re.search(f"cannot cast {cast!r}: {reason}; try", said)
     assert said.endswith(f"; try --cast {near}\n")
 
 
@@ -387,6 +389,19 @@ def test_show__lists_an_array_of_objects_with_the_reason(
         "b      float64  (1,)   8 B",
         "1 array, 8 B",
     ]
+
+
+@pytest.mark.parametrize("target", ["b.npz", "b.pt", "b.safetensors"])
+def test_convert__writes_no_file_of_which_all_was_skipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    """A file without any array is no conversion of one with arrays, and no hint leads to it."""
+    np.save(tmp_path / "a.npy", np.zeros(2, [("a", "f4")]))
+    words = ["convert", tmp_path / "a.npy", tmp_path / target]
+    assert "no array is left" in refused(capsys, *words, "--skip", "arr_0")
+    if target != "b.npz":
+        assert refused(capsys, *words).endswith("no such dtype; try a .npz file\n")
+    assert listing(tmp_path) == {"a.npy"}
 
 
 def test_convert__skips_arrays_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,6 +97,23 @@ def test_read__tensors_in_a_dict_or_list_of_a_class_are_arrays(
     }
 
 
+@pytest.mark.parametrize("legacy", [False, True])
+def test_read__arrays_of_numpy_are_arrays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], legacy: bool
+) -> None:
+    """An array of NumPy in a checkpoint is converted as a tensor is, and not left out as another value."""
+    arrays = {"big": np.arange(3, dtype=">i4"), "turned": np.arange(6.0).reshape(2, 3).T}
+    content = {"w": torch.ones(2), "cfg": arrays}
+    torch.save(content, tmp_path / "a.pt", _use_new_zipfile_serialization=not legacy)
+    shell(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npz", "--flatten")
+    shell(capsys, "convert", tmp_path / "b.npz", tmp_path / "c.pt")
+    there, again = np.load(tmp_path / "b.npz"), torch.load(tmp_path / "c.pt", weights_only=True)
+    assert there.files == ["w", "cfg.big", "cfg.turned"]
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(there[f"cfg.{name}"], array)
+        np.testing.assert_array_equal(again[f"cfg.{name}"].numpy(), array)
+
+
 def test_read__object_that_no_placeholder_can_stand_for_is_no_damage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

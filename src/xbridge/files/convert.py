@@ -82,6 +82,8 @@ def convert(asked: Namespace) -> Content:
     read = read_file(asked.source, how)
     before |= {shard: _identify(shard) for shard in read.files}
     resolve(asked.target, [*before], force=asked.force)
+    if not read.arrays and not read.refused and (asked.skip or read.others):
+        raise RefusedError.build(f"write {target}", "no array is left, and the file would be empty")
     content = fit_content(read, writer, allowed, target)
     with replace_file(target, force=asked.force) as part:
         _write(part, writer, content, target)
@@ -100,10 +102,14 @@ def _read_options(asked: Namespace) -> Allowed:
     casts: dict[str, str] = {}
     for one in asked.cast:
         before, _, after = one.partition("=")
-        unknown = [word for word in (before, after) if word not in DTYPES]
-        if unknown and not (unknown == [before] and RAW.fullmatch(before)):
-            near = get_close_matches(unknown[0], DTYPES, 1, 0)[0]
-            hint = f"--cast {one.replace(unknown[0], near)}" if unknown[0] else "--cast bfloat16=float32"
+        if "=" not in one:
+            raise RefusedError.build(f"cast {one!r}", "it has no '='", "--cast FROM=TO")
+        is_raw = bool(RAW.fullmatch(before))
+        unknown = [word for word in (before, after)[is_raw:] if word not in DTYPES]
+        if unknown:
+            others = [name for name in DTYPES if name not in (before, after)]
+            known = {unknown[0]: get_close_matches(unknown[0], others, 1, 0)[0]}
+            hint = "" if is_raw else f"--cast {known.get(before, before)}={known.get(after, after)}"
             raise RefusedError.build(f"cast {one!r}", f"{unknown[0]!r} is not the name of a dtype", hint)
         if casts.setdefault(before, after) != after:
             reason = f"another --cast makes {before} {casts[before]}"

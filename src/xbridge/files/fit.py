@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from xbridge.extend import DTYPES, native_dtype
 from xbridge.files.errors import RefusedError, format_list
-from xbridge.files.formats import UNNAMED, Content, Format, name_of_array
+from xbridge.files.formats import UNNAMED, Content, Format, ambiguity_of, name_of_array
 from xbridge.files.formats.stored import Cast, Relaid, Stored, name_of
 
 RAW = re.compile(r"V\d+")
@@ -39,7 +39,7 @@ def fit_content(content: Content, to: Format, allowed: Allowed, target: Path) ->
     if allowed.array is not None:
         content = content.pick(allowed.array)
     for refused in content.refused:
-        error, skip = refused.error, f"--skip {shlex.quote(name_of_array(refused))}"
+        error, skip = refused.error, f"--skip {shlex.quote(name_of_array(refused))}" if content.arrays else ""
         raise type(error).build(error.action, error.reason, skip if allowed.array is None else "")
     text = {} if allowed.drop_metadata else content.metadata
     if text and not to.metadata and set(text) != {"format"}:
@@ -51,7 +51,8 @@ def fit_content(content: Content, to: Format, allowed: Allowed, target: Path) ->
         reason = f"no array has that dtype, only {', '.join(dtypes) or 'none'}"
         raise RefusedError.build(f"cast {name}", reason)
     named = [replace(x, name=UNNAMED) if x.name is None and not to.unnamed else x for x in content.arrays]
-    fit = [_relay(_cast(x, allowed), to, allowed, target) for x in named]
+    skips = allowed.array is None and len(named) > 1
+    fit = [_relay(_cast(x, allowed), to, target, skips=skips) for x in named]
     return Content(fit, text if to.metadata else {}, content.others, compression=content.compression)
 
 
@@ -60,8 +61,7 @@ def _check_names(content: Content, to: Format, allowed: Allowed, target: Path) -
     names = [name_of_array(x) for x in content.arrays]
     for name, times in Counter(names).items():
         if times > 1:
-            reason = f"two arrays have the name {name!r}, which is their keys joined by dots"
-            raise _write_error(target, reason, "--at KEY, which takes some of the arrays")
+            raise _write_error(target, *ambiguity_of(name))
     if allowed.array is None and not to.names and names != [UNNAMED]:
         one = names[0] if names else "NAME"
         reason = f"it holds one array without a name, and there are {format_list(names)}"
@@ -83,11 +83,11 @@ def _cast(x: Stored, allowed: Allowed) -> Stored:
     return Cast(x.name, native_dtype(to), x.shape, x.order or "C", x, allowed.rounds)
 
 
-def _relay(x: Stored, to: Format, allowed: Allowed, target: Path) -> Stored:
+def _relay(x: Stored, to: Format, target: Path, *, skips: bool) -> Stored:
     """Change the axis order and byte order of an array to one that the format can hold."""
     lacks = to.lacks(x.dtype)
     if lacks:
-        raise _write_error(target, f"{x.label} is {x.dtype}, and {lacks}", _dtype_hint(x, allowed))
+        raise _write_error(target, f"{x.label} is {x.dtype}, and {lacks}", _dtype_hint(x, skips=skips))
     if x.order in to.orders and (x.dtype.isnative or to.swaps):
         return x
     return Relaid(x.name, x.dtype.newbyteorder("="), x.shape, "C", x, target.parent)
@@ -108,14 +108,14 @@ def _named_by(x: Stored) -> list[str]:
     ]
 
 
-def _dtype_hint(x: Stored, allowed: Allowed) -> str:
-    """Return a hint for a dtype that the format lacks."""
+def _dtype_hint(x: Stored, *, skips: bool) -> str:
+    """Return a hint for a dtype that the format lacks, and with `skips` one that leaves the array out."""
     raw, meaning = _named_by(x), DTYPES.get(_name_of(x))
     if meaning and meaning.kind == "float" and meaning.bits < 32:
         return f"a .safetensors or .pt file, or --cast {x.dtype}=float32, which changes no value"
     if len(raw) == 1:
         return f"--cast {_name_of(x)}={raw[0]}"
-    skip = "" if allowed.array is not None else f", or --skip {shlex.quote(name_of_array(x))}"
+    skip = f", or --skip {shlex.quote(name_of_array(x))}" if skips else ""
     return f"a .npz file{skip}"
 
 

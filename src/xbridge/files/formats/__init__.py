@@ -105,9 +105,12 @@ class Content(NamedTuple):
 
     def skip(self, names: Sequence[str]) -> Self:
         """Leave out the arrays and other values of some names."""
+        every = [*self._names(), *dict(self.others).keys() - {x.name for x in self.refused}]
         for name in names:
-            if name not in (*self._names(), *dict(self.others)):
+            if name not in every:
                 raise self._unknown_name("--skip", name)
+            if every.count(name) > 1:
+                raise RefusedError.build(f"leave out {name!r}", *ambiguity_of(name))
         return self._replace(
             arrays=[x for x in self.arrays if name_of_array(x) not in names],
             others=[(name, value) for name, value in self.others if name not in names],
@@ -178,6 +181,14 @@ def _format_in(path: Path) -> Format:
 def name_of_array(x: Stored | Refused) -> str:
     """Return the name by which the caller picks an array."""
     return UNNAMED if x.name is None else x.name
+
+
+def ambiguity_of(name: str) -> tuple[str, str]:
+    """Return why two values have the same name, and a hint."""
+    if "." not in name:
+        return f"two values have the name {name!r}, which is both a string and a number there", ""
+    reason = f"two values have the name {name!r}, which is their keys joined by dots"
+    return reason, "--at KEY, which takes some of the arrays"
 
 
 def add_file(parser: ArgumentParser, verb: str) -> None:

@@ -7,7 +7,7 @@ bounded.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from reprlib import Repr
@@ -63,7 +63,8 @@ def flatten_content(
             reason = f"{keys[0]!r} is of type {type(value).__name__}, which is not a tensor"
             hint = f"{_at_options((*at, str(keys[0])))}, or --flatten, which takes the tensors of all levels"
             raise unreadable_error(path, reason, hint)
-        named = [((*keys, _check_key(key, path, flatten=flatten)), child) for key, child in children]
+        inside = dict(children)
+        named = [((*keys, _check_key(key, inside, path, flatten=flatten)), x) for key, x in children]
         count += len(named)
         if count > _MOST or len(keys) > _DEEPEST:
             reason = f"it has more than {_MOST} values, or values more than {_DEEPEST} levels deep"
@@ -84,12 +85,12 @@ def describe(value: object) -> str:
     return f"an empty {kind}" if is_container(value) and not value else type_of(value)
 
 
-def _check_key(key: object, path: Path, *, flatten: bool) -> str | int:
+def _check_key(key: object, others: Container[object], path: Path, *, flatten: bool) -> str | int:
     if isinstance(key, str):
         return key
     if flatten and type(key) is int:
         return key
-    hint = f"--flatten, which makes it {str(key)!r}" if type(key) is int else ""
+    hint = f"--flatten, which makes it {str(key)!r}" if type(key) is int and str(key) not in others else ""
     raise unreadable_error(path, f"the name {key!r} is not a string", hint)
 
 

@@ -36,6 +36,9 @@ orders: tuple[str, ...] = ("C", "F", "")
 swaps = False
 nested = True
 
+ARRAYS = torch.Tensor | np.ndarray
+"""The arrays of a file, among which NumPy's are data as torch's are."""
+
 
 def lacks(dtype: np.dtype[Any]) -> str:
     name = name_of(dtype)
@@ -47,14 +50,14 @@ def lacks(dtype: np.dtype[Any]) -> str:
 
 def read(path: Path, how: Reading) -> Content:
     found = pick(_load(path, checksums=how.checksums), how.at, path)
-    if isinstance(found, torch.Tensor):
+    if isinstance(found, ARRAYS):
         return _read_content(path, [(None, found)], [], how)
     if not isinstance(found, dict) and not (how.flatten and is_container(found)):
         hint = "--flatten" if is_container(found) else ""
         what = repr(how.at[-1]) if how.at else "its content"
         raise unreadable_error(path, f"{what} is {describe(found)}", hint)
     values = list(flatten_content(found, path, how.at, flatten=how.flatten))
-    others = [(name, describe(value)) for name, value in values if not isinstance(value, torch.Tensor)]
+    others = [(name, describe(value)) for name, value in values if not isinstance(value, ARRAYS)]
     kept = [(name, what) for name, what in others if name not in how.skip]
     if kept and not how.skip_other:
         (name, what), *more = kept
@@ -64,7 +67,7 @@ def read(path: Path, how: Reading) -> Content:
         if asked:
             reason = f"it asks for {asked}, which is not a tensor and could run code"
         raise unreadable_error(path, reason if more or asked else f"{name!r} is {what}, not a tensor", hint)
-    tensors = [(name, value) for name, value in values if isinstance(value, torch.Tensor)]
+    tensors = [(name, value) for name, value in values if isinstance(value, ARRAYS)]
     return _read_content(path, tensors, others, how)
 
 
@@ -192,15 +195,15 @@ def _refuse_overlaps(path: Path, arrays: Sequence[InMemory]) -> None:
 
 def _read_content(
     path: Path,
-    tensors: Sequence[tuple[str | None, torch.Tensor]],
+    tensors: Sequence[tuple[str | None, Any]],
     others: Sequence[tuple[str, str]],
     how: Reading,
 ) -> Content:
-    """Return the tensors as arrays. Those that cannot be converted are refused when they are asked for."""
+    """Return the arrays. Those that cannot be converted are refused when they are asked for."""
     arrays, refused, shown = [], [], list(others)
     for name, tensor in tensors:
         try:
-            array = to_numpy(tensor)
+            array = tensor if isinstance(tensor, np.ndarray) else to_numpy(tensor)
         except XBridgeError as error:
             label = "the array" if name is None else repr(name)
             reason = f"{label}: cannot {error.action}: {error.reason}"
