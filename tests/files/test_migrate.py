@@ -139,6 +139,7 @@ WRITTEN = [
     "y = [t.detach().numpy(), 1]\ny[0][1] = 1",
     "y = [t.detach().numpy() for t in ts]\nfor x in y: x[0] += 1",
     'y = {"a": t.detach().numpy()}\ny["a"].fill(0)',
+    "y = t.detach().numpy() if 1 else z\ny[0] = 1",
     "y.append(t.detach().numpy())\nnp.copyto(y[0], 0)",
 ]
 """Statements that write to the memory of a tensor."""

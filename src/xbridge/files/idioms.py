@@ -52,8 +52,8 @@ WRITER = m.Name(m.MatchIfTrue(WRITERS.__contains__))
 
 CONTAINERS = cst.Tuple | cst.List | cst.Dict | cst.ListComp | cst.DictComp
 """Expressions one level inside of which an array stands."""
-PARTS = cst.Attribute | cst.Subscript | cst.Call | cst.Element | cst.DictElement
-"""Expressions of a part of an array or of a container, and what stands between a container and an array."""
+PARTS = cst.Attribute | cst.Subscript | cst.Call | cst.Element | cst.DictElement | cst.IfExp
+"""Expressions of a part of an array or of a container, and what stands between them and an array."""
 
 DEVICE = m.Name("device") | m.Attribute(attr=m.Name("device")) | m.SimpleString()
 """What `to` takes as a device, and not as a dtype."""
