@@ -129,6 +129,9 @@ WRITTEN = [
     "y = t.detach().numpy()\ny[:] = 0",
     "y = t.detach().numpy()\ny += 1",
     "y = t.detach().numpy()\nnp.copyto(y, 0)",
+    "y: np.ndarray = t.detach().numpy()\ny[:] = 0",
+    "if (y := t.detach().numpy()).size:\n    y[:] = 0",
+    "(y := t.detach().numpy())[:] = 0",
     "self.y = t.detach().numpy()\nself.y[:] = 0",
     "self.y = t.detach().numpy()\nself.y += 1",
     "np.asarray(t.detach())[:] = 0",
@@ -177,6 +180,7 @@ def test_migrate__replaces_what_is_read_or_copied(statement: str) -> None:
     ("statements", "is_sure"),
     [
         ("torch.ones(3)[1:].numpy()", True),
+        ("torch.ones(3).shape.numpy()", False),
         ("t = torch.ones(3)\nt.numpy()", False),
         ("def f(t):\n    return t.numpy()", False),
         ("class Camera:\n    def numpy(self): pass\nCamera().numpy()", False),
@@ -194,6 +198,25 @@ def test_migrate__replaces_in_a_file_that_imports_xbridge(line: str) -> None:
     """An import of xbridge defines no other one."""
     (idiom,), _ = migrate(f"{line}\ny = t.cpu().numpy()\n")
     assert idiom.keeps_meaning
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from tools import xbridge\n{}",
+        "import mylib as xbridge\n{}",
+        "def xbridge(): pass\n{}",
+        "class xbridge: pass\n{}",
+        "for xbridge in []: pass\n{}",
+        "def f(xbridge, t):\n    return {}",
+    ],
+)
+def test_migrate__replaces_nothing_beside_another_xbridge(source: str) -> None:
+    """In a file with its own `xbridge`, the name would mean the wrong thing."""
+    source = source.format("t.detach().cpu().numpy()\n")
+    (idiom,), replaced = migrate(source)
+    assert (idiom.keeps_meaning, idiom.change) == (False, "another xbridge is defined in this file")
+    assert replaced == source
 
 
 @pytest.mark.parametrize("text", LEFT)

@@ -18,7 +18,7 @@ from libcst.codemod import CodemodContext
 from libcst.codemod.visitors import AddImportsVisitor
 
 PARENT, POSITION = metadata.ParentNodeProvider, metadata.PositionProvider
-NAMES = metadata.QualifiedNameProvider
+NAMES, SCOPE = metadata.QualifiedNameProvider, metadata.ScopeProvider
 
 TRACKED = "read-only if the tensor requires grad; writable=True makes a copy"
 READONLY = "read-only memory is copied, and a mask is an error"
@@ -28,6 +28,7 @@ UNSURE = "if it is an array or a tensor: what else it may be is not known here"
 UNTOUCHED = "the default device is not used, and a graph is kept"
 ROUNDED = "each number is rounded once, where torch may round it to float32 first"
 WRITTEN = "it is written to, and no write to the copy that writable=True makes reaches the tensor"
+SHADOWED = "another xbridge is defined in this file"
 
 DTYPES = {
     **{name: name for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32")},
@@ -100,8 +101,9 @@ class Migration(cst.CSTTransformer):
 
     METADATA_DEPENDENCIES = (PARENT, POSITION, NAMES)
 
-    def __init__(self, module: cst.Module) -> None:
+    def __init__(self, module: cst.Module, *, is_shadowed: bool) -> None:
         super().__init__()
+        self._is_shadowed = is_shadowed
         self.found: list[Idiom] = []
         self._module = module
         self._kept: dict[cst.CSTNode, Replacement] = {}
@@ -142,6 +144,8 @@ class Migration(cst.CSTTransformer):
             self._within.add(_descend(node, replacement.path[:length]))
         if replacement.verb == "to_numpy" and "copy=" not in replacement.options and self._is_written(node):
             replacement = replacement._replace(change=WRITTEN, keeps_meaning=False)
+        if self._is_shadowed:
+            replacement = replacement._replace(change=SHADOWED, keeps_meaning=False)
         is_sure = replacement.keeps_meaning and replacement.change != ROUNDED
         keeps = is_sure and not is_fixed and not m.findall(node, m.Comment())
         if keeps:
@@ -282,6 +286,8 @@ class Migration(cst.CSTTransformer):
             return True
         made: cst.CSTNode = root
         while isinstance(made, cst.Call | cst.Attribute | cst.Subscript) and not self._name_of(made):
+            if m.matches(made, m.Attribute(attr=m.Name("shape"))):  # which is no tensor
+                return False
             made = made.func if isinstance(made, cst.Call) else made.value
         return self._name_of(made).startswith("torch.")
 
@@ -303,8 +309,10 @@ class Migration(cst.CSTTransformer):
             return follows > 0 and self._is_written_by(parent.target, max(depth - 1, 0), follows - 1)
         if isinstance(parent, cst.Arg):
             return self._is_written_in_call(parent, depth, follows)
-        targets = parent.targets if follows == 2 and isinstance(parent, cst.Assign) else ()
-        return any(self._is_written_by(x.target, depth, 1) for x in targets)
+        is_written = isinstance(parent, cst.NamedExpr) and self._is_written(parent, depth, follows)
+        targets = parent.targets if isinstance(parent, cst.Assign) else [parent]
+        names = isinstance(parent, cst.Assign | cst.AnnAssign | cst.NamedExpr) and follows == 2
+        return is_written or (names and any(self._is_written_by(x.target, depth, 1) for x in targets))
 
     def _is_written_in_call(self, arg: cst.Arg, depth: int, follows: int) -> bool:
         """Return True if a function writes to its argument, or if a list that takes it in is written to."""
@@ -374,7 +382,11 @@ def migrate(source: str) -> tuple[list[Idiom], str]:
     if not _WORDS.search(source):  # to parse a module takes a while
         return [], source
     wrapper = metadata.MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
-    finder = Migration(wrapper.module)
+    scopes = {scope for scope in wrapper.resolve(SCOPE).values() if scope}
+    assigned = [x for scope in scopes for x in scope.assignments["xbridge"]]
+    names = {name for x in assigned for name in x.get_qualified_names_for("xbridge")}
+    is_shadowed = any((name.name, name.source.name) != ("xbridge", "IMPORT") for name in names)
+    finder = Migration(wrapper.module, is_shadowed=is_shadowed)
     module = wrapper.visit(finder)
     context = CodemodContext()
     if any(idiom.keeps_meaning for idiom in finder.found):
