@@ -74,6 +74,17 @@ def test_convert_shard__text_of_the_shards_and_of_the_index_is_kept(
     assert "its shards differ in the metadata 'format'" in said
 
 
+def test_convert_shard__second_model_of_one_name_needs_force(
+    index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file beside an index of the same name is another model, unless it was made of it."""
+    np.save(tmp_path / "x.npy", np.ones(2))
+    words = ("convert", tmp_path / "x.npy", tmp_path / "m.safetensors")
+    assert "would be another model of the same name; try another name, or --force" in refused(capsys, *words)
+    shell(capsys, *words, "--force")
+    shell(capsys, "convert", index, tmp_path / "m.safetensors", "--force")
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -84,6 +84,10 @@ def convert(asked: Namespace) -> Content:
     resolve(asked.target, [*before], force=asked.force)
     if not read.arrays and not read.refused and (asked.skip or read.others):
         raise RefusedError.build(f"write {target}", "no array is left, and the file would be empty")
+    index = target.with_name(f"{target.name}.index.json")
+    if index.exists() and not (asked.force or any(map(index.samefile, before))):
+        reason = f"{index} exists, and would be another model of the same name"
+        raise RefusedError.build(f"write {target}", reason, "another name, or --force")
     content = fit_content(read, writer, allowed, target)
     with replace_file(target, force=asked.force) as part:
         _write(part, writer, content, target)
