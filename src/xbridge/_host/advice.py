@@ -125,7 +125,7 @@ def _spell_numbers(items: Sequence[object]) -> bool:
     if any(isinstance(item, (complex, np.complexfloating)) for item in items):  # its real part alone
         return False
     try:
-        np.array(items, object).astype(float)
+        np.array([*items, None], object).astype(float)  # None keeps rows of equal length apart
     except FOREIGN_ERRORS:
         return False
     return True

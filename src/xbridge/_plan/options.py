@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from numbers import Integral
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from xbridge._core.devices import Device, device_named
 from xbridge._core.dtypes import DTYPES, UNNAMED, is_numeric, of_python
@@ -124,7 +127,7 @@ def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
         if value is not None and value is not True and value is not False:
             raise _switch_error(option, value)
     if grad is not None and not (isinstance(grad, str) and grad in ("keep", "detach")):
-        hint = "grad='keep'" if grad is True else "grad='detach'"
+        hint = "aligned(vjp=f)" if callable(grad) else "grad='keep'" if grad is True else "grad='detach'"
         raise OptionError.build(f"take grad={shown(grad)}", "it is None, 'keep' or 'detach'", hint)
     if given.requires_grad is False:
         if grad == "keep":
@@ -254,6 +257,8 @@ def _unknown_dtype_error(dtype: object) -> XBridgeError:
     if word in INDEX:
         return _option_error("dtype", dtype, "it is a backend", f"asarray(x, backend={word!r})")
     word = re.sub(r"^fp(?=\d)", "float", word.casefold())
+    with suppress(TypeError):
+        word = np.dtype(word).name if coded is None and word.isidentifier() else word  # such as C's `double`
     begun = [name for name in DTYPES if name.startswith(word)] if isinstance(dtype, str) else []
     # A mistyped name is expected to have the right width at least.
     alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
