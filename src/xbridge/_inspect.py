@@ -235,7 +235,8 @@ def shares_memory(a: Array, b: Array, /) -> bool:
     Returns
     -------
     bool
-        Exact, not a bound, as of `numpy.shares_memory`. No memory is read.
+        Exact, not a bound, as of `numpy.shares_memory`. No memory is read. It may take long for
+        arrays of many interleaved axes.
 
     Raises
     ------

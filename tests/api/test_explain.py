@@ -425,3 +425,15 @@ def test_explain__table_of_several_dtypes_begins_with_the_cast_of_its_columns(
     assert (plan.source.dtype, plan.source.nbytes) == ("float64" if dtype == "float32" else "int64", 32)
     with pytest.raises(xbridge.DTypeError, match="column 'n' is int64"):
         explain(frame, "numpy")
+
+
+def test_explain__table_of_one_dtype_is_copied_or_cast() -> None:
+    """A table whose columns are apart is new memory, and only another dtype is a cast."""
+    pl = pytest.importorskip("polars")
+    frame = pl.DataFrame({"x": [0.5, 1.5], "y": [1.0, 2.0]})
+    plan = explain(frame, "numpy")
+    copied = plan.steps[0]
+    assert (copied.op, copied.reason, copied.nbytes) == ("copy", "it exports new memory", 32)
+    assert plan.writable is xbridge.to_numpy(frame).flags.writeable
+    (cast,) = explain(pl.Series([1, None]), "numpy", dtype="float64").steps
+    assert (cast.op, cast.reason) == ("astype", "int64 becomes float64, column by column")

@@ -11,6 +11,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from xbridge._core.devices import CPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, holds_every, is_numeric
 from xbridge._core.protocol import Array, Backend, HostArray
@@ -31,7 +33,7 @@ from xbridge._engine.source import (
 from xbridge._engine.stack import choose_converter, literal_converter
 from xbridge._host.advice import aim
 from xbridge._host.importers import castable_names
-from xbridge._host.memory import check_castable, native_dtype, ones, overlap, overlap_of_views
+from xbridge._host.memory import check_castable, native_dtype, ones, overlap
 from xbridge._plan.options import CallOptions, find_converter, read_options
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import destination, has_device
@@ -303,14 +305,21 @@ def _import_view(source: Source, target: Backend, options: Options) -> tuple[Sou
 
 
 def _after_columns(found: Plan, names: list[str]) -> Plan:
-    """Return the plan of a table, which begins with the cast of its columns when it is imported."""
+    """Return the plan of a table, which begins with the copy or cast of its columns when it is imported."""
     info = found.conversion.info
-    why = reason("cast", f"{' and '.join(names)} become {info.dtype}, column by column")
-    cast = Step(get(HOST), "astype", (info.dtype,), why, nbytes_of(info.shape, info.dtype))
+    size = nbytes_of(info.shape, info.dtype)
+    if names == [info.dtype]:
+        steps = [Step(get(HOST), "copy", (), reason("no_sharing", "it exports new memory"), size)]
+        if not found.steps and not found.writable:  # as it is exported
+            steps.append(Step(get(HOST), "as_readonly"))
+    else:
+        become = "becomes" if len(names) == 1 else "become"
+        why = reason("cast", f"{' and '.join(names)} {become} {info.dtype}, column by column")
+        steps = [Step(get(HOST), "astype", (info.dtype,), why, size)]
     # The dtype of the columns that decides whether each value is kept.
     before = next((name for name in names if not holds_every(name, info.dtype)), names[0])
     conversion = found.conversion._replace(info=info._replace(dtype=before))
-    return replace(found, conversion=conversion, steps=(cast, *found.steps))
+    return replace(found, conversion=conversion, steps=(*steps, *found.steps))
 
 
 def unsafe_share(x: object, name: str | ModuleType) -> Array:
@@ -336,7 +345,7 @@ def shares_memory(a: object, b: object) -> bool:
     """See `xbridge.shares_memory`."""
     one_view, other_view = _host_view(a), _host_view(b)
     if one_view is not None and other_view is not None:
-        return overlap_of_views(one_view, other_view)
+        return np.shares_memory(one_view, other_view)
     try:
         sources = [import_source(resolve_source(x), must_share=True) for x in (a, b)]
     except CopyError:
