@@ -29,7 +29,6 @@ _SYNONYMS: dict[str, tuple[Any, ...]] = {
 }
 """Names that other libraries use for an option, or for one value of it that True asks for."""
 
-_IN_HOST_MEMORY = ("'numpy'", "'dask'")
 _BESIDE = "a transfer runs beside the program, and pins memory itself"
 _ELSEWHERE = {
     "requires_grad": ("it makes a new leaf", "asarray(x, backend={target}, requires_grad={value})"),
@@ -117,8 +116,7 @@ def _explain_position(call: _Call, surplus: tuple[object, ...]) -> CallError:
     if call.target and text == "y":
         hint = f"align(x, y, backend={call.target})"
         return CallError.build("take y by position", f"{call.name} converts one array", hint)
-    words = [word for word in call.words if word != "device" or call.target not in _IN_HOST_MEMORY]
-    meant = {word: value for value in surplus if (word := option_of(value, words))}
+    meant = {word: value for value in surplus if (word := option_of(value, call.words))}
     reason = f"{call.name} takes its options by keyword" if call.words else f"{call.name} has no options"
     if call.name.startswith("xbridge.tree.") and not meant:
         reason = f"{call.name} takes one tree"

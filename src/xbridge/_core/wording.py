@@ -21,7 +21,7 @@ def option_of(value: object, words: list[str]) -> str:
     elif isinstance(value, bool):
         word = "copy" if "copy" in words else "foreign"
     elif isinstance(value, int):
-        word = "depth" if "depth" in words else "device"
+        word = "depth"  # it may be a device, which not every library has
     elif text.partition(":")[0] in _DEVICES:
         word = "device"
     elif isinstance(value, (str, ModuleType)):

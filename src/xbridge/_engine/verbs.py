@@ -11,8 +11,6 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from xbridge._core.devices import CPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, hint_for_missing_dtype, holds_every, is_numeric
 from xbridge._core.protocol import Array, Backend, HostArray
@@ -33,7 +31,7 @@ from xbridge._engine.source import (
 from xbridge._engine.stack import choose_converter, literal_converter
 from xbridge._host.advice import aim
 from xbridge._host.importers import castable_names
-from xbridge._host.memory import check_castable, native_dtype, ones, overlap
+from xbridge._host.memory import check_castable, native_dtype, ones, overlap, overlap_of_views
 from xbridge._plan.options import CallOptions, find_converter, read_options
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import destination, has_device
@@ -345,7 +343,7 @@ def shares_memory(a: object, b: object) -> bool:
     """See `xbridge.shares_memory`."""
     one_view, other_view = _host_view(a), _host_view(b)
     if one_view is not None and other_view is not None:
-        return np.shares_memory(one_view, other_view)
+        return overlap_of_views(one_view, other_view)
     try:
         sources = [import_source(resolve_source(x), must_share=True) for x in (a, b)]
     except CopyError:

@@ -367,7 +367,12 @@ def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
     """Return True if two arrays in one address space have a byte in common, without reading them."""
     if a.is_unallocated() or b.is_unallocated():
         return False
-    return np.shares_memory(raw_view(_drop_constant_axes(a)), raw_view(_drop_constant_axes(b)))
+    return overlap_of_views(raw_view(_drop_constant_axes(a)), raw_view(_drop_constant_axes(b)))
+
+
+def overlap_of_views(a: HostArray, b: HostArray) -> bool:
+    """Return True if two host arrays have a byte in common."""
+    return np.shares_memory(a, b)
 
 
 def _drop_constant_axes(layout: MemoryLayout) -> MemoryLayout:

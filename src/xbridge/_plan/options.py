@@ -9,14 +9,12 @@ from numbers import Integral
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from xbridge._core.devices import Device, device_named
 from xbridge._core.dtypes import DTYPES, UNNAMED, is_numeric, of_python
 from xbridge._core.protocol import Backend
 from xbridge._core.tracing import constant_in_traces, traced_as
 from xbridge._core.wording import option_of, text_of
-from xbridge._host.memory import dtype_of_code
+from xbridge._host.memory import dtype_of_code, native_dtype
 from xbridge._plan.steps import Options
 from xbridge._registry.call_cache import decline, lookup, lookup_direct, try_in_order
 from xbridge._registry.registry import backends_for_object, get, is_root
@@ -257,8 +255,9 @@ def _unknown_dtype_error(dtype: object) -> XBridgeError:
     if word in INDEX:
         return _option_error("dtype", dtype, "it is a backend", f"asarray(x, backend={word!r})")
     word = re.sub(r"^fp(?=\d)", "float", word.casefold())
-    with suppress(TypeError):
-        word = np.dtype(word).name if coded is None and word.isidentifier() else word  # such as C's `double`
+    if coded is None and word.isidentifier():
+        with suppress(TypeError, XBridgeError):
+            word = native_dtype(word).name  # of a name of C, such as `double`
     begun = [name for name in DTYPES if name.startswith(word)] if isinstance(dtype, str) else []
     # A mistyped name is expected to have the right width at least.
     alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
