@@ -11,7 +11,7 @@ import pytest
 
 LIMITS = {
     "_core": 1_610,
-    "_engine": 2_360,
+    "_engine": 2_370,
     "_host": 2_010,
     "_observe": 760,
     "_plan": 1_250,
@@ -26,7 +26,7 @@ LIMITS = {
 }
 """The most lines of each folder of the package."""
 
-ALL = 34_450
+ALL = 34_500
 """The most lines of all."""
 
 

@@ -310,7 +310,7 @@ class Migration(cst.CSTTransformer):
         if isinstance(parent, cst.Arg):
             return self._is_written_in_call(parent, depth, follows)
         is_written = isinstance(parent, cst.NamedExpr) and self._is_written(parent, depth, follows)
-        targets = parent.targets if isinstance(parent, cst.Assign) else [parent]
+        targets: list[Any] = [*parent.targets] if isinstance(parent, cst.Assign) else [parent]
         names = isinstance(parent, cst.Assign | cst.AnnAssign | cst.NamedExpr) and follows == 2
         return is_written or (names and any(self._is_written_by(x.target, depth, 1) for x in targets))
 
