@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import threading
 import warnings
@@ -387,7 +388,18 @@ def test_assert_contract__raises_is_no_exception() -> None:
         with pytest.raises(xbridge.OptionError, match="; try raises=ValueError"):
             assert_contract(np.negative, X, raises=wrong)  # type: ignore[arg-type] # the mistake
     with pytest.raises(xbridge.OptionError, match="raises=<class 'int'>"):
-        contract(arrays("numpy"), raises=int)
+        contract(arrays("numpy"), raises=int)  # type: ignore[arg-type] # likewise
+
+
+def test_assert_contract__misspelt_promise() -> None:
+    """What is nearly a promise, and no parameter of the function, is not passed on to it."""
+    for f in (np.negative, lambda x: x + 1):
+        with pytest.raises(xbridge.CallError, match=r"hold a function to dtpe: .* try dtype='kept'"):
+            assert_contract(f, X, dtpe="kept")
+    assert_contract(lambda x, thread: x + thread, X, thread=1)
+    assert_contract(lambda x, **options: x + options["layout"], X, layout=1)
+    with pytest.raises(MismatchError, match="raises TypeError"):
+        assert_contract(lambda x: x + 1, X, unknown=1)
 
 
 class RunningMean:
@@ -821,14 +833,38 @@ def by_nan(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("f", [by_layout, by_size, by_nan], ids=lambda f: f.__name__)
-def test_contract__each_kind_has_its_turn(f: Callable[..., Any]) -> None:
+def test_contract__few_examples_reach_each_kind(f: Callable[..., Any]) -> None:
     """A few examples hold each kind of promise, so what one kind alone finds is found with every seed."""
     numbers = arrays("numpy", dtypes="float64", shapes=(3,), elements=(1, 9), layouts="C")
-    few = settings(max_examples=8, database=None, phases=[Phase.generate])
+    few = settings(max_examples=25, database=None, phases=[Phase.generate])
     for number in range(5):
         test = seed(number)(few(contract(numbers, dtype="kept", ulp=4, nan="propagates")(f)))
         with pytest.raises(MismatchError):
             test()
+
+
+@pytest.mark.slow
+def test_contract__failure_is_reproduced(run: Run) -> None:
+    """A failure shrinks to the kind that failed, is drawn alone, and fails again in another process."""
+    test = """
+        from hypothesis import reproduce_failure, settings
+        from xbridge.testing import contract
+        from xbridge.testing.strategies import arrays
+
+        @settings(print_blob=True, derandomize=True, database=None)
+        @contract(arrays("numpy", dtypes=["float32"], shapes=(4,), elements=(-9, 9)), threads=False)
+        def test_wrong(x):
+            return x + (not x.flags.c_contiguous)
+    """
+    first = run(test)
+    first.assert_outcomes(failed=1)
+    text = first.stdout.str()
+    assert "Draw 2: ['layouts']" in text
+    (blob,) = re.findall(r"@(reproduce_failure\(.*?\)) as a decorator", text)
+    again = run(test.replace("@settings", f"@{blob}\n        @settings"))
+    again.assert_outcomes(failed=1)
+    again.stdout.fnmatch_lines(["*MismatchError: test_wrong values with numpy*"])
+    assert "DidNotReproduce" not in again.stdout.str()
 
 
 def test_contract__option() -> None:
@@ -840,6 +876,8 @@ def test_contract__option() -> None:
     with pytest.raises(xbridge.CallError, match=r"try @contract\(arrays\)"):
         contract(test_it)
     with pytest.raises(xbridge.CallError, match=r"hold a function to rtol: .* try ulp=4"):
-        contract(arrays("numpy"), rtol=1e-3)
+        contract(arrays("numpy"), rtol=1e-3)  # type: ignore[call-arg]
+    with pytest.raises(xbridge.CallError, match=r"try dtype='kept'"):
+        contract(arrays("numpy"), dtpe="kept")  # type: ignore[call-arg]
     with pytest.raises(xbridge.OptionError, match="; try "):
         contract(arrays("numpy"), dtype="double")

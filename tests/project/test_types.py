@@ -22,6 +22,7 @@ PROGRAM = """
 from typing import Any, assert_type
 import numpy as np
 import xbridge
+from xbridge.testing import assert_contract, contract
 
 Host = np.ndarray[Any, np.dtype[Any]]
 x = np.ones(2)
@@ -43,6 +44,10 @@ assert_type(xbridge.to_numpy(x), int)  # wrong
 xbridge.to_backend(x, "torch", copi=True)  # wrong
 xbridge.to_backend(x, "torch", grad="cut")  # wrong
 xbridge.unsafe_share(x)  # wrong
+contract(options["strategy"], dtype="kept", ulp=24, raises=ValueError)
+contract(options["strategy"], dtpye="kept")  # wrong
+contract(options["strategy"], ulp="24")  # wrong
+assert_contract(np.sin, x, ulp="24")  # wrong
 """
 """A program of a user, before which the names of the libraries' types are to be defined."""
 

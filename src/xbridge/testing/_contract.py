@@ -7,12 +7,14 @@ difference from NumPy's is.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from functools import partial
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from xbridge.errors import OptionError, XBridgeError
+from xbridge.errors import CallError, OptionError, XBridgeError
 from xbridge.extend import DTYPES, category, is_inexact
 from xbridge.testing import _derived, _earlier_calls, _values_promised
 from xbridge.testing._call import Call, program
@@ -161,6 +163,8 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
         program without xbridge.
     OptionError
         `dtype` is another word, or `raises` is no exception.
+    CallError
+        A keyword is nearly a promise, and the function does not take it.
 
     Notes
     -----
@@ -191,6 +195,9 @@ def assert_contract(  # noqa: PLR0913 -- independent promises
     """
     __tracebackhide__ = True
     promises = {name: value for name, value in locals().items() if name in Contract._fields}
+    for word, value in kwargs.items():
+        if get_close_matches(word, Contract._fields, 1) and not _takes(f, word):
+            raise explain_unknown(word, value)
     hold(f, args, kwargs, Contract(**promises))
 
 
@@ -235,6 +242,22 @@ def hold(
     if broken:
         raise MismatchError(*broken)  # in one line: by that, Hypothesis knows if two failures are the same
     return True
+
+
+def explain_unknown(word: str, value: object) -> CallError:
+    """Return the error for a keyword that is no promise, with the promise that is meant."""
+    near = get_close_matches(word, Contract._fields, 1)
+    reason = f"the promises are {', '.join(Contract._fields)}"
+    return CallError.build(f"hold a function to {word}", reason, f"{near[0]}={value!r}" if near else "ulp=4")
+
+
+def _takes(f: Callable[..., Any], word: str) -> bool:
+    """Return True if a function may take a keyword; one without a signature may."""
+    try:
+        parameters = signature(f).parameters
+    except (TypeError, ValueError):
+        return True
+    return word in parameters or any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
 
 
 def check_promises(promised: Contract) -> None:

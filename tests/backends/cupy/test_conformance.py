@@ -26,4 +26,4 @@ def test_conformance__cupy_fails_only_the_named_promises(monkeypatch: pytest.Mon
     reports = run("cupy")
     assert set(reports.failed) == NEEDS_A_NAMESPACE, reports.failed
     assert reports.astray == {}
-    assert len(reports.passed) > 80
+    assert len(reports.passed) > 70

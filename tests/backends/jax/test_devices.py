@@ -17,6 +17,7 @@ import pytest
 import xbridge
 from xbridge import Device
 from xbridge.protocol import ArrayInfo
+from xbridge.testing.conformance._cases import DTYPES_SETTING
 
 jax = pytest.importorskip("jax")
 
@@ -342,8 +343,16 @@ def test_from_numpy__ignores_the_default_device() -> None:
 @pytest.mark.slow
 def test_conformance__handles_several_cpus() -> None:
     """The conformance suite passes where JAX has several CPU devices."""
-    suite = ("--pyargs", "xbridge.testing.conformance.test_devices", "--xbridge=jax")
-    options = ("-k", "resolves_to_itself or gpu or copied", "-p", "no:cacheprovider", "-q", "-W", "error")
+    modules = ("xbridge.testing.conformance.test_devices", "xbridge.testing.conformance.test_memory")
+    suite = ("--pyargs", *modules, "--xbridge=jax")
+    options = (
+        "-k",
+        "resolves_to_itself or gpu or new_memory_is_exact",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "error",
+    )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *suite, *options],
         env={
@@ -351,6 +360,7 @@ def test_conformance__handles_several_cpus() -> None:
             "PYTHONPATH": os.pathsep.join(sys.path),
             "JAX_PLATFORMS": "cpu",
             "JAX_NUM_CPU_DEVICES": "2",
+            DTYPES_SETTING: "float32",
         },
         capture_output=True,
         text=True,
