@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import ChainMap
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from crossed import X, aligned, same, wide
 
 import xbridge
-from xbridge import DTypeError, OptionError, UnsupportedArrayError
+from xbridge import DeviceError, DTypeError, OptionError, UnsupportedArrayError
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -44,6 +45,33 @@ def test_aligned_arrays__each_kind_of_parameter_can_be_named() -> None:
     for name, places in (("a", [0]), ("b", [1]), ("rest", [2, 3]), ("c", [4]), ("more", [5, 6])):
         found = aligned(arrays=name)(f)(*args, **kwargs).split(", ")
         assert [i for i, kind in enumerate(found) if kind == "ndarray int64"] == places
+
+
+def test_aligned_arrays__arguments_stay_positional_or_keywords_as_they_were_given() -> None:
+    """A function may take keywords alone, as wrappers and derivatives do, and it reports what is missing."""
+
+    def f(x: Any, w: Any) -> Any:
+        return (w * x).sum()
+
+    @functools.wraps(f)
+    def outer(**kwargs: Any) -> Any:
+        return f(**kwargs)
+
+    assert aligned(backend="numpy", arrays="w")(outer)(x=2.0, w=[1.0, 2.0]) == 6
+    g = aligned(backend="numpy", arrays="w", vjp=lambda g, y, x, *, w: (g * w.sum(), None))(f)
+    x = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+    g(x, w=[2.0, 3.0]).backward()
+    assert x.grad == 5
+    with pytest.raises(TypeError, match=r"f\(\) missing 1 required positional argument: 'w'"):
+        aligned(backend="numpy", arrays="w")(f)(X)
+
+
+def test_aligned__container_of_modules_is_a_constant() -> None:
+    """A module has arrays of its own, which are not those of the call."""
+    lin = torch.nn.Linear(3, 3)
+    f = aligned(backend="torch")(lambda x, c: x)
+    for c in (frozenset({lin}), MappingProxyType({"model": lin}), SimpleNamespace(model=lin, n=3)):
+        same(f(X, c), X)
 
 
 def test_aligned_arrays__numbers_and_lists_do_not_decide_and_have_the_default_dtype_of_what_does() -> None:
@@ -169,3 +197,9 @@ def test_aligned_arrays__named_dtype_casts_a_table_as_asarray_does() -> None:
         whole(pandas.Series([1.0, np.nan]))
     single = aligned(backend="torch", arrays="x", dtype="float32")(lambda x: x.sum())
     assert single(pandas.DataFrame({"a": [1, 2], "b": [0.5, 0.5]})).item() == 4
+
+
+def test_aligned__device_that_numpy_lacks_is_an_error_at_decoration() -> None:
+    """NumPy is always there, so a wrong device need not wait for the first call."""
+    with pytest.raises(DeviceError, match="cuda"):
+        aligned(backend="numpy", device="cuda")

@@ -352,7 +352,7 @@ def test_aligned_restore__results_of_the_named_dtype_have_that_of_the_caller(
         return {"y": x * x, "positive": [x > 0]}
 
     g = aligned(backend=library, dtype="float64", restore=True)(f)
-    for dtype in ("float32", "int16", "float64"):
+    for dtype in ("float32", "float64"):
         made = g(xbridge.asarray(np.array([-1, 2], dtype), backend=caller))
         assert [xbridge.backend_of(y) for y in (made["y"], *made["positive"])] == [caller] * 2
         assert [xbridge.dtype_of(y) for y in (made["y"], *made["positive"])] == [dtype, "bool"]
@@ -372,6 +372,26 @@ def test_aligned_restore__keeps_the_graph_of_tracked_arrays() -> None:
     g = aligned(backend="torch", dtype="float64", restore=True)(lambda x: x * x)
     slope = jax.jit(jax.grad(lambda x: g(x).sum()))(jax.numpy.ones(2, "float32"))
     assert (slope.dtype, slope.tolist()) == ("float32", [2, 2])
+
+
+@pytest.mark.usefixtures("wide64")
+@pytest.mark.parametrize("caller", ["numpy", "torch", "jax"])
+def test_aligned_restore__keeps_fractions_where_no_array_is_inexact(caller: str) -> None:
+    """Integers and booleans cannot hold the result; the first array that can decides."""
+    half = aligned(backend="numpy", dtype="float64", restore=True)(lambda x, y=0: x / 2 + y)
+    for dtype in ("int64", "bool"):
+        x = xbridge.asarray(np.array([0, 1], dtype), backend=caller)
+        made = half(x)
+        assert (xbridge.dtype_of(made), xbridge.to_list(made)) == ("float64", [0, 0.5])
+        y = xbridge.asarray(np.array([0, 1], "float32"), backend=caller)
+        made = half(x, y)
+        assert (xbridge.dtype_of(made), xbridge.to_list(made)) == ("float32", [0, 1.5])
+    if caller == "jax":
+        like = lambda x: np.empty(x.shape)  # noqa: E731 -- the shape of a result
+        made = jax.jit(aligned(backend="numpy", dtype="float64", restore=True, result=like)(lambda x: x / 2))(
+            x
+        )
+        assert (made.dtype, made.tolist()) == ("float64", [0, 0.5])
 
 
 @pytest.mark.parametrize("dtype", [None, "nearest", "default"])

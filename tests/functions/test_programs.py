@@ -13,6 +13,9 @@ import pytest
 from crossed import X, aligned, curve, in_library, same, slope, value, wide
 
 from xbridge import OptionError
+from xbridge.functions import programs
+from xbridge.functions.function import PLAIN, Definition, Function
+from xbridge.functions.treedef import flatten
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -133,6 +136,75 @@ def test_compile__takes_a_dataclass_without_arrays_as_a_constant() -> None:
     run, _ = compiled(lambda x, o: f(x, o) * 1)
     for o in (Scaled(None, 3.0), Scaled(None, 5.0)):
         same(run(leaf(4), o), X * o.k)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A configuration with a default, which a compiler shows in place of the value that it was made with."""
+
+    k: float = 2.0
+
+
+class Slotted:
+    """An object without a dict."""
+
+    __slots__ = ("k",)
+
+    def __init__(self, k: float) -> None:
+        self.k = k
+
+
+class Plain:
+    """An object with a default in its class."""
+
+    k = 1.0
+
+    def __init__(self, k: float) -> None:
+        self.k = k
+
+
+def test_key_of__is_one_key_if_two_threads_ask_for_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program of the thread that comes second is dropped, and its key with it."""
+    function = Function(np.sin, "sin", "numpy", PLAIN, Definition())
+    rule = function.rule("numpy", "torch", flatten(((np.ones(2),), {}), [], []), None)
+    make, others = programs.Program, []
+
+    def make_later(*args: Any) -> Any:
+        monkeypatch.setattr(programs, "Program", make)
+        others.append(programs.key_of(rule))
+        return make(*args)
+
+    monkeypatch.setattr(programs, "Program", make_later)
+    assert [programs.key_of(rule)] == others
+    assert others[0] in programs.programs
+
+
+@pytest.mark.parametrize("cls", [Config, Slotted, Plain])
+def test_compile__refuses_an_object_that_the_program_makes_or_changes(cls: Any) -> None:
+    """A compiler makes and changes objects after the program, so a function would see other attributes."""
+    f = aligned(backend="jax")(lambda x, o: x * o.k)
+    outside = cls(5.0)
+
+    def change(x: Any, o: Any) -> Any:
+        o.k = 3.0
+        return f(x, o)
+
+    for program in [lambda x, _: f(x, cls(3.0))] + [change] * (cls is not Config):
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match="the same program makes or changes it"):
+            compiled(program)[0](leaf(4), outside)
+    torch._dynamo.reset()
+    for run in (compiled(f)[0], compiled(lambda x, _: f(x, outside))[0]):
+        same(run(leaf(4), outside), X * 5)
+
+
+def test_compile__refuses_a_partial_with_an_array_where_a_program_may_be_interrupted() -> None:
+    """The function would get an array of its caller's library."""
+    f = aligned(backend="jax")(lambda x, fn: fn(x))
+    for make in (lambda x: partial(pow, x), lambda x: partial(lambda y, k: y, k={"x": [x]})):
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match="cannot convert the arrays in a partial"):
+            torch.compile(lambda x, make=make: f(x, make(x)), backend="eager")(leaf(2))
 
 
 def closure(k: float) -> Any:

@@ -14,7 +14,7 @@ from versions import needs_newer_jax
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
-from xbridge.functions.torch.rules import MAX_UNUSED  # noqa: E402 -- only where the library is
+from xbridge.functions.torch import rules  # noqa: E402 -- only where the library is
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ WAYS: dict[str, tuple[int, Callable[[Any], Any]]] = {
     "grad(cond)": (1, lambda f: jax.grad(lambda x: jax.lax.cond(x[0] > 0, f, jnp.sin, x).sum())),
     "vmap(grad)": (1, lambda f: lambda x: jax.vmap(jax.grad(total(f)))(x[None])[0]),
     "grad(checkpoint)": (1, lambda f: jax.grad(jax.checkpoint(total(f)))),
-    "jacrev": (2, jax.jacrev),
+    "jacrev": (1, jax.jacrev),
     "jit(jacrev)": (1, lambda f: jax.jit(jax.jacrev(f))),
     "jvp": (2, lambda f: lambda x: jax.jvp(f, (x,), (x,))[1]),
     "linearize": (2, lambda f: lambda x: jax.linearize(f, x)[1](x)),
@@ -96,6 +96,16 @@ def test_record__runs_the_function_once(counted: tuple[Counted, Any], way: str) 
         same(run(jnp.asarray(X)), pure(jnp.asarray(X)))
     assert fn.runs == 2 * times
     assert fn.living == 0
+
+
+def test_record__has_a_number_that_is_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zero means that there is no record."""
+    monkeypatch.setattr(rules, "_numbers", iter([2**31 - 1, 2**31, 2**32]))
+    records = rules._Records()
+    graphs: list[Any] = [object(), object(), object()]
+    numbers = [records.keep(graph, once=False) for graph in graphs]
+    assert all(0 < number < 2**31 for number in numbers)
+    assert list(map(records.find, numbers)) == graphs
 
 
 @needs_newer_jax
@@ -134,7 +144,7 @@ def test_record__keeps_nothing_for_a_derivative_that_no_one_asks_for(counted: tu
     run = jax.jit(f)
     for _ in range(40):
         jax.vjp(run, x)
-    assert fn.living == MAX_UNUSED  # a program does not say when its results die
+    assert fn.living == rules.MAX_UNUSED  # a program does not say when its results die
 
 
 def test_record__of_some_arguments_is_one_of_these() -> None:

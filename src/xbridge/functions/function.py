@@ -198,6 +198,9 @@ class Call:
         """Return what another process needs to run the function, which may have no derivatives there."""
         return {**vars(self), "vjp": None, "jvp": None, "result": None, "_rule": None}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _options=state["_options"].checked())
+
     def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]:
         """Return the treedef and the arrays of a result. Numbers in it become arrays; `xs` are the inputs."""
         if are_arrays(type(tree)):

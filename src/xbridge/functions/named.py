@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from xbridge.protocol import Array
 
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_BY_KEYWORD = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
 class ArrayParameters(NamedTuple):
@@ -31,19 +33,23 @@ class ArrayParameters(NamedTuple):
     names: Collection[str]
 
     def map(
-        self, fn: Callable[[Any], Any], bound: inspect.BoundArguments
+        self, fn: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, after `fn` was applied to the named ones that are neither arrays nor None."""
-        found = bound.arguments
-        for name in [name for name in self.names if name in found]:
-            kind, x = self.signature.parameters[name].kind, found[name]
-            if kind is Parameter.VAR_POSITIONAL:
-                found[name] = tuple([self._apply(fn, child, name) for child in x])
-            elif kind is Parameter.VAR_KEYWORD:
-                found[name] = {key: self._apply(fn, child, key) for key, child in x.items()}
-            else:
-                found[name] = self._apply(fn, x, name)
-        return bound.args, bound.kwargs
+        parameters = self.signature.parameters.values()
+        places = [p.name for p in parameters if p.kind in _BY_POSITION]
+        rest = next((p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
+        more = next((p.name for p in parameters if p.kind is Parameter.VAR_KEYWORD), None)
+        keywords = {p.name for p in parameters if p.kind in _BY_KEYWORD}
+
+        def convert(x: Any, label: str, name: str | None) -> Any:
+            return self._apply(fn, x, label) if name in self.names else x
+
+        owners = [*places[: len(args)], *[rest] * (len(args) - len(places))]
+        positional = [convert(x, str(name), name) for x, name in zip(args, owners, strict=True)]
+        return tuple(positional), {
+            key: convert(x, key, key if key in keywords else more) for key, x in kwargs.items()
+        }
 
     def _apply(self, fn: Callable[[Any], Any], x: Any, name: str) -> Any:
         if x is None or are_arrays(type(x)):

@@ -100,8 +100,9 @@ class Program:
 
 def key_of(rule: DerivableFunction) -> str:
     """Return the key of a call of a rule, which identifies it in this process and in no other."""
-    if rule.program is None:
-        rule.program = Program(rule.name, lambda ints, floats: rule)  # noqa: ARG005 -- it has no numbers
+    if rule.program is None:  # of several threads, the first one sets it for all
+        program = Program(rule.name, lambda ints, floats: rule)  # noqa: ARG005 -- it has no numbers
+        vars(rule).setdefault("program", program)
     assert isinstance(rule.program, Program)  # noqa: S101 -- no other module sets it
     return rule.program.key
 

@@ -150,14 +150,14 @@ class DerivableFunction(ABC):
     """How many times this rule was derived: 0 for the function itself."""
     narrows = True
     """True if the dtypes of the results are the function's; gradients have those of its arguments."""
+    program: object = None
+    """The call of this rule in compiled programs, once there is one."""
     keeps_version = False
     """True if derived rules take a `Mark` from `record`, because a function may read more than arguments."""
 
     def __init__(self, call: Call, name: str) -> None:
         self.call = call
         self.name = name
-        self.program: object = None
-        """The call of this rule in compiled programs, once there is one."""
         self._derived: dict[Any, DerivableFunction] = {}
         self._described: dict[Any, Described] = {}
         """The results of `outputs`, by the inputs and the state of the libraries."""
@@ -301,7 +301,7 @@ def refuse_user_derivative(call: Call) -> None:
         if getattr(call, how) is not None:
             raise OptionError.build(
                 f"call {call.name} with {how}=",
-                f"it is a function of {call.library}, which has derivatives of its own",
+                f"it is a function of {call.library}, and only functions of numpy take a derivative",
                 f"the same without {how}=, or backend='numpy'",
             )
 

@@ -22,6 +22,7 @@ from xbridge.extend import (
     check_options,
     entry_points,
     get_backend,
+    is_inexact,
     resolve_dtype,
     tracing,
 )
@@ -146,8 +147,7 @@ def _read_inputs(function: Function, args: tuple[Any, ...], kwargs: dict[str, An
     if named is None:
         return _find_arrays(function, args, kwargs, ())
     dtype = None if function.narrowing else function.options.dtype
-    bound = named.signature.bind(*args, **kwargs)
-    args, kwargs = named.map(partial(import_exporter, dtype=dtype), bound)
+    args, kwargs = named.map(partial(import_exporter, dtype=dtype), args, kwargs)
     found = _find_arrays(function, args, kwargs, ())
     news: list[Array] = []
 
@@ -160,7 +160,7 @@ def _read_inputs(function: Function, args: tuple[Any, ...], kwargs: dict[str, An
         news.append(xbridge.asarray(x, backend=library.name, dtype=None if keeps else dtype))
         return news[-1]
 
-    args, kwargs = named.map(make, bound)
+    args, kwargs = named.map(make, args, kwargs)
     if found.arrays and news:
         return _find_arrays(function, args, kwargs, news)
     return found._replace(args=args, kwargs=kwargs)
@@ -309,8 +309,10 @@ def _home_of(function: Function, read: CallInputs) -> Home:
     return library.name, device, None if function.given.restore is None else _dtype_to_restore(read)
 
 
-def _dtype_to_restore(read: CallInputs) -> str:
-    return read.array_library.dtype_of(read.arrays[read.leading])
+def _dtype_to_restore(read: CallInputs) -> str | None:
+    """Return the inexact dtype in which results go back; None if no array has one: it would lose values."""
+    xs = read.arrays[read.leading], *read.arrays
+    return next((dtype for dtype in (_owner(x).dtype_of(x) for x in xs) if is_inexact(dtype)), None)
 
 
 def _convert_inputs(function: Function, read: CallInputs) -> list[Array]:

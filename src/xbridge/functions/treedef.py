@@ -18,16 +18,14 @@ from functools import cache, partial
 from gc import get_referents
 from itertools import repeat
 from math import nan
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, with_article
+from xbridge.errors import FOREIGN_ERRORS, OptionError, UnsupportedArrayError, with_article
 from xbridge.extend import backend_for, containers, tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from xbridge.errors import OptionError
 
 TreeDef: TypeAlias = Any
 """The structure of a tree: `ARRAY`, ``("=", type, identity, value)`` for a constant, or
@@ -50,6 +48,9 @@ LEAVES = (str, bytes, type(None), *NUMBERS)
 
 _HIDING = (Mapping, SimpleNamespace, AbstractSet, ValuesView)
 """Classes of objects that cannot be made again with other arrays."""
+
+_IS_HEAP_TYPE = 1 << 9
+"""CPython's flag of a class that is made by a class statement or like one."""
 
 _NOTHING: Iterator[Any] = iter(())
 
@@ -138,9 +139,17 @@ def _refuse_hidden(x: Any, *, of_any_class: bool) -> None:
     cls = type(x)
     if cls.__module__ in ("builtins", "itertools") and hasattr(cls, "__next__"):  # it can be read only once
         raise _hidden_arrays_error(with_article(cls.__name__), "list(x)")
-    if (of_any_class or issubclass(cls, _HIDING)) and _holds_arrays(x):
+    if _holds_arrays(x) if of_any_class else issubclass(cls, _HIDING) and _has_arrays_inside(x):
         is_set = issubclass(cls, (AbstractSet, ValuesView))
         raise _hidden_arrays_error(with_article(cls.__name__), "list(x)" if is_set else "a dict of them")
+
+
+def _has_arrays_inside(x: Any) -> bool:
+    """Return True if a tree of the items of a set, a mapping or a namespace has arrays."""
+    items = vars(x) if isinstance(x, SimpleNamespace) else dict(x) if isinstance(x, Mapping) else list(x)
+    inside: list[Any] = []
+    flatten(items, inside, [])
+    return bool(inside)
 
 
 def _holds_arrays(x: object) -> bool:
@@ -213,8 +222,9 @@ def _named_tuple_class(cls: type) -> Any:
     """Return the class of a named tuple, or one like the class of a struct sequence; None for others."""
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return cls
-    fields = vars(cls).get("__match_args__", ())
-    return _make_named_tuple_class(cls) if vars(cls).get("n_fields") == len(fields) else None
+    words = vars(cls)
+    is_like_one = issubclass(cls, tuple) and words.get("n_fields") == len(words.get("__match_args__", ()))
+    return _make_named_tuple_class(cls) if is_like_one else None
 
 
 @cache  # such classes are few, and made by C code that keeps them
@@ -250,9 +260,18 @@ def _flatten_traced(x: Any, traced: list[Any]) -> TreeDef:
     cls = type(x)
     inside: list[Any] = []
     # A compiler shows an object without its attributes to code that it does not trace, so they are read here.
-    flatten([getattr(x, name) for name in _field_names(x)], inside, [])
+    parts = (x.func, x.args, x.keywords) if cls is partial else [getattr(x, name) for name in _field_names(x)]
+    flatten(parts, inside, [])
     if inside:
         _refuse_in_traces(cls)
+    count, attributes = _read_attributes(x)
+    if count is not None and len(x.__dict__) != count:
+        _refuse_changed(cls)
+    for name, word, value in attributes:
+        now = getattr(x, name, None)
+        kind = type(now)
+        if (kind.__name__ != word or now != value) if word else kind in LEAVES:
+            _refuse_changed(cls)
     if cls is FunctionType:
         # A compiler regards functions of the same code as equal, whatever their closures and defaults are.
         # With `id` it also checks that the function is the same object.
@@ -270,6 +289,38 @@ def _field_names(x: object) -> tuple[str, ...]:
     if not names:
         _refuse_hidden(x, of_any_class=isinstance(x, partial))
     return names
+
+
+@tracing.constant_in_traces
+def _read_attributes(x: object) -> tuple[int | None, list[tuple[str, str, Any]]]:
+    """Return the number of attributes in the dict of an object, and the names, with type and value of leaves.
+
+    They are those before the program runs. An object that the program makes has none yet.
+    """
+    cls = type(x)
+    if not cls.__flags__ & _IS_HEAP_TYPE or issubclass(cls, (type, partial)):
+        return None, []
+    names = [
+        n for base in cls.__mro__ for n, own in vars(base).items() if isinstance(own, MemberDescriptorType)
+    ]
+    count = len(vars(x)) if cls.__dictoffset__ else None
+    values = [(name, getattr(x, name, None)) for name in [*names, *(vars(x) if count else ())]]
+    # NaN differs from itself, so it is not compared.
+    return count, [
+        (n, type(v).__name__, v) if type(v) in LEAVES else (n, "", None)
+        for n, v in values
+        if type(v) is not float or v == v  # noqa: PLR0124
+    ]
+
+
+@tracing.constant_in_traces
+def _refuse_changed(cls: type) -> None:
+    """Raise for an object whose attributes the compiler holds back until the program has run."""
+    raise OptionError.build(
+        f"pass {with_article(cls.__name__)} in compiled code",
+        "the same program makes or changes it",
+        "an object made outside of the program, or its numbers as arguments",
+    )
 
 
 @tracing.constant_in_traces

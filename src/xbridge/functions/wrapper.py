@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from xbridge import asarray, backend_of, device_of, known_backends
 from xbridge.errors import OptionError, shown, with_article
-from xbridge.extend import check_options, entry_points, get_backend
+from xbridge.extend import HOST, check_options, entry_points, get_backend
 from xbridge.functions.function import Definition, Function, FunctionOptions, async_result_error
 from xbridge.functions.numpy import FORMS
 from xbridge.functions.rules import UserDerivative
@@ -98,7 +98,8 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     order : {None, "C"}
         "C" for arguments that are contiguous in C order, as for `to_backend`.
     restore : bool
-        True to give results of the dtype that `dtype` names back in that of the array that decides.
+        True to give results of the dtype that `dtype` names back in that of the array that decides, or else
+        of the first array of floats or complex numbers. If there is none, they keep the named dtype.
     arrays : str or tuple of str, optional
         Names of parameters that are arrays. Each argument of them becomes one, as by `asarray` with the
         function's library: a number, a list, a Series, a DataFrame or another exporter. None stays None, and
@@ -166,6 +167,8 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
         library = library or backend_of(model)
         if device is None and not get_backend(library).host_only:
             options = options._replace(device=str(device_of(model)))
+    if checked.device is not None and library == HOST:  # other libraries may be imported later
+        asarray(0, backend=HOST, device=checked.device)
     if restore and checked.dtype in (None, "nearest", "default"):
         raise OptionError.build("restore dtypes", "dtype= names none", "dtype='float64', restore=True")
     if result is not None and not callable(result):

@@ -111,7 +111,7 @@ class _Records:
 
     def keep(self, graph: _Graph, *, once: bool) -> int:
         """Store a graph and return its number. The oldest of many that were never used is dropped for it."""
-        number = next(_numbers) % 2**31  # a library may have integers of 32 bits only
+        number = 1 + next(_numbers) % (2**31 - 1)  # not 0, and of 32 bits, as JAX's integers may be
         self._graphs[number] = graph
         if once:
             self._once[number] = None
@@ -405,12 +405,33 @@ class _Derivative(TorchRule):
 
 
 class _Vjp(_Derivative):
-    """The gradients of a rule."""
+    """The gradients of a rule, or of one run for many cotangents along an axis, as for a Jacobian."""
+
+    def __init__(self, of: TorchRule, kind: str, ins: Mask, outs: Mask, axis: int | None = None) -> None:
+        super().__init__(of, kind, ins, outs)
+        self._axis = axis
 
     def fn(self, *a: torch.Tensor) -> Tensors:
         cotangents, inputs = self.split(a)
         xs, ys = self.follow(inputs, cotangents)
-        return _differentiate(ys, xs, cotangents, again=any(map(_requires_grad, a)))
+        return self._pull_back(ys, xs, cotangents, again=any(map(_requires_grad, a)))
+
+    def _pull_back(self, ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool) -> Tensors:
+        """Return the gradients of `xs` along the graph of `ys`."""
+
+        def pull(*one: torch.Tensor) -> Tensors:
+            return _differentiate(ys, xs, one, again=again)
+
+        if self._axis is None:
+            return pull(*cotangents)
+        try:
+            return torch.func.vmap(pull, self._axis, self._axis)(*cotangents)
+        except XBridgeError:
+            raise
+        except RuntimeError:  # torch does not batch what the backward pass does
+            rows = zip(*[c.unbind(self._axis) for c in cotangents], strict=True)
+            made = [pull(*row) for row in rows]
+            return [torch.stack(gradients, self._axis) for gradients in zip(*made, strict=True)]
 
     def run(self, xs: Tensors) -> Tensors:
         mark, graph = xs[self.seeds], None
@@ -431,13 +452,33 @@ class _Vjp(_Derivative):
             return None
         before = self.purity.counters()
         try:
-            made = _differentiate(ys, xs, a[: self.seeds], again=False)
+            made = self._pull_back(ys, xs, a[: self.seeds], again=False)
         except RuntimeError:
             return None
         return made if self.purity.counters() == before else None
 
     def describe(self, specs: tuple[Spec, ...]) -> Described:
-        return tuple(select(self.ins, specs[self.seeds + 1 :])), ARRAY
+        found, at = select(self.ins, specs[self.seeds + 1 :]), self._axis
+        if at is not None:
+            size = specs[0].shape[at]
+            found = [spec._replace(shape=(*spec.shape[:at], size, *spec.shape[at:])) for spec in found]
+        return tuple(found), ARRAY
+
+    def batch_axes(self, axes: Axes) -> Axes:
+        return (0,) * self.seeds + axes[self.seeds :] if self._is_one_run(axes) else super().batch_axes(axes)
+
+    def batched(self, axes: Axes) -> TorchRule:
+        if self._is_one_run(axes):
+            return _Vjp(self.of, self.kind, self.ins, self.outs, 0)
+        if self._axis is None:
+            return super().batched(axes)
+        rule = self.of.derive("batched", axes[self.seeds + 1 :])
+        return _Vjp(rule, self.kind, self.ins, self.outs, self._axis + 1)
+
+    def _is_one_run(self, axes: Axes) -> bool:
+        """Return True if a batch has the same inputs for all of its cotangents."""
+        is_plain = type(self) is _Vjp and self._axis is None
+        return is_plain and not any(axis is not None for axis in axes[self.seeds + 1 :])
 
 
 class _Jvp(_Derivative):
