@@ -307,3 +307,11 @@ def test_read_options__mapping_gets_an_example_of_one(given: Any) -> None:
     with pytest.raises(xbridge.DTypeError) as caught:
         xbridge.asarray(np.ones(2), dtype=given)
     assert caught.value.hint == "dtype={'float64': 'float32'}"
+
+
+@pytest.mark.parametrize("given", [{"flaot64": "float32"}, {"float64": "flaot32"}], ids=str)
+def test_read_options__misspelt_dtype_of_a_mapping_gets_no_hint_of_one_for_all(given: Any) -> None:
+    """To name one dtype, as for a misspelt one alone, would cast arrays that the mapping leaves alone."""
+    with pytest.raises(xbridge.DTypeError, match="flaot") as caught:
+        xbridge.asarray(np.ones(2), dtype=given)
+    assert not caught.value.hint

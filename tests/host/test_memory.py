@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 EXACT: Any = -1
 """NumPy's MAY_SHARE_EXACT, as `max_work`."""
 
+LITTLE: Any = memory._WORK
+
 
 @given(host_arrays().filter(lambda array: array.ndim and array.size), st.sampled_from([1, 2, 5]))
 def test_copy__memory_filled_by_several_threads_is_filled_all_the_same(array: Host, workers: int) -> None:
@@ -123,6 +125,38 @@ def test_shares_memory__agrees_with_the_bytes_and_with_numpy(one: Lie, other: Li
     assert np.shares_memory(a, b, max_work=EXACT) == shared
     assert xbridge.shares_memory(a, b) == shared
     assert xbridge.shares_memory(b, a) == shared
+
+
+# Found by a search: NumPy gives up on these after a thousand candidates.
+HARD = [
+    (Lie(1884, (3, 3, 4, 2, 4), (147, 23, 85, 44, 108), 4), Lie(2445, (4, 2, 2, 2), (36, 64, 93, 121), 8)),
+    (Lie(1685, (3, 4, 3, 4, 4), (44, 50, 139, -1, 136), 8), Lie(1723, (4, 3), (92, -51), 4)),
+    (Lie(2652, (3, 2, 3), (57, 67, 125), 4), Lie(2868, (2, 2, 2, 3, 3), (61, 54, 2, 7, 122), 2)),
+    (Lie(532, (2, 4, 4), (-121, 129, 125), 8), Lie(450, (3, 2, 4, 2), (15, -128, 119, -1), 8)),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), HARD)
+def test_shares_memory__is_exact_where_the_solver_of_numpy_gives_up(one: Lie, other: Lie) -> None:
+    """The bytes are compared if the solver of NumPy would take long."""
+    buffer = np.zeros(4000, np.uint8)
+    a, b = one.over(buffer), other.over(buffer)
+    with pytest.raises(np.exceptions.TooHardError):
+        np.shares_memory(a, b, max_work=LITTLE)
+    assert xbridge.shares_memory(a, b) == overlaps(a, b) == np.shares_memory(a, b, max_work=EXACT)
+
+
+def test_shares_memory__asks_the_solver_of_numpy_for_little_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strides for which the solver takes exponential time are no reason to wait."""
+    asked, solve = [], np.shares_memory
+
+    def counted(a: Host, b: Host, max_work: Any = None) -> bool:
+        asked.append(max_work)
+        return solve(a, b, max_work=max_work)
+
+    monkeypatch.setattr(np, "shares_memory", counted)
+    assert xbridge.shares_memory(np.zeros(9)[::2], np.zeros(9)) is False
+    assert asked == [LITTLE]
 
 
 CASTS = [

@@ -11,8 +11,8 @@ import pytest
 
 LIMITS = {
     "_core": 1_610,
-    "_engine": 2_370,
-    "_host": 2_010,
+    "_engine": 2_380,
+    "_host": 2_040,
     "_observe": 760,
     "_plan": 1_250,
     "_pyinstaller": 150,
@@ -22,7 +22,7 @@ LIMITS = {
     "files": 2_700,
     "functions": 4_800,
     "testing": 10_850,
-    "tree": 1_355,
+    "tree": 1_365,
 }
 """The most lines of each folder of the package."""
 

@@ -447,6 +447,16 @@ def test_prefetch__iterates_anew_each_time() -> None:
     assert len(list(batches)) == len(batches) == 3
 
 
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [([1.0], True), ([], False), (iter([1.0]), True)],
+    ids=["full", "empty", "unknown"],
+)
+def test_prefetch__is_false_if_it_is_known_to_be_empty(batches: Any, expected: bool) -> None:
+    """The truth of batches needs no length, which many iterables do not have."""
+    assert bool(xbridge.prefetch(batches, "numpy")) is expected
+
+
 def test_prefetch__has_a_length_if_the_iterable_has() -> None:
     """`len` is that of the iterable, and an error that `list` ignores if it has none."""
     with pytest.raises(TypeError, match="len"):

@@ -271,6 +271,23 @@ def test_find_container__dataclass_is_read_and_built_without_its_own_code() -> N
     assert (type(vars(converted)["x"]), converted.note, vars(given)["x"] is A) == (Toy, "kept", True)
 
 
+@dataclass
+class Defaulted:
+    """A dataclass with a field that lives in the class alone, and one that no object has."""
+
+    x: Any
+    scale: Any = field(init=False, default=(A,))
+    unset: Any = field(init=False)
+
+
+def test_find_container__default_of_the_class_is_a_field_too() -> None:
+    """A field that only the class stores is converted, and the new object has it for itself."""
+    converted = there(Defaulted(A))
+    assert (type(converted.x), type(converted.scale[0])) == (Toy, Toy)
+    assert Defaulted.scale[0] is A
+    assert not hasattr(converted, "unset")
+
+
 @attrs.define
 class Base:
     """An attrs class, which keeps what it computed in a slot."""

@@ -14,7 +14,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.protocol import Array, Backend
 from xbridge._engine.convert import convert_all
 from xbridge._engine.execute import call_untraced
-from xbridge._engine.source import Source, resolve_source, with_mapped_dtype
+from xbridge._engine.source import Source, mapped_dtype, resolve_source
 from xbridge._plan.options import find_converter
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
@@ -45,10 +45,12 @@ def each(
     converts an input that no cached call has converted, or returns None to have it planned.
     """
     if options.by_dtype:
-        own = [with_mapped_dtype(resolve_source(x), target, options) for x in xs]
-        return in_groups(
-            own, xs, lambda mapped, part: each(part, target, mapped, version, otherwise=otherwise)
-        )
+
+        def convert_part(dtype: str | None, part: list[Any]) -> list[Array]:
+            mapped = options._replace(dtype=dtype, by_dtype=())
+            return each(part, target, mapped, version, otherwise=otherwise)
+
+        return in_groups([mapped_dtype(resolve_source(x), target, options) for x in xs], xs, convert_part)
     # The fastest way that suits comes first: one call of C code for all arrays, packs for those that change
     # their device, a cached call for each, and a plan for the rest.
     converters = {cls: find_converter(options, target.name, cls) for cls in set(map(type, xs))}
@@ -129,6 +131,9 @@ def _move_in_packs(
     moves = {kind: _find_packing(target, kind, options) for kind in kinds} if len(xs) > 1 else {}
     if not any(moves.values()):
         return [None] * len(xs)
+    if len(moves) == 1:  # as nearly always
+        (move_all,) = moves.values()
+        return (move_all and move_all(xs)) or [None] * len(xs)
 
     def move_part(kind: type, part: list[Array]) -> list[Array | None]:
         move = moves[kind]

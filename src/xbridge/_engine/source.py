@@ -110,19 +110,23 @@ def import_source(
     return Source(array, importer, foreign=True)
 
 
-def with_mapped_dtype(source: Source, target: Backend, options: Options) -> Options:
-    """Return options with the dtype that a call maps an input to, or all columns of a table."""
-    if not options.by_dtype:
-        return options
-    dtypes, dtype = dict(options.by_dtype), None
+def mapped_dtype(source: Source, target: Backend, options: Options) -> str | None:
+    """Return the dtype that a call maps an input to, or all columns of a table; None if it keeps its own."""
+    dtypes = dict(options.by_dtype)
     with suppress(XBridgeError):  # the conversion raises it too
         names = set() if source.is_array else set(castable_names(source.array))
         made = {dtypes.get(name, name) for name in names}
         if len(made) == 1 and not names.isdisjoint(dtypes):
-            (dtype,) = made
-        else:
-            dtype = dtypes.get(import_source(source, fetch=target.host_only).info().dtype)
-    return options._replace(dtype=dtype, by_dtype=())
+            return made.pop()
+        return dtypes.get(import_source(source, fetch=target.host_only).info().dtype)
+    return None
+
+
+def with_mapped_dtype(source: Source, target: Backend, options: Options) -> Options:
+    """Return options with the dtype that a call maps an input to."""
+    if not options.by_dtype:
+        return options
+    return options._replace(dtype=mapped_dtype(source, target, options), by_dtype=())
 
 
 def import_for(source: Source, target: Backend, options: Options) -> Source:

@@ -294,12 +294,14 @@ def _import_view(source: Source, target: Backend, options: Options) -> tuple[Sou
     try:
         return import_source(source, target, must_share=source.foreign), []
     except CopyError as error:
-        names = castable_names(source.array)
-        if names:
-            return import_for(source, target, options), names
-        action = f"explain a conversion of {type_of(source.array)}"
-        why = "its memory cannot be shown without a copy or a computation"
-        raise UnsupportedArrayError.build(action, why) from error
+        names, action = castable_names(source.array), f"explain a conversion of {type_of(source.array)}"
+        why, hint = "its memory cannot be shown without a copy or a computation", ""
+        try:
+            if names:
+                return import_for(source, target, options._replace(copy=None)), names
+        except XBridgeError as refused:  # it is not of one array whose facts a plan could show
+            why, hint = refused.reason, refused.hint
+        raise UnsupportedArrayError.build(action, why, hint) from error
 
 
 def _after_columns(found: Plan, names: list[str]) -> Plan:

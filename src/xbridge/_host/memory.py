@@ -31,6 +31,9 @@ WORKERS = min(4, os.cpu_count() or 1)
 LARGE = 1 << (26 if WORKERS > 2 else 28)
 """The size in bytes from which a copy uses threads. Measured: below it, they cost more than they save."""
 
+_WORK = 1000
+"""The most candidate solutions that `np.shares_memory` tries before arrays are compared byte by byte."""
+
 _COMPLEX = "W"
 """The code for the kind of the complex dtypes of ml_dtypes."""
 
@@ -371,8 +374,33 @@ def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
 
 
 def overlap_of_views(a: HostArray, b: HostArray) -> bool:
-    """Return True if two host arrays have a byte in common."""
-    return np.shares_memory(a, b)
+    """Return True if two host arrays have a byte in common.
+
+    Bounding ranges and NumPy's solver decide nearly every pair. If the solver gives up, because its time may
+    grow exponentially with the axes, the bytes of both are marked on two maps of the memory that they span.
+    """
+    try:
+        return bool(np.shares_memory(a, b, max_work=_WORK))  # type: ignore[arg-type] # any int
+    except np.exceptions.TooHardError:
+        from numpy.lib.array_utils import byte_bounds  # noqa: PLC0415 -- for such arrays alone
+
+        starts, stops = zip(byte_bounds(a), byte_bounds(b), strict=True)
+        start, size = min(starts), max(stops) - min(starts)
+        one, other = (_mark_bytes(x, low - start, size) for x, low in zip((a, b), starts, strict=True))
+        return bool((one & other).any())
+
+
+def _mark_bytes(host: HostArray, first: int, size: int) -> HostArray:
+    """Mark the bytes of an array on a map of `size` bytes: its first byte, then those of axis by axis."""
+    marks = np.zeros(size, np.bool_)
+    marks[first] = True
+    for n, stride in [*zip(host.shape, map(abs, host.strides), strict=True), (host.itemsize, 1)]:
+        done = 1
+        while done < n and stride:
+            more = min(done, n - done)
+            marks[more * stride :] |= marks[: -more * stride].copy()
+            done += more
+    return marks
 
 
 def _drop_constant_axes(layout: MemoryLayout) -> MemoryLayout:

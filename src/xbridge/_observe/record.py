@@ -312,8 +312,8 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         str
             The keys are `file`, `line`, `function`, `source`, `target`, `calls`, `copied`, `cast`, `moved`,
             `seconds`, `avoid`: how to avoid these bytes, or the option that asks for them, `call`: the
-            library's own call, empty if xbridge converted, and `stale`: the results that changed because
-            the program wrote to the tensor whose memory they share.
+            library's own call, empty if xbridge converted, and `stale`: the results that may have changed
+            because the program wrote to the tensor whose memory they share, or to another view of it.
 
         Examples
         --------
@@ -356,8 +356,8 @@ def _format_target(row: RecordRow) -> str:
 
 
 def _format_advice(row: RecordRow) -> str:
-    """Return how to avoid new memory, or that results have changed with the memory that they share."""
-    return f"copy=True: {row.stale:,} changed with their source" if row.stale else row.avoid
+    """Return how to avoid new memory, or that results may have changed with the memory that they share."""
+    return f"copy=True: {row.stale:,} may have changed with their source" if row.stale else row.avoid
 
 
 def _format_amounts(row: RecordRow) -> tuple[str, ...]:

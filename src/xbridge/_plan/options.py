@@ -146,7 +146,10 @@ def _read_dtypes(given: Mapping[Any, Any], backends: tuple[Backend, ...]) -> tup
     """Return the names of the dtypes of a mapping, each with that of the dtype that it is mapped to."""
     named = []
     for pair in given.items():
-        source, target = (_read("dtype", dtype, backends) for dtype in pair)
+        try:
+            source, target = (_read("dtype", dtype, backends) for dtype in pair)
+        except XBridgeError as error:  # its hint would name one dtype for all arrays
+            raise type(error).build(error.action, error.reason) from error.__cause__
         if source is None or source in UNNAMED or target is None:
             reason, hint = "it maps the dtypes of arrays to others", "dtype={'float64': 'float32'}"
             raise _option_error("dtype", given, reason, hint)

@@ -7,8 +7,9 @@ them for readers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib import import_module
 from math import prod
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -91,6 +92,16 @@ class Step(NamedTuple):
     def reason(self) -> str:
         """Why the step makes new memory, or else its purpose."""
         return self.copy_reason.message if self.copy_reason else _PURPOSES[self.op]
+
+    def __reduce__(self) -> tuple[Callable[..., Step], tuple[object, ...]]:
+        """Pickle a module by its name. A backend, which is a module too, pickles itself."""
+        module = self.module.__name__ if type(self.module) is ModuleType else self.module
+        return _step, (module, *self[1:])
+
+
+def _step(module: Any, *rest: Any) -> Step:
+    """Make a step of its pickled parts."""
+    return Step(import_module(module) if isinstance(module, str) else module, *rest)
 
 
 _PURPOSES: dict[Op, str] = {

@@ -13,6 +13,7 @@ registry has not changed meanwhile.
 
 from __future__ import annotations
 
+import copyreg
 import sys
 from _weakref import ref  # an import of `weakref` would take longer
 
@@ -72,6 +73,11 @@ def get(name: str | ModuleType) -> Backend:
     """Return the backend of a name or of a library's module; import it if necessary."""
     backend: Backend = getattr(_Loaded, _ensure_loaded(name))
     return backend
+
+
+def _reduce_to_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
+    """Pickle the name alone: another process takes the backend that is registered there."""
+    return get, (backend.name,)
 
 
 def _find_backend(cls: type) -> Backend | None:
@@ -330,6 +336,7 @@ def _load(name: str) -> Backend:
         entry = _find_entry(name)
         module = entry.module
         backend = complete(load(name, module, entry) if isinstance(module, str) else module, name, entry)
+        copyreg.pickle(type(backend), _reduce_to_name)
         if name != HOST:
             _load(HOST)
         with _lock:

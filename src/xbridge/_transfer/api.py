@@ -313,6 +313,13 @@ class Prefetch:
         """Return the number of batches, or raise a `TypeError` if the iterable has no length."""
         return len(self._iterable)  # type: ignore[arg-type] # else it raises
 
+    def __bool__(self) -> bool:
+        """Return False if the iterable says that it has no batches."""
+        try:
+            return len(self) > 0
+        except TypeError:  # it has no length, so only a loop can tell
+            return True
+
     def __iter__(self) -> Generator[Any, None, None]:
         """Return an iterator over all batches, with threads of its own."""
         again, self._is_used = self._is_used, True

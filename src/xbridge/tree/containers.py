@@ -100,9 +100,9 @@ def _field_names(cls: type) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _class_attribute(cls: type, name: str) -> Any:
-    """Return an attribute of a class or its bases, without its metaclass; an empty tuple if there is none."""
-    return next((vars(of)[name] for of in cls.__mro__ if name in vars(of)), ())
+def _class_attribute(cls: type, name: str, default: Any = ()) -> Any:
+    """Return an attribute of a class or its bases, without its metaclass; `default` if there is none."""
+    return next((vars(of)[name] for of in cls.__mro__ if name in vars(of)), default)
 
 
 class _Unregistered:
@@ -137,7 +137,7 @@ class _Unregistered:
         values = {**form.attributes, **dict(zip(form.fields, parts[count:], strict=True))}
         made, own = _with_items(self._cls, self._base, form, parts[:count]), _own_attributes(form.model)
         for name, value in values.items():
-            if name in own:
+            if name in own or name not in self._slots:
                 vars(made)[name] = value
             else:
                 self._slots[name].__set__(made, value)
@@ -160,12 +160,16 @@ class _Unregistered:
             with suppress(AttributeError):  # an empty slot
                 stored.setdefault(name, slot.__get__(x))
         for name in self._fields:
-            it = _class_attribute(self._cls, name)
-            if name not in stored and name not in self._slots and hasattr(type(it), "__set__"):
+            it = _class_attribute(self._cls, name, None)
+            if name in stored or name in self._slots or it is None:
+                continue
+            if hasattr(type(it), "__set__"):
                 hint = ", ".join(f"{field!r}: x.{field}" for field in self._fields)
                 action = f"flatten {with_article(self._cls.__name__)}"
                 reason = f"its class stores field {name!r} by {type_of(it)} in an unknown place"
                 raise UnsupportedArrayError.build(action, reason, f"{{{hint}}}")
+            if not hasattr(type(it), "__get__"):
+                stored[name] = it  # the default, which the class alone has
         return stored
 
 

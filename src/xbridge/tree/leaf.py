@@ -73,6 +73,9 @@ class Leaves(NamedTuple):
         if self.unsupported not in ("raise", "keep"):
             action = f"take unsupported={shown(self.unsupported)}"
             raise OptionError.build(action, "it is 'raise' or 'keep'", "unsupported='keep'")
+        if self.movables not in (True, False):
+            action = f"take movables={shown(self.movables)}"
+            raise OptionError.build(action, "it is True or False", "movables=True")
         checked = self._replace(scalars=self.scalars if self.scalars == "python" else bool(self.scalars))
         if self.only is None:
             return checked

@@ -59,7 +59,7 @@ def worker_stream(place: torch.device) -> Any:
 def threaded(fn: ArrayFn, device: Device) -> ArrayFn:
     """Return `fn` for another thread. It runs after the work that this thread has queued, and is complete."""
     place, recording, mine = torch.device(device), torch.is_grad_enabled(), _current_streams()
-    api, side, asked, wide = _streams_for_threads(place), None, None, torch.get_default_dtype()
+    api, side, asked, wide = _streams_for_threads(place), None, None, default_dtype()
     if api is not None:
         side, asked = worker_stream(place), api.current_stream(place).record_event()
 
@@ -68,6 +68,7 @@ def threaded(fn: ArrayFn, device: Device) -> ArrayFn:
             there = place in [x.device for x in xs if isinstance(x, torch.Tensor)]
         if asked is not None and there:
             asked.synchronize()
+        outer = defaults_of_calls.get(get_ident())
         defaults_of_calls[get_ident()] = wide
         try:
             with torch.set_grad_enabled(recording), nullcontext() if api is None else api.stream(side):
@@ -75,7 +76,9 @@ def threaded(fn: ArrayFn, device: Device) -> ArrayFn:
                 if side is not None:
                     side.synchronize()
         finally:
-            defaults_of_calls.pop(get_ident(), None)
+            del defaults_of_calls[get_ident()]
+            if outer is not None:  # of the call that this thread converts for
+                defaults_of_calls[get_ident()] = outer
         with _private.without_subclass():
             for y in made:
                 if isinstance(y, torch.Tensor) and y.device in mine:

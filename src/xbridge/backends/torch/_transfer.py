@@ -255,8 +255,11 @@ class _TorchTransfers(Transfers):
         return _carry_packs(xs, _make_packs(facts, chosen, 1), partial(_queue_fetch, place))
 
     def to_device_many(self, xs: list[torch.Tensor], device: Device, /) -> list[torch.Tensor]:
-        # Packs have dtypes of NumPy, so plain tensors are moved as integers of their size.
         back = device.kind == "cpu"
+        place = next((x.device for x in xs if not x.is_cpu), None) if back else torch.device(device)
+        if place is None or not may_use_buffers(place):
+            return [to_device(x, device) for x in xs]
+        # Packs have dtypes of NumPy, so plain tensors are moved as integers of their size.
         at = [i for i, x in enumerate(xs) if x.is_cpu is not back and is_bare(x) and not storage_fault(x)]
         raw: list[Any] = [xs[i].view(ITEMS[xs[i].dtype]) for i in at]
         moved: list[Any] | None = None
