@@ -74,5 +74,7 @@ def test_first_use__loads_few_modules() -> None:
     found = loaded("torch, jax.numpy", *[(before, use) for before, use, _ in USES])
     for names, (_, use, most) in zip(found, USES, strict=True):
         assert len(outside(names)) <= most, (use, len(outside(names)), names)
+    moves = [f"xbridge.backends.torch._{part}" for part in ("transfer", "threads")]
+    assert not set(moves) & set(found[-1])
     heavy = tuple(f"xbridge.{part}" for part in ENGINE)
     assert [name for name in found[-1] if name.startswith(heavy)] == []

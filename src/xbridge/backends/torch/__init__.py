@@ -19,15 +19,12 @@ from xbridge._core import tracing
 from xbridge._core.devices import CPU, CUDA, CUDA_MANAGED, ROCM, Device, absent_device_error, device_named
 from xbridge._core.dtypes import DTYPES, category, hint_for_missing_dtype, holds_every, holds_integers
 from xbridge._core.guards import MemoryFacts, guards
-from xbridge._core.protocol import ArrayInfo, Fast, Gap, MemoryLayout, Unsupported
+from xbridge._core.protocol import ArrayInfo, Fast, Gap, MemoryLayout, Transfers, Unsupported
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch import _private
-from xbridge.backends.torch._private import accelerators, dispatch_modes, dual_levels
-from xbridge.backends.torch._threads import default_dtype as default_dtype_of_call
-from xbridge.backends.torch._threads import defaults_of_calls
-from xbridge.backends.torch._transfer import DECLINED
-from xbridge.backends.torch._transfer import to_device as to_device
-from xbridge.backends.torch._transfer import transfers as transfers
+from xbridge.backends.torch._default_dtype import default_dtype as default_dtype_of_call
+from xbridge.backends.torch._default_dtype import defaults_of_calls
+from xbridge.backends.torch._private import DECLINED, accelerators, dispatch_modes, dual_levels
 from xbridge.backends.torch._unsupported import (
     apply_pending,
     check_readable,
@@ -344,6 +341,12 @@ def devices() -> tuple[Device, ...]:
     return (CPU, *(Device(f"{kind}:{i}") for kind in accelerators() for i in range(_count(kind))))
 
 
+def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
+    from xbridge.backends.torch import _transfer  # noqa: PLC0415 -- for a device
+
+    return _transfer.to_device(x, device)
+
+
 def device_name(device: object, /) -> Device | None:
     return _name_device(device) if isinstance(device, torch.device) else None
 
@@ -551,6 +554,41 @@ fast: Fast = Fast(
     plan_key=plan_key,
     outside_modes=outside_modes,
 )
+
+
+def _late(word: str) -> Callable[..., Any]:
+    """Return a method that calls the one of `_transfer.transfers`."""
+
+    def call(_: Transfers, *args: Any) -> Any:
+        from xbridge.backends.torch import _transfer  # noqa: PLC0415 -- for a device or a thread
+
+        return getattr(_transfer.transfers, word)(*args)
+
+    return call
+
+
+class _LateTransfers(Transfers):
+    """The transfers of `_transfer.py`, imported when one is first needed: most programs move nothing."""
+
+    has_packs = True
+
+    def fetch_many(self, xs: list[torch.Tensor], /) -> list[HostArray | None] | None:
+        return None if xs[0].is_cpu and xs[-1].is_cpu else _late("fetch_many")(self, xs)
+
+    fast_to_device = _late("fast_to_device")
+    fast_from_device = _late("fast_from_device")
+    send_many = _late("send_many")
+    to_device_many = _late("to_device_many")
+    streams_to_device = _late("streams_to_device")
+    stream_to_device = _late("stream_to_device")
+    release_buffers = _late("release_buffers")
+    may_use_threads = _late("may_use_threads")
+    threaded = _late("threaded")
+    thread_context = _late("thread_context")
+    queue_mark = _late("queue_mark")
+
+
+transfers: Transfers = _LateTransfers()
 
 
 def is_tracing() -> bool:

@@ -15,6 +15,9 @@ from torch._C._dynamo import eval_frame
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
+DECLINED = (AssertionError, RuntimeError, TypeError, ValueError)
+"""What torch and its modes raise for a dtype, a device or a tensor that they refuse. Others are bugs."""
+
 # -- transforms and modes ----------------------------------------------------------------------------
 
 # A tensor of a transform, such as `vmap`, has no memory, or that of another tensor:

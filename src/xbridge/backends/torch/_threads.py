@@ -17,24 +17,15 @@ import torch
 
 from xbridge._core.devices import Device
 from xbridge._core.protocol import ArrayFn
-from xbridge._core.tracing import traced_as
 from xbridge.backends.torch import _private
+from xbridge.backends.torch._default_dtype import default_dtype, defaults_of_calls
 from xbridge.backends.torch._private import accelerators
 from xbridge.errors import DeviceError
 
 _worker_streams: dict[torch.device, Any] = {}
 
-defaults_of_calls: dict[int, torch.dtype] = {}
-"""The default dtype at the call for each thread that converts now; torch has one for all threads."""
-
 _thread_state = threading.local()
 """Holds the inference mode of a worker thread, which ends when the object of the mode is deleted."""
-
-
-@traced_as(lambda: torch.get_default_dtype())  # noqa: PLW0108 -- a compiler traces functions of Python
-def default_dtype() -> torch.dtype:
-    """Return torch's default dtype; that of the call in a thread that converts on its behalf."""
-    return defaults_of_calls.get(get_ident()) or torch.get_default_dtype()
 
 
 def streams_of(place: torch.device) -> Any:

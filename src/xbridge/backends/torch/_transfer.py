@@ -42,7 +42,7 @@ from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import HostArray, Transfers
 from xbridge._host.memory import fill, native_dtype
 from xbridge.backends.torch import _private
-from xbridge.backends.torch._private import dispatch_modes, dual_levels
+from xbridge.backends.torch._private import DECLINED, dispatch_modes, dual_levels
 from xbridge.backends.torch._threads import queue_mark, thread_context, threaded
 from xbridge.backends.torch._unsupported import apply_pending, check_readable, storage_fault
 from xbridge.errors import DeviceError, OptionError
@@ -63,9 +63,6 @@ SMALL_NBYTES = 1 << 18
 
 ALIGNMENT = 256
 """Arrays of a pack on a device begin at multiples of this number of bytes, as memory of torch does."""
-
-DECLINED = (AssertionError, RuntimeError, TypeError, ValueError)
-"""What torch and its modes raise for a dtype, a device or a tensor that they refuse. Others are bugs."""
 
 _BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 ITEMS = {
