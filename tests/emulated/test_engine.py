@@ -355,3 +355,28 @@ def test_pinned_mib__refuses_what_is_not_a_number(said: str, setting: Callable[[
         f"cannot read XBRIDGE_PINNED_MIB={said!r}: it is a whole number of MiB for each device; "
         "try XBRIDGE_PINNED_MIB=64"
     )
+
+
+class Listing(Passes):
+    """Lists the operators of torch."""
+
+    def __init__(self, seen: list[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # theirs
+        self.seen = seen
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def test_to_device_many__runs_in_a_mode_what_single_moves_run() -> None:
+    """A mode, such as a counter of operators, sees no views of tensors that buffers would have moved."""
+    xs, device = [torch.ones(2), torch.ones(3)], xbridge.Device(DEVICE)
+    together: list[str] = []
+    alone: list[str] = []
+    with Listing(together):
+        transfers.to_device_many(xs, device)
+    with Listing(alone):
+        for x in xs:
+            _transfer.to_device(x, device)
+    assert together == alone != []

@@ -377,7 +377,7 @@ def overlap_of_views(a: HostArray, b: HostArray) -> bool:
     """Return True if two host arrays have a byte in common.
 
     Bounding ranges and NumPy's solver decide nearly every pair. If the solver gives up, because its time may
-    grow exponentially with the axes, the bytes of both are marked on two maps of the memory that they span.
+    grow exponentially with the axes, the bytes of both are marked on two maps up to the end of one.
     """
     try:
         return bool(np.shares_memory(a, b, max_work=_WORK))  # type: ignore[arg-type] # any int
@@ -385,7 +385,7 @@ def overlap_of_views(a: HostArray, b: HostArray) -> bool:
         from numpy.lib.array_utils import byte_bounds  # noqa: PLC0415 -- for such arrays alone
 
         starts, stops = zip(byte_bounds(a), byte_bounds(b), strict=True)
-        start, size = min(starts), max(stops) - min(starts)
+        start, size = min(starts), min(stops) - min(starts)
         one, other = (_mark_bytes(x, low - start, size) for x, low in zip((a, b), starts, strict=True))
         return bool((one & other).any())
 
