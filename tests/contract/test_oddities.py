@@ -146,6 +146,8 @@ WRITABLE: dict[str, Callable[[], Tensor]] = {
 FROZEN: dict[str, Callable[[], Tensor]] = {
     "unfolded, with an axis of one": lambda: fresh(6).unfold(0, 3, 1)[None],
     "a leaf that requires grad": lambda: fresh(3).requires_grad_(),
+    "a leaf of bfloat16": lambda: fresh(3, dtype=torch.bfloat16).requires_grad_(),
+    "a leaf of float8": lambda: fresh(3, dtype=torch.float8_e5m2).requires_grad_(),
     "a parameter": lambda: torch.nn.Parameter(fresh(3)),
     "a subclass of a parameter": lambda: type("Mine", (torch.nn.Parameter,), {})(fresh(3)),
     "a view of a parameter": lambda: torch.nn.Parameter(fresh(3, 4))[1:, ::2],

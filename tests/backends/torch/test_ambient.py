@@ -112,21 +112,6 @@ def test_asarray__ignores_the_default_device() -> None:
         assert overlaps(xbridge.to_numpy(x), x)
 
 
-def test_asarray__default_dtype_applies_to_numbers() -> None:
-    """torch's default dtype is used for Python numbers, and for arrays on request."""
-    torch.set_default_dtype(torch.float16)
-    try:
-        assert xbridge.asarray([0.5, 1.0], backend="torch").dtype == torch.float16
-        assert xbridge.to_backend(A, "torch").dtype == torch.float64
-        assert xbridge.to_backend(A, "torch", dtype="default").dtype == torch.float16
-        with pytest.raises(xbridge.ValueLossError, match="float16"):
-            xbridge.asarray([1e5], backend="torch")
-        with pytest.raises(xbridge.ValueLossError, match="float16"):
-            xbridge.to_backend(torch.tensor([1e5], dtype=torch.float32), "torch", dtype="default")
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 @pytest.mark.parametrize("mode", [Passes, PassesFunctions])
 def test_to_numpy__works_under_dispatch_modes(mode: type[Passes | PassesFunctions]) -> None:
     """A mode that watches torch's operations does not change what a conversion shares."""

@@ -114,5 +114,8 @@ def test_default_dtype__follows_torch(default: str) -> None:
     """Floats have torch's default dtype, and complex numbers the one with parts of 32 bits at least."""
     with default_dtype(default):
         made = [xbridge.asarray([number], backend="torch").dtype for number in (0.5, 0.5j, 1, True)]
+        assert xbridge.to_backend(np.ones(1), "torch").dtype == torch.float64
+        with pytest.raises(xbridge.ValueLossError) if default == "float16" else nullcontext():
+            xbridge.asarray([1e5], backend="torch")
     both = torch.complex128 if default == "float64" else torch.complex64
     assert made == [torch_dtype(default), both, torch.int64, torch.bool]

@@ -172,30 +172,6 @@ def test_to_backend__compiled_call_copies_numpy_memory() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fullgraph", [False, True])
-def test_asarray__compiled_list_with_a_number_breaks_the_graph(fullgraph: bool) -> None:
-    """A list of tensors and numbers is made as in eager code, and not in one graph."""
-    x = torch.arange(3.0)
-    fn = torch.compile(lambda x: xbridge.asarray([x[0], 2.5]), fullgraph=fullgraph, backend="eager")
-    if fullgraph:
-        with pytest.raises(torch._dynamo.exc.Unsupported):
-            fn(x)
-    else:
-        assert fn(x).tolist() == [0.0, 2.5]
-
-
-def test_to_numpy__copies_between_parts_of_a_compiled_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two compiled parts, a result that would be read-only is a copy."""
-    from xbridge.backends import torch as backend
-
-    monkeypatch.setattr(backend, "_compiler", lambda: "a compiler")
-    x = torch.ones(3, requires_grad=True)
-    copied = xbridge.to_numpy(x)
-    copied[0] = 5
-    assert x.tolist() == [1.0, 1.0, 1.0]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"copy": True}], ids=str)
 @pytest.mark.parametrize("requires_grad", [True, False])
 def test_to_numpy__read_only_result_can_be_used_by_the_compiled_code_that_follows(
@@ -214,19 +190,3 @@ def test_to_numpy__read_only_result_can_be_used_by_the_compiled_code_that_follow
         made[:] = 5
         assert x.tolist() == [1.0, 1.0, 1.0]
         assert xbridge.dtype_of(made) == options.get("dtype", "float32")
-
-
-def test_plan_state__is_unknown_while_a_compiler_traces() -> None:
-    """What a compiler traces is not learned, so there is no state to depend on, and no fast path."""
-    from xbridge.backends import torch as backend
-
-    def answers(x: Any) -> list[object]:
-        return [backend.plan_state(), backend.fast_to_numpy(x)]
-
-    def trace(x: Any) -> Any:
-        return x + 1 if answers(x) == [None] * 2 and backend.follows(x) else x
-
-    x = torch.zeros(1)
-    assert None not in answers(x)
-    assert trace(x) is x
-    assert torch.compile(trace, backend="eager", fullgraph=True)(x).item() == 1

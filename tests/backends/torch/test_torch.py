@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -153,61 +152,3 @@ def test_from_dlpack__torch_makes_the_device_current(
     back = torch.from_dlpack(shown)
     back[0] = 5
     assert t.tolist() == [5.0, 1.0]
-
-
-# -- the fast path ---------------------------------------------------------------------------------
-
-LAYOUTS = {
-    "the whole memory": ((2, 3), (3, 1), 0),
-    "columns": ((2, 3), (1, 2), 0),
-    "the last row": ((3,), (1,), 3),
-    "a part of each row": ((2, 2), (3, 1), 1),
-    "every second element of each row": ((2, 2), (3, 2), 0),
-    "every second element": ((3,), (2,), 1),
-    "one element for all": ((3,), (0,), 2),
-    "rows that overlap": ((2, 3), (2, 1), 0),
-    "windows": ((4, 3), (1, 1), 0),
-}
-
-
-def places(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> list[int]:
-    """The place of every element in the storage, counted in elements."""
-    indices = product(*map(range, shape))
-    return [offset + sum(i * s for i, s in zip(index, strides, strict=True)) for index in indices]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_fast_to_numpy__declines_tensors_beyond_their_storage(
-    layout: tuple[tuple[int, ...], tuple[int, ...], int],
-) -> None:
-    """A tensor that reaches beyond its storage is declined."""
-    last = max(places(*layout))
-    base = torch.arange(last + 1.0)
-    x = base.as_strided(*layout)
-    base.untyped_storage().resize_((last + 1) * base.itemsize - 1)
-
-    assert get_backend("torch").fast.to_numpy(x) is None
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2])
-def test_fast_to_numpy__leaf_of_a_foreign_dtype_is_read_only(dtype: Any) -> None:
-    """A leaf of an ml_dtypes dtype can never be made writable, on any call."""
-    pytest.importorskip("ml_dtypes")
-    x = torch.ones(4).to(dtype).requires_grad_()
-    for _ in range(2):
-        host = get_backend("torch").fast.to_numpy(x)
-        assert host is not None
-        with pytest.raises(ValueError, match="WRITEABLE"):
-            host.flags.writeable = True
-
-
-def test_fast_to_numpy__declines_other_devices() -> None:
-    """Tensors on other devices are declined each time, and the others keep the fast path."""
-    module, there = get_backend("torch"), torch.ones(3, device="meta")
-    for _ in range(3):
-        assert module.fast.to_numpy(there) is None
-        assert module.fast.to_numpy(torch.ones(3, device="meta", dtype=torch.bfloat16)) is None
-        for x in (torch.ones(3), torch.ones(3).bfloat16(), torch.ones(3)[1:]):
-            host = module.fast.to_numpy(x)
-            assert host is not None
-            assert host.astype("f4").tolist() == x.tolist()
