@@ -259,20 +259,6 @@ def test_to_numpy__reads_one_copy_of_a_replicated_array() -> None:
     """)
 
 
-@pytest.mark.slow
-def test_to_backend__torch_takes_an_array_from_another_cpu() -> None:
-    """torch has one CPU, and takes an array from any of JAX's if `cpu` is named."""
-    pytest.importorskip("torch")
-    run("""
-    x = jax.device_put(a, devices[1])
-    assert "torch has no device cpu:1" in refusal(lambda: xbridge.to_backend(x, "torch"))
-    for cpu in ("cpu", "cpu:0"):
-        made = xbridge.to_backend(x, "torch", device=cpu)
-        assert (made.tolist(), str(made.device)) == (a.tolist(), "cpu")
-    print("done")
-    """)
-
-
 def test_aligned__cannot_restore_to_several_devices() -> None:
     """A result that would go back to several devices is refused before the function runs."""
     run("""
@@ -432,10 +418,6 @@ def test_materialize__makes_column_major_arrays_row_major(monkeypatch: pytest.Mo
 
     columns = Format(Layout((1, 0)), jax.sharding.SingleDeviceSharding(jax.local_devices()[0]))
     x = jax.device_put(jnp.arange(6.0).reshape(2, 3), columns)
-    moved = jax.device_put(x, jax.local_devices()[0], may_alias=False)
-    for given in (x, moved):  # what an older JAX has moved, it has moved to other places
-        for y in (module.to_device(given, Device("cpu")), module.materialize(given)):
-            assert (y + 0).tolist() == np.asarray(given).tolist()
     monkeypatch.setattr(module, "array_info", lambda x: ArrayInfo("float32", Device("cuda:0"), x.shape))
     assert module.materialize(x).tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
 

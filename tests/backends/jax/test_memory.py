@@ -18,7 +18,6 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402 -- once JAX is there
 
 from xbridge.backends import jax as backend  # noqa: E402
-from xbridge.backends.jax import _private  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,36 +103,3 @@ def test_from_numpy__memory_is_released_with_the_array() -> None:
     gc.collect()
     assert held[0]() is None
     assert all((other == 7).all() for other in others)
-
-
-def test_from_numpy__without_private_device_put(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without JAX's private `_device_put`, the public way gives the same result."""
-    a = row_by_row((512, 256))
-    monkeypatch.setattr(backend, "_device_put", None)
-    assert backend.fast_from_numpy(a) is None
-    for x in (xbridge.to_backend(a, "jax"), backend.from_numpy(a)):
-        assert (x.committed, xbridge.device_of(x)) == (False, "cpu")
-        np.testing.assert_array_equal(np.asarray(x), a)
-
-
-def test_fast_to_numpy__caches_single_device_shardings_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With several devices, only single-device shardings are cached, and every array is read correctly."""
-    monkeypatch.setattr(backend, "_is_alone", False)
-    monkeypatch.setattr(_private, "backends", dict)
-    host = jax.devices("cpu")[0]
-    mesh = jax.sharding.Mesh(np.array([host]), ("x",))
-    named = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
-    for _ in range(2):
-        for place in (named, jax.sharding.SingleDeviceSharding(host)):
-            x = jax.device_put(jnp.arange(3.0), place)
-            made = backend.fast_to_numpy(x)
-            assert made is not None
-            assert (made.tolist(), made.flags.writeable) == ([0, 1, 2], False)
-    assert {type(place) for place in backend._host_shardings} == {jax.sharding.SingleDeviceSharding}
-
-
-@pytest.mark.parametrize("read", [backend.fast_to_numpy, backend.fast_copy_to_numpy])
-def test_fast_to_numpy__declines_small_dtypes(read: Callable[[Any], object]) -> None:
-    """A dtype without a canonical name takes the planned path."""
-    assert read(jnp.ones(3, "int4")) is None
-    assert read(jnp.ones(3)) is not None
