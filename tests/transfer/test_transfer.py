@@ -577,21 +577,6 @@ def test_prefetch__deleted_array_is_refused_with_its_path() -> None:
         list(xbridge.prefetch([[np.ones(1), x]], "numpy"))
 
 
-def test_prefetch__iterable_runs_on_the_callers_device_and_stream(cupy: Any, own_registry: None) -> None:
-    """The iterable runs on the current device and stream of the caller."""
-
-    def batches() -> Iterator[Any]:
-        for _ in range(2):
-            assert cupy.cuda.get_current_stream().ptr == 7
-            yield cupy.asarray(np.arange(3.0))
-
-    with cupy.cuda.Device(1), cupy.cuda.Stream(7):
-        made = list(xbridge.prefetch(batches(), "cupy", dtype="float32"))
-
-    assert [x.device.id for x in made] == [1, 1]
-    assert [x._memory.tolist() for x in made] == [[0, 1, 2]] * 2
-
-
 def test_prefetch__waits_for_streams_of_the_iterable(cupy: Any, own_registry: None) -> None:
     """Work that the iterable queues on its own stream finishes before the batch is converted."""
 

@@ -164,18 +164,6 @@ def test_to_numpy__refuses_chunks_that_differ_from_the_metadata(lie: str, dtype:
         xbridge.to_numpy(x, dtype=dtype)
 
 
-# -- lists ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [{}, {"dtype": "float32"}, {"dtype": "int64"}])
-def test_asarray__computes_a_mixed_list_together(x: Array, options: dict[str, Any]) -> None:
-    """The Dask arrays of a list are computed together, next to arrays of NumPy."""
-    made = xbridge.asarray([np.ones(7), x + 1, x.astype("i8"), x * 2], backend="numpy", **options)
-    assert made.dtype == options.get("dtype", "float64")
-    assert made.tolist() == [[1] * 7, [*range(1, 8)], [*range(7)], [*range(0, 14, 2)]]
-    assert sorted(runs) == [1, 3, 3]
-
-
 # -- align ---------------------------------------------------------------------------------------
 
 
