@@ -135,17 +135,6 @@ def test_repeat__ignores_plans_made_while_tracing(convert: Call, own_registry: N
     assert cached
 
 
-def test_repeat__plans_arrays_that_might_have_a_graph_to_keep(own_registry: None) -> None:
-    """A call with `grad="keep"` that leaves its library is planned, so it can refuse any later array."""
-    xbridge.register_backend("toylib", toys(require_grad=lambda x: x, detach=lambda x: x, gaps={}))
-    for _ in range(2):
-        xbridge.to_numpy(Toy(np.ones(2)), copy=True, grad="keep")
-    assert not cached
-    for _ in range(2):
-        xbridge.to_numpy(Toy(np.ones(2)), copy=True)
-    assert cached
-
-
 def test_repeat__ignores_transfers(own_registry: None) -> None:
     """A conversion that moves to another device calls `to_device` each time."""
     moved: list[str] = []

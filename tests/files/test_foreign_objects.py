@@ -134,16 +134,3 @@ def test_read__program_of_torchscript_says_how_its_weights_are_read(
     said = refused(capsys, "show", path)
     weights = eval(said.partition("whose weights are ")[2], {"torch": torch, "path": path})
     assert torch.equal(weights["weight"], layer.weight)
-
-
-def test_read__dtype_that_is_unknown_stops_no_other_array(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One array of float4 in a file of safetensors is listed, and can be left out."""
-    file = pytest.importorskip("safetensors.torch")
-    packed = torch.tensor([[1, 2]], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
-    file.save_file({"w": torch.ones(2), "small": packed}, tmp_path / "a.safetensors")
-    assert "F4" in shell(capsys, "show", tmp_path / "a.safetensors")
-    assert "--skip small" in refused(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.npz")
-    shell(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.npz", "--skip", "small")
-    assert np.load(tmp_path / "b.npz").files == ["w"]

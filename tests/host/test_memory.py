@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
-from inside import DTYPES, get_backend
+from inside import DTYPES
 from numpy.lib.stride_tricks import as_strided
 from rawmemory import overlaps, same_bits
 
@@ -227,16 +227,6 @@ def test_reports_overflow__false_without_floating_point_flags(monkeypatch: pytes
     assert memory._reports_overflow() is bool(memory._SINGLES)
     monkeypatch.setattr(memory, "_RAISING", memory._SILENT)
     assert not memory._reports_overflow()
-
-
-def test_finite_extremes__few_numbers_show_a_loss() -> None:
-    """The extremes of the finite values decide whether a cast loses one."""
-    jnp: Any = pytest.importorskip("jax.numpy")
-    assert memory.finite_extremes(jnp, jnp.array([3, -5, 4])).tolist() == [-5, 4]
-    assert memory.finite_extremes(jnp, jnp.array([3.0, jnp.nan, -jnp.inf, 4.0])).tolist() == [0.0, 4.0]
-    assert memory.finite_extremes(jnp, jnp.array([3.0 - 7j, jnp.inf * 1j])).tolist() == [0.0, 3.0, -7.0, 0.0]
-    empty = jnp.ones((0, 2))
-    assert get_backend("jax").check_cast(empty, "float16") is empty
 
 
 @pytest.mark.parametrize(
