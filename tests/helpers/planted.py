@@ -31,16 +31,6 @@ def promoted(x: Any) -> Any:
     return total.double() if hasattr(x, "is_neg") else total
 
 
-def cut(x: Any) -> Any:
-    """Square the numbers outside of the graph."""
-    return (x.detach() if hasattr(x, "detach") else x) ** 2
-
-
-def computed(x: Any) -> Any:
-    """Scale by a number that is read from the array."""
-    return x / float(xp_of(x).max(x))
-
-
 def jitter(x: Any, rng: Any = None) -> Any:
     """Draw random numbers."""
     return x + np.random.default_rng(rng).normal(size=x.shape)

@@ -12,6 +12,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import array_api_compat
 import numpy as np
 import planted_contracts as planted
 import pytest
@@ -40,17 +41,9 @@ X = np.array([[0.5, 2.0, 3.0], [1e-4, 5.0, 7.0]])
 def first_use() -> Iterator[None]:
     """Let the planted functions begin without what the programs of other tests left."""
     yield
-    caches: tuple[Any, ...] = (
-        planted._WINDOW,
-        planted._SCRATCH,
-        planted._TABLE,
-        planted._MEANS,
-        planted._DTYPED,
-        planted._LAST_AXIS,
-        planted._WARM,
-    )
-    for kept in caches:
-        kept.clear()
+    for name, kept in vars(planted).items():
+        if name.isupper() and isinstance(kept, (dict, list)):
+            kept.clear()
     planted.ramp.cache_clear()
 
 
@@ -61,29 +54,20 @@ def failure(f: Callable[..., Any], *args: Any, **promises: Any) -> MismatchError
 
 
 BROKEN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = {
-    "wrong dtype": (planted.widened, (X.astype("f4"),), {"dtype": "kept"}, "dtype"),
-    "alias of an input": (planted.unchanged_if_small, (X,), {"aliases": False}, "aliases an argument"),
     "mutated input": (planted.sorted_in_place, (X[:, ::-1].copy(),), {}, "changes its input"),
-    "inaccurate float32": (planted.log_of_one_plus, (X,), {"ulp": 4}, "is inaccurate"),
-    "memory order": (planted.in_order_of_memory, (X,), {}, "values"),
-    "byte order": (planted.from_bytes, (X,), {}, "values"),
     "broadcast weight and negative stride": (planted.weighted, (X, X[::-1].copy()), {}, "values"),
     "stale cache in threads": (planted.windowed, (X,), {}, "is not safe in threads"),
     "buffer of all threads": (planted.doubled_in_scratch, (X,), {}, "is not safe in threads"),
     "half-filled table in threads": (planted.looked_up, (X,), {}, "is not safe in threads"),
     "cache of the first call": (planted.centred_by_first, (X,), {}, "depends on earlier calls"),
     "count of calls": (planted.counted, (X,), {}, "depends on earlier calls"),
-    "buffer that is returned": (planted.tripled_in_buffer, (X,), {}, "changes an earlier result"),
     "cache of a class in threads": (planted.ramped_by_class, (X,), {}, "is not safe in threads"),
     "first call kept in a class": (planted.ramped_by_new_attribute, (X,), {}, "depends on earlier calls"),
     "cached array that is returned": (planted.ramp_like, (X,), {}, "depends on earlier calls"),
     "cache of the first dtype": (planted.ramped_in_first_dtype, (X,), {}, "depends on earlier calls"),
     "cache of the first length": (planted.windowed_by_axes, (X,), {}, "depends on earlier calls"),
     "wrong after some calls": (planted.warmed_up, (X,), {}, "depends on earlier calls"),
-    "write in one layout": (planted.shifted_in_place_if_strided, (X,), {}, "changes its input"),
     "alias in one layout": (planted.in_fortran_order, (X,), {"aliases": False}, "aliases an argument"),
-    "alias in one dtype": (planted.in_float64, (X.astype("f4"),), {"aliases": False}, "aliases an argument"),
-    "read-only input": (planted.closed, (X.copy(),), {}, "changes its input"),
     "error handling": (planted.raises_for_all, (X,), {"empty": False}, "changes a setting"),
     "seed": (planted.seeded, (X,), {}, "changes a setting"),
     "empty input": (planted.first_row, (X,), {}, "raises IndexError for empty arrays"),
@@ -135,18 +119,6 @@ def test_assert_contract__kept_promises(f: Callable[..., Any]) -> None:
     assert_contract(f, X, dtype="kept", aliases=False, ulp=1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("library", ["torch", "jax", "dask", "array_api_strict", "numpy_readonly"])
-def test_assert_contract__every_library(library: str) -> None:
-    """A function of the standard keeps all promises with every library."""
-    if library != "numpy_readonly" and not xbridge.is_available(library):
-        pytest.skip("it is not installed")
-    x = xbridge.asarray(X, backend=library, dtype="float32")
-    assert_contract(
-        planted.softmax, x, dtype="kept", aliases=False, ulp=8, lazy=True, differentiable=True, empty=False
-    )
-
-
 def test_assert_contract__lazy_and_differentiable() -> None:
     """A computed lazy array and a cut graph are found where the library has them."""
     da, torch = pytest.importorskip("dask.array"), pytest.importorskip("torch")
@@ -179,8 +151,8 @@ def test_assert_contract__library_and_device_of_the_result() -> None:
     torch, strict = pytest.importorskip("torch"), pytest.importorskip("array_api_strict")
     there = strict.asarray([1.0], device=strict.Device("device1"))
     for f, x, problem in (
-        (planted.detour, torch.ones(2), "backend"),
-        (planted.on_default_device, there, "device"),
+        (lambda x: np.sin(np.asarray(x)), torch.ones(2), "backend"),
+        (lambda x: array_api_compat.array_namespace(x).zeros(x.shape), there, "device"),
     ):
         found = failure(f, x).finding
         assert found.problem == problem
@@ -329,13 +301,6 @@ def test_assert_contract__reference() -> None:
     assert failure(np.sin, X, reference=np.cos).finding.problem == "values"
 
 
-def test_assert_contract__promises_nothing_for_empty_arrays() -> None:
-    """Without the promise, a function may do anything with arrays without elements, as a test draws them."""
-    assert_contract(lambda x: x - x.min(), np.ones((0, 2)), dtype="float32", empty=False)
-    with pytest.raises(MismatchError):
-        assert_contract(lambda x: x - x.min(), np.ones((0, 2)))
-
-
 def test_assert_contract__empty() -> None:
     """Arrays of one length are emptied together or the first alone, and a refusal may be promised.
 
@@ -348,6 +313,8 @@ def test_assert_contract__empty() -> None:
     found = failure(lambda x: x * 1.0 if x.size else x.astype("i8"), X, dtype="kept").finding
     assert (found.problem, "np.empty" in found.program) == ("dtype", True)
     assert_contract(planted.first_row, X, empty=False)
+    assert_contract(lambda x: x - x.min(), np.ones((0, 2)), dtype="float32", empty=False)
+    failure(lambda x: x - x.min(), np.ones((0, 2)))
     assert_contract(planted.first_row, X, raises=IndexError)
 
 
@@ -428,18 +395,7 @@ def test_assert_contract__state_dict() -> None:
     x = torch.tensor(X, dtype=torch.float32)
     assert_contract(layer, x, dtype="kept", aliases=False, empty=False, layouts=False)
     assert int(layer.num_batches_tracked) == 0
-
-    class Running(torch.nn.Module):  # type: ignore[misc,name-defined] # torch may not be installed
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("mean", torch.zeros(()))
-
-        def forward(self, x: Any) -> Any:
-            self.mean.mul_(0.9).add_(0.1 * x.mean().nan_to_num())
-            return x - self.mean
-
-    assert failure(Running(), x).finding.problem == "depends on earlier calls"
-    assert_contract(Running(), x, repeatable=False)
+    assert not layer.running_mean.any()
 
 
 def test_assert_contract__warning_about_a_layout() -> None:

@@ -36,6 +36,7 @@ BROKEN: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
 
 KEPT: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "each element": (lambda x, xp: xp.exp(x), X, {"batched": True, "shape": "kept", "nan": "propagates"}),
+    "in the graph": (lambda x, xp: xp.exp(x), X, {"aliases": False, "lazy": True, "differentiable": True}),
     "a reduction": (lambda x, xp: x.sum(-1), X, {"shape": lambda s: s[:-1], "nan": "propagates"}),
     "a sum without NaN": (lambda x, xp: xp.nansum(x), X, {"nan": "ignored"}),
     "small integers": (lambda x, xp: xp.clip(x, 0, 9), N, {"overflow": False}),
