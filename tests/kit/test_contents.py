@@ -79,16 +79,12 @@ def test_host_arrays__integers_reach_both_ends(word: str) -> None:
     assert set(ends.view(f"u{ends.itemsize}").tolist()) <= patterns(word)
 
 
-@pytest.mark.parametrize("word", swept(word for word in HOST_DTYPES if word.startswith("float8")))
-def test_host_arrays__every_bit_pattern_of_float8(word: str) -> None:
-    """Each of the 256 bit patterns of a float8 dtype is drawn."""
-    assert patterns(word) == set(range(256))
-
-
-@pytest.mark.parametrize("word", swept(word for word in HOST_DTYPES if DTYPES[word].bits == 16))
-def test_host_arrays__bit_patterns_of_16_bit_dtypes(word: str) -> None:
-    """Every value of the high byte of a 16-bit dtype is drawn."""
-    assert {code >> 8 for code in patterns(word)} == set(range(256))
+@pytest.mark.parametrize(
+    "word", swept(word for word in HOST_DTYPES if DTYPES[word].bits == 16 or word.startswith("float8"))
+)
+def test_host_arrays__every_high_byte(word: str) -> None:
+    """Every value of the high byte of a narrow dtype is drawn, which of float8 is every bit pattern."""
+    assert {code >> (DTYPES[word].bits - 8) for code in patterns(word)} == set(range(256))
 
 
 @given(st.data())
@@ -269,7 +265,7 @@ def test_contract__needs_hypothesis(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_assertions__need_neither_pytest_nor_hypothesis() -> None:
-    """The assertions work without pytest and Hypothesis, which the other parts say they need."""
+    """The assertions work without pytest and Hypothesis."""
     code = """
         import sys
         for name in ("pytest", "_pytest", "hypothesis"):
@@ -284,14 +280,5 @@ def test_assertions__need_neither_pytest_nor_hypothesis() -> None:
         assert_roundtrip(a, "numpy")
         with assert_unchanged(a):
             pass
-        for module in ("strategies", "conformance"):
-            try:
-                __import__(f"xbridge.testing.{module}")
-            except ImportError as error:
-                print(type(error).__name__, error)
     """
-    status, lines = fresh.run(code)
-    assert status == 0
-    assert [line.partition(" is not installed")[2] for line in lines] == [
-        "; try pip install 'xbridge-array[testing]'"
-    ] * 2
+    assert fresh.run(code)[0] == 0

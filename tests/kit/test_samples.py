@@ -15,7 +15,7 @@ import xbridge
 from xbridge.testing.samples import LayoutCase
 from xbridge.testing.samples import numpy as known
 from xbridge.testing.samples.derived import DerivedSamples
-from xbridge.testing.samples.lookup import make_on, samples_of
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,26 +134,6 @@ def test_numpy_samples__layouts_are_what_they_are_called() -> None:
     assert one("wild", shape=(0, 2)).strides == (3, -10)
     assert one("longlong", "int64").dtype.char == "q"
     assert one("longlong", "uint64").dtype.char == "Q"
-
-
-# -- other devices -------------------------------------------------------------------------------
-
-
-def test_make_on__moves_other_layouts_to_the_device() -> None:
-    """An array whose layout a device cannot make is made on the host and moved there."""
-    far = xbridge.Device("far:0")
-    moves: list[object] = []
-
-    def move(x: Toy, device: xbridge.Device) -> Toy:
-        moves.append(device)
-        return x
-
-    backend = complete(devices=lambda: (far,), to_device=move)
-    case = LayoutCase(lambda values: Toy(values.copy()))
-    assert case.is_on(xbridge.Device("cpu"))
-    assert not case.is_on(far)
-    assert same_bits(make_on(backend, case, np.arange(3.0), far).data, np.arange(3.0))
-    assert moves == [far]
 
 
 # -- libraries of which nothing is known ---------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -11,13 +11,14 @@ from drawing import drawn, least
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import category, get_backend
-from rawmemory import bits, same_bits
+from rawmemory import bits, same_bits, touched
 from strategies import HOST_DTYPES
 from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import Device
 from xbridge.testing.samples import numpy as known
+from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies import (
     arrays,
     devices,
@@ -27,32 +28,28 @@ from xbridge.testing.strategies import (
     samples,
 )
 
-if TYPE_CHECKING:
-    from xbridge.testing.samples import Sample
-
 # -- what is drawn is as it is said to be ---------------------------------------------------------
 
 
-@given(samples("numpy"))
-def test_samples__array_holds_a_copy_of_the_values(sample: Sample) -> None:
-    """The array of a sample holds its values, and shares no memory with them."""
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@given(data=st.data())
+def test_samples__array_is_as_described(library: str, data: st.DataObject) -> None:
+    """The array of a sample copies its values, and is tracked and writable if the sample says so."""
+    pytest.importorskip(library)
+    sample = data.draw(samples(library, devices="cpu"))
     assert same_bits(sample.array, sample.values)
-    assert not np.shares_memory(sample.array, sample.values)
+    assert not np.intersect1d(touched(sample.array), touched(sample.values)).size
     assert sample.values.dtype.isnative
     assert sample.values.flags.carray
-
-
-@given(samples("numpy"))
-def test_samples__writable(sample: Sample) -> None:
-    """The array of a sample can be written exactly when the sample says so."""
-    assert not sample.tracked
-    assert sample.array.flags.writeable == sample.writable
+    assert getattr(sample.array, "requires_grad", False) == sample.tracked
+    if library == "numpy":
+        assert sample.array.flags.writeable == sample.writable
     if sample.writable:
-        known.write(sample.array)
+        samples_of(library).write(sample.array)
         assert (bits(sample.array) != bits(sample.values)).any(-1).all()
-    else:
-        with pytest.raises(ValueError, match="read-only"):
-            known.write(sample.array)
+    elif library == "numpy" or sample.values.size:
+        with pytest.raises((ValueError, RuntimeError)):
+            samples_of(library).write(sample.array)
 
 
 @given(st.data())
@@ -157,6 +154,7 @@ def test_devices__shrink_to_the_host(own_registry: None) -> None:
         ({"elements": (np.float32("nan"), 1)}, xbridge.OptionError, "finite"),
         ({"elements": ("a", "b")}, xbridge.OptionError, "finite"),
         ({"elements": 3}, xbridge.OptionError, "elements=3"),
+        ({"nan": "loud"}, xbridge.OptionError, "; try "),
         ({"dtypes": []}, xbridge.OptionError, "dtypes= is an empty list"),
         ({"dtypes": ["float32", "flaot64"]}, xbridge.DTypeError, "'flaot64'"),
         ({"dtypes": ["float32", "nearest"]}, xbridge.DTypeError, "'nearest': that is not a numeric dtype"),

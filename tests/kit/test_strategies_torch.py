@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from drawing import drawn, least
-from hypothesis import given
 from inside import DTYPES
 from kit.test_samples import laid, values_of
-from rawmemory import bits, same_bits, touched
+from rawmemory import same_bits, touched
 
 import xbridge
 from xbridge.testing._without import LAYOUTS, without
@@ -20,9 +19,6 @@ from xbridge.testing.strategies import arrays, samples
 torch = pytest.importorskip("torch")
 
 from xbridge.testing.samples import torch as known  # noqa: E402 -- it imports torch
-
-if TYPE_CHECKING:
-    from xbridge.testing.samples import Sample
 
 DTYPES_OF_TORCH = tuple(word for word, it in DTYPES.items() if hasattr(torch, word) and not it.is_packed)
 
@@ -90,20 +86,6 @@ def test_reaches__follows_the_graph() -> None:
 
 
 # -- strategies ----------------------------------------------------------------------------------
-
-
-@given(samples("torch", devices="cpu"))
-def test_samples__tensor_is_as_described(sample: Sample) -> None:
-    """A tensor has the values, gradient tracking and writability that its sample says."""
-    tensor = sample.array
-    assert same_bits(tensor, sample.values)
-    assert tensor.requires_grad == sample.tracked
-    if sample.writable:
-        known.write(tensor)
-        assert (bits(tensor) != bits(sample.values)).any(-1).all()
-    elif sample.values.size:
-        with pytest.raises(RuntimeError):
-            known.write(tensor)
 
 
 @pytest.mark.slow

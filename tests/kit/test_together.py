@@ -9,7 +9,7 @@ import pytest
 from drawing import drawn
 
 import xbridge
-from xbridge.testing.strategies import arrays, arrays_together, xp_dtypes
+from xbridge.testing.strategies import arrays_together, xp_dtypes
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch", "array_api_strict"])
@@ -76,12 +76,6 @@ def test_xp_dtypes__follow_the_configuration() -> None:
 
         with jax.enable_x64(False):
             assert set(drawn(xp_dtypes("jax", "float"))) == {"float32"}
-
-
-def test_arrays__refuse_unknown_nans() -> None:
-    """NaNs are quiet or any."""
-    with pytest.raises(xbridge.OptionError, match="; try "):
-        arrays("numpy", nan="loud")  # type: ignore[arg-type] # the mistake
 
 
 def test_arrays_together__of_a_dtype_that_one_device_lacks() -> None:
