@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.test_assertions import A, Host, said
 from numpy.lib.stride_tricks import as_strided
 from toylib import Toy, make_backend
 
@@ -28,15 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xbridge.protocol import ArrayInfo
-
-Host = np.ndarray[Any, np.dtype[Any]]
-
-A = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
-
-
-def said(failure: pytest.ExceptionInfo[AssertionError]) -> list[str]:
-    """The lines of a report."""
-    return str(failure.value).splitlines()
 
 
 @pytest.fixture
@@ -85,22 +77,13 @@ def test_assert_shares_memory__agrees_with_the_effect_of_a_write(drawn: tuple[Ho
     assert seen == bool(b.any())
 
 
-def test_assert_shares_memory__views_and_copies() -> None:
-    """Views share memory with their base; copies, disjoint views and empty arrays do not."""
-    assert shared(A, A)
-    assert shared(A, A.T[::-1])
-    assert shared(A, A.view("u1"))
-    assert not shared(A, A.copy())
-    assert not shared(A[:, 0], A[:, 1])
-    assert not shared(A[:0], A)
-    assert not shared(A[0, 0], A)
-    assert not shared(np.float64(1), np.float64(1))
-
-
 def test_assert_shares_memory__across_libraries(toy: type[Toy]) -> None:
-    """Arrays of two libraries over the same memory share it."""
+    """Arrays of two libraries over the same memory share it; copies and scalars do not."""
     assert shared(A, toy(A[1:]))
     assert not shared(A, toy(A.copy()))
+    assert not shared(A, A.copy())
+    assert not shared(A[0, 0], A)
+    assert not shared(np.float64(1), np.float64(1))
 
 
 # -- there and back ------------------------------------------------------------------------------

@@ -97,18 +97,13 @@ WRITES: dict[str, Callable[[Array], object]] = {
 
 @pytest.mark.parametrize("write", WRITES)
 def test_readonlyarray__refuses_every_write(write: str) -> None:
-    """No method, function or flag of NumPy can write the array."""
+    """No method, function or flag of NumPy can write the array, and each of them writes a plain one."""
+    if write != "x.resize(3)":  # the one that wants memory of its own
+        WRITES[write](PLAIN.copy())
     x = made()
     with pytest.raises(ValueError):
         WRITES[write](x)
     assert x.tolist() == PLAIN.tolist()
-
-
-@pytest.mark.parametrize("write", WRITES)
-def test_readonlyarray__same_writes_work_on_a_plain_array(write: str) -> None:
-    """Each of these writes succeeds on a plain array, so it is the class that refuses."""
-    if write != "x.resize(3)":  # the one that wants memory of its own
-        WRITES[write](PLAIN.copy())
 
 
 def test_readonlyarray__view_leaves_the_original_writable() -> None:
@@ -219,22 +214,6 @@ def test_array_namespace__array_api_compat_sees_numpy() -> None:
     assert xp is array_api_compat.numpy
     assert type(xp.sum(made(), axis=0)) is ReadOnlyArray
     assert array_api_compat.device(made()) == "cpu"
-
-
-# -- as a backend --------------------------------------------------------------------------------
-
-
-def normalised(x: Array) -> Array:
-    """A function that writes in place into what it was given."""
-    x -= xbridge.array_namespace(x).mean(x)
-    return x
-
-
-def test_numpy_readonly__finds_in_place_code() -> None:
-    """Code that writes into its argument fails on this backend."""
-    assert xbridge.to_list(normalised(np.array([1.0, 3.0]))) == [-1.0, 1.0]
-    with pytest.raises(ValueError, match="read-only"):
-        normalised(xbridge.asarray([1.0, 3.0], backend=NAME))
 
 
 COPIES: dict[str, Callable[[Array], Array]] = {
