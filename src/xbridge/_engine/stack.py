@@ -218,9 +218,8 @@ def _convert_elements(
     elements: list[_Element], stacker: Backend, options: Options, version: int | None
 ) -> list[Array]:
     """Convert the elements for the stacker together. A promotion must keep all values that can be read."""
-    checked = [
-        options.check_loss and one.info.dtype != options.dtype and one.is_checkable() for one in elements
-    ]
+    promoted = options.check_loss and any(one.info.dtype != options.dtype for one in elements)
+    checked = [promoted and one.is_checkable() for one in elements]
     arrays = [element.source.array for element in elements]
 
     def convert_part(check: bool, part: list[Array]) -> list[Array]:  # noqa: FBT001 -- a group
