@@ -14,7 +14,7 @@ LIMITS = {
     "_engine": 2_380,
     "_host": 2_040,
     "_observe": 760,
-    "_plan": 1_250,
+    "_plan": 1_260,
     "_pyinstaller": 150,
     "_registry": 1_000,
     "_transfer": 700,

@@ -114,7 +114,7 @@ def test_map__class_or_proxy_is_no_exporter(leaf: object, exporters: bool) -> No
 @pytest.mark.parametrize(
     ("only", "reason", "hint"),
     [
-        (3, "it is a device", "only='torch'"),
+        (3, "a backend is a name or a module", ""),
         (["torch", "float32"], "it is a dtype", "only='torch'"),
         ("nunpy", "the known names are", "only='numpy'"),
         (dict, "a backend is a name or a module", ""),

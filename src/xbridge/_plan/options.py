@@ -259,8 +259,7 @@ def _unknown_dtype_error(dtype: object) -> XBridgeError:
         return _option_error("dtype", dtype, "it is a backend", f"asarray(x, backend={word!r})")
     word = re.sub(r"^fp(?=\d)", "float", word.casefold())
     if coded is None and word.isidentifier():
-        with suppress(TypeError, XBridgeError):
-            word = native_dtype(word).name  # of a name of C, such as `double`
+        word = _name_of_c_dtype(word)
     begun = [name for name in DTYPES if name.startswith(word)] if isinstance(dtype, str) else []
     # A mistyped name is expected to have the right width at least.
     alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
@@ -269,6 +268,14 @@ def _unknown_dtype_error(dtype: object) -> XBridgeError:
     hint = f"dtype={near[0]!r}" if near else f"one of {', '.join(map(repr, begun))}" if begun else ""
     reason = "it is neither a canonical name, such as 'float32', nor a library's native dtype"
     return _option_error("dtype", dtype, reason, hint)
+
+
+@constant_in_traces
+def _name_of_c_dtype(word: str) -> str:
+    """Return NumPy's name of a dtype of C, such as `double`; any other word as it is."""
+    with suppress(TypeError, XBridgeError):
+        return native_dtype(word).name
+    return word
 
 
 def _digits(word: str) -> list[str]:
