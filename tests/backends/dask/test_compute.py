@@ -198,14 +198,6 @@ def test_align__refuses_before_computing(x: Array) -> None:
         xbridge.align(np.ones(2), x, 1, short)
 
 
-def test_align__task_error_names_no_array(x: Array) -> None:
-    """An error of a task, which may belong to several arrays, gets a note and no path."""
-    failing = x.map_blocks(lambda chunk: 1 / 0, dtype="f8", meta=np.empty(0))
-    with pytest.raises(ZeroDivisionError) as caught:
-        xbridge.align(np.ones(2), failing, x)
-    assert caught.value.__notes__ == ["in a task, which xbridge ran to compute 2 Dask arrays together"]
-
-
 def test_to_numpy__unsupported_cast_computes_nothing() -> None:
     """A cast that NumPy lacks is refused before any chunk is computed."""
     ml_dtypes = pytest.importorskip("ml_dtypes")

@@ -86,28 +86,12 @@ def test_to_numpy__accepts_scalar_reductions() -> None:
     assert xbridge.to_numpy(da.from_array(np.array(2.0)))[()] == 2.0
 
 
-def test_to_numpy__task_error_gets_a_note() -> None:
-    """What a task raises reaches the caller with a note about the computation."""
-
-    def fail(chunk: HostArray) -> HostArray:
-        if chunk.size:
-            raise ZeroDivisionError("in the second chunk")
-        return chunk
-
-    x = da.from_array(np.arange(6.0), chunks=3).map_blocks(fail, dtype="f8")
-    with pytest.raises(ZeroDivisionError, match="in the second chunk") as caught:
-        xbridge.to_numpy(x)
-    assert caught.value.__notes__ == [
-        "in a task, which xbridge ran to compute a Dask array of float64 and shape (6,)"
-    ]
-
-
 CONVERSIONS: dict[str, Callable[[Any], object]] = {
     "to_numpy": xbridge.to_numpy,
     "to_list": xbridge.to_list,
     "cast": lambda x: xbridge.to_numpy(x, dtype="float32"),
     "asarray": lambda x: xbridge.asarray([x, x], backend="numpy"),
-    "align": lambda x: xbridge.align(np.ones(6), x),
+    "align": lambda x: xbridge.align(np.ones(6), x, x + 1),
     "align_back": lambda x: xbridge.align_back(np.ones(6), x),
     "tree": lambda x: xbridge.tree.to_numpy({"x": x, "y": x + 1}),
     "transfer": lambda x: xbridge.transfer([x], "numpy").result(),
@@ -118,7 +102,7 @@ CONVERSIONS: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("name", CONVERSIONS)
 def test_to_numpy__missing_file_is_an_os_error(name: str, recorded: bool) -> None:
-    """A task that cannot read its file raises `FileNotFoundError` with the name of the file."""
+    """A task that cannot read its file raises `FileNotFoundError` with the name of the file, and a note."""
 
     def load(chunk: HostArray) -> HostArray:
         raise FileNotFoundError(2, "No such file", "x.npy")
@@ -127,6 +111,12 @@ def test_to_numpy__missing_file_is_an_os_error(name: str, recorded: bool) -> Non
     with xbridge.record() if recorded else nullcontext(), pytest.raises(OSError, match="No such") as caught:
         CONVERSIONS[name](x)
     assert (type(caught.value), caught.value.filename) == (FileNotFoundError, "x.npy")
+    what = (
+        "2 Dask arrays together"
+        if name in ("align", "asarray", "tree")
+        else "a Dask array of float64 and shape (6,)"
+    )
+    assert caught.value.__notes__ == [f"in a task, which xbridge ran to compute {what}"]
 
 
 def test_dask__refuses_query_planning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "strided": lambda: np.repeat(BYTES, 2).view(bool)[::2],
     "read-only": lambda: np.frombuffer(BYTES.tobytes(), bool),
     "large": lambda: np.resize(BYTES, 1 << 17).view(bool),
-    "torch": lambda: pytest.importorskip("torch").from_numpy(BYTES.copy()).view(torch_bool()),
+    "torch": lambda: pytest.importorskip("torch").from_numpy(BYTES.view(bool).copy()),
     "dask": lambda: pytest.importorskip("dask.array").from_array(BYTES.view(bool)),
     "array_api_strict": lambda: pytest.importorskip("array_api_strict").asarray(BYTES.view(bool)),
     "an exporter": Exporter,
@@ -50,10 +50,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "a transfer": lambda x: xbridge.transfer(x, "jax").result(),
     "prefetch": lambda x: next(iter(xbridge.prefetch([x], "jax"))),
 }
-
-
-def torch_bool() -> Any:
-    return pytest.importorskip("torch").bool
 
 
 @pytest.mark.parametrize("call", CALLS)

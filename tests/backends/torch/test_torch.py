@@ -54,25 +54,6 @@ def test_fast_from_numpy__strides_of_one_item_do_not_count(convert: Any) -> None
     assert frozen.tolist() == [[1.0, 1.0]]
 
 
-def test_fast_from_numpy__odd_strides_are_looked_for_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch refuses the first of many arrays with odd strides, and is given ordinary strides from then on."""
-    backend = sys.modules["xbridge.backends.torch"]
-    refused = []
-
-    def from_numpy(host: Any) -> Any:
-        try:
-            return torch.from_numpy(host)
-        except ValueError:
-            refused.append(host)
-            raise
-
-    monkeypatch.setattr(backend, "_odd_strides", 0)
-    monkeypatch.setattr(backend, "_from_numpy", from_numpy)
-    for x in [np.ones(1)[::-1], np.ones((5, 3))[-1:][::-1]] * 9:
-        assert xbridge.to_torch(x).tolist() == x.tolist()
-    assert len(refused) == 1
-
-
 def test_threaded__default_dtype_of_an_outer_call_comes_back() -> None:
     """A call within another one of the same thread leaves it the default dtype that it had."""
     backend: Any = get_backend("torch")
