@@ -30,9 +30,13 @@ def test_plugin__lifts_the_deadline_of_tests_with_a_backend(run: Run) -> None:
         @given(n=st.just(1))
         def test_x(backend, n): pass
 
+        SEEN = []
+
         @settings(max_examples=3)
-        @given(n=st.just(1))
-        def test_few(backend, n): pass
+        @given(n=st.integers())
+        def test_few(backend, n):
+            SEEN.append(n)
+            assert len(SEEN) <= 3
 
         @settings(deadline=100)
         @given(n=st.just(1))
