@@ -16,7 +16,7 @@ TESTS = Path(__file__).parents[1]
 GUESTS = {"files": (), "functions": ("-k", "not aligned"), "testing": ("-o", "xbridge_fixtures=false")}
 """Each guest, and the options of pytest by which no test uses it."""
 
-CORE = ("plan", "engine/test_convert.py", "tree/test_registered.py")
+CORE = ("plan", "engine/test_nested.py", "tree/test_registered.py")
 """Some tests of the core, which need no guest."""
 
 
