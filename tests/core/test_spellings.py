@@ -205,7 +205,7 @@ DTYPES_MISTAKEN: dict[str, tuple[str, str]] = {
     **{word: (FOREIGN, f"dtype={np.dtype(word).name!r}") for word in (">f4", ">i8", ">c16")},
     "float3": (NOT_NAMED, "dtype='float32'"),
     "complex1": (NOT_NAMED, "dtype='complex128'"),
-    "uint": (NOT_NAMED, "one of 'uint8', 'uint16', "),
+    "uint": (NOT_NAMED, "dtype='uint64'"),
     "flaot32": (NOT_NAMED, "dtype='float32'"),
     "Float32": (NOT_NAMED, "dtype='float32'"),
     "u64": (NOT_NAMED, "dtype='uint64'"),
