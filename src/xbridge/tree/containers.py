@@ -124,7 +124,8 @@ class _Unregistered:
     def flatten(self, x: Any) -> tuple[list[Any], Structure]:
         """Return the items, then the fields that are set."""
         base = self._base
-        items = [] if base is object else list(base.values(x) if self._is_dict else base.__iter__(x))
+        has_items = self._base is not object
+        items = list(base.values(x) if self._is_dict else base.__iter__(x)) if has_items else []
         keys = list(base.keys(x)) if self._is_dict else range(len(items))
         attributes = self._read_attributes(x)
         fields = [name for name in self._fields if name in attributes]

@@ -80,7 +80,7 @@ class Leaves(NamedTuple):
         if self.only is None:
             return checked
         is_one = isinstance(self.only, (str, ModuleType)) or not hasattr(type(self.only), "__iter__")
-        names = (self.only,) if is_one else self.only
+        names: Any = (self.only,) if is_one else self.only
         try:
             libraries = {name if name in known_backends() else get(name).name for name in names}
         except UnknownBackendError as error:

@@ -93,10 +93,11 @@ class ArraySpec:
         self._fitting: dict[object, Fitting] = {}
         self._here: dict[Device, list[str]] = {}
         self._usual: dict[object, list[Shape]] = {}
-        dtype, layout, device = (
+        options: list[Any] = [
             None if isinstance(option, st.SearchStrategy) else option
             for option in (self.dtypes, self.layouts, self.devices)
-        )
+        ]
+        dtype, layout, device = options
         if not isinstance(self.shapes, st.SearchStrategy) and not self.usual(dtype, layout, device or CPU):
             hint = "leaving one of these open"
             raise OptionError.build(f"draw arrays({self!r})", "no array fits all options", hint)
