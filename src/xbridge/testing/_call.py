@@ -160,8 +160,13 @@ class Call(NamedTuple):
                 made = program(self)
                 read = read_expression(one.backend, made.arrays[number])
                 said = f"array {number} was {_shown(one.values)} and became {_shown(now)}"
-                before = ("import numpy as np", f"before = np.array({read})")
-                lines = (*before, f"{made.call}  # {said}", f"np.testing.assert_array_equal({read}, before)")
+                numpy = {"import numpy as np"} - {*made.lines}
+                lines = (
+                    *numpy,
+                    f"before = np.array({read})",
+                    f"{made.call}  # {said}",
+                    f"np.testing.assert_array_equal({read}, before)",
+                )
                 return Difference("changes its input", said, program=lines)
             flag, is_set, statement = _FLAGS.get(one.backend, ("", bool, ""))
             if flag and flag not in one.properties and is_set(x):
