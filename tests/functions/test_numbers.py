@@ -394,8 +394,8 @@ def test_aligned_restore__keeps_fractions_where_no_array_is_inexact(caller: str)
         assert (made.dtype, made.tolist()) == ("float64", [0, 0.5])
 
 
-@pytest.mark.parametrize("dtype", [None, "nearest", "default"])
-def test_aligned_restore__needs_a_named_dtype(dtype: str | None) -> None:
-    """Without a dtype there is nothing to undo."""
-    with pytest.raises(OptionError, match=r"dtype= names none"):
+@pytest.mark.parametrize("dtype", [None, "nearest", "default", "int64"])
+def test_aligned_restore__needs_a_named_dtype_of_floats(dtype: str | None) -> None:
+    """Without a dtype there is nothing to undo, and integers would be rounded to the caller's floats."""
+    with pytest.raises(OptionError, match=r"dtype= names no dtype of floats"):
         aligned(dtype=dtype, restore=True)

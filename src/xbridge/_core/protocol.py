@@ -305,8 +305,6 @@ class Gap(NamedTuple):
         return f"{self.status}: {self.reason}"
 
 
-STATUSES = ("never", "notyet", "notimpl")
-
 FEATURES: Mapping[str, str] = MappingProxyType(
     {
         "readonly": "Its arrays can be read-only, over memory that must not be written.",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from types import ModuleType
 
 from xbridge.backends import Entry
 from xbridge.errors import (
@@ -20,10 +20,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.metadata import Distribution, EntryPoint
+    from types import ModuleType
     from typing import Any
 
     from xbridge._core.protocol import Backend
 
+Module: type[ModuleType] = type(sys)  # an import of `types` would take longer
 
 OTHER_NAMES = {"np": "numpy", "jnp": "jax", "da": "dask", "cp": "cupy", "pytorch": "torch"}
 """Usual other names of libraries."""
@@ -129,7 +131,7 @@ def unknown_backend_error(name: object, names: tuple[str, ...]) -> UnknownBacken
         root = name.casefold().partition(".")[0]
         near = get_close_matches(OTHER_NAMES.get(root, root), names, n=1, cutoff=_SIMILARITY)
         return UnknownBackendError.build(f"find backend {shown(name)}", known, repr(near[0]) if near else "")
-    if isinstance(name, ModuleType):
+    if isinstance(name, Module):
         title = f"the module {name.__name__}"
         called = shown(name, lambda _: title)
         return UnknownBackendError.build(f"find a backend by {called}", known)

@@ -13,7 +13,6 @@ registry has not changed meanwhile.
 
 from __future__ import annotations
 
-import copyreg
 import sys
 from _weakref import ref  # an import of `weakref` would take longer
 
@@ -24,6 +23,7 @@ from xbridge._core.tracing import constant_in_traces, traced_as
 from xbridge._registry import call_cache
 from xbridge._registry.loading import (
     OTHER_NAMES,
+    Module,
     complete,
     find_plugins,
     load,
@@ -56,8 +56,6 @@ _current: set[str] = set()
 
 release_functions: dict[Callable[[], None], None] = {}
 """The functions that free the buffers of backends, those of replaced backends included, in order of use."""
-
-_Module: type[ModuleType] = type(sys)  # an import of `types` would take longer
 
 observers: tuple[Any, ...] = ()
 """Who is notified of conversions. While there is anyone, all are planned, and no call is cached."""
@@ -212,7 +210,7 @@ def is_available(name: str | ModuleType) -> bool:
     >>> is_available("numpy"), is_available("nolib")
     (True, False)
     """
-    if isinstance(name, _Module):
+    if isinstance(name, Module):
         name = _backend_name_of_module(name)
     if not isinstance(name, str):
         return False
@@ -292,7 +290,7 @@ def _ensure_loaded(name: str | ModuleType) -> str:
 
     The name and not the backend, because a compiler keeps the result of a call at trace time in the program.
     """
-    if isinstance(name, _Module):
+    if isinstance(name, Module):
         name = _backend_name_of_module(name) or name
     if not isinstance(name, str):
         raise unknown_backend_error(name, known_backends())
@@ -332,6 +330,8 @@ def _candidates_of_root(root: str) -> list[str]:
 
 def _load(name: str) -> Backend:
     """Return the backend that is registered by a name when this call returns; load it if necessary."""
+    import copyreg  # noqa: PLC0415 -- NumPy imports it, and comes with the first backend
+
     while name not in _current:
         entry = _find_entry(name)
         module = entry.module

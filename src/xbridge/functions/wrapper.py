@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from xbridge import asarray, backend_of, device_of, known_backends
 from xbridge.errors import OptionError, shown, with_article
-from xbridge.extend import HOST, check_options, entry_points, get_backend
+from xbridge.extend import HOST, check_options, entry_points, get_backend, is_inexact
 from xbridge.functions.function import Definition, Function, FunctionOptions, async_result_error
 from xbridge.functions.numpy import FORMS
 from xbridge.functions.rules import UserDerivative
@@ -92,9 +92,9 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     like, backend, device, dtype, copy, grad
         As for `align`. With neither `like` nor `backend`, the library of a module of a neural network is its
         own, and that of any other function is that of the array that decides: the first that is tracked, else
-        the first. ``dtype="nearest"`` and ``"default"`` hold for
-        results as well, with the library that they go back to as the target. ``grad="keep"`` raises at once
-        if there is no gradient, and ``"detach"`` cuts the graph, also that of the result.
+        the first. ``dtype="nearest"`` and ``"default"`` hold for results as well, with the library that they
+        go back to as the target. ``grad="keep"`` raises at once if there is no gradient, and ``"detach"``
+        cuts the graph, also that of the result.
     order : {None, "C"}
         "C" for arguments that are contiguous in C order, as for `to_backend`.
     restore : bool
@@ -169,8 +169,9 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
             options = options._replace(device=str(device_of(model)))
     if checked.device is not None and library == HOST:  # other libraries may be imported later
         asarray(0, backend=HOST, device=checked.device)
-    if restore and checked.dtype in (None, "nearest", "default"):
-        raise OptionError.build("restore dtypes", "dtype= names none", "dtype='float64', restore=True")
+    if restore and (checked.dtype in (None, "nearest", "default") or not is_inexact(checked.dtype)):
+        reason = "dtype= names no dtype of floats or complex numbers"
+        raise OptionError.build("restore dtypes", reason, "dtype='float64', restore=True")
     if result is not None and not callable(result):
         hint = "result=numpy.empty_like"
         raise OptionError.build(f"take result={shown(result)}", "it is not a function", hint)
