@@ -1,6 +1,7 @@
-"""Measure in new interpreters: the cost of an import, and the peak of memory.
+"""Measure in new interpreters: the cost of an import, of a first call, and the peak of memory.
 
-An import is timed as a whole process, in turns with one that does nothing. Memory is the peak of the
+An import is timed as a whole process, in turns with one that does nothing, and a first call within a process
+that has imported the libraries. Memory is the peak of the
 resident set, which Linux keeps for every process and lets it reset: behind the setup, so that the
 source does not count, and after a run on a few bytes, which has loaded what the statement needs.
 """
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from rows import names
 
-__all__ = ["loaded", "peak", "report_peak", "times"]
+__all__ = ["first", "loaded", "peak", "report_peak", "times"]
 
 STATUS = Path("/proc/self/status")
 RESET = Path("/proc/self/clear_refs")
@@ -55,6 +56,26 @@ def times(statements: Sequence[str], *, rounds: int) -> dict[str, list[float]]:
             run(statement)
             taken[statement].append(time.perf_counter() - start)
     return taken
+
+
+def first(setup: str, statement: str) -> float:
+    """Measure a statement once in a new process.
+
+    Parameters
+    ----------
+    setup : str
+        Imports the libraries, and makes the arrays.
+    statement : str
+        What a process runs once: an import and a call, for instance.
+
+    Returns
+    -------
+    float
+        Seconds of processor time. The setup does not count.
+    """
+    clock = "process_time()"
+    code = f"from time import process_time\n{setup}\nbegin = {clock}\n{statement}\nprint({clock} - begin)"
+    return float(run(code))
 
 
 def loaded(statement: str) -> list[str]:

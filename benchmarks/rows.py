@@ -13,6 +13,8 @@ from harness import NS, SPEED, TIME, Scale
 
 __all__ = [
     "BULK",
+    "FIRST",
+    "FIRST_REFERENCE",
     "IMPORT",
     "LAYOUTS",
     "MID",
@@ -92,6 +94,7 @@ NO_DTYPE = No("cannot be asked for a dtype")
 NO_OPTION = No("is beside the same call without the option, above")
 NO_CALL = No("has no such call")
 ABORTS = No("hands negative strides to `torch.from_dlpack`, which aborts the process")
+NO_FIRST = (No("imports array-api-compat, which is the reference"),) * 2
 LISTS = No("converts the items of a list and keeps the list")
 
 CHECKS = (
@@ -166,20 +169,43 @@ OPTIONS = tuple(
 _BRAIN = "torch.ones(n, dtype=torch.bfloat16)"
 _NUMPY = "xbridge.to_numpy(t)"
 _BITS = "t.detach().view(torch.uint16).numpy().view(a.dtype)"
-_INFERENCE = (
-    f"{FLOATS}; ours = torch.inference_mode()(lambda: [{OURS} for _ in range(100)]); "
-    f"by_hand = torch.inference_mode()(lambda: [{FROM} for _ in range(100)])"
+_MAPPED = f"{FLOATS}.view(np.memmap)"
+_RECORDS = "np.zeros(1, [('x', 'f8'), ('y', 'i1')])"
+
+
+def _in_inference(ours: str, by_hand: str) -> tuple[str, str, str]:
+    """Return a row of calls in inference mode: a hundred each, beside which to enter it takes little."""
+    calls = {name: f"[{call} for _ in range(100)]" for name, call in (("ours", ours), ("by_hand", by_hand))}
+    made = "; ".join(f"{name} = torch.inference_mode()(lambda: {call})" for name, call in calls.items())
+    return f"{FLOATS}; b = a[1:]; {made}", "ours()", "by_hand()"
+
+
+_FLAG = (
+    "NumPy's own copy is one call of C. Ours looks at the flags of the array first, to see if it needs one."
 )
 LAYOUTS = tuple(
-    RecordRow(setup, ours, (reference,), 4, (NO_OPTION,) * 3)
+    RecordRow(setup, ours, (reference,), 4, (NO_OPTION,) * 3, _FLAG if "writable=True" in ours else "")
     for setup, ours, reference in (
         (f"{TABLE}.T", OURS, FROM),
         (f"{TABLE}[:, ::2]", OURS, FROM),
         (f"{FLOATS}[::-1]", OURS, "torch.from_numpy(a.copy())"),
         (f"{FLOATS}; a.flags.writeable = False", OURS, "torch.from_numpy(a.copy())"),
         (f"{FLOATS}.astype('>f8')", OURS, "torch.from_numpy(a.astype('=f8'))"),
-        (f"{FLOATS}.view(np.memmap)", OURS, FROM),
-        (_INFERENCE, "ours()", "by_hand()"),
+        (_MAPPED, OURS, FROM),
+        (_MAPPED, "xbridge.to_numpy(a)", "np.asarray(a)"),
+        (_MAPPED, f"{OURS[:-1]}, dtype='float32')", SINGLE),
+        (f"{_MAPPED}; {TENSOR}", "xbridge.asarray(a, like=t)", FROM),
+        (f"{FLOATS}.view(np.matrix)", OURS, FROM),
+        (f"{FLOATS}.reshape(1, n)[::-1]", OURS, "torch.from_numpy(a.copy())"),
+        (f"a = {_RECORDS}['x']", OURS, "torch.from_numpy(a.copy())"),
+        (f"{FLOATS}; a.flags.writeable = False", "xbridge.to_numpy(a, writable=True)", "a.copy()"),
+        _in_inference(OURS, FROM),
+        _in_inference(
+            "xbridge.tree.to_torch({'x': a, 'y': b})",
+            "{'x': torch.from_numpy(a), 'y': torch.from_numpy(b)}",
+        ),
+        _in_inference("xbridge.asarray([1.0, 2.0], backend='torch')", "torch.tensor([1.0, 2.0])"),
+        ("t = torch.empty(0)", _NUMPY, DETACH[0]),
         (f"{TENSOR}[::2]", _NUMPY, DETACH[0]),
         ("t = torch.ones(1).expand(n)", _NUMPY, DETACH[0]),
         ("t = torch.ones(n, dtype=torch.complex64).conj()", _NUMPY, "t.resolve_conj().numpy()"),
@@ -193,18 +219,36 @@ LAYOUTS = tuple(
         ),
     )
 )
-"""Arrays that are not dense, or of a dtype of another package, beside the share or the copy itself."""
+"""Arrays that are not dense, of a dtype of another package, or in a mode, beside the share or the copy."""
 
 _VIEW = "Ours makes the view of `to_numpy`, with its checks, and lists that. torch lists the tensor itself."
+_ASKED = (
+    "The error says what the object is, and what to call in place. `is_array(x)` and `backend_of(x, "
+    "default=None)`, in the rows above, answer without one."
+)
+_DATE = "x = __import__('datetime').date(2026, 1, 1)"
+_WHY = {"to_list": _VIEW, "refused": _ASKED}
 ANSWERS = tuple(
-    RecordRow(setup, ours, (reference,), 4, (NO_OPTION,) * 3, _VIEW if "to_list" in ours else "")
+    RecordRow(
+        setup,
+        ours,
+        (reference,),
+        4,
+        (NO_OPTION,) * 3,
+        next((why for word, why in _WHY.items() if word in ours), ""),
+    )
     for setup, ours, reference in (
         (TENSOR, "xbridge.dtype_of(t)", "str(t.dtype)"),
         (TENSOR, "xbridge.device_of(t)", "str(t.device)"),
         (TENSOR, "xbridge.to_list(t)", "t.tolist()"),
         (f"t = {_BRAIN}", "xbridge.to_list(t)", "t.tolist()"),
         ("t = torch.tensor(1.5)", "xbridge.to_list(t)", "t.item()"),
+        ("t = torch.ones(n, dtype=torch.complex64).conj()", "xbridge.to_list(t)", "t.tolist()"),
         (BOTH, "xbridge.shares_memory(t, a)", "np.shares_memory(t.numpy(), a)"),
+        (_DATE, "xbridge.is_array(x)", "isinstance(x, (np.ndarray, torch.Tensor))"),
+        (_DATE, "xbridge.backend_of(x, default=None)", "isinstance(x, (np.ndarray, torch.Tensor))"),
+        (_DATE, "refused(xbridge.backend_of, x)", "refused(torch.from_numpy, x)"),
+        (_DATE, "refused(xbridge.to_numpy, x)", "refused(torch.from_numpy, x)"),
     )
 )
 """Questions, beside the library's own answer."""
@@ -277,7 +321,40 @@ IMPORT = RecordRow(
     ),
 )
 
-ROWS = (*CALLS, *OPTIONS, *LAYOUTS, *ANSWERS, *LOOKS, *BULK, *MID, STACK, IMPORT)
+_TORCH = "import numpy as np, torch; a, t = np.ones(8), torch.ones(8)"
+_JAX = "import numpy as np, jax.numpy as jnp; x = jnp.ones(8).block_until_ready()"
+_LISTED = "xbridge.asarray([1.0, 2.0], backend='torch')"
+FIRST_REFERENCE = (_TORCH, "import array_api_compat.torch")
+FIRST = tuple(
+    RecordRow(setup, ours, FIRST_REFERENCE[1:], target, peers)
+    for setup, ours, target, peers in (
+        (
+            _TORCH,
+            "import xbridge; xbridge.to_numpy(t)",
+            1.6,
+            ("import autoray; autoray.to_numpy(t)", *NO_FIRST),
+        ),
+        (
+            _TORCH,
+            "import xbridge; xbridge.to_torch(a)",
+            1.6,
+            ("import autoray; autoray.do('asarray', a, like='torch')", *NO_FIRST),
+        ),
+        (
+            _JAX,
+            "import xbridge; xbridge.to_numpy(x)",
+            2.7,
+            ("import autoray; autoray.to_numpy(x)", *NO_FIRST),
+        ),
+        (f"{_TORCH}; {_JAX}", "import xbridge; xbridge.to_torch(x)", 3, (NO_CALL, *NO_FIRST)),
+        (_TORCH, f"import xbridge; {_LISTED}", 1.9, (NO_CALL, *NO_FIRST)),
+        (f"{_TORCH}; import xbridge; {_LISTED}", _LISTED, None, (NO_CALL, *NO_FIRST)),
+        (f"{_TORCH}; import xbridge; {_LISTED}; {_LISTED}", _LISTED, None, (NO_CALL, *NO_FIRST)),
+    )
+)
+"""The first call of a process that has the libraries, the import of xbridge included; then the next calls."""
+
+ROWS = (*CALLS, *OPTIONS, *LAYOUTS, *ANSWERS, *LOOKS, *BULK, *MID, STACK, *FIRST, IMPORT)
 
 
 def names() -> dict[str, Any]:
@@ -302,7 +379,17 @@ def names() -> dict[str, Any]:
         "move_to": import_module("sklearn.utils._array_api").move_to,
         "cpu": libraries["torch"].device("cpu"),
         "empty": lambda _: None,
+        "refused": _refused,
     }
+
+
+def _refused(fn: Any, x: Any) -> type:
+    """Return the class of the error with which a function refuses an object."""
+    try:
+        fn(x)
+    except TypeError as error:
+        return type(error)
+    raise AssertionError(f"{fn.__name__} takes {x!r}")
 
 
 def sections(*, quick: bool) -> tuple[Section, ...]:

@@ -12,7 +12,16 @@ from typing import Any
 from harness import SPEED, TIME
 from rows import No, RecordRow, Section
 
-__all__ = ["LISTS", "OPTIONS", "ROWS_AND_SCALARS", "TREES", "WALKS", "names_of_trees", "sections_of_trees"]
+__all__ = [
+    "LISTS",
+    "OPTIONS",
+    "ROWS_AND_SCALARS",
+    "SMALL",
+    "TREES",
+    "WALKS",
+    "names_of_trees",
+    "sections_of_trees",
+]
 
 _ELSEWHERE = (No("has a row of its own, or has no such call"),) * 3
 _ARRAYS = "a = [np.arange(8.0) + i for i in range(n)]"
@@ -31,6 +40,21 @@ TREES = tuple(
         (_SAMPLES, None),
     )
 )
+
+_FEW_SAMPLES = f"{_ARRAYS}; t = [{{'image': x, 'label': i}} for i, x in enumerate(a)]"
+_BY_HAND = "[{'image': torch.from_numpy(x['image']), 'label': x['label']} for x in t]"
+_MAPPED = "a = np.ones((n, 100)).view(np.memmap)"
+
+SMALL = tuple(
+    RecordRow(setup, _OURS, (reference,), 4, _ELSEWHERE)
+    for setup, reference in (
+        (f"{_MAPPED}; t = {{'x': a[0], 'y': a[1]}}", "{key: torch.from_numpy(x) for key, x in t.items()}"),
+        (f"{_FEW_SAMPLES}; t = t[:7]", _BY_HAND),
+        (f"{_FEW_SAMPLES}; t = t[:8]", _BY_HAND),
+        (f"{_FEW_SAMPLES}; t = t[:100]", _BY_HAND),
+    )
+)
+"""Trees of a few arrays: below and above the size from which arrays are converted together."""
 
 _HUNDREDS = "a = [np.arange(100.0) + i for i in range(n)]"
 _PAIR = "a = {'x': np.arange(100.0), 'y': np.arange(10)}"
@@ -81,9 +105,11 @@ _FEW = (
     "memory, and checks that no number becomes infinite in its dtype."
 )
 _LOSSES = "a = [torch.tensor(1.0), 0.5] * (n // 2)"
+_TWO_DTYPES = "a = [torch.ones(100), torch.ones(100).double()] * (n // 2)"
 _SERIES = "a = [pd.Series(np.arange(8.0)) for _ in range(n)]"
 _SERIES_BY_HAND = "torch.from_numpy(np.stack([x.to_numpy() for x in a]))"
 _ARRAY = "torch.from_numpy(np.array(a))"
+_TABLE = "a = pd.DataFrame({'x': np.arange(float(n)), 'y': np.ones(n)})"
 _STACK = "torch.stack([torch.as_tensor(x) for x in a])"
 
 LISTS = (
@@ -114,10 +140,21 @@ ROWS_AND_SCALARS = tuple(
             "np.array([float(x) for x in a], 'f4')",
             4,
         ),
+        ("a = list(torch.ones(n))", "xbridge.asarray(a)", "torch.stack(a)", 4),
+        (_TWO_DTYPES, "xbridge.asarray(a)", "torch.stack([x.double() for x in a])", 4),
+        ("a = [1, np.int64(2)]", "xbridge.asarray(a, backend='torch')", "torch.tensor(a)", 4),
+        (
+            f"{_MAPPED}; a = list(a)",
+            "xbridge.asarray(a, backend='torch')",
+            "torch.from_numpy(np.stack(a))",
+            4,
+        ),
         (_SERIES, "xbridge.asarray(a, backend='torch')", _SERIES_BY_HAND, 4),
+        (f"{_SERIES}; a = a[0]", "xbridge.to_torch(a)", "torch.from_numpy(a.to_numpy(copy=True))", 4),
+        (_TABLE, "xbridge.to_torch(a)", "torch.from_numpy(a.to_numpy(copy=True))", 4),
     )
 )
-"""Lists of rows, of scalars, of Series and of arrays of two libraries, beside the idiom."""
+"""Lists of rows, of scalars, of Series and of arrays of two libraries, and tables, beside the idiom."""
 
 
 def names_of_trees() -> dict[str, Any]:
@@ -136,6 +173,7 @@ def sections_of_trees(*, quick: bool) -> tuple[Section, ...]:
     time, speed = (f"{what}, as a multiple of the reference's" for what in ("Time", "Speed"))
     return (
         Section("Trees", f"{time}; {n} arrays of 64 bytes.", TIME, TREES, n, trials, rounds, 5e-3),
+        Section("Small trees", f"{time}; 2 to 100 arrays.", TIME, SMALL, 100, trials, rounds, 5e-4),
         Section(
             "Trees with options",
             f"{time}; 100 arrays of 100 items.",
@@ -147,7 +185,9 @@ def sections_of_trees(*, quick: bool) -> tuple[Section, ...]:
             5e-3,
         ),
         Section("Other walks", f"{speed}; {n} arrays of 64 bytes.", SPEED, WALKS, n, trials, rounds, 5e-3),
-        Section("Other lists", f"{time}; 100 items.", TIME, ROWS_AND_SCALARS, 100, trials, rounds, 5e-3),
+        Section(
+            "Other lists and tables", f"{time}; 100 items.", TIME, ROWS_AND_SCALARS, 100, trials, rounds, 5e-3
+        ),
         Section("Long lists", f"{speed}; {n} arrays of 1,024 items.", SPEED, LISTS, n, trials, rounds, 5e-3),
     )
 

@@ -22,9 +22,9 @@ import rows_calls
 import rows_dask
 import rows_jax
 import summary
-from harness import MS, SHARE, Figure, best, figure, measure
+from harness import MS, SHARE, TIME, Figure, best, figure, measure
 from report import Result, Table, document
-from rows import BULK, IMPORT, STACK, No, RecordRow, Section, names, sections
+from rows import BULK, FIRST, FIRST_REFERENCE, IMPORT, STACK, No, RecordRow, Section, names, sections
 from rows_kit import PLUGIN, names_of_kit, section_of_kit
 from rows_tree import names_of_trees, sections_of_trees
 
@@ -103,6 +103,9 @@ def special(only: str, *, quick: bool) -> Iterator[Table]:
     bulk = [row for row in (BULK[:1] if quick else (*BULK, STACK)) if has(only, "Memory", row)]
     if bulk:
         yield memory(bulk, names(), quick=quick)
+    first = [row for row in (FIRST[:1] if quick else FIRST) if has(only, "First calls", row)]
+    if first:
+        yield first_calls(first, 3 if quick else 31)
     if has(only, "Import", IMPORT):
         yield imports(quick=quick)
     if has(only, "The pytest plugin, unused", PLUGIN):
@@ -185,6 +188,39 @@ def imports(*, quick: bool) -> Table:
         f"`{IMPORT.ours}` loads: {', '.join(fresh.loaded(IMPORT.ours))}."
     )
     return Table("Import", reading, MS, [added(IMPORT, 5 if quick else 61, 2 if quick else 7)])
+
+
+def first_calls(rows: list[RecordRow], rounds: int) -> Table:
+    """Measure what a call takes in a new process, the import included."""
+    reading = (
+        "Processor time of a call in a new process that has imported the libraries, as a multiple of that of "
+        f"`{FIRST_REFERENCE[1]}` in one that has torch."
+    )
+    results = []
+    for row in rows:
+        progress(f"{row.setup}; {row.ours}")
+        peers = [peer for peer in row.peers if not isinstance(peer, No)]
+        runs = {row.ours: (row.setup, row.ours), FIRST_REFERENCE[1]: FIRST_REFERENCE}
+        runs |= {peer: (row.setup, peer) for peer in peers}
+        for asked in runs.values():
+            fresh.first(*asked)  # compiles what it imports
+        turns = [{name: fresh.first(*asked) for name, asked in runs.items()} for _ in range(rounds)]
+        times = {name: [turn[name] for turn in turns] for name in runs}
+        base = FIRST_REFERENCE[1]
+        found = {name: figure(times[name], times[base], TIME) for name in runs}
+        results.append(
+            Result(
+                row.setup,
+                row.ours,
+                base,
+                median(times[row.ours]),
+                found[row.ours],
+                row.target,
+                [found.get(peer, peer) for peer in row.peers],
+                row.why,
+            )
+        )
+    return Table("First calls", reading, TIME, results)
 
 
 def plugin(*, quick: bool) -> Table:
