@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from xbridge._core.devices import CPU
     from xbridge._core.dtypes import DTYPES, category, is_inexact
     from xbridge._core.text import format_bytes, preformatted, printable, table
+    from xbridge._engine.each import each
     from xbridge._host.memory import native_dtype
     from xbridge._observe.policy import rules_in, set_process_rules
     from xbridge._observe.record import merge as merge_record
+    from xbridge._plan import steps
     from xbridge._plan.options import check_options
     from xbridge._plan.rules import chosen as resolve_dtype
-    from xbridge._plan.steps import Plan
     from xbridge._registry import call_cache
     from xbridge._registry.registry import backend_for, entries_for
     from xbridge._registry.registry import get as get_backend
@@ -41,12 +42,12 @@ __all__ = [
     "CPU",
     "DTYPES",
     "HOST",
-    "Plan",
     "backend_for",
     "call_cache",
     "category",
     "check_options",
     "containers",
+    "each",
     "entries_for",
     "entry_points",
     "format_bytes",
@@ -60,6 +61,7 @@ __all__ = [
     "resolve_dtype",
     "rules_in",
     "set_process_rules",
+    "steps",
     "table",
     "tracing",
 ]
@@ -68,12 +70,12 @@ _LATE = {
     "CPU": ("xbridge._core.devices", "CPU"),
     "DTYPES": ("xbridge._core.dtypes", "DTYPES"),
     "HOST": ("xbridge.backends", "HOST"),
-    "Plan": ("xbridge._plan.steps", "Plan"),
     "backend_for": ("xbridge._registry.registry", "backend_for"),
     "call_cache": ("xbridge._registry.call_cache", ""),
     "category": ("xbridge._core.dtypes", "category"),
     "check_options": ("xbridge._plan.options", "check_options"),
     "containers": ("xbridge.tree.containers", ""),
+    "each": ("xbridge._engine.each", "each"),
     "entries_for": ("xbridge._registry.registry", "entries_for"),
     "entry_points": ("xbridge._core.entry_points", ""),
     "format_bytes": ("xbridge._core.text", "format_bytes"),
@@ -87,6 +89,7 @@ _LATE = {
     "resolve_dtype": ("xbridge._plan.rules", "chosen"),
     "rules_in": ("xbridge._observe.policy", "rules_in"),
     "set_process_rules": ("xbridge._observe.policy", "set_process_rules"),
+    "steps": ("xbridge._plan.steps", ""),
     "table": ("xbridge._core.text", "table"),
     "tracing": ("xbridge._core.tracing", ""),
 }

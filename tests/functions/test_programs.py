@@ -166,7 +166,7 @@ class Plain:
 def test_key_of__is_one_key_if_two_threads_ask_for_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The program of the thread that comes second is dropped, and its key with it."""
     function = Function(np.sin, "sin", "numpy", PLAIN, Definition())
-    rule = function.rule("numpy", "torch", flatten(((np.ones(2),), {}), [], []), None)
+    rule = function.rule("numpy", "torch", flatten(((np.ones(2),), {}), [], []))
     make, others = programs.Program, []
 
     def make_later(*args: Any) -> Any:

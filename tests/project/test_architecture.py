@@ -49,7 +49,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     },
     {
         "_align_back": "_api tree _engine _plan _registry _core errors",
-        "extend": "_observe tree _plan _registry backends _host _core",
+        "extend": "_observe tree _engine _plan _registry backends _host _core",
         "_transfer": "_observe tree _engine _plan _registry _core errors",
     },
     {"__init__": "_align_back _transfer _api _inspect _observe tree _plan _registry _core errors"},

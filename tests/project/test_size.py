@@ -20,7 +20,7 @@ LIMITS = {
     "_transfer": 700,
     "backends": 3_590,
     "files": 2_700,
-    "functions": 4_800,
+    "functions": 4_700,
     "testing": 10_850,
     "tree": 1_365,
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from xbridge.extend import preformatted, table
 
 if TYPE_CHECKING:
-    from xbridge.extend import Plan
+    from xbridge.extend import steps
 
 
 class CallPlan(NamedTuple):
@@ -20,7 +20,7 @@ class CallPlan(NamedTuple):
     """The library that the results go back to."""
     tracked: bool
     """True if an argument requires grad or is traced, so that the call is part of a graph or a transform."""
-    arguments: dict[str, Plan]
+    arguments: dict[str, steps.Plan]
     """The plan of each array, by its place in the call."""
     derivative: str
     batch: str

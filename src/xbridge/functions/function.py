@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from contextlib import suppress
-from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 from weakref import WeakValueDictionary
@@ -23,12 +22,12 @@ from xbridge.extend import (
     HOST,
     backend_for,
     call_cache,
-    category,
-    check_options,
+    each,
     get_backend,
     is_inexact,
     native_dtype,
     resolve_dtype,
+    steps,
     tracing,
 )
 from xbridge.functions import numpy
@@ -72,25 +71,7 @@ class Definition(NamedTuple):
     """The dtype that is named, if results of it go back in that of the array that decides."""
 
 
-class FunctionOptions(NamedTuple):
-    """The options by which the arguments of a function are converted, as the user gave them."""
-
-    device: object = None
-    dtype: object = None
-    copy: bool | None = None
-    grad: Any = None
-    order: Any = None
-
-    def checked(self) -> FunctionOptions:
-        """Return `PLAIN` if none was given, by identity, because NumPy's float64 dtype equals None."""
-        return PLAIN if all(option is None for option in self) else self
-
-    def are_constant(self) -> bool:
-        """Return True if they mean the same in each call, so that a call may be cached."""
-        return all(isinstance(option, (str, bool, NoneType)) for option in self)
-
-
-PLAIN = FunctionOptions()
+PLAIN = steps.Options()
 """The options of a function for which none was given."""
 
 
@@ -102,17 +83,14 @@ class Function:
         fn: Callable[..., Any],
         name: str,
         backend: str | None,
-        options: FunctionOptions,
+        options: steps.Options,
         given: Definition,
         arrays: object = None,
     ) -> None:
         self.fn, self.name, self.backend, self.given = fn, name, backend, given
-        self.options = options.checked()
+        self.options = options
         self.arrays, self.named = arrays, read_array_parameters(arrays, fn, name)
-        dtype = options.dtype
-        self.narrowing = dtype if isinstance(dtype, str) and dtype in ("nearest", "default") else None
-        self.keeps_results = self.narrowing is None and options.grad != "detach" and given.restore is None
-        """True if results go back as they are: neither cast nor cut out of a graph."""
+        self.narrowing = options.dtype if options.dtype in ("nearest", "default") else None
         self.explain: Callable[..., Any] = fn
         self.rules: dict[Any, DerivableFunction] = {}
         self.programs: list[Program] = []
@@ -137,13 +115,11 @@ class Function:
             kwargs = {**{name: kwargs[name] for name in names if name in kwargs}, **kwargs}
         return kwargs
 
-    def rule(
-        self, library: str, array_library: str, treedef: TreeDef, device: Device | None
-    ) -> DerivableFunction:
+    def rule(self, library: str, array_library: str, treedef: TreeDef) -> DerivableFunction:
         """Return the rule for calls of a structure, whose results go to the library `array_library`."""
         find_modes = functions_of(get_backend(library)).modes
         modes = find_modes and find_modes()
-        key = (library, array_library, device, treedef, modes)
+        key = (library, array_library, treedef, modes)
         try:
             found = self.rules.get(key)
         except TypeError as error:
@@ -152,36 +128,27 @@ class Function:
                 f"an argument that is not an array has no hash: {error}",
                 "a tuple or a frozenset instead, or an array",
             ) from error
-        if found is not None:
-            if not found.is_outdated:
-                return found
+        if found is not None and found.is_outdated:
             self.rules.pop(key, None)
-        return get_or_make(
-            self.rules, key, lambda: Call(self, (library, array_library), treedef, device, modes).rule()
-        )
+        return get_or_make(self.rules, key, lambda: Call(self, library, array_library, treedef, modes).rule())
 
 
 class Call:
     """A function with the structure and the constants of the arguments of a call."""
 
     def __init__(
-        self,
-        function: Function,
-        libraries: tuple[str, str],
-        treedef: TreeDef,
-        device: Device | None,
-        modes: object,
+        self, function: Function, library: str, array_library: str, treedef: TreeDef, modes: object
     ) -> None:
         self.name, self.fn, self.narrowing = function.name, function.fn, function.narrowing
-        self.library, self.array_library = libraries
+        self.library, self.array_library = library, array_library
         self.vjp, self.jvp, self.signature, self.result, _ = function.given
         self.treedef = treedef
         self.modes: Any = modes
         self._rule: DerivableFunction | None = None
+        device, _, copy, *_ = given = function.options
         self.device = device
         """The device that the user names, on which arrays that are on several devices are gathered."""
-        own = function.options
-        self._options = FunctionOptions(device=device, copy=own.copy, order=own.order).checked()
+        self._options = steps.Options(device, copy=copy, order=given.order)
         args, kwargs = children_of(treedef)
         self._is_flat = not children_of(kwargs) and {*children_of(args)} <= {ARRAY}
         """True if all arguments are arrays and positional."""
@@ -197,9 +164,6 @@ class Call:
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process needs to run the function, which may have no derivatives there."""
         return {**vars(self), "vjp": None, "jvp": None, "result": None, "_rule": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _options=state["_options"].checked())
 
     def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[TreeDef, list[Array]]:
         """Return the treedef and the arrays of a result. Numbers in it become arrays; `xs` are the inputs."""
@@ -247,10 +211,7 @@ class Call:
 
     def bind(self, xs: Sequence[Array]) -> tuple[Sequence[Array], dict[str, Any]]:
         """Return the arguments of the function, positional and by keyword, with these arrays."""
-        if self._is_flat:
-            return xs, {}
-        bound: tuple[Sequence[Array], dict[str, Any]] = self.unflatten(self.treedef, xs)
-        return bound
+        return (xs, {}) if self._is_flat else self.unflatten(self.treedef, xs)
 
     def unflatten(self, treedef: TreeDef, leaves: Iterable[Any]) -> Any:
         """Return the tree of a treedef, with the given leaves."""
@@ -259,17 +220,14 @@ class Call:
     def read_result(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
         """Return the arrays in a result of the function, and store its treedef in `latest.treedef`."""
         latest.treedef, arrays = self.flatten(tree, xs)
+        library = get_backend(self.library)
         try:
-            return list(map(self._take_over, arrays))
+            return [
+                y if backend_for(type(y)) is library else to_backend(y, self.library, dtype=self.narrowing)
+                for y in arrays
+            ]
         except XBridgeError as error:
             raise error.at(f"the result of {self.name}") from error
-
-    def _take_over(self, y: Array) -> Array:
-        """Return an array of a result in the library of the function, by the rules of `align`."""
-        owner = backend_for(type(y))
-        return (
-            y if owner and owner.name == self.library else to_backend(y, self.library, dtype=self.narrowing)
-        )
 
     def evaluate(
         self, run: Run, xs: Sequence[Array], target: str, device: Device | None = None
@@ -279,8 +237,7 @@ class Call:
         The function cannot write to `xs` through its arguments. No result shares memory with them, or with
         an array that the function of NumPy keeps.
         """
-        library = get_backend(self.library)
-        given = [convert_input(x, library, self._options, self.device) for x in xs]
+        given = convert_inputs(xs, get_backend(self.library), self._options)
         plain = call_cache.direct[target] if device is None or device == CPU else {}
         narrows = self.narrowing is not None and run.narrows
         made = []
@@ -324,54 +281,63 @@ def async_result_error(name: str) -> OptionError:
     )
 
 
-def convert_input(x: Array, library: Backend, options: FunctionOptions, device: object) -> Array:
-    """Convert an argument to the library of the function, which must not write to the memory of `x`."""
-    copy, y = copy_option(x, library, options), None
-    if options is PLAIN and copy is None and device is None:  # one look-up, if it is an ordinary array
-        y = call_cache.lookup_direct(library.name, type(x))(x)
-    if y is None:
-        y = _convert_as_asked(x, library, options, device=device, copy=copy)
-    return protect_host(y, x) if library.name == HOST and y is not x else y
+def convert_inputs(xs: Sequence[Array], library: Backend, options: steps.Options) -> list[Array]:
+    """Convert arguments to the library of a function, which must not write to their memory.
+
+    An error has the index of its argument.
+    """
+    table = call_cache.direct[library.name] if options == PLAIN else {}
+    ys: list[Any] = []
+    rest: dict[bool, list[int]] = {}
+    for i, x in enumerate(xs):
+        copy = must_copy(x, library, options)
+        ys.append(None if copy else table.get(type(x), call_cache.decline)(x))  # enough for ordinary arrays
+        if ys[i] is None:
+            rest.setdefault(copy, []).append(i)
+    for copy, at in rest.items():
+        asked = options._replace(copy=copy or options.copy)
+        try:
+            made = each([xs[i] for i in at], library, asked, call_cache.cache_version())
+        except XBridgeError as error:
+            error.remap_index(at)
+            if options.dtype is None and isinstance(error, DTypeError):
+                _raise_with_default(error, xs[error.index or 0], library)
+            raise
+        for i, y in zip(at, made, strict=True):
+            ys[i] = y
+    if library.name != HOST:
+        return ys
+    return [y if y is x else protect_host(y, x) for x, y in zip(xs, ys, strict=True)]
 
 
-def _convert_as_asked(
-    x: Array, library: Backend, options: FunctionOptions, *, device: object, copy: bool | None
-) -> Array:
-    """Convert an argument by the options; say in the error for its dtype how to cast it."""
-    _, dtype, _, grad, order = options
-    rare = {"order": order} if order else {}  # a call with it is planned each time
-    try:
-        return to_backend(x, library.name, device=device, dtype=dtype, copy=copy, grad=grad, **rare)
-    except DTypeError as error:
-        own = backend_for(type(x))
-        kind = own.dtype_of(x) if dtype is None and own and not isinstance(x, own.scalar_types) else None
-        if kind in DTYPES and category(kind) != "bool" and library.unsupported_dtype(kind, CPU):
-            hint = f"{error.hint}; or aligned(..., dtype='default')"
-            raise DTypeError.build(error.action, error.reason, hint) from error
-        raise
-
-
-def copy_option(x: Array, library: Backend, options: FunctionOptions) -> bool | None:
-    """Return `copy` for the conversion of an argument: True if the function could write to its memory."""
-    if options.copy is not None or not could_write(library):
-        return options.copy
+def _raise_with_default(error: DTypeError, x: Array, library: Backend) -> None:
+    """Raise the error with another hint, if the library lacks the dtype of the argument."""
     owner = backend_for(type(x))
-    if owner is library or owner is None or (owner.assumes_immutable and owner.readonly):
-        return None
-    is_writable = owner.name != HOST or isinstance(x, owner.scalar_types) or x.flags.writeable
-    return True if is_writable else None
+    dtype = owner and owner.dtype_of(x)
+    if dtype in DTYPES and library.unsupported_dtype(dtype, CPU):
+        hinted = error.build(error.action, error.reason, f"{error.hint}; or aligned(..., dtype='default')")
+        hinted.index = error.index
+        raise hinted from error
 
 
-def could_write(library: Backend) -> bool:
-    """Return True if functions of a library can write to their arguments: NumPy's are passed read-only."""
-    return library.name != HOST and not library.assumes_immutable
+def could_write(owner: Backend, library: Backend, options: steps.Options) -> bool:
+    """Return True if a function could write to arrays of a library: NumPy's are passed to it read-only."""
+    is_guarded = library.name == HOST or library.assumes_immutable or owner is library
+    return options.copy is None and not is_guarded and not (owner.assumes_immutable and owner.readonly)
+
+
+def must_copy(x: Array, library: Backend, options: steps.Options) -> bool:
+    """Return True if the function could write to the memory of an argument."""
+    owner = backend_for(type(x))
+    if owner is None or not could_write(owner, library, options):
+        return False
+    return bool(owner.name != HOST or isinstance(x, owner.scalar_types) or x.flags.writeable)
 
 
 @tracing.constant_in_traces
 def program_key(function: str, traced: TreeDef, library: str, array_library: str, *objects: object) -> str:
     """Return a key that stands for a call in a compiled program. `objects` are its constants."""
     own = functions[function]
-    device = check_options((get_backend(library),), device=own.options.device).device
 
     def find(ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
         constants: dict[str, Iterator[Any]] = {
@@ -379,7 +345,7 @@ def program_key(function: str, traced: TreeDef, library: str, array_library: str
             "float": map(float, floats),
             "object": iter(objects),
         }
-        return own.rule(library, array_library, with_constants(traced, constants), device)
+        return own.rule(library, array_library, with_constants(traced, constants))
 
     program = Program(own.name, find)
     own.programs.append(program)

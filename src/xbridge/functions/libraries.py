@@ -55,11 +55,8 @@ class LibraryFunctions(ModuleType):
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend.name)
         given = import_module(_INDEX[backend.name]) if backend.name in _INDEX else backend.functions
-        vars(self).update({word: getattr(given, word, None) for word in NAMES}, backend=backend)
-
-
-NAMES = ("rule", "check_call", "modes", "run", "trace")
-"""The five names."""
+        names = LibraryFunctions.__annotations__
+        vars(self).update({name: getattr(given, name, None) for name in names}, backend=backend)
 
 
 class _Found:

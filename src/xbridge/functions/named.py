@@ -36,28 +36,23 @@ class ArrayParameters(NamedTuple):
         self, fn: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, after `fn` was applied to the named ones that are neither arrays nor None."""
-        parameters = self.signature.parameters.values()
-        places = [p.name for p in parameters if p.kind in _BY_POSITION]
-        rest = next((p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
-        more = next((p.name for p in parameters if p.kind is Parameter.VAR_KEYWORD), None)
-        keywords = {p.name for p in parameters if p.kind in _BY_KEYWORD}
-
-        def convert(x: Any, label: str, name: str | None) -> Any:
-            return self._apply(fn, x, label) if name in self.names else x
-
+        parameters = self.signature.parameters
+        by_kind = {p.kind: p.name for p in parameters.values()}
+        places = [p.name for p in parameters.values() if p.kind in _BY_POSITION]
+        rest, more = (by_kind.get(kind) for kind in _VARIABLE)
         owners = [*places[: len(args)], *[rest] * (len(args) - len(places))]
-        positional = [convert(x, str(name), name) for x, name in zip(args, owners, strict=True)]
-        return tuple(positional), {
-            key: convert(x, key, key if key in keywords else more) for key, x in kwargs.items()
+        keywords = {key for key in kwargs if key in parameters and parameters[key].kind in _BY_KEYWORD}
+        return tuple([self._apply(fn, x, name, name) for x, name in zip(args, owners, strict=True)]), {
+            key: self._apply(fn, x, key, key if key in keywords else more) for key, x in kwargs.items()
         }
 
-    def _apply(self, fn: Callable[[Any], Any], x: Any, name: str) -> Any:
-        if x is None or are_arrays(type(x)):
+    def _apply(self, fn: Callable[[Any], Any], x: Any, label: str | None, name: str | None) -> Any:
+        if name not in self.names or x is None or are_arrays(type(x)):
             return x
         try:
             return fn(x)
         except XBridgeError as error:
-            raise error.at(f"argument {name!r} of {self.function}") from error
+            raise error.at(f"argument {label!r} of {self.function}") from error
 
 
 def import_exporter(x: Any, dtype: object) -> Any:

@@ -12,28 +12,29 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import xbridge
-from xbridge import Device
+from xbridge import Device, asarray, to_backend
 from xbridge.errors import OptionError, XBridgeError
 from xbridge.extend import (
     CPU,
     HOST,
     backend_for,
     call_cache,
-    check_options,
+    each,
     entry_points,
     get_backend,
     is_inexact,
     resolve_dtype,
+    steps,
     tracing,
 )
 from xbridge.functions.explain import CallPlan
 from xbridge.functions.function import (
     PLAIN,
-    convert_input,
-    copy_option,
+    convert_inputs,
     could_write,
     flatten_result,
     latest_traceable,
+    must_copy,
     program_key,
 )
 from xbridge.functions.libraries import functions_of
@@ -53,7 +54,7 @@ from xbridge.functions.treedef import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge.functions.function import Function, FunctionOptions
+    from xbridge.functions.function import Function
     from xbridge.functions.rules import DerivableFunction
     from xbridge.functions.treedef import TreeDef
     from xbridge.protocol import Array, Backend
@@ -96,11 +97,14 @@ def _call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, An
 
 def _call_planned(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a call as its arguments ask for, and cache how."""
+    version = call_cache.cache_version()
     read = _read_inputs(function, args, kwargs)
     is_embedded = _is_embedded(function, read)
-    if read.arrays and (not is_embedded or read.array_library.follows is not None):
-        _cache_call(function, read)
-    return _run_embedded(function, read) if is_embedded else _run_directly(function, read)
+    result = _run_embedded(function, read) if is_embedded else _run_directly(function, read)
+    is_lazy = is_embedded and read.array_library.follows is None
+    if read.arrays and function.options == PLAIN and not is_lazy:
+        _cache_call(function, read, version)
+    return result
 
 
 def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
@@ -110,12 +114,19 @@ def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
         raise OptionError.build(
             f"explain a call of {function.name}", "no argument is an array", "explain(f, x)"
         )
-    array_library, library = read.array_library, read.library
-    plans = {}
+    array_library, library, options = read.array_library, read.library, function.options
+    plans: dict[str, Any] = {}
     for path, x in zip(argument_paths(read.treedef), read.arrays, strict=True):
-        options = function.options._replace(copy=copy_option(x, library, function.options))
-        plans[path] = xbridge.explain(x, library.name, **options._asdict())
-    rule = function.rule(library.name, array_library.name, read.treedef, None)
+        plans[path] = xbridge.explain(
+            x,
+            library.name,
+            device=options.device,
+            dtype=options.dtype or dict(options.by_dtype) or None,
+            copy=must_copy(x, library, options) or options.copy,
+            grad=options.grad,
+            order=options.order,
+        )
+    rule = function.rule(library.name, array_library.name, read.treedef)
     names = function.name, library.name, array_library.name
     return CallPlan(*names, _is_embedded(function, read), plans, **rule.report())
 
@@ -124,8 +135,6 @@ def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
 class CallInputs(NamedTuple):
     """The arguments of a call, their arrays, and the libraries of the call."""
 
-    version: int
-    """The version of the call cache before the libraries were found."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     """The keyword arguments, in the order in which `treedef` has them."""
@@ -153,11 +162,9 @@ def _read_inputs(function: Function, args: tuple[Any, ...], kwargs: dict[str, An
 
     def make(x: Any) -> Array:
         """Make an array, with the default dtype of the library that decides if the user names none."""
-        inside: list[Array] = []
-        flatten(x, inside, [])
-        keeps = bool(inside) or (bool(found.arrays) and dtype is None)
+        keeps = has_arrays(flatten(x, [], [])) or (bool(found.arrays) and dtype is None)
         library = found.array_library if keeps else found.library
-        news.append(xbridge.asarray(x, backend=library.name, dtype=None if keeps else dtype))
+        news.append(asarray(x, backend=library.name, dtype=None if keeps else dtype))
         return news[-1]
 
     args, kwargs = named.map(make, args, kwargs)
@@ -172,7 +179,7 @@ def _find_arrays(
     """Find the arrays in the arguments of a call. `news`, made of numbers and lists, do not decide."""
     arrays: list[Array] = []
     traced: list[Any] = []
-    version, kwargs = call_cache.cache_version(), function.order_keywords(kwargs)
+    kwargs = function.order_keywords(kwargs)
     try:
         treedef = flatten((args, kwargs), arrays, traced)
     except XBridgeError as error:
@@ -180,7 +187,7 @@ def _find_arrays(
     leading = _leading_index(arrays, news) if arrays else 0
     array_library = _owner(arrays[leading]) if arrays else get_backend(HOST)
     library = array_library if function.backend is None else get_backend(function.backend)
-    return CallInputs(version, args, kwargs, treedef, arrays, traced, leading, array_library, library)
+    return CallInputs(args, kwargs, treedef, arrays, traced, leading, array_library, library)
 
 
 def _owner(x: Array) -> Backend:
@@ -192,12 +199,16 @@ def _owner(x: Array) -> Backend:
 def _leading_index(arrays: Sequence[Array], news: Sequence[Array]) -> int:
     """Return the index of the array that decides: the first tracked one, else the first that is no scalar."""
     for i, x in enumerate(arrays):
-        follows = _owner(x).follows
-        if follows is not None and follows(x):
+        if _is_tracked(x):
             return i
     given = [i for i, x in enumerate(arrays) if not any(x is new for new in news)]
     proper = [i for i in given if not isinstance(arrays[i], _owner(arrays[i]).scalar_types)]
     return [*proper, *given][0]
+
+
+def _is_tracked(x: Array) -> bool:
+    follows = _owner(x).follows
+    return follows is not None and follows(x)
 
 
 def _is_embedded(function: Function, read: CallInputs) -> bool:
@@ -210,14 +221,14 @@ def _is_embedded(function: Function, read: CallInputs) -> bool:
         return False
     if library.follows is None:
         return function.given.signature is not None
-    return any(backend_for(type(x)) is library and library.follows(x) for x in read.arrays)
+    return _is_tracked(read.arrays[read.leading])
 
 
 # -- within graphs, transforms and programs ------------------------------------------------------------------
 def _run_embedded(function: Function, read: CallInputs) -> Any:
     """Run the call as a rule, within the graphs and transforms of the array library."""
     treedef, arrays, array_library, library = read.treedef, read.arrays, read.array_library, read.library
-    options = check_options((library,), **function.options._asdict())
+    options = function.options
     device = array_library.device_of(arrays[read.leading])
     xs: list[Array] = []
     kept: Literal["keep"] | None = "keep" if options.grad == "keep" else None
@@ -225,7 +236,7 @@ def _run_embedded(function: Function, read: CallInputs) -> Any:
         try:
             y = x
             if backend_for(type(x)) is not array_library:
-                y = xbridge.to_backend(x, array_library.name, device=device, grad=kept)
+                y = to_backend(x, array_library.name, device=device, grad=kept)
             xs.append(_cast_and_cut(y, array_library, library, options))
         except XBridgeError as error:
             raise error.at(f"{argument_paths(treedef)[i]} of {function.name}") from error
@@ -238,11 +249,10 @@ def _run_embedded(function: Function, read: CallInputs) -> Any:
         treedef = latest_traceable() if tracing.is_traced() else latest.treedef
         result = unflatten(treedef, iter(ys))
     else:
-        rule = function.rule(library.name, array_library.name, treedef, options.device)
+        rule = function.rule(library.name, array_library.name, treedef)
         result = _run_rule(rule, xs, refuses_cut=options.grad == "keep")
-    if function.given.restore is None:
-        return result
-    return _restore_result(result, (array_library.name, None, _dtype_to_restore(read)), function)
+    restored = _dtype_to_restore(function, read)
+    return _restore_result(result, (array_library.name, None, restored), function) if restored else result
 
 
 def _run_rule(rule: DerivableFunction, xs: list[Array], *, refuses_cut: bool = False) -> Any:
@@ -260,7 +270,7 @@ def _run_rule(rule: DerivableFunction, xs: list[Array], *, refuses_cut: bool = F
     return ys[0] if treedef == ARRAY else unflatten(treedef, iter(ys))
 
 
-def _cast_and_cut(x: Array, array_library: Backend, library: Backend, options: Any) -> Array:
+def _cast_and_cut(x: Array, array_library: Backend, library: Backend, options: steps.Options) -> Array:
     """Cast an array in its own library, so that gradients flow through the cast. Cut its graph if asked."""
     if options.dtype is not None:
         info, dtype = array_library.array_info(x), options.dtype
@@ -269,8 +279,8 @@ def _cast_and_cut(x: Array, array_library: Backend, library: Backend, options: A
             if dtype != info.dtype and not array_library.unsupported(x, leaving=True):
                 array_library.check_cast(x, dtype)
         if dtype != info.dtype:
-            x = xbridge.to_backend(x, array_library.name, dtype=dtype)
-    return xbridge.to_backend(x, array_library.name, grad="detach") if options.grad == "detach" else x
+            x = to_backend(x, array_library.name, dtype=dtype)
+    return to_backend(x, array_library.name, grad="detach") if options.grad == "detach" else x
 
 
 # -- on converted arrays -------------------------------------------------------------------------------------
@@ -283,10 +293,12 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
     if (check := functions_of(library).check_call) is not None:
         check(function.name)
     home: Home = HOST, CPU, None
-    made: list[Array] = []
     if read.arrays:
-        home = _home_of(function, read)
-        made = _convert_inputs(function, read)
+        device = _device_of(read.arrays[read.leading])
+        home = read.array_library.name, device, _dtype_to_restore(function, read)
+        if device.kind == SHARDED:
+            raise sharded_call_error(function.name, read.array_library.name)
+    made = _convert_inputs(function, read)
     values, named = unflatten(read.treedef, iter(made), iter(read.traced))
     given, same = [*values, *named.values()], []
     for i, x in enumerate((*read.args, *read.kwargs.values())):
@@ -300,19 +312,12 @@ def _run_directly(function: Function, read: CallInputs) -> Any:
     return _restore_result(result, home, function)
 
 
-def _home_of(function: Function, read: CallInputs) -> Home:
-    """Return where results go, from the array that decides; raise if it is on several devices."""
-    x, library = read.arrays[read.leading], read.array_library
-    device = CPU if isinstance(x, library.scalar_types) else library.device_of(x)
-    if device.kind == SHARDED:
-        raise sharded_call_error(function.name, library.name)
-    return library.name, device, None if function.given.restore is None else _dtype_to_restore(read)
-
-
-def _dtype_to_restore(read: CallInputs) -> str | None:
+def _dtype_to_restore(function: Function, read: CallInputs) -> str | None:
     """Return the inexact dtype in which results go back; None if no array has one: it would lose values."""
-    xs = read.arrays[read.leading], *read.arrays
-    return next((dtype for dtype in (_owner(x).dtype_of(x) for x in xs) if is_inexact(dtype)), None)
+    if function.given.restore is None:
+        return None
+    dtypes = [_owner(x).dtype_of(x) for x in (read.arrays[read.leading], *read.arrays)]
+    return next(filter(is_inexact, dtypes), None)
 
 
 def _convert_inputs(function: Function, read: CallInputs) -> list[Array]:
@@ -321,58 +326,51 @@ def _convert_inputs(function: Function, read: CallInputs) -> list[Array]:
     That is the one that is named, else that of the library's own first array, else that to which the array
     that decides goes.
     """
-    library, device, arrays = read.library, function.options.device, read.arrays
-    own = [i for i, x in enumerate(arrays) if backend_for(type(x)) is library]
-    first = [*own, read.leading][0]
-    made = _compute_together(
-        function, read, library.device_of(arrays[first]) if own and not device else device
-    )
-    for i in [first, *[i for i in range(len(arrays)) if i != first]]:
-        if i in made:
-            continue
+    library, options, arrays = read.library, function.options, read.arrays
+    groups = [[*range(len(arrays))]] if arrays else []
+    if options.device is None and not library.host_only and len(set(map(_device_of, arrays))) > 1:
+        own = [i for i, x in enumerate(arrays) if _owner(x) is library]
+        first = [*own, read.leading][0]
+        groups = [[first], [i for i in groups[0] if i != first]]
+    made: dict[int, Array] = {}
+    for at in groups:
         try:
-            made[i] = convert_input(arrays[i], library, function.options, device)
+            ys = convert_inputs([arrays[i] for i in at], library, options)
         except XBridgeError as error:
-            raise error.at(f"{argument_paths(read.treedef)[i]} of {function.name}") from error
-        if device is None and not library.host_only and len(arrays) > 1:
-            device = library.device_of(made[i])
+            if error.index is None:
+                raise
+            raise error.at(f"{argument_paths(read.treedef)[at[error.index]]} of {function.name}") from error
+        made.update(zip(at, ys, strict=True))
+        options = options._replace(device=library.device_of(ys[0]))
     return [made[i] for i in range(len(arrays))]
 
 
-def _compute_together(function: Function, read: CallInputs, device: object) -> dict[int, Array]:
-    """Convert the arrays that are still to be computed in one go, so that common tasks run once."""
-    arrays, (_, dtype, copy, grad, order) = read.arrays, function.options
-    owners = list(map(_owner, arrays))
-    pending = [i for i, own in enumerate(owners) if own.materialize_many and own is not read.library]
-    if len(pending) < 2 or order:
-        return {}
-    try:
-        xs = [arrays[i] for i in pending]
-        ys = xbridge.align(*xs, backend=read.library.name, device=device, dtype=dtype, copy=copy, grad=grad)
-    except XBridgeError:  # to be raised for the argument that it is about
-        return {}
-    return dict(zip(pending, ys, strict=True))
+def _device_of(x: Array) -> Device:
+    owner = _owner(x)
+    return CPU if isinstance(x, owner.scalar_types) else owner.device_of(x)
 
 
 def _restore_result(result: Any, home: Home, function: Function) -> Any:
     """Convert the arrays of a result back, and leave all else as it is."""
-    (name, device, restored), place = home, f"the result of {function.name}"
+    (name, device, restored), given = home, function.options
+    mapped = ((str(function.given.restore), restored),) if restored else ()
     # A function of the caller's library may have a graph of its own, such as that of a module's weights.
-    grad: Literal["detach"] | None = "detach" if function.options.grad == "detach" else None
+    grad = "detach" if given.grad == "detach" else None
+    options = steps.Options(device, function.narrowing, grad=grad, by_dtype=mapped)
     arrays: list[Array] = []
     traced: list[Any] = []
-    made: list[Array] = []
     treedef = flatten_result(result, function.name, arrays, traced)
-    for x in arrays:
-        is_text = getattr(getattr(x, "dtype", None), "kind", "") in ("U", "S", "T")
-        is_cast = restored is not None and _owner(x).dtype_of(x) == function.given.restore
-        dtype = restored if is_cast else function.narrowing
-        try:  # text in a container stays, as in `xbridge.tree`
-            stays = is_text and x is not result
-            y = x if stays else xbridge.to_backend(x, name, device=device, dtype=dtype, grad=grad)
-            made.append(y)
-        except XBridgeError as error:
-            raise error.at(leaf_paths(treedef, place)[len(made)]) from error
+
+    def keep_text(x: Array, _: steps.Options) -> Array | None:  # in a container, as in `xbridge.tree`
+        kind = getattr(getattr(x, "dtype", None), "kind", "")
+        return x if kind in ("U", "S", "T") and x is not result else None
+
+    try:
+        made = each(arrays, get_backend(name), options, call_cache.cache_version(), otherwise=keep_text)
+    except XBridgeError as error:
+        if error.index is None:
+            raise
+        raise error.at(leaf_paths(treedef, f"the result of {function.name}")[error.index]) from error
     same = all(y is x for x, y in zip(arrays, made, strict=True))
     return result if same else unflatten(treedef, iter(made), iter(traced))
 
@@ -384,66 +382,60 @@ def _types_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
 
 
 @tracing.none_in_traces
-def _cache_call(function: Function, read: CallInputs) -> None:
-    """Cache a call whose arguments are ordinary arrays of one library, numbers, text and None.
+def _cache_call(function: Function, read: CallInputs, version: int) -> None:
+    """Cache a call without options, of ordinary arrays of one library, numbers, text and None.
 
     What their types do not show is asked in each call: whether an array is tracked, and its device.
     """
-    array_library, library, options = read.array_library, read.library, function.options
+    array_library, library = read.array_library, read.library
     xs = (*read.args, *read.kwargs.values())
     at = [i for i, x in enumerate(xs) if type(x) not in LEAVES]
-    if (
-        {type(xs[i]) for i in at}.issubset(array_library.fast.types)  # which those of tracers are not
-        and function.given.restore is None
-        and options.are_constant()
-        and check_options((library,), **options._asdict()).device in (None, CPU)
-        and not (library.is_tracing() or array_library.is_tracing())
-    ):
-        key = ("aligned", function.key, _types_of(read.args, read.kwargs))
-        if key not in call_cache.cached:
-            call_cache.store(key, read.version, _make_cached_call(read, at, is_plain=options is PLAIN))
+    is_ordinary = {type(xs[i]) for i in at} <= set(array_library.fast.types)  # which tracers are not
+    key = ("aligned", function.key, _types_of(read.args, read.kwargs))
+    if is_ordinary and not (library.is_tracing() or array_library.is_tracing() or key in call_cache.cached):
+        call_cache.store(key, version, _make_cached_call(read, at))
 
 
-def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Callable[..., tuple[Any] | None]:
-    """Return a cached call with arrays in the places `at`. It does not keep the function alive."""
-    array_library, library, treedef = read.array_library, read.library, read.treedef
-    name, device_of = array_library.name, array_library.device_of
-    check, follows = functions_of(library).check_call, array_library.follows
-    is_own, can_embed = library is array_library, is_plain and not read.kwargs and len(at) == len(read.args)
-    # One look-up converts an ordinary array, where no option is to be read and the function cannot write.
-    is_direct = is_plain and not is_own and not could_write(library)
-    table, has_device = call_cache.direct[library.name], not (is_direct or array_library.host_only)
+def _make_converter(owner: Backend, library: Backend) -> Callable[[Array], Array | None]:
+    """Return the function that converts an argument, or declines: the planned call names what is refused."""
+    writes, to_host = could_write(owner, library, PLAIN), library.name == HOST
+    table = call_cache.direct[library.name]
 
-    def convert(x: Array, options: FunctionOptions) -> Array | None:
-        """Convert an argument; return None for one that is refused, because the planned call names it."""
-        if is_direct:
-            y = table.get(type(x), call_cache.decline)(x)
-            return protect_host(y, x) if library.name == HOST and y is not None else y
+    def convert(x: Array) -> Array | None:
         try:
-            return convert_input(x, library, options, options.device)
+            y = to_backend(x, library.name, copy=True) if writes else table[type(x)](x)
         except XBridgeError:
             return None
+        return protect_host(y, x) if to_host and y is not None else y
+
+    return convert
+
+
+def _make_cached_call(read: CallInputs, at: list[int]) -> Callable[..., tuple[Any] | None]:
+    """Return a cached call with arrays in the places `at`. It does not keep the function alive."""
+    array_library, library, treedef = read.array_library, read.library, read.treedef
+    name, device_of, follows = array_library.name, array_library.device_of, array_library.follows
+    check, is_own = functions_of(library).check_call, library is array_library
+    can_embed = not read.kwargs and len(at) == len(read.args)
+    convert = _make_converter(array_library, library)
+    # One look-up declines an array that is on another device than the CPU.
+    has_device = not array_library.host_only and (is_own or could_write(array_library, library, PLAIN))
 
     def call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """Return the result in a tuple, or None to decline, before the function runs."""
         given = [*args, *kwargs.values()]
-        home = CPU
-        if has_device:
-            home = device_of(given[at[0]])
-            if home.kind == SHARDED or any(device_of(given[i]) != home for i in at[1:]):
+        home = device_of(given[at[0]]) if has_device else CPU
+        for i in at:
+            if has_device and (home.kind == SHARDED or device_of(given[i]) != home):
                 return None
-        if follows is not None and not is_own:
-            for i in at:
-                if follows(given[i]):
-                    if not can_embed or array_library.is_tracing():
-                        return None
-                    return (_run_rule(function.rule(library.name, name, treedef, None), given),)
-        if not (is_own and is_plain):
-            for i in at:
-                y = convert(given[i], function.options)
-                if y is None:
+            if follows is not None and not is_own and follows(given[i]):
+                if not can_embed or array_library.is_tracing():
                     return None
-                given[i] = y
+                return (_run_rule(function.rule(library.name, name, treedef), given),)
+        for i in () if is_own else at:
+            given[i] = y = convert(given[i])
+            if y is None:
+                return None
         if check is not None:
             check(function.name)
         count, fn = len(args), function.fn
@@ -451,7 +443,7 @@ def _make_cached_call(read: CallInputs, at: list[int], *, is_plain: bool) -> Cal
         # A single array is converted by the cache of calls, if it then is on the right device. Any other
         # result is walked as a tree.
         y = call_cache.direct[name].get(type(result), call_cache.decline)(result)
-        if y is not None and function.keeps_results and (device_of(y) if y is result else CPU) == home:
+        if y is not None and (device_of(y) if y is result else CPU) == home:
             return (y,)
         return (_restore_result(result, (name, home, None), function),)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -23,28 +23,21 @@ class Signature(NamedTuple):
     def loops(self, name: str, shapes: list[tuple[int, ...]]) -> tuple[tuple[int, ...], dict[str, int]]:
         """Return the shape of the broadcast axes, and the lengths of the core axes by name."""
         if len(shapes) != len(self.inputs):
-            counts = f"it has {len(self.inputs)} inputs, and the call {len(shapes)} arrays"
-            raise self._wrong_shape_error(name, counts)
+            self._refuse(name, f"it has {len(self.inputs)} inputs, and the call {len(shapes)} arrays")
         loop: tuple[int, ...] = ()
         sizes: dict[str, int] = {}
         for shape, core in zip(shapes, self.inputs, strict=True):
             outer = len(shape) - len(core)
             if outer < 0:
-                raise self._wrong_shape_error(
-                    name, f"an array of shape {shape} has fewer axes than ({','.join(core)})"
-                )
+                self._refuse(name, f"an array of shape {shape} has fewer axes than ({','.join(core)})")
             try:
                 if shape[:outer] != loop:
                     loop = np.broadcast_shapes(loop, shape[:outer]) if loop else shape[:outer]
             except ValueError:
-                raise self._wrong_shape_error(
-                    name, f"{shape[:outer]} does not broadcast with {loop}"
-                ) from None
+                self._refuse(name, f"{shape[:outer]} does not broadcast with {loop}")
             for axis, size in zip(core, shape[outer:], strict=True):
                 if sizes.setdefault(axis, size) != size:
-                    raise self._wrong_shape_error(
-                        name, f"axis {axis} has length {sizes[axis]} and length {size}"
-                    )
+                    self._refuse(name, f"axis {axis} has length {sizes[axis]} and length {size}")
         return loop, sizes
 
     def check(
@@ -64,9 +57,9 @@ class Signature(NamedTuple):
             "a function that computes with the last axes alone, or no signature",
         )
 
-    def _wrong_shape_error(self, name: str, reason: str) -> OptionError:
+    def _refuse(self, name: str, reason: str) -> NoReturn:
         hint = "arrays of the shapes in the signature, or another signature"
-        return OptionError.build(f"call {name} with signature={self.text!r}", reason, hint)
+        raise OptionError.build(f"call {name} with signature={self.text!r}", reason, hint) from None
 
 
 def parse_signature(text: object) -> Signature:

@@ -14,6 +14,7 @@ import pickle
 from collections import namedtuple
 from collections.abc import Mapping, ValuesView
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from functools import cache, partial
 from gc import get_referents
 from itertools import repeat
@@ -70,20 +71,21 @@ class _Order(tuple[Any, ...]):
         return 0
 
 
+@dataclass(frozen=True)
 class _Node:
     """A container in a `TreeDef`. Two are equal if their classes and keys are, whatever their children."""
 
-    def __init__(self, container: Any, form: Any) -> None:
-        self.container, self.form = container, form
-        if isinstance(form, containers.Structure):
-            form = [*form.keys], [*form.fields], dict(form.attributes)
-        self._mark = (container.cls, _make_hashable(form))
+    mark: Any
+    container: Any = field(compare=False)
+    form: Any = field(compare=False)
 
-    def __hash__(self) -> int:
-        return hash(self._mark)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Node) and self._mark == other._mark
+def _make_node(container: Any, form: Any) -> _Node:
+    """Return the node of a container of a registered class, or of one with a structure."""
+    facts = form
+    if isinstance(form, containers.Structure):
+        facts = [*form.keys], [*form.fields], dict(form.attributes)
+    return _Node((container.cls, _make_hashable(facts)), container, form)
 
 
 def _make_hashable(x: Any) -> Any:
@@ -147,9 +149,7 @@ def _refuse_hidden(x: Any, *, of_any_class: bool) -> None:
 def _has_arrays_inside(x: Any) -> bool:
     """Return True if a tree of the items of a set, a mapping or a namespace has arrays."""
     items = vars(x) if isinstance(x, SimpleNamespace) else dict(x) if isinstance(x, Mapping) else list(x)
-    inside: list[Any] = []
-    flatten(items, inside, [])
-    return bool(inside)
+    return has_arrays(flatten(items, [], []))
 
 
 def _holds_arrays(x: object) -> bool:
@@ -177,36 +177,38 @@ def flatten(x: Any, arrays: list[Any], traced: list[Any] | None) -> TreeDef:
     With None for `traced`, as for the result of a rule, numbers are arrays too, and the items of a dict are
     sorted by key, because each run may have them in another order.
     """
-    # This runs for each argument of a call that is not cached, so it tests exact types first, the most common
-    # ones at the top. Tuples are made of lists, because a compiler does not follow generators.
+    # This runs for each argument of a call that is not cached, so it tests exact types first. Tuples are made
+    # of lists, because a compiler does not follow generators.
     cls = type(x)
-    if cls is tuple:
-        return ("tuple", None, *[flatten(child, arrays, traced) for child in x])
+    kind, data, children = "tuple", None, x
+    if cls in LEAVES:
+        return _flatten_leaf(x, arrays, traced)
+    if cls is list:
+        kind = "list"
+    elif cls is dict:
+        keys, order = (list(x), None) if traced is not None else (sorted(x, key=repr), _Order(x))
+        kind, data = "dict", (tuple([_flatten_key(key) for key in keys]), order)
+        children = [x[key] for key in keys]
+    elif are_arrays(cls):
+        arrays.append(x)
+        return ARRAY
+    elif cls is not tuple:
+        kind, data = "named", _named_tuple_class(cls)
+        if data is None:
+            return _flatten_other(x, arrays, traced)
+    return (kind, data, *[flatten(child, arrays, traced) for child in children])
+
+
+def _flatten_leaf(x: Any, arrays: list[Any], traced: list[Any] | None) -> TreeDef:
+    """Return the structure of a number, a string or None."""
+    cls = type(x)
     if traced is None and cls in NUMBERS:
         arrays.append(x)
         return ARRAY
     if traced is not None and (cls is int or cls is float) and tracing.is_traced():
         traced.append(x)
-        return "int" if cls is int else "float"
-    if cls is float:
-        return ("=", cls, x.hex(), x if x == x else nan)  # noqa: PLR0124 -- all NaNs are one constant
-    if cls in LEAVES:
-        return ("=", cls, repr(x) if cls is complex else None, x)
-    if cls is list:
-        return ("list", None, *[flatten(child, arrays, traced) for child in x])
-    if cls is dict:
-        keys, order = (list(x), None) if traced is not None else (sorted(x, key=repr), _Order(x))
-        known = tuple([_flatten_key(key) for key in keys])
-        return ("dict", (known, order), *[flatten(x[key], arrays, traced) for key in keys])
-    if are_arrays(cls):
-        arrays.append(x)
-        return ARRAY
-    named = _named_tuple_class(cls)
-    if named is not None:
-        return ("named", named, *[flatten(child, arrays, traced) for child in x])
-    if traced is not None and tracing.is_traced():
-        return _flatten_traced(x, traced)
-    return _flatten_other(x, arrays, traced)
+        return cls.__name__
+    return ("=", cls, repr(x) if cls is float or cls is complex else None, x if x == x else nan)  # noqa: PLR0124 -- all NaNs are one constant
 
 
 def _flatten_key(key: Any) -> TreeDef:
@@ -228,13 +230,15 @@ def _named_tuple_class(cls: type) -> Any:
 
 
 @cache  # such classes are few, and made by C code that keeps them
-def _make_named_tuple_class(cls: type) -> Any:
+def _make_named_tuple_class(cls: Any) -> Any:
     """Return a named tuple class like `torch.return_types.max`, because it is a tree for JAX."""
-    return namedtuple(cls.__name__, vars(cls)["__match_args__"])  # noqa: PYI024 -- names are data
+    return namedtuple(cls.__name__, cls.__match_args__)  # noqa: PYI024 -- names are data
 
 
 def _flatten_other(x: Any, arrays: list[Any], traced: list[Any] | None) -> TreeDef:
     """Flatten any other container if it holds an array; else the object is a constant."""
+    if traced is not None and tracing.is_traced():
+        return _flatten_traced(x, traced)
     if traced is not None and type(x) in tracing.symbolic_numbers:
         traced.append(x)
         return tracing.symbolic_numbers[type(x)]
@@ -244,14 +248,14 @@ def _flatten_other(x: Any, arrays: list[Any], traced: list[Any] | None) -> TreeD
         return _constant(x)
     children, form = container.flatten(x)
     inside: list[Any] = []
-    inner: list[Any] | None = None if traced is None else []
-    treedefs = [flatten(child, inside, inner) for child in children]
+    symbols: list[Any] | None = None if traced is None else []
+    treedefs = [flatten(child, inside, symbols) for child in children]
     if not inside:
         return _constant(x)
-    arrays.extend(inside)
-    if traced is not None and inner:
-        traced.extend(inner)
-    return ("node", _Node(container, form), *treedefs)
+    arrays += inside
+    if traced is not None and symbols:
+        traced += symbols
+    return ("node", _make_node(container, form), *treedefs)
 
 
 # -- traced code ---------------------------------------------------------------------------------------------
@@ -354,23 +358,20 @@ def with_constants(treedef: TreeDef, constants: dict[str, Iterator[Any]]) -> Tre
 # -- build ---------------------------------------------------------------------------------------------------
 def unflatten(treedef: TreeDef, arrays: Iterator[Any], traced: Iterator[Any] = _NOTHING) -> Any:
     """Build the tree of a structure from arrays, and from the constants of traced code."""
-    if treedef == "*":
-        return next(arrays)
     if isinstance(treedef, str):
-        return next(traced)
-    kind = treedef[0]
+        return next(arrays if treedef == "*" else traced)
+    kind, data = treedef[:2]
     if kind == "=":
         return treedef[3]
     parts = [unflatten(child, arrays, traced) for child in treedef[2:]]
     if kind == "tuple":
         return tuple(parts)
     if kind == "dict":
-        keys, order = treedef[1]
-        items = dict(zip([key[3] for key in keys], parts, strict=True))
-        return items if order is None else {key: items[key] for key in order}
+        items = dict(zip([key[3] for key in data[0]], parts, strict=True))
+        return items if data[1] is None else {key: items[key] for key in data[1]}
     if kind == "named":
-        return tuple.__new__(treedef[1], parts)  # a compiler cannot call a class that it has from a constant
-    return treedef[1].container.unflatten(treedef[1].form, parts) if kind == "node" else parts
+        return tuple.__new__(data, parts)  # a compiler cannot call a class that it has from a constant
+    return data.container.unflatten(data.form, parts) if kind == "node" else parts
 
 
 # -- the children of a structure -----------------------------------------------------------------------------
@@ -404,28 +405,23 @@ def leaves_like(treedef: TreeDef, tree: Any, wrong: Callable[[], OptionError]) -
             raise wrong()
         return [tree]
     children = children_of(treedef)
-    parts = repeat(None) if tree is None or not children else _children_like(treedef, tree)
-    if parts is None:
+    parts = [None] * len(children) if tree is None or not children else _children_like(treedef, tree)
+    if len(parts) != len(children):
         raise wrong()
     return [
-        leaf for child, part in zip(children, parts, strict=False) for leaf in leaves_like(child, part, wrong)
+        leaf for child, part in zip(children, parts, strict=True) for leaf in leaves_like(child, part, wrong)
     ]
 
 
-def _children_like(treedef: TreeDef, tree: Any) -> list[Any] | None:
-    """Return the children of a tree that belong to those of a structure; None if it is another container."""
-    kind, data, *children = treedef
-    found: list[Any] | None = None
+def _children_like(treedef: TreeDef, tree: Any) -> list[Any]:
+    """Return the children of a tree that belong to those of a structure; none if it is another container."""
+    kind, data = treedef[:2]
     if kind == "node":
-        if type(tree) is data.container.cls:
-            found = list(data.container.flatten(tree)[0])
-    elif kind == "dict":
+        return list(data.container.flatten(tree)[0]) if type(tree) is data.container.cls else []
+    if kind == "dict":
         keys = [key[3] for key in data[0]]
-        if isinstance(tree, dict) and tree.keys() == set(keys):
-            found = [tree[key] for key in keys]
-    elif isinstance(tree, (tuple, list)):
-        found = list(tree)
-    return found if found is not None and len(found) == len(children) else None
+        return [tree[key] for key in keys] if isinstance(tree, dict) and tree.keys() == set(keys) else []
+    return list(tree) if isinstance(tree, (tuple, list)) else []
 
 
 def argument_treedefs(treedef: TreeDef) -> list[TreeDef]:

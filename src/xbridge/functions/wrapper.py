@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from xbridge import asarray, backend_of, device_of, known_backends
 from xbridge.errors import OptionError, shown, with_article
 from xbridge.extend import HOST, check_options, entry_points, get_backend, is_inexact
-from xbridge.functions.function import Definition, Function, FunctionOptions, async_result_error
+from xbridge.functions.function import Definition, Function, async_result_error
 from xbridge.functions.numpy import FORMS
 from xbridge.functions.rules import UserDerivative
 from xbridge.functions.run import wrap_function
@@ -159,24 +159,23 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     >>> mean(torch.ones(3, 2), [1, 2], ["a", "b"])
     {'a': tensor(1.), 'b': tensor(2.)}
     """
-    options = FunctionOptions(device, dtype, copy, grad, order)
-    checked = check_options((), **options._asdict())
+    options = check_options((), device=device, dtype=dtype, copy=copy, grad=grad, order=order)
     library = backend if backend is None or backend in known_backends() else get_backend(backend).name
     if like is not None:
         model = asarray(0, like=like)
         library = library or backend_of(model)
         if device is None and not get_backend(library).host_only:
-            options = options._replace(device=str(device_of(model)))
-    if checked.device is not None and library == HOST:  # other libraries may be imported later
-        asarray(0, backend=HOST, device=checked.device)
-    if restore and (checked.dtype in (None, "nearest", "default") or not is_inexact(checked.dtype)):
+            options = options._replace(device=device_of(model))
+    if options.device is not None and library == HOST:  # other libraries may be imported later
+        asarray(0, backend=HOST, device=options.device)
+    if restore and (options.dtype in (None, "nearest", "default") or not is_inexact(options.dtype)):
         reason = "dtype= names no dtype of floats or complex numbers"
         raise OptionError.build("restore dtypes", reason, "dtype='float64', restore=True")
     if result is not None and not callable(result):
         hint = "result=numpy.empty_like"
         raise OptionError.build(f"take result={shown(result)}", "it is not a function", hint)
     shape = None if signature is None else parse_signature(signature)
-    restored = checked.dtype if restore else None
+    restored = options.dtype if restore else None
     given = Definition(_derivative("vjp", vjp), _derivative("jvp", jvp), shape, result, restored)
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
