@@ -110,6 +110,17 @@ def test_aligned_arrays__list_of_followed_arrays_keeps_its_graph() -> None:
     )
 
 
+@pytest.mark.parametrize("array", [np.ones, torch.ones, jax.numpy.ones])
+def test_aligned_arrays__list_of_arrays_alone_decides(array: Any) -> None:
+    """The result of a list of arrays goes to their library, if there is no other array."""
+    f = aligned(backend="torch", arrays="x")(lambda x: x * 2)
+    found = f([array(2), array(2)])
+    assert (xbridge.backend_of(found), xbridge.to_list(found)) == (
+        xbridge.backend_of(array(2)),
+        [[2, 2], [2, 2]],
+    )
+
+
 def test_aligned_arrays__arrays_made_of_lists_have_places_in_errors_and_in_plans() -> None:
     """Arrays made of lists have places in errors and in plans."""
     f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: x * y)
