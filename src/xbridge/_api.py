@@ -10,6 +10,7 @@ it needs are imported. `xbridge._registry.call_cache` has the tables.
 #
 # - `more` and `other` take surplus arguments. To check them here saves a wrapper, and so another call.
 # - Options are compared with `is None`, because `==` runs foreign code: NumPy's float64 dtype equals None.
+# - What is no array is refused again by its type: programs ask in loops, and such an error costs little.
 # - A cached function that declines returns None, so that a miss needs no exception.
 # - The key is written inline, which equals that of `CallOptions.key` and is made faster.
 # - Imports of the engine are inside of the functions: `import xbridge` stays fast, and loads no NumPy.
@@ -22,7 +23,7 @@ from xbridge._core.tracing import none_in_traces
 from xbridge._registry.call_cache import cache_version, decline, direct, direct_own, lookup, lookup_direct
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
-from xbridge.errors import FOREIGN_ERRORS, UnknownBackendError, XBridgeError
+from xbridge.errors import FOREIGN_ERRORS, UnknownBackendError, UnsupportedArrayError, XBridgeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ def _convert(
             y = convert(x)
             if y is not None:
                 return y
+            error = lookup(("refused", backend, type(x)))(x)
+            if error is not None:
+                raise error
         y = lookup(("convert", backend, type(x), device, dtype, copy, grad), copy)(x)
         if y is not None:
             return y
@@ -113,6 +117,9 @@ def _convert_to(backend: str) -> Callable[..., Any]:
                 y = convert(x)
                 if y is not None:
                     return y
+                error = lookup(("refused", backend, type(x)))(x)
+                if error is not None:
+                    raise error
             y = lookup(("convert", backend, type(x), device, dtype, copy, grad), copy)(x)
             if y is not None:
                 return y
@@ -146,6 +153,9 @@ def _convert_to_host(
             host = convert(x)
             if host is not None:
                 return host
+            error = lookup(("refused", HOST, type(x)))(x)
+            if error is not None:
+                raise error
         key: tuple[object, ...]
         if writable is None:
             key = ("convert", HOST, type(x), None, dtype, copy, grad)
@@ -247,10 +257,16 @@ def _plan_conversion(x: Array, backend: str | ModuleType, **options: Any) -> Any
         y = _convert_by_loading(x, backend)
         if y is not None:
             return y
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+    from xbridge._engine import requests, verbs  # noqa: PLC0415 -- they import NumPy
     from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
-    return verbs.to_backend(x, backend, CallOptions(**options))
+    version = cache_version()
+    try:
+        return verbs.to_backend(x, backend, CallOptions(**options))
+    except UnsupportedArrayError as error:
+        if not given:
+            requests.cache_refusal(backend, x, error, version)
+        raise
 
 
 # The overloads are for type checkers, which take Any for the arrays of a library that is not installed.

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
+from xbridge._registry.call_cache import cache_version, lookup
 from xbridge._registry.registry import backend_for, by_type, get, is_number
 from xbridge.errors import OptionError, UnsupportedArrayError, shown, type_of
 
@@ -365,7 +366,11 @@ def _owner(x: Array, asked: str) -> Backend:
     """Return the backend of an array; raise the error of the function that was asked if there is none."""
     backend = backend_for(type(x))
     if backend is None:
-        from xbridge._engine.requests import ownerless_error  # noqa: PLC0415 -- only an error needs it
+        error = lookup(("refused", asked, type(x)))(x)
+        if error is None:
+            from xbridge._engine import requests  # noqa: PLC0415 -- only an error needs it
 
-        raise ownerless_error(x, asked) from None
+            version, error = cache_version(), requests.ownerless_error(x, asked)
+            requests.cache_refusal(asked, x, error, version)
+        raise error from None
     return backend

@@ -5,7 +5,10 @@ from __future__ import annotations
 import array
 import copy as copies
 import pickle
-from typing import TYPE_CHECKING
+import traceback
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -109,3 +112,45 @@ def test_errors__leave_arguments_unchanged() -> None:
     assert numbers == before[0]
     assert toy.data.tolist() == before[1].tolist()
     numbers.append(3.0)
+
+
+@pytest.mark.parametrize("call", [xbridge.to_numpy, xbridge.backend_of, xbridge.device_of])
+@pytest.mark.parametrize("x", [timedelta(days=1), object(), None, 2.5, SimpleNamespace(a=1)])
+def test_refusal__says_the_same_each_time(call: Callable[[object], object], x: object) -> None:
+    """What is no array is refused again by its type, in the words and with the frames of the first time."""
+    told = []
+    for _ in range(3):
+        with pytest.raises(xbridge.UnsupportedArrayError) as caught:
+            call(x)
+        told.append((str(caught.value), caught.value.hint, len(traceback.extract_tb(caught.tb))))
+    assert len(set(told)) == 1
+
+
+def test_refusal__ends_when_the_class_gets_a_protocol() -> None:
+    """An object that was refused is converted once it, or its class, exports an array."""
+    kind: Any = type("Kind", (), {})
+    x, y = kind(), kind()
+    for one in (x, y, x):
+        with pytest.raises(xbridge.UnsupportedArrayError):
+            xbridge.to_numpy(one)
+    x.__array__ = lambda *_, **__: np.arange(1)
+    assert xbridge.to_numpy(x).tolist() == [0]
+    with pytest.raises(xbridge.UnsupportedArrayError):
+        xbridge.to_numpy(y)
+    kind.__array__ = lambda *_, **__: np.arange(2)
+    assert xbridge.to_numpy(y).tolist() == [0, 1]
+
+
+def test_refusal__depends_on_text_and_containers_themselves() -> None:
+    """What is said of text, of a dict or of a list is not said of another one."""
+    for x, hint in (
+        ("1.5", "float"),
+        ("a.npy", "numpy.load"),
+        ("a", ""),
+        ({"a": 1}, "scalars"),
+        ({}, "tree"),
+    ):
+        with pytest.raises(xbridge.UnsupportedArrayError) as caught:
+            xbridge.to_numpy(x)
+        assert hint in caught.value.hint
+        assert bool(hint) == bool(caught.value.hint)

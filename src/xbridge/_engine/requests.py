@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
+from xbridge._core.literals import SEQUENCES
 from xbridge._core.wording import option_of, text_of
 from xbridge._engine.source import Source, import_source, resolve_source
 from xbridge._host.advice import hint_for_object, literal_error
-from xbridge._host.importers import is_exporter
+from xbridge._host.exporters.generic import has_attribute
+from xbridge._host.importers import PROTOCOLS, is_exporter
 from xbridge._host.sequences import is_literal
+from xbridge._registry.call_cache import store
 from xbridge._registry.registry import backend_for, get, known_backends
 from xbridge.errors import OptionError, UnknownBackendError, UnsupportedArrayError, type_of
 
@@ -65,6 +69,20 @@ def ownerless_error(x: Any, verb: str) -> UnsupportedArrayError:
         hint = f"{verb}(asarray(x))" if is_exporter(x) else hint_for_object(x)
     action = f"{_ASKED.get(verb, 'find the device of')} {type_of(x)}"
     return UnsupportedArrayError.build(action, "it is not an array of a known library", hint)
+
+
+def cache_refusal(asked: str | ModuleType, x: object, error: UnsupportedArrayError, version: int) -> None:
+    """Cache what is said of an object that is no array, for others of its type: programs ask in loops."""
+    cls = type(x)
+    said = error.action, error.reason, error.hint
+    if issubclass(cls, (*SEQUENCES, dict, str, PurePath)) or is_exporter(x) or type_of(x) not in error.action:
+        return  # it depends on the object itself
+
+    def refuse(x: object) -> UnsupportedArrayError | None:
+        # Its class may have got a protocol since.
+        return None if has_attribute(x, *PROTOCOLS) else UnsupportedArrayError.build(*said)
+
+    store(("refused", asked, cls), version, refuse)
 
 
 def refuse_alignment(sources: Sequence[Source], verb: str = "align") -> None:

@@ -39,6 +39,7 @@ from xbridge.errors import (
 
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
 """The protocols to try if an object has no DLPack, or raises in it."""
+PROTOCOLS = ("__dlpack__", *_OTHERS)
 _DIMENSIONLESS = ("", "1", "dimensionless", "unitless", "none")
 _OPAQUE = ("string", "resource", "variant")
 _TOP = max(sys.maxsize, 1 << 32)
@@ -116,7 +117,7 @@ def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
 
 def is_exporter(x: Any) -> bool:
     """Return True if an object has a protocol for arrays, or is a buffer of typed items."""
-    if any(has_attribute(x, protocol) for protocol in ("__dlpack__", *_OTHERS)):
+    if has_attribute(x, *PROTOCOLS):
         return True
     try:
         memoryview(x)
@@ -238,7 +239,7 @@ def _hint_for_cast(x: object, dtype: str) -> str:
 
 def _hint_for_export(x: object) -> str:
     """Return the call that takes an export as it is; "" if that is not what `__array__` returns."""
-    others = any(has_attribute(x, word) for word in ("__dlpack__", "__array_interface__"))
+    others = has_attribute(x, "__dlpack__", "__array_interface__")
     return "numpy.asarray(x)" if has_attribute(x, "__array__") and not others else ""
 
 

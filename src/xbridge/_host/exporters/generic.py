@@ -59,17 +59,20 @@ class Adapter:
         return x
 
 
-def has_attribute(x: object, name: str) -> bool:
-    """Return True if an object or its class has an attribute, without a call of `__getattr__`."""
-    if any(name in vars(base) for base in type(x).__mro__):
-        return True
+def has_attribute(x: object, *names: str) -> bool:
+    """Return True if an object or its class has one of some attributes, without a call of `__getattr__`."""
+    for base in type(x).__mro__:
+        members = vars(base)
+        for name in names:
+            if name in members:
+                return True
     if type(x).__dictoffset__ == 0:
         return False
     try:
         own = object.__getattribute__(x, "__dict__")
     except FOREIGN_ERRORS:  # a proxy finds no object that it stands for
         return False
-    return type(own) is dict and name in own  # a class has a mapping, of what its objects have
+    return type(own) is dict and not own.keys().isdisjoint(names)  # a class has a mapping, of its objects'
 
 
 def _value_of(x: Any, name: str) -> Any:
