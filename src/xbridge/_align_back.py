@@ -68,6 +68,7 @@ def align_back(
     >>> (a, b), restore = align_back(np.ones(2), torch.ones(2), backend="torch")
     >>> restore(torch.add(a, b))
     array([2., 2.])
+    >>> (a,), restore = align_back(np.ones(2), backend="torch")  # of one array too, a tuple comes first
     """
     sources = [resolve_source(x) for x in xs]
     if not all(source.is_array for source in sources):

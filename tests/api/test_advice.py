@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ast
 import contextlib
 import re
 from concurrent.futures import Future
@@ -11,12 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import advice
+import hypothesis
 import numpy as np
 import pytest
+from advice_commands import COMMANDS, follow, pieces_of, write_files
+from advice_commands import hint_of as hint_of_command
 from exporters import Exporter
 
 import xbridge
-from xbridge import tree
+from xbridge import testing, tree
 from xbridge.testing import strategies
 
 if TYPE_CHECKING:
@@ -51,6 +55,8 @@ NAMES: dict[str, Any] = {
     "Metres": Metres,
     **{name: getattr(xbridge, name) for name in xbridge.__all__},
     **{name: getattr(strategies, name) for name in strategies.__all__},
+    **{name: getattr(testing, name) for name in testing.__all__},
+    "st": hypothesis.strategies,
     "xbridge": xbridge,
     "tree": tree,
     "np": np,
@@ -219,6 +225,41 @@ CALLS = [
     "arrays('numpy', layouts='transpose')",
     "arrays('array_api_strict', devices='cuda')",
     "dtypes('numpy', kinds='flaot')",
+    "align_back(1, 2)",
+    "align_back([A])",
+    "align([A, A])",
+    "align({'a': A}, A)",
+    "to_torch(torch.ones(2), A)",
+    "asarray(A, like=[A])",
+    "asarray(A, like=A, backend='nunpy')",
+    "to_backend(A, A)",
+    "to_backend(A, 'numpy', order='c')",
+    "backend_of(torch.nn.Linear(1, 1))",
+    "dtype_of(pd.Series([1.0]))",
+    "to_numpy(torch.nested.nested_tensor([torch.ones(2), torch.ones(1)]))",
+    "to_numpy(lazy)",
+    "register_backend('torch', 'other')",
+    "tree.to_numpy([A], scalars='numpy')",
+    "tree.to_numpy([A], unsupported='skip')",
+    "tree.to_torch([A], movables='yes', device='cpu')",
+    "tree.to_numpy([A], only=A)",
+    "tree.map([A], np.sin)",
+    "aligned(function, backend='numpy', result=3)",
+    "tree.to_torch([A], movables=True)",
+    "to_list(3)",
+    "to_list([A, A])",
+    "arrays('numpy', shapes=2.5)",
+    "arrays('numpy', elements=(2, 1))",
+    "arrays('numpy', writable='no')",
+    "arrays('numpy', dtypes=[])",
+    "dtypes('numpy', kinds=[])",
+    "arrays_together('numpy', shapes='x')",
+    "arrays_together('numpy', shapes=(2, 3))",
+    "arrays_together('numpy', dtypes=['float32'])",
+    "arrays_together('numpy', n=0)",
+    "assert_contract(np.sin, A, dtype='x')",
+    "assert_contract(np.sin, A, raises=3)",
+    "assert_matches_numpy(np.sin, A, dtype='x')",
 ]
 """Calls that fail, each with a message that ends in code."""
 
@@ -244,6 +285,8 @@ def names_for(call: str) -> dict[str, Any]:
     for word in ("torch", "jax", "dask", "array_api_strict"):
         if f"'{word}'" in call and not xbridge.is_available(word):
             pytest.skip(f"{word} is not here")
+    if "lazy" in call:
+        names["lazy"] = pytest.importorskip("torch").nn.UninitializedParameter()
     return {**names, "jax": names.get("jax") or _jax()}
 
 
@@ -256,11 +299,12 @@ def hint_of(call: str) -> str:
     names = names_for(call)
     with pytest.raises(xbridge.XBridgeError) as caught:
         _used(eval(call, names))
-    return str(caught.value).rpartition("; try ")[2]
+    error: xbridge.XBridgeError = caught.value
+    return error.hint or str(error).partition("; try ")[2]
 
 
 by_torch = pytest.mark.filterwarnings(
-    "ignore:(torch.quantize|.*ComplexHalf|ComplexHalf|Casting complex):UserWarning"
+    "ignore:(torch.quantize|.*nested tensors|.*ComplexHalf|ComplexHalf|Casting complex):UserWarning"
 )
 """Torch warns of what some of the calls convert, once in a process."""
 
@@ -308,44 +352,138 @@ def test_hint__of_groups_is_none() -> None:
 
 ROOT = Path(xbridge.__file__).parent
 TESTS = Path(__file__).parents[1]
-CODE = re.compile(r"[(=@'\[{]|--|\w\.\w|^(xbridge-array|pip|mkdir|nvidia-smi)")
-"""Matches a hint that can be typed, in Python or in a shell."""
-CALLED = re.compile(r"@?[\w.]+[(=]|--[\w-]+|[\w.-]{4,}")
+CALLED = re.compile(r"@?[\w.]+[(=]|--[\w-]+")
 """Matches what a piece of a hint calls, or the option that it names."""
-
-
 WORDS = (
-    "returning ",
-    "module.eval(), or torch.func",
-    "torch.func.functional_call with",
-    "x.rechunk(y.chunks)",
+    "a function with @xbridge.aligned",
+    "jax.pure_callback",
+    "{} in this process",
+    "a smaller ",
+    "dtypes= of",
+    "xbridge.asarray(x, like=y) with",
     "--each",
 )
-"""How hints begin that tell what to write in a function, or how many seconds to wait."""
+"""How pieces begin that name what to use outside of the call, or the seconds to wait."""
+INSTALLS = re.compile(r"(\{\}, with |pip install |python -c )")
+"""Matches what is done to the environment, and not to a call."""
+
+_DASK = "functions/test_dask.py::test_aligned__refuses_arrays_in_other_chunks"
+_BATCHES = "functions/test_batches.py::test_aligned__empty_batch_has_the_dtypes_and_the_shapes_of_the_results"
+_EVALUATED = "functions/test_state.py::test_aligned__refuses_to_update_statistics"
+_MARKS = "kit/test_plugin_marks.py::test_mark__xfail"
+ELSEWHERE = {
+    "numpy.asarray(x)": "host/test_hints.py::test_hint__of_each_kind_of_object_gives_its_values",
+    "aligned(vjp=f)": "api/test_calls.py::test_callerror__hint_runs",
+    "to_numpy(x)": "backends/test_defaults.py::test_array_namespace__chains_the_error_of_a_library",
+    "x.view(type=cupy.ndarray)": "backends/cupy/test_cupy.py::test_to_numpy__refuses_subclasses_and_records",
+    "to_backend(x, {}, device='cpu')": (
+        "backends/jax/test_devices.py::test_to_backend__sharded_array_needs_a_named_device"
+    ),
+    "jax.experimental.multihost_utils.process_allgather(x, tiled=True)": (
+        "backends/jax/test_devices.py::test_to_numpy__refuses_an_array_spread_over_processes"
+    ),
+    "forward_ad.unpack_dual(x).primal": "api/test_verbs_torch.py::test_hint__of_a_tangent_keeps_the_value",
+    "{}=64": "emulated/test_transfers_casts.py::test_explain__casts_on_the_way_from_the_staged_size",
+    "transfers=raise": "observe/test_policy.py::test_hint__of_rules_is_rules",
+    "policy({}='allow') around it": "observe/test_policy.py::test_hint__of_a_policy_is_put_around_the_call",
+    "{{}}": (
+        "tree/test_classes.py::test_find_container__field_that_is_stored_in_an_unknown_place_is_refused"
+    ),
+    "--at KEY, which takes a part of it": (
+        "files/test_checkpoints.py::test_show__containers_that_repeat_without_end_are_refused"
+    ),
+    "x.rechunk({})": "functions/test_dask.py::test_aligned__axes_of_one_example_are_in_one_chunk",
+    "x.rechunk(y.chunks)": _DASK,
+    "x.compute_chunk_sizes() before it": _DASK,
+    **dict.fromkeys(
+        ("aligned(..., dtype='default')", "aligned(..., dtype='nearest')"),
+        "functions/test_never_silent.py::test_aligned__missing_dtype_names_both_ways_out",
+    ),
+    "jax.sharding.auto_axes(f, out_sharding=P())(x)": (
+        "functions/test_meshes.py::test_aligned__refuses_explicit_sharding_outside_of_auto_axes"
+    ),
+    "jax.config.update('jax_cpu_enable_async_dispatch', False) before JAX computes": (
+        "functions/test_never_silent.py::test_hint__of_a_callback_is_followed_before_jax_computes"
+    ),
+    "torch.compile(f, dynamic=False)": (
+        "functions/test_programs.py::test_compile__refuses_a_result_of_another_shape_than_planned"
+    ),
+    "torch.export.export(model, args) in this process": (
+        "functions/test_programs.py::test_export__keeps_gradient_and_function_for_any_batch"
+    ),
+    "result=f, where f(*args) returns empty arrays of the shapes and dtypes of the result": _BATCHES,
+    "result=f with the shapes of the result": _BATCHES,
+    "explain(f, x)": (
+        "functions/test_reports.py::test_aligned__explain_shows_the_copy_of_an_array_that_the_function_could_"
+        "write_to"
+    ),
+    "module.eval()": _EVALUATED,
+    "dtype='float64', restore=True": (
+        "functions/test_numbers.py::test_aligned_restore__keeps_the_graph_of_tracked_arrays"
+    ),
+    "ulp=4": "kit/test_assertions.py::test_assert_close__ulp_alone",
+    "@contract(arrays)": "kit/test_contract.py::test_contract__backend_and_parameters",
+    "numpy.ones(3)": "kit/test_matches.py::test_assert_gradients__refuses_arrays_without_gradients",
+    "--xbridge=all": "kit/test_plugin.py::test_plugin__all_runs_every_kind_of_device",
+    **dict.fromkeys(("xfail=", "xfail={'numpy': 'it rounds'}", "only=, skip=, needs=, without="), _MARKS),
+    "without={}": "kit/test_plugin_marks.py::test_mark__without_layouts",
+}
+"""Hints that a call here cannot be given, each with a test in an environment of its own that follows it."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_hint__of_a_command_succeeds_when_followed(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a message of the command line advises, typed into the line that failed, makes it succeed."""
+    monkeypatch.chdir(tmp_path)
+    write_files()
+    pieces = pieces_of(hint_of_command(command))
+    assert pieces
+    for piece in pieces:
+        assert follow(command, piece) == 0, piece
+        for made in tmp_path.glob("o.*"):
+            made.unlink()
 
 
 @by_torch
-def test_hint__of_the_source_is_followed_by_a_test() -> None:
-    """Each hint of the source is code, and a call here is given it, or another test has what it calls."""
-    hints = [hint_of(call) for call in CALLS]
-    tests = "".join(path.read_text("utf-8") for path in TESTS.rglob("*.py"))
-    untried = []
+def test_hint__of_the_source_is_followed_by_a_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call in a hint of the source is one that a test has run, for an object of the hint's kind."""
+    monkeypatch.chdir(tmp_path)
+    write_files()
+    hints = [*map(hint_of, CALLS), *map(hint_of_command, COMMANDS)]
+    unused, untried = {*ELSEWHERE}, []
     for path in sorted(ROOT.rglob("*.py")):
-        part = path.relative_to(ROOT).parts[0]
         for line, text in advice.templates(path):
-            forms = [re.escape(piece).replace(r"\{\}", ".*") for piece in re.split(r",? or ", text)]
-            called = [
-                found[0] if (found := CALLED.search(piece)) else "" for piece in re.split(r",? or ", text)
-            ]
-            followed = all(
-                it in tests or any(re.search(f"{form}($|,? or )", hint) for hint in hints)
-                for it, form in zip(called, forms, strict=True)
-            )
-            # The authors of functions and of tests are told in words too.
-            is_code = CODE.search(text) or part in ("functions", "testing")
-            if not (text.startswith(WORDS) or (followed and is_code)):
-                untried.append(f"{path.relative_to(ROOT)}:{line}: {text}")
-    assert untried == []
+            for piece in re.split(r",? or ", text):
+                form = re.escape(piece).replace(r"\{\}", ".*")
+                unused.discard(piece)
+                if not (
+                    piece in ELSEWHERE
+                    or INSTALLS.match(piece)
+                    or is_in_words(piece, path)
+                    or any(re.search(f"{form}($|,? or )", hint) for hint in hints)
+                ):
+                    untried.append(f"{path.relative_to(ROOT)}:{line}: {piece}")
+    assert not untried, "\n".join(untried)
+    assert unused == set()
+
+
+def is_in_words(piece: str, path: Path) -> bool:
+    """Whether a piece says what to write, and is no call: to authors of functions, of tests, of files."""
+    part = path.relative_to(ROOT).parts[0]
+    return piece.startswith(WORDS) or (part in ("functions", "testing", "files") and not CALLED.match(piece))
+
+
+@pytest.mark.parametrize("piece", ELSEWHERE)
+def test_hint__of_another_environment_is_followed_there(piece: str) -> None:
+    """The test that is named for a hint is there, and calls what the hint calls."""
+    place, _, name = ELSEWHERE[piece].partition("::")
+    module = ast.parse((TESTS / place).read_text("utf-8"))
+    (test,) = [one for one in module.body if isinstance(one, ast.FunctionDef) and one.name == name]
+    found, text = CALLED.search(piece), ast.unparse(module)
+    assert test.body
+    assert found is None or f".{found[0]}".rpartition(".")[2] in text or "eval(" in text
 
 
 @pytest.mark.parametrize("call", WANTED)

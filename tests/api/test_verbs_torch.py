@@ -224,3 +224,15 @@ def test_backend_of__of_a_module_is_that_of_its_parameters(ask: Callable[[Any], 
     with pytest.raises(xbridge.UnsupportedArrayError) as caught:
         ask(x)
     assert eval(caught.value.hint, {"x": x, ask.__name__: ask}) == ask(x.weight)
+
+
+def test_hint__of_a_tangent_keeps_the_value() -> None:
+    """A tensor with a tangent is refused, and its primal, which the hint takes, is converted."""
+    forward_ad: Any = torch.autograd.forward_ad
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(torch.ones(2), torch.ones(2))
+        with pytest.raises(xbridge.UnsupportedArrayError) as caught:
+            xbridge.to_numpy(x)
+        value = eval(caught.value.hint, {"forward_ad": forward_ad, "x": x})
+        assert caught.value.hint == "forward_ad.unpack_dual(x).primal"
+        assert xbridge.to_list(value) == [1.0, 1.0]

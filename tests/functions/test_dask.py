@@ -146,6 +146,8 @@ def test_aligned__refuses_arrays_in_other_chunks() -> None:
     some = a[a[:, 0] > 1]
     with pytest.raises(OptionError, match=r"x[.]compute_chunk_sizes"):
         f(a, some)
+    sized = some.compute_chunk_sizes()
+    same(f(sized, sized).compute(scheduler="sync"), (np.asarray(sized) ** 2).sum(-1))
     with pytest.raises(OptionError, match="fewer axes"):
         f(a[0, 0], a)
     with pytest.raises(OptionError, match="2 inputs"):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from crossed import X, aligned, by_hand, host, leaf, refused, same, wide
+from fresh import run
 
 import xbridge
 from xbridge import DTypeError, GradientError, OptionError
@@ -375,3 +376,17 @@ def test_aligned__missing_dtype_names_both_ways_out() -> None:
     assert xbridge.dtype_of(aligned(backend="jax", dtype="float32")(lambda x: x)(leaf())) == "float32"
     with jax.enable_x64(False), pytest.raises(xbridge.ValueLossError):
         aligned(backend="jax", dtype="default")(lambda a, i: a)(leaf(), torch.tensor([2**40]))
+
+
+def test_hint__of_a_callback_is_followed_before_jax_computes() -> None:
+    """A callback of JAX computes with JAX once asynchronous dispatch is off, as the refusal advises."""
+    status, lines = run(
+        """
+        import jax, numpy as np, xbridge
+        jax.config.update('jax_cpu_enable_async_dispatch', False)
+        inner = xbridge.aligned(backend="jax")(lambda x: x + 1)
+        outer = xbridge.aligned(backend="numpy", result=np.empty_like)(lambda x: inner(x) * 2)
+        print(jax.jit(outer)(jax.numpy.ones(2)).tolist())
+        """
+    )
+    assert (status, lines) == (0, ["[4.0, 4.0]"])

@@ -30,7 +30,16 @@ _RESULTS = (
     "explain(",
     "xbridge.tree.to_backend(",
     "array_namespace(",
+    "align(",
+    "align_back(",
     "backend_of(",
+    "device_of(",
+    "dtype_of(",
+    "to_list(",
+    "xbridge.asarray(",
+    "xbridge.tree.align(",
+    "xbridge.tree.map(",
+    "x.unbind()",
 )
 
 
@@ -84,7 +93,8 @@ def follow(source: str, piece: str, names: dict[str, Any]) -> object:
             call.args[-1] = new
         return _run(tree, names)
     values = [_run(ast.Expression(one), names) for one in call.args]
-    made = _run(ast.Expression(new), {**names, "x": values[0], "xs": values, "arrays": values[0]})
+    several = values[0] if len(values) == 1 and type(values[0]) is list else values
+    made = _run(ast.Expression(new), {**names, "x": values[0], "xs": several, "arrays": values[0]})
     if piece.startswith(_RESULTS) or piece.endswith(".tolist()"):
         return made
     if made is not None:  # or it has changed what there is

@@ -386,3 +386,19 @@ def test_unsafe_share__detects_a_library_that_copies(monkeypatch: pytest.MonkeyP
     message = "cannot share this memory with torch: torch has copied it; try to_backend"
     with pytest.raises(xbridge.CopyError, match=message):
         unsafe_share(np.ones(3), "torch")
+
+
+def test_hint__of_rules_is_rules() -> None:
+    """What an error about the rules of the process advises are rules."""
+    with pytest.raises(xbridge.OptionError) as caught:
+        _policy.rules_in("copy=raise")
+    assert _policy.rules_in(caught.value.hint).transfers == "raise"
+
+
+def test_hint__of_a_policy_is_put_around_the_call() -> None:
+    """A conversion that a policy forbids runs inside of the policy that the error advises."""
+    with policy(copies="raise"):
+        with pytest.raises(PolicyError) as caught:
+            xbridge.to_numpy(np.ones(2), copy=True)
+        with eval(caught.value.hint.removesuffix(" around it"), {"policy": policy}):
+            assert xbridge.to_numpy(np.ones(2), copy=True).tolist() == [1.0, 1.0]

@@ -101,7 +101,8 @@ def absent_device_error(
     """Return the error for a device that a library does not have on this machine."""
     reason = f"{library} has no device {device} here, only {', '.join(present)}"
     action = action or f"put an array of {library} on {device!r}"
-    return DeviceError.build(action, reason, f"device={present[0]!r}")
+    near = next((one for one in present if one.kind == device.kind.lower()), present[0])
+    return DeviceError.build(action, reason, f"device={near!r}")
 
 
 class _KnownDevices:

@@ -223,6 +223,9 @@ def to_list(x: object, view: HostArray | None = None, listed: set[object] | None
             listed.add(view.dtype)
         return view.tolist()
     source = resolve_source(x)
+    if source.is_literal():
+        reason = "numbers and lists are not arrays"
+        raise UnsupportedArrayError.build(f"list {type_of(x)}", reason, "to_list(asarray(x))")
     fn = partial(_list_values, version=version)
     return call_untraced(fn, source, [source.backend], host, Options())
 
@@ -347,9 +350,11 @@ def shares_memory(a: object, b: object) -> bool:
     if one_view is not None and other_view is not None:
         return overlap_of_views(one_view, other_view)
     try:
-        sources = [import_source(resolve_source(x), must_share=True) for x in (a, b)]
+        sources = [*index_errors(import_source(resolve_source(x), must_share=True) for x in (a, b))]
     except CopyError:
         return False
+    except XBridgeError as error:
+        raise error.at("ab"[error.index or 0]) from error
     one, other = (source.info().device for source in sources)
     if SHARDED in (one.kind, other.kind):
         raise UnsupportedArrayError.build(

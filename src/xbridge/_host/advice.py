@@ -171,8 +171,8 @@ def literal_error(x: object, target: str) -> UnsupportedArrayError:
     one, tree = f"asarray(x, backend={target!r})", f"xbridge.tree.to_backend(x, {target!r})"
     items: list[Any] = [*x] if type(x) in (list, tuple) else []  # type: ignore[misc] # it is one of them
     if isinstance(x, tuple) and _has_arrays(x):  # several results, such as those of `torch.max` or of an LSTM
-        hint = tree
-    elif any(isinstance(item, dict) for item in items):
+        return UnsupportedArrayError.build(f"convert {type_of(x)}", "it is a tuple of arrays", tree)
+    if any(isinstance(item, dict) for item in items):
         hint = f"xbridge.tree.to_backend(x, {target!r}, scalars=True)"
     elif items and all(map(_is_array_like, items)):
         hint = f"{one} for one array, or {tree} for a list of arrays"

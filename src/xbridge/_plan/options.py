@@ -201,6 +201,9 @@ def _device(device: Any, backends: tuple[Backend, ...]) -> Device:
     found = _ask_for_name(lambda backend: backend.device_name(device), device, backends)
     if found is not None:
         return found
+    if isinstance(device, ModuleType):
+        reason = "it is a module, and a device is named by a string, such as 'cuda'"
+        raise DeviceError.build(f"read device {device.__name__}", reason)
     if not isinstance(device, Integral) or isinstance(device, bool):
         raise _option_error("device", device, "no library knows it as a device")
     if not 0 <= (index := int(device)) < 1 << 31:
@@ -258,7 +261,7 @@ def _unknown_dtype_error(dtype: object) -> XBridgeError:
     if word in INDEX:
         return _option_error("dtype", dtype, "it is a backend", f"asarray(x, backend={word!r})")
     word = re.sub(r"^fp(?=\d)", "float", word.casefold())
-    if coded is None and word.isidentifier():
+    if coded is None and word.isidentifier() and isinstance(dtype, (str, type)):  # others have other names
         word = _name_of_c_dtype(word)
     begun = [name for name in DTYPES if name.startswith(word)] if isinstance(dtype, str) else []
     # A mistyped name is expected to have the right width at least.

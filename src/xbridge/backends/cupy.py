@@ -40,7 +40,7 @@ try:
 except RuntimeError as _error:
     _count, _why = 0, f"CuPy is installed, and cannot use a GPU here: {_error}"
 if not _count:
-    raise MissingLibraryError.build("use backend 'cupy'", _why, "nvidia-smi, to see what is wrong")
+    raise MissingLibraryError.build("use backend 'cupy'", _why)
 
 _KIND = "rocm" if cupy.cuda.runtime.is_hip else "cuda"
 _DEVICES = {device_named(f"{_KIND}:{index}"): index for index in range(_count)}

@@ -107,7 +107,7 @@ def _read_options(asked: Namespace) -> Allowed:
     for one in asked.cast:
         before, _, after = one.partition("=")
         if "=" not in one:
-            raise RefusedError.build(f"cast {one!r}", "it has no '='", "--cast FROM=TO")
+            raise RefusedError.build(f"cast {one!r}", "it has no '='", "--cast float64=float32")
         is_raw = bool(RAW.fullmatch(before))
         unknown = [word for word in (before, after)[is_raw:] if word not in DTYPES]
         if unknown:

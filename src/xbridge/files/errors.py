@@ -49,6 +49,8 @@ def check_source(path: Path) -> None:
     with Chained(lambda error: unreadable_error(path, getattr(error, "strerror", "") or error)):
         if not path.is_file():
             reason = "it is not a regular file" if path.exists() else "it does not exist"
+            if path.parts[0] in ("http:", "https:", "s3:"):
+                reason = "it is an address, and only files are read"
             raise unreadable_error(path, reason)
         path.open("rb").close()
 

@@ -366,7 +366,7 @@ def _convert(  # noqa: PLR0913, PLR0917 -- the options one by one, because a bun
     refuse_order(tree, name, "tree.to_backend")
     leaves = Leaves(scalars, exporters, only, unsupported, movables).check()
     if leaves.movables and device is None:
-        raise OptionError.build("move objects by `to`", "the call names no device", "device='cuda'")
+        raise OptionError.build("move objects by `to`", "the call names no device", "device='cpu'")
     batch = TreeArrays(tree, leaves)
     batch.refuse_leaf(scalars=scalars)
     target, options = get(name), CallOptions(device, dtype, copy, grad, writable=writable)

@@ -165,6 +165,7 @@ def test_to_numpy__refuses_subclasses_and_records(cupy: ModuleType) -> None:
     assert xbridge.to_backend(marked, "cupy") is marked
     with pytest.raises(xbridge.UnsupportedArrayError, match=re.escape("try x.view(type=cupy.ndarray)")):
         xbridge.to_numpy(marked)
+    assert xbridge.to_list(marked.view(type=cupy.ndarray)) == [1.0, 2.0]
     fields = x.view(np.dtype([("re", "f4"), ("im", "f4")]))
     assert xbridge.dtype_of(fields).startswith("[('re'")
     with pytest.raises(xbridge.DTypeError, match="not a numeric dtype"):

@@ -484,7 +484,10 @@ for call in (xbridge.to_numpy, lambda x: xbridge.to_backend(x, "numpy", device="
     try:
         call(x)
     except xbridge.UnsupportedArrayError as refused:
-        assert refused.hint == "jax.experimental.multihost_utils.process_allgather(x)"
+        import jax.experimental.multihost_utils
+        assert refused.hint == "jax.experimental.multihost_utils.process_allgather(x, tiled=True)"
+        gathered = jax.experimental.multihost_utils.process_allgather(x, tiled=True)
+        assert xbridge.to_numpy(gathered).tolist() == list(range(8))
     else:
         raise AssertionError
 assert backend.devices() == ("cpu", "cpu:1")

@@ -133,13 +133,13 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
         return _DELETED
     elif not x.is_fully_addressable:
         reason = "other processes hold parts of it"
-        hint = "jax.experimental.multihost_utils.process_allgather(x)"
+        hint = "jax.experimental.multihost_utils.process_allgather(x, tiled=True)"
     elif x.dtype.name in DTYPES:
         return None
     elif jnp.issubdtype(x.dtype, jax.dtypes.extended):
         reason, hint = f"{x.dtype} is not a numeric dtype", "jax.random.key_data(x)"
     else:
-        return Unsupported(DTypeError, f"{x.dtype} has no canonical name", "x.astype('int8')")
+        return Unsupported(DTypeError, f"{x.dtype} has no canonical name", "")
     return Unsupported(UnsupportedArrayError, reason, hint)
 
 

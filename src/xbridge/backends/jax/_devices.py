@@ -32,8 +32,7 @@ def host_device() -> jax.Device:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError as error:
         action, reason = "use host memory in JAX", "it was started without its CPU"
-        hint = "jax.config.update('jax_platforms', None), or JAX_PLATFORMS='cuda,cpu'"
-        raise DeviceError.build(action, reason, hint) from error
+        raise DeviceError.build(action, reason) from error
 
 
 def devices_by_name() -> dict[Device, jax.Device]:

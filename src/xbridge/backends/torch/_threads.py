@@ -126,7 +126,7 @@ def _streams_for_threads(place: torch.device) -> Any:
         reason = "FakeTensorMode is on in this one alone"
     if reason:
         action = f"convert arrays to or from {place} in another thread"
-        raise DeviceError.build(action, reason, "xbridge.tree.to_backend")
+        raise DeviceError.build(action, reason)
     return api
 
 

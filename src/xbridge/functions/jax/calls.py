@@ -73,7 +73,7 @@ def _specs(avals: Any) -> tuple[Spec, ...]:
 def _spec(aval: Any) -> Spec:
     if aval.dtype.name not in DTYPES:
         action, reason = f"convert a jax {aval.dtype} array of shape {aval.shape}", "it has no numeric dtype"
-        raise UnsupportedArrayError.build(action, reason, "jax.random.key_data(x), or x.astype('int8')")
+        raise UnsupportedArrayError.build(action, reason, "jax.random.key_data(x)")
     if AxisType.Explicit in aval.sharding.mesh.axis_types:
         action, reason = f"call a function with {aval}", "a callback has no explicit sharding"
         raise DeviceError.build(action, reason, "jax.sharding.auto_axes(f, out_sharding=P())(x)")

@@ -98,7 +98,9 @@ def check(
                 report.missing = line["missing"]
                 if report.missing:
                     return
-                raise OptionError.build(f"check {spec!r}", line["refused"], "MODULE or MODULE:FUNCTION")
+                path = spec.removesuffix(".py").lstrip("./").replace("/", ".")
+                hint = path if path != spec else ":".join(spec.rsplit(".", 1))
+                raise OptionError.build(f"check {spec!r}", line["refused"], hint if hint != spec else "")
             if "functions" in line:
                 report.functions, report.classes = line["functions"], line["classes"]
             elif "program" in line:
