@@ -103,7 +103,7 @@ def test_record__has_a_number_that_is_not_zero(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(rules, "_numbers", iter([2**31 - 1, 2**31, 2**32]))
     records = rules._Records()
     graphs: list[Any] = [object(), object(), object()]
-    numbers = [records.keep(graph, once=False) for graph in graphs]
+    numbers = [records.keep(graph) for graph in graphs]
     assert all(0 < number < 2**31 for number in numbers)
     assert list(map(records.find, numbers)) == graphs
 

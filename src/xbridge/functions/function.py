@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from xbridge import Device
-    from xbridge.functions.rules import DerivableFunction, Run, UserDerivative
+    from xbridge.functions.rules import DerivableFunction, UserDerivative
     from xbridge.functions.signature import Signature
     from xbridge.functions.treedef import TreeDef
     from xbridge.protocol import Array, Backend
@@ -230,7 +230,7 @@ class Call:
             raise error.at(f"the result of {self.name}") from error
 
     def evaluate(
-        self, run: Run, xs: Sequence[Array], target: str, device: Device | None = None
+        self, rule: DerivableFunction, xs: Sequence[Array], target: str, device: Device | None = None
     ) -> list[Array]:
         """Run a rule on arrays that are not tracked, and return arrays of the library `target`.
 
@@ -239,9 +239,9 @@ class Call:
         """
         given = convert_inputs(xs, get_backend(self.library), self._options)
         plain = call_cache.direct[target] if device is None or device == CPU else {}
-        narrows = self.narrowing is not None and run.narrows
+        narrows = self.narrowing is not None and rule.narrows
         made = []
-        ys = run(*given)
+        ys = rule(*given)
         if self.library == HOST and not get_backend(target).assumes_immutable:
             ys = copy_if_kept(ys)
         for y in ys:

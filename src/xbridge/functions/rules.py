@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from functools import partial
 from threading import local
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from xbridge.errors import DeviceError, GradientError, OptionError
 from xbridge.extend import get_backend, is_inexact, locks
@@ -60,15 +60,8 @@ if TYPE_CHECKING:
         def result_dtype(self, dtype: str) -> str: ...
         def state(self) -> object: ...
         def evaluate(
-            self, run: Run, xs: Sequence[Array], target: str, device: Device | None = None
+            self, rule: DerivableFunction, xs: Sequence[Array], target: str, device: Device | None = None
         ) -> list[Array]: ...
-
-    class Run(Protocol):
-        """A rule, or a function that runs it in another way."""
-
-        narrows: bool
-
-        def __call__(self, *xs: Array) -> Sequence[Array]: ...
 
 
 MAX_RULES = 128
@@ -94,20 +87,31 @@ class UserDerivative(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What derivatives of a run get as an additional input, in an array of 32-bit integers.
+    """The last output of a recorded rule and an input of its derivatives, as an array of 32-bit integers.
 
     A library such as JAX passes nothing but arrays from a call to its derivative. A compiler may copy a mark,
     drop it or use it twice.
     """
 
     version: int
-    """The version of what the function read beside its arguments."""
+    """The version of what the function read beside its arguments, from 1 on."""
     number: int = 0
     """The number of the record that the run has left; 0 if there is none."""
 
 
-NO_VALUE = Mark(-1)
+NO_VALUE = Mark(0)
 """The mark of a derivative whose value nobody uses, so that nothing can contradict it."""
+
+
+class Recording(NamedTuple):
+    """What the last output of a recorded rule, a `Mark`, stands for."""
+
+    of: DerivableFunction
+    """The rule that the recorded one was derived from."""
+    ins: Mask
+    """The inputs whose gradients have a record."""
+    hold: Callable[[int], Callable[[], object]]
+    """Keep a record for any number of uses, until the function is called that this returns."""
 
 
 class _Latest(local):
@@ -153,12 +157,14 @@ class DerivableFunction(ABC):
     program: object = None
     """The call of this rule in compiled programs, once there is one."""
     keeps_version = False
-    """True if derived rules take a `Mark` from `record`, because a function may read more than arguments."""
+    """True if derived rules take a `Mark`, because a function may read more than arguments."""
+    recording: Recording | None = None
+    """What is recorded, if this is a recorded rule."""
 
     def __init__(self, call: Call, name: str) -> None:
         self.call = call
         self.name = name
-        self._derived: dict[Any, DerivableFunction] = {}
+        self._derived: dict[Any, Any] = {}
         self._described: dict[Any, Described] = {}
         """The results of `outputs`, by the inputs and the state of the libraries."""
 
@@ -166,13 +172,13 @@ class DerivableFunction(ABC):
     def __call__(self, *xs: Array) -> Sequence[Array]:
         """Run the function on arrays of its library."""
 
-    def derive(self, how: str, *what: Any) -> DerivableFunction:
-        """Return ``differentiate(how, ins, outs, treedef)`` for "vjp" and "jvp", or a batch, cached.
+    def derive(self, how: str, *what: Any) -> Self:
+        """Return ``differentiate(how, ins, outs, treedef)`` for "vjp" and "jvp", cached.
 
-        A batch is derived by ``derive("batched", axes)``.
+        Others are a batch, ``derive("batched", axes)``, and a recorded rule, ``derive("recorded", ins)``.
         """
-        make = partial(self.differentiate, how) if how != "batched" else self.batched
-        return get_or_make(self._derived, (how, what), lambda: make(*what))
+        make = partial(self.differentiate, how) if how in ("vjp", "jvp") else getattr(self, how)
+        return get_or_make(self._derived, (how, what), lambda: make(*what))  # type: ignore[no-any-return] # of the same library
 
     def state(self) -> object:
         """Return what the description of outputs depends on beside the inputs."""
@@ -183,13 +189,10 @@ class DerivableFunction(ABC):
         """True if parts of the function were replaced since, so that a new trace needs another rule."""
         return False
 
-    def record(
-        self, ins: Mask, xs: Sequence[Array], *, once: bool
-    ) -> tuple[Sequence[Array], Mark, Callable[[], None] | None]:
-        """Run the function, and keep what its vjp for the inputs in `ins` needs, if that is possible.
+    def recorded(self, ins: Mask) -> DerivableFunction:
+        """Derive the rule that keeps what the vjp for the inputs in `ins` needs, if that is possible.
 
-        Return the outputs, the mark of the run, and a function that drops the record if there is one. With
-        `once`, the first use drops it, because a compiled program does not tell when it drops a mark.
+        The first use drops it, because a compiled program does not tell when it drops a mark.
         """
         raise NotImplementedError
 

@@ -1,8 +1,8 @@
 """Embed calls of rules in JAX's transforms, by primitives for calls and for tangents.
 
 The tangent primitive is linear in the tangents, and its transpose is a call of the rule's vjp. So reverse
-mode needs no jvp of the function. A differentiated call is recorded if its rule has records: its last result
-is a mark, which goes to the vjp, so that a value and its gradient take one run.
+mode needs no jvp of the function. A differentiated call is that of the recorded rule, if there is one: its
+last result is a mark, which goes to the vjp, so that a value and its gradient take one run.
 """
 
 from __future__ import annotations
@@ -31,36 +31,30 @@ from xbridge.functions.rules import (
     no_derivative_error,
     select,
     sharded_call_error,
-    specs_of_example,
 )
 from xbridge.functions.treedef import ARRAY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from xbridge.functions.rules import Axes, DerivableFunction, Mask, Run
+    from xbridge.functions.rules import Axes, DerivableFunction, Mask
     from xbridge.functions.treedef import TreeDef
 
     Arrays = Sequence[Any]
-    Declared = list[tuple[tuple[int, ...], np.dtype[Any]]]
 
 call_p, tangent_p = Primitive("xbridge_call"), Primitive("xbridge_tangent")
-no_value_p = Primitive("xbridge_no_value")
 call_p.multiple_results = tangent_p.multiple_results = True
 
 _jax, _SHARDED = get_backend("jax"), Device("sharded")
-_MARK = Spec((2,), "int32")
 
 
-def apply(rule: DerivableFunction, xs: Arrays) -> Arrays:
-    """Run a rule within JAX's current transforms, and store `latest.treedef`."""
-    return _bind_call(rule, xs, None)  # type: ignore[no-any-return] # arrays of JAX
+def apply(rule: DerivableFunction, xs: Arrays) -> list[Any]:
+    """Run a rule within JAX's current transforms, and store `latest.treedef`.
 
-
-def _bind_call(rule: DerivableFunction, xs: Arrays, ins: Mask | None) -> Any:
-    """Bind a call. JAX caches the shapes of a primitive, so the structure of the result may be looked up."""
+    JAX caches the shapes of a primitive, so the structure of the result may have to be looked up.
+    """
     latest.treedef = None
-    ys = _bind(call_p, *xs, rule=rule, ins=ins)
+    ys: list[Any] = _bind(call_p, *xs, rule=rule)
     if latest.treedef is None:
         _, latest.treedef = rule.outputs(_specs(map(jax.typeof, xs)))
     return ys
@@ -112,7 +106,7 @@ def _bind(primitive: Primitive, *xs: Any, **what: Any) -> Any:
     return primitive.bind(*xs, **what)  # type: ignore[no-untyped-call] # JAX leaves it untyped
 
 
-def _run(rule: DerivableFunction, xs: Arrays, run: Run | None = None) -> Arrays:
+def _run(rule: DerivableFunction, xs: Arrays) -> Arrays:
     """Run a rule now, in this thread. Results are on the device where JAX would compute with the inputs."""
     # A Python number gets the dtype that JAX would give it, which depends on the x64 mode.
     given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
@@ -122,78 +116,44 @@ def _run(rule: DerivableFunction, xs: Arrays, run: Run | None = None) -> Arrays:
     device = places[0] if places and not is_sharded else None
     if is_sharded and rule.call.device is None:
         raise sharded_call_error(rule.call.name, "jax")
-    return rule.call.evaluate(run or rule, given, "jax", device)
+    return rule.call.evaluate(rule, given, "jax", device)
 
 
-class _Callback:
-    """What compiled code calls to run a rule. The results are as they were declared when it was compiled."""
+# -- call_p(*inputs) is a rule -------------------------------------------------------------------------------
+def _run_call(*xs: Any, rule: DerivableFunction) -> Arrays:
+    """Run a call. A record is dropped with the array of its mark."""
+    ys = _run(rule, xs)
+    if rule.recording is not None:
+        number = np.asarray(ys[-1]).tolist()[1]
+        finalize(ys[-1], rule.recording.hold(number)).atexit = False
+    return ys
 
-    def __init__(self, rule: DerivableFunction, inputs: Any, outputs: Any) -> None:
-        self._rule, (_, self._treedef) = rule, rule.outputs(_specs(inputs))
-        self._declared: Declared = [(tuple(aval.shape), np.dtype(aval.dtype)) for aval in outputs]
 
-    def __call__(self, *hosts: Any, run: Run | None = None) -> tuple[Any, ...]:
+def _describe_call(*avals: Any, rule: DerivableFunction) -> list[Any]:
+    specs, latest.treedef = rule.outputs(_specs(avals))
+    return _result_avals(specs, avals)
+
+
+def _lower_call(ctx: Any, *args: Any, rule: DerivableFunction) -> Any:
+    """Compile a call to a callback, whose results are as they were declared then."""
+    _, treedef = rule.outputs(_specs(ctx.avals_in))
+    declared = [(tuple(aval.shape), np.dtype(aval.dtype)) for aval in ctx.avals_out]
+
+    def run(*hosts: Any) -> tuple[Any, ...]:
         """Run on host arrays. JAX must not be called from here."""
         views = [protect_host(host, host) for host in map(np.asarray, hosts)]
-        rule = self._rule
         with callback:
-            ys = rule.call.evaluate(run or rule, views, "numpy")
+            ys = rule.call.evaluate(rule, views, "numpy")
         if rule.order == 0:
-            rule.check_treedef(self._treedef)
+            rule.check_treedef(treedef)
         found = [(y.shape, y.dtype) for y in ys]
-        if found != self._declared:  # the name of a dtype takes as long as a small function
-            rule.check(*[tuple([Spec(s, dtype.name) for s, dtype in of]) for of in (found, self._declared)])
+        if found != declared:  # the name of a dtype takes as long as a small function
+            rule.check(*[tuple([Spec(s, dtype.name) for s, dtype in of]) for of in (found, declared)])
         # JAX computes with the bytes of booleans, which are 0 or another number here, and 1 there.
         return tuple([y if y.dtype.char != "?" else y.view("u1") != 0 for y in ys])
 
-
-def _emit(ctx: Any, run: Callable[..., Any], args: Any) -> Any:
-    return private.emit_python_callback(
-        ctx, run, None, args, ctx.avals_in, ctx.avals_out, has_side_effect=False
-    )[0]
-
-
-class _Recorder:
-    """Runs a rule with a record, in place of the rule, and then has the mark and what drops the record."""
-
-    def __init__(self, rule: DerivableFunction, ins: Mask, *, once: bool) -> None:
-        self.narrows = rule.narrows
-        self._record = partial(rule.record, ins, once=once)
-
-    def __call__(self, *xs: Any) -> Any:
-        ys, mark, self.drop = self._record(xs)
-        self.mark = np.asarray(mark, "int32")
-        return ys
-
-
-# -- call_p(*inputs) is a rule; with a mask `ins`, it is recorded, and its last result is a mark -------------
-def _run_call(*xs: Any, rule: DerivableFunction, ins: Mask | None) -> Arrays:
-    """Run a call. A record is dropped with the array of its mark."""
-    if ins is None:
-        return _run(rule, xs)
-    recorder = _Recorder(rule, ins, once=False)
-    ys = _run(rule, xs, recorder)
-    mark = jnp.asarray(recorder.mark)
-    if recorder.drop is not None:
-        finalize(mark, recorder.drop).atexit = False
-    return [*ys, mark]
-
-
-def _describe_call(*avals: Any, rule: DerivableFunction, ins: Mask | None) -> list[Any]:
-    specs, latest.treedef = rule.outputs(_specs(avals))
-    return _result_avals(specs if ins is None else [*specs, _MARK], avals)
-
-
-def _lower_call(ctx: Any, *args: Any, rule: DerivableFunction, ins: Mask | None) -> Any:
-    if ins is None:
-        return _emit(ctx, _Callback(rule, ctx.avals_in, ctx.avals_out), args)
-    call = _Callback(rule, ctx.avals_in, ctx.avals_out[:-1])
-
-    def run(*hosts: Any) -> tuple[Any, ...]:
-        recorder = _Recorder(rule, ins, once=True)
-        return (*call(*hosts, run=recorder), recorder.mark)
-
-    return _emit(ctx, run, args)
+    avals = ctx.avals_in, ctx.avals_out
+    return private.emit_python_callback(ctx, run, None, args, *avals, has_side_effect=False)[0]
 
 
 def _drop_unused(used: list[bool], *rest: Any) -> Any:
@@ -202,14 +162,14 @@ def _drop_unused(used: list[bool], *rest: Any) -> Any:
     If only the mark is used, the call is dropped: the derivative runs the function in one callback, not two.
     """
     eqn = rest[-1]  # JAX 0.12 gives the inputs that are in use before it
+    recording = eqn.params["rule"].recording
+    if recording is not None and used[-1] and not any(used[:-1]):
+        constant = jax.make_jaxpr(partial(jnp.zeros, 2, "int32"))().eqns[0]
+        return [False] * len(eqn.invars), constant.replace(outvars=eqn.outvars[-1:])
     if not any(used):
         return [False] * len(eqn.invars), None
-    is_recorded = eqn.params["ins"] is not None
-    if is_recorded and not any(used[:-1]):
-        mark = eqn.replace(primitive=no_value_p, params={}, invars=[], outvars=eqn.outvars[-1:])
-        return [False] * len(eqn.invars), mark
-    if is_recorded and not used[-1]:
-        eqn = eqn.replace(params={**eqn.params, "ins": None}, outvars=eqn.outvars[:-1])
+    if recording is not None and not used[-1]:
+        eqn = eqn.replace(params={"rule": recording.of}, outvars=eqn.outvars[:-1])
     return [True] * len(eqn.invars), eqn
 
 
@@ -217,11 +177,6 @@ call_p.def_impl(_run_call)  # type: ignore[no-untyped-call] # JAX leaves it unty
 call_p.def_abstract_eval(_describe_call)  # type: ignore[no-untyped-call]
 private.register_lowering(call_p, _lower_call)
 private.dce_rules[call_p] = _drop_unused
-
-_NO_VALUE = np.asarray(NO_VALUE, "int32")
-no_value_p.def_impl(lambda: jnp.asarray(_NO_VALUE))  # type: ignore[no-untyped-call]
-no_value_p.def_abstract_eval(lambda: _result_avals([_MARK], [])[0])  # type: ignore[no-untyped-call]
-private.register_lowering(no_value_p, lambda _: [private.ir_constant(_NO_VALUE)])
 
 
 def _keep_in_checkpoint(_: Any, unknown: Sequence[bool], there: Sequence[bool], eqn: Any) -> Any:
@@ -266,23 +221,25 @@ def _mask_with_tangent(xs: Arrays, tangents: Arrays) -> Mask:
     return tuple(kind and not isinstance(t, private.Zero) for t, kind in zip(tangents, kinds, strict=True))
 
 
-def _call_jvp(xs: Arrays, tangents: Arrays, *, rule: DerivableFunction, ins: Mask | None) -> Any:
+def _call_jvp(xs: Arrays, tangents: Arrays, *, rule: DerivableFunction) -> Any:
     """Run a call, and the tangents of its results. Where it is recorded, its mark is that of the new run."""
+    of = rule if rule.recording is None else rule.recording.of
     moving = _mask_with_tangent(xs, tangents)
-    found = _bind_call(rule, xs, moving if rule.keeps_version else None)
-    ys, marks = (found[:-1], found[-1:]) if rule.keeps_version else (found, [])
+    found = apply(of.derive("recorded", moving) if of.keeps_version else of, xs)
+    marks = found[-1:] if of.keeps_version else []
+    ys = found[: len(found) - len(marks)]
     treedef, specs = latest.treedef, _specs(map(jax.typeof, ys))
     outs = mask_inexact(specs)
     news = iter(())
     if any(moving) and any(outs):
-        kept = (*(ys if rule.wants_outputs else ()), *marks, *xs)
-        of = _Tangent(rule, moving, outs, treedef, tuple(select(outs, specs)))
-        news = iter(_bind(tangent_p, *select(moving, tangents), *kept, of=of))
+        kept = (*(ys if of.wants_outputs else ()), *marks, *xs)
+        tangent = _Tangent(of, moving, outs, treedef, tuple(select(outs, specs)))
+        news = iter(_bind(tangent_p, *select(moving, tangents), *kept, of=tangent))
         latest.treedef = treedef
     else:
         outs = (False,) * len(ys)
     made = [next(news) if out else _zero_tangent(y) for y, out in zip(ys, outs, strict=True)]
-    return (ys, made) if ins is None else (found, [*made, *map(_zero_tangent, marks)])
+    return (ys, made) if rule is of else (found, [*made, *map(_zero_tangent, marks)])
 
 
 private.primitive_jvps[call_p] = _call_jvp
@@ -293,7 +250,8 @@ def _tangent_jvp(a: Arrays, tangents: Arrays, *, of: _Tangent) -> Any:
     rule, ins = of.derive("jvp"), _mask_with_tangent(a, tangents)
     treedef = rule.outputs(_specs(map(jax.typeof, a)))[1] if rule.wants_outputs else ARRAY
     # The inputs have the mark of the value, which shows whether what the function reads has changed since.
-    kept = (*(ts if rule.wants_outputs else ()), *([_NO_VALUE] if rule.keeps_version else ()), *a)
+    marks = [np.asarray(NO_VALUE, "int32")] if rule.keeps_version else []
+    kept = (*(ts if rule.wants_outputs else ()), *marks, *a)
     again = _Tangent(rule, ins, (True,) * len(ts), treedef, of.specs)
     return ts, _bind(tangent_p, *select(ins, tangents), *kept, of=again)
 
@@ -304,12 +262,12 @@ def _transpose(cotangents: Arrays, *a: Any, of: _Tangent) -> list[Any]:
         jnp.zeros(spec.shape, spec.dtype) if isinstance(c, private.Zero) else c
         for c, spec in zip(cotangents, of.specs, strict=True)
     ]
-    gradients = _bind(call_p, *map(conj, seeds), *kept, rule=of.derive("vjp"), ins=None)
+    gradients = _bind(call_p, *map(conj, seeds), *kept, rule=of.derive("vjp"))
     xs = select(of.ins, kept[-len(of.ins) :])
     return [*[_place_like(conj(g), x) for g, x in zip(gradients, xs, strict=True)], *[None] * len(kept)]
 
 
-def _refuse_transpose(_: Arrays, *_xs: Any, rule: DerivableFunction, ins: Mask | None) -> NoReturn:
+def _refuse_transpose(_: Arrays, *_xs: Any, rule: DerivableFunction) -> NoReturn:
     """Raise for `jax.linear_transpose`, whose argument JAX takes for linear."""
     what, reason = f"{rule.call.name} by its transpose", "only JAX's own functions tell if they are linear"
     raise no_derivative_error(what, reason, "jax.vjp(f, x)[1](y)")
@@ -325,9 +283,7 @@ def _place_like(y: Any, x: Any) -> Any:
 
 tangent_p.def_impl(lambda *a, of: _run(of.derive("jvp"), a))  # type: ignore[no-untyped-call]
 tangent_p.def_abstract_eval(lambda *avals, of: _result_avals(of.specs, avals))  # type: ignore[no-untyped-call]
-private.register_lowering(
-    tangent_p, lambda ctx, *a, of: _lower_call(ctx, *a, rule=of.derive("jvp"), ins=None)
-)
+private.register_lowering(tangent_p, lambda ctx, *a, of: _lower_call(ctx, *a, rule=of.derive("jvp")))
 private.primitive_jvps[tangent_p] = _tangent_jvp
 private.primitive_transposes[tangent_p] = _transpose
 private.primitive_transposes[call_p] = _refuse_transpose
@@ -353,15 +309,19 @@ def _batch_axes(rule: DerivableFunction, ins: Mask, dims: Arrays) -> Axes:
     )
 
 
-def _batch_call(xs: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mask | None) -> Any:
-    axes = _batch_axes(rule, ins or (False,) * len(xs), dims)
+def _batch_call(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
+    of, ins = (rule, (False,) * len(xs)) if rule.recording is None else rule.recording[:2]
+    axes = _batch_axes(of, ins, dims)
     moved, size = _move_batch_first(xs, dims, axes)
-    marks: list[Any] = [] if ins is None else [jnp.asarray(_NO_VALUE)]
+    batch = of.derive("batched", axes)
+    if rule is not of:
+        batch = batch.derive("recorded", ins)
     if size:
-        made = _bind(call_p, *moved, rule=rule.derive("batched", axes), ins=ins)
-    else:
-        made = [*_empty(rule, moved, axes), *marks]
-    return made, [*[0] * (len(made) - len(marks)), *[None] * len(marks)]
+        made = _bind(call_p, *moved, rule=batch)
+    else:  # torch would look at the first example
+        specs, latest.treedef = batch.outputs(_specs(map(jax.typeof, moved)))
+        made = [jnp.zeros(*spec) for spec in specs]
+    return made, [0] * len(made) if rule is of else [*[0] * (len(made) - 1), None]
 
 
 def _batch_tangent(a: Arrays, dims: Arrays, *, of: _Tangent) -> Any:
@@ -374,12 +334,6 @@ def _batch_tangent(a: Arrays, dims: Arrays, *, of: _Tangent) -> Any:
     wide = of._replace(rule=rule.derive("batched", inner), specs=specs)
     batch = _bind(tangent_p, *moved, of=wide) if size else [jnp.zeros(*spec) for spec in specs]
     return batch, [0] * len(batch)
-
-
-def _empty(rule: DerivableFunction, xs: Arrays, axes: Sequence[int | None]) -> list[Any]:
-    """Return the results of a batch without examples: torch would look at the first of them."""
-    specs, latest.treedef = rule.outputs(specs_of_example(_specs(map(jax.typeof, xs)), axes))
-    return [jnp.zeros((0, *spec.shape), spec.dtype) for spec in specs]
 
 
 private.primitive_batchers[call_p] = _batch_call

@@ -14,7 +14,7 @@ from typing import Any
 from jax.core import ShapedArray
 from jax.interpreters.ad import Zero, primitive_jvps, primitive_transposes
 from jax.interpreters.batching import primitive_batchers
-from jax.interpreters.mlir import emit_python_callback, ir_constant, register_lowering
+from jax.interpreters.mlir import emit_python_callback, register_lowering
 from jax.interpreters.partial_eval import dce_rules  # so that no run is recorded in vain
 from jax.interpreters.partial_eval import partial_eval_jaxpr_custom_rules as checkpoint_rules
 
@@ -23,7 +23,6 @@ __all__ = [
     "checkpoint_rules",
     "dce_rules",
     "emit_python_callback",
-    "ir_constant",
     "primitive_batchers",
     "primitive_jvps",
     "primitive_transposes",

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from xbridge.extend import get_backend
-from xbridge.functions.torch.modes import autocast_dtypes
-from xbridge.functions.torch.private import any_autocast_enabled
+from xbridge.functions.torch.private import any_autocast_enabled, autocast_dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Embed calls of derivable functions in torch's graphs, transforms and compiled programs.
 
-Plain autograd uses an autograd function of its own, because the one for transforms takes four times as long.
+Outside of transforms, the autograd function is applied without its checks for them, in a quarter of the time.
 For the compiler there is one operator, which stands for all functions. It gets the key of the function as an
 argument, so that nothing has to be registered while a program is traced.
 """
@@ -16,7 +16,7 @@ import torch
 from xbridge.errors import OptionError
 from xbridge.extend import get_backend
 from xbridge.functions.programs import Program, key_of, programs
-from xbridge.functions.rules import Spec, latest, replace_chosen, select, specs_of_example
+from xbridge.functions.rules import Spec, latest, replace_chosen, select
 from xbridge.functions.torch.private import (
     current_level,
     dispatch_modes,
@@ -29,7 +29,7 @@ from xbridge.functions.torch.private import (
 from xbridge.functions.torch.purity import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from xbridge.functions.rules import DerivableFunction
     from xbridge.functions.treedef import TreeDef
@@ -66,7 +66,7 @@ def apply(rule: DerivableFunction, ts: Tensors) -> Tensors:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator] # it drops the jvp: pytorch#192985
 def _apply_transformed(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
-    return _Transformed.apply(rule, *ts)  # type: ignore[no-untyped-call] # torch leaves it untyped
+    return _Function.apply(rule, *ts)  # type: ignore[no-untyped-call] # torch leaves it untyped
 
 
 def _compute(rule: DerivableFunction, ts: Tensors) -> Tensors:
@@ -99,43 +99,34 @@ def _is_inexact(t: torch.Tensor) -> bool:
     return t.is_floating_point() or t.is_complex()
 
 
-def _save_for_derivatives(ctx: Any, rule: DerivableFunction, ts: Tensors, ys: Tensors) -> Tensors:
+def _save_for_derivatives(ctx: Any, rule: DerivableFunction | Program, ts: Tensors, ys: Tensors) -> Tensors:
     """Store what the derivatives need in the context of an autograd function."""
     ctx.rule, ctx.treedef = rule, latest.treedef
     ctx.ins, ctx.outs = tuple(map(_is_inexact, ts)), tuple(map(_is_inexact, ys))
     if not all(ctx.outs):
         ctx.mark_non_differentiable(*[y for y, out in zip(ys, ctx.outs, strict=True) if not out])
-    kept = (*ys, *ts) if rule.wants_outputs else tuple(ts)
+    kept = (*ys, *ts) if rule.wants_outputs else ts
     ctx.save_for_backward(*kept)
     return kept
 
 
 def _backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[Any, ...]:
-    needs = tuple([need and exact for need, exact in zip(ctx.needs_input_grad[1:], ctx.ins, strict=True)])
-    seeds = select(ctx.outs, cotangents)
-    made = apply(ctx.rule.derive("vjp", needs, ctx.outs, ctx.treedef), [*seeds, *ctx.saved_tensors])
+    return None, *_pull_back(ctx, ctx.needs_input_grad[1:], cotangents, apply)
+
+
+def _pull_back(
+    ctx: Any, needs: Sequence[bool], cotangents: Tensors, run: Callable[[Any, list[torch.Tensor]], Tensors]
+) -> list[Any]:
+    """Return the gradients of the inputs that need one, and None for the others."""
+    ins = tuple([need and exact for need, exact in zip(needs, ctx.ins, strict=True)])
+    derived = ctx.rule.derive("vjp", ins, ctx.outs, ctx.treedef)
+    made = run(derived, [*select(ctx.outs, cotangents), *ctx.saved_tensors])
     latest.treedef = ctx.treedef
-    return (None, *replace_chosen(needs, made, [None] * len(needs)))
+    return replace_chosen(ins, made, [None] * len(ins))
 
 
-class _Plain(torch.autograd.Function):
-    """The autograd function for calls in a graph outside of transforms."""
-
-    @staticmethod
-    def forward(ctx: Any, rule: DerivableFunction, *ts: torch.Tensor) -> Any:
-        ys = tuple(_compute(rule, ts))
-        _save_for_derivatives(ctx, rule, ts, ys)
-        return ys
-
-    backward = staticmethod(_backward)
-
-
-_apply_plain = super(torch.autograd.Function, _Plain).apply
-"""`apply` of the base class in C, without the checks for transforms that `Function.apply` makes in Python."""
-
-
-class _Transformed(torch.autograd.Function):
-    """The autograd function for calls under transforms, such as `torch.func.vmap`."""
+class _Function(torch.autograd.Function):
+    """A call in a graph, and under transforms such as `torch.func.vmap`."""
 
     @staticmethod
     def forward(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
@@ -143,8 +134,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        rule, *ts = inputs
-        ctx.save_for_forward(*_save_for_derivatives(ctx, rule, ts, output))
+        ctx.save_for_forward(*_save_for_derivatives(ctx, inputs[0], inputs[1:], output))
 
     backward = staticmethod(_backward)
 
@@ -162,6 +152,10 @@ class _Transformed(torch.autograd.Function):
         return tuple(ys), (0,) * len(ys)
 
 
+_apply_plain = super(torch.autograd.Function, _Function).apply
+"""`apply` of the base class in C, without the checks for transforms that `Function.apply` makes in Python."""
+
+
 def _run_batched(rule: DerivableFunction, ts: Tensors, dims: Sequence[int | None], size: int) -> Tensors:
     """Run a derivable function on each example of a batch. The batch is the first axis of the results."""
     axes = rule.batch_axes(tuple(None if d is None else 0 for d in dims))
@@ -169,11 +163,11 @@ def _run_batched(rule: DerivableFunction, ts: Tensors, dims: Sequence[int | None
         t.movedim(d, 0) if d is not None else t if axis is None else t.expand(size, *t.shape)
         for t, d, axis in zip(ts, dims, axes, strict=True)
     ]
+    batch = rule.derive("batched", axes)
     if size:
-        return apply(rule.derive("batched", axes), moved)
-    specs, latest.treedef = rule.outputs(specs_of_example(_specs(moved), axes))
-    device = ts[0].device
-    return [torch.empty(0, *spec.shape, dtype=getattr(torch, spec.dtype), device=device) for spec in specs]
+        return apply(batch, moved)
+    specs, latest.treedef = batch.outputs(_specs(moved))
+    return _empty_tensors(specs, ts[0].device)
 
 
 # -- the operators, which a compiler and other tools of torch see --------------------------------------------
@@ -217,6 +211,10 @@ def _describe_program(ts: Tensors, floats: Tensors, key: str, ints: list[int]) -
     if torch.compiler.is_exporting():
         _exported.add(program)
     specs = _describe_outputs(program, ts, floats, ints)
+    return _empty_tensors(specs, device)
+
+
+def _empty_tensors(specs: Sequence[Spec], device: torch.device) -> Tensors:
     return [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device) for spec in specs]
 
 
@@ -319,25 +317,16 @@ def _make_operator_of_slices(inputs: int, outputs: int) -> Any:
 
 def _set_up_context(ctx: Any, inputs: Any, output: Any) -> None:
     ts, ctx.floats, key, ctx.ints = inputs
-    ctx.program, ctx.treedef, ctx.count = _program_of(key), latest.treedef, len(ts)
-    ctx.outs = tuple(map(_is_inexact, output))
-    ctx.save_for_backward(*(output if ctx.program.wants_outputs else ()), *ts)
+    _save_for_derivatives(ctx, _program_of(key), ts, output)
 
 
 def _backward_of_operator(ctx: Any, cotangents: Tensors) -> Any:
-    kept = ctx.saved_tensors
-    inputs = kept[len(kept) - ctx.count :]
-    ins = tuple([need and _is_inexact(t) for need, t in zip(ctx.needs_input_grad[0], inputs, strict=True)])
-    program = ctx.program.derive("vjp", ins, ctx.outs, ctx.treedef)
-    seeds = select(ctx.outs, cotangents)
-    made = torch.ops.xbridge.call.default([*seeds, *kept], ctx.floats, program.key, ctx.ints)
+    def run(program: Program, ts: list[torch.Tensor]) -> Tensors:
+        return torch.ops.xbridge.call.default(ts, ctx.floats, program.key, ctx.ints)  # type: ignore[no-any-return]
+
+    made = _pull_back(ctx, ctx.needs_input_grad[0], cotangents, run)
     # A list of numbers is one leaf, and an empty list is none.
-    return (
-        replace_chosen(ins, made, [None] * len(ins)),
-        [None] * len(ctx.floats),
-        None,
-        None if ctx.ints else [],
-    )
+    return made, [None] * len(ctx.floats), None, None if ctx.ints else []
 
 
 _call.register_autograd(_backward_of_operator, setup_context=_set_up_context)

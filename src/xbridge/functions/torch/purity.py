@@ -11,8 +11,8 @@ where a counter moved, to find out why.
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
-from functools import cache
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self, TypeGuard
 from weakref import WeakSet
@@ -20,10 +20,12 @@ from weakref import WeakSet
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
 from torch.utils.weak import TensorWeakRef
 
 from xbridge.errors import GradientError
 from xbridge.extend import locks
+from xbridge.functions.rules import no_derivative_error
 from xbridge.functions.torch.private import (
     TorchDispatchMode,
     dispatch_modes,
@@ -34,6 +36,8 @@ from xbridge.functions.torch.private import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from xbridge.errors import XBridgeError
+
     Tensors = Sequence[torch.Tensor]
 
 _aten = torch.ops.aten
@@ -42,6 +46,12 @@ _BATCH_NORMS = (_aten.native_batch_norm.default, _aten.cudnn_batch_norm.default)
 
 _NAMESPACES = {"aten", "prim", "prims", "quantized", "mkl", "mkldnn", "xbridge"}
 """The namespaces of operations whose tags say if they draw."""
+
+_LEAVING = (torch.ops.aten.detach.default, torch.ops.aten._local_scalar_dense.default)
+"""The operations that take a tensor or a number out of the graph. `Tensor.numpy` detaches too."""
+
+_MAKES_ANOTHER = re.compile("new_.*|.*_like")
+"""Names of operations whose results have only the shape and the dtype of a tensor."""
 
 _lock = locks.lock()
 
@@ -56,7 +66,7 @@ class Purity:
         self._tensors: dict[int, tuple[TensorWeakRef, bool]] = {}
         """The tensors that the function read, and whether torch allocated their memory."""
         self._members, self._marks = self._read_members(), self._read_marks()
-        self._version = 0
+        self._version = 1
         self.layout = 0
         """A number that grows when a layer or a tensor is replaced by another."""
         self.known = False
@@ -101,11 +111,10 @@ class Purity:
     def describe_modules(self) -> object:
         """Return the mode of each module that the function runs, and the shapes of its tensors."""
         self.version()
-        tensors = {
-            module: [x for x in (*module._parameters.values(), *module._buffers.values()) if x is not None]
-            for module in self._modules
-        }
-        return self.layout, *[(m.training, *[(x.shape, x.dtype) for x in xs]) for m, xs in tensors.items()]
+        return self.layout, *[
+            (m.training, *[(x.shape, x.dtype) for x in (*m.parameters(False), *m.buffers(False))])  # noqa: FBT003 -- not those of their parts
+            for m in self._modules
+        ]
 
     def run(self, fn: Callable[..., Tensors], xs: Tensors, watched: set[object]) -> Tensors:
         """Run the function or a derivative, and raise if it writes to other tensors or draws random numbers.
@@ -230,7 +239,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         tensors = filter(_has_version, leaves((args, kwargs)))
         foreign = {id(x): x for x in tensors if not self._is_own(x, is_first_made=is_new)}
         self._read.update({key: TensorWeakRef(x) for key, x in foreign.items()})
-        written = args[3:5] if trains else [_argument(args, kwargs, at) for at in _written_arguments(func)]
+        written = args[3:5] if trains else _written_arguments(func, args, kwargs)
         if any(id(x) in foreign for x in leaves(written)):
             raise GradientError.build(
                 f"follow {self._name}",
@@ -254,19 +263,70 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves 
         return {key: x for key, x in living.items() if x is not None and made.get(key) is not x}
 
 
-def _argument(args: Any, kwargs: Any, at: tuple[int, str]) -> Any:
-    i, name = at
-    return args[i] if i < len(args) else kwargs.get(name)
+# -- why a result has no graph -------------------------------------------------------------------------------
+def find_cut(
+    name: str, run: Callable[[], Sequence[torch.Tensor]], xs: Sequence[torch.Tensor]
+) -> XBridgeError | None:
+    """Return the error for results without a graph that come from numbers of `xs`; None for constants."""
+    with DependencyTracker(name, xs) as tracker, _ListDetector(tracker):
+        ys = run()
+    if not (tracker.leave or any(map(tracker.reach, ys))):
+        return None
+    return no_derivative_error(
+        name,
+        "it detaches what torch follows, takes its numbers out of torch, or calls what has no derivative",
+        "operations of torch instead, or jax.lax.stop_gradient around the result",
+    )
 
 
-@cache
-def _written_arguments(func: Any) -> list[tuple[int, str]]:
-    """Return the positions and names of the arguments that an operation writes to."""
-    return [
-        (i, argument.name)
-        for i, argument in enumerate(func._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
+class DependencyTracker(Watch):  # type: ignore[no-untyped-call] # torch leaves it untyped
+    """A watch that also notices which tensors are computed from the numbers of its arguments.
+
+    It sees operations, so also those of code whose calls Python does not see, such as TorchScript.
+    """
+
+    def __init__(self, name: str, xs: Sequence[torch.Tensor]) -> None:
+        super().__init__(name, xs)
+        self._reached = set(self._storages)
+        """The storages that were computed from those numbers, which the watch keeps."""
+        self.leave = False
+        """True if the numbers have left the graph."""
+
+    def reach(self, x: torch.Tensor) -> bool:
+        """Return True if a tensor is computed from the numbers."""
+        return x.layout is not torch.strided or x.untyped_storage()._cdata in self._reached
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = super().__torch_dispatch__(func, types, args, kwargs)
+        if any(map(self.reach, _inexact_leaves((args, kwargs)))):
+            self.leave |= func in _LEAVING or not torch.is_grad_enabled()
+            if not _MAKES_ANOTHER.fullmatch(func.overloadpacket.__name__):
+                strided = [y for y in _inexact_leaves((made,)) if y.layout is torch.strided]
+                self._reached.update(y.untyped_storage()._cdata for y in strided)
+        return made
+
+
+class _ListDetector(TorchFunctionMode):
+    """A mode that notices if numbers leave by `Tensor.tolist`, which is no operation."""
+
+    def __init__(self, tracker: DependencyTracker) -> None:
+        super().__init__()
+        self._tracker = tracker
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.tolist:
+            self._tracker.leave |= any(map(self._tracker.reach, _inexact_leaves(args)))
+        return func(*args, **(kwargs or {}))
+
+
+# -- arguments of operations ---------------------------------------------------------------------------------
+def _written_arguments(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Return the arguments that an operation writes to."""
+    if not func._schema.is_mutable:
+        return []
+    declared = {argument.name: argument.alias_info for argument in func._schema.arguments}
+    given = {**dict(zip(declared, args, strict=False)), **kwargs}
+    return [x for name, x in given.items() if declared[name] is not None and declared[name].is_write]
 
 
 def leaves(xs: Sequence[Any]) -> list[Any]:
@@ -292,3 +352,8 @@ def _generator_states(*more: torch.Generator) -> list[bytes]:
     with without_dispatch_modes() if dispatch_modes._is_in_torch_dispatch_mode else nullcontext():
         generators = (torch.default_generator, *torch.cuda.default_generators, *more)
         return [each.get_state().numpy().tobytes() for each in generators]
+
+
+def _inexact_leaves(xs: Sequence[Any]) -> list[torch.Tensor]:
+    tensors = [x for x in leaves(xs) if isinstance(x, torch.Tensor)]
+    return [x for x in tensors if x.dtype.is_floating_point or x.dtype.is_complex]

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from itertools import count
 from random import getrandbits
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -23,22 +22,22 @@ from xbridge.functions.rules import (
     NO_VALUE,
     DerivableFunction,
     Mark,
+    Recording,
     Spec,
     latest,
     no_derivative_error,
     select,
     specs_of_example,
 )
-from xbridge.functions.torch.detached import find_cut
-from xbridge.functions.torch.modes import enter_autocast
 from xbridge.functions.torch.private import (
     FakeTensorMode,
     any_autocast_enabled,
+    enter_autocast,
     run_backward,
     shared_flags,
     unwrap,
 )
-from xbridge.functions.torch.purity import Purity, Watch
+from xbridge.functions.torch.purity import Purity, Watch, find_cut
 from xbridge.functions.treedef import ARRAY
 
 if TYPE_CHECKING:
@@ -69,8 +68,8 @@ def _with_gradients() -> AbstractContextManager[object]:
     return _NOTHING if recording else torch.inference_mode(mode=False)
 
 
-def _requires_grad(x: torch.Tensor) -> bool:
-    return x.requires_grad
+def _any_requires_grad(xs: Tensors) -> bool:
+    return any(x.requires_grad for x in xs)
 
 
 def _versions(xs: Tensors) -> list[int]:
@@ -105,31 +104,27 @@ class _Records:
     """The graphs of the recorded runs of a rule, by number. If one is gone, the function runs again."""
 
     def __init__(self) -> None:
-        self._graphs: dict[int, _Graph] = {}
-        self._once: dict[int, None] = {}
-        """The numbers of graphs that are kept for a single use, the oldest first."""
+        self._once: dict[int, _Graph] = {}
+        self._held: dict[int, _Graph] = {}
 
-    def keep(self, graph: _Graph, *, once: bool) -> int:
-        """Store a graph and return its number. The oldest of many that were never used is dropped for it."""
+    def keep(self, graph: _Graph) -> int:
+        """Keep a graph for a single use, in place of the oldest of many, and return its number."""
         number = 1 + next(_numbers) % (2**31 - 1)  # not 0, and of 32 bits, as JAX's integers may be
-        self._graphs[number] = graph
-        if once:
-            self._once[number] = None
-            for oldest in [*self._once][:-MAX_UNUSED]:
-                self.drop(oldest)
+        self._once[number] = graph
+        for oldest in [*self._once][:-MAX_UNUSED]:
+            self._once.pop(oldest, None)
         return number
+
+    def hold(self, number: int) -> Callable[[], object]:
+        """Keep a graph for any number of uses, until the function is called that this returns."""
+        graph = self._once.pop(number, None)
+        if graph is not None:
+            self._held[number] = graph
+        return lambda: self._held.pop(number, None)
 
     def find(self, number: int) -> _Graph | None:
         """Return the graph of a number, or None if it is gone."""
-        graph = self._graphs.get(number)
-        if number in self._once:
-            self.drop(number)
-        return graph
-
-    def drop(self, number: int) -> None:
-        """Drop a graph, if it is still there."""
-        self._once.pop(number, None)
-        self._graphs.pop(number, None)
+        return self._once.pop(number, None) or self._held.get(number)
 
 
 class TorchRule(DerivableFunction):
@@ -144,12 +139,10 @@ class TorchRule(DerivableFunction):
         super().__init__(call, name)
         self.purity: Purity = of.purity if of else Purity(call.name, call.fn)
         self.order = of.order + 1 if of else 0
-        self.depth: int = of.depth if of else 0
-        """The order of the derivative that this is."""
         self.marks: tuple[int, ...] = of.marks if of else ()
-        """The positions of marks in the inputs."""
+        """The positions of marks in the inputs: as many as the order of the derivative that this is."""
         self.graphs = _Records()
-        self._watched = set[object]()
+        self.watched = set[object]()
         """The signatures of the runs that were watched."""
 
     def fn(self, *xs: torch.Tensor) -> Tensors:
@@ -166,7 +159,7 @@ class TorchRule(DerivableFunction):
         """Raise if what the function reads has changed since the values of the marks were computed."""
         rows = [row for i in self.marks for row in xs[i].reshape(-1, len(Mark._fields)).tolist()]
         versions = {version for version, _ in rows} - {NO_VALUE.version}
-        if versions and versions != {self.version()}:
+        if versions and versions != {self.purity.version()}:
             raise no_derivative_error(
                 self.call.name,
                 "a tensor that it reads has changed since its value was computed",
@@ -177,7 +170,7 @@ class TorchRule(DerivableFunction):
         """Run, and raise if torch lacks the derivative, or if the function writes to what it reads again."""
         versions = _versions(xs)
         try:
-            ys = self.purity.run(self.fn, xs, self._watched)
+            ys = self.purity.run(self.fn, xs, self.watched)
         except RuntimeError as error:
             if _WRITES in str(error):
                 raise self._writes_error() from error
@@ -188,9 +181,9 @@ class TorchRule(DerivableFunction):
                     "operations of torch that have one, such as attention by SDPBackend.MATH",
                 ) from error
             raise
-        if self.depth and _versions(xs) != versions:
+        if self.marks and _versions(xs) != versions:
             raise self._writes_error()
-        if self.purity.has_norms and self.depth > 2:
+        if self.purity.has_norms and len(self.marks) > 2:
             # They are wrong in torch: pytorch#175754, pytorch#186256. pytorch#176234 is to mend them.
             raise no_derivative_error(
                 self.call.name,
@@ -208,48 +201,23 @@ class TorchRule(DerivableFunction):
             "the same call again, which will copy them",
         )
 
-    def version(self) -> int:
-        return self.purity.version()
-
     def state(self) -> object:
         return self.call.state(), self.purity.describe_modules()
 
     @property
     def is_outdated(self) -> bool:
-        self.version()
+        self.purity.version()
         return self.purity.layout > 0
-
-    def derive(self, how: str, *what: Any) -> TorchRule:
-        return super().derive(how, *what)  # type: ignore[return-value] # of the same kind
 
     def differentiate(self, kind: str, ins: Mask, outs: Mask, treedef: TreeDef) -> TorchRule:  # noqa: ARG002 -- no rule of torch asks for the treedef
         derivative = _Jvp if kind == "jvp" else _VjpOfJvp if isinstance(self, _Jvp) else _Vjp
         return derivative(self, kind, ins, outs)
 
     def batched(self, axes: Axes) -> TorchRule:
-        """Derive the rule for inputs with an additional first axis, except where `axes` has None."""
         return _Batch(self, axes)
 
-    def record(
-        self, ins: Mask, xs: Tensors, *, once: bool
-    ) -> tuple[Tensors, Mark, Callable[[], None] | None]:
-        """Run the function, and keep its graph for gradients of the inputs in `ins`."""
-        if self.depth or not any(ins):
-            return self(*xs), Mark(self.version()), None
-        with _with_gradients():
-            own = [x.clone() if x.is_inference() else x for x in xs]
-            versions = _versions(own)
-            leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(own, ins, strict=True)]
-            try:
-                ys = self.purity.run(self.fn, leaves, self._watched)
-            except GradientError:
-                raise
-            except (XBridgeError, *FOREIGN_ERRORS) as error:  # such as of `x.numpy()`, which leaves the graph
-                if _versions(own) != versions:
-                    raise self._writes_error() from error
-                return self(*own), Mark(self.version()), None
-        number = self.graphs.keep(_Graph(ins, leaves, ys), once=once)
-        return [y.detach() for y in ys], Mark(self.version(), number), partial(self.graphs.drop, number)
+    def recorded(self, ins: Mask) -> TorchRule:
+        return _Recorded(self, ins)
 
 
 # -- the function itself, and batches of it ------------------------------------------------------------------
@@ -336,25 +304,53 @@ class _Batch(TorchRule):
         except XBridgeError:
             raise
         except RuntimeError as error:  # of control flow on values, a write to a new tensor, an LSTM
-            size = self._size(xs)
-            if not size:
-                raise
             if _versions(xs) != versions:
                 raise self._writes_error() from error
         # Torch does not batch what the function does. It runs on copies of each example, because it may write
         # to an argument that all examples share.
         pairs = list(zip(xs, self._axes, strict=True))
+        size = next(len(x) for x, axis in pairs if axis is not None)
         columns = self._of.run_each(
             size, lambda i: self._of.fn(*[(x if axis is None else x[i]).clone() for x, axis in pairs])
         )
         return [torch.stack(ys) for ys in columns]
 
-    def _size(self, xs: Sequence[Any]) -> int:
-        return next(int(x.shape[0]) for x, axis in zip(xs, self._axes, strict=True) if axis is not None)
-
     def describe(self, specs: tuple[Spec, ...]) -> Described:
         found, treedef = self._of.describe(specs_of_example(specs, self._axes))
-        return tuple(spec._replace(shape=(self._size(specs), *spec.shape)) for spec in found), treedef
+        size = next(spec.shape[0] for spec, axis in zip(specs, self._axes, strict=True) if axis is not None)
+        return tuple(spec._replace(shape=(size, *spec.shape)) for spec in found), treedef
+
+
+class _Recorded(TorchRule):
+    """A rule that keeps its graph for gradients of some inputs, and returns the mark of the run too."""
+
+    def __init__(self, of: TorchRule, ins: Mask) -> None:
+        super().__init__(of.call, of.name, of)
+        self.order, self.narrows, self.graphs = of.order, of.narrows, of.graphs
+        self.recording, self._of, self._ins = Recording(of, ins, of.graphs.hold), of, ins
+
+    def describe(self, specs: tuple[Spec, ...]) -> Described:
+        found, treedef = self._of.outputs(specs)
+        return (*found, Spec((len(Mark._fields),), "int32")), treedef
+
+    def run(self, xs: Tensors) -> Tensors:
+        graph = self._run_with_graph(xs) if any(self._ins) and not self.marks else None
+        number = 0 if graph is None else self.graphs.keep(graph)
+        ys = self._of.run(xs) if graph is None else graph.ys
+        return [*ys, torch.tensor(Mark(self.purity.version(), number), dtype=torch.int32, device="cpu")]
+
+    def _run_with_graph(self, xs: Tensors) -> _Graph | None:
+        """Return the graph of a run; None if the function leaves the graph, such as by `x.numpy()`."""
+        versions = _versions(xs)
+        leaves = [x.detach().requires_grad_(chosen) for x, chosen in zip(xs, self._ins, strict=True)]
+        try:
+            return _Graph(self._ins, leaves, self.purity.run(self._of.fn, leaves, self._of.watched))
+        except GradientError:
+            raise
+        except (XBridgeError, *FOREIGN_ERRORS) as error:
+            if _versions(xs) != versions:
+                raise self._writes_error() from error
+            return None
 
 
 # -- derivatives, and batches of them ------------------------------------------------------------------------
@@ -365,7 +361,7 @@ class _Derivative(TorchRule):
 
     def __init__(self, of: TorchRule, kind: str, ins: Mask, outs: Mask) -> None:
         super().__init__(of.call, f"the {kind} of {of.name}", of)
-        self.depth, self.graphs = of.depth + 1, of.graphs
+        self.graphs = of.graphs
         self.of, self.kind, self.ins, self.outs = of, kind, ins, outs
         self.narrows = of.narrows and kind == "jvp"
         self.seeds = sum(outs if kind == "vjp" else ins)
@@ -397,7 +393,7 @@ class _Derivative(TorchRule):
             for x, moves in zip(xs, self.ins, strict=True)
         ]
         starts, ys = select(self.ins, leaves), select(self.outs, self.of.fn(*leaves))
-        if not any(map(_requires_grad, ys)) and (seeds is None or any(map(torch.Tensor.any, seeds))):
+        if not _any_requires_grad(ys) and (seeds is None or any(map(torch.Tensor.any, seeds))):
             error = find_cut(self.call.name, lambda: select(self.outs, self.of.fn(*leaves)), starts)
             if error is not None:
                 raise error
@@ -414,7 +410,7 @@ class _Vjp(_Derivative):
     def fn(self, *a: torch.Tensor) -> Tensors:
         cotangents, inputs = self.split(a)
         xs, ys = self.follow(inputs, cotangents)
-        return self._pull_back(ys, xs, cotangents, again=any(map(_requires_grad, a)))
+        return self._pull_back(ys, xs, cotangents, again=_any_requires_grad(a))
 
     def _pull_back(self, ys: Tensors, xs: Tensors, cotangents: Tensors, *, again: bool) -> Tensors:
         """Return the gradients of `xs` along the graph of `ys`."""
@@ -434,9 +430,8 @@ class _Vjp(_Derivative):
             return [torch.stack(gradients, self._axis) for gradients in zip(*made, strict=True)]
 
     def run(self, xs: Tensors) -> Tensors:
-        mark, graph = xs[self.seeds], None
-        if mark.ndim == 1 and len(self.marks) == 1:
-            graph = self.graphs.find(mark.tolist()[1])
+        mark = xs[self.seeds]
+        graph = self.graphs.find(mark.tolist()[1]) if mark.ndim == 1 else None
         made = None if graph is None else self._pull_back_recorded(graph, xs)
         return super().run(xs) if made is None else made
 
@@ -448,7 +443,7 @@ class _Vjp(_Derivative):
         computed again, reads those of now.
         """
         ys, xs = select(self.outs, graph.ys), select(graph.ins, graph.xs)
-        if self.ins != graph.ins or not any(map(_requires_grad, ys)):
+        if self.ins != graph.ins or not _any_requires_grad(ys):
             return None
         before = self.purity.counters()
         try:
@@ -490,7 +485,7 @@ class _Jvp(_Derivative):
 
     def fn(self, *a: torch.Tensor) -> Tensors:
         tangents, inputs = self.split(a)
-        again = any(map(_requires_grad, a))
+        again = _any_requires_grad(a)
         if isinstance(self.of, _Jvp):
             ys = select(self.outs, self.of.fn(*inputs))
             seeds = [torch.ones_like(y, requires_grad=True) for y in ys]
