@@ -174,10 +174,18 @@ def test_explain__computes_nothing_lazy() -> None:
         assert plan.error is None
         assert not plan.shares_memory
     assert explain(x, "dask").to_dict()["source"]["shape"] == [None]
+    assert not explain(lazy, "dask").shares_memory
     ends = plan.to_dict()["source"], plan.to_dict()["target"]
     assert [(end["shape"], end["nbytes"]) for end in ends] == [([None], None)] * 2
     assert "(nan,)" in str(plan)
     assert "? bytes" in str(plan)
+
+
+def test_explain__empty_array_shares_no_memory() -> None:
+    """There are no bytes that both could use."""
+    for empty in (np.ones(0), np.ones((2, 0, 3))[:, :, ::-1]):
+        assert not explain(empty, "numpy").shares_memory
+    assert explain(np.ones(1), "numpy").shares_memory
 
 
 def test_explain__meta_tensor_has_unknown_bytes() -> None:

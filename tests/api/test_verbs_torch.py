@@ -48,8 +48,9 @@ def test_to_backend__grad_keep_under_no_grad(tracked: Tensor) -> None:
         assert xbridge.to_backend(tracked, "torch", grad="keep") is tracked
         with pytest.raises(xbridge.GradientError) as caught:
             xbridge.to_backend(tracked, "torch", copy=True, grad="keep")
-        with pytest.raises(xbridge.GradientError, match="torch records no graph now"):
-            xbridge.asarray([tracked, tracked], grad="keep")
+        for others in ([tracked], [tracked.detach()]):
+            with pytest.raises(xbridge.GradientError, match="torch records no graph now"):
+                xbridge.asarray([tracked, *others], grad="keep")
     assert str(caught.value) == (
         "cannot convert a torch float32 array of shape (3,) on cpu to torch: "
         "grad='keep' was asked while gradients are off; try grad=None"

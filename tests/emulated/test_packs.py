@@ -58,6 +58,14 @@ def test_batch__odd_arrays_are_converted_one_by_one(pace: bool) -> None:
         assert back[0].flags.writeable
 
 
+def test_batch__is_never_moved_without_a_copy() -> None:
+    """`copy=False` is refused for arrays that would be packed, as for a single one."""
+    with pytest.raises(xbridge.CopyError):
+        xbridge.tree.to_backend(arrays(), "torch", device=KIND, copy=False)
+    with pytest.raises(xbridge.CopyError):
+        xbridge.tree.to_numpy(tensors(), copy=False)
+
+
 @pytest.mark.parametrize("many", [arrays, tensors])
 def test_batch__failing_device_leaves_all_to_plans(
     many: Callable[[int], list[Any]], monkeypatch: pytest.MonkeyPatch

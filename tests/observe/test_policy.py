@@ -89,9 +89,11 @@ def test_policy__what_shares_is_never_forbidden() -> None:
 
 
 def test_policy__to_stack_a_list_of_arrays_is_a_copy() -> None:
-    """To stack a list of arrays is a copy."""
-    with policy(copies="raise"), pytest.raises(PolicyError, match="arrays of a list are in separate memory"):
-        xbridge.asarray([np.ones(2), np.ones(2)])
+    """To stack a list of arrays, or of scalars, is a copy."""
+    scalars = [np.float32(1), np.float32(2)], [np.float32(1), 2.0]
+    for x in ([np.ones(2), np.ones(2)], *scalars):
+        with policy(copies="raise"), pytest.raises(PolicyError, match="arrays of a list are in separate"):
+            xbridge.asarray(x)
 
 
 @pytest.mark.parametrize("tracked_first", [True, False])

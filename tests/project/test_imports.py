@@ -67,6 +67,7 @@ ENGINE = ("_engine", "_plan", "_observe", "_transfer", "_inspect", "functions", 
 """What the first conversions of ordinary arrays without options do not need."""
 
 
+@pytest.mark.slow  # an interpreter that imports torch and JAX
 def test_first_use__loads_few_modules() -> None:
     """The first use loads the modules of the package that it needs, and few of other packages."""
     for library in ("torch", "jax"):
