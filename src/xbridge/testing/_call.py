@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from xbridge.testing._outcome import Outcome
     from xbridge.testing._reachable import ReachableState
 
-    Removal = tuple[str, Callable[["Call"], "Call"]]
-
 _FIRST = 4
 """The numbers that are shown of a large array."""
 
@@ -48,7 +47,7 @@ _FLAGS: dict[str, tuple[str, Callable[[Any], bool], str]] = {
 }
 """The flag of each library that a call may set on an argument, how it is read, and that it is not set."""
 
-_INEXACT_WIDE = {"float": "float64", "complex": "complex128", "int": "int64"}
+_WIDE = {"float": "float64", "complex": "complex128", "int": "int64"}
 
 
 class Call(NamedTuple):
@@ -78,18 +77,23 @@ class Call(NamedTuple):
         given: list[Array] | None = None,
     ) -> Call:
         """Describe a call with given arrays, at any depth of lists, tuples and dicts."""
-        described = tuple(describe(arg, given) for arg in args)
-        named = {key: describe(value, given) for key, value in kwargs.items()}
-        return cls(f, described, named, reference, options, path=find_function(f))
+        described = _map_leaves(partial(_describe, given=given), (args, kwargs))
+        return cls(f, *described, reference, options, path=find_function(f))
 
     def recipes(self) -> list[Recipe]:
         """Return the recipes of all arrays, in order."""
-        return list(_recipes([*self.args, *self.kwargs.values()]))
+        found: list[Any] = []
+        _map_leaves(found.append, (self.args, self.kwargs))
+        return [one for one in found if isinstance(one, Recipe)]
 
     def map(self, change: Callable[[Recipe], Any]) -> Call:
         """Return the call with other recipes, or with what a function makes of them."""
-        fill = partial(_replace, change=change)
-        return self._replace(args=fill(self.args), kwargs={k: fill(v) for k, v in self.kwargs.items()})
+
+        def fill(x: Any) -> Any:
+            return change(x) if isinstance(x, Recipe) else x
+
+        args, kwargs = _map_leaves(fill, (self.args, self.kwargs))
+        return self._replace(args=args, kwargs=kwargs)
 
     @property
     def promise(self) -> Promise:
@@ -102,16 +106,12 @@ class Call(NamedTuple):
         there = home if device == CPU else device
         return Promise(backend, there, **(self.options or {}), inputs=tuple(inputs))
 
-    def judge(
-        self, arrays: list[Array] | None = None, run: Callable[[], Any] | None = None
-    ) -> Difference | None:
+    def judge(self) -> Difference | None:
         """Run both calls. Return the first difference, or the first argument that was changed."""
-        if self.by is not None:
-            return self.by(self)
-        if arrays is None or run is None:
-            arrays, actual = self.perform()
-        else:
-            actual = outcome(run)
+        return self.compare(*self.perform()) if self.by is None else self.by(self)
+
+    def compare(self, arrays: list[Array], actual: Outcome) -> Difference | None:
+        """Return the first argument that a call has changed, or the first difference from NumPy's outcome."""
         return self.changed(arrays) or compare(actual, self.expected(), self.promise)
 
     def fill(self, arrays: Iterable[Array]) -> Call:
@@ -185,13 +185,18 @@ def _nudge(values: HostArray, sign: int) -> HostArray:
     return moved
 
 
-def describe(x: Any, given: list[Array] | None = None) -> Any:
-    """Replace arrays by recipes, at any depth, and append the arrays to `given`."""
-    if isinstance(x, list | tuple):
-        made = [describe(part, given) for part in x]
-        return _like(x, made)
+def _map_leaves(change: Callable[[Any], Any], x: Any) -> Any:
+    """Return lists, tuples, named tuples and dicts with other leaves, at any depth."""
+    if isinstance(x, list | tuple) and not isinstance(x, Recipe):
+        made = [_map_leaves(change, part) for part in x]
+        return x._make(made) if hasattr(x, "_make") else type(x)(made)
     if isinstance(x, dict):
-        return {key: describe(part, given) for key, part in x.items()}
+        return {key: _map_leaves(change, part) for key, part in x.items()}
+    return change(x)
+
+
+def _describe(x: Any, *, given: list[Array] | None) -> Any:
+    """Replace an array by its recipe, and append it to `given`."""
     backend = backend_for(type(x))
     if backend is None or isinstance(x, backend.scalar_types):
         return x
@@ -211,92 +216,56 @@ def _shown(values: HostArray) -> str:
     return f"{str(values.reshape(-1)[:_FIRST].tolist())[:-1]}, ...] ({values.size} numbers)"
 
 
-def _like(x: Any, made: list[Any]) -> Any:
-    """Return a list, tuple or named tuple like another one."""
-    return x._make(made) if hasattr(x, "_make") else type(x)(made)
-
-
-def _recipes(x: Any) -> Iterator[Recipe]:
-    if isinstance(x, Recipe):
-        yield x
-    elif isinstance(x, list | tuple):
-        for part in x:
-            yield from _recipes(part)
-    elif isinstance(x, dict):
-        yield from _recipes(list(x.values()))
-
-
-def _replace(x: Any, *, change: Callable[[Recipe], Any]) -> Any:
-    if isinstance(x, Recipe):
-        return change(x)
-    if isinstance(x, list | tuple):
-        made = [_replace(part, change=change) for part in x]
-        return _like(x, made)
-    if isinstance(x, dict):
-        return {key: _replace(part, change=change) for key, part in x.items()}
-    return x
-
-
 # -- causes --------------------------------------------------------------------------------------
 
 
-def removals(call: Call) -> Iterator[Removal]:
-    """Yield every property of the arrays of a call, with a function that removes it."""
+def _removals(call: Call) -> dict[str, Callable[[Recipe], Recipe]]:
+    """Return every property of the arrays of a call, with a function that removes it from an array."""
     recipes = call.recipes()
-    for name in dict.fromkeys(word for one in recipes for word in one.properties):
-        yield name, partial(Call.map, change=partial(_without, name=name))
+    found: dict[str, Callable[[Recipe], Recipe]] = {
+        name: methodcaller("without", name) for one in recipes for name in one.properties
+    }
     if any(one.device != CPU for one in recipes):
-        yield "another device", partial(Call.map, change=lambda one: one._replace(device=CPU))
-    for name, find, instead in _VALUES:
-        if any(find(one.values).any() for one in recipes):
-            yield name, partial(Call.map, change=partial(_with_values, find=find, instead=instead))
-    for dtype in dict.fromkeys(one.dtype for one in recipes):
-        wide = _INEXACT_WIDE.get(category(dtype))
-        if wide and wide != dtype and all(_has(one, wide) for one in recipes):
-            yield dtype, partial(Call.map, change=partial(_with_dtype, dtype=dtype, wide=wide))
+        found["another device"] = methodcaller("_replace", device=CPU)
+    for name in _VALUES:
+        if any(_select(name, one.values).any() for one in recipes):
+            found[name] = partial(_without_values, name)
+    for dtype in {one.dtype: None for one in recipes}:
+        wide = _WIDE.get(category(dtype), dtype)
+        lacks = (get_backend(one.backend).unsupported_dtype(wide, one.device) for one in recipes)
+        if wide != dtype and not any(lacks):
+            found[dtype] = partial(_widen, dtype, wide)
+    return found
 
 
-def _has(recipe: Recipe, dtype: str) -> bool:
-    return get_backend(recipe.backend).unsupported_dtype(dtype, recipe.device) is None
+_VALUES: dict[str, tuple[str, Callable[[Any], HostArray], float]] = {
+    "NaN": ("fc", np.isnan, 1.0),
+    "infinity": ("fc", np.isinf, 2.0),
+    "large integers": ("iu", lambda values: (values > _SMALL) | (values < -_SMALL), 3),
+}
+"""Numbers by which a call may fail: the kinds of dtypes that have them, a mask, and what stands for them."""
 
 
-def _without(recipe: Recipe, *, name: str) -> Recipe:
-    return recipe.without(name)
+def _select(name: str, values: HostArray) -> HostArray:
+    kinds, find, _ = _VALUES[name]
+    return find(values) if values.dtype.kind in kinds else np.zeros(values.shape, bool)
 
 
-def _with_dtype(recipe: Recipe, *, dtype: str, wide: str) -> Recipe:
-    return recipe._replace(values=recipe.values.astype(wide)) if recipe.dtype == dtype else recipe
+def _without_values(name: str, one: Recipe) -> Recipe:
+    return one._replace(
+        values=np.where(_select(name, one.values), _VALUES[name][2], one.values).astype(one.values.dtype)
+    )
 
 
-def _with_values(recipe: Recipe, *, find: Callable[[HostArray], HostArray], instead: float) -> Recipe:
-    values = recipe.values.copy()
-    values[find(values)] = instead
-    return recipe._replace(values=values)
-
-
-def _is_so(ask: Callable[[HostArray], HostArray], values: HostArray) -> HostArray:
-    return ask(values) if values.dtype.kind in "fc" else np.zeros(values.shape, bool)
-
-
-def _is_large(values: HostArray) -> HostArray:
-    if values.dtype.kind not in "iu":
-        return np.zeros(values.shape, bool)
-    large: HostArray = (values > _SMALL) | (values < (0 if values.dtype.kind == "u" else -_SMALL))
-    return large
-
-
-_VALUES: tuple[tuple[str, Callable[[HostArray], HostArray], float], ...] = (
-    ("NaN", lambda values: _is_so(np.isnan, values), 1.0),
-    ("infinity", lambda values: _is_so(np.isinf, values), 2.0),
-    ("large integers", _is_large, 3),
-)
+def _widen(dtype: str, wide: str, one: Recipe) -> Recipe:
+    return one._replace(values=one.values.astype(wide)) if one.dtype == dtype else one
 
 
 def minimal(call: Call, kind: str) -> tuple[Call, list[str]]:
     """Remove every property without which the call still fails in the same way; return the necessary ones."""
     needed = []
-    for name, remove in list(removals(call)):
-        simpler = remove(call)
+    for name, remove in _removals(call).items():
+        simpler = call.map(remove)
         again = simpler.judge()
         if again is not None and again.kind == kind:
             call = simpler

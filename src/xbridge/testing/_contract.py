@@ -305,7 +305,7 @@ def _groups(
         "default device": (promised.device is not None, partial(_values_promised.on_meta_device, call)),
         "lazy": (promised.lazy and library in _derived.LAZY, lambda: iter([_derived.as_lazy(call)])),
         "gradient": (
-            promised.differentiable and library in _derived.DIFFERENTIABLE,
+            promised.differentiable and library in _derived.GRADIENTS,
             partial(_differentiated, call),
         ),
         "layouts": (promised.layouts, partial(_relaid, call, promised)),

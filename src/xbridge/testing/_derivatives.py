@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from xbridge import is_available, to_backend, to_numpy
+from xbridge import asarray, is_available, to_backend, to_numpy
 from xbridge.errors import GradientError, OptionError
 from xbridge.extend import backend_for, is_inexact
 from xbridge.testing._outcome import parts
+from xbridge.testing._precision import every_digit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from xbridge.protocol import HostArray
 
@@ -40,13 +42,13 @@ def faults(
     case = Case(flat, xs)
     library = getattr(getattr(f, "__xbridge__", None), "backend", None)
     close = case.eps ** (1 / 3) if rtol is None else rtol
-    ways = {name: way for name, way in _LIBRARIES.items() if is_available(name) and name != library}
+    others = [name for name in GRADIENTS if is_available(name) and name != library]
     checked = 0
     for tangents, seeds in case.directions():
         right = case.slope(tangents, seeds, close)
         allowed = close * right.size + right.noise
-        for name, way in ways.items():
-            for mode, slope in way(case.flat, name, case.xs, right.tangents, seeds):
+        for name in others:
+            for mode, slope in _slopes(name, case.flat, case.xs, right.tangents, seeds).items():
                 checked += 1
                 if not abs(slope - right.value) <= allowed:
                     given = f"the values of the function give {right.value:.6g}, within {allowed:.2g}"
@@ -202,55 +204,36 @@ def jax_gradients(flat: Flat, xs: Sequence[Any], seeds: Sequence[Any]) -> Sequen
 
     ys, back = jax.vjp(flat, *xs)
     given = [jax.numpy.conj(jax.numpy.asarray(g, y.dtype)) for y, g in zip(ys, seeds, strict=True)]
-    return [jax.numpy.conj(g) for g in back(given)]
+    return [jax.numpy.conj(g) for g in back(type(ys)(given))]
 
 
-def _by_torch(
-    flat: Flat, name: str, xs: Sequence[Any], tangents: Sequence[Any], seeds: Sequence[Any]
-) -> Iterator[tuple[str, float]]:
-    import torch  # noqa: PLC0415 -- only if it is installed
+GRADIENTS: dict[str, Callable[..., Sequence[Any] | None]] = {"torch": torch_gradients, "jax": jax_gradients}
 
-    ins, ts, gs = ([to_backend(np.array(x), name) for x in group] for group in (xs, tangents, seeds))
+
+def _slopes(
+    name: str, flat: Flat, xs: Sequence[Any], tangents: Sequence[Any], seeds: Sequence[Any]
+) -> dict[str, float]:
+    """Return the derivative along tangents by each way that a library has to it."""
+    derive = import_module({"torch": "torch.func"}.get(name, name))
 
     def whole(*a: Any) -> tuple[Any, ...]:
         return tuple(flat(*a))
 
-    found = torch_gradients(whole, [x.clone() for x in ins], gs) or []
-    yield "the gradient", sum(map(product, [g.resolve_conj().numpy() for g in found], tangents))
-
     def pull_back(*a: Any) -> Any:
-        return torch.func.vjp(whole, *a[: len(ins)])[1](a[len(ins) :])
+        ins, gs = a[: len(xs)], a[len(xs) :]
+        return jax_gradients(whole, ins, gs) if name == "jax" else derive.vjp(whole, *ins)[1](gs)
 
-    batched = torch.vmap(pull_back)(*[torch.stack([x, x]) for x in (*ins, *gs)])
-    yield (
-        "the gradient of a batch",
-        sum(map(product, [g[1].detach().resolve_conj().numpy() for g in batched], tangents)),
-    )
-    try:
-        moved = torch.func.jvp(whole, tuple(ins), tuple(ts))[1]
-    except GradientError:
-        return
-    yield "the tangent", sum(map(product, seeds, [t.detach().resolve_conj().numpy() for t in moved]))
+    def along(gradients: Iterable[Any]) -> float:
+        return sum(map(product, [to_numpy(g, grad="detach") for g in gradients], tangents))
 
-
-def _by_jax(
-    flat: Flat, name: str, xs: Sequence[Any], tangents: Sequence[Any], seeds: Sequence[Any]
-) -> Iterator[tuple[str, float]]:
-    import jax  # noqa: PLC0415 -- only if it is installed
-
-    found = {}
-
-    def pull_back(*a: Any) -> Any:
-        return jax_gradients(flat, a[: len(xs)], a[len(xs) :])
-
-    with jax.enable_x64(True):  # noqa: FBT003 -- JAX takes it by position
-        ins, ts, gs = ([to_backend(np.array(x), name) for x in group] for group in (xs, tangents, seeds))
-        found["the gradient"] = sum(map(product, pull_back(*ins, *gs), tangents))
-        batched = jax.vmap(pull_back)(*[jax.numpy.stack([x, x]) for x in (*ins, *gs)])
-        found["the gradient of a batch"] = sum(map(product, [g[1] for g in batched], tangents))
+    with every_digit(name):
+        leaves, ins, ts, gs = (
+            [to_backend(np.array(x), name) for x in group] for group in (xs, xs, tangents, seeds)
+        )
+        found = {"the gradient": along(GRADIENTS[name](whole, leaves, gs) or ())}
+        batched = derive.vmap(pull_back)(*[asarray([x, x]) for x in (*ins, *gs)])
+        found["the gradient of a batch"] = along(g[1] for g in batched)
         with suppress(GradientError):
-            found["the tangent"] = sum(map(product, seeds, jax.jvp(flat, ins, ts)[1]))
-    yield from found.items()
-
-
-_LIBRARIES: dict[str, Callable[..., Iterator[tuple[str, float]]]] = {"torch": _by_torch, "jax": _by_jax}
+            moved = derive.jvp(whole, tuple(ins), tuple(ts))[1]
+            found["the tangent"] = sum(map(product, seeds, [to_numpy(t, grad="detach") for t in moved]))
+    return found

@@ -14,19 +14,18 @@ import numpy as np
 from xbridge.errors import GradientError, OptionError
 from xbridge.extend import category, get_backend
 from xbridge.testing._call import Call, program
-from xbridge.testing._derivatives import Case, jax_gradients, product, torch_gradients
+from xbridge.testing._derivatives import GRADIENTS, Case, product
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._outcome import Difference, describe_error, outcome, parts
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from xbridge.protocol import Array, HostArray
 
 _CUT = "cuts the graph"
 _COMPUTES = "computes a lazy array"
-DIFFERENTIABLE = ("torch", "jax")
 _COARSE = ", eps=1e-3, atol=1e-2, rtol=2e-2"
 """The options of `torch.autograd.gradcheck` in float32."""
 
@@ -160,7 +159,7 @@ def _traced(call: Call) -> Difference | None:
 def as_differentiable(call: Call, rtol: float | None = None) -> Call:
     """Return a call of torch's or JAX's arrays that is judged by its gradient."""
     backend = call.promise.backend
-    if backend not in DIFFERENTIABLE:
+    if backend not in GRADIENTS:
         raise GradientError.build(f"check gradients of {backend}", "it has none", "arrays of torch or jax")
     if not any(np.issubdtype(one.values.dtype, np.floating) for one in call.recipes()):  # NumPy's own
         raise GradientError.build("check gradients", "no argument is floating", "dtype='float64'")
@@ -204,7 +203,7 @@ def _compare_gradients(call: Call, rtol: float | None) -> Difference | None:
     if made.error is not None:
         return describe_error(made.error)
     tangents, seeds = next(made.result.directions())
-    own = outcome(partial(_DERIVE[library], run, [recipes[n].make() for n in moving], seeds))
+    own = outcome(partial(GRADIENTS[library], run, [recipes[n].make() for n in moving], seeds))
     if own.error is not None:
         return describe_error(own.error)
     if own.result is None:
@@ -221,6 +220,3 @@ def _compare_gradients(call: Call, rtol: float | None) -> Difference | None:
 def _is_floating(part: Any, library: str) -> bool:
     backend = get_backend(library)
     return isinstance(part, backend.array_types) and category(backend.array_info(part).dtype) == "float"
-
-
-_DERIVE: dict[str, Callable[..., Sequence[Array] | None]] = {"torch": torch_gradients, "jax": jax_gradients}

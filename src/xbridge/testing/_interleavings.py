@@ -91,32 +91,18 @@ class Interleavings:
         DeadlockError
             Both wait for each other.
         """
-        stop = _SecondCall(second, switch, self._patience)
+        started: list[_CallThread] = []
+
+        def stop(here: Switch) -> None:  # pragma: no cover -- coverage is a tracer too, and tracing ends here
+            if here == switch and not started:
+                _end_tracing()  # the rest of the first call is as fast as usual
+                started.append(_CallThread(second))
+                started[0].join(self._patience)
+                if started[0].is_alive():  # it waits for a lock that is held at the next operations too
+                    self._patience = _IMPATIENCE
+
         outcome = _CallThread(first, _tracer(stop, self._roots, switch.code)).wait()
-        if stop.has_waited:  # for a lock that is held at the next operations too
-            self._patience = _IMPATIENCE
-        return outcome, stop.thread.wait() if stop.thread else run_alone(second)
-
-
-class _SecondCall:
-    """Runs the second call, once, where the first call is stopped."""
-
-    def __init__(self, call: Callable[[], Any], switch: Switch, patience: float) -> None:
-        self._call, self._switch, self._patience = call, switch, patience
-        self.thread: _CallThread | None = None
-        self.has_waited = False
-        """True if the second call has not ended yet."""
-
-    def __call__(self, here: Switch) -> None:
-        """Run the second call if the first is at the chosen operation."""
-        if here == self._switch and self.thread is None:
-            self._start()
-
-    def _start(self) -> None:  # pragma: no cover -- coverage is a tracer too, and tracing ends here
-        _end_tracing()  # the rest of the first call is as fast as usual
-        self.thread = _CallThread(self._call)
-        self.thread.join(self._patience)
-        self.has_waited = self.thread.is_alive()
+        return outcome, started[0].wait() if started else run_alone(second)
 
 
 class DeadlockError(RuntimeError):

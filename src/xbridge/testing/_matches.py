@@ -164,7 +164,7 @@ def assert_matches_numpy(
     options = {"dtype": dtype, "rtol": rtol, "ulp": ulp, "errors": errors, "warnings": warnings}
     given: list[Array] = []
     call = Call.of(f, args, kwargs, reference, options, given)
-    if found := call.judge(given, partial(f, *args, **kwargs)):
+    if found := call.compare(given, outcome(partial(f, *args, **kwargs))):
         raise MismatchError(call, found)
 
 

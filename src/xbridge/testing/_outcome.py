@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from xbridge.testing._source import literal, read_expression
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from xbridge import Device
     from xbridge.testing._diff import Look
@@ -92,23 +91,6 @@ def describe_error(error: BaseException) -> Difference:
     return Difference(f"raises {name}", f"{name}: {first_line(error)}")
 
 
-class _Caught:
-    """A context that ends a block at any exception but an interrupt, and keeps it."""
-
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if isinstance(error, Exception | SystemExit):
-            self.error = error
-        return self.error is not None
-
-
 def outcome(call: Callable[[], Any]) -> Outcome:
     """Run a call to its end: an iterator is read, and warnings are collected."""
     with (
@@ -122,12 +104,18 @@ def outcome(call: Callable[[], Any]) -> Outcome:
 
 def catch(call: Callable[[], Any]) -> Outcome:
     """Run a call to its end, as `outcome` does, without its warnings, which all threads share."""
-    result = None
-    with _Caught() as caught:
+    result, raised = None, list[BaseException]()
+
+    def keep(_kind: object, error: BaseException | None, _trace: object) -> bool:
+        raised.extend([error] if isinstance(error, Exception | SystemExit) else [])
+        return bool(raised)
+
+    with ExitStack() as stack:
+        stack.push(keep)
         result = call()
         if isinstance(result, Iterator):
             result = list(result)
-    return Outcome(result, caught.error, ())
+    return Outcome(result, raised[0] if raised else None, ())
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def _dtypes(call: Call) -> list[np.dtype[Any]]:
 def judge_accuracy(call: Call, *, ulp: float, is_first: bool = True) -> Difference | None:
     """Compare floating results with those in float64; the first time, find what float64 is rounded to."""
     narrow = call.run()
-    with _every_digit(call.promise.backend):
+    with every_digit(call.promise.backend):
         wide = call.map(_widen).run()
     if narrow.error is not None or wide.error is not None:
         return None
@@ -97,11 +97,11 @@ def judge_accuracy(call: Call, *, ulp: float, is_first: bool = True) -> Differen
             check = f"np.testing.assert_allclose({shown}, {literal(b.values)}, rtol={rtol:.3g}, atol=0)"
             is_long = b.values.size > MOST_LISTED
             return Difference("is inaccurate", "\n".join([text, *lines]), path, "" if is_long else check)
-    with _every_digit(call.promise.backend):
+    with every_digit(call.promise.backend):
         return _find_rounding(call.map(_widen), wide, ulp) if is_first else None
 
 
-def _every_digit(library: str) -> AbstractContextManager[object]:
+def every_digit(library: str) -> AbstractContextManager[object]:
     """Return a context in which a library has float64, as JAX has it only on request."""
     if library != "jax":
         return nullcontext()

@@ -114,19 +114,7 @@ def arrays(  # noqa: PLR0913 -- independent options
     array([[nan,  0.],
            [ 0.,  0.]], dtype=float32)
     """
-    return _arrays(
-        ArraySpec(
-            backend,
-            dtypes=dtypes,
-            shapes=shapes,
-            layouts=layouts,
-            devices=devices,
-            writable=writable,
-            requires_grad=requires_grad,
-            elements=elements,
-            nan=nan,
-        )
-    )
+    return _arrays(ArraySpec(**locals()))
 
 
 @_plural
@@ -162,15 +150,7 @@ def host_arrays(
     >>> find(host_arrays(layouts="reversed", elements=(1, 5)), lambda x: True).strides
     (-8,)
     """
-    return arrays(
-        HOST,
-        dtypes=dtypes,
-        shapes=shapes,
-        layouts=layouts,
-        writable=writable,
-        elements=elements,
-        nan=nan,
-    )
+    return arrays(HOST, **locals())
 
 
 def samples(backend: str, **asked: Unpack[Asked]) -> st.SearchStrategy[Sample]:
@@ -195,18 +175,18 @@ def _draw(draw: st.DrawFn, spec: ArraySpec) -> Sample:
     def pick(options: list[T], most: int) -> T:
         return options[draw(numbers(most)) % len(options)] if most > 1 else options[0]
 
-    places = spec.backend.devices()
+    left_out, places = spec.left_out(), spec.backend.devices()
     device = given(spec.devices) or pick(list(places), len(places))
     dtype, layout = given(spec.dtypes), given(spec.layouts)
     if isinstance(spec.shapes, st.SearchStrategy):
         shape = draw(spec.shapes)
     else:
-        usual = spec.usual(dtype, layout, device) or reject()
+        usual = spec.usual(dtype, layout, device, left_out) or reject()
         shape = pick(usual, len(SHAPES) if spec.shapes is None else 1)
-    fitting = spec.fitting(dtype, layout, shape, device) or reject()
+    fitting = spec.fitting(dtype, layout, shape, device, left_out) or reject()
     name = pick(list(fitting), 1 if layout else len(spec.cases))
     word = pick(fitting[name], 1 if dtype else len(DTYPES))
-    state = pick(spec.states(name, word, device), MOST_STATES)
+    state = pick(spec.states(name, word, device, left_out), MOST_STATES)
     if isinstance(spec.elements, st.SearchStrategy):
         values = draw_elements(draw, word, shape, spec.elements)
     else:

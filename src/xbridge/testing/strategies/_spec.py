@@ -5,6 +5,7 @@ A value is checked at once. A strategy is checked by the values that it draws.
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from xbridge.testing.strategies._values import Elements
 
     Shape: TypeAlias = tuple[int, ...]
-    Fitting: TypeAlias = dict[str, list[str]]
     Dtypes: TypeAlias = st.SearchStrategy[Any] | Sequence[Any] | str | type | None
     Shapes: TypeAlias = st.SearchStrategy[Shape] | st.SearchStrategy[int] | Shape | int | None
     Layouts: TypeAlias = st.SearchStrategy[str] | str | None
@@ -90,15 +90,19 @@ class ArraySpec:
             reason = f"{self.dtypes} does not have both bounds"
             raise DTypeError.build(f"draw {self!r}", reason, "bounds that it has")
         self.quiet_nan = asked.get("nan") != "any" and not everything
-        self._fitting: dict[object, Fitting] = {}
-        self._here: dict[Device, list[str]] = {}
-        self._usual: dict[object, list[Shape]] = {}
+        self._here = {
+            device: [word for word in ORDER if word in here and has_bounds(word, self.elements)]
+            for device in {CPU, *self.backend.devices()}
+            for here in [dtypes_of(self.backend, device)]
+        }
+        self.usual, self.fitting = cache(self._usual), cache(self._fitting)
         options: list[Any] = [
             None if isinstance(option, st.SearchStrategy) else option
             for option in (self.dtypes, self.layouts, self.devices)
         ]
         dtype, layout, device = options
-        if not isinstance(self.shapes, st.SearchStrategy) and not self.usual(dtype, layout, device or CPU):
+        is_open = isinstance(self.shapes, st.SearchStrategy)
+        if not (is_open or self.usual(dtype, layout, device or CPU, self.left_out())):
             hint = "leaving one of these open"
             raise OptionError.build(f"draw arrays({self!r})", "no array fits all options", hint)
 
@@ -136,63 +140,46 @@ class ArraySpec:
                     "dtypes='float32'",
                 )
 
-    def usual(self, dtype: str | None, layout: str | None, device: Device) -> list[Shape]:
-        """Return the given shape, or all usual ones, if an array of that shape exists."""
-        key = (dtype, layout, device, self._left_out())
-        if key not in self._usual:
-            shapes = SHAPES if self.shapes is None else (self.shapes,)
-            self._usual[key] = [shape for shape in shapes if any(self._pairs(dtype, layout, shape, device))]
-        return self._usual[key]
-
-    def fitting(self, dtype: str | None, layout: str | None, shape: Shape, device: Device) -> Fitting:
-        """Return the layouts that fit, each with its dtypes."""
-        key = (dtype, layout, shape, device, self._left_out())
-        if key not in self._fitting:
-            found: Fitting = {}
-            for name, word in self._pairs(dtype, layout, shape, device):
-                found.setdefault(name, []).append(word)
-            self._fitting[key] = found
-        return self._fitting[key]
-
-    def _pairs(
-        self, dtype: str | None, layout: str | None, shape: Shape, device: Device
-    ) -> Iterator[tuple[str, str]]:
-        left_out = self._left_out()
-        open_ones = [
-            name
-            for name, case in self.cases.items()
-            if name not in left_out and not (case.tracked and REQUIRES_GRAD in left_out)
-        ]
-        for name in open_ones if layout is None else (layout,):
-            for word in self._dtypes_on(device):
-                if (
-                    dtype in (None, word)
-                    and self.cases[name].takes(word, shape)
-                    and self.states(name, word, device)
-                ):
-                    yield name, word
-
-    def _left_out(self) -> frozenset[str]:
+    def left_out(self) -> frozenset[str]:
         """Return the layouts and properties that no option asks for and that are drawn only on request."""
         if self._everything:
             return frozenset()
         return excluded() - ({REQUIRES_GRAD} if self._asked.get("requires_grad") in (True, "any") else set())
 
-    def _dtypes_on(self, device: Device) -> list[str]:
-        if device not in self._here:
-            here = sorted(dtypes_of(self.backend, device), key=ORDER.index)
-            self._here[device] = [name for name in here if has_bounds(name, self.elements)]
-        return self._here[device]
+    def _usual(
+        self, dtype: str | None, layout: str | None, device: Device, left_out: frozenset[str]
+    ) -> list[Shape]:
+        """Return the given shape, or all usual ones, if an array of that shape exists."""
+        shapes = SHAPES if self.shapes is None else (self.shapes,)
+        return [shape for shape in shapes if any(self._pairs(dtype, layout, shape, device, left_out))]
 
-    def states(self, layout: str, dtype: str, device: Device) -> list[State]:
+    def _fitting(self, *asked: Any) -> dict[str, list[str]]:
+        """Return the layouts that fit, each with its dtypes."""
+        found: dict[str, list[str]] = {}
+        for name, word in self._pairs(*asked):
+            found.setdefault(name, []).append(word)
+        return found
+
+    def _pairs(
+        self, dtype: str | None, layout: str | None, shape: Shape, device: Device, left_out: frozenset[str]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the layouts and dtypes that fit."""
+        tracked = {name for name, case in self.cases.items() if case.tracked and REQUIRES_GRAD in left_out}
+        open_ones = [name for name in self.cases if name not in left_out | tracked]
+        for name in open_ones if layout is None else (layout,):
+            for word in self._here[device]:
+                is_asked = dtype in (None, word) and self.cases[name].takes(word, shape)
+                if is_asked and self.states(name, word, device, left_out):
+                    yield name, word
+
+    def states(self, layout: str, dtype: str, device: Device, left_out: frozenset[str]) -> list[State]:
         """Return the states that arrays of a layout can have and the options allow, the plain one first."""
         writable, tracked = (self._asked.get(word) for word in ("writable", "requires_grad"))
-        flags = (writable, None if tracked == "any" else tracked)
-        is_tracked = self.cases[layout].tracked or REQUIRES_GRAD not in self._left_out()
+        is_tracked = self.cases[layout].tracked or REQUIRES_GRAD not in left_out
         return [
             state
             for state in states_of(self.cases, layout, dtype, device)
-            if flags[0] in (None, state.writable)
-            and flags[1] in (None, state.tracked)
+            if writable in (None, state.writable)
+            and tracked in (None, "any", state.tracked)
             and (is_tracked or not state.tracked)
         ]
