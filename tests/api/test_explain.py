@@ -19,7 +19,7 @@ from strategies import Conversion, conversions
 import xbridge
 from xbridge import explain
 from xbridge.testing.conformance._probes import disjoint, memory_of, same_memory
-from xbridge.testing.samples.lookup import samples_of
+from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

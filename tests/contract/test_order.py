@@ -16,7 +16,7 @@ from contract.test_pairs import PAIRS
 import xbridge
 from xbridge.testing.conformance._cases import edge_values, variants
 from xbridge.testing.conformance._probes import disjoint, error_of, read, same_bits, same_memory
-from xbridge.testing.samples.lookup import samples_of
+from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

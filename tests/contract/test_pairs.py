@@ -39,7 +39,7 @@ from xbridge.testing.conformance._probes import (
     same_memory,
     same_values,
 )
-from xbridge.testing.samples.lookup import samples_of
+from xbridge.testing.samples import samples_of
 from xbridge.testing.strategies._arrays import samples
 
 if TYPE_CHECKING:

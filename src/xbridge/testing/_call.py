@@ -26,7 +26,7 @@ from xbridge.testing._source import (
     read_expression,
     recipe_of,
 )
-from xbridge.testing.samples.lookup import samples_of
+from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

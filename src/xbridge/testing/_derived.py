@@ -17,7 +17,7 @@ from xbridge.testing._call import Call, program
 from xbridge.testing._derivatives import GRADIENTS, Case, product
 from xbridge.testing._matches import MismatchError
 from xbridge.testing._outcome import Difference, describe_error, outcome, parts
-from xbridge.testing.samples.lookup import samples_of
+from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

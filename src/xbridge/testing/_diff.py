@@ -15,7 +15,7 @@ from xbridge.errors import DTypeError, UnsupportedArrayError, type_of, with_arti
 from xbridge.extend import DTYPES, HOST, backend_for, get_backend
 from xbridge.testing._compare_values import same_bits, same_numbers, words
 from xbridge.testing._raw_memory import in_place
-from xbridge.testing.samples.lookup import samples_of
+from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -16,8 +16,7 @@ from zlib import crc32
 import numpy as np
 
 from xbridge.extend import CPU, DTYPES, HOST, get_backend, native_dtype
-from xbridge.testing.samples import Sample
-from xbridge.testing.samples.lookup import dtypes_of, make_on, samples_of, states_of
+from xbridge.testing.samples import Sample, dtypes_of, make_on, samples_of, states_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

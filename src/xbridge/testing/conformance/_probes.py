@@ -14,7 +14,7 @@ import pytest
 from xbridge.errors import XBridgeError
 from xbridge.extend import get_backend
 from xbridge.protocol import MemoryLayout
-from xbridge.testing.samples.lookup import samples_of
+from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

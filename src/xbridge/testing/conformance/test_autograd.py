@@ -16,7 +16,7 @@ from xbridge.testing.conformance._cases import (
     swept_dtypes,
 )
 from xbridge.testing.conformance._probes import disjoint, error_of, memory_of, read, same_bits
-from xbridge.testing.samples.lookup import samples_of
+from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -41,7 +41,7 @@ from xbridge.testing.conformance._probes import (
     same_memory,
     same_values,
 )
-from xbridge.testing.samples.lookup import samples_of
+from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

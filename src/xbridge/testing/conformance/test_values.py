@@ -30,7 +30,7 @@ from xbridge.testing.conformance._probes import (
     same_values,
 )
 from xbridge.testing.conformance.test_autograd import gradient_reaches
-from xbridge.testing.samples.lookup import samples_of
+from xbridge.testing.samples import samples_of
 
 if TYPE_CHECKING:
     from xbridge.protocol import HostArray

@@ -37,8 +37,7 @@ except ImportError as _error:
         "emulate an accelerator", "torch is not installed", "pip install 'xbridge-array[torch]'"
     ) from _error
 
-from xbridge.testing.emulated import _device, _kernels
-from xbridge.testing.emulated._streams import Stream
+from xbridge.testing.emulated import _kernels, _streams
 
 __all__ = ["install"]
 
@@ -68,8 +67,8 @@ def install() -> None:
             f"torch {torch.__version__} has no backends in Python",
             "pip install --upgrade torch",
         )
-    backend_registration._setup_privateuseone_for_python_backend("emu", backend_module=_device)
-    Stream()  # the default stream
+    backend_registration._setup_privateuseone_for_python_backend("emu", backend_module=_streams)
+    _streams.Stream()  # the default stream
     _kernels.register()
     # The first operator makes torch import its meta kernels, which takes seconds. That happens here, and not
     # in the first example of a test, whose deadline is 0.2 seconds.

@@ -1,4 +1,6 @@
-"""Streams: work stays in a queue until the program waits for it.
+"""`torch.emu`: streams, and the other functions of the device, under the names that `torch.cuda` has.
+
+Work stays in the queue of a stream until the program waits for it.
 
 A real device runs its work at some time between the call and the end of a wait, so code without a wait is
 right by luck. Here work runs as late as possible: nothing runs before the program waits, every time and
@@ -13,12 +15,13 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Self
 
 _KIND = int(torch._C._autograd.DeviceType.PrivateUse1)  # type: ignore[call-overload] # an enum of pybind
@@ -208,3 +211,50 @@ getattr(os, "register_at_fork", dict)(after_in_child=_reset_locks)  # Windows ha
 
 def _nothing() -> None:
     """Do nothing: the work only waits."""
+
+
+# -- the only device -----------------------------------------------------------------------------
+
+
+def device_count() -> int:
+    """Return 1: torch's Python hooks support one device."""
+    return 1
+
+
+def current_device() -> int:
+    """Return 0, the number of the only device."""
+    return 0
+
+
+@contextmanager
+def device(device: object) -> Iterator[None]:
+    """Do nothing inside a `with` block: the only device is always current."""
+    yield
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """Return the dtypes of `torch.autocast`, which torch reads for checkpoints on the host too."""
+    return [torch.float16, torch.bfloat16]
+
+
+def is_available() -> bool:
+    """Return True: an installed device is available."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Return True: there is nothing to initialize."""
+    return True
+
+
+def manual_seed_all(seed: int) -> None:
+    """Do nothing: random numbers come from the generator of the host."""
+
+
+def set_device(device: object) -> None:
+    """Do nothing: the only device is current."""
+
+
+def _is_in_bad_fork() -> bool:
+    """Return False: a forked process has a copy of the device's memory."""
+    return False

@@ -50,10 +50,6 @@ def write(x: Array, /) -> None:
         x[...] = dense(changed.view(x.dtype).reshape(x.shape))
 
 
-def _transposed(values: HostArray, device: Device = CPU) -> Array:
-    return dense(values.T.copy(), device).transpose()
-
-
 def _last_axis_first(values: HostArray, device: Device = CPU) -> Array:
     moved = dense(np.moveaxis(values, -1, 0).copy(), device)
     return moved.transpose((*range(1, values.ndim), 0))
@@ -74,11 +70,11 @@ def _case(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> La
 
 cases: dict[str, LayoutCase] = {
     "contiguous": _case(dense),
-    "transposed": _case(_transposed, host.stretched),
+    "transposed": _case(lambda values, device=CPU: dense(values.T.copy(), device).T, host.stretched),
     "last axis first": _case(_last_axis_first, lambda _, shape: len(shape) > 2),
-    "strided": _case(_part(slice(None, None, 2), lambda n: 2 * n if n > 1 else n), host.stretched),
+    "strided": _case(_part(*host.EVERY_SECOND), host.stretched),
     "offset": _case(_part(slice(1, None), lambda n: n + 1)),
-    "backwards": _case(_part(slice(None, None, -1), lambda n: n), host.stretched),
+    "backwards": _case(_part(*host.BACKWARDS), host.stretched),
     "repeated": LayoutCase(
         _repeated,
         lambda values: read(_repeated(values)),

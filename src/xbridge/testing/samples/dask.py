@@ -43,31 +43,10 @@ def _uneven(values: HostArray) -> Array:
     return whole.rechunk(tuple((1, n - 1) if n > 1 else (n,) for n in values.shape))
 
 
-def _turned(values: HostArray) -> Array:
-    return _halves(values.T).T
-
-
 def _picked(values: HostArray) -> Array:
     """Select every second element of a larger, reversed array."""
     there = host.every(slice(None, None, -1), values.shape)
     return _halves(np.repeat(values[there], 2, -1))[..., ::2][there]
-
-
-def _broadcast(values: HostArray) -> Array:
-    return da.broadcast_to(_halves(host.base_of_broadcast(values)), values.shape)
-
-
-def _stored(values: HostArray) -> Array:
-    return _halves(values).persist(scheduler="synchronous")
-
-
-def _reduced(values: HostArray) -> Array:
-    """Select along an axis of one element; without further axes NumPy returns a scalar."""
-    return _halves(values[None])[0]
-
-
-def _is_cut(_dtype: str, shape: Shape) -> bool:
-    return any(n > 1 for n in shape)
 
 
 def _case(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
@@ -82,13 +61,15 @@ def _chunk_of(name: str) -> LayoutCase:
 
 cases: dict[str, LayoutCase] = {
     "one chunk": _case(partial(da.from_array, chunks=-1)),
-    "several chunks": _case(_halves, _is_cut),
-    "uneven chunks": _case(_uneven, _is_cut),
-    "transposed": _case(_turned, host.stretched),
+    "several chunks": _case(_halves, host.stretched),
+    "uneven chunks": _case(_uneven, host.stretched),
+    "transposed": _case(lambda values: _halves(values.T).T, host.stretched),
     "picked": _case(_picked, lambda _, shape: len(shape) > 0),
-    "broadcast": _case(_broadcast, host.repeated)._replace(fold=host.cases["broadcast"].fold),
-    "stored": _case(_stored),
-    "reduced": _case(_reduced),
+    "broadcast": _case(
+        lambda values: da.broadcast_to(_halves(host.base_of_broadcast(values)), values.shape), host.repeated
+    )._replace(fold=host.cases["broadcast"].fold),
+    "stored": _case(lambda values: _halves(values).persist(scheduler="synchronous")),
+    "reduced": _case(lambda values: _halves(values[None])[0]),
     "Fortran chunk": _chunk_of("Fortran"),
     "strided chunk": _chunk_of("strided"),
     "unaligned chunk": _chunk_of("unaligned"),

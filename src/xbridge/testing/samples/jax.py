@@ -44,22 +44,16 @@ def _at(values: HostArray, offset: int) -> HostArray:
     return fresh
 
 
-def _put(values: jax.Array | HostArray, place: jax.Device | Format | NamedSharding | None) -> jax.Array:
+def _copied(values: HostArray) -> jax.Array:
+    return _put(_at(values, values.itemsize))
+
+
+def _put(
+    values: jax.Array | HostArray, place: jax.Device | Format | NamedSharding | None = None
+) -> jax.Array:
     with jax.default_device(_first()):
         x: jax.Array = jax.device_put(values, place)
     return x.block_until_ready()
-
-
-def _taken_over(values: HostArray) -> jax.Array:
-    return _put(_at(values, 0), None)
-
-
-def _copied(values: HostArray) -> jax.Array:
-    return _put(_at(values, values.itemsize), None)
-
-
-def _committed(values: HostArray) -> jax.Array:
-    return _put(_at(values, 0), _first())
 
 
 def _on_a_mesh(values: HostArray) -> jax.Array:
@@ -77,19 +71,16 @@ def _computed(values: HostArray) -> jax.Array:
         return _copied(values).copy()
 
 
-def _has(dtype: str) -> bool:
-    return get_backend("jax").unsupported_dtype(dtype, CPU) is None
-
-
 def _case(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
-    return LayoutCase(make, takes=lambda dtype, shape: _has(dtype) and takes(dtype, shape), writable=False)
+    lacks = get_backend("jax").unsupported_dtype
+    return LayoutCase(make, takes=lambda *asked: not lacks(asked[0], CPU) and takes(*asked), writable=False)
 
 
 cases: dict[str, LayoutCase] = {
     "its own": _case(_copied),
-    "taken over": _case(_taken_over),
+    "taken over": _case(lambda values: _put(_at(values, 0))),
     "computed": _case(_computed),
-    "committed": _case(_committed),
+    "committed": _case(lambda values: _put(_at(values, 0), _first())),
     "on a mesh": _case(_on_a_mesh),
     "by columns": _case(_by_columns, host.stretched),
 }

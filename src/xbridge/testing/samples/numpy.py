@@ -55,6 +55,10 @@ def every(part: slice, shape: Shape) -> tuple[Any, ...]:
     return (..., *(part for _ in shape))
 
 
+EVERY_SECOND = slice(None, None, 2), lambda n: 2 * n if n > 1 else n  # 32 axes of one element stay small
+BACKWARDS = slice(None, None, -1), lambda n: n
+
+
 def part_of(dense: MakeAnywhere, part: slice, size: Callable[[int], int]) -> MakeAnywhere:
     """Return a maker of parts of larger arrays, for a library whose dense arrays are made by a function."""
 
@@ -79,21 +83,9 @@ def base_of_overlapping(values: HostArray) -> HostArray:
     return line
 
 
-def _fortran(shape: Shape, dtype: DType) -> HostArray:
-    return np.empty(shape, dtype, "F")
-
-
 def _transposed(shape: Shape, dtype: DType) -> HostArray:
     """Make a view with the last axis first in memory: with three axes neither C nor Fortran."""
     return np.moveaxis(space((*shape[-1:], *shape[:-1]), dtype), 0, -1)
-
-
-def _every_second(shape: Shape, dtype: DType) -> HostArray:
-    wide = tuple(
-        2 * n if n > 1 else n for n in shape
-    )  # doubling 32 axes of one element would fill the memory
-    view: HostArray = space(wide, dtype)[every(slice(None, None, 2), shape)]
-    return view
 
 
 def _behind_first(shape: Shape, dtype: DType) -> HostArray:
@@ -102,11 +94,6 @@ def _behind_first(shape: Shape, dtype: DType) -> HostArray:
     wide = tuple(map(sum, zip(shape, before, strict=True)))
     part: tuple[Any, ...] = (..., *(slice(n, None) for n in before))
     view: HostArray = space(wide, dtype)[part]
-    return view
-
-
-def _backwards(shape: Shape, dtype: DType) -> HostArray:
-    view: HostArray = space(shape, dtype)[every(slice(None, None, -1), shape)]
     return view
 
 
@@ -159,11 +146,6 @@ def _swapped(values: HostArray) -> HostArray:
     return values.byteswap().view(values.dtype.newbyteorder())
 
 
-def _second_name(values: HostArray) -> HostArray:
-    """Use NumPy's second 64-bit integer dtype."""
-    return _in(space)(values).view("q" if values.dtype.kind == "i" else "Q")
-
-
 def as_readonly(x: HostArray) -> HostArray:
     """Make an array read-only."""
     x.flags.writeable = False
@@ -208,10 +190,10 @@ def _case(make: Make, takes: Callable[[str, Shape], bool] = anywhere, *, folds: 
 
 cases: dict[str, LayoutCase] = {
     "C": _case(_in(space)),
-    "Fortran": _case(_in(_fortran), stretched),
+    "Fortran": _case(_in(lambda shape, dtype: np.empty(shape, dtype, "F")), stretched),
     "transposed": _case(_in(_transposed), stretched),
-    "strided": _case(_in(_every_second), stretched),
-    "reversed": _case(_in(_backwards), stretched),
+    "strided": _case(part_of(lambda whole, _device: whole, *EVERY_SECOND), stretched),
+    "reversed": _case(part_of(lambda whole, _device: whole, *BACKWARDS), stretched),
     "offset": _case(_in(_behind_first)),
     "broadcast": _case(_broadcast, repeated, folds=True),
     "overlapping": _case(_overlapping, slanted, folds=True),
@@ -221,7 +203,10 @@ cases: dict[str, LayoutCase] = {
     "read-only": LayoutCase(lambda values: as_readonly(_in(space)(values)), writable=False),
     "memmap": _case(_in(_mapped), lambda _, shape: 0 not in shape),
     "wild": _case(_in(_wild), lambda _, shape: 0 in shape),
-    "longlong": _case(_second_name, lambda dtype, _: dtype in ("int64", "uint64")),
+    "longlong": _case(
+        lambda values: _in(space)(values).view("q" if values.dtype.kind == "i" else "Q"),
+        lambda dtype, _: dtype in ("int64", "uint64"),
+    ),
 }
 """0-d and empty arrays are not layouts: shapes cover them."""
 

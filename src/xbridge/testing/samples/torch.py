@@ -105,19 +105,7 @@ def reaches(result: Tensor, source: Tensor, /) -> bool:
 # -- layouts -------------------------------------------------------------------------------------
 
 
-def _transposed(values: HostArray, device: Device = CPU) -> Tensor:
-    return dense(values.T.copy(), device).permute(tuple(reversed(range(values.ndim))))
-
-
-def _channels_last(values: HostArray, device: Device = CPU) -> Tensor:
-    return dense(np.moveaxis(values, 1, -1).copy(), device).movedim(-1, 1)
-
-
 _part = partial(host.part_of, dense)
-
-
-def _expanded(values: HostArray, device: Device = CPU) -> Tensor:
-    return dense(host.base_of_broadcast(values).copy(), device).expand(values.shape)
 
 
 def _unfolded(values: HostArray, device: Device = CPU) -> Tensor:
@@ -130,38 +118,13 @@ def _without_nan(values: HostArray) -> HostArray:
     return np.where(np.isnan(values), np.ones_like(values), values)
 
 
-def _conj(values: HostArray, device: Device = CPU) -> Tensor:
-    return dense(_negated(values, first=1), device).conj()
-
-
 def _neg(values: HostArray, device: Device = CPU) -> Tensor:
     pairs = np.stack([values, _negated(values)], -1)
     return dense(pairs.view(_PARENTS[values.dtype.name])[..., 0], device).conj().imag
 
 
-def _shared(values: HostArray) -> Tensor:
-    """Make a tensor in host memory that other processes can map."""
-    shared: Tensor = dense(values).share_memory_()  # type: ignore[no-untyped-call] # torch leaves it untyped
-    return shared
-
-
-def _inference(values: HostArray, device: Device = CPU) -> Tensor:
-    with torch.inference_mode():
-        return dense(values, device)
-
-
 def _leaf(x: Tensor) -> Tensor:
     return x.detach().requires_grad_()
-
-
-def _non_leaf(values: HostArray, device: Device = CPU) -> Tensor:
-    with torch.enable_grad():
-        return _leaf(dense(values, device)).clone()
-
-
-def _view_of_a_leaf(values: HostArray, device: Device = CPU) -> Tensor:
-    with torch.enable_grad():
-        return _leaf(dense(values, device))[...]
 
 
 def _view_of_a_grad(values: HostArray, device: Device = CPU) -> Tensor:
@@ -173,49 +136,58 @@ def _view_of_a_grad(values: HostArray, device: Device = CPU) -> Tensor:
     return view
 
 
-def _inexact(dtype: str, _shape: Shape) -> bool:
-    return is_inexact(dtype)
-
-
-def _complex(dtype: str, _shape: Shape) -> bool:
-    return category(dtype) == "complex"
-
-
 def _plain(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
     return LayoutCase(make, takes=takes, require_grad=_leaf, make_on_device=make)
 
 
-def _folded(make: Make, takes: Callable[[str, Shape], bool], *, writable: bool) -> LayoutCase:
-    return LayoutCase(
-        make,
-        lambda values: read(make(values)),
-        takes,
-        writable=writable,
-        require_grad=_leaf,
-        make_on_device=make,
-    )
+def _folded(make: Make, takes: Callable[[str, Shape], bool]) -> LayoutCase:
+    return _plain(make, takes)._replace(fold=lambda values: read(make(values)))
 
 
 def _tracked(make: Make) -> LayoutCase:
+    make = torch.enable_grad()(make)
     return LayoutCase(make, takes=_inexact, tracked=True, writable=False, make_on_device=make)
 
 
+def _inexact(dtype: str, _shape: Shape) -> bool:
+    return is_inexact(dtype)
+
+
+_inference = torch.inference_mode()(dense)
+
 cases: dict[str, LayoutCase] = {
     "contiguous": _plain(dense),
-    "transposed": _plain(_transposed, host.stretched),
-    "channels-last": _plain(_channels_last, lambda _, shape: len(shape) > 2),
-    "strided": _plain(_part(slice(None, None, 2), lambda n: 2 * n if n > 1 else n), host.stretched),
+    "transposed": _plain(
+        lambda values, device=CPU: dense(values.T.copy(), device).permute([*range(values.ndim)[::-1]]),
+        host.stretched,
+    ),
+    "channels-last": _plain(
+        lambda values, device=CPU: dense(np.moveaxis(values, 1, -1).copy(), device).movedim(-1, 1),
+        lambda _, shape: len(shape) > 2,
+    ),
+    "strided": _plain(_part(*host.EVERY_SECOND), host.stretched),
     "offset": _plain(_part(slice(1, None), lambda n: n + 1)),
-    "expanded": _folded(_expanded, host.repeated, writable=False),  # torch refuses to assign to it
-    "unfolded": _folded(_unfolded, host.slanted, writable=True),
-    "conj": _plain(_conj, _complex)._replace(fold=_without_nan),
+    "expanded": _folded(
+        lambda values, device=CPU: dense(host.base_of_broadcast(values).copy(), device).expand(values.shape),
+        host.repeated,
+    )._replace(writable=False),  # torch refuses to assign to it
+    "unfolded": _folded(_unfolded, host.slanted),
+    "conj": _plain(
+        lambda values, device=CPU: dense(_negated(values, first=1), device).conj(),
+        lambda dtype, _: category(dtype) == "complex",
+    )._replace(fold=_without_nan),
     "neg": _plain(_neg, lambda dtype, _: dtype in _PARENTS)._replace(fold=_without_nan),
-    "shared memory": LayoutCase(_shared, takes=host.anywhere, require_grad=_leaf),
+    "shared memory": LayoutCase(
+        lambda values: dense(values).share_memory_(),  # type: ignore[no-untyped-call] # torch leaves it untyped
+        require_grad=_leaf,
+    ),
     "inference": LayoutCase(_inference, writable=False, make_on_device=_inference),
     "leaf": _tracked(lambda values, device=CPU: _leaf(dense(values, device))),
     "Parameter": _tracked(lambda values, device=CPU: torch.nn.Parameter(dense(values, device))),
-    "non-leaf": _tracked(_non_leaf)._replace(writable=True),
-    "view of a leaf": _tracked(_view_of_a_leaf),
+    "non-leaf": _tracked(lambda values, device=CPU: _leaf(dense(values, device)).clone())._replace(
+        writable=True
+    ),
+    "view of a leaf": _tracked(lambda values, device=CPU: _leaf(dense(values, device))[...]),
     "view of a grad": _plain(_view_of_a_grad, _inexact),
 }
 
